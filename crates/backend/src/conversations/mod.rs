@@ -1,0 +1,41 @@
+//! Each user's conversations: what the list difference reads.
+
+use async_trait::async_trait;
+use protocol::conversation::ConversationRow;
+use protocol::{ConversationId, Seq, Timestamp, UserId};
+
+use crate::Result;
+
+/// A row and its registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub row: ConversationRow,
+    /// How far the owner has read; only grows.
+    pub read_seq: Seq,
+    /// How far a device of the owner has received; only grows.
+    pub received_seq: Seq,
+}
+
+#[async_trait]
+pub trait ConversationStore: Send + Sync {
+    /// A row of an earlier source never replaces one of a later; the same source again may raise the
+    /// version.
+    async fn save(&self, rows: Vec<ConversationRow>) -> Result<()>;
+
+    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>>;
+
+    /// Conversations of `owner` whose version is not before `since`, in order of conversation, strictly
+    /// after `after`, at most `limit`.
+    async fn changed(
+        &self,
+        owner: UserId,
+        since: Timestamp,
+        after: Option<ConversationId>,
+        limit: usize,
+    ) -> Result<Vec<Listed>>;
+
+    /// Moves the read register forward (and received with it), or leaves it.
+    async fn set_read(&self, reads: Vec<(UserId, ConversationId, Seq)>) -> Result<()>;
+
+    async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()>;
+}

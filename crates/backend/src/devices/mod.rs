@@ -1,0 +1,24 @@
+//! Which platforms a user has: who never signed in on one is owed nothing there.
+
+use async_trait::async_trait;
+use protocol::{DeviceId, Platform, Timestamp, UserId};
+
+use crate::Result;
+
+/// A sign-in to be remembered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub user: UserId,
+    pub platform: Platform,
+    pub device: DeviceId,
+    pub at: Timestamp,
+}
+
+#[async_trait]
+pub trait DeviceStore: Send + Sync {
+    /// Remembers a sign-in. Written at most daily per device: a repeat within a day may be dropped.
+    async fn seen(&self, seen: Seen) -> Result<()>;
+
+    /// For each user the platforms seen since `since`, in order of platform.
+    async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>>;
+}

@@ -1,0 +1,71 @@
+//! Who runs where: leases, incarnations, and the node numbers of message ids.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use protocol::presence::BoatLife;
+use protocol::{Incarnation, Timestamp};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::Result;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Role {
+    Boat,
+    Station,
+    Carrier,
+    Horn,
+}
+
+/// A running service as others find it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    pub role: Role,
+    pub life: BoatLife,
+    /// Where its gRPC answers: `http://host:port`, or `inproc:name` inside one process.
+    pub address: String,
+}
+
+/// All instances of a role, newest knowledge, in order of name.
+pub type Roster = Arc<Vec<Instance>>;
+
+/// A lease that is kept alive until it is dropped or lost.
+pub struct Registration {
+    pub instance: Instance,
+    /// Cancelled when the lease is lost while this process still lives.
+    pub lost: CancellationToken,
+    /// Dropping it gives the lease up.
+    pub guard: Box<dyn std::any::Any + Send + Sync>,
+}
+
+/// A node number for message ids, nobody else's while it is held.
+#[async_trait]
+pub trait NodeLease: Send + Sync {
+    /// 0 to 1023.
+    fn number(&self) -> u16;
+
+    /// Ids up to here may have been made by earlier holders of the number.
+    fn not_before(&self) -> Timestamp;
+
+    /// Records, durably, that ids up to `until` may be made. Call before making any beyond the last
+    /// reservation.
+    async fn reserve(&self, until: Timestamp) -> Result<()>;
+}
+
+#[async_trait]
+pub trait Registry: Send + Sync {
+    /// Registers under a lease. The incarnation is new: larger than any this name had before.
+    async fn register(&self, role: Role, name: &str, address: &str) -> Result<Registration>;
+
+    /// Changes as they are learned; the first value is the present list.
+    async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>>;
+
+    async fn lease_node(&self) -> Result<Box<dyn NodeLease>>;
+
+    /// A random number made once for this installation: clients tell by it whose state they hold.
+    async fn cluster(&self) -> Result<u64>;
+
+    /// An incarnation larger than any given before under `name`, without a lease.
+    async fn next_incarnation(&self, name: &str) -> Result<Incarnation>;
+}

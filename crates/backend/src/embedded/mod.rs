@@ -1,0 +1,1 @@
+//! Every seam in one process: a directory on disk, or memory.

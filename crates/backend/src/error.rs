@@ -1,0 +1,70 @@
+use std::error::Error as StdError;
+use std::fmt;
+
+/// What a caller can do about a failure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Not reachable or too slow now; whether it was done is unknown. Every operation may be repeated.
+    Unavailable,
+    /// Refused because of what is there: a fence, a later writer, a value that cannot be.
+    Conflict,
+    /// What is stored cannot be read.
+    Corrupt,
+}
+
+/// A failure of something outside the process. The vendor's error is the source, never the type.
+#[derive(Debug, thiserror::Error)]
+#[error("{seam}: {kind}")]
+pub struct Error {
+    pub seam: &'static str,
+    pub kind: Kind,
+    #[source]
+    pub source: Box<dyn StdError + Send + Sync>,
+}
+
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub fn new(
+        seam: &'static str,
+        kind: Kind,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Error {
+        Error {
+            seam,
+            kind,
+            source: source.into(),
+        }
+    }
+
+    pub fn unavailable(
+        seam: &'static str,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Error {
+        Error::new(seam, Kind::Unavailable, source)
+    }
+
+    pub fn conflict(
+        seam: &'static str,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Error {
+        Error::new(seam, Kind::Conflict, source)
+    }
+
+    pub fn corrupt(
+        seam: &'static str,
+        source: impl Into<Box<dyn StdError + Send + Sync>>,
+    ) -> Error {
+        Error::new(seam, Kind::Corrupt, source)
+    }
+}
+
+impl fmt::Display for Kind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Kind::Unavailable => "unavailable",
+            Kind::Conflict => "refused",
+            Kind::Corrupt => "corrupt",
+        })
+    }
+}

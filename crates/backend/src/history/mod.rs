@@ -1,0 +1,65 @@
+//! Messages for good: a private message is two rows, one on each side.
+
+use async_trait::async_trait;
+use protocol::frame::HistoryRange;
+use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
+use protocol::receipt::ReceiptKind;
+use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
+
+use crate::Result;
+
+/// A register of a row that moves forward, or stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatusWrite {
+    /// Whose row: the sender's, for receipts.
+    pub owner: UserId,
+    pub id: MessageId,
+    pub kind: ReceiptKind,
+    pub at: Timestamp,
+}
+
+#[async_trait]
+pub trait HistoryStore: Send + Sync {
+    /// Writes rows; writing one again changes nothing, and a row of an earlier version never replaces
+    /// one of a later. Statuses are not touched.
+    async fn save_private(&self, rows: Vec<PrivateRow>) -> Result<()>;
+
+    /// Each of these rows, in order of the question.
+    async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>>;
+
+    /// Rows of one owner with all peers, by id (S0-58 to S0-60: bounds exclusive, an empty range is an
+    /// empty list, at most `limit`).
+    async fn find_private(
+        &self,
+        owner: UserId,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>>;
+
+    /// One conversation of one owner, dense in seq, in the order of `range`.
+    async fn conversation(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>>;
+
+    /// The row that `from` sent under this send_id, if its id is not below `since`.
+    async fn find_send(
+        &self,
+        from: UserId,
+        conversation: ConversationId,
+        send_id: SendId,
+        since: MessageId,
+    ) -> Result<Option<PrivateRow>>;
+
+    /// Moves registers forward; read implies delivered. Answers which of them changed.
+    async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>>;
+
+    async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>>;
+
+    /// Marks both sides deleted, for good.
+    async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()>;
+}

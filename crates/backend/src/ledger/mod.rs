@@ -1,0 +1,19 @@
+//! What became of every message.
+
+use async_trait::async_trait;
+use protocol::ledger::LedgerEntry;
+use protocol::{MessageId, SendId};
+
+use crate::Result;
+
+#[async_trait]
+pub trait LedgerStore: Send + Sync {
+    /// Adds entries; the order of one message's entries in one call is kept.
+    async fn append(&self, entries: Vec<LedgerEntry>) -> Result<()>;
+
+    /// All entries of each message, oldest first. The same entry may stand twice after a crash.
+    async fn trace(&self, messages: &[MessageId]) -> Result<Vec<Vec<LedgerEntry>>>;
+
+    /// The messages that were placed under this send_id: normally one.
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>>;
+}

@@ -1,0 +1,18 @@
+//! What outlives a process: per noun a trait, a contract suite, and its backends side by side.
+//!
+//! A seam never calls another seam, and never sees what services say to each other: the log carries
+//! bytes, the mailbox keeps bodies it cannot read.
+
+pub mod clock;
+pub mod conversations;
+pub mod devices;
+pub mod discovery;
+pub mod embedded;
+mod error;
+pub mod heads;
+pub mod history;
+pub mod ledger;
+pub mod mailbox;
+pub mod queue;
+
+pub use error::{Error, Kind, Result};

@@ -1,0 +1,77 @@
+//! Sessions and waiting messages of users: one seam, because *look and store* is one step.
+//!
+//! Everything here may be repeated without harm. It is an accelerator: a mailbox that lost all its data
+//! loses no message, because history has them and every device syncs from its own cursors.
+
+use async_trait::async_trait;
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
+    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+};
+use protocol::message::Target;
+use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::{MessageId, Timestamp, UserId};
+
+use crate::Result;
+
+#[async_trait]
+pub trait MailboxStore: Send + Sync {
+    /// For each request, in one atomic step: the live sessions (those not denied), and storing for
+    /// platforms that have none or are forced. Requests for one user take effect in order.
+    async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>>;
+
+    /// Registers a session and removes the others of its platform, in one step; whatever was stored
+    /// before is told of by `mail_waits`, whatever is routed after finds the session.
+    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer>;
+
+    /// A boat says again what it holds. One answer a session, in order.
+    async fn reassert(
+        &self,
+        sessions: Vec<(UserId, NewSession)>,
+        denied: Denied,
+        now: Timestamp,
+    ) -> Vec<Result<ReassertAnswer>>;
+
+    /// Removes exactly these registrations; what is no longer registered is no error.
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()>;
+
+    /// The live sessions of each user, in order of the question.
+    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>>;
+
+    /// What waits, oldest first, strictly after `after`; removes nothing.
+    async fn page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<MailPage>;
+
+    /// Removes what devices acknowledged, and remembers it for a while, so that a late retry does not
+    /// store it again. Answers which ids were waiting.
+    async fn acknowledge(
+        &self,
+        acked: Vec<(Target, Vec<MessageId>)>,
+        now: Timestamp,
+    ) -> Result<Vec<Vec<MessageId>>>;
+
+    /// Removes what the policy no longer keeps; answers how many.
+    async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32>;
+
+    /// How many wait.
+    async fn waiting(&self, target: Target) -> Result<u64>;
+
+    /// Looks up the dedupe key of each send and, where it is new, marks it pending under the id offered.
+    /// In order: a repeat inside one call finds the first.
+    async fn dedupe_begin(
+        &self,
+        sends: Vec<(DedupeKey, MessageId)>,
+        now: Timestamp,
+    ) -> Vec<Result<DedupeAnswer>>;
+
+    /// The log has them.
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()>;
+
+    /// Marks the present data; another value later means that some was lost in between.
+    async fn marker(&self) -> Result<u64>;
+}

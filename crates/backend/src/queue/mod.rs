@@ -1,0 +1,112 @@
+//! The log between services: topics of partitions, consumer groups, offsets.
+//!
+//! *Acknowledged* means that the record survives a crash of every process of ours (embedded: fsynced;
+//! Kafka: `acks=all`). Records of one partition keep the order in which they were published by one
+//! producer. A consumer group gives each partition to one member at a time; a member from which a
+//! partition was taken gets nothing more of it and cannot commit it.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use protocol::Timestamp;
+use protocol::keys::Topic;
+
+use crate::Result;
+
+/// One partition of one topic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Partition {
+    pub topic: Topic,
+    pub number: u32,
+}
+
+/// A record to be published, to a partition that the caller has chosen
+/// (`protocol::keys::partition_of`).
+#[derive(Clone, Debug)]
+pub struct NewRecord {
+    pub partition: Partition,
+    pub key: Bytes,
+    /// Readable names and values: what ordinary tools show beside a record.
+    pub headers: Vec<(String, Bytes)>,
+    pub value: Bytes,
+}
+
+/// A record of the log. Offsets of a partition begin at 0 and have no holes in the embedded backend;
+/// elsewhere they only grow.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Record {
+    pub partition: Partition,
+    pub offset: u64,
+    pub appended_at: Timestamp,
+    pub key: Bytes,
+    pub headers: Vec<(String, Bytes)>,
+    pub value: Bytes,
+}
+
+impl Record {
+    pub fn header(&self, name: &str) -> Option<&Bytes> {
+        self.headers
+            .iter()
+            .find(|(n, _)| n == name)
+            .map(|(_, value)| value)
+    }
+}
+
+/// What a consumer is told next.
+#[derive(Debug)]
+pub enum Polled {
+    /// In offset order per partition; continues at the committed offset after an assignment.
+    Records(Vec<Record>),
+    Assigned(Vec<Partition>),
+    /// Stop new work, finish or abandon what is in flight, commit what is settled; the partitions are
+    /// given away at the next poll.
+    Revoked(Vec<Partition>),
+    /// Already somebody else's (this member was away too long): abandon, do not commit.
+    Lost(Vec<Partition>),
+}
+
+#[async_trait]
+pub trait Producer: Send + Sync {
+    /// Publishes and waits until each record is acknowledged; the answer has one offset a record, in
+    /// order. Records for one partition are appended in order, and after a failed one none of the same
+    /// partition. A failure leaves open whether the record was appended.
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>>;
+}
+
+#[async_trait]
+pub trait Consumer: Send {
+    /// Waits for news: at most `max` records, or a change of the assignment. Cancel safe: a poll that is
+    /// dropped loses nothing.
+    async fn poll(&mut self, max: usize) -> Result<Polled>;
+
+    /// Hands out nothing more of these partitions until they are resumed.
+    fn pause(&mut self, partitions: &[Partition]);
+
+    fn resume(&mut self, partitions: &[Partition]);
+
+    /// Records that everything before `next` is settled. Only moves forward: a smaller offset than the
+    /// committed one changes nothing. Refused (`Conflict`) for a partition this member does not hold.
+    async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()>;
+}
+
+#[async_trait]
+pub trait Queue: Send + Sync {
+    fn producer(&self) -> std::sync::Arc<dyn Producer>;
+
+    /// Joins the consumer group for these topics; dropping the consumer leaves it.
+    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>>;
+
+    /// Fixed at installation.
+    fn partitions(&self, topic: Topic) -> u32;
+
+    /// The log's epoch: raised when topics are made anew, so that offsets of old and new never mix.
+    fn epoch(&self) -> u32;
+
+    /// Reads without a group, for operators: up to `max` records from `from` on.
+    async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>>;
+
+    /// The first offset that is kept, and the one the next record will have.
+    async fn bounds(&self, partition: Partition) -> Result<(u64, u64)>;
+
+    /// Where `group` will go on; `None` before its first commit.
+    async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>>;
+}

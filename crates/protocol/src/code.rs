@@ -1,0 +1,181 @@
+//! The closed list of answers that refuse something, and what each asks of the caller.
+//!
+//! Adding a code is a change of the protocol: docs/protocol.md lists them all.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+/// Why something was refused or ended. Numbers are the wire's, and WebSocket close codes.
+/// 40xx: go on, now or after reconnecting. 45xx: terminal, the same request will fail again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[repr(u16)]
+pub enum Code {
+    /// The boat is leaving; reconnect elsewhere.
+    Draining = 4000,
+    /// Reconnect: a delivery was not acknowledged in time, or the session must begin anew.
+    Reconnect = 4001,
+    /// The client read too slowly; what was not read comes again after reconnecting.
+    Slow = 4002,
+    /// No frame for longer than the heartbeat allows.
+    HeartbeatMissed = 4003,
+    /// A part of the service cannot be reached now.
+    Unavailable = 4004,
+    /// Too much of something in a short time.
+    RateLimited = 4005,
+    /// More sends in flight than the window allows.
+    WindowFull = 4006,
+    /// An earlier send to this conversation failed; resend that one first, or give it up.
+    EarlierSendFailed = 4007,
+    /// The boat holds as many connections as it may.
+    Full = 4008,
+    /// The service did not answer within the deadline; whether it was done is unknown.
+    DeadlineExceeded = 4009,
+    /// The first frame did not come in time.
+    HandshakeTimeout = 4010,
+
+    /// Bytes that are no frame of this protocol, or a frame that breaks its rules.
+    Malformed = 4500,
+    /// A frame or body larger than the limit.
+    TooLarge = 4501,
+    /// A protocol version that this server does not speak.
+    UnsupportedVersion = 4502,
+    /// The token is missing, forged, not yet valid, or for somebody else.
+    Unauthenticated = 4503,
+    /// The token has expired; get a new one.
+    TokenExpired = 4504,
+    /// Signed in elsewhere on the same platform.
+    Displaced = 4505,
+    /// Closed by an operator or by the business back end.
+    KickedOut = 4506,
+    /// A field has a value that cannot be.
+    InvalidArgument = 4507,
+    /// A message to oneself.
+    ToSelf = 4508,
+    /// No such message, conversation or session for this user.
+    NotFound = 4509,
+    /// This user may not do that.
+    Forbidden = 4510,
+    /// This server does not do that.
+    Unsupported = 4511,
+    /// The client knows more than the server: its store belongs to another history.
+    Reset = 4512,
+}
+
+impl Code {
+    pub const ALL: [Code; 24] = [
+        Code::Draining,
+        Code::Reconnect,
+        Code::Slow,
+        Code::HeartbeatMissed,
+        Code::Unavailable,
+        Code::RateLimited,
+        Code::WindowFull,
+        Code::EarlierSendFailed,
+        Code::Full,
+        Code::DeadlineExceeded,
+        Code::HandshakeTimeout,
+        Code::Malformed,
+        Code::TooLarge,
+        Code::UnsupportedVersion,
+        Code::Unauthenticated,
+        Code::TokenExpired,
+        Code::Displaced,
+        Code::KickedOut,
+        Code::InvalidArgument,
+        Code::ToSelf,
+        Code::NotFound,
+        Code::Forbidden,
+        Code::Unsupported,
+        Code::Reset,
+    ];
+
+    pub const fn number(self) -> u16 {
+        self as u16
+    }
+
+    pub fn from_number(number: u16) -> Option<Code> {
+        Code::ALL.into_iter().find(|code| code.number() == number)
+    }
+
+    /// May the same request succeed later?
+    pub const fn retryable(self) -> bool {
+        self.number() < 4500
+    }
+
+    /// `snake_case`, for people, metrics and JSON.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Code::Draining => "draining",
+            Code::Reconnect => "reconnect",
+            Code::Slow => "slow",
+            Code::HeartbeatMissed => "heartbeat_missed",
+            Code::Unavailable => "unavailable",
+            Code::RateLimited => "rate_limited",
+            Code::WindowFull => "window_full",
+            Code::EarlierSendFailed => "earlier_send_failed",
+            Code::Full => "full",
+            Code::DeadlineExceeded => "deadline_exceeded",
+            Code::HandshakeTimeout => "handshake_timeout",
+            Code::Malformed => "malformed",
+            Code::TooLarge => "too_large",
+            Code::UnsupportedVersion => "unsupported_version",
+            Code::Unauthenticated => "unauthenticated",
+            Code::TokenExpired => "token_expired",
+            Code::Displaced => "displaced",
+            Code::KickedOut => "kicked_out",
+            Code::InvalidArgument => "invalid_argument",
+            Code::ToSelf => "to_self",
+            Code::NotFound => "not_found",
+            Code::Forbidden => "forbidden",
+            Code::Unsupported => "unsupported",
+            Code::Reset => "reset",
+        }
+    }
+}
+
+impl std::fmt::Display for Code {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A refusal as it reaches the one who asked: what, may it be tried again and when, and a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, Error, Serialize, Deserialize)]
+#[error("{code}: {text}")]
+pub struct Refusal {
+    pub code: Code,
+    pub text: String,
+    /// Not before this long; `None` where the caller's own schedule is as good.
+    pub retry_after: Option<Duration>,
+}
+
+impl Refusal {
+    pub fn new(code: Code, text: impl Into<String>) -> Refusal {
+        Refusal {
+            code,
+            text: text.into(),
+            retry_after: None,
+        }
+    }
+
+    pub fn retry_after(mut self, delay: Duration) -> Refusal {
+        self.retry_after = Some(delay);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_code_survives_its_number_and_says_whether_to_retry() {
+        for code in Code::ALL {
+            assert_eq!(Code::from_number(code.number()), Some(code));
+            assert_eq!(code.retryable(), (4000..4100).contains(&code.number()));
+        }
+        assert_eq!(Code::from_number(1000), None);
+    }
+}

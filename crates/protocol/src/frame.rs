@@ -1,0 +1,251 @@
+//! What a client and a boat say to each other: six packets and what surrounds them.
+//!
+//! ```text
+//! client                     boat
+//!   hello ───────────────────▶          token, device, platform
+//!   ◀───────────────── welcome          session, heartbeat, limits
+//!   send (msg:R) ────────────▶
+//!   ◀──────── accepted (msg:A)          or refused
+//!   ◀───────────────── placed          where my message stands: seq, prev
+//!   ◀───────── message (msg:N)
+//!   ack (ack:R) ─────────────▶          received, after my store has it; read
+//!   ◀────────── acked (ack:A)
+//!   ◀──────── receipts (ack:N)          to the sender
+//!   ping ────────────────────▶
+//!   ◀───────────────────── pong
+//!   list, history, status ───▶
+//!   ◀──────────────── a page
+//!   ◀────── closing, then end           kicked, reconnect, slow …
+//! ```
+
+use std::time::Duration;
+
+use crate::message::Content;
+use crate::receipt::{Receipt, ReceiptKind};
+use crate::{
+    ConversationId, DeviceId, MessageId, Options, Placed, Platform, Position, Recipient, Refusal,
+    SendId, Seq, SessionId, Timestamp, UserId,
+};
+
+/// The protocol version that `hello` names.
+pub const VERSION: u32 = 1;
+
+/// From a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClientFrame {
+    Hello(Hello),
+    /// msg:R
+    Send(Send),
+    /// The client will not resend this one: later sends to its conversation may go on.
+    GiveUp(SendId),
+    /// ack:R
+    Ack(Ack),
+    Ping {
+        nonce: u64,
+    },
+    Sync(SyncRequest),
+}
+
+/// The first frame of a connection.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hello {
+    pub version: u32,
+    pub token: String,
+    pub device: DeviceId,
+    pub platform: Platform,
+    /// The marker of the last welcome, if this client has one: tells whether offline data was lost.
+    pub marker: Option<u64>,
+}
+
+/// A message as its sender's client sends it, first time or again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Send {
+    pub send_id: SendId,
+    pub to: Recipient,
+    pub options: Options,
+    pub content: Content,
+    /// 0 for the first try.
+    pub attempt: u32,
+    /// How long ago the first try was, by the client's own clock.
+    pub age: Duration,
+    /// The sender has read its conversation up to here.
+    pub seen_seq: Option<Seq>,
+}
+
+/// ack:R. Sent after the client's own store has the messages.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ack {
+    pub kind: ReceiptKind,
+    pub items: Vec<AckItem>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AckItem {
+    pub conversation: ConversationId,
+    pub id: MessageId,
+    pub seq: Seq,
+}
+
+/// A question about what the server keeps; the answer bears the same `request`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncRequest {
+    /// The client's own number of this question.
+    pub request: u32,
+    pub query: SyncQuery,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SyncQuery {
+    /// Conversations that changed since `since` (a version of an earlier list; zero for all), after
+    /// `after` where a list has several pages.
+    List {
+        since: Timestamp,
+        after: Option<ConversationId>,
+    },
+    /// Messages of one conversation, dense in `seq`.
+    History {
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: u32,
+    },
+    /// How far my messages have come.
+    Status { ids: Vec<MessageId> },
+}
+
+/// Which part of a conversation; bounds are exclusive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum HistoryRange {
+    /// Upward from `after`, oldest first.
+    Forward { after: Seq },
+    /// Downward from `before` (`None`: from the newest), newest first.
+    Backward { before: Option<Seq> },
+}
+
+/// To a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ServerFrame {
+    Welcome(Welcome),
+    /// msg:A
+    Accepted(Accepted),
+    /// msg:A that says no.
+    Refused {
+        send_id: SendId,
+        refusal: Refusal,
+    },
+    /// The place of a message that this session sent.
+    Placed(PlacedEcho),
+    /// msg:N
+    Message(Placed),
+    /// ack:A
+    Acked(Acked),
+    /// ack:N
+    Receipts(Vec<Receipt>),
+    Pong {
+        nonce: u64,
+        server_time: Timestamp,
+    },
+    Page(SyncPage),
+    /// Something was lost or skipped between us: compare your cursors with the server's.
+    Resync,
+    /// A refusal that does not end the connection; `request` is the sync question it answers.
+    Error {
+        request: Option<u32>,
+        refusal: Refusal,
+    },
+    /// The last frame: why the connection ends. Codes of 4500 and above are terminal.
+    Closing(Refusal),
+}
+
+/// The answer to a hello that was admitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Welcome {
+    pub session: SessionId,
+    pub user: UserId,
+    pub server_time: Timestamp,
+    /// The client pings when it has sent nothing for this long.
+    pub heartbeat: Duration,
+    pub frame_bytes_max: u32,
+    /// Sends that may wait for their answers.
+    pub send_window: u32,
+    /// Names this installation: client state of another one does not belong here.
+    pub cluster: u64,
+    /// To be given in the next hello.
+    pub marker: u64,
+    /// False: offline data may have been lost since the last hello, so sync before you believe
+    /// yourself complete.
+    pub recovered: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Accepted {
+    pub send_id: SendId,
+    pub id: MessageId,
+    pub accepted_at: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlacedEcho {
+    pub send_id: SendId,
+    pub id: MessageId,
+    pub conversation: ConversationId,
+    pub position: Position,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Acked {
+    pub kind: ReceiptKind,
+    /// What is now recorded.
+    pub ids: Vec<MessageId>,
+    /// What was refused: an ack for what was never sent to this user, or with a wrong seq.
+    pub refused: Vec<(MessageId, Refusal)>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncPage {
+    pub request: u32,
+    pub answer: SyncAnswer,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SyncAnswer {
+    List(ListPage),
+    History(HistoryPage),
+    Status(Vec<MessageStatus>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ListPage {
+    pub conversations: Vec<Summary>,
+    /// Give this as `since` next time, once the last page is in.
+    pub version: Timestamp,
+    /// Ask again with `after` = the last conversation of this page.
+    pub more: bool,
+}
+
+/// A conversation as one of its users sees it in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Summary {
+    pub conversation: ConversationId,
+    /// The newest position.
+    pub seq: Seq,
+    pub read_seq: Seq,
+    pub version: Timestamp,
+    pub newest: Option<Placed>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HistoryPage {
+    pub conversation: ConversationId,
+    /// Dense in seq, in the order that was asked for.
+    pub messages: Vec<Placed>,
+    /// The newest position of the conversation at the time of the answer.
+    pub last_seq: Seq,
+    pub more: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageStatus {
+    pub id: MessageId,
+    pub delivered_at: Option<Timestamp>,
+    pub read_at: Option<Timestamp>,
+}

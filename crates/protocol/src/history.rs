@@ -1,0 +1,128 @@
+//! Rows of history: how a placed message is kept, and how it comes back.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::Content;
+use crate::{
+    ConversationId, DeviceId, Message, MessageId, Options, Placed, Position, Recipient, SendId,
+    Seq, Timestamp, UserId,
+};
+
+/// Which write of a conversation's single writer made a row: later ones win, a zombie's lose.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Version {
+    /// The log's epoch.
+    pub epoch: u32,
+    pub offset: u64,
+}
+
+/// Outgoing in the sender's row, incoming in the receiver's (`io` 0 and 1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Direction {
+    Out,
+    In,
+}
+
+/// One side of a private message: `owner` is whose row it is, `peer` the other user.
+///
+/// Statuses (delivered, read, deleted) are not part of the row: each is a register of its own, so that
+/// writing the row again never undoes one.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PrivateRow {
+    pub owner: UserId,
+    pub peer: UserId,
+    pub direction: Direction,
+    pub id: MessageId,
+    pub accepted_at: Timestamp,
+    pub seq: Seq,
+    pub prev: Option<MessageId>,
+    pub send_id: SendId,
+    pub device: DeviceId,
+    pub options: Options,
+    pub content: Content,
+    pub version: Version,
+}
+
+impl PrivateRow {
+    /// The two rows of a private message, the sender's first (proved in the tests: S0-01, S0-53).
+    /// `None` for a message that is not private.
+    pub fn pair_of(placed: &Placed, version: Version) -> Option<[PrivateRow; 2]> {
+        let message = &placed.message;
+        let Recipient::User(to) = message.to else {
+            return None;
+        };
+        let side = |owner, peer, direction| PrivateRow {
+            owner,
+            peer,
+            direction,
+            id: message.id,
+            accepted_at: message.accepted_at,
+            seq: placed.position.seq,
+            prev: placed.position.prev,
+            send_id: message.send_id,
+            device: message.device.clone(),
+            options: message.options,
+            content: message.content.clone(),
+            version,
+        };
+        Some([
+            side(message.from, to, Direction::Out),
+            side(to, message.from, Direction::In),
+        ])
+    }
+
+    pub fn conversation(&self) -> Option<ConversationId> {
+        ConversationId::private(self.owner, self.peer)
+    }
+
+    /// The message that the row keeps one side of; `None` where owner and peer are one.
+    pub fn placed(&self) -> Option<Placed> {
+        let (from, to) = match self.direction {
+            Direction::Out => (self.owner, self.peer),
+            Direction::In => (self.peer, self.owner),
+        };
+        Some(Placed {
+            conversation: self.conversation()?,
+            position: Position {
+                seq: self.seq,
+                prev: self.prev,
+            },
+            message: Message {
+                id: self.id,
+                from,
+                to: Recipient::User(to),
+                accepted_at: self.accepted_at,
+                device: self.device.clone(),
+                send_id: self.send_id,
+                options: self.options,
+                content: self.content.clone(),
+            },
+        })
+    }
+}
+
+/// Registers of a sender's row; each only moves forward.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RowStatus {
+    pub delivered_at: Option<Timestamp>,
+    pub read_at: Option<Timestamp>,
+    pub deleted: bool,
+}
+
+/// Exclusive bounds on ids: `after < id < before`; `None` is an open end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct IdRange {
+    pub after: Option<MessageId>,
+    pub before: Option<MessageId>,
+}
+
+/// In which order a page is read, and from which end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// Oldest first.
+    Forward,
+    /// Newest first.
+    Backward,
+}

@@ -1,0 +1,206 @@
+//! Message ids: 42 bits of milliseconds, 10 bits of node, 12 bits of sequence.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use super::IdError;
+use crate::Timestamp;
+
+/// 2024-01-01T00:00:00Z, the zero of the 42 bits; they stay positive until 2093.
+pub const EPOCH: Timestamp = Timestamp::from_millis(1_704_067_200_000);
+const NODE_BITS: u32 = 10;
+const SEQUENCE_BITS: u32 = 12;
+/// Nodes are 0 to 1023.
+pub const NODES: u16 = 1 << NODE_BITS;
+const SEQUENCES: u16 = 1 << SEQUENCE_BITS;
+/// How far ids may run ahead of the clock: because a millisecond's 4096 ids were used up and the next
+/// one was borrowed, or because the clock stepped back a little. Beyond it, ids are refused.
+pub const AHEAD_MAX: Duration = Duration::from_millis(1000);
+
+/// The network-wide name of a message; sorts by time, then by node and sequence.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct MessageId(i64);
+
+impl MessageId {
+    pub const fn new(value: i64) -> Result<Self, IdError> {
+        if value > 0 {
+            Ok(MessageId(value))
+        } else {
+            Err(IdError::NotPositive {
+                what: "message id",
+                got: value,
+            })
+        }
+    }
+
+    pub const fn get(self) -> i64 {
+        self.0
+    }
+
+    /// The accept time that the id carries.
+    pub const fn timestamp(self) -> Timestamp {
+        Timestamp::from_millis((self.0 >> (NODE_BITS + SEQUENCE_BITS)) + EPOCH.millis())
+    }
+
+    /// The smallest id of a millisecond: every id made at or after `at` is not below it.
+    pub fn floor_of(at: Timestamp) -> MessageId {
+        let millis = (at.millis() - EPOCH.millis()).max(0);
+        MessageId((millis << (NODE_BITS + SEQUENCE_BITS)).max(1))
+    }
+}
+
+impl fmt::Display for MessageId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl FromStr for MessageId {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let value = text
+            .parse()
+            .map_err(|e| format!("a message id is a number: {e}"))?;
+        MessageId::new(value).map_err(|e| e.to_string())
+    }
+}
+
+/// Why no id can be made now.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SnowflakeError {
+    #[error(
+        "the clock stepped back by {0:?}: ids would repeat, so none are made until it catches up"
+    )]
+    ClockBehind(Duration),
+    #[error("more than 4096 ids a millisecond for a whole second")]
+    Exhausted,
+    #[error("the clock reads a time before 2024 or after 2093")]
+    OutOfRange,
+}
+
+/// Makes message ids for one node. Never makes one twice, whatever the clock does.
+#[derive(Clone, Debug)]
+pub struct Snowflake {
+    node: u16,
+    last: Timestamp,
+    sequence: u16,
+}
+
+impl Snowflake {
+    /// `not_before` is the last millisecond in which an earlier holder of `node` may have made ids.
+    pub fn new(node: u16, not_before: Timestamp) -> Self {
+        assert!(node < NODES, "node {node} does not fit in 10 bits");
+        Snowflake {
+            node,
+            last: not_before,
+            sequence: SEQUENCES,
+        }
+    }
+
+    /// The last millisecond used, to be remembered beyond this process.
+    pub fn last(&self) -> Timestamp {
+        self.last
+    }
+
+    /// The next id at `now`. The 4097th id of a millisecond borrows from the next one.
+    pub fn next(&mut self, now: Timestamp) -> Result<MessageId, SnowflakeError> {
+        let ahead = self.last.since(now);
+        if ahead > AHEAD_MAX {
+            return Err(SnowflakeError::ClockBehind(ahead));
+        }
+        if now > self.last {
+            (self.last, self.sequence) = (now, 0);
+        } else if self.sequence == SEQUENCES {
+            if ahead == AHEAD_MAX {
+                return Err(SnowflakeError::Exhausted);
+            }
+            (self.last, self.sequence) = (self.last + Duration::from_millis(1), 0);
+        }
+        let millis = self.last.millis() - EPOCH.millis();
+        if !(1..1 << 41).contains(&millis) {
+            return Err(SnowflakeError::OutOfRange);
+        }
+        let id = (millis << (NODE_BITS + SEQUENCE_BITS))
+            | (i64::from(self.node) << SEQUENCE_BITS)
+            | i64::from(self.sequence);
+        self.sequence += 1;
+        Ok(MessageId(id))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        EPOCH + Duration::from_millis(millis as u64)
+    }
+
+    // proves S0-29, S0-31: the time is in the high bits and comes out again.
+    #[test]
+    fn an_id_carries_its_time_and_sorts_by_it() {
+        let mut ids = Snowflake::new(1023, Timestamp::ZERO);
+        let first = ids.next(at(5000)).expect("an id");
+        let second = ids.next(at(5001)).expect("an id");
+        assert_eq!(first.timestamp(), at(5000));
+        assert!(first < second);
+        assert!(MessageId::floor_of(at(5000)) <= first);
+        assert!(MessageId::floor_of(at(5001)) > first);
+    }
+
+    // proves S0-30: the 4097th id of a millisecond borrows the next one and repeats nothing.
+    #[test]
+    fn a_full_millisecond_borrows_the_next() {
+        let mut ids = Snowflake::new(1, Timestamp::ZERO);
+        let made: std::collections::BTreeSet<_> = (0..5000)
+            .map(|_| ids.next(at(10)).expect("an id"))
+            .collect();
+        assert_eq!(made.len(), 5000);
+        assert_eq!(
+            made.iter().filter(|id| id.timestamp() == at(10)).count(),
+            4096
+        );
+        assert_eq!(ids.last(), at(11));
+    }
+
+    #[test]
+    fn a_clock_far_behind_is_refused_until_it_catches_up() {
+        let mut ids = Snowflake::new(1, Timestamp::ZERO);
+        ids.next(at(60_000)).expect("an id");
+        assert_eq!(
+            ids.next(at(30_000)),
+            Err(SnowflakeError::ClockBehind(Duration::from_secs(30)))
+        );
+        assert!(ids.next(at(60_001)).is_ok());
+    }
+
+    #[test]
+    fn a_successor_never_enters_its_predecessors_past() {
+        let mut first = Snowflake::new(9, Timestamp::ZERO);
+        let last_made = first.next(at(100)).expect("an id");
+        let mut second = Snowflake::new(9, first.last());
+        assert!(second.next(at(100)).expect("an id") > last_made);
+    }
+
+    proptest! {
+        #[test]
+        fn no_clock_makes_an_id_repeat(steps in proptest::collection::vec(-2000i64..3000, 1..300)) {
+            let mut ids = Snowflake::new(3, Timestamp::ZERO);
+            let (mut now, mut last) = (10_000i64, None);
+            for step in steps {
+                now = (now + step).max(1);
+                if let Ok(id) = ids.next(at(now)) {
+                    prop_assert!(Some(id) > last);
+                    last = Some(id);
+                }
+            }
+        }
+    }
+}

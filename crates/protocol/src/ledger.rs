@@ -1,0 +1,128 @@
+//! The ledger: what became of every message, as small events.
+
+use serde::{Deserialize, Serialize};
+
+use crate::message::Target;
+use crate::presence::BoatLife;
+use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId};
+
+/// One thing that happened to one message.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LedgerEntry {
+    pub message: MessageId,
+    pub at: Timestamp,
+    /// For whom; `None` where it concerns the whole message.
+    pub target: Option<Target>,
+    pub event: Event,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Event {
+    /// The writer gave it its place.
+    Placed {
+        conversation: ConversationId,
+        seq: Seq,
+        from: UserId,
+        send_id: SendId,
+        partition: u32,
+        offset: u64,
+    },
+    /// A repeat of `of`: dropped, the first one counts.
+    Repeat { of: MessageId },
+    /// Written towards a session.
+    Pushed {
+        session: SessionId,
+        life: BoatLife,
+        attempt: u32,
+    },
+    /// A device has it. Ends the target's obligation.
+    Acked { session: SessionId },
+    /// A push came to nothing.
+    Failed { cause: FailureCause, attempt: u32 },
+    /// Published to a retry topic: the obligation lives on there.
+    Retried { attempt: u32, tier: u8 },
+    /// It waits in the mailbox. Ends the carrier's part; `Fetched` follows.
+    StoredOffline,
+    /// A device acknowledged what waited.
+    Fetched { session: SessionId },
+    /// Nobody is known there, or the options ask for no storing: history has it, sync finds it.
+    ReachableBySync,
+    /// The options ask neither for storing nor for an acknowledgement, and nobody was there.
+    Dropped,
+    /// A notification task was published.
+    Notified,
+    /// A provider took the notification, or said no.
+    NotificationSent { provider: String, ok: bool },
+    /// It is a dead letter.
+    Dead { reason: DeadReason, letter: String },
+    /// A dead letter was sent on its way again.
+    Redriven { letter: String },
+    /// The record in the log needs no more work: every target has an end above, a retry or a dead letter.
+    Settled,
+}
+
+/// Why a push came to nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum FailureCause {
+    /// The session did not acknowledge in time.
+    NoAck,
+    /// The boat has no such session.
+    NoSession,
+    /// The boat did not answer, or is gone.
+    BoatUnreachable,
+    /// The session's bounds are reached.
+    SessionFull,
+    /// The mailbox store did not answer.
+    MailboxUnavailable,
+    /// The mailbox store refused.
+    MailboxRefused,
+}
+
+/// Why a record is a dead letter. A closed list: each has a page in docs/operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub enum DeadReason {
+    /// The bytes are no record of ours.
+    Undecodable,
+    /// Larger than a record may be.
+    TooLarge,
+    /// In a partition that its key does not belong to.
+    Misplaced,
+    /// Tried as often as allowed.
+    MaxRetries,
+    /// The store refuses this row, now and always.
+    StoreRejected,
+    /// Our own code failed on it.
+    HandlerPanic,
+    /// Too old to be of use.
+    Expired,
+}
+
+impl DeadReason {
+    pub const ALL: [DeadReason; 7] = [
+        DeadReason::Undecodable,
+        DeadReason::TooLarge,
+        DeadReason::Misplaced,
+        DeadReason::MaxRetries,
+        DeadReason::StoreRejected,
+        DeadReason::HandlerPanic,
+        DeadReason::Expired,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            DeadReason::Undecodable => "undecodable",
+            DeadReason::TooLarge => "too-large",
+            DeadReason::Misplaced => "misplaced",
+            DeadReason::MaxRetries => "max-retries",
+            DeadReason::StoreRejected => "store-rejected",
+            DeadReason::HandlerPanic => "handler-panic",
+            DeadReason::Expired => "expired",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<DeadReason> {
+        DeadReason::ALL
+            .into_iter()
+            .find(|reason| reason.name() == name)
+    }
+}

@@ -1,0 +1,32 @@
+//! The rules of Packetboat, as pure values and state machines.
+//!
+//! Nothing here touches the world: no clock, no randomness, no socket, no store. Time comes in as a
+//! [`Timestamp`], actions go out as values, and the services (or the simulator, or a client) carry
+//! them out.
+//!
+//! The state machines ([`session::Session`], [`delivery::Delivery`]) share four kinds of method:
+//! `handle_*` says that the world did something (and when), plain verbs are commands, `poll_action`
+//! hands out what is to be done, and `poll_timeout` names the next deadline. **Drain completely after
+//! every call**: call `poll_action` until it returns `None`, then arm one timer for `poll_timeout`.
+
+pub mod code;
+pub mod conversation;
+pub mod frame;
+pub mod history;
+pub mod id;
+pub mod keys;
+pub mod ledger;
+pub mod mailbox;
+pub mod message;
+pub mod notify;
+pub mod presence;
+pub mod receipt;
+pub mod time;
+
+pub use code::{Code, Refusal};
+pub use id::{
+    BoatId, ConversationId, DeviceId, GroupId, Incarnation, MessageId, Platform, SendId, Seq,
+    SessionId, UserId,
+};
+pub use message::{Message, Options, Placed, Position, Recipient};
+pub use time::Timestamp;

@@ -1,0 +1,129 @@
+//! A user's mailbox: the live sessions and, per platform, the messages that wait.
+//!
+//! Sessions and waiting messages of a user are decided together, in one step: that is what closes the
+//! race between "she is offline, store it" and "she just connected, nothing was there".
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::presence::{Denied, SessionEntry, SessionKey};
+use crate::{DeviceId, MessageId, Platform, SendId, Timestamp, UserId};
+
+/// A message on its way to one user, for [`route_or_store`](RouteRequest).
+#[derive(Clone, Debug)]
+pub struct RouteRequest {
+    pub user: UserId,
+    /// The platforms that must end up with it; sessions on other platforms are told of, too.
+    pub platforms: Vec<Platform>,
+    /// Store for these even though a session lives: it did not take the message. Part of `platforms`.
+    pub forced: Vec<Platform>,
+    /// What to store where a platform has no session; `None`: look only.
+    pub mail: Option<Mail>,
+    pub denied: Denied,
+    pub now: Timestamp,
+}
+
+/// A message as it waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mail {
+    pub id: MessageId,
+    pub accepted_at: Timestamp,
+    /// What will be pushed, as it will be pushed.
+    pub body: Bytes,
+}
+
+/// How long and how much a platform keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MailboxPolicy {
+    pub expire: Duration,
+    /// The newest that are kept; `None` is unlimited.
+    pub count_max: Option<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RouteAnswer {
+    /// All live sessions of the user, on whatever platform.
+    pub live: Vec<SessionEntry>,
+    /// Platforms of the request that are now stored for, or were already.
+    pub stored: Vec<Platform>,
+    /// Platforms whose device acknowledged this id a short while ago: nothing is owed.
+    pub acknowledged: Vec<Platform>,
+    /// How many messages the policy dropped to make room.
+    pub dropped: u32,
+}
+
+/// A session wants to be registered. Repeating it with the same session changes nothing.
+#[derive(Clone, Debug)]
+pub struct ConnectRequest {
+    pub user: UserId,
+    pub entry: NewSession,
+    pub denied: Denied,
+    pub now: Timestamp,
+}
+
+/// A session before it has its login number.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NewSession {
+    pub key: SessionKey,
+    pub platform: Platform,
+    pub device: DeviceId,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnectAnswer {
+    pub login: u64,
+    /// Sessions of the same platform that are registered no longer; to be kicked.
+    pub displaced: Vec<SessionKey>,
+    /// Marks this store's data: another value than last time means that some may have been lost.
+    pub marker: u64,
+    /// Something waits.
+    pub mail_waits: bool,
+}
+
+/// What a boat learns when it says again which sessions it holds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReassertAnswer {
+    /// It was there.
+    Known,
+    /// It was missing and is registered again: what happened meanwhile may have been stored, so drain
+    /// and resync.
+    Restored { marker: u64, mail_waits: bool },
+    /// A later login holds the platform: close this session.
+    Displaced,
+}
+
+/// Where a page goes on: strictly after this entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct MailCursor {
+    pub accepted_at: Timestamp,
+    pub id: MessageId,
+}
+
+/// Waiting messages, oldest first. Paging removes nothing.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MailPage {
+    pub mails: Vec<Mail>,
+    /// Entries whose body is gone: they are read from history, never skipped in silence.
+    pub bodiless: Vec<MessageId>,
+    /// `None`: nothing waits after this page.
+    pub next: Option<MailCursor>,
+}
+
+/// The dedupe key of a send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct DedupeKey {
+    pub from: UserId,
+    pub send_id: SendId,
+}
+
+/// What is known of a send when it comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DedupeAnswer {
+    /// Never seen: it is now pending under the id that was offered.
+    Fresh,
+    /// Seen, and whether the log took it is not known: publish again under this id.
+    Pending(MessageId),
+    /// The log has it under this id.
+    Done(MessageId),
+}
