@@ -9,6 +9,7 @@
 //! hands out what is to be done, and `poll_timeout` names the next deadline. **Drain completely after
 //! every call**: call `poll_action` until it returns `None`, then arm one timer for `poll_timeout`.
 
+pub mod admission;
 pub mod code;
 pub mod conversation;
 pub mod frame;
@@ -21,6 +22,7 @@ pub mod message;
 pub mod notify;
 pub mod presence;
 pub mod receipt;
+pub mod sync;
 pub mod time;
 
 pub use code::{Code, Refusal};

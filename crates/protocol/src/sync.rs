@@ -1,0 +1,228 @@
+//! What a device asks of the server's memory, and what makes an answer complete.
+
+use std::time::Duration;
+
+use crate::frame::HistoryRange;
+use crate::{Code, ConversationId, Placed, Refusal, Seq, Timestamp, UserId};
+
+/// How far a client's list version may lie in the future before it is said to be of another history.
+pub const AHEAD_MAX: Duration = Duration::from_secs(600);
+
+/// From when on the list difference looks: `margin` before what the client has, since a row may be
+/// written a little after its stamp. What comes twice is recognised by its seq.
+pub fn list_from(since: Timestamp, margin: Duration, now: Timestamp) -> Result<Timestamp, Refusal> {
+    if since > now + AHEAD_MAX {
+        return Err(Refusal::new(
+            Code::Reset,
+            "your list is newer than this server: start from nothing",
+        ));
+    }
+    Ok((since - margin).max(Timestamp::ZERO))
+}
+
+/// May `user` read this conversation?
+pub fn may_read(user: UserId, conversation: ConversationId) -> Result<(), Refusal> {
+    match conversation {
+        ConversationId::Private { .. } if conversation.peer_of(user).is_some() => Ok(()),
+        ConversationId::Private { .. } | ConversationId::System(_) => Err(Refusal::new(
+            Code::Forbidden,
+            "you have no part in this conversation",
+        )),
+        ConversationId::Group(_) => Err(Refusal::new(
+            Code::Unsupported,
+            "this server carries private messages only",
+        )),
+    }
+}
+
+/// How many rows a page has: what was asked for within `max`; 0 asks for as many as allowed.
+pub fn page_limit(asked: u32, max: usize) -> usize {
+    match usize::try_from(asked) {
+        Ok(0) | Err(_) => max,
+        Ok(asked) => asked.min(max),
+    }
+}
+
+/// A client that has read beyond the newest position belongs to another history.
+pub fn check_cursor(range: HistoryRange, last: Seq) -> Result<(), Refusal> {
+    match range {
+        HistoryRange::Forward { after } if after > last => Err(Refusal::new(
+            Code::Reset,
+            format!("you have position {after}, the conversation ends at {last}"),
+        )),
+        HistoryRange::Forward { .. } | HistoryRange::Backward { .. } => Ok(()),
+    }
+}
+
+/// A page without holes, and whether the conversation goes on after it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DensePage {
+    pub messages: Vec<Placed>,
+    pub last_seq: Seq,
+    pub more: bool,
+}
+
+/// Proves that a page is dense: each position follows the one before, and the first joins the cursor.
+/// `last` is the newest position as it was known before the rows were read.
+pub fn dense_page(
+    messages: Vec<Placed>,
+    range: HistoryRange,
+    last: Seq,
+) -> Result<DensePage, Refusal> {
+    let newest = messages.iter().map(|message| message.position.seq).max();
+    let last_seq = newest.map_or(last, |newest| newest.max(last));
+    let (first, step) = match range {
+        HistoryRange::Forward { after } => (after.0.checked_add(1), 1),
+        HistoryRange::Backward { before: None } => (Some(last_seq.0), -1),
+        HistoryRange::Backward {
+            before: Some(before),
+        } => (
+            before.0.min(last_seq.0.saturating_add(1)).checked_sub(1),
+            -1,
+        ),
+    };
+    let mut expected = first;
+    for message in &messages {
+        if expected != Some(message.position.seq.0) {
+            return Err(hole(message.conversation));
+        }
+        expected = expected.and_then(|seq| seq.checked_add_signed(step));
+    }
+    let more = expected.is_some_and(|next| (1..=last_seq.0).contains(&next));
+    if more && messages.is_empty() {
+        return Err(Refusal::new(
+            Code::Unavailable,
+            "history is behind the conversation; ask again",
+        ));
+    }
+    Ok(DensePage {
+        messages,
+        last_seq,
+        more,
+    })
+}
+
+fn hole(conversation: ConversationId) -> Refusal {
+    Refusal::new(
+        Code::Unavailable,
+        format!("a part of {conversation} cannot be read now; ask again"),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::message::Content;
+    use crate::{DeviceId, Message, MessageId, Options, Position, Recipient, SendId};
+
+    fn user(number: i64) -> UserId {
+        UserId::new(number).expect("positive")
+    }
+
+    fn placed(seq: u64) -> Placed {
+        let id = |n: u64| MessageId::new(n as i64).ok();
+        let message = Message {
+            id: id(seq).expect("positive"),
+            from: user(1),
+            to: Recipient::User(user(2)),
+            accepted_at: Timestamp::ZERO,
+            device: DeviceId::new("d").expect("short"),
+            send_id: SendId::from_bytes([1; 16]),
+            options: Options::CHAT,
+            content: Content::text("x"),
+        };
+        Placed {
+            conversation: message.conversation().expect("two users"),
+            position: Position {
+                seq: Seq(seq),
+                prev: id(seq - 1),
+            },
+            message,
+        }
+    }
+
+    fn page(seqs: &[u64], range: HistoryRange, last: u64) -> Result<bool, Code> {
+        dense_page(seqs.iter().copied().map(placed).collect(), range, Seq(last))
+            .map(|page| page.more)
+            .map_err(|refusal| refusal.code)
+    }
+
+    // proves S0-20, S0-22: pages in both directions join their cursor and say whether more follows.
+    #[test]
+    fn pages_say_whether_more_follows() {
+        let forward = |after| HistoryRange::Forward { after: Seq(after) };
+        let backward = |before: u64| HistoryRange::Backward {
+            before: Some(Seq(before)),
+        };
+        let newest = HistoryRange::Backward { before: None };
+        assert_eq!(page(&[1, 2], forward(0), 5), Ok(true));
+        assert_eq!(page(&[4, 5], forward(3), 5), Ok(false));
+        assert_eq!(page(&[], forward(5), 5), Ok(false));
+        assert_eq!(page(&[5, 4], newest, 5), Ok(true));
+        assert_eq!(
+            page(&[6, 5], newest, 5),
+            Ok(true),
+            "one more came meanwhile"
+        );
+        assert_eq!(page(&[2, 1], backward(3), 5), Ok(false));
+        assert_eq!(page(&[], backward(1), 5), Ok(false));
+        assert_eq!(page(&[5, 4], backward(99), 5), Ok(true));
+        assert_eq!(page(&[], newest, 0), Ok(false));
+    }
+
+    #[test]
+    fn a_page_with_a_hole_is_no_answer() {
+        let forward = HistoryRange::Forward { after: Seq(0) };
+        let newest = HistoryRange::Backward { before: None };
+        let refused = Err(Code::Unavailable);
+        assert_eq!(page(&[1, 3], forward, 3), refused);
+        assert_eq!(page(&[2, 3], forward, 3), refused, "does not join");
+        assert_eq!(
+            page(&[], forward, 3),
+            refused,
+            "nothing where there is something"
+        );
+        assert_eq!(page(&[4, 3], newest, 5), refused, "the newest is missing");
+        assert_eq!(page(&[5, 3], newest, 5), refused);
+        assert_eq!(page(&[], newest, 5), refused);
+    }
+
+    #[test]
+    fn a_client_ahead_of_the_server_is_told_so() {
+        let ahead = HistoryRange::Forward { after: Seq(6) };
+        assert_eq!(
+            check_cursor(ahead, Seq(5)).map_err(|r| r.code),
+            Err(Code::Reset)
+        );
+        assert_eq!(check_cursor(ahead, Seq(6)), Ok(()));
+        let now = Timestamp::from_millis(1_000_000);
+        let margin = Duration::from_secs(10);
+        assert_eq!(
+            list_from(now + AHEAD_MAX + margin, margin, now).map_err(|r| r.code),
+            Err(Code::Reset)
+        );
+        assert_eq!(list_from(now, margin, now), Ok(now - margin));
+        assert_eq!(list_from(Timestamp::ZERO, margin, now), Ok(Timestamp::ZERO));
+    }
+
+    #[test]
+    fn only_the_two_sides_may_read() {
+        let ours = ConversationId::private(user(1), user(2)).expect("two users");
+        assert_eq!(may_read(user(1), ours), Ok(()));
+        assert_eq!(
+            may_read(user(3), ours).map_err(|r| r.code),
+            Err(Code::Forbidden)
+        );
+        assert_eq!(
+            may_read(user(1), ConversationId::System(user(1))).map_err(|r| r.code),
+            Err(Code::Forbidden)
+        );
+    }
+
+    #[test]
+    fn a_page_has_at_most_what_is_allowed() {
+        assert_eq!(page_limit(0, 100), 100);
+        assert_eq!(page_limit(7, 100), 7);
+        assert_eq!(page_limit(u32::MAX, 100), 100);
+    }
+}
