@@ -1,6 +1,10 @@
 //! A conversation's head, and how its single writer gives positions.
 
+mod placement;
+
 use serde::{Deserialize, Serialize};
+
+pub use placement::{Placement, Ruling, Standing};
 
 use crate::history::Version;
 use crate::{ConversationId, MessageId, Position, Seq, Timestamp, UserId};

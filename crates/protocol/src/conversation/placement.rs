@@ -1,0 +1,130 @@
+//! How the single writer of a conversation gives positions: a function of the log and of what stands.
+//!
+//! ```text
+//! match head.place(record, id) {
+//!     New(position)            => write it there
+//!     Redelivery | CheckRow    => head.compare(record, id's row) says
+//! }
+//! ```
+//!
+//! The order of effects is rows → head → … → commit. A crash between any two of them brings the record
+//! back, and the rules here give it the position that it had. What they need for that: whether a record
+//! is placed at all must not depend on the time or on chance, only on the log and the rows.
+
+use serde::{Deserialize, Serialize};
+
+use super::Head;
+use crate::history::{PrivateRow, Version};
+use crate::{MessageId, Position, Seq};
+
+/// What the head alone can say of a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Placement {
+    /// Never seen: this is its position. Write the rows, then the head that [`Head::moved_by`] makes.
+    New(Position),
+    /// Not after the record that moved the head last: it was handled before and keeps the position of
+    /// its row. Read the row and ask [`Head::compare`].
+    Redelivery,
+    /// Its id is not the largest: a clock was behind, the record is a repeat, or a half-done write of
+    /// our own stands. Read the row and ask [`Head::compare`].
+    CheckRow,
+}
+
+/// What the row of an id says: which record made it, and where it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Standing {
+    pub version: Version,
+    pub position: Position,
+}
+
+impl From<&PrivateRow> for Standing {
+    fn from(row: &PrivateRow) -> Standing {
+        Standing {
+            version: row.version,
+            position: Position {
+                seq: row.seq,
+                prev: row.prev,
+            },
+        }
+    }
+}
+
+/// What becomes of a record, once its row was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ruling {
+    /// Write rows here, then the head that [`Head::moved_by`] makes.
+    Place(Position),
+    /// Placed here before: the head stays, every effect after it is repeated.
+    Keep(Position),
+    /// The message stands here already, from an earlier record: drop this one.
+    Repeat(Position),
+    /// Handled before, and no row was made: an unsure copy that was dropped (its send_id finds the
+    /// first one), or a record that went to the dead letters without a position. It gets none now.
+    Unplaced,
+    /// The row is of a later record, or stands where the head cannot have put it: another writer is
+    /// ahead. Load the head again; if it happens again, stop the partition.
+    Overtaken,
+}
+
+impl Head {
+    /// Where the next new message stands.
+    pub fn next_position(&self) -> Position {
+        Position {
+            seq: self.seq.next(),
+            prev: self.last_id,
+        }
+    }
+
+    /// Where the message `id` of this record belongs, as far as the head knows.
+    pub fn place(&self, record: Version, id: MessageId) -> Placement {
+        if self.seq != Seq::ZERO && record <= self.version {
+            Placement::Redelivery
+        } else if self.max_id.is_some_and(|max| id <= max) {
+            Placement::CheckRow
+        } else {
+            Placement::New(self.next_position())
+        }
+    }
+
+    /// The rest of the rule, for [`Placement::Redelivery`], [`Placement::CheckRow`] and for what a
+    /// search by send_id found: `row` is what stands under the id, **written by whichever record before
+    /// this one, also of the same batch**: write what is pending before reading it.
+    pub fn compare(&self, record: Version, row: Option<Standing>) -> Ruling {
+        let handled_before = self.seq != Seq::ZERO && record <= self.version;
+        let Some(row) = row else {
+            return if handled_before {
+                Ruling::Unplaced
+            } else {
+                Ruling::Place(self.next_position())
+            };
+        };
+        match row.version.cmp(&record) {
+            std::cmp::Ordering::Less => Ruling::Repeat(row.position),
+            std::cmp::Ordering::Greater => Ruling::Overtaken,
+            std::cmp::Ordering::Equal if handled_before => Ruling::Keep(row.position),
+            std::cmp::Ordering::Equal if row.position == self.next_position() => {
+                Ruling::Place(row.position)
+            }
+            std::cmp::Ordering::Equal => Ruling::Overtaken,
+        }
+    }
+
+    /// The head after `record` placed `id` at [`Head::next_position`].
+    #[must_use]
+    pub fn moved_by(&self, record: Version, id: MessageId) -> Head {
+        debug_assert!(
+            self.seq == Seq::ZERO || record > self.version,
+            "a head only moves forward in the log"
+        );
+        Head {
+            seq: self.seq.next(),
+            rev: self.rev,
+            last_id: Some(id),
+            max_id: self.max_id.max(Some(id)),
+            version: record,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,301 @@
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use proptest::test_runner::{TestError, TestRunner};
+
+use super::*;
+
+fn id(value: i64) -> MessageId {
+    MessageId::new(value).expect("positive")
+}
+
+fn at(offset: u64) -> Version {
+    Version { epoch: 1, offset }
+}
+
+fn standing(offset: u64, seq: u64, prev: Option<i64>) -> Standing {
+    Standing {
+        version: at(offset),
+        position: Position {
+            seq: Seq(seq),
+            prev: prev.map(id),
+        },
+    }
+}
+
+/// A head after records 10 and 11 placed ids 500 and 300 (a clock behind).
+fn skewed() -> Head {
+    Head::default()
+        .moved_by(at(10), id(500))
+        .moved_by(at(11), id(300))
+}
+
+#[test]
+fn the_first_message_stands_at_one_and_has_none_before() {
+    let first = Position {
+        seq: Seq(1),
+        prev: None,
+    };
+    // Offset 0 of epoch 0 is a record like any other.
+    assert_eq!(
+        Head::default().place(Version::default(), id(7)),
+        Placement::New(first)
+    );
+}
+
+#[test]
+fn the_next_message_follows_the_last_one_not_the_largest_id() {
+    let next = Position {
+        seq: Seq(3),
+        prev: Some(id(300)),
+    };
+    assert_eq!(skewed().place(at(12), id(501)), Placement::New(next));
+}
+
+#[test]
+fn a_redelivery_keeps_its_position() {
+    let head = skewed();
+    assert_eq!(head.place(at(10), id(500)), Placement::Redelivery);
+    let row = standing(10, 1, None);
+    assert_eq!(head.compare(at(10), Some(row)), Ruling::Keep(row.position));
+}
+
+#[test]
+fn an_id_behind_the_largest_is_compared_with_its_row() {
+    let head = skewed();
+    assert_eq!(head.place(at(12), id(400)), Placement::CheckRow);
+    // No row: a clock was behind.
+    assert_eq!(
+        head.compare(at(12), None),
+        Ruling::Place(head.next_position())
+    );
+    // The same record: its rows were written, the head was not.
+    let half = standing(12, 3, Some(300));
+    assert_eq!(
+        head.compare(at(12), Some(half)),
+        Ruling::Place(half.position)
+    );
+    // An earlier record: published twice.
+    let first = standing(10, 1, None);
+    assert_eq!(
+        head.compare(at(12), Some(first)),
+        Ruling::Repeat(first.position)
+    );
+}
+
+#[test]
+fn what_was_handled_and_left_no_row_gets_no_position_later() {
+    assert_eq!(skewed().compare(at(9), None), Ruling::Unplaced);
+}
+
+#[test]
+fn a_row_of_a_later_record_means_another_writer() {
+    let later = standing(13, 4, Some(300));
+    assert_eq!(skewed().compare(at(12), Some(later)), Ruling::Overtaken);
+    let elsewhere = standing(12, 7, Some(300));
+    assert_eq!(skewed().compare(at(12), Some(elsewhere)), Ruling::Overtaken);
+}
+
+#[test]
+fn a_new_epoch_begins_again_at_offset_zero() {
+    let record = Version {
+        epoch: 2,
+        offset: 0,
+    };
+    let head = skewed();
+    assert_eq!(
+        head.place(record, id(600)),
+        Placement::New(head.next_position())
+    );
+}
+
+/// What is wrong with a writer; the twin that must be found out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    None,
+    /// Commits before the head is saved: after a crash the next record takes a seq again.
+    CommitBeforeHead,
+    /// Gives every record the next position, redelivered or not.
+    PlacesRedeliveries,
+    /// Believes that an id behind the largest is a clock's doing.
+    PlacesRepeats,
+}
+
+/// One conversation's store, as a crash leaves it.
+#[derive(Default)]
+struct World {
+    rows: BTreeMap<MessageId, Standing>,
+    head: Head,
+    committed: usize,
+    /// Every position that each id was ever told: what receivers saw.
+    shown: BTreeMap<MessageId, Vec<Position>>,
+}
+
+/// One life of the writer: it ends after so many effects, wherever that is.
+#[derive(Clone, Copy, Debug)]
+struct Life {
+    batch: usize,
+    effects: usize,
+    /// Commits come later than what they commit.
+    batches_a_commit: usize,
+}
+
+fn lives() -> impl Strategy<Value = Vec<Life>> {
+    let life =
+        (1..5usize, 0..24usize, 1..4usize).prop_map(|(batch, effects, batches_a_commit)| Life {
+            batch,
+            effects,
+            batches_a_commit,
+        });
+    proptest::collection::vec(life, 0..8)
+}
+
+/// Ids in the order of the log: clocks differ, and some were published more than once.
+fn log() -> impl Strategy<Value = Vec<MessageId>> {
+    proptest::collection::vec((1..40i64).prop_map(id), 1..40)
+}
+
+impl World {
+    /// Runs the writer from the committed offset until the log ends or the life does.
+    fn live(&mut self, log: &[MessageId], life: Life, bug: Bug) -> Result<(), String> {
+        let Life {
+            batch,
+            mut effects,
+            batches_a_commit,
+        } = life;
+        let mut dies = || {
+            let dead = effects == 0;
+            effects = effects.saturating_sub(1);
+            dead
+        };
+        let mut head = self.head;
+        let start = self.committed;
+        for (n, records) in log[start..].chunks(batch).enumerate() {
+            let first = start + n * batch;
+            let next = first + records.len();
+            for (offset, &id) in (first as u64..).zip(records) {
+                match self.ruling(&head, at(offset), id, bug) {
+                    Ruling::Place(position) => {
+                        if dies() {
+                            return Ok(());
+                        }
+                        let version = at(offset);
+                        self.rows.insert(id, Standing { version, position });
+                        self.shown.entry(id).or_default().push(position);
+                        head = moved(&head, version, id, bug);
+                    }
+                    Ruling::Keep(position) => self.shown.entry(id).or_default().push(position),
+                    Ruling::Repeat(_) => {}
+                    lost @ (Ruling::Unplaced | Ruling::Overtaken) => {
+                        return Err(format!("{lost:?}: {id} of record {offset}"));
+                    }
+                }
+            }
+            let commits = (n + 1) % batches_a_commit == 0 || next == log.len();
+            if bug == Bug::CommitBeforeHead && commits {
+                self.committed = next;
+            }
+            if dies() {
+                return Ok(());
+            }
+            self.head = head;
+            if dies() {
+                return Ok(());
+            }
+            if commits {
+                self.committed = next;
+            }
+        }
+        Ok(())
+    }
+
+    fn ruling(&self, head: &Head, record: Version, id: MessageId, bug: Bug) -> Ruling {
+        match (head.place(record, id), bug) {
+            (Placement::New(position), _) => Ruling::Place(position),
+            (Placement::Redelivery, Bug::PlacesRedeliveries)
+            | (Placement::CheckRow, Bug::PlacesRepeats) => Ruling::Place(head.next_position()),
+            (Placement::Redelivery | Placement::CheckRow, _) => {
+                head.compare(record, self.rows.get(&id).copied())
+            }
+        }
+    }
+
+    /// Every id of the log stands once, in the order in which it first came, and was never told
+    /// another place.
+    fn check(&self, log: &[MessageId]) -> Result<(), String> {
+        let mut prev = None;
+        let mut seq = Seq::ZERO;
+        for (n, id) in log.iter().enumerate() {
+            if log[..n].contains(id) {
+                continue;
+            }
+            seq = seq.next();
+            let wanted = Position { seq, prev };
+            prev = Some(*id);
+            let row = self.rows.get(id).ok_or_else(|| format!("{id}: no row"))?;
+            if row.position != wanted {
+                return Err(format!("{id}: {:?} for {wanted:?}", row.position));
+            }
+            let shown = &self.shown[id];
+            if shown.iter().any(|&position| position != wanted) {
+                return Err(format!("{id}: shown at {shown:?} for {wanted:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn moved(head: &Head, version: Version, id: MessageId, bug: Bug) -> Head {
+    if bug == Bug::PlacesRedeliveries {
+        Head {
+            version: head.version.max(version),
+            seq: head.seq.next(),
+            last_id: Some(id),
+            ..*head
+        }
+    } else {
+        head.moved_by(version, id)
+    }
+}
+
+/// Lives and dies as told, then lives for good.
+fn history_of(log: &[MessageId], lives: &[Life], bug: Bug) -> Result<(), String> {
+    let last = Life {
+        batch: 3,
+        effects: usize::MAX,
+        batches_a_commit: 1,
+    };
+    let mut world = World::default();
+    for &life in lives.iter().chain([&last]) {
+        world.live(log, life, bug)?;
+    }
+    world.check(log)
+}
+
+fn finds(bug: Bug) -> bool {
+    let mut runner = TestRunner::deterministic();
+    let found = runner.run(&(log(), lives()), |(log, lives)| {
+        history_of(&log, &lives, bug).map_err(TestCaseError::fail)
+    });
+    matches!(found, Err(TestError::Fail(..)))
+}
+
+proptest! {
+    /// Positions are dense, follow the log and never change, whatever crashes, clocks and repeats do.
+    #[test]
+    fn positions_are_a_function_of_the_log(log in log(), lives in lives()) {
+        prop_assert_eq!(history_of(&log, &lives, Bug::None), Ok(()));
+    }
+}
+
+#[test]
+fn the_same_search_finds_each_planted_bug() {
+    assert!(!finds(Bug::None));
+    for bug in [
+        Bug::CommitBeforeHead,
+        Bug::PlacesRedeliveries,
+        Bug::PlacesRepeats,
+    ] {
+        assert!(finds(bug), "{bug:?} was not found");
+    }
+}
