@@ -1,1 +1,5 @@
 //! Every seam in one process: a directory on disk, or memory.
+
+pub mod engine;
+
+pub use engine::{Batch, Engine, EngineOptions, Mark, Order, Table};

@@ -1,0 +1,319 @@
+//! The store in a directory.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+
+use bytes::Bytes;
+use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
+use parking_lot::{Condvar, Mutex};
+
+use super::commit::{Committed, Failure, Group, Waiter, refused};
+use super::journal::Journal;
+use super::{Batch, Bounds, EngineOptions, MAX_PENDING_BYTES, Mark, Order, Pair, SEAM, Table};
+use crate::{Error, Result};
+
+const FORMAT_KEY: &[u8] = b"format";
+const FORMAT: u32 = 1;
+
+/// Threads that write out and compact tables.
+const WORKERS: usize = 2;
+
+pub(super) struct Disk {
+    shared: Arc<Shared>,
+    syncer: Option<JoinHandle<()>>,
+}
+
+struct Shared {
+    database: Database,
+    /// In the order of [`Table::ALL`].
+    tables: Vec<Keyspace>,
+    fsync: bool,
+    /// Marks given: a direct write takes its mark when it is in the journal, a gathered one when it joins
+    /// the group, under the group's lock.
+    marks: AtomicU64,
+    durable: AtomicU64,
+    group: Mutex<Gathering>,
+    work: Condvar,
+    poisoned: Mutex<Option<Failure>>,
+    fail_syncs: AtomicBool,
+}
+
+#[derive(Default)]
+struct Gathering {
+    group: Group,
+    closing: bool,
+}
+
+impl Disk {
+    pub(super) fn open(dir: &Path, options: &EngineOptions) -> Result<Disk> {
+        let database = Database::builder(dir)
+            .cache_size(options.cache_bytes)
+            .max_journaling_size(options.journal_bytes.max(64 << 20))
+            .worker_threads(WORKERS)
+            .open()
+            .map_err(|error| open_error(dir, error))?;
+        let tables = Table::ALL
+            .iter()
+            .map(|table| {
+                database.keyspace(table.name(), || {
+                    KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes)
+                })
+            })
+            .collect::<fjall::Result<Vec<_>>>()
+            .map_err(|error| open_error(dir, error))?;
+        let shared = Arc::new(Shared {
+            database,
+            tables,
+            fsync: options.fsync,
+            marks: AtomicU64::new(0),
+            durable: AtomicU64::new(0),
+            group: Mutex::default(),
+            work: Condvar::new(),
+            poisoned: Mutex::default(),
+            fail_syncs: AtomicBool::new(false),
+        });
+        shared.check_format(dir)?;
+        let journal = Journal::find(dir).map_err(|error| Error::unavailable(SEAM, error))?;
+        let syncer = std::thread::Builder::new()
+            .name("store-commit".into())
+            .spawn({
+                let shared = shared.clone();
+                move || shared.commit_groups(journal)
+            })
+            .map_err(|error| Error::unavailable(SEAM, error))?;
+        Ok(Disk {
+            shared,
+            syncer: Some(syncer),
+        })
+    }
+
+    pub(super) fn write(&self, batch: Batch) -> Result<Mark> {
+        let shared = &self.shared;
+        shared.check_usable()?;
+        shared.apply(batch).map_err(|error| shared.poison(&error))?;
+        Ok(Mark(shared.marks.fetch_add(1, Ordering::AcqRel) + 1))
+    }
+
+    pub(super) fn durable(&self, mark: Mark) -> Committed {
+        let shared = &self.shared;
+        if !shared.fsync || shared.durable.load(Ordering::Acquire) >= mark.0 {
+            return Committed::now(Ok(()));
+        }
+        self.join(Batch::new(), None)
+    }
+
+    pub(super) fn commit(&self, batch: Batch, then: Option<Box<dyn FnOnce() + Send>>) -> Committed {
+        self.join(batch, then)
+    }
+
+    fn join(&self, batch: Batch, then: Option<Box<dyn FnOnce() + Send>>) -> Committed {
+        let shared = &self.shared;
+        let mut gathering = shared.group.lock();
+        if let Err(error) = shared.check_usable() {
+            return Committed::now(Err(error));
+        }
+        if gathering.group.batch.bytes() + batch.bytes() > MAX_PENDING_BYTES
+            && !gathering.group.batch.is_empty()
+        {
+            return Committed::now(Err(Error::unavailable(
+                SEAM,
+                "too much waits for the disk; try again later",
+            )));
+        }
+        let (waiter, committed) = Waiter::new(then);
+        if !batch.is_empty() {
+            shared.marks.fetch_add(1, Ordering::AcqRel);
+            gathering.group.batch.append(batch);
+        }
+        gathering.group.waiters.push(waiter);
+        if gathering.group.waiters.len() == 1 {
+            shared.work.notify_one();
+        }
+        committed
+    }
+
+    pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>> {
+        let found = self.shared.table(table).get(key).map_err(read_error)?;
+        Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+    }
+
+    pub(super) fn multi_get<K: AsRef<[u8]>>(
+        &self,
+        table: Table,
+        keys: &[K],
+    ) -> Result<Vec<Option<Bytes>>> {
+        let snapshot = self.shared.database.snapshot();
+        let keyspace = self.shared.table(table);
+        keys.iter()
+            .map(|key| {
+                let found = snapshot.get(keyspace, key).map_err(read_error)?;
+                Ok(found.map(|value| Bytes::copy_from_slice(&value)))
+            })
+            .collect()
+    }
+
+    pub(super) fn range(
+        &self,
+        table: Table,
+        bounds: Bounds<'_>,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<Pair>> {
+        // The keyspace's own range sees half of a batch that is being applied; a snapshot does not.
+        let snapshot = self.shared.database.snapshot();
+        let found = snapshot.range::<&[u8], _>(self.shared.table(table), bounds);
+        let copied = |guard: fjall::Guard| {
+            let (key, value) = guard.into_inner().map_err(read_error)?;
+            Ok((Bytes::copy_from_slice(&key), Bytes::copy_from_slice(&value)))
+        };
+        match order {
+            Order::Forward => found.take(limit).map(copied).collect(),
+            Order::Backward => found.rev().take(limit).map(copied).collect(),
+        }
+    }
+
+    pub(super) fn fail_syncs(&self) {
+        self.shared.fail_syncs.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Disk {
+    /// Whoever still waits is answered before the directory is given back.
+    fn drop(&mut self) {
+        self.shared.group.lock().closing = true;
+        self.shared.work.notify_one();
+        if let Some(syncer) = self.syncer.take() {
+            let _ = syncer.join();
+        }
+    }
+}
+
+impl Shared {
+    fn table(&self, table: Table) -> &Keyspace {
+        &self.tables[table as usize]
+    }
+
+    /// Into the journal, flushed to the operating system, and into the tables.
+    fn apply(&self, batch: Batch) -> fjall::Result<()> {
+        let mut writes = self.database.batch().durability(Some(PersistMode::Buffer));
+        for change in batch.changes {
+            let keyspace = self.table(change.table);
+            match change.value {
+                Some(value) => writes.insert(keyspace, change.key.as_ref(), value.as_ref()),
+                None => writes.remove(keyspace, change.key.as_ref()),
+            }
+        }
+        writes.commit()
+    }
+
+    /// The thread that writes and fsyncs for everybody who waits.
+    fn commit_groups(&self, mut journal: Journal) {
+        loop {
+            let (group, target) = {
+                let mut gathering = self.group.lock();
+                while gathering.group.waiters.is_empty() {
+                    if gathering.closing {
+                        return;
+                    }
+                    self.work.wait(&mut gathering);
+                }
+                // Every mark up to this one is in the journal already or in the group that is taken.
+                let target = self.marks.load(Ordering::Acquire);
+                (std::mem::take(&mut gathering.group), target)
+            };
+            let outcome = self.commit_group(group.batch, &mut journal);
+            if outcome.is_ok() {
+                self.durable.fetch_max(target, Ordering::AcqRel);
+            }
+            for waiter in group.waiters {
+                waiter.tell(&outcome);
+            }
+        }
+    }
+
+    fn commit_group(&self, batch: Batch, journal: &mut Journal) -> Result<(), Failure> {
+        if let Some(why) = self.poisoned.lock().clone() {
+            return Err(why);
+        }
+        self.apply(batch)
+            .map_err(|error| self.poison_because(&error))?;
+        if self.fail_syncs.load(Ordering::Acquire) {
+            return Err(self.poison_because(&"fsync was told to fail"));
+        }
+        if self.fsync {
+            journal
+                .sync()
+                .map_err(|error| self.poison_because(&error))?;
+        }
+        Ok(())
+    }
+
+    fn check_usable(&self) -> Result<()> {
+        match self.poisoned.lock().as_ref() {
+            None => Ok(()),
+            Some(why) => Err(refused(why)),
+        }
+    }
+
+    fn poison(&self, error: &dyn std::fmt::Display) -> Error {
+        refused(&self.poison_because(error))
+    }
+
+    fn poison_because(&self, error: &dyn std::fmt::Display) -> Failure {
+        let mut poisoned = self.poisoned.lock();
+        poisoned
+            .get_or_insert_with(|| {
+                tracing::error!(%error, "the store takes no more writes until it is restarted");
+                format!("writing failed, no more writes until a restart: {error}").into()
+            })
+            .clone()
+    }
+
+    fn check_format(&self, dir: &Path) -> Result<()> {
+        let found = self
+            .table(Table::Meta)
+            .get(FORMAT_KEY)
+            .map_err(read_error)?;
+        match found {
+            Some(format) if *format == FORMAT.to_be_bytes() => Ok(()),
+            Some(format) => Err(Error::conflict(
+                SEAM,
+                format!(
+                    "{} was written in format {format:?}, this program knows format {FORMAT}",
+                    dir.display()
+                ),
+            )),
+            None => {
+                let mut batch = Batch::new();
+                batch.put(Table::Meta, FORMAT_KEY, FORMAT.to_be_bytes().to_vec());
+                self.apply(batch).map_err(read_error)?;
+                self.database
+                    .persist(PersistMode::SyncAll)
+                    .map_err(read_error)
+            }
+        }
+    }
+}
+
+fn open_error(dir: &Path, error: fjall::Error) -> Error {
+    let dir = dir.display();
+    match error {
+        fjall::Error::Locked => Error::conflict(
+            SEAM,
+            format!("another packetboat runs on this directory: {dir}"),
+        ),
+        fjall::Error::Io(error) => Error::unavailable(SEAM, format!("{dir}: {error}")),
+        error => Error::corrupt(SEAM, format!("{dir}: {error}")),
+    }
+}
+
+fn read_error(error: fjall::Error) -> Error {
+    match error {
+        fjall::Error::Io(error) => Error::unavailable(SEAM, error),
+        fjall::Error::Storage(fjall::LsmError::Io(error)) => Error::unavailable(SEAM, error),
+        error @ fjall::Error::Poisoned => Error::unavailable(SEAM, error),
+        error => Error::corrupt(SEAM, error),
+    }
+}

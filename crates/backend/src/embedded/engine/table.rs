@@ -1,0 +1,58 @@
+/// One keyspace of the store. A seam adds its own here; names on disk never change.
+macro_rules! tables {
+    ($($(#[$doc:meta])* $table:ident => $name:literal,)*) => {
+        /// A keyspace of the store: keys in byte order, independent of the others' keys.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Table {
+            $($(#[$doc])* $table,)*
+        }
+
+        impl Table {
+            pub const ALL: &'static [Table] = &[$(Table::$table,)*];
+
+            /// Its name on disk.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Table::$table => $name,)*
+                }
+            }
+        }
+    };
+}
+
+tables! {
+    /// The store's own: format, log settings.
+    Meta => "meta",
+    /// Records of the log.
+    Log => "log",
+    /// First offset kept of each partition, and committed offsets of groups.
+    Offsets => "offsets",
+    /// Incarnations, node numbers, the cluster number.
+    Registry => "registry",
+    /// Sessions of users, and small things of the mailbox beside the waiting messages.
+    Session => "session",
+    /// Waiting messages: references.
+    Mail => "mail",
+    /// Bodies of waiting messages, with their counts.
+    MailBody => "mail-body",
+    /// Dedupe keys of senders.
+    Dedupe => "dedupe",
+    /// History rows of private chats.
+    Private => "private",
+    /// Where a private message lies by another order than its key.
+    PrivateIndex => "private-index",
+    /// Status columns of private messages.
+    PrivateStatus => "private-status",
+    /// The single writer's state of each conversation.
+    Head => "head",
+    /// Conversation lists.
+    Conversation => "conversation",
+    /// Registers of conversations that only grow: read, delivered, cleared.
+    ConversationRegister => "conversation-register",
+    /// Devices and their push tokens.
+    Device => "device",
+    /// What became of each message.
+    Ledger => "ledger",
+    /// Messages by send_id.
+    LedgerSend => "ledger-send",
+}
