@@ -77,6 +77,9 @@ pub enum Order {
 
 pub type Pair = (Bytes, Bytes);
 
+/// What [`Engine::commit`] does when the batch is durable.
+pub type Then = Box<dyn FnOnce() + Send + Sync>;
+
 /// Puts and removes over several tables, written as one. Of two for the same key the later counts.
 #[derive(Clone, Debug, Default)]
 pub struct Batch {
@@ -189,7 +192,7 @@ impl Engine {
     pub fn commit(
         &self,
         batch: Batch,
-        then: Option<Box<dyn FnOnce() + Send>>,
+        then: Option<Then>,
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         match self.store.as_ref() {
             Store::Disk(disk) => disk.commit(batch, then),

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use tokio::sync::oneshot;
 
-use super::{Batch, SEAM};
+use super::{Batch, SEAM, Then};
 use crate::{Error, Result};
 
 /// Why the store takes no more writes. Shared by all who waited.
@@ -20,11 +20,11 @@ pub(super) fn refused(why: &Failure) -> Error {
 /// Somebody who is told when an fsync covers what he wrote.
 pub(super) struct Waiter {
     answer: oneshot::Sender<Result<(), Failure>>,
-    then: Option<Box<dyn FnOnce() + Send>>,
+    then: Option<Then>,
 }
 
 impl Waiter {
-    pub(super) fn new(then: Option<Box<dyn FnOnce() + Send>>) -> (Waiter, Committed) {
+    pub(super) fn new(then: Option<Then>) -> (Waiter, Committed) {
         let (answer, receiver) = oneshot::channel();
         (Waiter { answer, then }, Committed::Waiting(receiver))
     }

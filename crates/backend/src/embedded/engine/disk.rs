@@ -11,7 +11,9 @@ use parking_lot::{Condvar, Mutex};
 
 use super::commit::{Committed, Failure, Group, Waiter, refused};
 use super::journal::Journal;
-use super::{Batch, Bounds, EngineOptions, MAX_PENDING_BYTES, Mark, Order, Pair, SEAM, Table};
+use super::{
+    Batch, Bounds, EngineOptions, MAX_PENDING_BYTES, Mark, Order, Pair, SEAM, Table, Then,
+};
 use crate::{Error, Result};
 
 const FORMAT_KEY: &[u8] = b"format";
@@ -104,11 +106,11 @@ impl Disk {
         self.join(Batch::new(), None)
     }
 
-    pub(super) fn commit(&self, batch: Batch, then: Option<Box<dyn FnOnce() + Send>>) -> Committed {
+    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Committed {
         self.join(batch, then)
     }
 
-    fn join(&self, batch: Batch, then: Option<Box<dyn FnOnce() + Send>>) -> Committed {
+    fn join(&self, batch: Batch, then: Option<Then>) -> Committed {
         let shared = &self.shared;
         let mut gathering = shared.group.lock();
         if let Err(error) = shared.check_usable() {

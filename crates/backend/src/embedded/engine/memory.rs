@@ -6,7 +6,7 @@ use bytes::Bytes;
 use parking_lot::RwLock;
 
 use super::commit::{Committed, Failure, Waiter, refused};
-use super::{Batch, Bounds, Change, Mark, Order, Pair, Table};
+use super::{Batch, Bounds, Change, Mark, Order, Pair, Table, Then};
 use crate::Result;
 
 /// Writes that can be taken back. Beyond it the oldest count as durable: an operating system writes its
@@ -67,7 +67,7 @@ impl Memory {
         committed
     }
 
-    pub(super) fn commit(&self, batch: Batch, then: Option<Box<dyn FnOnce() + Send>>) -> Committed {
+    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Committed {
         let mut state = self.0.write();
         if let Err(error) = state.apply(batch) {
             return Committed::now(Err(error));
