@@ -2,11 +2,32 @@
 //!
 //! Sessions and waiting messages of a user are decided together, in one step: that is what closes the
 //! race between "she is offline, store it" and "she just connected, nothing was there".
+//!
+//! [`Mailbox`] is the rule itself, one user's sessions and waiting entries as a value; [`Presence`] and
+//! [`Waiting`] are its halves, for a store that keeps them in different places. [`Bodies`] counts who
+//! still needs a body, [`Dedupe`] remembers sends.
 
-use std::time::Duration;
+mod acked;
+mod bodies;
+mod dedupe;
+#[cfg(test)]
+mod interleavings;
+mod policy;
+mod presence;
+mod sessions;
+mod user;
+mod waiting;
 
 use bytes::Bytes;
 
+pub use self::acked::{ACKED_KEEP, ACKED_MAX, RecentlyAcked};
+pub use self::bodies::Bodies;
+pub use self::dedupe::Dedupe;
+pub use self::policy::{MailboxPolicy, Policies};
+pub use self::presence::{Placement, Presence};
+pub use self::sessions::{Reasserted, Registered, Sessions};
+pub use self::user::{Change, Mailbox};
+pub use self::waiting::{Appended, Waiting};
 use crate::presence::{Denied, SessionEntry, SessionKey};
 use crate::{DeviceId, MessageId, Platform, SendId, Timestamp, UserId};
 
@@ -33,12 +54,14 @@ pub struct Mail {
     pub body: Bytes,
 }
 
-/// How long and how much a platform keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MailboxPolicy {
-    pub expire: Duration,
-    /// The newest that are kept; `None` is unlimited.
-    pub count_max: Option<u32>,
+impl Mail {
+    /// Its place among what waits.
+    pub fn cursor(&self) -> MailCursor {
+        MailCursor {
+            accepted_at: self.accepted_at,
+            id: self.id,
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

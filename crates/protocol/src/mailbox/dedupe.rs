@@ -1,0 +1,175 @@
+//! Sends that were seen, so that a repeat finds the first.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use super::{DedupeAnswer, DedupeKey};
+use crate::{MessageId, Timestamp};
+
+/// Remembers sends for `keep`, and at most `count_max` of them: at the bound the oldest is forgotten. A
+/// send that was forgotten is answered [`Fresh`](DedupeAnswer::Fresh), like one that never was; so a
+/// client's *resend* that comes out fresh is unsure, and the writer looks for it in history.
+#[derive(Clone, Debug)]
+pub struct Dedupe {
+    keep: Duration,
+    count_max: usize,
+    known: BTreeMap<DedupeKey, Known>,
+    /// Oldest first.
+    order: VecDeque<(Timestamp, DedupeKey)>,
+    latest: Timestamp,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    id: MessageId,
+    done: bool,
+    since: Timestamp,
+}
+
+impl Dedupe {
+    pub fn new(keep: Duration, count_max: usize) -> Dedupe {
+        Dedupe {
+            keep,
+            count_max: count_max.max(1),
+            known: BTreeMap::new(),
+            order: VecDeque::new(),
+            latest: Timestamp::ZERO,
+        }
+    }
+
+    /// Looks the send up; one that is not known is now pending under `id`.
+    pub fn begin(&mut self, key: DedupeKey, id: MessageId, now: Timestamp) -> DedupeAnswer {
+        self.latest = self.latest.max(now);
+        self.forget_old(now);
+        match self.known.get(&key) {
+            Some(known) if now.since(known.since) >= self.keep => {}
+            Some(known) if known.done => return DedupeAnswer::Done(known.id),
+            Some(known) => return DedupeAnswer::Pending(known.id),
+            None => {}
+        }
+        self.insert(key, id, false, now);
+        DedupeAnswer::Fresh
+    }
+
+    /// The log has it. A send that is known under another id keeps that one; a forgotten one is
+    /// remembered again.
+    pub fn done(&mut self, key: DedupeKey, id: MessageId) {
+        match self.known.get_mut(&key) {
+            Some(known) => known.done |= known.id == id,
+            None => self.insert(key, id, true, self.latest),
+        }
+    }
+
+    pub fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+
+    fn insert(&mut self, key: DedupeKey, id: MessageId, done: bool, since: Timestamp) {
+        self.known.insert(key, Known { id, done, since });
+        self.order.push_back((since, key));
+        while self.order.len() > self.count_max {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_old(&mut self, now: Timestamp) {
+        while let Some(&(since, _)) = self.order.front()
+            && now.since(since) >= self.keep
+        {
+            self.forget_oldest();
+        }
+    }
+
+    fn forget_oldest(&mut self) {
+        // Only if it is this entry: a key that came again has a younger one in the order.
+        if let Some((since, key)) = self.order.pop_front()
+            && self.known.get(&key).is_some_and(|k| k.since == since)
+        {
+            self.known.remove(&key);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{SendId, UserId};
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    fn key(n: u8) -> DedupeKey {
+        DedupeKey {
+            from: UserId::new(1).expect("positive"),
+            send_id: SendId::from_bytes([n; 16]),
+        }
+    }
+
+    fn id(n: i64) -> MessageId {
+        MessageId::new(n).expect("positive")
+    }
+
+    #[test]
+    fn a_repeat_finds_the_first_id() {
+        let mut dedupe = Dedupe::new(DAY, 10);
+        let now = Timestamp::ZERO;
+        assert_eq!(dedupe.begin(key(1), id(1), now), DedupeAnswer::Fresh);
+        assert_eq!(
+            dedupe.begin(key(1), id(2), now),
+            DedupeAnswer::Pending(id(1))
+        );
+        dedupe.done(key(1), id(2));
+        assert_eq!(
+            dedupe.begin(key(1), id(3), now),
+            DedupeAnswer::Pending(id(1))
+        );
+        dedupe.done(key(1), id(1));
+        assert_eq!(dedupe.begin(key(1), id(4), now), DedupeAnswer::Done(id(1)));
+    }
+
+    #[test]
+    fn a_day_is_remembered_and_no_more() {
+        let mut dedupe = Dedupe::new(DAY, 10);
+        dedupe.begin(key(1), id(1), Timestamp::ZERO);
+        let end = Timestamp::ZERO + DAY;
+        let before = end - Duration::from_millis(1);
+        assert_eq!(
+            dedupe.begin(key(1), id(2), before),
+            DedupeAnswer::Pending(id(1))
+        );
+        assert_eq!(dedupe.begin(key(1), id(3), end), DedupeAnswer::Fresh);
+        assert_eq!(dedupe.len(), 1);
+    }
+
+    #[test]
+    fn at_the_bound_the_oldest_is_forgotten() {
+        let mut dedupe = Dedupe::new(DAY, 2);
+        for n in 1..=3 {
+            dedupe.begin(key(n), id(i64::from(n)), Timestamp::ZERO);
+        }
+        assert_eq!(dedupe.len(), 2);
+        assert_eq!(
+            dedupe.begin(key(3), id(9), Timestamp::ZERO),
+            DedupeAnswer::Pending(id(3))
+        );
+        assert_eq!(
+            dedupe.begin(key(1), id(9), Timestamp::ZERO),
+            DedupeAnswer::Fresh
+        );
+    }
+
+    #[test]
+    fn a_send_forgotten_while_pending_is_known_once_the_log_has_it() {
+        let mut dedupe = Dedupe::new(DAY, 1);
+        dedupe.begin(key(1), id(1), Timestamp::ZERO);
+        dedupe.begin(key(2), id(2), Timestamp::ZERO);
+        dedupe.done(key(1), id(1));
+        assert_eq!(
+            dedupe.begin(key(1), id(3), Timestamp::ZERO),
+            DedupeAnswer::Done(id(1))
+        );
+    }
+}

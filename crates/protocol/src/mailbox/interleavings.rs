@@ -1,0 +1,479 @@
+//! Every order in which parties can take their steps, tried one by one: with the rule no order ends
+//! badly, and with the rule broken some order does, which shows that the model can tell.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::presence::BoatLife;
+use crate::{BoatId, Incarnation, SessionId};
+
+type Step<W> = fn(&mut W);
+
+/// How many orders there are, and how many of them end badly.
+#[derive(Debug, PartialEq, Eq)]
+struct Orders {
+    all: u32,
+    bad: u32,
+}
+
+/// Runs every interleaving of the parties' steps, each party's own in their order.
+fn explore<W: Clone>(world: &W, parties: &[&[Step<W>]], is_bad: fn(W) -> bool) -> Orders {
+    let mut orders = Orders { all: 0, bad: 0 };
+    let mut moved = false;
+    for turn in 0..parties.len() {
+        let Some((step, rest)) = parties[turn].split_first() else {
+            continue;
+        };
+        moved = true;
+        let (mut world, mut parties) = (world.clone(), parties.to_vec());
+        step(&mut world);
+        parties[turn] = rest;
+        let below = explore(&world, &parties, is_bad);
+        orders.all += below.all;
+        orders.bad += below.bad;
+    }
+    if !moved {
+        orders.all = 1;
+        orders.bad = u32::from(is_bad(world.clone()));
+    }
+    orders
+}
+
+const NOW: Timestamp = Timestamp::from_millis(1_000);
+const PLATFORM: Platform = Platform::Ios;
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+fn mail() -> Mail {
+    Mail {
+        id: MessageId::new(1).expect("positive"),
+        accepted_at: NOW,
+        body: Bytes::from_static(b"hello"),
+    }
+}
+
+fn session(n: i64) -> NewSession {
+    NewSession {
+        key: SessionKey {
+            user: user(1),
+            session: SessionId::new(n).expect("positive"),
+            life: BoatLife {
+                boat: BoatId::new(&format!("boat-{n}")).expect("short"),
+                incarnation: Incarnation(1),
+            },
+        },
+        platform: PLATFORM,
+        device: DeviceId::new("phone").expect("short"),
+    }
+}
+
+fn policies() -> Policies {
+    Policies::uniform(MailboxPolicy {
+        expire: Duration::from_secs(3_600),
+        count_max: None,
+    })
+}
+
+fn request() -> RouteRequest {
+    RouteRequest {
+        user: user(1),
+        platforms: vec![PLATFORM],
+        forced: Vec::new(),
+        mail: Some(mail()),
+        denied: Denied::default(),
+        now: NOW,
+    }
+}
+
+fn connect(mailbox: &mut Mailbox, n: i64) -> ConnectAnswer {
+    let request = ConnectRequest {
+        user: user(1),
+        entry: session(n),
+        denied: Denied::default(),
+        now: NOW,
+    };
+    mailbox.connect(&request, &policies(), 1)
+}
+
+// R1 and R2: one message, one device that comes online.
+
+/// A carrier that routes one message, and a device that connects and drains once.
+#[derive(Clone)]
+struct Arrival {
+    mailbox: Mailbox,
+    bodies: Bodies,
+    /// The carrier's: sessions it must push to.
+    live: Vec<SessionEntry>,
+    /// The carrier's, where look and store are two steps: nobody was there.
+    absent: bool,
+    shown: u32,
+    drained: Vec<MessageId>,
+}
+
+impl Arrival {
+    fn new() -> Arrival {
+        Arrival {
+            mailbox: Mailbox::new(user(1)),
+            bodies: Bodies::default(),
+            live: Vec::new(),
+            absent: false,
+            shown: 0,
+            drained: Vec::new(),
+        }
+    }
+
+    fn route_or_store(&mut self) {
+        let (answer, changes) = self.mailbox.route(&request(), &policies());
+        self.bodies.apply(&changes, Some(&mail()));
+        self.live = answer.live;
+    }
+
+    fn look(&mut self) {
+        self.live = self.mailbox.live(&Denied::default()).cloned().collect();
+        self.absent = self.live.is_empty();
+    }
+
+    fn store_where_nobody_was(&mut self) {
+        if self.absent {
+            // What a store does that is told to append, whoever is there by now.
+            let forced = RouteRequest {
+                forced: vec![PLATFORM],
+                ..request()
+            };
+            let (_, changes) = self.mailbox.route(&forced, &policies());
+            self.bodies.apply(&changes, Some(&mail()));
+        }
+    }
+
+    fn push(&mut self) {
+        self.shown += u32::try_from(self.live.len()).expect("few");
+    }
+
+    fn connect(&mut self) {
+        connect(&mut self.mailbox, 1);
+    }
+
+    fn page(&mut self) {
+        let page = self
+            .mailbox
+            .page(PLATFORM, None, 50, &policies(), &self.bodies, NOW);
+        self.drained = page.mails.iter().map(|mail| mail.id).collect();
+        self.shown += u32::try_from(self.drained.len()).expect("few");
+    }
+
+    fn acknowledge(&mut self) {
+        let ids = std::mem::take(&mut self.drained);
+        let changes = self.mailbox.acknowledge(PLATFORM, &ids, NOW);
+        self.bodies.apply(&changes, None);
+    }
+
+    /// Online, drained, and nothing came: it waits until the next login.
+    fn waits_unseen(self) -> bool {
+        self.shown == 0
+    }
+}
+
+#[test]
+fn no_order_of_route_and_connect_leaves_a_message_unseen() {
+    // proves S0-72, S0-75, S0-76
+    let carrier: &[Step<Arrival>] = &[Arrival::route_or_store, Arrival::push];
+    let device: &[Step<Arrival>] = &[Arrival::connect, Arrival::page, Arrival::acknowledge];
+    let orders = explore(&Arrival::new(), &[carrier, device], Arrival::waits_unseen);
+    assert_eq!(orders, Orders { all: 10, bad: 0 });
+}
+
+#[test]
+fn looking_and_storing_in_two_steps_loses_sight() {
+    let carrier: &[Step<Arrival>] = &[
+        Arrival::look,
+        Arrival::store_where_nobody_was,
+        Arrival::push,
+    ];
+    let device: &[Step<Arrival>] = &[Arrival::connect, Arrival::page, Arrival::acknowledge];
+    let orders = explore(&Arrival::new(), &[carrier, device], Arrival::waits_unseen);
+    assert!(orders.bad > 0, "{orders:?}");
+}
+
+#[test]
+fn draining_before_the_session_is_registered_loses_sight() {
+    // proves S0-74
+    let carrier: &[Step<Arrival>] = &[Arrival::route_or_store, Arrival::push];
+    let device: &[Step<Arrival>] = &[Arrival::page, Arrival::acknowledge, Arrival::connect];
+    let orders = explore(&Arrival::new(), &[carrier, device], Arrival::waits_unseen);
+    assert!(orders.bad > 0, "{orders:?}");
+}
+
+// The wake-up: a device that is connected did not take a push, and drains at the same time.
+
+impl Arrival {
+    fn force(&mut self) {
+        let forced = RouteRequest {
+            forced: vec![PLATFORM],
+            ..request()
+        };
+        let (answer, changes) = self.mailbox.route(&forced, &policies());
+        self.bodies.apply(&changes, Some(&mail()));
+        self.live = answer.live;
+    }
+
+    /// A hint restarts the drain.
+    fn hint(&mut self) {
+        if !self.live.is_empty() {
+            self.page();
+        }
+    }
+
+    fn no_hint(&mut self) {
+        self.live.clear();
+    }
+}
+
+#[test]
+fn a_forced_store_wakes_whoever_is_there() {
+    let device: &[Step<Arrival>] = &[Arrival::connect, Arrival::page, Arrival::acknowledge];
+    let carrier: &[Step<Arrival>] = &[Arrival::force, Arrival::hint];
+    let orders = explore(&Arrival::new(), &[carrier, device], Arrival::waits_unseen);
+    assert_eq!(orders, Orders { all: 10, bad: 0 });
+
+    let silent: &[Step<Arrival>] = &[Arrival::force, Arrival::no_hint];
+    let orders = explore(&Arrival::new(), &[silent, device], Arrival::waits_unseen);
+    assert!(orders.bad > 0, "{orders:?}");
+}
+
+// R8: one user acknowledges while the message is appended for another; they share the body.
+
+#[derive(Clone)]
+struct SharedBody {
+    one: Mailbox,
+    other: Mailbox,
+    bodies: Bodies,
+    /// What the broken parties read of the count before they write it.
+    read_by_acker: u64,
+    read_by_appender: u64,
+    broken_count: u64,
+    broken_body: bool,
+}
+
+impl SharedBody {
+    fn new() -> SharedBody {
+        let mut world = SharedBody {
+            one: Mailbox::new(user(1)),
+            other: Mailbox::new(user(2)),
+            bodies: Bodies::default(),
+            read_by_acker: 0,
+            read_by_appender: 0,
+            broken_count: 1,
+            broken_body: true,
+        };
+        let (_, changes) = world.one.route(&request(), &policies());
+        world.bodies.apply(&changes, Some(&mail()));
+        world
+    }
+
+    fn acknowledge(&mut self) {
+        let changes = self.one.acknowledge(PLATFORM, &[mail().id], NOW);
+        self.bodies.apply(&changes, None);
+    }
+
+    fn append(&mut self) {
+        let request = RouteRequest {
+            user: user(2),
+            ..request()
+        };
+        let (_, changes) = self.other.route(&request, &policies());
+        self.bodies.apply(&changes, Some(&mail()));
+    }
+
+    fn body_is_missing(self) -> bool {
+        let needed = self.one.waiting(PLATFORM) + self.other.waiting(PLATFORM);
+        self.bodies.count(mail().id) != needed || self.bodies.get(mail().id).is_none()
+    }
+
+    fn acker_reads(&mut self) {
+        self.one.acknowledge(PLATFORM, &[mail().id], NOW);
+        self.read_by_acker = self.broken_count;
+    }
+
+    fn acker_writes(&mut self) {
+        self.broken_count = self.read_by_acker - 1;
+        self.broken_body &= self.broken_count > 0;
+    }
+
+    fn appender_reads(&mut self) {
+        let request = RouteRequest {
+            user: user(2),
+            ..request()
+        };
+        self.other.route(&request, &policies());
+        self.read_by_appender = self.broken_count;
+    }
+
+    fn appender_writes(&mut self) {
+        self.broken_count = self.read_by_appender + 1;
+        self.broken_body |= self.read_by_appender == 0;
+    }
+
+    fn broken_body_is_missing(self) -> bool {
+        self.broken_count != self.other.waiting(PLATFORM) || !self.broken_body
+    }
+}
+
+#[test]
+fn no_order_of_acknowledge_and_append_loses_the_body() {
+    // proves S1-48
+    let acker: &[Step<SharedBody>] = &[SharedBody::acknowledge, SharedBody::acknowledge];
+    let appender: &[Step<SharedBody>] = &[SharedBody::append, SharedBody::append];
+    let orders = explore(
+        &SharedBody::new(),
+        &[acker, appender],
+        SharedBody::body_is_missing,
+    );
+    assert_eq!(orders, Orders { all: 6, bad: 0 });
+}
+
+#[test]
+fn counting_in_two_steps_loses_the_body() {
+    let acker: &[Step<SharedBody>] = &[SharedBody::acker_reads, SharedBody::acker_writes];
+    let appender: &[Step<SharedBody>] = &[SharedBody::appender_reads, SharedBody::appender_writes];
+    let orders = explore(
+        &SharedBody::new(),
+        &[acker, appender],
+        SharedBody::broken_body_is_missing,
+    );
+    assert!(orders.bad > 0, "{orders:?}");
+}
+
+// R4: three logins on one platform, and kicks that come late and in any order.
+
+#[derive(Clone)]
+struct Logins {
+    mailbox: Mailbox,
+    /// Connections that are open, on whatever boat.
+    open: Vec<SessionKey>,
+    kicks: Vec<SessionKey>,
+    /// The last that was registered.
+    winner: Option<SessionKey>,
+}
+
+impl Logins {
+    fn new() -> Logins {
+        Logins {
+            mailbox: Mailbox::new(user(1)),
+            open: Vec::new(),
+            kicks: Vec::new(),
+            winner: None,
+        }
+    }
+
+    fn log_in(&mut self, n: i64) {
+        // The boat has the session in its map before it calls.
+        self.open.push(session(n).key);
+        let answer = connect(&mut self.mailbox, n);
+        self.kicks.extend(answer.displaced);
+        self.winner = Some(session(n).key);
+    }
+
+    fn first(&mut self) {
+        self.log_in(1);
+    }
+
+    fn second(&mut self) {
+        self.log_in(2);
+    }
+
+    fn third(&mut self) {
+        self.log_in(3);
+    }
+
+    fn oldest_kick(&mut self) {
+        if !self.kicks.is_empty() {
+            let kick = self.kicks.remove(0);
+            self.close(&kick);
+        }
+    }
+
+    fn newest_kick(&mut self) {
+        if let Some(kick) = self.kicks.pop() {
+            self.close(&kick);
+        }
+    }
+
+    fn close(&mut self, key: &SessionKey) {
+        self.open.retain(|open| open != key);
+        self.mailbox.disconnect(key);
+    }
+
+    /// The broken kick: names the user and the platform only.
+    fn kick_of_the_platform(&mut self) {
+        if self.kicks.pop().is_some() {
+            self.open.clear();
+            for key in registered(&self.mailbox) {
+                self.mailbox.disconnect(&key);
+            }
+        }
+    }
+
+    /// The first session's boat sweeps: what another login displaced is closed.
+    fn sweep(&mut self) {
+        let first = session(1);
+        if self.open.contains(&first.key) {
+            let answer = self
+                .mailbox
+                .reassert(&first, &Denied::default(), &policies(), 1, NOW);
+            if answer == ReassertAnswer::Displaced {
+                self.close(&first.key);
+            }
+        }
+    }
+
+    /// When all kicks have come, anything but the last login alone.
+    fn has_another_winner(mut self) -> bool {
+        while !self.kicks.is_empty() {
+            self.newest_kick();
+        }
+        self.lacks_its_winner()
+    }
+
+    fn lacks_its_winner(self) -> bool {
+        let winner: Vec<SessionKey> = self.winner.into_iter().collect();
+        self.open != winner || registered(&self.mailbox) != winner
+    }
+}
+
+fn registered(mailbox: &Mailbox) -> Vec<SessionKey> {
+    let key = |entry: &SessionEntry| SessionKey {
+        user: user(1),
+        session: entry.session,
+        life: entry.life.clone(),
+    };
+    mailbox.live(&Denied::default()).map(key).collect()
+}
+
+#[test]
+fn no_order_of_kicks_and_logins_closes_the_newest() {
+    let parties: [&[Step<Logins>]; 5] = [
+        &[Logins::first],
+        &[Logins::second],
+        &[Logins::third],
+        &[Logins::newest_kick, Logins::oldest_kick],
+        &[Logins::sweep],
+    ];
+    let orders = explore(&Logins::new(), &parties, Logins::has_another_winner);
+    assert_eq!(orders, Orders { all: 360, bad: 0 });
+}
+
+#[test]
+fn a_kick_without_a_session_closes_the_newest() {
+    let parties: [&[Step<Logins>]; 4] = [
+        &[Logins::first],
+        &[Logins::second],
+        &[Logins::third],
+        &[Logins::kick_of_the_platform, Logins::kick_of_the_platform],
+    ];
+    let orders = explore(&Logins::new(), &parties, Logins::lacks_its_winner);
+    assert!(orders.bad > 0, "{orders:?}");
+}

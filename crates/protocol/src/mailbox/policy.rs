@@ -1,0 +1,91 @@
+//! What a mailbox keeps, and for how long.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::{Platform, Timestamp};
+
+/// How long and how much a platform keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MailboxPolicy {
+    pub expire: Duration,
+    /// The newest that are kept; `None` is unlimited.
+    pub count_max: Option<u32>,
+}
+
+impl MailboxPolicy {
+    /// The oldest accept time that is still kept; what is older has expired, the bound itself has not.
+    pub fn oldest_kept(&self, now: Timestamp) -> Timestamp {
+        now - self.expire
+    }
+
+    /// How many of `count` entries are too many.
+    pub fn excess(&self, count: u64) -> u64 {
+        self.count_max
+            .map_or(0, |max| count.saturating_sub(u64::from(max)))
+    }
+}
+
+/// A policy for each platform.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Policies {
+    /// For platforms that have none of their own.
+    pub other: MailboxPolicy,
+    pub own: BTreeMap<Platform, MailboxPolicy>,
+}
+
+impl Policies {
+    /// The same for all platforms.
+    pub fn uniform(policy: MailboxPolicy) -> Policies {
+        Policies {
+            other: policy,
+            own: BTreeMap::new(),
+        }
+    }
+
+    pub fn of(&self, platform: Platform) -> MailboxPolicy {
+        *self.own.get(&platform).unwrap_or(&self.other)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_bound_itself_is_kept() {
+        let policy = MailboxPolicy {
+            expire: Duration::from_millis(100),
+            count_max: Some(3),
+        };
+        let now = Timestamp::from_millis(1_000);
+        assert_eq!(policy.oldest_kept(now), Timestamp::from_millis(900));
+        assert_eq!([policy.excess(3), policy.excess(5)], [0, 2]);
+    }
+
+    #[test]
+    fn no_maximum_means_no_excess() {
+        let policy = MailboxPolicy {
+            expire: Duration::MAX,
+            count_max: None,
+        };
+        assert_eq!(policy.excess(u64::MAX), 0);
+        assert!(policy.oldest_kept(Timestamp::ZERO) < Timestamp::ZERO);
+    }
+
+    #[test]
+    fn a_platform_may_have_its_own_policy() {
+        let other = MailboxPolicy {
+            expire: Duration::from_secs(1),
+            count_max: None,
+        };
+        let web = MailboxPolicy {
+            count_max: Some(1),
+            ..other
+        };
+        let mut policies = Policies::uniform(other);
+        policies.own.insert(Platform::Web, web);
+        assert_eq!(policies.of(Platform::Web), web);
+        assert_eq!(policies.of(Platform::Ios), other);
+    }
+}

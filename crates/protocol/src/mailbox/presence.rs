@@ -1,0 +1,81 @@
+//! One user's presence: her sessions, and what her devices acknowledged lately.
+
+use super::{RecentlyAcked, RouteRequest, Sessions};
+use crate::presence::SessionEntry;
+use crate::{MessageId, Platform, Timestamp};
+
+/// The half of a [`Mailbox`](super::Mailbox) that may live in memory: losing it costs duplicates, never a
+/// message.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Presence {
+    pub sessions: Sessions,
+    acked: Vec<(Platform, RecentlyAcked)>,
+}
+
+/// Where a message goes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Placement {
+    pub live: Vec<SessionEntry>,
+    /// Platforms to store for; nothing to do for the other half where it is empty.
+    pub store: Vec<Platform>,
+    pub acknowledged: Vec<Platform>,
+}
+
+impl Presence {
+    /// Decides a route: all live sessions are told, and what must be stored is what has no session or is
+    /// forced, and was not acknowledged. The caller stores before anything else may happen to this user.
+    pub fn place(&mut self, request: &RouteRequest) -> Placement {
+        self.sessions.forget_denied(&request.denied);
+        let mut placement = Placement {
+            live: self.sessions.live(&request.denied).cloned().collect(),
+            store: Vec::new(),
+            acknowledged: Vec::new(),
+        };
+        let Some(mail) = &request.mail else {
+            return placement;
+        };
+        for &platform in &request.platforms {
+            if self.has_acked(platform, mail.id, request.now) {
+                placement.acknowledged.push(platform);
+            } else if !self.sessions.on(platform) || request.forced.contains(&platform) {
+                placement.store.push(platform);
+            }
+        }
+        placement
+    }
+
+    pub fn remember_acked(&mut self, platform: Platform, ids: &[MessageId], now: Timestamp) {
+        if ids.is_empty() {
+            return;
+        }
+        let known = self.acked.iter().position(|(p, _)| *p == platform);
+        let index = known.unwrap_or_else(|| {
+            self.acked.push((platform, RecentlyAcked::default()));
+            self.acked.len() - 1
+        });
+        let acked = &mut self.acked[index].1;
+        ids.iter().for_each(|&id| acked.remember(id, now));
+    }
+
+    pub fn has_acked(&self, platform: Platform, id: MessageId, now: Timestamp) -> bool {
+        self.acked
+            .iter()
+            .any(|(p, acked)| *p == platform && acked.contains(id, now))
+    }
+
+    /// Gives back the memory of acknowledgements that are remembered no longer.
+    pub fn forget_old(&mut self, now: Timestamp) {
+        for (_, acked) in &mut self.acked {
+            acked.forget_old(now);
+        }
+        self.acked.retain(|(_, acked)| !acked.is_empty());
+        if self.acked.is_empty() {
+            self.acked = Vec::new();
+        }
+    }
+
+    /// Nothing but the login number would be lost with it.
+    pub fn is_empty(&self) -> bool {
+        self.sessions.is_empty() && self.acked.is_empty()
+    }
+}

@@ -1,0 +1,147 @@
+//! One user's registered sessions.
+
+use super::NewSession;
+use crate::presence::{Denied, SessionEntry, SessionKey};
+use crate::{Platform, Timestamp, UserId};
+
+/// The sessions of one user: at most one a platform, the one that logged in last.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sessions {
+    entries: Vec<SessionEntry>,
+    last_login: u64,
+}
+
+/// What a login did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Registered {
+    pub login: u64,
+    /// Registered no longer. Sessions of denied lives are not named: nobody is there to be kicked, and
+    /// a life that was denied in error learns it when it re-asserts.
+    pub displaced: Vec<SessionKey>,
+}
+
+/// What saying again did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reasserted {
+    Known,
+    Restored,
+    Displaced,
+}
+
+impl Sessions {
+    /// No session yet, and logins that count on from `last_login`.
+    pub fn after_login(last_login: u64) -> Sessions {
+        Sessions {
+            entries: Vec::new(),
+            last_login,
+        }
+    }
+
+    /// Registers a session in the place of its platform's others. The login number is larger than all
+    /// before it, whatever the clock does; a session that is registered already keeps its own.
+    pub fn connect(
+        &mut self,
+        user: UserId,
+        new: &NewSession,
+        denied: &Denied,
+        now: Timestamp,
+    ) -> Registered {
+        if let Some(entry) = self.find(&new.key) {
+            return Registered {
+                login: entry.login,
+                displaced: Vec::new(),
+            };
+        }
+        self.forget_denied(denied);
+        let displaced = self.take(new.platform).map(|e| key_of(user, e)).collect();
+        Registered {
+            login: self.register(new, now),
+            displaced,
+        }
+    }
+
+    /// A boat says that it holds this session. Missing, it is registered again, unless a session that a
+    /// living boat holds took the platform in the meantime.
+    pub fn reassert(&mut self, new: &NewSession, denied: &Denied, now: Timestamp) -> Reasserted {
+        if self.find(&new.key).is_some() {
+            return Reasserted::Known;
+        }
+        self.forget_denied(denied);
+        if self.on(new.platform) {
+            return Reasserted::Displaced;
+        }
+        self.register(new, now);
+        Reasserted::Restored
+    }
+
+    /// Removes exactly this registration: not a later one of the session's platform, not one of another
+    /// life of its boat.
+    pub fn disconnect(&mut self, key: &SessionKey) -> bool {
+        let before = self.entries.len();
+        self.entries.retain(|entry| !is(entry, key));
+        self.entries.len() < before
+    }
+
+    /// Removes the sessions of lives that ended: invisible at once, and gone where they are met.
+    pub fn forget_denied(&mut self, denied: &Denied) {
+        if !denied.is_empty() {
+            self.entries.retain(|entry| !denied.contains(&entry.life));
+        }
+    }
+
+    /// Those whose boat is not known to have ended.
+    pub fn live(&self, denied: &Denied) -> impl Iterator<Item = &SessionEntry> {
+        self.entries
+            .iter()
+            .filter(|entry| denied.is_empty() || !denied.contains(&entry.life))
+    }
+
+    /// Whether a session holds this platform.
+    pub fn on(&self, platform: Platform) -> bool {
+        self.entries.iter().any(|entry| entry.platform == platform)
+    }
+
+    /// The last login number given.
+    pub fn last_login(&self) -> u64 {
+        self.last_login
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    fn find(&self, key: &SessionKey) -> Option<&SessionEntry> {
+        self.entries.iter().find(|entry| is(entry, key))
+    }
+
+    fn take(&mut self, platform: Platform) -> impl Iterator<Item = SessionEntry> {
+        self.entries
+            .extract_if(.., move |entry| entry.platform == platform)
+    }
+
+    fn register(&mut self, new: &NewSession, now: Timestamp) -> u64 {
+        let now = u64::try_from(now.millis()).unwrap_or(0);
+        self.last_login = now.max(self.last_login.saturating_add(1));
+        // Most users have one session: the vector's usual first step of four would cost 150 bytes each.
+        self.entries.reserve_exact(1);
+        self.entries.push(SessionEntry {
+            session: new.key.session,
+            platform: new.platform,
+            life: new.key.life.clone(),
+            login: self.last_login,
+        });
+        self.last_login
+    }
+}
+
+fn is(entry: &SessionEntry, key: &SessionKey) -> bool {
+    entry.session == key.session && entry.life == key.life
+}
+
+fn key_of(user: UserId, entry: SessionEntry) -> SessionKey {
+    SessionKey {
+        user,
+        session: entry.session,
+        life: entry.life,
+    }
+}
