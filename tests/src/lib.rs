@@ -1,1 +1,1 @@
-
+//! What the whole-system tests share.

@@ -1,0 +1,33 @@
+.PHONY: help demo test check fmt lint docs sim bench coverage clean
+
+help: ## the verbs
+	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: ## build, start everything, send some messages, leave it running
+	@scripts/need cargo cc && scripts/demo
+
+test: ## all tests, in one process each, no server needed
+	@scripts/need cargo cc && cargo test --workspace --locked
+
+check: fmt lint docs ## what must be clean before a commit
+
+fmt: ## is the code formatted
+	@cargo fmt --all --check
+
+lint: ## warnings are errors
+	@cargo clippy --workspace --all-targets --locked -- -D warnings
+
+docs: ## the documentation builds without a warning
+	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+
+sim: ## ten times the simulator's seeds, from a new place
+	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
+
+bench: ## the load generator against floor and server, in release
+	@cargo run --release --locked --package server --bin packetboat -- bench all
+
+coverage: ## which requirement lines no test cites yet
+	@scripts/coverage
+
+clean: ## build products and the demo's data
+	@rm -rf target data
