@@ -22,6 +22,7 @@ pub mod message;
 pub mod notify;
 pub mod presence;
 pub mod receipt;
+pub mod session;
 pub mod sync;
 pub mod time;
 

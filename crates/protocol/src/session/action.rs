@@ -1,0 +1,152 @@
+//! What a session asks of the world, and the values it is asked with.
+
+use bytes::Bytes;
+
+use crate::frame::{Ack, Hello, Send, ServerFrame, SyncAnswer, SyncRequest};
+use crate::mailbox::MailCursor;
+use crate::{MessageId, Refusal, Timestamp, UserId};
+
+/// What is to be done now. In order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Write it. Tell its [`weight`](Outgoing::weight) by `handle_written` once the socket has it.
+    Transmit(Outgoing),
+    /// Ask the station to admit this client; answer by `handle_admitted`, in any case.
+    Admit(Hello),
+    /// Ask the station to accept these, in this order; answer by `handle_submitted`. Never two at a time.
+    Submit(Vec<Send>),
+    /// Tell the station what was acknowledged; answer by `handle_receipts`. Never two at a time.
+    Receipts(Ack),
+    /// The end of a push, exactly once for each token.
+    Resolve { token: Token, outcome: Outcome },
+    /// Ask for waiting messages; answer by `handle_page`. Never two at a time.
+    FetchMail {
+        after: Option<MailCursor>,
+        limit: u32,
+    },
+    /// A device has these: they need not wait any longer. No answer.
+    RemoveMail { ids: Vec<MessageId> },
+    /// Ask the station; answer by `handle_answer`.
+    Sync(SyncRequest),
+    /// Write what was transmitted before, then end the connection with this code. At most once.
+    Close(Refusal),
+    /// Tell the station that this session is gone. At most once, and only if it was admitted.
+    Leave,
+}
+
+/// Something for the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Outgoing {
+    /// A complete frame, shared with other receivers.
+    Encoded(Bytes),
+    Frame(ServerFrame),
+}
+
+impl Outgoing {
+    /// What it counts as against the bound of outgoing bytes: its length, or a guess a little too high.
+    pub fn weight(&self) -> usize {
+        const SMALL: usize = 64;
+        match self {
+            Outgoing::Encoded(bytes) => bytes.len(),
+            Outgoing::Frame(frame) => {
+                SMALL
+                    + match frame {
+                        ServerFrame::Message(placed) => {
+                            2 * SMALL + placed.message.content.data.len()
+                        }
+                        ServerFrame::Receipts(receipts) => receipts.len() * SMALL,
+                        ServerFrame::Acked(acked) => {
+                            acked.ids.len() * 10
+                                + (acked.refused.iter())
+                                    .map(|(_, refusal)| 20 + refusal.text.len())
+                                    .sum::<usize>()
+                        }
+                        ServerFrame::Page(page) => match &page.answer {
+                            SyncAnswer::List(list) => {
+                                (list.conversations.iter())
+                                    .filter_map(|summary| summary.newest.as_ref())
+                                    .map(|placed| 2 * SMALL + placed.message.content.data.len())
+                                    .sum::<usize>()
+                                    + list.conversations.len() * SMALL
+                            }
+                            SyncAnswer::History(page) => (page.messages.iter())
+                                .map(|placed| 2 * SMALL + placed.message.content.data.len())
+                                .sum(),
+                            SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
+                        },
+                        ServerFrame::Refused { refusal, .. }
+                        | ServerFrame::Error { refusal, .. }
+                        | ServerFrame::Closing(refusal) => refusal.text.len(),
+                        ServerFrame::Welcome(_)
+                        | ServerFrame::Accepted(_)
+                        | ServerFrame::Placed(_)
+                        | ServerFrame::Pong { .. }
+                        | ServerFrame::Resync => 0,
+                    }
+            }
+        }
+    }
+}
+
+/// Names a push to the one who asked for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Token {
+    /// Which of those who push: several carriers number alike.
+    pub source: u32,
+    pub number: u64,
+}
+
+/// A message for the client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Push {
+    /// `None`: nobody waits for the outcome.
+    pub token: Option<Token>,
+    pub id: MessageId,
+    /// The complete frame.
+    pub frame: Bytes,
+    /// False: done when it is written.
+    pub needs_ack: bool,
+}
+
+/// What became of a push.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Outcome {
+    /// The client acknowledged it, or none was asked for and it is written.
+    Done,
+    /// Not acknowledged in time, or the connection ended before.
+    NoAck,
+    /// The session does not live any more, or not yet.
+    NoSession,
+    /// Too much is unacknowledged.
+    Full,
+}
+
+/// The station's yes to a hello.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    pub user: UserId,
+    /// Marks the offline data; another value later means that some was lost.
+    pub marker: u64,
+    pub recovered: bool,
+    /// Messages wait for this platform.
+    pub mail_waits: bool,
+    pub cluster: u64,
+    pub server_time: Timestamp,
+    /// When the token ends, and the session with it.
+    pub expires_at: Timestamp,
+}
+
+/// Waiting messages, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Page {
+    pub mails: Vec<PageItem>,
+    /// Where the next page goes on; `None`: nothing waits after this one.
+    pub next: Option<MailCursor>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PageItem {
+    pub id: MessageId,
+    /// The complete frame.
+    pub frame: Bytes,
+}

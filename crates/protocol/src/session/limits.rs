@@ -1,0 +1,75 @@
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// The bounds of one session. Shared by all sessions of a boat.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Limits {
+    /// From the open connection to its hello; then `handshake_timeout`.
+    #[serde(with = "humantime_serde")]
+    pub handshake: Duration,
+    /// How often a silent client pings. After 2.5 times as long without a frame: `heartbeat_missed`.
+    #[serde(with = "humantime_serde")]
+    pub heartbeat: Duration,
+    /// How long a device may take to acknowledge a message. After it: `reconnect`.
+    #[serde(with = "humantime_serde")]
+    pub ack_wait: Duration,
+    /// Frames that a client may send in one second; beyond: `rate_limited`.
+    pub frames_per_second: u32,
+    /// The largest frame that a client may send, in bytes; told in the welcome, kept by the links.
+    pub frame_bytes_max: u32,
+    /// The largest `data` of a message, in bytes; beyond: `too_large`.
+    pub body_bytes_max: u32,
+    /// Sends that wait for their answer; beyond: `window_full`.
+    pub send_window: u32,
+    /// Sends remembered as refused until they are resent or given up; beyond: `rate_limited`.
+    pub held_max: u32,
+    /// Unacknowledged messages; beyond, a push is answered with *full* and the message is stored.
+    pub push_window: u32,
+    /// Bytes of unacknowledged messages (a single larger one passes); beyond: *full*.
+    pub push_window_bytes: u32,
+    /// Waiting messages asked for at a time. At most two pages are unacknowledged.
+    pub mail_page: u32,
+    /// How long to wait before asking again for waiting messages that could not be had.
+    #[serde(with = "humantime_serde")]
+    pub mail_retry: Duration,
+    /// Acknowledged messages that wait to be passed on; beyond: `rate_limited`.
+    pub receipts_max: u32,
+    /// Refused acknowledgements in one minute; beyond: `rate_limited`.
+    pub refused_acks_per_minute: u32,
+    /// Questions that wait for their answer; beyond, an error `rate_limited`.
+    pub questions_max: u8,
+    /// Bytes that wait to be written (the last frame may pass it); beyond: `slow`.
+    pub outgoing_bytes_max: u32,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits {
+            handshake: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(30),
+            ack_wait: Duration::from_secs(2),
+            frames_per_second: 2000,
+            frame_bytes_max: 64 * 1024,
+            body_bytes_max: 60 * 1024,
+            send_window: 64,
+            held_max: 256,
+            push_window: 256,
+            push_window_bytes: 192 * 1024,
+            mail_page: 64,
+            mail_retry: Duration::from_secs(1),
+            receipts_max: 4096,
+            refused_acks_per_minute: 256,
+            questions_max: 8,
+            outgoing_bytes_max: 256 * 1024,
+        }
+    }
+}
+
+impl Limits {
+    /// The longest silence: two and a half heartbeats.
+    pub fn silence_max(&self) -> Duration {
+        self.heartbeat * 5 / 2
+    }
+}

@@ -1,0 +1,136 @@
+//! Waiting messages on their way to a client that is back: page after page, each removed only after a
+//! device has it.
+
+use std::collections::VecDeque;
+
+use super::{Page, PageItem};
+use crate::mailbox::MailCursor;
+use crate::{MessageId, Refusal, Timestamp};
+
+/// Ids that were just acknowledged: their removal may still be under way while a page is read again.
+const RECENT_MAX: usize = 256;
+
+#[derive(Debug)]
+pub(super) struct MailDrain {
+    state: State,
+    after: Option<MailCursor>,
+    /// Something was stored since the drain began: it may lie before `after`.
+    again: bool,
+    /// Of the page that was read last, not yet pushed.
+    pending: VecDeque<PageItem>,
+    acknowledged: Vec<MessageId>,
+    recent: VecDeque<MessageId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// A page is wanted.
+    Due,
+    Fetching,
+    RetryAt(Timestamp),
+    /// The end was reached.
+    Finished,
+}
+
+impl MailDrain {
+    pub(super) fn new() -> MailDrain {
+        MailDrain {
+            state: State::Due,
+            after: None,
+            again: false,
+            pending: VecDeque::new(),
+            acknowledged: Vec::new(),
+            recent: VecDeque::new(),
+        }
+    }
+
+    /// Something was stored: read from the oldest once more, now or after the present pass.
+    pub(super) fn hint(&mut self) {
+        self.again = true;
+        self.settle();
+    }
+
+    /// The cursor of a page to be asked for now.
+    pub(super) fn next_fetch(&mut self) -> Option<Option<MailCursor>> {
+        (self.state == State::Due && self.pending.is_empty()).then(|| {
+            self.state = State::Fetching;
+            self.after
+        })
+    }
+
+    pub(super) fn handle_page(&mut self, page: Result<Page, Refusal>, retry_at: Timestamp) {
+        if self.state != State::Fetching {
+            return;
+        }
+        match page {
+            Ok(page) => {
+                self.pending = page.mails.into();
+                // A page that does not move forward would be read for ever.
+                self.state = match page.next {
+                    Some(next) if Some(next) > self.after => State::Due,
+                    Some(_) | None => State::Finished,
+                };
+                self.after = page.next;
+                self.settle();
+            }
+            Err(refusal) if refusal.code.retryable() => self.state = State::RetryAt(retry_at),
+            Err(_) => {
+                self.state = State::Finished;
+                self.again = false;
+            }
+        }
+    }
+
+    /// The next message to push that the client has not just acknowledged.
+    pub(super) fn next_pending(&mut self) -> Option<PageItem> {
+        while let Some(item) = self.pending.pop_front() {
+            if !self.recent.contains(&item.id) {
+                return Some(item);
+            }
+        }
+        None
+    }
+
+    /// No room for it yet.
+    pub(super) fn put_back(&mut self, item: PageItem) {
+        self.pending.push_front(item);
+    }
+
+    pub(super) fn acknowledge(&mut self, id: MessageId) {
+        self.acknowledged.push(id);
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(id);
+    }
+
+    pub(super) fn take_acknowledged(&mut self) -> Option<Vec<MessageId>> {
+        (!self.acknowledged.is_empty()).then(|| std::mem::take(&mut self.acknowledged))
+    }
+
+    pub(super) fn retry_at(&self) -> Option<Timestamp> {
+        match self.state {
+            State::RetryAt(at) => Some(at),
+            State::Due | State::Fetching | State::Finished => None,
+        }
+    }
+
+    pub(super) fn handle_timeout(&mut self, now: Timestamp) {
+        if self.retry_at().is_some_and(|at| at <= now) {
+            self.state = State::Due;
+        }
+    }
+
+    /// Nothing to fetch, to push or to remove.
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Finished && self.pending.is_empty() && self.acknowledged.is_empty()
+    }
+
+    fn settle(&mut self) {
+        if self.state == State::Finished && self.again {
+            self.again = false;
+            self.after = None;
+            self.state = State::Due;
+        }
+    }
+}

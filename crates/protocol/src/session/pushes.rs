@@ -1,0 +1,181 @@
+//! Messages on their way to the client, until it acknowledges them.
+
+use std::collections::VecDeque;
+
+use super::{Action, Outcome, Push, Token};
+use crate::{MessageId, Timestamp};
+
+#[derive(Debug, Default)]
+pub(super) struct Pushes {
+    /// Oldest first.
+    outstanding: VecDeque<Outstanding>,
+    bytes: usize,
+    /// Entries of `outstanding` whose message stands there before them.
+    repeats: usize,
+    /// Entries of `outstanding` that wait in the mailbox, too.
+    mail: usize,
+    /// Done when all bytes up to this position of the outgoing stream are written.
+    unwritten: VecDeque<(u64, Token)>,
+    /// Came before the client was admitted.
+    early: Vec<Push>,
+}
+
+#[derive(Debug)]
+struct Outstanding {
+    id: MessageId,
+    token: Option<Token>,
+    since: Timestamp,
+    bytes: u32,
+    mail: bool,
+}
+
+/// Where a message stands that the client acknowledged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Acknowledged {
+    Unknown,
+    Live,
+    /// It waits in the mailbox and can go from there.
+    Mail,
+}
+
+impl Pushes {
+    pub(super) fn has_room(&self, bytes: usize, window: usize, window_bytes: usize) -> bool {
+        let waiting = self.outstanding.len() + self.unwritten.len() + self.early.len();
+        waiting == 0 || (waiting < window && self.bytes + bytes <= window_bytes)
+    }
+
+    /// Expects an acknowledgement of `id`. Answers whether its frame must be written: not when the
+    /// client is about to acknowledge an earlier copy.
+    pub(super) fn expect(&mut self, push: &Push, mail: bool, now: Timestamp) -> bool {
+        if mail && self.mark_as_mail(push.id) {
+            return false;
+        }
+        let repeat = self.is_outstanding(push.id);
+        self.repeats += usize::from(repeat);
+        self.mail += usize::from(mail);
+        let bytes = if repeat { 0 } else { push.frame.len() };
+        self.bytes += bytes;
+        self.outstanding.push_back(Outstanding {
+            id: push.id,
+            token: push.token,
+            since: now,
+            bytes: bytes as u32,
+            mail,
+        });
+        !repeat
+    }
+
+    /// `token` is done once everything up to `position` is written.
+    pub(super) fn expect_written(&mut self, position: u64, token: Token) {
+        self.unwritten.push_back((position, token));
+    }
+
+    pub(super) fn hold_early(&mut self, push: Push) {
+        self.bytes += push.frame.len();
+        self.early.push(push);
+    }
+
+    pub(super) fn take_early(&mut self) -> Vec<Push> {
+        let early = std::mem::take(&mut self.early);
+        self.bytes -= early.iter().map(|push| push.frame.len()).sum::<usize>();
+        early
+    }
+
+    /// The client has `id`: every push of it is done.
+    pub(super) fn acknowledge(
+        &mut self,
+        id: MessageId,
+        actions: &mut VecDeque<Action>,
+    ) -> Acknowledged {
+        let mut found = Acknowledged::Unknown;
+        let mut index = 0;
+        while index < self.outstanding.len() {
+            if self.outstanding[index].id != id {
+                index += 1;
+                continue;
+            }
+            let Some(entry) = self.outstanding.remove(index) else {
+                break;
+            };
+            self.bytes -= entry.bytes as usize;
+            if entry.mail {
+                self.mail -= 1;
+                found = Acknowledged::Mail;
+            } else if found == Acknowledged::Unknown {
+                found = Acknowledged::Live;
+            }
+            resolve(entry.token, Outcome::Done, actions);
+            if self.repeats == 0 {
+                return found;
+            }
+        }
+        if self.repeats > 0 {
+            self.repeats = self.count_repeats();
+        }
+        found
+    }
+
+    pub(super) fn handle_written(&mut self, written: u64, actions: &mut VecDeque<Action>) {
+        while let Some(&(position, token)) = self.unwritten.front()
+            && position <= written
+        {
+            self.unwritten.pop_front();
+            resolve(Some(token), Outcome::Done, actions);
+        }
+    }
+
+    /// The session ends: nothing more will be acknowledged.
+    pub(super) fn fail(self, actions: &mut VecDeque<Action>) {
+        for entry in self.outstanding {
+            resolve(entry.token, Outcome::NoAck, actions);
+        }
+        for (_, token) in self.unwritten {
+            resolve(Some(token), Outcome::NoAck, actions);
+        }
+        for push in self.early {
+            resolve(push.token, Outcome::NoSession, actions);
+        }
+    }
+
+    /// Since when the oldest one is unacknowledged.
+    pub(super) fn oldest(&self) -> Option<Timestamp> {
+        self.outstanding.front().map(|entry| entry.since)
+    }
+
+    pub(super) fn mail(&self) -> usize {
+        self.mail
+    }
+
+    /// Nothing is owed to anybody any more.
+    pub(super) fn is_empty(&self) -> bool {
+        self.outstanding.is_empty() && self.unwritten.is_empty() && self.early.is_empty()
+    }
+
+    fn is_outstanding(&self, id: MessageId) -> bool {
+        self.outstanding.iter().any(|entry| entry.id == id)
+    }
+
+    fn mark_as_mail(&mut self, id: MessageId) -> bool {
+        let Some(entry) = self.outstanding.iter_mut().find(|entry| entry.id == id) else {
+            return false;
+        };
+        self.mail += usize::from(!entry.mail);
+        entry.mail = true;
+        true
+    }
+
+    fn count_repeats(&self) -> usize {
+        (0..self.outstanding.len())
+            .filter(|&index| {
+                let id = self.outstanding[index].id;
+                (0..index).any(|before| self.outstanding[before].id == id)
+            })
+            .count()
+    }
+}
+
+fn resolve(token: Option<Token>, outcome: Outcome, actions: &mut VecDeque<Action>) {
+    if let Some(token) = token {
+        actions.push_back(Action::Resolve { token, outcome });
+    }
+}

@@ -1,0 +1,58 @@
+//! Acknowledgements on their way to the station: one call under way, what comes meanwhile goes with
+//! the next.
+
+use std::collections::VecDeque;
+
+use crate::Refusal;
+use crate::frame::{Ack, Acked};
+
+#[derive(Debug, Default)]
+pub(super) struct Receipts {
+    waiting: VecDeque<Ack>,
+    in_flight: Option<Ack>,
+    /// In `waiting`.
+    items: usize,
+}
+
+impl Receipts {
+    pub(super) fn arrive(&mut self, ack: Ack) {
+        self.items += ack.items.len();
+        match self.waiting.back_mut() {
+            Some(last) if last.kind == ack.kind => last.items.extend(ack.items),
+            Some(_) | None => self.waiting.push_back(ack),
+        }
+    }
+
+    /// What waits, of one kind, if nothing is under way.
+    pub(super) fn next(&mut self) -> Option<Ack> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        let ack = self.waiting.pop_front()?;
+        self.items -= ack.items.len();
+        self.in_flight = Some(ack.clone());
+        Some(ack)
+    }
+
+    /// The answer to the call under way, with a refusal for each item if the call failed.
+    pub(super) fn answered(&mut self, answer: Result<Acked, Refusal>) -> Option<Acked> {
+        let asked = self.in_flight.take()?;
+        Some(answer.unwrap_or_else(|refusal| {
+            Acked {
+                kind: asked.kind,
+                ids: Vec::new(),
+                refused: (asked.items.iter())
+                    .map(|item| (item.id, refusal.clone()))
+                    .collect(),
+            }
+        }))
+    }
+
+    pub(super) fn items(&self) -> usize {
+        self.items
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty() && self.in_flight.is_none()
+    }
+}

@@ -1,0 +1,117 @@
+//! What a client sends, on its way to the station: a window, one batch under way, and the order of
+//! each conversation kept where something fails.
+
+use std::collections::VecDeque;
+
+use crate::frame::Send;
+use crate::{Code, Recipient, Refusal, SendId};
+
+#[derive(Debug, Default)]
+pub(super) struct Sends {
+    waiting: VecDeque<Send>,
+    in_flight: Vec<(SendId, Recipient)>,
+    /// Refused, and may be resent: oldest first. Each conversation goes on with its first one here.
+    held: VecDeque<(SendId, Recipient)>,
+}
+
+/// What becomes of a send that just came.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Arrival {
+    /// It goes with the next batch.
+    Waits,
+    /// It is under way already; its answer will come.
+    Known,
+    Refused(Refusal),
+}
+
+impl Sends {
+    pub(super) fn arrive(&mut self, send: Send, window: usize) -> Arrival {
+        let known = |id: SendId| {
+            self.waiting.iter().any(|send| send.send_id == id)
+                || self.in_flight.iter().any(|(under_way, _)| *under_way == id)
+        };
+        if known(send.send_id) {
+            return Arrival::Known;
+        }
+        let first = self.held.iter().position(|(_, to)| *to == send.to);
+        if let Some(first) = first
+            && self.held[first].0 != send.send_id
+        {
+            self.hold_last(send.send_id, send.to);
+            return Arrival::Refused(earlier_failed());
+        }
+        if self.waiting.len() + self.in_flight.len() >= window {
+            if first.is_none() {
+                self.hold_last(send.send_id, send.to);
+            }
+            return Arrival::Refused(Refusal::new(
+                Code::WindowFull,
+                format!("{window} sends wait for their answers; wait for one of them"),
+            ));
+        }
+        if let Some(first) = first {
+            self.held.remove(first);
+        }
+        self.waiting.push_back(send);
+        Arrival::Waits
+    }
+
+    /// All that waits, if nothing is under way.
+    pub(super) fn next_batch(&mut self) -> Option<Vec<Send>> {
+        if !self.in_flight.is_empty() || self.waiting.is_empty() {
+            return None;
+        }
+        let batch: Vec<Send> = std::mem::take(&mut self.waiting).into();
+        self.in_flight = batch.iter().map(|send| (send.send_id, send.to)).collect();
+        Some(batch)
+    }
+
+    pub(super) fn take_in_flight(&mut self) -> Vec<(SendId, Recipient)> {
+        std::mem::take(&mut self.in_flight)
+    }
+
+    /// These were refused and may be resent. What waits behind them in their conversations is taken
+    /// back; it is returned, to be refused, too.
+    pub(super) fn hold(&mut self, failed: &[(SendId, Recipient)]) -> Vec<SendId> {
+        let blocked = |to: &Recipient| failed.iter().any(|(_, failed_to)| failed_to == to);
+        let behind: Vec<(SendId, Recipient)> = (self.waiting.iter())
+            .filter(|send| blocked(&send.to))
+            .map(|send| (send.send_id, send.to))
+            .collect();
+        self.waiting.retain(|send| !blocked(&send.to));
+        for entry in failed.iter().chain(&behind).rev() {
+            self.held.push_front(*entry);
+        }
+        behind.into_iter().map(|(send_id, _)| send_id).collect()
+    }
+
+    pub(super) fn give_up(&mut self, send_id: SendId) {
+        self.held.retain(|(held, _)| *held != send_id);
+    }
+
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
+    /// Nothing waits and nothing is under way.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.waiting.is_empty() && self.in_flight.is_empty()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.is_quiet() && self.held.is_empty()
+    }
+
+    fn hold_last(&mut self, send_id: SendId, to: Recipient) {
+        if !self.held.iter().any(|(held, _)| *held == send_id) {
+            self.held.push_back((send_id, to));
+        }
+    }
+}
+
+pub(super) fn earlier_failed() -> Refusal {
+    Refusal::new(
+        Code::EarlierSendFailed,
+        "an earlier send to this conversation failed; resend that one first, or give it up",
+    )
+}
