@@ -1,5 +1,8 @@
 //! The ledger: what became of every message, as small events.
 
+pub mod audit;
+pub mod trace;
+
 use serde::{Deserialize, Serialize};
 
 use crate::message::Target;
@@ -76,6 +79,20 @@ pub enum FailureCause {
     MailboxUnavailable,
     /// The mailbox store refused.
     MailboxRefused,
+}
+
+impl FailureCause {
+    /// As the end of a sentence.
+    pub const fn text(self) -> &'static str {
+        match self {
+            FailureCause::NoAck => "the session did not acknowledge in time",
+            FailureCause::NoSession => "the boat has no such session",
+            FailureCause::BoatUnreachable => "the boat did not answer",
+            FailureCause::SessionFull => "the session had no room",
+            FailureCause::MailboxUnavailable => "the mailbox store did not answer",
+            FailureCause::MailboxRefused => "the mailbox store refused",
+        }
+    }
 }
 
 /// Why a record is a dead letter. A closed list: each has a page in docs/operations.

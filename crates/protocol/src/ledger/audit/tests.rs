@@ -1,0 +1,196 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::id::snowflake;
+use crate::ledger::{DeadReason, Event, LedgerEntry};
+use crate::{Platform, SendId, SessionId, UserId};
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+/// The n-th message, one each ten seconds.
+fn message(n: u64) -> MessageId {
+    MessageId::floor_of(snowflake::EPOCH + Duration::from_secs(600 + 10 * n))
+}
+
+fn web() -> Target {
+    Target {
+        user: user(2),
+        platform: Platform::Web,
+    }
+}
+
+fn entry(message: MessageId, target: Option<Target>, event: Event) -> LedgerEntry {
+    LedgerEntry {
+        message,
+        at: message.timestamp(),
+        target,
+        event,
+    }
+}
+
+fn placed(n: u64, seq: u64) -> LedgerEntry {
+    let event = Event::Placed {
+        conversation: ConversationId::private(user(1), user(2)).expect("two users"),
+        seq: Seq(seq),
+        from: user(1),
+        send_id: SendId::from_bytes([n as u8; 16]),
+        partition: 0,
+        offset: n,
+    };
+    entry(message(n), None, event)
+}
+
+/// What may have become of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Untouched,
+    Unsettled,
+    Acked,
+    Stored,
+    Retrying,
+    Dead,
+    Redriven,
+}
+
+fn entries(n: u64, fate: Fate) -> Vec<LedgerEntry> {
+    let id = message(n);
+    let of_web = |event| entry(id, Some(web()), event);
+    let letter = || "a".to_owned();
+    let dead = || Event::Dead {
+        reason: DeadReason::MaxRetries,
+        letter: letter(),
+    };
+    let mut entries = vec![placed(n, n + 1)];
+    match fate {
+        Fate::Untouched => return Vec::new(),
+        Fate::Unsettled => return entries,
+        Fate::Acked => entries.push(of_web(Event::Acked {
+            session: SessionId::new(1).expect("positive"),
+        })),
+        Fate::Stored => entries.push(of_web(Event::StoredOffline)),
+        Fate::Retrying => entries.push(of_web(Event::Retried {
+            attempt: 1,
+            tier: 1,
+        })),
+        Fate::Dead => entries.push(of_web(dead())),
+        Fate::Redriven => {
+            entries.push(of_web(dead()));
+            entries.push(of_web(Event::Redriven { letter: letter() }));
+        }
+    }
+    entries.push(entry(id, None, Event::Settled));
+    entries
+}
+
+fn audit(fates: &[Fate], carried: &Carried) -> Audit {
+    let mut audit = Audit::default();
+    for (n, &fate) in (0..).zip(fates) {
+        audit.add(&Life::of(message(n), &entries(n, fate)), carried);
+    }
+    audit
+}
+
+fn is_open(fate: Fate) -> bool {
+    match fate {
+        Fate::Untouched | Fate::Unsettled | Fate::Retrying | Fate::Redriven => true,
+        Fate::Acked | Fate::Stored | Fate::Dead => false,
+    }
+}
+
+#[test]
+fn a_retry_is_in_flight_only_while_a_record_carries_it() {
+    let fates = [Fate::Retrying];
+    let mut carried = Carried::default();
+    carried.add_targets(message(0), [web()]);
+    assert_eq!(audit(&fates, &carried).total().in_flight, 1);
+    let lost = audit(&fates, &Carried::default());
+    assert_eq!(lost.total().missing, [message(0)]);
+    assert!(!lost.is_even());
+    // Another target's record does not carry it.
+    let mut other = Carried::default();
+    other.add_targets(
+        message(0),
+        [Target {
+            platform: Platform::Ios,
+            ..web()
+        }],
+    );
+    assert_eq!(audit(&fates, &other).total().missing, [message(0)]);
+}
+
+#[test]
+fn minutes_are_summed_by_the_id() {
+    let audit = audit(&[Fate::Acked; 9], &Carried::default());
+    let counts: Vec<u64> = audit.minutes().map(|(_, b)| b.accepted).collect();
+    assert_eq!(counts, [6, 3]);
+}
+
+#[test]
+fn a_message_that_the_log_has_twice_counts_once() {
+    let mut audit = Audit::default();
+    let life = Life::of(message(0), &entries(0, Fate::Acked));
+    audit.add(&life, &Carried::default());
+    audit.add(&life, &Carried::default());
+    assert_eq!(audit.total().accepted, 1);
+}
+
+#[test]
+fn two_messages_at_one_position_contradict() {
+    let mut audit = Audit::default();
+    for (n, seq) in [(0, 1), (1, 1), (2, 2)] {
+        audit.add(
+            &Life::of(message(n), &[placed(n, seq)]),
+            &Carried::default(),
+        );
+    }
+    let found: Vec<_> = audit.contradictions().collect();
+    assert!(
+        matches!(found[..], [Contradiction::SeqReused { seq: Seq(1), first, second, .. }]
+            if (*first, *second) == (message(0), message(1))),
+        "{found:?}"
+    );
+    assert!(!audit.is_even());
+}
+
+proptest! {
+    /// accepted = settled + in flight + missing; missing is exactly what is open and not carried.
+    #[test]
+    fn the_balance_adds_up_and_names_what_is_lost(
+        fates in proptest::collection::vec(
+            (
+                prop::sample::select(vec![
+                    Fate::Untouched, Fate::Unsettled, Fate::Acked, Fate::Stored,
+                    Fate::Retrying, Fate::Dead, Fate::Redriven,
+                ]),
+                any::<bool>(),
+            ),
+            0..40,
+        ),
+    ) {
+        let mut carried = Carried::default();
+        for (n, &(_, kept)) in (0..).zip(&fates) {
+            if kept {
+                carried.add_message(message(n));
+            }
+        }
+        let missing: Vec<MessageId> = (0..)
+            .zip(&fates)
+            .filter(|(_, (fate, kept))| is_open(*fate) && !kept)
+            .map(|(n, _)| message(n))
+            .collect();
+        let only_fates: Vec<Fate> = fates.iter().map(|&(fate, _)| fate).collect();
+        let audit = audit(&only_fates, &carried);
+        let total = audit.total();
+        prop_assert_eq!(total.accepted, fates.len() as u64);
+        prop_assert_eq!(
+            total.accepted,
+            total.settled + total.in_flight + total.missing.len() as u64
+        );
+        prop_assert_eq!(&total.missing, &missing);
+        prop_assert_eq!(audit.is_even(), missing.is_empty());
+    }
+}

@@ -1,0 +1,259 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::Platform;
+use crate::id::snowflake;
+use crate::presence::BoatLife;
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+fn target(n: i64, platform: Platform) -> Target {
+    Target {
+        user: user(n),
+        platform,
+    }
+}
+
+fn session() -> SessionId {
+    SessionId::new(9).expect("positive")
+}
+
+fn accepted() -> Timestamp {
+    snowflake::EPOCH + Duration::from_secs(60)
+}
+
+fn message() -> MessageId {
+    MessageId::floor_of(accepted())
+}
+
+fn entry(millis: u64, target: Option<Target>, event: Event) -> LedgerEntry {
+    LedgerEntry {
+        message: message(),
+        at: accepted() + Duration::from_millis(millis),
+        target,
+        event,
+    }
+}
+
+fn placed(seq: u64) -> Event {
+    Event::Placed {
+        conversation: ConversationId::private(user(1), user(2)).expect("two users"),
+        seq: Seq(seq),
+        from: user(1),
+        send_id: SendId::from_bytes([7; 16]),
+        partition: 3,
+        offset: 40,
+    }
+}
+
+fn pushed(attempt: u32) -> Event {
+    Event::Pushed {
+        session: session(),
+        life: BoatLife {
+            boat: crate::BoatId::new("boat-1").expect("a name"),
+            incarnation: crate::Incarnation(1),
+        },
+        attempt,
+    }
+}
+
+fn dead(letter: &str) -> Event {
+    Event::Dead {
+        reason: DeadReason::MaxRetries,
+        letter: letter.to_owned(),
+    }
+}
+
+fn redriven(letter: &str) -> Event {
+    Event::Redriven {
+        letter: letter.to_owned(),
+    }
+}
+
+fn life(entries: &[LedgerEntry]) -> Life {
+    Life::of(message(), entries)
+}
+
+const WEB: Platform = Platform::Web;
+
+#[test]
+fn the_verdict_tells_how_long_it_waited_offline() {
+    let web = Some(target(2, WEB));
+    let life = life(&[
+        entry(2, None, placed(5)),
+        entry(100, web, Event::StoredOffline),
+        entry(101, web, Event::Notified),
+        entry(102, None, Event::Settled),
+        entry(3100, web, Event::Fetched { session: session() }),
+    ]);
+    assert_eq!(
+        life.verdict(),
+        [
+            "placed at 5 in p:1:2 after 2 ms",
+            "delivered to 2/web after 3.1 s, of which 3.0 s offline",
+        ]
+    );
+    assert!(life.is_settled());
+}
+
+#[test]
+fn nothing_known_means_open() {
+    assert_eq!(life(&[]).open(), [Open::Message]);
+    assert_eq!(life(&[]).verdict(), ["accepted, not placed yet"]);
+    // A commit before the record was settled leaves this behind.
+    assert_eq!(life(&[entry(1, None, placed(1))]).open(), [Open::Message]);
+}
+
+#[test]
+fn a_push_without_outcome_is_open_and_a_retry_too() {
+    let web = target(2, WEB);
+    let mut entries = vec![
+        entry(1, None, placed(1)),
+        entry(2, Some(web), pushed(0)),
+        entry(3, None, Event::Settled),
+    ];
+    assert_eq!(life(&entries).open(), [Open::Target(web)]);
+    let retried = Event::Retried {
+        attempt: 1,
+        tier: 2,
+    };
+    entries.push(entry(4, Some(web), retried));
+    assert_eq!(life(&entries).open(), [Open::Target(web)]);
+    assert_eq!(
+        life(&entries).verdict()[1],
+        "open for 2/web: waits in retry-2 for attempt 1"
+    );
+    entries.push(entry(5, Some(web), Event::Acked { session: session() }));
+    assert!(life(&entries).is_settled());
+}
+
+#[test]
+fn a_failure_of_the_senders_other_session_is_nobodys_loss() {
+    let own = target(1, WEB);
+    let life = life(&[
+        entry(1, None, placed(1)),
+        entry(2, Some(own), pushed(0)),
+        entry(3, None, Event::Settled),
+    ]);
+    assert!(life.is_settled());
+}
+
+#[test]
+fn a_repeat_is_carried_by_the_first_one() {
+    let first = MessageId::new(77).expect("positive");
+    let repeat = life(&[entry(1, None, Event::Repeat { of: first })]);
+    assert!(repeat.is_settled());
+    // The same id published twice: the second record says nothing of the first.
+    let itself = life(&[entry(1, None, Event::Repeat { of: message() })]);
+    assert_eq!(itself.open(), [Open::Message]);
+}
+
+#[test]
+fn a_dead_letter_is_an_end_until_it_is_redriven() {
+    let web = target(2, WEB);
+    let mut entries = vec![
+        entry(1, None, placed(1)),
+        entry(2, Some(web), dead("a")),
+        entry(3, None, Event::Settled),
+    ];
+    assert!(life(&entries).is_settled());
+    entries.push(entry(9, Some(web), redriven("a")));
+    assert_eq!(life(&entries).open(), [Open::Target(web)]);
+    let mut dead_again = entries.clone();
+    dead_again.push(entry(12, Some(web), dead("b")));
+    assert!(life(&dead_again).is_settled());
+    entries.push(entry(12, Some(web), Event::Acked { session: session() }));
+    assert!(life(&entries).is_settled());
+}
+
+#[test]
+fn a_dead_letter_of_the_whole_ends_every_part() {
+    let web = target(2, WEB);
+    let mut entries = vec![
+        entry(1, None, placed(1)),
+        entry(2, Some(web), pushed(0)),
+        entry(3, None, dead("a")),
+        entry(4, None, Event::Settled),
+    ];
+    assert!(life(&entries).is_settled());
+    // On its way again: open as a whole until it is settled once more.
+    entries.push(entry(10, None, redriven("a")));
+    assert_eq!(life(&entries).open(), [Open::Message, Open::Target(web)]);
+    entries.push(entry(11, Some(web), Event::StoredOffline));
+    assert_eq!(life(&entries).open(), [Open::Message]);
+    entries.push(entry(12, None, Event::Settled));
+    assert!(life(&entries).is_settled());
+}
+
+#[test]
+fn two_positions_of_one_message_are_told() {
+    let life = life(&[
+        entry(1, None, placed(1)),
+        entry(1, None, placed(1)),
+        entry(3, None, placed(2)),
+        entry(4, None, Event::Settled),
+    ]);
+    assert_eq!(life.placed_again.len(), 1);
+    assert!(life.verdict()[0].starts_with("BROKEN"));
+}
+
+fn any_event() -> impl Strategy<Value = (Option<Target>, Event)> {
+    let someone = (2..4i64).prop_map(|n| target(n, WEB));
+    let of_target = prop_oneof![
+        Just(pushed(0)),
+        Just(Event::Failed {
+            cause: FailureCause::NoAck,
+            attempt: 0
+        }),
+        Just(Event::Retried {
+            attempt: 1,
+            tier: 1
+        }),
+        Just(Event::Acked { session: session() }),
+        Just(Event::StoredOffline),
+        Just(Event::Fetched { session: session() }),
+        Just(Event::ReachableBySync),
+        Just(Event::Dropped),
+        Just(dead("a")),
+        Just(redriven("a")),
+    ];
+    prop_oneof![
+        4 => (someone, of_target).prop_map(|(target, event)| (Some(target), event)),
+        1 => Just((None, placed(1))),
+        1 => Just((None, Event::Settled)),
+    ]
+}
+
+proptest! {
+    /// Neither the order of entries of one time nor a second copy of any of them changes the verdict.
+    #[test]
+    fn order_and_repeats_change_nothing_that_is_open(
+        (events, shuffled) in proptest::collection::vec(any_event(), 0..12)
+            .prop_flat_map(|events| (Just(events.clone()), Just(events).prop_shuffle())),
+        again in any::<prop::sample::Index>(),
+    ) {
+        let at_once = |events: &[(Option<Target>, Event)]| -> Vec<LedgerEntry> {
+            events.iter().map(|(target, event)| entry(5, *target, event.clone())).collect()
+        };
+        let open = life(&at_once(&events)).open();
+        prop_assert_eq!(&life(&at_once(&shuffled)).open(), &open);
+        if !events.is_empty() {
+            let mut twice = at_once(&events);
+            twice.push(twice[again.index(events.len())].clone());
+            prop_assert_eq!(&life(&twice).open(), &open);
+        }
+    }
+
+    /// Delivered once stays delivered, whatever is said later.
+    #[test]
+    fn an_end_is_for_good(events in proptest::collection::vec(any_event(), 0..12)) {
+        let web = target(2, WEB);
+        let mut entries = vec![entry(0, Some(web), Event::Acked { session: session() })];
+        entries.extend(
+            (1..).zip(events).map(|(millis, (target, event))| entry(millis, target, event)),
+        );
+        prop_assert!(!life(&entries).open().contains(&Open::Target(web)));
+    }
+}
