@@ -189,11 +189,13 @@ impl Engine {
     ///
     /// `then` runs when it is durable, even if the future was dropped, in the order of the calls and before
     /// any later one; it must be quick and must not call the engine. It does not run after a failure.
+    ///
+    /// Refused at once, with nothing written, when the store has failed or too much waits already.
     pub fn commit(
         &self,
         batch: Batch,
         then: Option<Then>,
-    ) -> impl Future<Output = Result<()>> + Send + use<> {
+    ) -> Result<impl Future<Output = Result<()>> + Send + use<>> {
         match self.store.as_ref() {
             Store::Disk(disk) => disk.commit(batch, then),
             Store::Memory(memory) => memory.commit(batch, then),

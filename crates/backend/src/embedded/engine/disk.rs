@@ -103,26 +103,27 @@ impl Disk {
         if !shared.fsync || shared.durable.load(Ordering::Acquire) >= mark.0 {
             return Committed::now(Ok(()));
         }
-        self.join(Batch::new(), None)
+        match self.join(Batch::new(), None) {
+            Ok(committed) => committed,
+            Err(error) => Committed::now(Err(error)),
+        }
     }
 
-    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Committed {
+    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Result<Committed> {
         self.join(batch, then)
     }
 
-    fn join(&self, batch: Batch, then: Option<Then>) -> Committed {
+    fn join(&self, batch: Batch, then: Option<Then>) -> Result<Committed> {
         let shared = &self.shared;
         let mut gathering = shared.group.lock();
-        if let Err(error) = shared.check_usable() {
-            return Committed::now(Err(error));
-        }
+        shared.check_usable()?;
         if gathering.group.batch.bytes() + batch.bytes() > MAX_PENDING_BYTES
             && !gathering.group.batch.is_empty()
         {
-            return Committed::now(Err(Error::unavailable(
+            return Err(Error::unavailable(
                 SEAM,
                 "too much waits for the disk; try again later",
-            )));
+            ));
         }
         let (waiter, committed) = Waiter::new(then);
         if !batch.is_empty() {
@@ -133,7 +134,7 @@ impl Disk {
         if gathering.group.waiters.len() == 1 {
             shared.work.notify_one();
         }
-        committed
+        Ok(committed)
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Result<Option<Bytes>> {

@@ -67,16 +67,14 @@ impl Memory {
         committed
     }
 
-    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Committed {
+    pub(super) fn commit(&self, batch: Batch, then: Option<Then>) -> Result<Committed> {
         let mut state = self.0.write();
-        if let Err(error) = state.apply(batch) {
-            return Committed::now(Err(error));
-        }
+        state.apply(batch)?;
         let (waiter, committed) = Waiter::new(then);
         state.waiters.push(waiter);
         // Told under the lock: two commits at once must be told in the order in which they were written.
         state.sync().tell();
-        committed
+        Ok(committed)
     }
 
     pub(super) fn get(&self, table: Table, key: &[u8]) -> Option<Bytes> {
