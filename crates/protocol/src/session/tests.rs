@@ -1,1 +1,220 @@
+//! Each rule with values; then all of them at once, in random orders.
 
+mod acknowledging;
+mod handshake;
+mod living;
+mod mail;
+mod pushing;
+mod random;
+mod sending;
+
+use super::*;
+use crate::frame::{AckItem, SyncQuery};
+use crate::mailbox::MailCursor;
+use crate::message::Content;
+use crate::{ConversationId, MessageId, Options, Seq};
+
+const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+fn after(millis: u64) -> Timestamp {
+    START + Duration::from_millis(millis)
+}
+
+fn user(number: i64) -> UserId {
+    UserId::new(number).expect("positive")
+}
+
+fn message(number: i64) -> MessageId {
+    MessageId::new(number).expect("positive")
+}
+
+fn send_id(number: u8) -> SendId {
+    SendId::from_bytes([number; 16])
+}
+
+fn hello() -> Hello {
+    Hello {
+        version: VERSION,
+        token: "token".into(),
+        device: DeviceId::new("phone").expect("short"),
+        platform: Platform::Ios,
+        marker: None,
+    }
+}
+
+fn admission() -> Admission {
+    Admission {
+        user: user(1),
+        marker: 7,
+        recovered: true,
+        mail_waits: false,
+        cluster: 9,
+        server_time: START,
+        expires_at: after(3_600_000),
+    }
+}
+
+fn send_to(to: i64, number: u8) -> ClientFrame {
+    ClientFrame::Send(Send {
+        send_id: send_id(number),
+        to: Recipient::User(user(to)),
+        options: Options::CHAT,
+        content: Content::text("hi"),
+        attempt: 0,
+        age: Duration::ZERO,
+        seen_seq: None,
+    })
+}
+
+fn accepted(number: u8) -> Result<Accepted, Refusal> {
+    Ok(Accepted {
+        send_id: send_id(number),
+        id: message(i64::from(number) + 1),
+        accepted_at: START,
+    })
+}
+
+fn unavailable() -> Refusal {
+    Refusal::new(Code::Unavailable, "the log does not answer")
+}
+
+fn ack_item(id: i64) -> AckItem {
+    AckItem {
+        conversation: ConversationId::private(user(1), user(2)).expect("two"),
+        id: message(id),
+        seq: Seq(1),
+    }
+}
+
+fn ack(kind: ReceiptKind, ids: &[i64]) -> ClientFrame {
+    ClientFrame::Ack(Ack {
+        kind,
+        items: ids.iter().map(|&id| ack_item(id)).collect(),
+    })
+}
+
+fn received(ids: &[i64]) -> ClientFrame {
+    ack(ReceiptKind::Received, ids)
+}
+
+fn token(number: u64) -> Token {
+    Token { source: 3, number }
+}
+
+fn push(id: i64) -> Push {
+    Push {
+        token: Some(token(id as u64)),
+        id: message(id),
+        frame: frame_of(id),
+        needs_ack: true,
+    }
+}
+
+fn frame_of(id: i64) -> Bytes {
+    Bytes::from(format!("frame {id}"))
+}
+
+fn mails(ids: &[i64], next: Option<i64>) -> Result<Page, Refusal> {
+    Ok(Page {
+        mails: (ids.iter())
+            .map(|&id| PageItem {
+                id: message(id),
+                frame: frame_of(id),
+            })
+            .collect(),
+        next: next.map(cursor),
+    })
+}
+
+fn cursor(id: i64) -> MailCursor {
+    MailCursor {
+        accepted_at: START,
+        id: message(id),
+    }
+}
+
+fn resolved(id: i64, outcome: Outcome) -> Action {
+    Action::Resolve {
+        token: token(id as u64),
+        outcome,
+    }
+}
+
+fn opened_with(limits: Limits) -> Session {
+    let id = SessionId::new(42).expect("positive");
+    Session::new(id, Arc::new(limits), START)
+}
+
+fn admitted_with(limits: Limits, admission: Admission) -> Session {
+    let mut session = opened_with(limits);
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    assert_eq!(session.poll_action(), Some(Action::Admit(hello())));
+    session.handle_admitted(Ok(admission), START);
+    session
+}
+
+fn open_with(limits: Limits) -> Session {
+    let mut session = admitted_with(limits, admission());
+    let first = drained(&mut session);
+    assert!(
+        matches!(
+            &first[..],
+            [Action::Transmit(Outgoing::Frame(ServerFrame::Welcome(_)))]
+        ),
+        "{first:?}"
+    );
+    session
+}
+
+fn open() -> Session {
+    open_with(Limits::default())
+}
+
+fn drained(session: &mut Session) -> Vec<Action> {
+    std::iter::from_fn(|| session.poll_action()).collect()
+}
+
+/// What the client is told, apart from pushed messages.
+fn told(actions: &[Action]) -> Vec<&ServerFrame> {
+    (actions.iter())
+        .filter_map(|action| match action {
+            Action::Transmit(Outgoing::Frame(frame)) => Some(frame),
+            _ => None,
+        })
+        .collect()
+}
+
+fn pushed(actions: &[Action]) -> Vec<Bytes> {
+    (actions.iter())
+        .filter_map(|action| match action {
+            Action::Transmit(Outgoing::Encoded(frame)) => Some(frame.clone()),
+            _ => None,
+        })
+        .collect()
+}
+
+fn refusals(actions: &[Action]) -> Vec<(SendId, Code)> {
+    (told(actions).iter())
+        .filter_map(|frame| match frame {
+            ServerFrame::Refused { send_id, refusal } => Some((*send_id, refusal.code)),
+            _ => None,
+        })
+        .collect()
+}
+
+fn submitted(actions: &[Action]) -> Vec<SendId> {
+    (actions.iter())
+        .filter_map(|action| match action {
+            Action::Submit(sends) => Some(sends.iter().map(|send| send.send_id)),
+            _ => None,
+        })
+        .flatten()
+        .collect()
+}
+
+fn closed(actions: &[Action]) -> Option<Code> {
+    actions.iter().find_map(|action| match action {
+        Action::Close(refusal) => Some(refusal.code),
+        _ => None,
+    })
+}

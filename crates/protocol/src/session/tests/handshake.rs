@@ -1,0 +1,119 @@
+use super::*;
+
+#[test]
+fn the_first_frame_is_hello_or_the_last() {
+    for frame in [
+        ClientFrame::Ping { nonce: 1 },
+        send_to(2, 1),
+        received(&[1]),
+        ClientFrame::GiveUp(send_id(1)),
+    ] {
+        let mut session = opened_with(Limits::default());
+        session.handle_frame(frame, START);
+        let actions = drained(&mut session);
+        assert_eq!(closed(&actions), Some(Code::Malformed));
+        assert!(!actions.contains(&Action::Leave), "it was never admitted");
+        assert!(session.is_settled());
+    }
+}
+
+#[test]
+fn a_second_hello_or_haste_is_malformed() {
+    for frame in [ClientFrame::Hello(hello()), send_to(2, 1)] {
+        let mut session = opened_with(Limits::default());
+        session.handle_frame(ClientFrame::Hello(hello()), START);
+        session.handle_frame(frame, START);
+        assert_eq!(closed(&drained(&mut session)), Some(Code::Malformed));
+    }
+    let mut session = open();
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    assert_eq!(closed(&drained(&mut session)), Some(Code::Malformed));
+}
+
+#[test]
+fn another_version_is_refused_before_the_station_is_asked() {
+    let mut session = opened_with(Limits::default());
+    session.handle_frame(
+        ClientFrame::Hello(Hello {
+            version: 2,
+            ..hello()
+        }),
+        START,
+    );
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::UnsupportedVersion));
+    assert!(
+        !actions
+            .iter()
+            .any(|action| matches!(action, Action::Admit(_)))
+    );
+}
+
+#[test]
+fn hello_has_a_deadline() {
+    let mut session = opened_with(Limits::default());
+    assert_eq!(session.poll_timeout(), Some(after(5000)));
+    session.handle_timeout(after(4999));
+    assert_eq!(session.poll_action(), None);
+    session.handle_timeout(after(5000));
+    assert_eq!(closed(&drained(&mut session)), Some(Code::HandshakeTimeout));
+    assert_eq!(session.poll_timeout(), None);
+}
+
+#[test]
+fn a_station_that_says_no_ends_it_with_its_code() {
+    let mut session = opened_with(Limits::default());
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    session.handle_admitted(Err(Refusal::new(Code::Unauthenticated, "forged")), START);
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::Unauthenticated));
+    assert!(!actions.contains(&Action::Leave));
+}
+
+// Pitfall J of S1: a close while the station is asked neither waits nor leaves a registration behind.
+#[test]
+fn a_client_that_leaves_while_the_station_is_asked_is_signed_off_afterwards() {
+    let mut session = opened_with(Limits::default());
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    drained(&mut session);
+    session.close(Refusal::new(Code::KickedOut, "out"), START);
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::KickedOut));
+    assert!(!actions.contains(&Action::Leave) && !session.is_settled());
+    session.handle_admitted(Ok(admission()), START);
+    assert_eq!(drained(&mut session), [Action::Leave]);
+    assert_eq!(session.user(), Some(user(1)));
+    assert!(session.is_settled());
+}
+
+#[test]
+fn pushes_that_come_before_the_welcome_are_written_after_it() {
+    let mut session = opened_with(Limits {
+        push_window: 2,
+        ..Limits::default()
+    });
+    session.push(push(9), START);
+    assert_eq!(drained(&mut session), [resolved(9, Outcome::NoSession)]);
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    for id in [1, 2, 3] {
+        session.push(push(id), START);
+    }
+    let actions = drained(&mut session);
+    assert_eq!(
+        actions,
+        [Action::Admit(hello()), resolved(3, Outcome::Full)]
+    );
+    session.handle_admitted(Ok(admission()), START);
+    let actions = drained(&mut session);
+    assert!(matches!(told(&actions)[..], [ServerFrame::Welcome(_)]));
+    assert_eq!(pushed(&actions[1..]), [frame_of(1), frame_of(2)]);
+}
+
+#[test]
+fn pushes_before_a_refused_hello_find_no_session() {
+    let mut session = opened_with(Limits::default());
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    session.push(push(1), START);
+    session.handle_admitted(Err(unavailable()), START);
+    assert!(drained(&mut session).contains(&resolved(1, Outcome::NoSession)));
+}

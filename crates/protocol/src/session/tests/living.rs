@@ -1,0 +1,191 @@
+use super::*;
+
+#[test]
+fn pings_are_answered() {
+    let mut session = open();
+    session.handle_frame(ClientFrame::Ping { nonce: 5 }, after(10));
+    let pong = ServerFrame::Pong {
+        nonce: 5,
+        server_time: after(10),
+    };
+    assert_eq!(told(&drained(&mut session)), [&pong]);
+}
+
+#[test]
+fn any_frame_counts_as_a_heartbeat_and_silence_ends_it() {
+    let mut session = open();
+    session.handle_frame(received(&[1]), after(70_000));
+    session.handle_timeout(after(75_000));
+    assert_eq!(closed(&drained(&mut session)), None);
+    assert_eq!(session.poll_timeout(), Some(after(145_000)));
+    session.handle_timeout(after(145_000));
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::HeartbeatMissed));
+    assert!(actions.contains(&Action::Leave));
+}
+
+#[test]
+fn an_expired_token_ends_it() {
+    let expires_at = after(30_000);
+    let mut session = admitted_with(
+        Limits::default(),
+        Admission {
+            expires_at,
+            ..admission()
+        },
+    );
+    drained(&mut session);
+    assert_eq!(session.poll_timeout(), Some(expires_at));
+    session.handle_timeout(expires_at);
+    assert_eq!(closed(&drained(&mut session)), Some(Code::TokenExpired));
+}
+
+#[test]
+fn too_many_frames_in_a_second_end_it() {
+    let mut session = open_with(Limits {
+        frames_per_second: 3,
+        ..Limits::default()
+    });
+    // The hello was the first one of this second.
+    for nonce in 1..=2 {
+        session.handle_frame(ClientFrame::Ping { nonce }, after(500));
+    }
+    for nonce in 1..=3 {
+        session.handle_frame(ClientFrame::Ping { nonce }, after(1000));
+    }
+    assert_eq!(closed(&drained(&mut session)), None);
+    session.handle_frame(ClientFrame::Ping { nonce: 9 }, after(1999));
+    assert_eq!(closed(&drained(&mut session)), Some(Code::RateLimited));
+}
+
+#[test]
+fn who_does_not_read_is_closed_and_nothing_is_lost() {
+    let mut session = open_with(Limits {
+        outgoing_bytes_max: 1000,
+        ..Limits::default()
+    });
+    session.push(push(1), START);
+    session.notice(Bytes::from(vec![0; 1000]));
+    assert_eq!(
+        closed(&drained(&mut session)),
+        None,
+        "the last one may pass the bound"
+    );
+    session.notice(Bytes::from_static(b"one more"));
+    let actions = drained(&mut session);
+    assert_eq!(actions[0], resolved(1, Outcome::NoAck));
+    assert_eq!(closed(&actions), Some(Code::Slow));
+}
+
+#[test]
+fn what_is_written_makes_room() {
+    let mut session = open_with(Limits {
+        outgoing_bytes_max: 100,
+        ..Limits::default()
+    });
+    for _ in 0..100 {
+        session.notice(Bytes::from(vec![0; 60]));
+        for action in drained(&mut session) {
+            let Action::Transmit(outgoing) = action else {
+                panic!("{action:?}")
+            };
+            session.handle_written(outgoing.weight());
+        }
+    }
+    assert!(!session.is_closed());
+}
+
+#[test]
+fn questions_are_limited_and_their_answers_passed_on() {
+    let mut session = open_with(Limits {
+        questions_max: 1,
+        ..Limits::default()
+    });
+    let question = |request| SyncRequest {
+        request,
+        query: SyncQuery::Status {
+            ids: vec![message(1)],
+        },
+    };
+    session.handle_frame(ClientFrame::Sync(question(1)), START);
+    session.handle_frame(ClientFrame::Sync(question(2)), START);
+    let actions = drained(&mut session);
+    assert_eq!(actions[0], Action::Sync(question(1)));
+    let [
+        ServerFrame::Error {
+            request: Some(2),
+            refusal,
+        },
+    ] = told(&actions)[..]
+    else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(refusal.code, Code::RateLimited);
+    session.handle_answer(1, Ok(Outgoing::Encoded(Bytes::from_static(b"page"))));
+    session.handle_frame(ClientFrame::Sync(question(3)), START);
+    let actions = drained(&mut session);
+    assert_eq!(pushed(&actions), [Bytes::from_static(b"page")]);
+    assert_eq!(actions.last(), Some(&Action::Sync(question(3))));
+}
+
+#[test]
+fn a_displaced_session_is_told_why_and_leaves_once() {
+    let mut session = open();
+    let displaced = Refusal::new(Code::Displaced, "signed in elsewhere");
+    session.close(displaced.clone(), START);
+    session.close(displaced.clone(), START);
+    let expected = [
+        Action::Leave,
+        Action::Transmit(Outgoing::Frame(ServerFrame::Closing(displaced.clone()))),
+        Action::Close(displaced),
+    ];
+    assert_eq!(drained(&mut session), expected);
+    session.handle_closed(START);
+    assert_eq!(drained(&mut session), []);
+}
+
+// R18: sends under way get their answers before the boat says that it leaves.
+#[test]
+fn a_drain_finishes_what_is_under_way() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    session.push(push(1), START);
+    drained(&mut session);
+    let leaving =
+        Refusal::new(Code::Draining, "this boat leaves").retry_after(Duration::from_millis(700));
+    session.drain(leaving.clone(), START);
+    session.handle_frame(send_to(2, 2), START);
+    session.push(push(2), START);
+    let actions = drained(&mut session);
+    assert_eq!(refusals(&actions), [(send_id(2), Code::Draining)]);
+    assert!(actions.contains(&resolved(2, Outcome::NoSession)));
+    assert_eq!(closed(&actions), None);
+    session.handle_submitted(vec![accepted(1)], START);
+    assert_eq!(
+        closed(&drained(&mut session)),
+        None,
+        "a push is unacknowledged"
+    );
+    session.handle_frame(received(&[1]), START);
+    let actions = drained(&mut session);
+    assert!(actions.contains(&resolved(1, Outcome::Done)));
+    assert_eq!(actions.last(), Some(&Action::Close(leaving)));
+}
+
+#[test]
+fn an_idle_session_is_small_and_holds_nothing() {
+    assert!(size_of::<Session>() <= 256, "{}", size_of::<Session>());
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    session.push(push(1), START);
+    session.hint();
+    session.handle_frame(received(&[1]), START);
+    drained(&mut session);
+    session.handle_submitted(vec![accepted(1)], START);
+    session.handle_receipts(Err(unavailable()), START);
+    session.handle_page(mails(&[], None), START);
+    drained(&mut session);
+    assert_eq!(session.actions.capacity(), 0);
+    assert!(session.sends.is_none() && session.pushes.is_none());
+    assert!(session.receipts.is_none() && session.mail.is_none());
+}

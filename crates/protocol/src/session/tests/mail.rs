@@ -1,0 +1,156 @@
+use super::*;
+
+fn fetch(after: Option<i64>) -> Action {
+    Action::FetchMail {
+        after: after.map(cursor),
+        limit: Limits::default().mail_page,
+    }
+}
+
+// R2: the welcome says that she is registered, and only then the mailbox is read.
+#[test]
+fn what_waits_is_fetched_after_the_welcome() {
+    let mut session = admitted_with(
+        Limits::default(),
+        Admission {
+            mail_waits: true,
+            ..admission()
+        },
+    );
+    let actions = drained(&mut session);
+    assert!(matches!(told(&actions)[..], [ServerFrame::Welcome(_)]));
+    assert_eq!(actions[1..], [fetch(None)]);
+}
+
+// proves S0-77: what was loaded is removed only after it was acknowledged.
+#[test]
+fn pages_are_pushed_and_removed_after_their_acknowledgement() {
+    let mut session = open();
+    session.hint();
+    assert_eq!(drained(&mut session), [fetch(None)]);
+    session.handle_page(mails(&[1, 2], Some(2)), START);
+    let actions = drained(&mut session);
+    assert_eq!(pushed(&actions), [frame_of(1), frame_of(2)]);
+    assert_eq!(actions.last(), Some(&fetch(Some(2))));
+    session.handle_frame(received(&[1]), START);
+    let actions = drained(&mut session);
+    assert!(actions.contains(&Action::RemoveMail {
+        ids: vec![message(1)]
+    }));
+    session.handle_page(mails(&[3], None), START);
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
+    session.handle_frame(received(&[2, 3]), START);
+    let actions = drained(&mut session);
+    assert!(actions.contains(&Action::RemoveMail {
+        ids: vec![message(2), message(3)]
+    }));
+    assert!(session.mail.is_none() && session.pushes.is_none());
+}
+
+#[test]
+fn a_hint_during_a_drain_reads_once_more_without_repeating() {
+    let mut session = open();
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1], Some(1)), START);
+    drained(&mut session);
+    session.hint();
+    session.handle_frame(received(&[1]), START);
+    drained(&mut session);
+    session.handle_page(mails(&[2], None), START);
+    let actions = drained(&mut session);
+    assert_eq!(pushed(&actions), [frame_of(2)]);
+    assert_eq!(actions.last(), Some(&fetch(None)), "from the oldest");
+    // 1 is acknowledged and its removal under way, 2 is out; 0 is why the hint came.
+    session.handle_page(mails(&[4, 1, 2], None), START);
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(4)]);
+}
+
+#[test]
+fn a_message_that_is_pushed_and_waits_is_written_once_and_removed() {
+    let mut session = open();
+    session.push(push(1), START);
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1], None), START);
+    assert_eq!(pushed(&drained(&mut session)), Vec::<Bytes>::new());
+    session.handle_frame(received(&[1]), START);
+    let actions = drained(&mut session);
+    assert!(actions.contains(&resolved(1, Outcome::Done)));
+    assert!(actions.contains(&Action::RemoveMail {
+        ids: vec![message(1)]
+    }));
+}
+
+#[test]
+fn pages_wait_for_the_window() {
+    let limits = Limits {
+        mail_page: 2,
+        push_window_bytes: 15,
+        ..Limits::default()
+    };
+    let mut session = open_with(limits);
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1, 2, 3], Some(3)), START);
+    let actions = drained(&mut session);
+    assert_eq!(pushed(&actions), [frame_of(1), frame_of(2)], "14 bytes");
+    assert!(
+        !actions
+            .iter()
+            .any(|a| matches!(a, Action::FetchMail { .. }))
+    );
+    session.handle_frame(received(&[1]), START);
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
+}
+
+// proves S1-55: a device that does not take it loses nothing; no removal was asked for.
+#[test]
+fn unacknowledged_mail_ends_the_session_and_stays() {
+    let mut session = open();
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1], None), START);
+    drained(&mut session);
+    session.handle_timeout(after(2000));
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::Reconnect));
+    assert!(
+        !actions
+            .iter()
+            .any(|a| matches!(a, Action::RemoveMail { .. }))
+    );
+    assert!(session.is_settled());
+}
+
+#[test]
+fn a_failed_page_is_asked_for_again() {
+    let mut session = open();
+    session.hint();
+    drained(&mut session);
+    session.handle_page(Err(unavailable()), START);
+    assert_eq!(drained(&mut session), []);
+    assert_eq!(session.poll_timeout(), Some(after(1000)));
+    session.handle_timeout(after(1000));
+    assert_eq!(drained(&mut session), [fetch(None)]);
+}
+
+#[test]
+fn a_page_that_does_not_move_on_ends_the_drain() {
+    let mut session = open();
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1], Some(1)), START);
+    drained(&mut session);
+    session.handle_page(mails(&[1], Some(1)), START);
+    assert_eq!(drained(&mut session), []);
+}
+
+#[test]
+fn a_restored_session_is_told_to_sync_and_drains() {
+    let mut session = open();
+    session.resync();
+    let actions = drained(&mut session);
+    assert_eq!(told(&actions), [&ServerFrame::Resync]);
+    assert_eq!(actions[1..], [fetch(None)]);
+}

@@ -1,0 +1,151 @@
+use super::*;
+
+// proves S3-13, S3-14, S3-15
+#[test]
+fn a_push_is_done_when_it_is_acknowledged() {
+    let mut session = open();
+    session.push(push(1), START);
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(1)]);
+    session.handle_frame(received(&[1]), after(20));
+    let actions = drained(&mut session);
+    assert_eq!(actions[0], resolved(1, Outcome::Done));
+    assert!(matches!(&actions[1], Action::Receipts(ack) if ack.items == [ack_item(1)]));
+    let acked = Acked {
+        kind: ReceiptKind::Received,
+        ids: vec![message(1)],
+        refused: vec![],
+    };
+    session.handle_receipts(Ok(acked.clone()), after(21));
+    assert_eq!(told(&drained(&mut session)), [&ServerFrame::Acked(acked)]);
+}
+
+// Pitfall C of S1: the acknowledgement is expected before the frame is handed out.
+#[test]
+fn an_acknowledgement_faster_than_the_write_counts() {
+    let mut session = open();
+    session.push(push(1), START);
+    session.handle_frame(received(&[1]), START);
+    let actions = drained(&mut session);
+    assert!(actions.contains(&resolved(1, Outcome::Done)), "{actions:?}");
+    session.handle_timeout(after(2000));
+    assert_eq!(drained(&mut session), []);
+}
+
+// proves S1-15: who does not acknowledge in time is closed, and all that is owed is answered.
+#[test]
+fn a_missing_acknowledgement_ends_the_session() {
+    let mut session = open();
+    session.push(push(1), START);
+    session.push(push(2), after(1500));
+    drained(&mut session);
+    assert_eq!(session.poll_timeout(), Some(after(2000)));
+    session.handle_timeout(after(1999));
+    assert_eq!(drained(&mut session), []);
+    session.handle_timeout(after(2000));
+    let actions = drained(&mut session);
+    assert_eq!(
+        actions[..2],
+        [resolved(1, Outcome::NoAck), resolved(2, Outcome::NoAck)]
+    );
+    assert_eq!(actions[2], Action::Leave);
+    assert_eq!(closed(&actions), Some(Code::Reconnect));
+    // R9: the late acknowledgement is not heard any more.
+    session.handle_frame(received(&[1]), after(2001));
+    assert_eq!(drained(&mut session), []);
+    session.push(push(3), after(2002));
+    assert_eq!(drained(&mut session), [resolved(3, Outcome::NoSession)]);
+}
+
+// proves S3-07: a message that reached the socket but was not acknowledged is not done.
+#[test]
+fn a_connection_that_ends_leaves_its_pushes_undone() {
+    let mut session = open();
+    session.push(push(1), START);
+    for action in drained(&mut session) {
+        if let Action::Transmit(outgoing) = action {
+            session.handle_written(outgoing.weight());
+        }
+    }
+    session.handle_closed(START);
+    let expected = [resolved(1, Outcome::NoAck), Action::Leave];
+    assert_eq!(drained(&mut session), expected);
+    assert!(session.is_settled());
+    session.handle_closed(START);
+    assert_eq!(drained(&mut session), []);
+}
+
+#[test]
+fn the_window_counts_messages_and_bytes() {
+    let limits = Limits {
+        push_window: 2,
+        push_window_bytes: 20,
+        ..Limits::default()
+    };
+    let mut session = open_with(limits);
+    let large = |id| Push {
+        frame: Bytes::from(vec![0; 30]),
+        ..push(id)
+    };
+    session.push(large(1), START);
+    session.push(push(2), START);
+    let actions = drained(&mut session);
+    assert_eq!(pushed(&actions).len(), 1, "a single large one passes");
+    assert_eq!(actions[1], resolved(2, Outcome::Full));
+    session.handle_frame(received(&[1]), START);
+    for id in [3, 4, 5] {
+        session.push(push(id), START);
+    }
+    let actions = drained(&mut session);
+    assert_eq!(pushed(&actions), [frame_of(3), frame_of(4)]);
+    assert!(actions.contains(&resolved(5, Outcome::Full)));
+}
+
+#[test]
+fn without_acknowledgement_a_push_is_done_when_it_is_written() {
+    let mut session = open();
+    session.handle_written(session.outgoing());
+    session.push(
+        Push {
+            needs_ack: false,
+            ..push(1)
+        },
+        START,
+    );
+    session.push(
+        Push {
+            needs_ack: false,
+            ..push(2)
+        },
+        START,
+    );
+    let first = frame_of(1).len();
+    assert_eq!(pushed(&drained(&mut session)).len(), 2);
+    session.handle_written(first - 1);
+    assert_eq!(drained(&mut session), []);
+    session.handle_written(1);
+    assert_eq!(drained(&mut session), [resolved(1, Outcome::Done)]);
+    session.handle_closed(START);
+    assert_eq!(drained(&mut session)[0], resolved(2, Outcome::NoAck));
+}
+
+#[test]
+fn a_message_pushed_again_is_written_once_and_done_for_all() {
+    let mut session = open();
+    session.push(push(1), START);
+    session.push(
+        Push {
+            token: Some(token(77)),
+            ..push(1)
+        },
+        START,
+    );
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(1)]);
+    session.handle_frame(received(&[1]), START);
+    let actions = drained(&mut session);
+    assert_eq!(
+        actions[..2],
+        [resolved(1, Outcome::Done), resolved(77, Outcome::Done)]
+    );
+    session.push(push(1), START);
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(1)]);
+}

@@ -1,0 +1,307 @@
+//! Random clients, stations and carriers, in random orders.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+#[derive(Clone, Debug)]
+enum Event {
+    Admit(bool),
+    Send {
+        to: i64,
+    },
+    /// Resend the n-th of what was refused and may be resent.
+    Resend(usize),
+    GiveUp(usize),
+    Push {
+        id: i64,
+        needs_ack: bool,
+    },
+    Ack(i64),
+    Hint,
+    /// The station answers its oldest batch; bits say which sends fail.
+    Answer(u64),
+    Receipt(bool),
+    Page(Vec<i64>, bool),
+    Written(usize),
+    Wait(u64),
+    Drain,
+    End,
+}
+
+fn event() -> impl Strategy<Value = Event> {
+    prop_oneof![
+        2 => any::<bool>().prop_map(Event::Admit),
+        20 => (2..5i64).prop_map(|to| Event::Send { to }),
+        12 => (0..4usize).prop_map(Event::Resend),
+        2 => (0..4usize).prop_map(Event::GiveUp),
+        20 => (1..30i64, any::<bool>()).prop_map(|(id, needs_ack)| Event::Push { id, needs_ack }),
+        20 => (1..30i64).prop_map(Event::Ack),
+        4 => Just(Event::Hint),
+        // Three of four answers are all yes.
+        12 => prop_oneof![3 => Just(0), 1 => any::<u64>()].prop_map(Event::Answer),
+        6 => any::<bool>().prop_map(Event::Receipt),
+        6 => (vec(1..30i64, 0..6), any::<bool>()).prop_map(|(ids, more)| Event::Page(ids, more)),
+        20 => (0..400usize).prop_map(Event::Written),
+        6 => (0..700u64).prop_map(Event::Wait),
+        1 => Just(Event::Drain),
+        1 => Just(Event::End),
+    ]
+}
+
+/// A client, a station and a carrier around one session, and what they saw.
+struct World {
+    session: Session,
+    now: Timestamp,
+    limits: Limits,
+    sent: u8,
+    next_token: u64,
+    owed: BTreeSet<Token>,
+    under_way: Option<Vec<Send>>,
+    receipts: bool,
+    fetching: bool,
+    mail_ids: BTreeSet<MessageId>,
+    acked_ids: BTreeSet<MessageId>,
+    page: i64,
+    /// Refused sends in the order of their first try, as the client's outbox keeps them.
+    outbox: BTreeMap<u8, i64>,
+    recipients: BTreeMap<u8, i64>,
+    accepted: Vec<(i64, u8)>,
+    unwritten: usize,
+    admits: usize,
+    leaves: usize,
+    closes: usize,
+}
+
+impl World {
+    fn new() -> World {
+        let limits = Limits {
+            send_window: 4,
+            push_window: 5,
+            push_window_bytes: 60,
+            mail_page: 3,
+            outgoing_bytes_max: 1200,
+            ..Limits::default()
+        };
+        let mut session = opened_with(limits.clone());
+        session.handle_frame(ClientFrame::Hello(hello()), START);
+        World {
+            session,
+            now: START,
+            limits,
+            sent: 0,
+            next_token: 0,
+            owed: BTreeSet::new(),
+            under_way: None,
+            receipts: false,
+            fetching: false,
+            mail_ids: BTreeSet::new(),
+            acked_ids: BTreeSet::new(),
+            page: 0,
+            outbox: BTreeMap::new(),
+            recipients: BTreeMap::new(),
+            accepted: Vec::new(),
+            unwritten: 0,
+            admits: 0,
+            leaves: 0,
+            closes: 0,
+        }
+    }
+
+    fn step(&mut self, event: Event) {
+        let now = self.now;
+        match event {
+            Event::Admit(true) => self.session.handle_admitted(Ok(admission()), now),
+            Event::Admit(false) => {}
+            Event::Send { to } if self.sent < u8::MAX => {
+                self.sent += 1;
+                self.recipients.insert(self.sent, to);
+                self.send(self.sent);
+            }
+            Event::Send { .. } => {}
+            Event::Resend(nth) => {
+                if let Some(&number) = self.outbox.keys().nth(nth) {
+                    self.send(number);
+                }
+            }
+            Event::GiveUp(nth) => {
+                if let Some(&number) = self.outbox.keys().nth(nth) {
+                    self.outbox.remove(&number);
+                    self.session
+                        .handle_frame(ClientFrame::GiveUp(send_id(number)), now);
+                }
+            }
+            Event::Push { id, needs_ack } => {
+                self.next_token += 1;
+                let token = token(self.next_token);
+                self.owed.insert(token);
+                let push = Push {
+                    token: Some(token),
+                    needs_ack,
+                    ..push(id)
+                };
+                self.session.push(push, now);
+            }
+            Event::Ack(id) if self.session.is_open() => {
+                self.acked_ids.insert(message(id));
+                self.session.handle_frame(received(&[id]), now);
+            }
+            Event::Ack(_) => {}
+            Event::Hint => self.session.hint(),
+            Event::Answer(failures) => self.answer(failures),
+            Event::Receipt(ok) => {
+                if std::mem::take(&mut self.receipts) {
+                    let acked = Acked {
+                        kind: ReceiptKind::Received,
+                        ids: vec![],
+                        refused: vec![],
+                    };
+                    let answer = if ok { Ok(acked) } else { Err(unavailable()) };
+                    self.session.handle_receipts(answer, now);
+                }
+            }
+            Event::Page(ids, more) => {
+                if std::mem::take(&mut self.fetching) {
+                    self.page += 1;
+                    self.mail_ids.extend(ids.iter().map(|&id| message(id)));
+                    self.session
+                        .handle_page(mails(&ids, more.then_some(self.page)), now);
+                }
+            }
+            Event::Written(weight) => {
+                let weight = weight.min(self.unwritten);
+                self.unwritten -= weight;
+                self.session.handle_written(weight);
+            }
+            Event::Wait(millis) => {
+                self.now = now + Duration::from_millis(millis);
+                self.session.handle_timeout(self.now);
+            }
+            Event::Drain => self
+                .session
+                .drain(Refusal::new(Code::Draining, "leaving"), now),
+            Event::End => self.session.handle_closed(now),
+        }
+        self.perform();
+    }
+
+    fn send(&mut self, number: u8) {
+        if self.session.is_open() {
+            let frame = send_to(self.recipients[&number], number);
+            self.session.handle_frame(frame, self.now);
+        }
+    }
+
+    /// As a station keeps it: after a failure, nothing of the same conversation in the same batch.
+    fn answer(&mut self, failures: u64) {
+        let Some(batch) = self.under_way.take() else {
+            return;
+        };
+        let mut failed = BTreeSet::new();
+        let mut answers = Vec::new();
+        for (index, send) in batch.into_iter().enumerate() {
+            let number = send.send_id.as_bytes()[0];
+            let to = self.recipients[&number];
+            if failures >> index & 1 == 1 || failed.contains(&to) {
+                failed.insert(to);
+                answers.push(Err(unavailable()));
+            } else {
+                self.accepted.push((to, number));
+                self.outbox.remove(&number);
+                answers.push(accepted(number));
+            }
+        }
+        self.session.handle_submitted(answers, self.now);
+    }
+
+    fn perform(&mut self) {
+        while let Some(action) = self.session.poll_action() {
+            match action {
+                Action::Transmit(outgoing) => {
+                    self.unwritten += outgoing.weight();
+                    assert_eq!(self.closes, 0, "nothing is written after the close");
+                    if let Outgoing::Frame(ServerFrame::Refused { send_id, refusal }) = outgoing
+                        && refusal.code.retryable()
+                    {
+                        let number = send_id.as_bytes()[0];
+                        self.outbox.insert(number, self.recipients[&number]);
+                    }
+                }
+                Action::Admit(_) => self.admits += 1,
+                Action::Submit(sends) => {
+                    assert!(self.under_way.is_none(), "two batches under way");
+                    assert!(sends.len() <= self.limits.send_window as usize);
+                    self.under_way = Some(sends);
+                }
+                Action::Receipts(_) => {
+                    assert!(!self.receipts, "two calls under way");
+                    self.receipts = true;
+                }
+                Action::Resolve { token, .. } => {
+                    assert!(self.owed.remove(&token), "{token:?} was resolved twice");
+                }
+                Action::FetchMail { .. } => {
+                    assert!(!self.fetching, "two pages under way");
+                    self.fetching = true;
+                }
+                Action::RemoveMail { ids } => {
+                    for id in ids {
+                        assert!(self.mail_ids.contains(&id) && self.acked_ids.contains(&id));
+                    }
+                }
+                Action::Sync(_) => {}
+                Action::Close(_) => self.closes += 1,
+                Action::Leave => self.leaves += 1,
+            }
+        }
+        let frame_max = 400;
+        assert!(self.session.outgoing() <= self.limits.outgoing_bytes_max as usize + frame_max);
+        assert_eq!(self.session.outgoing(), self.unwritten);
+        assert!(self.owed.len() <= 3 * self.limits.push_window as usize);
+    }
+
+    fn finish(mut self) {
+        let was_admitted = self.session.user().is_some();
+        self.session.handle_closed(self.now);
+        self.perform();
+        // Answers come in the end; a client that is gone may have been admitted only now.
+        self.session.handle_admitted(Ok(admission()), self.now);
+        while std::mem::take(&mut self.receipts) {
+            self.session.handle_receipts(Err(unavailable()), self.now);
+            self.perform();
+        }
+        self.perform();
+        assert!(self.owed.is_empty(), "never resolved: {:?}", self.owed);
+        assert!(self.session.is_settled(), "{:?}", self.session);
+        assert_eq!(self.session.actions.capacity(), 0);
+        assert!(self.closes <= 1);
+        assert_eq!(self.leaves, 1, "admitted before the end: {was_admitted}");
+
+        // Each conversation was accepted in the order in which its sends were first tried.
+        let mut newest: BTreeMap<i64, u8> = BTreeMap::new();
+        for (to, number) in self.accepted {
+            let before = newest.insert(to, number).unwrap_or(0);
+            assert!(
+                before < number,
+                "{number} to {to} was accepted after {before}"
+            );
+        }
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 500, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn whatever_happens_everything_owed_is_settled_in_order(events in vec(event(), 0..120)) {
+        let mut world = World::new();
+        world.perform();
+        for event in events {
+            world.step(event);
+        }
+        world.finish();
+    }
+}

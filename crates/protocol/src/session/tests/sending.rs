@@ -1,0 +1,155 @@
+use super::*;
+
+// proves S3-08, S3-11, S3-12
+#[test]
+fn a_send_is_submitted_and_answered() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(1)]);
+    session.handle_submitted(vec![accepted(1)], START);
+    let actions = drained(&mut session);
+    let Ok(answer) = accepted(1) else {
+        unreachable!()
+    };
+    assert_eq!(told(&actions), [&ServerFrame::Accepted(answer)]);
+}
+
+#[test]
+fn what_comes_while_a_batch_is_under_way_goes_with_the_next() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(1)]);
+    session.handle_frame(send_to(2, 2), START);
+    session.handle_frame(send_to(3, 3), START);
+    assert_eq!(drained(&mut session), []);
+    session.handle_submitted(vec![accepted(1)], START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(2), send_id(3)]);
+}
+
+#[test]
+fn the_window_is_kept_and_its_refusal_keeps_the_order() {
+    let mut session = open_with(Limits {
+        send_window: 2,
+        ..Limits::default()
+    });
+    for number in 1..=3 {
+        session.handle_frame(send_to(2, number), START);
+    }
+    let actions = drained(&mut session);
+    assert_eq!(refusals(&actions), [(send_id(3), Code::WindowFull)]);
+    session.handle_submitted(vec![accepted(1), accepted(2)], START);
+    // 4 must not overtake 3, but another conversation goes on.
+    session.handle_frame(send_to(2, 4), START);
+    session.handle_frame(send_to(5, 5), START);
+    let actions = drained(&mut session);
+    assert_eq!(refusals(&actions), [(send_id(4), Code::EarlierSendFailed)]);
+    assert_eq!(submitted(&actions), [send_id(5)]);
+    session.handle_submitted(vec![accepted(5)], START);
+    session.handle_frame(send_to(2, 3), START);
+    session.handle_frame(send_to(2, 4), START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(3), send_id(4)]);
+}
+
+#[test]
+fn after_a_failure_the_conversation_waits_for_that_send() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    drained(&mut session);
+    session.handle_frame(send_to(2, 2), START);
+    session.handle_frame(send_to(3, 3), START);
+    session.handle_submitted(vec![Err(unavailable())], START);
+    let actions = drained(&mut session);
+    let expected = [
+        (send_id(1), Code::Unavailable),
+        (send_id(2), Code::EarlierSendFailed),
+    ];
+    assert_eq!(refusals(&actions), expected);
+    assert_eq!(submitted(&actions), [send_id(3)]);
+    session.handle_submitted(vec![accepted(3)], START);
+
+    session.handle_frame(send_to(2, 2), START);
+    assert_eq!(
+        refusals(&drained(&mut session)),
+        [(send_id(2), Code::EarlierSendFailed)]
+    );
+    session.handle_frame(send_to(2, 1), START);
+    session.handle_frame(send_to(2, 2), START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(1), send_id(2)]);
+}
+
+#[test]
+fn a_send_given_up_frees_its_conversation() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    drained(&mut session);
+    session.handle_submitted(vec![Err(unavailable())], START);
+    session.handle_frame(ClientFrame::GiveUp(send_id(1)), START);
+    session.handle_frame(send_to(2, 2), START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(2)]);
+}
+
+#[test]
+fn a_send_that_can_never_succeed_holds_nobody_up() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    drained(&mut session);
+    let forbidden = Refusal::new(Code::Forbidden, "blocked");
+    session.handle_submitted(vec![Err(forbidden)], START);
+    session.handle_frame(send_to(2, 2), START);
+    let actions = drained(&mut session);
+    assert_eq!(refusals(&actions), [(send_id(1), Code::Forbidden)]);
+    assert_eq!(submitted(&actions), [send_id(2)]);
+}
+
+// proves S3-22: inside a session, an impatient repeat is not even submitted.
+#[test]
+fn a_repeat_of_a_send_under_way_waits_for_the_same_answer() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    session.handle_frame(send_to(2, 1), START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(1)]);
+    session.handle_frame(send_to(2, 1), START);
+    assert_eq!(drained(&mut session), []);
+}
+
+#[test]
+fn to_oneself_and_too_large_are_refused() {
+    let mut session = open_with(Limits {
+        body_bytes_max: 1,
+        ..Limits::default()
+    });
+    session.handle_frame(send_to(1, 1), START);
+    session.handle_frame(send_to(2, 2), START);
+    let expected = [(send_id(1), Code::ToSelf), (send_id(2), Code::TooLarge)];
+    assert_eq!(refusals(&drained(&mut session)), expected);
+}
+
+#[test]
+fn an_answer_that_is_missing_is_a_failure() {
+    let mut session = open();
+    session.handle_frame(send_to(2, 1), START);
+    session.handle_frame(send_to(3, 2), START);
+    drained(&mut session);
+    session.handle_submitted(vec![accepted(1)], START);
+    assert_eq!(
+        refusals(&drained(&mut session)),
+        [(send_id(2), Code::Unavailable)]
+    );
+}
+
+#[test]
+fn a_client_that_never_resends_what_failed_is_stopped() {
+    let mut session = open_with(Limits {
+        held_max: 3,
+        ..Limits::default()
+    });
+    session.handle_frame(send_to(2, 0), START);
+    drained(&mut session);
+    session.handle_submitted(vec![Err(unavailable())], START);
+    for number in 1..=2 {
+        session.handle_frame(send_to(2, number), START);
+    }
+    assert_eq!(closed(&drained(&mut session)), None);
+    session.handle_frame(send_to(2, 3), START);
+    assert_eq!(closed(&drained(&mut session)), Some(Code::RateLimited));
+}
