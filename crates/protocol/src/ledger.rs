@@ -40,6 +40,8 @@ pub enum Event {
     },
     /// A device has it. Ends the target's obligation.
     Acked { session: SessionId },
+    /// Written towards a session that was asked for no acknowledgement. Ends the target's obligation.
+    Written { session: SessionId },
     /// A push came to nothing.
     Failed { cause: FailureCause, attempt: u32 },
     /// Published to a retry topic: the obligation lives on there.

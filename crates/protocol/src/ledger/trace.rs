@@ -308,7 +308,7 @@ impl Obligation {
         stored: Option<Timestamp>,
     ) {
         match event {
-            &Event::Acked { session } => self.end_with(End::Delivered {
+            &Event::Acked { session } | &Event::Written { session } => self.end_with(End::Delivered {
                 at,
                 session,
                 offline: None,

@@ -1,0 +1,112 @@
+//! A store of values under small keys that are not given twice.
+
+/// Names one value for as long as it is there: the place, and how often it was used before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct Key {
+    place: u32,
+    /// Starts at 1, so that no key is the number 0.
+    round: u32,
+}
+
+impl Key {
+    pub(super) fn number(self) -> u64 {
+        u64::from(self.round) << 32 | u64::from(self.place)
+    }
+
+    pub(super) fn from_number(number: u64) -> Key {
+        Key {
+            place: number as u32,
+            round: (number >> 32) as u32,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Arena<T> {
+    places: Vec<(u32, Option<T>)>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Arena<T> {
+    fn default() -> Self {
+        Arena {
+            places: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Arena<T> {
+    pub(super) fn insert(&mut self, value: T) -> Key {
+        let place = self.free.pop().unwrap_or_else(|| {
+            self.places.push((1, None));
+            self.places.len() as u32 - 1
+        });
+        let (round, slot) = &mut self.places[place as usize];
+        *slot = Some(value);
+        Key {
+            place,
+            round: *round,
+        }
+    }
+
+    pub(super) fn get(&self, key: Key) -> Option<&T> {
+        match self.places.get(key.place as usize) {
+            Some((round, value)) if *round == key.round => value.as_ref(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn get_mut(&mut self, key: Key) -> Option<&mut T> {
+        match self.places.get_mut(key.place as usize) {
+            Some((round, value)) if *round == key.round => value.as_mut(),
+            _ => None,
+        }
+    }
+
+    pub(super) fn remove(&mut self, key: Key) -> Option<T> {
+        let (round, slot) = self.places.get_mut(key.place as usize)?;
+        if *round != key.round {
+            return None;
+        }
+        let value = slot.take()?;
+        *round = round.wrapping_add(1).max(1);
+        self.free.push(key.place);
+        Some(value)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Key, &T)> {
+        (0u32..)
+            .zip(&self.places)
+            .filter_map(|(place, (round, value))| {
+                let key = Key {
+                    place,
+                    round: *round,
+                };
+                value.as_ref().map(|value| (key, value))
+            })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_key_never_opens_a_new_value() {
+        let mut arena = Arena::default();
+        let first = arena.insert("first");
+        assert_eq!(arena.remove(first), Some("first"));
+        let second = arena.insert("second");
+        assert_ne!(first, second);
+        assert_eq!(arena.get(first), None);
+        assert_eq!(arena.remove(first), None);
+        assert_eq!(Key::from_number(second.number()), second);
+        assert_eq!(arena.get(second), Some(&"second"));
+        assert_eq!(arena.len(), 1);
+    }
+}

@@ -1,0 +1,69 @@
+//! When a failed delivery is tried again.
+
+use std::time::Duration;
+
+use crate::keys::RETRY_TIERS;
+
+/// The delays of the retry topics, shortest first; tiers count from 1.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tiers([Duration; RETRY_TIERS as usize]);
+
+impl Tiers {
+    /// `None` unless the delays grow.
+    pub fn new(delays: [Duration; RETRY_TIERS as usize]) -> Option<Tiers> {
+        delays.is_sorted().then_some(Tiers(delays))
+    }
+
+    pub fn delay(&self, tier: u8) -> Duration {
+        self.0[usize::from(tier.clamp(1, RETRY_TIERS)) - 1]
+    }
+
+    /// The tier of the n-th retry: each waits longer, the last one serves all that follow.
+    pub fn of_retry(&self, retry_count: u32) -> u8 {
+        u8::try_from(retry_count).map_or(RETRY_TIERS, |n| n.clamp(1, RETRY_TIERS))
+    }
+
+    /// The tier of a record that could not be tried, as its attempt does not count: the longer it has
+    /// waited, the less often it asks.
+    pub fn of_age(&self, age: Duration) -> u8 {
+        let passed = self.0.iter().take_while(|delay| **delay <= age).count();
+        (passed as u8).clamp(1, RETRY_TIERS)
+    }
+}
+
+impl Default for Tiers {
+    /// 1 s, 5 s, 30 s, 2 min, 10 min.
+    fn default() -> Self {
+        Tiers([1, 5, 30, 120, 600].map(Duration::from_secs))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_retry_waits_longer_and_the_last_tier_serves_the_rest() {
+        let tiers = Tiers::default();
+        let waits: Vec<u64> = (1..=7)
+            .map(|n| tiers.delay(tiers.of_retry(n)).as_secs())
+            .collect();
+        assert_eq!(waits, [1, 5, 30, 120, 600, 600, 600]);
+    }
+
+    #[test]
+    fn what_cannot_be_tried_asks_less_often_as_it_ages() {
+        let tiers = Tiers::default();
+        let tier = |secs| tiers.of_age(Duration::from_secs(secs));
+        assert_eq!([tier(0), tier(1), tier(6), tier(31)], [1, 1, 2, 3]);
+        assert_eq!([tier(121), tier(86_400)], [4, 5]);
+    }
+
+    #[test]
+    fn tiers_that_shrink_are_refused() {
+        assert_eq!(
+            Tiers::new([5, 1, 30, 120, 600].map(Duration::from_secs)),
+            None
+        );
+    }
+}

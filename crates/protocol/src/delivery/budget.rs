@@ -1,0 +1,89 @@
+//! How many records may be in flight: grows while devices acknowledge quickly, shrinks when they slow.
+
+use std::time::Duration;
+
+use super::Limits;
+use crate::Timestamp;
+
+/// How often the budget is moved.
+const WINDOW: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Debug)]
+pub(super) struct Budget {
+    limit: usize,
+    least: usize,
+    most: usize,
+    target: Duration,
+    /// Of the present window.
+    acks: u32,
+    waited: Duration,
+    until: Timestamp,
+    latency: Duration,
+}
+
+impl Budget {
+    pub(super) fn new(limits: &Limits) -> Budget {
+        let least = limits.in_flight_min.clamp(1, limits.in_flight_max.max(1));
+        Budget {
+            limit: (limits.in_flight_max / 4).max(least),
+            least,
+            most: limits.in_flight_max.max(least),
+            target: limits.ack_latency_target,
+            acks: 0,
+            waited: Duration::ZERO,
+            until: Timestamp::ZERO,
+            latency: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    pub(super) fn latency(&self) -> Duration {
+        self.latency
+    }
+
+    /// A device acknowledged. Those that never do are not counted: a dead client says nothing of the
+    /// others' speed.
+    pub(super) fn acked(&mut self, now: Timestamp, waited: Duration) {
+        self.acks += 1;
+        self.waited += waited;
+        if now < self.until {
+            return;
+        }
+        self.latency = self.waited / self.acks;
+        self.limit = if self.latency > self.target {
+            (self.limit / 4 * 3).max(self.least)
+        } else {
+            (self.limit + self.least).min(self.most)
+        };
+        (self.acks, self.waited) = (0, Duration::ZERO);
+        self.until = now + WINDOW;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slow_acknowledgements_shrink_it_and_quick_ones_let_it_grow() {
+        let limits = Limits::default();
+        let mut budget = Budget::new(&limits);
+        let start = budget.limit();
+        let mut now = Timestamp::from_millis(1_000_000);
+        let mut round = |budget: &mut Budget, waited, rounds| {
+            for _ in 0..rounds {
+                now = now + WINDOW;
+                budget.acked(now, waited);
+            }
+        };
+        round(&mut budget, limits.ack_latency_target * 2, 3);
+        assert!(budget.limit() < start);
+        round(&mut budget, limits.ack_latency_target * 2, 100);
+        assert_eq!(budget.limit(), limits.in_flight_min);
+        round(&mut budget, Duration::from_millis(1), 200);
+        assert_eq!(budget.limit(), limits.in_flight_max);
+    }
+}

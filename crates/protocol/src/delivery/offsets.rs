@@ -1,0 +1,181 @@
+//! How far each partition may be committed: the contiguous prefix of settled records.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::Source;
+use crate::keys::Topic;
+
+/// One partition of one topic.
+pub type PartitionKey = (Topic, u32);
+
+/// The records of each assigned partition that are not committed yet.
+#[derive(Clone, Debug, Default)]
+pub struct Offsets {
+    partitions: BTreeMap<PartitionKey, Prefix>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Prefix {
+    /// In offset order; true: settled.
+    open: VecDeque<(u64, bool)>,
+    /// After the last record of the settled prefix.
+    next: Option<u64>,
+    committed: Option<u64>,
+}
+
+impl Prefix {
+    fn settle(&mut self, offset: u64) -> bool {
+        let Ok(place) = self
+            .open
+            .binary_search_by_key(&offset, |(offset, _)| *offset)
+        else {
+            return false;
+        };
+        let fresh = !std::mem::replace(&mut self.open[place].1, true);
+        while let Some((offset, true)) = self.open.front() {
+            self.next = Some(offset + 1);
+            self.open.pop_front();
+        }
+        fresh
+    }
+}
+
+impl Offsets {
+    /// A record was polled. Records of a partition begin in offset order; one that was begun before
+    /// (the log handed it out again) is ignored.
+    pub fn begin(&mut self, source: Source) {
+        let prefix = self
+            .partitions
+            .entry((source.topic, source.partition))
+            .or_default();
+        let last = prefix.open.back().map(|(offset, _)| *offset);
+        if last.is_none_or(|last| last < source.offset) {
+            prefix.open.push_back((source.offset, false));
+        }
+    }
+
+    /// All effects of a record are durable. False where it is not open: of a revoked partition, or
+    /// settled before.
+    pub fn settle(&mut self, source: Source) -> bool {
+        self.partitions
+            .get_mut(&(source.topic, source.partition))
+            .is_some_and(|prefix| prefix.settle(source.offset))
+    }
+
+    /// The partition is somebody else's: whatever settles of it from now on is not ours to commit.
+    pub fn revoke(&mut self, partition: PartitionKey) {
+        self.partitions.remove(&partition);
+    }
+
+    /// Where each partition may go on, where that moved since [`committed`](Self::committed): everything
+    /// before it is settled.
+    pub fn due(&self) -> Vec<(PartitionKey, u64)> {
+        self.partitions
+            .iter()
+            .filter(|(_, prefix)| prefix.next > prefix.committed)
+            .filter_map(|(key, prefix)| Some((*key, prefix.next?)))
+            .collect()
+    }
+
+    /// The log has recorded it.
+    pub fn committed(&mut self, partition: PartitionKey, next: u64) {
+        if let Some(prefix) = self.partitions.get_mut(&partition) {
+            prefix.committed = prefix.committed.max(Some(next));
+        }
+    }
+
+    /// Records of the partition that were begun and are not settled.
+    pub fn unsettled(&self, partition: PartitionKey) -> usize {
+        self.partitions.get(&partition).map_or(0, |prefix| {
+            prefix.open.iter().filter(|(_, settled)| !settled).count()
+        })
+    }
+
+    /// Partitions that records were begun of.
+    pub fn partitions(&self) -> impl Iterator<Item = PartitionKey> + '_ {
+        self.partitions.keys().copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn at(offset: u64) -> Source {
+        Source {
+            topic: Topic::Message,
+            partition: 0,
+            offset,
+        }
+    }
+
+    /// I13: a commit never passes a record that is not settled.
+    fn passes_unsettled(next: u64, begun: &[u64], settled: &BTreeSet<u64>) -> bool {
+        begun.iter().any(|o| *o < next && !settled.contains(o))
+    }
+
+    #[test]
+    fn a_gap_holds_the_commit_until_it_is_filled() {
+        let mut offsets = Offsets::default();
+        (4..8).for_each(|offset| offsets.begin(at(offset)));
+        assert!(offsets.settle(at(5)));
+        assert!(offsets.settle(at(6)));
+        assert_eq!(offsets.due(), []);
+        assert!(offsets.settle(at(4)));
+        assert_eq!(offsets.due(), [((Topic::Message, 0), 7)]);
+        offsets.committed((Topic::Message, 0), 7);
+        assert_eq!(offsets.due(), []);
+        assert_eq!(offsets.unsettled((Topic::Message, 0)), 1);
+        assert!(!offsets.settle(at(4)), "settled before");
+    }
+
+    #[test]
+    fn what_settles_after_a_revocation_is_not_committed() {
+        let mut offsets = Offsets::default();
+        offsets.begin(at(0));
+        offsets.revoke((Topic::Message, 0));
+        assert!(!offsets.settle(at(0)));
+        assert_eq!(offsets.due(), []);
+    }
+
+    proptest! {
+        #[test]
+        fn commits_follow_the_settled_prefix_in_any_order_of_settling(
+            gaps in prop::collection::vec(1u64..4, 1..60),
+            order in any::<prop::sample::Index>(),
+            seed in any::<u64>(),
+        ) {
+            let begun: Vec<u64> = gaps.iter().scan(0, |sum, gap| { *sum += gap; Some(*sum) }).collect();
+            let mut offsets = Offsets::default();
+            begun.iter().for_each(|o| offsets.begin(at(*o)));
+            let mut shuffled = begun.clone();
+            shuffled.sort_by_key(|o| o.wrapping_mul(seed | 1).rotate_left(17));
+            let stop = order.index(shuffled.len() + 1);
+            let mut settled = BTreeSet::new();
+            let mut last = 0;
+            let mut naive_passed = false;
+            for offset in &shuffled[..stop] {
+                offsets.settle(at(*offset));
+                settled.insert(*offset);
+                for (partition, next) in offsets.due() {
+                    prop_assert!(next > last, "commits only move forward");
+                    prop_assert!(!passes_unsettled(next, &begun, &settled));
+                    offsets.committed(partition, next);
+                    last = next;
+                }
+                // The negative twin: committing the highest settled offset.
+                let naive = settled.last().map_or(0, |o| o + 1);
+                naive_passed |= passes_unsettled(naive, &begun, &settled);
+            }
+            let out_of_order = shuffled[..stop].iter().zip(&begun).any(|(a, b)| a != b);
+            prop_assert_eq!(naive_passed, out_of_order, "the judge sees an early commit");
+            if stop == shuffled.len() {
+                prop_assert_eq!(last, begun[begun.len() - 1] + 1);
+            }
+        }
+    }
+}
