@@ -1,5 +1,9 @@
 //! Who runs where: leases, incarnations, and the node numbers of message ids.
 
+#[cfg(test)]
+pub(crate) mod contract;
+pub mod embedded;
+
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -8,6 +12,7 @@ use protocol::{Incarnation, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+pub use self::embedded::EmbeddedRegistry;
 use crate::Result;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

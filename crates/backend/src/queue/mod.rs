@@ -5,11 +5,14 @@
 //! producer. A consumer group gives each partition to one member at a time; a member from which a
 //! partition was taken gets nothing more of it and cannot commit it.
 
+pub mod embedded;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::Timestamp;
 use protocol::keys::Topic;
 
+pub use self::embedded::{EmbeddedQueue, QueueConfig};
 use crate::Result;
 
 /// One partition of one topic.

@@ -187,7 +187,9 @@ impl Drop for Disk {
     fn drop(&mut self) {
         self.shared.group.lock().closing = true;
         self.shared.work.notify_one();
-        if let Some(syncer) = self.syncer.take() {
+        // The last holder may be what the thread itself just called: it ends by itself then.
+        let own = std::thread::current().id();
+        if let Some(syncer) = self.syncer.take().filter(|s| s.thread().id() != own) {
             let _ = syncer.join();
         }
     }

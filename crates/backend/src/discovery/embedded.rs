@@ -1,0 +1,361 @@
+//! Discovery inside one process: leases live in memory as long as their guards; what must survive the
+//! process (incarnations, reservations of node numbers, the cluster number) is in the store, fsynced.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::presence::BoatLife;
+use protocol::{BoatId, Incarnation, Timestamp};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::{Instance, NodeLease, Registration, Registry, Role, Roster};
+use crate::clock::Entropy;
+use crate::embedded::{Batch, Engine, Mark, Order, Table};
+use crate::{Error, Result};
+
+const SEAM: &str = "embedded discovery";
+
+/// Node numbers are 0 to 1023.
+const NODES: u16 = 1024;
+
+const CLUSTER_KEY: &[u8] = b"c";
+const INCARNATION: &[u8] = b"i";
+const NODE: &[u8] = b"n";
+
+/// The registry of one process; clones share it.
+#[derive(Clone)]
+pub struct EmbeddedRegistry {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: Engine,
+    entropy: Arc<dyn Entropy>,
+    /// Held over reading and writing a number of the store, never over an await.
+    numbers: Mutex<()>,
+    leases: Mutex<BTreeMap<(Role, String), Lease>>,
+    /// Told under the lock of `leases`, so that a roster never goes back.
+    rosters: BTreeMap<Role, watch::Sender<Roster>>,
+    nodes: Mutex<BTreeSet<u16>>,
+}
+
+struct Lease {
+    instance: Instance,
+    lost: CancellationToken,
+}
+
+impl EmbeddedRegistry {
+    pub fn new(engine: Engine, entropy: Arc<dyn Entropy>) -> EmbeddedRegistry {
+        let roles = [Role::Boat, Role::Station, Role::Carrier, Role::Horn];
+        let rosters = roles.map(|role| (role, watch::Sender::default()));
+        EmbeddedRegistry {
+            shared: Arc::new(Shared {
+                engine,
+                entropy,
+                numbers: Mutex::new(()),
+                leases: Mutex::default(),
+                rosters: rosters.into(),
+                nodes: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Takes a lease away from a service that still lives, as a partition from etcd would: its
+    /// registration is told *lost* and everybody who watches sees it go. Answers whether there was one.
+    pub fn revoke(&self, role: Role, name: &str) -> bool {
+        self.shared.end_lease(role, name, None)
+    }
+}
+
+impl Shared {
+    /// Ends a lease; with an incarnation only the one of that life.
+    fn end_lease(&self, role: Role, name: &str, of: Option<Incarnation>) -> bool {
+        let mut leases = self.leases.lock();
+        let key = (role, name.to_owned());
+        let ends = leases
+            .get(&key)
+            .is_some_and(|lease| of.is_none_or(|life| lease.instance.life.incarnation == life));
+        if !ends {
+            return false;
+        }
+        if let Some(lease) = leases.remove(&key) {
+            if of.is_none() {
+                lease.lost.cancel();
+            }
+            self.tell(role, &leases);
+        }
+        true
+    }
+
+    fn tell(&self, role: Role, leases: &BTreeMap<(Role, String), Lease>) {
+        let roster: Vec<Instance> = leases
+            .iter()
+            .filter(|((of, _), _)| *of == role)
+            .map(|(_, lease)| lease.instance.clone())
+            .collect();
+        if let Some(sender) = self.rosters.get(&role) {
+            sender.send_replace(Arc::new(roster));
+        }
+    }
+
+    fn read_u64(&self, key: &[u8]) -> Result<Option<u64>> {
+        self.engine
+            .get(Table::Registry, key)?
+            .map(|bytes| number(&bytes))
+            .transpose()
+    }
+
+    fn write_u64(&self, key: &[u8], value: u64) -> Result<Mark> {
+        let mut batch = Batch::new();
+        let value = value.to_be_bytes().to_vec();
+        batch.put(Table::Registry, key.to_vec(), value);
+        self.engine.write(batch)
+    }
+
+    fn raise_incarnation(&self, name: &str) -> Result<(Incarnation, Mark)> {
+        let key = [INCARNATION, name.as_bytes()].concat();
+        let _one_at_a_time = self.numbers.lock();
+        let next = self.read_u64(&key)?.unwrap_or(0) + 1;
+        Ok((Incarnation(next), self.write_u64(&key, next)?))
+    }
+
+    /// Up to when earlier holders of each number may have made ids.
+    fn reservations(&self) -> Result<BTreeMap<u16, Timestamp>> {
+        let found =
+            self.engine
+                .prefix(Table::Registry, NODE, Order::Forward, usize::from(NODES))?;
+        found
+            .iter()
+            .map(|(key, value)| {
+                let node = key
+                    .get(NODE.len()..)
+                    .and_then(|node| node.try_into().ok())
+                    .map(u16::from_be_bytes)
+                    .ok_or_else(|| Error::corrupt(SEAM, "a node number that is none"))?;
+                Ok((node, timestamp(number(value)?)))
+            })
+            .collect()
+    }
+}
+
+fn number(bytes: &[u8]) -> Result<u64> {
+    bytes
+        .try_into()
+        .map(u64::from_be_bytes)
+        .map_err(|_| Error::corrupt(SEAM, "a number that is not eight bytes"))
+}
+
+fn timestamp(stored: u64) -> Timestamp {
+    Timestamp::from_millis(i64::try_from(stored).unwrap_or(i64::MAX))
+}
+
+fn node_key(node: u16) -> Vec<u8> {
+    [NODE, &node.to_be_bytes()].concat()
+}
+
+#[async_trait]
+impl Registry for EmbeddedRegistry {
+    async fn register(&self, role: Role, name: &str, address: &str) -> Result<Registration> {
+        let boat = BoatId::new(name).map_err(|error| Error::conflict(SEAM, error))?;
+        let incarnation = self.next_incarnation(name).await?;
+        let instance = Instance {
+            role,
+            life: BoatLife { boat, incarnation },
+            address: address.to_owned(),
+        };
+        let lost = CancellationToken::new();
+        let lease = Lease {
+            instance: instance.clone(),
+            lost: lost.clone(),
+        };
+        let mut leases = self.shared.leases.lock();
+        let key = (role, name.to_owned());
+        let newer = leases
+            .get(&key)
+            .is_some_and(|other| other.instance.life.incarnation > incarnation);
+        if newer {
+            // Two of one name at once: the later life keeps it.
+            lost.cancel();
+        } else {
+            if let Some(earlier) = leases.insert(key, lease) {
+                earlier.lost.cancel();
+            }
+            self.shared.tell(role, &leases);
+        }
+        drop(leases);
+        Ok(Registration {
+            instance,
+            lost,
+            guard: Box::new(Guard {
+                shared: self.shared.clone(),
+                role,
+                name: name.to_owned(),
+                incarnation,
+            }),
+        })
+    }
+
+    async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>> {
+        self.shared
+            .rosters
+            .get(&role)
+            .map(watch::Sender::subscribe)
+            .ok_or_else(|| Error::conflict(SEAM, "no such role"))
+    }
+
+    async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {
+        let reserved = self.shared.reservations()?;
+        let mut held = self.shared.nodes.lock();
+        // The number that rested longest, one never used before all others: nobody has to wait for it.
+        let (not_before, number) = (0..NODES)
+            .filter(|number| !held.contains(number))
+            .map(|number| (reserved.get(&number).copied(), number))
+            .min()
+            .ok_or_else(|| Error::unavailable(SEAM, "all 1024 node numbers are held"))?;
+        held.insert(number);
+        Ok(Box::new(EmbeddedNode {
+            shared: self.shared.clone(),
+            number,
+            not_before: not_before.unwrap_or(Timestamp::ZERO),
+        }))
+    }
+
+    async fn cluster(&self) -> Result<u64> {
+        let (cluster, mark) = {
+            let _one_at_a_time = self.shared.numbers.lock();
+            match self.shared.read_u64(CLUSTER_KEY)? {
+                // Written again rather than only read: whoever wrote it may not have waited.
+                Some(cluster) => (cluster, self.shared.write_u64(CLUSTER_KEY, cluster)?),
+                None => {
+                    let cluster = self.shared.entropy.next().max(1);
+                    (cluster, self.shared.write_u64(CLUSTER_KEY, cluster)?)
+                }
+            }
+        };
+        self.shared.engine.durable(mark).await?;
+        Ok(cluster)
+    }
+
+    async fn next_incarnation(&self, name: &str) -> Result<Incarnation> {
+        let (incarnation, mark) = self.shared.raise_incarnation(name)?;
+        self.shared.engine.durable(mark).await?;
+        Ok(incarnation)
+    }
+}
+
+/// Gives the lease of one life up when it is dropped.
+struct Guard {
+    shared: Arc<Shared>,
+    role: Role,
+    name: String,
+    incarnation: Incarnation,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared
+            .end_lease(self.role, &self.name, Some(self.incarnation));
+    }
+}
+
+struct EmbeddedNode {
+    shared: Arc<Shared>,
+    number: u16,
+    not_before: Timestamp,
+}
+
+#[async_trait]
+impl NodeLease for EmbeddedNode {
+    fn number(&self) -> u16 {
+        self.number
+    }
+
+    fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+
+    async fn reserve(&self, until: Timestamp) -> Result<()> {
+        let key = node_key(self.number);
+        let until = u64::try_from(until.millis()).unwrap_or(0);
+        let mark = {
+            let _one_at_a_time = self.shared.numbers.lock();
+            let until = until.max(self.shared.read_u64(&key)?.unwrap_or(0));
+            self.shared.write_u64(&key, until)?
+        };
+        self.shared.engine.durable(mark).await
+    }
+}
+
+impl Drop for EmbeddedNode {
+    fn drop(&mut self) {
+        self.shared.nodes.lock().remove(&self.number);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::contract::{self, World};
+    use super::*;
+    use crate::clock::SeededEntropy;
+
+    struct Embedded {
+        engine: Engine,
+        registry: EmbeddedRegistry,
+        seed: u64,
+    }
+
+    impl Embedded {
+        fn new(seed: u64) -> Embedded {
+            let engine = Engine::memory();
+            Embedded {
+                registry: EmbeddedRegistry::new(engine.clone(), entropy(seed)),
+                engine,
+                seed,
+            }
+        }
+    }
+
+    fn entropy(seed: u64) -> Arc<dyn Entropy> {
+        Arc::new(SeededEntropy::new(seed))
+    }
+
+    #[async_trait]
+    impl World for Embedded {
+        fn registry(&self) -> Arc<dyn Registry> {
+            Arc::new(self.registry.clone())
+        }
+
+        async fn crash(&mut self) {
+            self.engine = self.engine.crash(0).unwrap();
+            self.seed += 1;
+            self.registry = EmbeddedRegistry::new(self.engine.clone(), entropy(self.seed));
+        }
+
+        async fn revoke(&self, instance: &Instance) {
+            assert!(
+                self.registry
+                    .revoke(instance.role, instance.life.boat.as_str())
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn keeps_the_contract_of_discovery() {
+        contract::all(|seed| Box::pin(async move { Embedded::new(seed) })).await;
+    }
+
+    #[tokio::test]
+    async fn a_number_that_rested_longest_is_leased_first() {
+        let world = Embedded::new(1);
+        let first = world.registry.lease_node().await.unwrap();
+        first.reserve(Timestamp::from_millis(1000)).await.unwrap();
+        let number = first.number();
+        drop(first);
+        let next = world.registry.lease_node().await.unwrap();
+        assert_ne!(next.number(), number);
+        assert_eq!(next.not_before(), Timestamp::ZERO);
+    }
+}

@@ -1,0 +1,462 @@
+//! The log in the embedded store: the same promises as the real one, inside one process.
+//!
+//! A record is acknowledged, and shown to consumers, when an fsync covers it; publishers that come while
+//! one is under way share the next. Committed offsets are written without waiting for an fsync: the
+//! store has one journal, so an offset that survives a crash implies every effect that was written before
+//! it, and one that is lost only means redelivery.
+
+mod consumer;
+mod group;
+mod log;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::{Mutex, RwLock};
+use protocol::Timestamp;
+use protocol::keys::Topic;
+use serde::{Deserialize, Serialize};
+use tokio::sync::Notify;
+
+use self::consumer::EmbeddedConsumer;
+use self::group::{Group, MemberId};
+use self::log::PartitionLog;
+use super::{Consumer, NewRecord, Partition, Producer, Queue, Record};
+use crate::clock::Clock;
+use crate::embedded::{Batch, Engine, Order, Table};
+use crate::{Error, Result};
+
+const SEAM: &str = "embedded queue";
+
+const PARTITIONS_KEY: &[u8] = b"log-partitions";
+const EPOCH_KEY: &[u8] = b"log-epoch";
+
+/// Records that one step of [`EmbeddedQueue::trim`] removes at most.
+const TRIM_STEP: usize = 1000;
+
+/// How the embedded log is laid out and bounded.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct QueueConfig {
+    /// Partitions of each topic (dead letters have one). Fixed when the directory is made: another number
+    /// is refused at start, because it would give a conversation a second writer.
+    pub partitions: u32,
+    /// Bytes of its newest records that each partition keeps in memory for consumers that keep up.
+    pub tail_bytes: usize,
+    /// Bytes of records in one poll, roughly; at least one record is returned.
+    pub poll_bytes: usize,
+    /// Bytes of the largest record; larger ones are refused (`Conflict`).
+    pub record_bytes_max: usize,
+    /// How long a consumer may hold a partition that is to move without polling; then it loses it.
+    #[serde(with = "humantime_serde")]
+    pub revoke_wait: Duration,
+    /// Age at which records are removed that every consumer group has passed.
+    #[serde(with = "humantime_serde")]
+    pub retention: Duration,
+    /// Age at which records are removed that no group reads (dead letters).
+    #[serde(with = "humantime_serde")]
+    pub retention_unread: Duration,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+        QueueConfig {
+            partitions: 16,
+            tail_bytes: 256 << 10,
+            poll_bytes: 4 << 20,
+            record_bytes_max: 1 << 20,
+            revoke_wait: Duration::from_secs(30),
+            retention: 7 * DAY,
+            retention_unread: 30 * DAY,
+        }
+    }
+}
+
+/// The log, its producers and its consumer groups; clones share it.
+#[derive(Clone)]
+pub struct EmbeddedQueue {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    engine: Engine,
+    clock: Arc<dyn Clock>,
+    config: QueueConfig,
+    epoch: u32,
+    logs: Arc<Logs>,
+    /// Held while offsets are given and the records join the store's next commit, so that both have one
+    /// order.
+    appending: Mutex<()>,
+    groups: Mutex<BTreeMap<String, Arc<Mutex<GroupState>>>>,
+    next_member: AtomicU64,
+}
+
+/// The partitions and who waits for their records. Without the engine: what runs on its thread must not
+/// be the one to close it.
+struct Logs {
+    /// By place of the topic in [`Topic::ALL`], then by number.
+    topics: Vec<Vec<PartitionLog>>,
+    readers: RwLock<Vec<Reader>>,
+}
+
+struct Reader {
+    member: MemberId,
+    topics: Vec<Topic>,
+    wake: Arc<Notify>,
+}
+
+struct GroupState {
+    name: String,
+    group: Group,
+    committed: BTreeMap<Partition, u64>,
+}
+
+/// How many partitions a topic has where most have `count`.
+fn partitions_of(topic: Topic, count: u32) -> u32 {
+    match topic {
+        Topic::Dead | Topic::NotificationDead => 1,
+        Topic::Message | Topic::Retry(_) | Topic::Notification => count,
+    }
+}
+
+impl EmbeddedQueue {
+    /// Opens the log of this store, made where it is missing. `Conflict` when it was made with another
+    /// number of partitions.
+    pub fn open(
+        engine: Engine,
+        config: QueueConfig,
+        clock: Arc<dyn Clock>,
+    ) -> Result<EmbeddedQueue> {
+        let epoch = install(&engine, config.partitions)?;
+        let topics = Topic::ALL
+            .into_iter()
+            .map(|topic| {
+                (0..partitions_of(topic, config.partitions))
+                    .map(|number| {
+                        let partition = Partition { topic, number };
+                        PartitionLog::open(&engine, partition, config.tail_bytes)
+                    })
+                    .collect()
+            })
+            .collect::<Result<Vec<Vec<PartitionLog>>>>()?;
+        let shared = Shared {
+            logs: Arc::new(Logs {
+                topics,
+                readers: RwLock::default(),
+            }),
+            engine,
+            clock,
+            config,
+            epoch,
+            appending: Mutex::new(()),
+            groups: Mutex::default(),
+            next_member: AtomicU64::new(1),
+        };
+        shared.load_groups()?;
+        Ok(EmbeddedQueue {
+            shared: Arc::new(shared),
+        })
+    }
+
+    /// Removes records older than the retention that every group has passed; answers how many. Cheap when
+    /// there is nothing to do: call it every few minutes.
+    pub async fn trim(&self, now: Timestamp) -> Result<u64> {
+        let mut removed = 0;
+        for log in self.shared.logs.topics.iter().flatten() {
+            loop {
+                let step = self.shared.trim_step(log, now)?;
+                removed += step as u64;
+                if step < TRIM_STEP {
+                    break;
+                }
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(removed)
+    }
+}
+
+/// Checks the layout of the log, or writes it down when the store is new; answers the epoch.
+fn install(engine: &Engine, partitions: u32) -> Result<u32> {
+    if partitions == 0 {
+        return Err(Error::conflict(SEAM, "a log needs at least one partition"));
+    }
+    let Some(found) = engine.get(Table::Meta, PARTITIONS_KEY)? else {
+        let mut batch = Batch::new();
+        let epoch = 1u32;
+        batch.put(
+            Table::Meta,
+            PARTITIONS_KEY,
+            partitions.to_be_bytes().to_vec(),
+        );
+        batch.put(Table::Meta, EPOCH_KEY, epoch.to_be_bytes().to_vec());
+        engine.write(batch)?;
+        return Ok(epoch);
+    };
+    let installed = read_u32(&found)?;
+    if installed != partitions {
+        return Err(Error::conflict(
+            SEAM,
+            format!(
+                "the log was made with {installed} partitions and cannot have {partitions}: set \
+                 partitions to {installed}"
+            ),
+        ));
+    }
+    let epoch = engine
+        .get(Table::Meta, EPOCH_KEY)?
+        .ok_or_else(|| Error::corrupt(SEAM, "the log has no epoch"))?;
+    read_u32(&epoch)
+}
+
+fn read_u32(bytes: &[u8]) -> Result<u32> {
+    bytes
+        .try_into()
+        .map(u32::from_be_bytes)
+        .map_err(|_| Error::corrupt(SEAM, "a setting that is not four bytes"))
+}
+
+impl Logs {
+    fn log(&self, partition: Partition) -> Result<&PartitionLog> {
+        Topic::ALL
+            .iter()
+            .position(|&topic| topic == partition.topic)
+            .and_then(|place| self.topics[place].get(partition.number as usize))
+            .ok_or_else(|| {
+                Error::conflict(
+                    SEAM,
+                    format!("no partition {}/{}", partition.topic, partition.number),
+                )
+            })
+    }
+
+    /// Shows records that became durable to those who wait for them.
+    fn show(&self, ends: &[(Partition, u64)]) {
+        for &(partition, next) in ends {
+            if let Ok(log) = self.log(partition) {
+                log.show(next);
+            }
+        }
+        for reader in self.readers.read().iter() {
+            if ends.iter().any(|(p, _)| reader.topics.contains(&p.topic)) {
+                reader.wake.notify_one();
+            }
+        }
+    }
+}
+
+impl Shared {
+    fn load_groups(&self) -> Result<()> {
+        let mut after: Vec<u8> = log::COMMITTED.to_vec();
+        loop {
+            let page =
+                self.engine
+                    .range(Table::Offsets, after.as_slice().., Order::Forward, 1000)?;
+            for (key, value) in &page {
+                if let Some((name, partition)) = log::parse_committed_key(key) {
+                    let next = log::read_u64(value)?;
+                    self.group(&name).lock().committed.insert(partition, next);
+                }
+            }
+            match page.last() {
+                Some((last, _)) if last.starts_with(log::COMMITTED) => {
+                    after = [last.as_ref(), &[0]].concat();
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    fn group(&self, name: &str) -> Arc<Mutex<GroupState>> {
+        let mut groups = self.groups.lock();
+        if let Some(group) = groups.get(name) {
+            return group.clone();
+        }
+        let group = Arc::new(Mutex::new(GroupState {
+            name: name.to_owned(),
+            group: Group::new(
+                partitions_of,
+                self.config.partitions,
+                self.config.revoke_wait,
+            ),
+            committed: BTreeMap::new(),
+        }));
+        groups.insert(name.to_owned(), group.clone());
+        group
+    }
+
+    /// Gives each record its offset and hands all of them to the store's next commit.
+    fn append(&self, records: Vec<NewRecord>) -> (Vec<Result<u64>>, Option<Appended>) {
+        let now = self.clock.now();
+        let stored: Vec<Result<(Partition, Bytes)>> = records
+            .iter()
+            .map(|record| self.encode(record, now))
+            .collect();
+        let mut batch = Batch::new();
+        let mut starts = BTreeMap::new();
+        let mut ends = BTreeMap::new();
+
+        let _one_order = self.appending.lock();
+        let offsets = stored
+            .into_iter()
+            .map(|stored| {
+                let (partition, bytes) = stored?;
+                let offset = self.logs.log(partition)?.append(bytes.clone());
+                batch.put(Table::Log, log::log_key(partition, offset), bytes);
+                starts.entry(partition).or_insert(offset);
+                ends.insert(partition, offset + 1);
+                Ok(offset)
+            })
+            .collect();
+        if batch.is_empty() {
+            return (offsets, None);
+        }
+        let logs = self.logs.clone();
+        let ends: Vec<_> = ends.into_iter().collect();
+        let shown = Box::new(move || logs.show(&ends));
+        match self.engine.commit(batch, Some(shown)) {
+            Ok(committed) => (offsets, Some(Box::pin(committed))),
+            Err(error) => {
+                for (partition, start) in starts {
+                    if let Ok(log) = self.logs.log(partition) {
+                        log.take_back(start);
+                    }
+                }
+                (all_failed(offsets, &error), None)
+            }
+        }
+    }
+
+    fn encode(&self, record: &NewRecord, now: Timestamp) -> Result<(Partition, Bytes)> {
+        self.logs.log(record.partition)?;
+        let stored = log::encode(record, now);
+        let most = self.config.record_bytes_max;
+        if stored.len() > most {
+            return Err(Error::conflict(
+                SEAM,
+                format!("a record of {} bytes, at most {most} fit", stored.len()),
+            ));
+        }
+        Ok((record.partition, stored))
+    }
+
+    /// Removes up to [`TRIM_STEP`] records from the front of a partition.
+    fn trim_step(&self, log: &PartitionLog, now: Timestamp) -> Result<usize> {
+        let (first, end) = log.bounds();
+        let passed = self.passed_by_all(log.partition);
+        let (floor, age) = match passed {
+            Some(passed) => (passed.min(end), self.config.retention),
+            None => (end, self.config.retention_unread),
+        };
+        let keys = (
+            log::log_key(log.partition, first),
+            log::log_key(log.partition, floor),
+        );
+        let range = keys.0.as_ref()..keys.1.as_ref();
+        let oldest = self
+            .engine
+            .range(Table::Log, range.clone(), Order::Forward, 1)?;
+        let old = |stored: &[u8]| log::appended_at(stored).is_none_or(|at| at + age <= now);
+        if !oldest.first().is_some_and(|(_, stored)| old(stored)) {
+            return Ok(0);
+        }
+        let mut batch = Batch::new();
+        let found = self
+            .engine
+            .range(Table::Log, range, Order::Forward, TRIM_STEP)?;
+        for (key, _) in found.into_iter().take_while(|(_, stored)| old(stored)) {
+            batch.remove(Table::Log, key);
+        }
+        let removed = batch.len();
+        let kept = first + removed as u64;
+        batch.put(
+            Table::Offsets,
+            log::first_key(log.partition),
+            kept.to_be_bytes().to_vec(),
+        );
+        self.engine.write(batch)?;
+        log.forget_before(kept);
+        Ok(removed)
+    }
+
+    /// Where the slowest group is; `None` when no group reads the topic.
+    fn passed_by_all(&self, partition: Partition) -> Option<u64> {
+        let groups: Vec<_> = self.groups.lock().values().cloned().collect();
+        groups
+            .iter()
+            .filter_map(|group| {
+                let group = group.lock();
+                let committed = group.committed.get(&partition).copied();
+                committed.or_else(|| group.group.reads(partition.topic).then_some(0))
+            })
+            .min()
+    }
+}
+
+type Appended = std::pin::Pin<Box<dyn Future<Output = Result<()>> + Send>>;
+
+fn all_failed(offsets: Vec<Result<u64>>, error: &Error) -> Vec<Result<u64>> {
+    offsets
+        .into_iter()
+        .map(|offset| {
+            offset.and_then(|_| Err(Error::new(SEAM, error.kind, error.source.to_string())))
+        })
+        .collect()
+}
+
+struct EmbeddedProducer(Arc<Shared>);
+
+#[async_trait]
+impl Producer for EmbeddedProducer {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+        let (offsets, appended) = self.0.append(records);
+        match appended {
+            None => offsets,
+            Some(appended) => match appended.await {
+                Ok(()) => offsets,
+                Err(error) => all_failed(offsets, &error),
+            },
+        }
+    }
+}
+
+#[async_trait]
+impl Queue for EmbeddedQueue {
+    fn producer(&self) -> Arc<dyn Producer> {
+        Arc::new(EmbeddedProducer(self.shared.clone()))
+    }
+
+    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>> {
+        let member = MemberId(self.shared.next_member.fetch_add(1, Ordering::Relaxed));
+        let consumer = EmbeddedConsumer::join(self.shared.clone(), group, topics, member);
+        Ok(Box::new(consumer))
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        partitions_of(topic, self.shared.config.partitions)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.shared.epoch
+    }
+
+    async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
+        let log = self.shared.logs.log(partition)?;
+        log.read(&self.shared.engine, from, max, usize::MAX)
+    }
+
+    async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
+        Ok(self.shared.logs.log(partition)?.bounds())
+    }
+
+    async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
+        self.shared.logs.log(partition)?;
+        let known = self.shared.groups.lock().get(group).cloned();
+        Ok(known.and_then(|group| group.lock().committed.get(&partition).copied()))
+    }
+}

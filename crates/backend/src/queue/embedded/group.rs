@@ -1,0 +1,350 @@
+//! A consumer group inside one process: who holds which partition, and who gets it next.
+//!
+//! Pure bookkeeping, cooperative: a partition that is to move is first asked back from its holder, who is
+//! told *revoked*, works on, and gives it up at its next poll; only then it is assigned anew. A holder
+//! that does not poll for too long loses it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::keys::Topic;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use super::super::Partition;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(super) struct MemberId(pub(super) u64);
+
+/// What a member is to be told, most urgent first.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum News {
+    Lost(Vec<Partition>),
+    Revoked(Vec<Partition>),
+    Assigned(Vec<Partition>),
+}
+
+pub(super) struct Group {
+    /// How many partitions a topic has.
+    partitions: fn(Topic, u32) -> u32,
+    count: u32,
+    /// How long a holder may keep what was asked back.
+    patience: Duration,
+    members: BTreeMap<MemberId, Member>,
+    held: BTreeMap<Partition, Holding>,
+}
+
+struct Member {
+    topics: Vec<Topic>,
+    wake: Arc<Notify>,
+    assigned: Vec<Partition>,
+    lost: Vec<Partition>,
+}
+
+struct Holding {
+    member: MemberId,
+    stage: Stage,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    /// Assigned, and the member has not been told yet.
+    Promised,
+    Held,
+    /// To be given up: not told yet.
+    Asked(Instant),
+    /// Told *revoked*: given up at the next poll.
+    Told(Instant),
+}
+
+impl Group {
+    pub(super) fn new(partitions: fn(Topic, u32) -> u32, count: u32, patience: Duration) -> Group {
+        Group {
+            partitions,
+            count,
+            patience,
+            members: BTreeMap::new(),
+            held: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn join(
+        &mut self,
+        member: MemberId,
+        topics: &[Topic],
+        wake: Arc<Notify>,
+        now: Instant,
+    ) {
+        let topics: BTreeSet<Topic> = topics.iter().copied().collect();
+        let newcomer = Member {
+            topics: topics.into_iter().collect(),
+            wake,
+            assigned: Vec::new(),
+            lost: Vec::new(),
+        };
+        self.members.insert(member, newcomer);
+        self.rebalance(now);
+    }
+
+    pub(super) fn leave(&mut self, member: MemberId, now: Instant) {
+        self.members.remove(&member);
+        self.held.retain(|_, holding| holding.member != member);
+        self.rebalance(now);
+    }
+
+    pub(super) fn reads(&self, topic: Topic) -> bool {
+        self.members.values().any(|m| m.topics.contains(&topic))
+    }
+
+    pub(super) fn holds(&self, member: MemberId, partition: Partition) -> bool {
+        self.held
+            .get(&partition)
+            .is_some_and(|holding| holding.member == member && holding.stage != Stage::Promised)
+    }
+
+    /// The member polls: it has finished with what it was told to give up.
+    pub(super) fn give_up_told(&mut self, member: MemberId, now: Instant) {
+        let before = self.held.len();
+        self.held.retain(|_, holding| {
+            !(holding.member == member && matches!(holding.stage, Stage::Told(_)))
+        });
+        if self.held.len() != before {
+            self.rebalance(now);
+        }
+    }
+
+    /// Takes from those who were asked and did not poll.
+    pub(super) fn expire(&mut self, now: Instant) {
+        let overdue = |stage| match stage {
+            Stage::Asked(by) | Stage::Told(by) => by <= now,
+            Stage::Promised | Stage::Held => false,
+        };
+        let taken: Vec<_> = self
+            .held
+            .iter()
+            .filter(|(_, holding)| overdue(holding.stage))
+            .map(|(&partition, holding)| (partition, holding.member))
+            .collect();
+        for &(partition, member) in &taken {
+            self.held.remove(&partition);
+            if let Some(member) = self.members.get_mut(&member) {
+                member.lost.push(partition);
+                member.wake.notify_one();
+            }
+        }
+        if !taken.is_empty() {
+            self.rebalance(now);
+        }
+    }
+
+    /// When [`Group::expire`] has something to do next.
+    pub(super) fn next_expiry(&self) -> Option<Instant> {
+        self.held
+            .values()
+            .filter_map(|holding| match holding.stage {
+                Stage::Asked(by) | Stage::Told(by) => Some(by),
+                Stage::Promised | Stage::Held => None,
+            })
+            .min()
+    }
+
+    /// What the member has not been told yet; telling it counts as told.
+    pub(super) fn news(&mut self, member: MemberId) -> Option<News> {
+        let known = self.members.get_mut(&member)?;
+        if !known.lost.is_empty() {
+            return Some(News::Lost(std::mem::take(&mut known.lost)));
+        }
+        let mut revoked = Vec::new();
+        for (&partition, holding) in &mut self.held {
+            if let (true, Stage::Asked(by)) = (holding.member == member, holding.stage) {
+                holding.stage = Stage::Told(by);
+                revoked.push(partition);
+            }
+        }
+        if !revoked.is_empty() {
+            return Some(News::Revoked(revoked));
+        }
+        let assigned = std::mem::take(&mut known.assigned);
+        for partition in &assigned {
+            if let Some(holding) = self.held.get_mut(partition) {
+                holding.stage = Stage::Held;
+            }
+        }
+        (!assigned.is_empty()).then_some(News::Assigned(assigned))
+    }
+
+    fn rebalance(&mut self, now: Instant) {
+        let topics: BTreeSet<Topic> = self
+            .members
+            .values()
+            .flat_map(|member| member.topics.iter().copied())
+            .collect();
+        for topic in topics {
+            self.rebalance_topic(topic, now);
+        }
+    }
+
+    /// Moves as few partitions as an even share allows.
+    fn rebalance_topic(&mut self, topic: Topic, now: Instant) {
+        let count = (self.partitions)(topic, self.count);
+        let partitions = (0..count).map(|number| Partition { topic, number });
+        let mut shares = self.shares(topic, count);
+        let mut free = Vec::new();
+        for partition in partitions {
+            match self.held.get_mut(&partition) {
+                None => free.push(partition),
+                Some(holding) => {
+                    let share = shares.get_mut(&holding.member);
+                    let keeps = share.is_some_and(|left| {
+                        let keeps = *left > 0;
+                        *left = left.saturating_sub(1);
+                        keeps
+                    });
+                    match (keeps, holding.stage) {
+                        (true, Stage::Asked(_)) => holding.stage = Stage::Held,
+                        (true, _) | (false, Stage::Asked(_) | Stage::Told(_)) => {}
+                        (false, Stage::Held) => {
+                            holding.stage = Stage::Asked(now + self.patience);
+                            self.wake(partition);
+                        }
+                        (false, Stage::Promised) => {
+                            self.withdraw(partition);
+                            free.push(partition);
+                        }
+                    }
+                }
+            }
+        }
+        for partition in free {
+            let Some((&member, left)) = shares.iter_mut().find(|(_, left)| **left > 0) else {
+                continue;
+            };
+            *left -= 1;
+            self.held.insert(
+                partition,
+                Holding {
+                    member,
+                    stage: Stage::Promised,
+                },
+            );
+            if let Some(member) = self.members.get_mut(&member) {
+                member.assigned.push(partition);
+                member.wake.notify_one();
+            }
+        }
+    }
+
+    /// How many partitions each reader of the topic is to have; who has more now gets the odd ones.
+    fn shares(&self, topic: Topic, count: u32) -> BTreeMap<MemberId, u32> {
+        let mut readers: Vec<(usize, MemberId)> = self
+            .members
+            .iter()
+            .filter(|(_, member)| member.topics.contains(&topic))
+            .map(|(&id, _)| {
+                let has = self
+                    .held
+                    .iter()
+                    .filter(|(partition, holding)| partition.topic == topic && holding.member == id)
+                    .count();
+                (has, id)
+            })
+            .collect();
+        readers.sort_by_key(|&(has, id)| (std::cmp::Reverse(has), id));
+        let readers_count = u32::try_from(readers.len()).unwrap_or(u32::MAX).max(1);
+        let (each, odd) = (count / readers_count, count % readers_count);
+        readers
+            .into_iter()
+            .zip(0..)
+            .map(|((_, id), place)| (id, each + u32::from(place < odd)))
+            .collect()
+    }
+
+    fn wake(&self, partition: Partition) {
+        let holder = self.held.get(&partition).map(|holding| holding.member);
+        if let Some(member) = holder.and_then(|id| self.members.get(&id)) {
+            member.wake.notify_one();
+        }
+    }
+
+    /// Takes back an assignment that nobody was told of.
+    fn withdraw(&mut self, partition: Partition) {
+        let holding = self.held.remove(&partition);
+        if let Some(member) = holding.and_then(|h| self.members.get_mut(&h.member)) {
+            member.assigned.retain(|&assigned| assigned != partition);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn group() -> Group {
+        Group::new(|_, count| count, 4, PATIENCE)
+    }
+
+    fn partitions(numbers: &[u32]) -> Vec<Partition> {
+        numbers
+            .iter()
+            .map(|&number| Partition {
+                topic: Topic::Message,
+                number,
+            })
+            .collect()
+    }
+
+    fn join(group: &mut Group, member: u64, now: Instant) {
+        group.join(MemberId(member), &[Topic::Message], Arc::default(), now);
+    }
+
+    #[test]
+    fn partitions_move_only_after_the_holder_polled_again() {
+        let (a, b, now) = (MemberId(1), MemberId(2), Instant::now());
+        let mut group = group();
+        join(&mut group, 1, now);
+        assert_eq!(
+            group.news(a),
+            Some(News::Assigned(partitions(&[0, 1, 2, 3])))
+        );
+        join(&mut group, 2, now);
+        assert_eq!(group.news(b), None);
+        assert_eq!(group.news(a), Some(News::Revoked(partitions(&[2, 3]))));
+        assert!(group.holds(a, partitions(&[3])[0]), "may still commit");
+        assert_eq!(group.news(b), None, "not before a has polled");
+        group.give_up_told(a, now);
+        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[2, 3]))));
+        assert!(!group.holds(a, partitions(&[3])[0]));
+        group.leave(a, now);
+        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[0, 1]))));
+    }
+
+    #[test]
+    fn who_does_not_poll_loses_what_was_asked_back() {
+        let (a, b, now) = (MemberId(1), MemberId(2), Instant::now());
+        let mut group = group();
+        join(&mut group, 1, now);
+        group.news(a);
+        join(&mut group, 2, now);
+        let expiry = group.next_expiry().expect("a was asked");
+        group.expire(expiry);
+        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[2, 3]))));
+        assert_eq!(group.news(a), Some(News::Lost(partitions(&[2, 3]))));
+        assert_eq!(group.next_expiry(), None);
+    }
+
+    #[test]
+    fn what_nobody_was_told_of_moves_at_once_and_a_wish_may_be_taken_back() {
+        let (a, b, now) = (MemberId(1), MemberId(2), Instant::now());
+        let mut group = group();
+        join(&mut group, 1, now);
+        join(&mut group, 2, now);
+        assert_eq!(group.news(a), Some(News::Assigned(partitions(&[0, 1]))));
+        assert_eq!(group.news(b), Some(News::Assigned(partitions(&[2, 3]))));
+        join(&mut group, 3, now);
+        group.leave(MemberId(3), now);
+        assert_eq!((group.news(a), group.news(b)), (None, None));
+    }
+}
