@@ -2,12 +2,28 @@
 
 use std::path::PathBuf;
 
+use protox::prost_reflect::prost_types::MethodDescriptorProto as Method;
+
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     let files = ["boat", "client", "error", "message", "queue", "station"]
         .map(|name| format!("packetboat/v1/{name}.proto"));
     println!("cargo:rerun-if-changed={}", root.display());
     let descriptors = protox::compile(files, [root])?;
+    let streaming: Vec<String> = descriptors
+        .file
+        .iter()
+        .flat_map(|file| file.service.iter().map(move |service| (file, service)))
+        .flat_map(|(file, service)| {
+            let streaming =
+                |method: &&Method| method.client_streaming() || method.server_streaming();
+            service.method.iter().filter(streaming).map(move |method| {
+                format!("/{}.{}/{}", file.package(), service.name(), method.name())
+            })
+        })
+        .collect();
+    let out = PathBuf::from(std::env::var("OUT_DIR")?).join("streaming.rs");
+    std::fs::write(out, format!("&{streaming:?}"))?;
     tonic_prost_build::configure()
         .build_transport(false)
         .bytes(".")

@@ -1,4 +1,16 @@
 //! What processes say to each other: generated types, their conversion, codecs and transport.
+//!
+//! Services work with the values of `protocol` and of [`task`], [`boat`] and [`station`]; the
+//! generated types ([`v1`]) are only what these look like on the wire.
+
+pub mod boat;
+pub mod codec;
+pub mod convert;
+pub mod dead_letter;
+pub mod station;
+pub mod status;
+pub mod task;
+pub mod transport;
 
 /// Generated from proto/packetboat/v1.
 pub mod v1 {

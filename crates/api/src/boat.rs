@@ -1,0 +1,68 @@
+//! What carriers and stations tell a boat, as values of the rules.
+
+use bytes::Bytes;
+use protocol::presence::BoatLife;
+use protocol::{MessageId, Refusal, SessionId};
+
+/// One batch on the long-lived `Deliver` stream.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeliverBatch {
+    /// The life that is meant; another life answers [`OutcomeKind::NoSession`] to all.
+    pub life: BoatLife,
+    pub deliveries: Vec<Delivery>,
+    pub notices: Vec<Notice>,
+}
+
+/// A frame for one session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// Comes back in the outcome; 0 asks for none.
+    pub token: u64,
+    pub session: SessionId,
+    pub id: MessageId,
+    /// The encoded `ServerFrame`, shared by all its receivers.
+    pub frame: Bytes,
+    /// False: done when it is written.
+    pub needs_ack: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    pub token: u64,
+    pub kind: OutcomeKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OutcomeKind {
+    /// The client acknowledged, or none was asked for and it is written.
+    Done,
+    /// Not acknowledged in time, or the connection ended before.
+    NoAck,
+    NoSession,
+    /// The session's bounds are reached.
+    Full,
+}
+
+/// To one session; nothing comes back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Notice {
+    pub session: SessionId,
+    pub kind: NoticeKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoticeKind {
+    /// An encoded `ServerFrame` to be written.
+    Frame(Bytes),
+    /// Mail was stored while this session lived: drain.
+    Hint,
+    /// End it, with this as the last frame.
+    Close(Refusal),
+}
+
+/// Notices outside the stream; the answer names the sessions that the boat does not have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoticeBatch {
+    pub life: BoatLife,
+    pub notices: Vec<Notice>,
+}

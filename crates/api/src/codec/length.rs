@@ -1,0 +1,119 @@
+//! Frames on a byte stream: a varint length, then as many bytes.
+
+use std::io;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+use protocol::{Code, Refusal};
+use thiserror::Error;
+use tokio_util::codec::{Decoder, Encoder};
+
+/// A length may be written in this many bytes at most.
+pub const LENGTH_BYTES_MAX: usize = 5;
+
+/// How much room is made at once for a frame that has not come yet.
+const STEP_BYTES: usize = 8 * 1024;
+
+/// Why a byte stream of frames ended.
+#[derive(Debug, Error)]
+pub enum FrameError {
+    #[error("the connection failed: {0}")]
+    Io(#[from] io::Error),
+    /// The other side broke the rules: say this as the last frame, then close.
+    #[error(transparent)]
+    Refused(#[from] Refusal),
+}
+
+/// Cuts a byte stream into frames, and writes frames onto one. The limit is checked on the length,
+/// before anything is allocated for the frame.
+#[derive(Clone, Copy, Debug)]
+pub struct Frames {
+    max: usize,
+}
+
+impl Frames {
+    /// `max`: bytes of a frame, without its length.
+    pub const fn new(max: usize) -> Frames {
+        Frames { max }
+    }
+
+    pub const fn max(&self) -> usize {
+        self.max
+    }
+
+    fn fits(&self, len: u64) -> Result<usize, Refusal> {
+        match usize::try_from(len) {
+            Ok(len) if len <= self.max => Ok(len),
+            Ok(_) | Err(_) => {
+                let text = format!("a frame of {len} bytes, at most {} are taken", self.max);
+                Err(Refusal::new(Code::TooLarge, text))
+            }
+        }
+    }
+}
+
+/// The length that `bytes` begins with, and how many bytes it takes; `None` while it is incomplete.
+fn read_length(bytes: &[u8]) -> Result<Option<(u64, usize)>, Refusal> {
+    let mut length = 0u64;
+    for (place, &byte) in bytes.iter().take(LENGTH_BYTES_MAX).enumerate() {
+        length |= u64::from(byte & 0x7f) << (7 * place);
+        if byte < 0x80 {
+            return Ok(Some((length, place + 1)));
+        }
+    }
+    if bytes.len() < LENGTH_BYTES_MAX {
+        return Ok(None);
+    }
+    Err(Refusal::new(
+        Code::Malformed,
+        "a frame begins with its length as a varint of at most 5 bytes",
+    ))
+}
+
+/// Writes the length of a frame. The frame itself may follow as a slice of its own.
+pub fn put_length(len: usize, to: &mut impl BufMut) {
+    prost::encoding::encode_varint(len as u64, to);
+}
+
+impl Decoder for Frames {
+    type Item = Bytes;
+    type Error = FrameError;
+
+    fn decode(&mut self, src: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+        let Some((length, prefix)) = read_length(src)? else {
+            return Ok(None);
+        };
+        let len = self.fits(length)?;
+        let missing = (prefix + len).saturating_sub(src.len());
+        if missing > 0 {
+            // In steps: a length is only a claim, memory follows what has really come.
+            src.reserve(missing.min(STEP_BYTES));
+            return Ok(None);
+        }
+        src.advance(prefix);
+        Ok(Some(src.split_to(len).freeze()))
+    }
+
+    fn decode_eof(&mut self, src: &mut BytesMut) -> Result<Option<Bytes>, FrameError> {
+        match self.decode(src)? {
+            Some(frame) => Ok(Some(frame)),
+            None if src.is_empty() => Ok(None),
+            None => Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "the connection ended inside a frame",
+            )
+            .into()),
+        }
+    }
+}
+
+impl Encoder<Bytes> for Frames {
+    type Error = FrameError;
+
+    fn encode(&mut self, frame: Bytes, dst: &mut BytesMut) -> Result<(), FrameError> {
+        self.fits(frame.len() as u64)?;
+        dst.reserve(LENGTH_BYTES_MAX + frame.len());
+        put_length(frame.len(), dst);
+        dst.put_slice(&frame);
+        Ok(())
+    }
+}

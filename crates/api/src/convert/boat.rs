@@ -1,0 +1,148 @@
+//! Deliveries, outcomes and notices of a boat.
+
+use protocol::{MessageId, Refusal, SessionId};
+
+use super::{by_value, field, invalid, life, list, present};
+use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
+use crate::v1;
+use crate::v1::outcome::Kind;
+
+impl TryFrom<v1::DeliverBatch> for DeliverBatch {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::DeliverBatch) -> Result<Self, Refusal> {
+        Ok(DeliverBatch {
+            life: life(wire.life)?,
+            deliveries: list("deliveries", wire.deliveries, usize::MAX)?,
+            notices: list("notices", wire.notices, usize::MAX)?,
+        })
+    }
+}
+
+impl From<&DeliverBatch> for v1::DeliverBatch {
+    fn from(batch: &DeliverBatch) -> Self {
+        v1::DeliverBatch {
+            life: Some((&batch.life).into()),
+            deliveries: batch.deliveries.iter().map(v1::Delivery::from).collect(),
+            notices: batch.notices.iter().map(v1::Notice::from).collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::Delivery> for Delivery {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Delivery) -> Result<Self, Refusal> {
+        Ok(Delivery {
+            token: wire.token,
+            session: field("delivery.session", SessionId::new(wire.session))?,
+            id: field("delivery.msg_id", MessageId::new(wire.msg_id))?,
+            frame: wire.frame,
+            needs_ack: wire.needs_ack,
+        })
+    }
+}
+
+impl From<&Delivery> for v1::Delivery {
+    fn from(delivery: &Delivery) -> Self {
+        v1::Delivery {
+            token: delivery.token,
+            session: delivery.session.get(),
+            msg_id: delivery.id.get(),
+            frame: delivery.frame.clone(),
+            needs_ack: delivery.needs_ack,
+        }
+    }
+}
+
+impl TryFrom<v1::Outcome> for Outcome {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Outcome) -> Result<Self, Refusal> {
+        let kind = match Kind::try_from(wire.kind) {
+            Ok(Kind::Done) => OutcomeKind::Done,
+            Ok(Kind::NoAck) => OutcomeKind::NoAck,
+            Ok(Kind::NoSession) => OutcomeKind::NoSession,
+            Ok(Kind::Full) => OutcomeKind::Full,
+            Ok(Kind::Unspecified) | Err(_) => {
+                return Err(invalid(format!("outcome {} is unknown", wire.kind)));
+            }
+        };
+        Ok(Outcome {
+            token: wire.token,
+            kind,
+        })
+    }
+}
+
+impl From<Outcome> for v1::Outcome {
+    fn from(outcome: Outcome) -> Self {
+        let kind = match outcome.kind {
+            OutcomeKind::Done => Kind::Done,
+            OutcomeKind::NoAck => Kind::NoAck,
+            OutcomeKind::NoSession => Kind::NoSession,
+            OutcomeKind::Full => Kind::Full,
+        };
+        v1::Outcome {
+            token: outcome.token,
+            kind: kind.into(),
+        }
+    }
+}
+
+impl TryFrom<v1::Notice> for Notice {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Notice) -> Result<Self, Refusal> {
+        let kind = match present("notice (frame, hint, close)", wire.notice)? {
+            v1::notice::Notice::Frame(frame) => NoticeKind::Frame(frame),
+            v1::notice::Notice::Hint(_) => NoticeKind::Hint,
+            v1::notice::Notice::Close(refusal) => NoticeKind::Close(refusal.try_into()?),
+        };
+        Ok(Notice {
+            session: field("notice.session", SessionId::new(wire.session))?,
+            kind,
+        })
+    }
+}
+
+impl From<&Notice> for v1::Notice {
+    fn from(notice: &Notice) -> Self {
+        let kind = match &notice.kind {
+            NoticeKind::Frame(frame) => v1::notice::Notice::Frame(frame.clone()),
+            NoticeKind::Hint => v1::notice::Notice::Hint(true),
+            NoticeKind::Close(refusal) => v1::notice::Notice::Close(refusal.into()),
+        };
+        v1::Notice {
+            session: notice.session.get(),
+            notice: Some(kind),
+        }
+    }
+}
+
+impl TryFrom<v1::NoticeRequest> for NoticeBatch {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::NoticeRequest) -> Result<Self, Refusal> {
+        Ok(NoticeBatch {
+            life: life(wire.life)?,
+            notices: list("notices", wire.notices, usize::MAX)?,
+        })
+    }
+}
+
+impl From<&NoticeBatch> for v1::NoticeRequest {
+    fn from(batch: &NoticeBatch) -> Self {
+        v1::NoticeRequest {
+            life: Some((&batch.life).into()),
+            notices: batch.notices.iter().map(v1::Notice::from).collect(),
+        }
+    }
+}
+
+by_value! {
+    DeliverBatch => v1::DeliverBatch,
+    Delivery => v1::Delivery,
+    Notice => v1::Notice,
+    NoticeBatch => v1::NoticeRequest,
+}

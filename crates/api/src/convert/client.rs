@@ -1,0 +1,128 @@
+//! What a client sends: [`ClientFrame`] and all in it, except sync questions.
+
+use protocol::frame::{Ack, AckItem, ClientFrame, Hello};
+use protocol::{Code, DeviceId, MessageId, Refusal, Seq};
+
+use super::{ACK_ITEMS_MAX, TOKEN_BYTES_MAX};
+use super::{by_value, conversation, field, list, platform, platform_number, present};
+use super::{receipt_kind, receipt_number};
+use crate::v1;
+use crate::v1::client_frame::Frame;
+
+impl TryFrom<v1::ClientFrame> for ClientFrame {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ClientFrame) -> Result<Self, Refusal> {
+        let frame = present(
+            "the frame's content (hello, send, give_up, ack, ping, sync)",
+            wire.frame,
+        )?;
+        Ok(match frame {
+            Frame::Hello(hello) => ClientFrame::Hello(hello.try_into()?),
+            Frame::Send(send) => ClientFrame::Send(send.try_into()?),
+            Frame::GiveUp(give_up) => {
+                ClientFrame::GiveUp(field("give_up.send_id", give_up.send_id.parse())?)
+            }
+            Frame::Ack(ack) => ClientFrame::Ack(ack.try_into()?),
+            Frame::Ping(ping) => ClientFrame::Ping { nonce: ping.nonce },
+            Frame::Sync(request) => ClientFrame::Sync(request.try_into()?),
+        })
+    }
+}
+
+impl From<&ClientFrame> for v1::ClientFrame {
+    fn from(frame: &ClientFrame) -> Self {
+        let frame = match frame {
+            ClientFrame::Hello(hello) => Frame::Hello(hello.into()),
+            ClientFrame::Send(send) => Frame::Send(send.into()),
+            ClientFrame::GiveUp(send_id) => Frame::GiveUp(v1::GiveUp {
+                send_id: send_id.to_string(),
+            }),
+            ClientFrame::Ack(ack) => Frame::Ack(ack.into()),
+            ClientFrame::Ping { nonce } => Frame::Ping(v1::Ping { nonce: *nonce }),
+            ClientFrame::Sync(request) => Frame::Sync(request.into()),
+        };
+        v1::ClientFrame { frame: Some(frame) }
+    }
+}
+
+impl TryFrom<v1::Hello> for Hello {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Hello) -> Result<Self, Refusal> {
+        if wire.token.len() > TOKEN_BYTES_MAX {
+            let text = format!(
+                "the token has {} bytes, at most {TOKEN_BYTES_MAX} are taken",
+                wire.token.len()
+            );
+            return Err(Refusal::new(Code::TooLarge, text));
+        }
+        Ok(Hello {
+            version: wire.version,
+            device: field("hello.device", DeviceId::new(&wire.device))?,
+            platform: platform("hello.platform", wire.platform)?,
+            token: wire.token,
+            marker: (wire.marker != 0).then_some(wire.marker),
+        })
+    }
+}
+
+impl From<&Hello> for v1::Hello {
+    fn from(hello: &Hello) -> Self {
+        v1::Hello {
+            version: hello.version,
+            token: hello.token.clone(),
+            device: hello.device.as_str().to_owned(),
+            platform: platform_number(hello.platform),
+            marker: hello.marker.unwrap_or(0),
+        }
+    }
+}
+
+impl TryFrom<v1::Ack> for Ack {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Ack) -> Result<Self, Refusal> {
+        Ok(Ack {
+            kind: receipt_kind(wire.kind)?,
+            items: list("ack.items", wire.items, ACK_ITEMS_MAX)?,
+        })
+    }
+}
+
+impl From<&Ack> for v1::Ack {
+    fn from(ack: &Ack) -> Self {
+        v1::Ack {
+            kind: receipt_number(ack.kind),
+            items: ack.items.iter().map(|&item| item.into()).collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::AckItem> for AckItem {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::AckItem) -> Result<Self, Refusal> {
+        Ok(AckItem {
+            conversation: conversation(wire.conversation)?,
+            id: field("ack.items.msg_id", MessageId::new(wire.msg_id))?,
+            seq: Seq(wire.seq),
+        })
+    }
+}
+
+impl From<AckItem> for v1::AckItem {
+    fn from(item: AckItem) -> Self {
+        v1::AckItem {
+            conversation: Some(item.conversation.into()),
+            msg_id: item.id.get(),
+            seq: item.seq.0,
+        }
+    }
+}
+
+by_value! {
+    ClientFrame => v1::ClientFrame,
+    Hello => v1::Hello,
+    Ack => v1::Ack,
+}

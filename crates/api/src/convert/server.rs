@@ -1,0 +1,216 @@
+//! What a boat sends: [`ServerFrame`] and all in it, except sync pages.
+
+use std::time::Duration;
+
+use protocol::frame::{Accepted, Acked, PlacedEcho, ServerFrame, Welcome};
+use protocol::receipt::Receipt;
+use protocol::{MessageId, Position, Refusal, Seq, SessionId, Timestamp, UserId};
+
+use super::{by_value, conversation, field, id_or_zero, message_ids, millis, optional_message};
+use super::{present, receipt_kind, receipt_number};
+use crate::station::SendAnswer;
+use crate::v1;
+use crate::v1::server_frame::Frame;
+
+impl TryFrom<v1::ServerFrame> for ServerFrame {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ServerFrame) -> Result<Self, Refusal> {
+        let frame = present("the frame's content", wire.frame)?;
+        Ok(match frame {
+            Frame::Welcome(welcome) => ServerFrame::Welcome(welcome.try_into()?),
+            Frame::SendAnswer(answer) => SendAnswer::try_from(answer)?.into(),
+            Frame::Placed(echo) => ServerFrame::Placed(echo.try_into()?),
+            Frame::Message(chat) => ServerFrame::Message(chat.try_into()?),
+            Frame::AckAnswer(answer) => ServerFrame::Acked(answer.try_into()?),
+            Frame::Receipts(receipts) => {
+                let receipts = receipts.receipts.into_iter().map(Receipt::try_from);
+                ServerFrame::Receipts(receipts.collect::<Result<_, _>>()?)
+            }
+            Frame::Pong(pong) => ServerFrame::Pong {
+                nonce: pong.nonce,
+                server_time: Timestamp::from_millis(pong.server_time),
+            },
+            Frame::Page(page) => ServerFrame::Page(page.try_into()?),
+            Frame::Resync(v1::Resync {}) => ServerFrame::Resync,
+            Frame::Error(error) => ServerFrame::Error {
+                request: (error.request != 0).then_some(error.request),
+                refusal: present("error.refusal", error.refusal)?.try_into()?,
+            },
+            Frame::Closing(refusal) => ServerFrame::Closing(refusal.try_into()?),
+        })
+    }
+}
+
+impl From<&ServerFrame> for v1::ServerFrame {
+    fn from(frame: &ServerFrame) -> Self {
+        let frame = match frame {
+            ServerFrame::Welcome(welcome) => Frame::Welcome(welcome.into()),
+            ServerFrame::Accepted(accepted) => Frame::SendAnswer((*accepted).into()),
+            ServerFrame::Refused { send_id, refusal } => Frame::SendAnswer(v1::SendAnswer {
+                send_id: send_id.to_string(),
+                refusal: Some(refusal.into()),
+                ..v1::SendAnswer::default()
+            }),
+            ServerFrame::Placed(echo) => Frame::Placed((*echo).into()),
+            ServerFrame::Message(placed) => Frame::Message(placed.into()),
+            ServerFrame::Acked(acked) => Frame::AckAnswer(acked.into()),
+            ServerFrame::Receipts(receipts) => Frame::Receipts(v1::Receipts {
+                receipts: receipts.iter().map(|&receipt| receipt.into()).collect(),
+            }),
+            ServerFrame::Pong { nonce, server_time } => Frame::Pong(v1::Pong {
+                nonce: *nonce,
+                server_time: server_time.millis(),
+            }),
+            ServerFrame::Page(page) => Frame::Page(page.into()),
+            ServerFrame::Resync => Frame::Resync(v1::Resync {}),
+            ServerFrame::Error { request, refusal } => Frame::Error(v1::Error {
+                request: request.unwrap_or(0),
+                refusal: Some(refusal.into()),
+            }),
+            ServerFrame::Closing(refusal) => Frame::Closing(refusal.into()),
+        };
+        v1::ServerFrame { frame: Some(frame) }
+    }
+}
+
+impl TryFrom<v1::Welcome> for Welcome {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Welcome) -> Result<Self, Refusal> {
+        Ok(Welcome {
+            session: field("welcome.session", SessionId::new(wire.session))?,
+            user: field("welcome.user", UserId::new(wire.user))?,
+            server_time: Timestamp::from_millis(wire.server_time),
+            heartbeat: Duration::from_millis(u64::from(wire.heartbeat_ms)),
+            frame_bytes_max: wire.frame_bytes_max,
+            send_window: wire.send_window,
+            cluster: wire.cluster,
+            marker: wire.marker,
+            recovered: wire.recovered,
+        })
+    }
+}
+
+impl From<&Welcome> for v1::Welcome {
+    fn from(welcome: &Welcome) -> Self {
+        v1::Welcome {
+            session: welcome.session.get(),
+            user: welcome.user.get(),
+            server_time: welcome.server_time.millis(),
+            heartbeat_ms: u32::try_from(millis(welcome.heartbeat)).unwrap_or(u32::MAX),
+            frame_bytes_max: welcome.frame_bytes_max,
+            send_window: welcome.send_window,
+            cluster: welcome.cluster,
+            marker: welcome.marker,
+            recovered: welcome.recovered,
+        }
+    }
+}
+
+impl From<Accepted> for v1::SendAnswer {
+    fn from(accepted: Accepted) -> Self {
+        v1::SendAnswer {
+            send_id: accepted.send_id.to_string(),
+            msg_id: accepted.id.get(),
+            tm: accepted.accepted_at.millis(),
+            refusal: None,
+        }
+    }
+}
+
+impl TryFrom<v1::PlacedEcho> for PlacedEcho {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::PlacedEcho) -> Result<Self, Refusal> {
+        Ok(PlacedEcho {
+            send_id: field("placed.send_id", wire.send_id.parse())?,
+            id: field("placed.msg_id", MessageId::new(wire.msg_id))?,
+            conversation: conversation(wire.conversation)?,
+            position: Position {
+                seq: Seq(wire.seq),
+                prev: optional_message("placed.prev_id", wire.prev_id)?,
+            },
+        })
+    }
+}
+
+impl From<PlacedEcho> for v1::PlacedEcho {
+    fn from(echo: PlacedEcho) -> Self {
+        v1::PlacedEcho {
+            send_id: echo.send_id.to_string(),
+            msg_id: echo.id.get(),
+            conversation: Some(echo.conversation.into()),
+            seq: echo.position.seq.0,
+            prev_id: id_or_zero(echo.position.prev),
+        }
+    }
+}
+
+impl TryFrom<v1::AckAnswer> for Acked {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::AckAnswer) -> Result<Self, Refusal> {
+        let refused = wire.refused.into_iter().map(|refused| {
+            let id = field("ack_answer.refused.msg_id", MessageId::new(refused.msg_id))?;
+            let refusal = present("ack_answer.refused.refusal", refused.refusal)?;
+            Ok((id, Refusal::try_from(refusal)?))
+        });
+        Ok(Acked {
+            kind: receipt_kind(wire.kind)?,
+            refused: refused.collect::<Result<_, Refusal>>()?,
+            ids: message_ids("ack_answer.msg_ids", wire.msg_ids)?,
+        })
+    }
+}
+
+impl From<&Acked> for v1::AckAnswer {
+    fn from(acked: &Acked) -> Self {
+        v1::AckAnswer {
+            kind: receipt_number(acked.kind),
+            msg_ids: acked.ids.iter().map(|id| id.get()).collect(),
+            refused: acked
+                .refused
+                .iter()
+                .map(|(id, refusal)| v1::AckRefused {
+                    msg_id: id.get(),
+                    refusal: Some(refusal.into()),
+                })
+                .collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::Receipt> for Receipt {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Receipt) -> Result<Self, Refusal> {
+        Ok(Receipt {
+            kind: receipt_kind(wire.kind)?,
+            conversation: conversation(wire.conversation)?,
+            id: field("receipt.msg_id", MessageId::new(wire.msg_id))?,
+            seq: Seq(wire.seq),
+            by: field("receipt.by", UserId::new(wire.by))?,
+            at: Timestamp::from_millis(wire.at),
+        })
+    }
+}
+
+impl From<Receipt> for v1::Receipt {
+    fn from(receipt: Receipt) -> Self {
+        v1::Receipt {
+            kind: receipt_number(receipt.kind),
+            conversation: Some(receipt.conversation.into()),
+            msg_id: receipt.id.get(),
+            seq: receipt.seq.0,
+            by: receipt.by.get(),
+            at: receipt.at.millis(),
+        }
+    }
+}
+
+by_value! {
+    ServerFrame => v1::ServerFrame,
+    Welcome => v1::Welcome,
+    Acked => v1::AckAnswer,
+}

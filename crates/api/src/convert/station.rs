@@ -1,0 +1,465 @@
+//! Questions of boats to a station, and its answers.
+
+use protocol::frame::Accepted;
+use protocol::mailbox::{MailCursor, ReassertAnswer};
+use protocol::{Code, DeviceId, MessageId, Refusal, SessionId, Timestamp, UserId};
+
+use super::{TOKEN_BYTES_MAX, by_value, field, invalid, life, list, message_ids};
+use super::{optional_platform, platform, platform_number, present};
+use crate::station::{
+    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineSession,
+    OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+};
+use crate::v1;
+use crate::v1::connect_response::Result as ConnectResult;
+use crate::v1::reassert_result::Outcome;
+
+impl TryFrom<v1::ConnectRequest> for Connect {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ConnectRequest) -> Result<Self, Refusal> {
+        if wire.token.len() > TOKEN_BYTES_MAX {
+            let text = format!("the token has more than {TOKEN_BYTES_MAX} bytes");
+            return Err(Refusal::new(Code::TooLarge, text));
+        }
+        Ok(Connect {
+            session: field("connect.session", SessionId::new(wire.session))?,
+            life: life(wire.life)?,
+            token: wire.token,
+            device: field("connect.device", DeviceId::new(&wire.device))?,
+            platform: platform("connect.platform", wire.platform)?,
+            peer: wire.peer,
+            marker: (wire.marker != 0).then_some(wire.marker),
+        })
+    }
+}
+
+impl From<&Connect> for v1::ConnectRequest {
+    fn from(connect: &Connect) -> Self {
+        v1::ConnectRequest {
+            session: connect.session.get(),
+            life: Some((&connect.life).into()),
+            token: connect.token.clone(),
+            device: connect.device.as_str().to_owned(),
+            platform: platform_number(connect.platform),
+            peer: connect.peer.clone(),
+            marker: connect.marker.unwrap_or(0),
+        }
+    }
+}
+
+impl TryFrom<v1::Admission> for Admission {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Admission) -> Result<Self, Refusal> {
+        Ok(Admission {
+            user: field("admission.user", UserId::new(wire.user))?,
+            login: wire.login,
+            marker: wire.marker,
+            recovered: wire.recovered,
+            mail_waits: wire.mail_waits,
+            cluster: wire.cluster,
+            server_time: Timestamp::from_millis(wire.server_time),
+            expires_at: Timestamp::from_millis(wire.expires_at),
+        })
+    }
+}
+
+impl From<Admission> for v1::Admission {
+    fn from(admission: Admission) -> Self {
+        v1::Admission {
+            user: admission.user.get(),
+            login: admission.login,
+            marker: admission.marker,
+            recovered: admission.recovered,
+            mail_waits: admission.mail_waits,
+            cluster: admission.cluster,
+            server_time: admission.server_time.millis(),
+            expires_at: admission.expires_at.millis(),
+        }
+    }
+}
+
+impl TryFrom<v1::ConnectResponse> for Result<Admission, Refusal> {
+    type Error = Refusal;
+
+    /// The outer error: the answer itself is malformed. The inner one: not admitted.
+    fn try_from(wire: v1::ConnectResponse) -> Result<Self, Refusal> {
+        Ok(match present("connect's result", wire.result)? {
+            ConnectResult::Admission(admission) => Ok(admission.try_into()?),
+            ConnectResult::Refusal(refusal) => Err(refusal.try_into()?),
+        })
+    }
+}
+
+impl From<Result<Admission, Refusal>> for v1::ConnectResponse {
+    fn from(result: Result<Admission, Refusal>) -> Self {
+        let result = match result {
+            Ok(admission) => ConnectResult::Admission(admission.into()),
+            Err(refusal) => ConnectResult::Refusal(refusal.into()),
+        };
+        v1::ConnectResponse {
+            result: Some(result),
+        }
+    }
+}
+
+impl TryFrom<v1::ReassertSession> for Reassert {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ReassertSession) -> Result<Self, Refusal> {
+        Ok(Reassert {
+            key: present("reassert.key", wire.key)?.try_into()?,
+            platform: platform("reassert.platform", wire.platform)?,
+            device: field("reassert.device", DeviceId::new(&wire.device))?,
+        })
+    }
+}
+
+impl From<&Reassert> for v1::ReassertSession {
+    fn from(reassert: &Reassert) -> Self {
+        v1::ReassertSession {
+            key: Some((&reassert.key).into()),
+            platform: platform_number(reassert.platform),
+            device: reassert.device.as_str().to_owned(),
+        }
+    }
+}
+
+impl TryFrom<v1::ReassertResult> for Reasserted {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ReassertResult) -> Result<Self, Refusal> {
+        Ok(match Outcome::try_from(wire.outcome) {
+            Ok(Outcome::Known) => Reasserted::Answer(ReassertAnswer::Known),
+            Ok(Outcome::Restored) => Reasserted::Answer(ReassertAnswer::Restored {
+                marker: wire.marker,
+                mail_waits: wire.mail_waits,
+            }),
+            Ok(Outcome::Displaced) => Reasserted::Answer(ReassertAnswer::Displaced),
+            Ok(Outcome::Unavailable) => Reasserted::Unavailable,
+            Ok(Outcome::Unspecified) | Err(_) => {
+                return Err(invalid(format!(
+                    "reassert outcome {} is unknown",
+                    wire.outcome
+                )));
+            }
+        })
+    }
+}
+
+impl From<Reasserted> for v1::ReassertResult {
+    fn from(reasserted: Reasserted) -> Self {
+        let (outcome, marker, mail_waits) = match reasserted {
+            Reasserted::Answer(ReassertAnswer::Known) => (Outcome::Known, 0, false),
+            Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
+                (Outcome::Restored, marker, mail_waits)
+            }
+            Reasserted::Answer(ReassertAnswer::Displaced) => (Outcome::Displaced, 0, false),
+            Reasserted::Unavailable => (Outcome::Unavailable, 0, false),
+        };
+        v1::ReassertResult {
+            outcome: outcome.into(),
+            marker,
+            mail_waits,
+        }
+    }
+}
+
+impl TryFrom<v1::SendItem> for SendItem {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::SendItem) -> Result<Self, Refusal> {
+        Ok(SendItem {
+            session: field("send_item.session", SessionId::new(wire.session))?,
+            user: field("send_item.user", UserId::new(wire.user))?,
+            device: field("send_item.device", DeviceId::new(&wire.device))?,
+            platform: platform("send_item.platform", wire.platform)?,
+            send: present("send_item.send", wire.send)?.try_into()?,
+        })
+    }
+}
+
+impl From<&SendItem> for v1::SendItem {
+    fn from(item: &SendItem) -> Self {
+        v1::SendItem {
+            session: item.session.get(),
+            user: item.user.get(),
+            device: item.device.as_str().to_owned(),
+            platform: platform_number(item.platform),
+            send: Some((&item.send).into()),
+        }
+    }
+}
+
+impl TryFrom<v1::SendAnswer> for SendAnswer {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::SendAnswer) -> Result<Self, Refusal> {
+        let send_id = field("send_answer.send_id", wire.send_id.parse())?;
+        Ok(match wire.refusal {
+            Some(refusal) => SendAnswer::Refused {
+                send_id,
+                refusal: refusal.try_into()?,
+            },
+            None => SendAnswer::Accepted(Accepted {
+                send_id,
+                id: field("send_answer.msg_id", MessageId::new(wire.msg_id))?,
+                accepted_at: Timestamp::from_millis(wire.tm),
+            }),
+        })
+    }
+}
+
+impl From<SendAnswer> for v1::SendAnswer {
+    fn from(answer: SendAnswer) -> Self {
+        match answer {
+            SendAnswer::Accepted(accepted) => accepted.into(),
+            SendAnswer::Refused { send_id, refusal } => v1::SendAnswer {
+                send_id: send_id.to_string(),
+                refusal: Some(refusal.into()),
+                ..v1::SendAnswer::default()
+            },
+        }
+    }
+}
+
+impl TryFrom<v1::ReceiptItem> for ReceiptItem {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ReceiptItem) -> Result<Self, Refusal> {
+        Ok(ReceiptItem {
+            user: field("receipt_item.user", UserId::new(wire.user))?,
+            session: field("receipt_item.session", SessionId::new(wire.session))?,
+            ack: present("receipt_item.ack", wire.ack)?.try_into()?,
+        })
+    }
+}
+
+impl From<&ReceiptItem> for v1::ReceiptItem {
+    fn from(item: &ReceiptItem) -> Self {
+        v1::ReceiptItem {
+            user: item.user.get(),
+            session: item.session.get(),
+            ack: Some((&item.ack).into()),
+        }
+    }
+}
+
+/// Both zero is none.
+fn cursor(name: &str, millis: i64, id: i64) -> Result<Option<MailCursor>, Refusal> {
+    if (millis, id) == (0, 0) {
+        return Ok(None);
+    }
+    Ok(Some(MailCursor {
+        accepted_at: Timestamp::from_millis(millis),
+        id: field(name, MessageId::new(id))?,
+    }))
+}
+
+fn cursor_fields(cursor: Option<MailCursor>) -> (i64, i64) {
+    cursor.map_or((0, 0), |at| (at.accepted_at.millis(), at.id.get()))
+}
+
+impl TryFrom<v1::MailPageRequest> for MailPageRequest {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::MailPageRequest) -> Result<Self, Refusal> {
+        Ok(MailPageRequest {
+            user: field("mail_page.user", UserId::new(wire.user))?,
+            platform: platform("mail_page.platform", wire.platform)?,
+            after: cursor("mail_page.after_id", wire.after_ms, wire.after_id)?,
+            limit: wire.limit,
+        })
+    }
+}
+
+impl From<MailPageRequest> for v1::MailPageRequest {
+    fn from(request: MailPageRequest) -> Self {
+        let (after_ms, after_id) = cursor_fields(request.after);
+        v1::MailPageRequest {
+            user: request.user.get(),
+            platform: platform_number(request.platform),
+            after_ms,
+            after_id,
+            limit: request.limit,
+        }
+    }
+}
+
+impl TryFrom<v1::MailPageResponse> for MailPage {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::MailPageResponse) -> Result<Self, Refusal> {
+        let next = match wire.more {
+            true => cursor("mail_page.next_id", wire.next_ms, wire.next_id)?,
+            false => None,
+        };
+        if wire.more && next.is_none() {
+            let text = "mail_page says that there is more, but not where it goes on";
+            return Err(Refusal::new(Code::Malformed, text));
+        }
+        Ok(MailPage {
+            mails: list("mail_page.mails", wire.mails, usize::MAX)?,
+            next,
+        })
+    }
+}
+
+impl From<MailPage> for v1::MailPageResponse {
+    fn from(page: MailPage) -> Self {
+        let (next_ms, next_id) = cursor_fields(page.next);
+        v1::MailPageResponse {
+            mails: page.mails.into_iter().map(v1::MailItem::from).collect(),
+            more: page.next.is_some(),
+            next_ms,
+            next_id,
+        }
+    }
+}
+
+impl TryFrom<v1::MailItem> for MailItem {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::MailItem) -> Result<Self, Refusal> {
+        Ok(MailItem {
+            id: field("mail.msg_id", MessageId::new(wire.msg_id))?,
+            frame: wire.frame,
+        })
+    }
+}
+
+impl From<MailItem> for v1::MailItem {
+    fn from(item: MailItem) -> Self {
+        v1::MailItem {
+            msg_id: item.id.get(),
+            frame: item.frame,
+        }
+    }
+}
+
+impl TryFrom<v1::MailAckItem> for MailAck {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::MailAckItem) -> Result<Self, Refusal> {
+        Ok(MailAck {
+            user: field("mail_ack.user", UserId::new(wire.user))?,
+            platform: platform("mail_ack.platform", wire.platform)?,
+            session: field("mail_ack.session", SessionId::new(wire.session))?,
+            ids: message_ids("mail_ack.msg_ids", wire.msg_ids)?,
+        })
+    }
+}
+
+impl From<&MailAck> for v1::MailAckItem {
+    fn from(ack: &MailAck) -> Self {
+        v1::MailAckItem {
+            user: ack.user.get(),
+            platform: platform_number(ack.platform),
+            session: ack.session.get(),
+            msg_ids: ack.ids.iter().map(|id| id.get()).collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::SyncCall> for SyncCall {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::SyncCall) -> Result<Self, Refusal> {
+        Ok(SyncCall {
+            user: field("sync.user", UserId::new(wire.user))?,
+            session: field("sync.session", SessionId::new(wire.session))?,
+            request: present("sync.request", wire.request)?.try_into()?,
+        })
+    }
+}
+
+impl From<&SyncCall> for v1::SyncCall {
+    fn from(call: &SyncCall) -> Self {
+        v1::SyncCall {
+            user: call.user.get(),
+            session: call.session.get(),
+            request: Some((&call.request).into()),
+        }
+    }
+}
+
+impl TryFrom<v1::OnlineUser> for OnlineUser {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::OnlineUser) -> Result<Self, Refusal> {
+        Ok(OnlineUser {
+            user: field("online.user", UserId::new(wire.user))?,
+            sessions: list("online.sessions", wire.sessions, usize::MAX)?,
+        })
+    }
+}
+
+impl From<&OnlineUser> for v1::OnlineUser {
+    fn from(online: &OnlineUser) -> Self {
+        v1::OnlineUser {
+            user: online.user.get(),
+            sessions: online
+                .sessions
+                .iter()
+                .map(v1::OnlineSession::from)
+                .collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::OnlineSession> for OnlineSession {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::OnlineSession) -> Result<Self, Refusal> {
+        Ok(OnlineSession {
+            session: field("online.session", SessionId::new(wire.session))?,
+            platform: platform("online.platform", wire.platform)?,
+            life: life(wire.life)?,
+        })
+    }
+}
+
+impl From<&OnlineSession> for v1::OnlineSession {
+    fn from(online: &OnlineSession) -> Self {
+        v1::OnlineSession {
+            session: online.session.get(),
+            platform: platform_number(online.platform),
+            life: Some((&online.life).into()),
+        }
+    }
+}
+
+impl TryFrom<v1::KickoutRequest> for Kickout {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::KickoutRequest) -> Result<Self, Refusal> {
+        Ok(Kickout {
+            user: field("kickout.user", UserId::new(wire.user))?,
+            platform: optional_platform("kickout.platform", wire.platform)?,
+            text: wire.text,
+        })
+    }
+}
+
+impl From<&Kickout> for v1::KickoutRequest {
+    fn from(kickout: &Kickout) -> Self {
+        v1::KickoutRequest {
+            user: kickout.user.get(),
+            platform: kickout.platform.map_or(0, platform_number),
+            text: kickout.text.clone(),
+        }
+    }
+}
+
+by_value! {
+    Connect => v1::ConnectRequest,
+    Reassert => v1::ReassertSession,
+    SendItem => v1::SendItem,
+    ReceiptItem => v1::ReceiptItem,
+    MailAck => v1::MailAckItem,
+    SyncCall => v1::SyncCall,
+    OnlineUser => v1::OnlineUser,
+    OnlineSession => v1::OnlineSession,
+    Kickout => v1::KickoutRequest,
+}

@@ -1,0 +1,224 @@
+//! Sync: questions of a client about what the server keeps, and their pages.
+
+use protocol::frame::{
+    HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage, SyncQuery,
+    SyncRequest,
+};
+use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp};
+
+use super::{STATUS_IDS_MAX, by_value, conversation, field, list, message_ids, optional_time};
+use super::{present, time_or_zero, within};
+use crate::v1;
+use crate::v1::history_query::Range;
+use crate::v1::sync_page::Answer;
+use crate::v1::sync_request::Query;
+
+impl TryFrom<v1::SyncRequest> for SyncRequest {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::SyncRequest) -> Result<Self, Refusal> {
+        let query = match present("sync.query (list, history, status)", wire.query)? {
+            Query::List(list) => SyncQuery::List {
+                since: Timestamp::from_millis(list.since),
+                after: list.after.map(ConversationId::try_from).transpose()?,
+            },
+            Query::History(history) => SyncQuery::History {
+                conversation: conversation(history.conversation)?,
+                range: present("history.range (after, before)", history.range)?.into(),
+                limit: history.limit,
+            },
+            Query::Status(status) => {
+                within("status.msg_ids", status.msg_ids.len(), STATUS_IDS_MAX)?;
+                SyncQuery::Status {
+                    ids: message_ids("status.msg_ids", status.msg_ids)?,
+                }
+            }
+        };
+        Ok(SyncRequest {
+            request: wire.request,
+            query,
+        })
+    }
+}
+
+impl From<&SyncRequest> for v1::SyncRequest {
+    fn from(request: &SyncRequest) -> Self {
+        let query = match &request.query {
+            SyncQuery::List { since, after } => Query::List(v1::ListQuery {
+                since: since.millis(),
+                after: after.map(v1::Conversation::from),
+            }),
+            SyncQuery::History {
+                conversation,
+                range,
+                limit,
+            } => Query::History(v1::HistoryQuery {
+                conversation: Some((*conversation).into()),
+                range: Some((*range).into()),
+                limit: *limit,
+            }),
+            SyncQuery::Status { ids } => Query::Status(v1::StatusQuery {
+                msg_ids: ids.iter().map(|id| id.get()).collect(),
+            }),
+        };
+        v1::SyncRequest {
+            request: request.request,
+            query: Some(query),
+        }
+    }
+}
+
+impl From<Range> for HistoryRange {
+    fn from(wire: Range) -> Self {
+        match wire {
+            Range::After(after) => HistoryRange::Forward { after: Seq(after) },
+            Range::Before(before) => HistoryRange::Backward {
+                before: (before != 0).then_some(Seq(before)),
+            },
+        }
+    }
+}
+
+impl From<HistoryRange> for Range {
+    fn from(range: HistoryRange) -> Self {
+        match range {
+            HistoryRange::Forward { after } => Range::After(after.0),
+            HistoryRange::Backward { before: None } => Range::Before(0),
+            // Nothing stands before 1, as nothing stands before 0, which is taken for "the newest".
+            HistoryRange::Backward { before: Some(seq) } => Range::Before(seq.0.max(1)),
+        }
+    }
+}
+
+impl TryFrom<v1::SyncPage> for SyncPage {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::SyncPage) -> Result<Self, Refusal> {
+        let answer = match present("page.answer", wire.answer)? {
+            Answer::List(list) => SyncAnswer::List(list.try_into()?),
+            Answer::History(history) => SyncAnswer::History(history.try_into()?),
+            Answer::Status(status) => {
+                SyncAnswer::Status(list("page.statuses", status.statuses, usize::MAX)?)
+            }
+        };
+        Ok(SyncPage {
+            request: wire.request,
+            answer,
+        })
+    }
+}
+
+impl From<&SyncPage> for v1::SyncPage {
+    fn from(page: &SyncPage) -> Self {
+        let answer = match &page.answer {
+            SyncAnswer::List(list) => Answer::List(list.into()),
+            SyncAnswer::History(history) => Answer::History(history.into()),
+            SyncAnswer::Status(statuses) => Answer::Status(v1::StatusPage {
+                statuses: statuses.iter().map(|&status| status.into()).collect(),
+            }),
+        };
+        v1::SyncPage {
+            request: page.request,
+            answer: Some(answer),
+        }
+    }
+}
+
+impl TryFrom<v1::ListPage> for ListPage {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ListPage) -> Result<Self, Refusal> {
+        Ok(ListPage {
+            conversations: list("page.conversations", wire.conversations, usize::MAX)?,
+            version: Timestamp::from_millis(wire.version),
+            more: wire.more,
+        })
+    }
+}
+
+impl From<&ListPage> for v1::ListPage {
+    fn from(page: &ListPage) -> Self {
+        v1::ListPage {
+            conversations: page.conversations.iter().map(v1::Summary::from).collect(),
+            version: page.version.millis(),
+            more: page.more,
+        }
+    }
+}
+
+impl TryFrom<v1::Summary> for Summary {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Summary) -> Result<Self, Refusal> {
+        Ok(Summary {
+            conversation: conversation(wire.conversation)?,
+            seq: Seq(wire.seq),
+            read_seq: Seq(wire.read_seq),
+            version: Timestamp::from_millis(wire.version),
+            newest: wire.newest.map(Placed::try_from).transpose()?,
+        })
+    }
+}
+
+impl From<&Summary> for v1::Summary {
+    fn from(summary: &Summary) -> Self {
+        v1::Summary {
+            conversation: Some(summary.conversation.into()),
+            seq: summary.seq.0,
+            read_seq: summary.read_seq.0,
+            version: summary.version.millis(),
+            newest: summary.newest.as_ref().map(v1::MsgChat::from),
+        }
+    }
+}
+
+impl TryFrom<v1::HistoryPage> for HistoryPage {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::HistoryPage) -> Result<Self, Refusal> {
+        Ok(HistoryPage {
+            conversation: conversation(wire.conversation)?,
+            messages: list("page.messages", wire.messages, usize::MAX)?,
+            last_seq: Seq(wire.last_seq),
+            more: wire.more,
+        })
+    }
+}
+
+impl From<&HistoryPage> for v1::HistoryPage {
+    fn from(page: &HistoryPage) -> Self {
+        v1::HistoryPage {
+            conversation: Some(page.conversation.into()),
+            messages: page.messages.iter().map(v1::MsgChat::from).collect(),
+            last_seq: page.last_seq.0,
+            more: page.more,
+        }
+    }
+}
+
+impl TryFrom<v1::MessageStatus> for MessageStatus {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::MessageStatus) -> Result<Self, Refusal> {
+        Ok(MessageStatus {
+            id: field("status.msg_id", MessageId::new(wire.msg_id))?,
+            delivered_at: optional_time(wire.delivered_at),
+            read_at: optional_time(wire.read_at),
+        })
+    }
+}
+
+impl From<MessageStatus> for v1::MessageStatus {
+    fn from(status: MessageStatus) -> Self {
+        v1::MessageStatus {
+            msg_id: status.id.get(),
+            delivered_at: time_or_zero(status.delivered_at),
+            read_at: time_or_zero(status.read_at),
+        }
+    }
+}
+
+by_value! {
+    SyncRequest => v1::SyncRequest,
+    SyncPage => v1::SyncPage,
+}

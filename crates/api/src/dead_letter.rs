@@ -1,0 +1,280 @@
+//! The headers of a dead letter: what ordinary tools show beside a record of the topic `dead`. The
+//! record's value is the original one, byte for byte, so that a redrive is exact.
+
+use bytes::Bytes;
+use protocol::keys::Topic;
+use protocol::ledger::DeadReason;
+use protocol::message::Target;
+use protocol::{Code, ConversationId, GroupId, MessageId, Refusal, Timestamp, UserId};
+
+use crate::status::clip;
+
+/// The longest `error-message`, in bytes; longer ones are cut.
+pub const ERROR_BYTES_MAX: usize = 512;
+/// What the value of the record is.
+pub const SCHEMA: &str = "packetboat.v1.Task";
+
+/// Where the record that died stood.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Origin {
+    pub topic: Topic,
+    pub partition: u32,
+    pub offset: u64,
+}
+
+/// What is known of a dead letter without reading its body.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeadLetter {
+    pub origin: Origin,
+    /// `None` where the record could not be read.
+    pub message: Option<MessageId>,
+    pub conversation: Option<ConversationId>,
+    /// Only those that failed; empty where the whole record did.
+    pub targets: Vec<Target>,
+    pub retry_count: u32,
+    pub first_failed_at: Timestamp,
+    pub last_failed_at: Timestamp,
+    pub reason: DeadReason,
+    /// What went wrong, for a person; never a body. Control characters become spaces, and it is cut
+    /// to [`ERROR_BYTES_MAX`].
+    pub error_message: String,
+    /// Which carrier gave up.
+    pub carrier: String,
+    pub build: String,
+    pub traceparent: Option<String>,
+}
+
+impl DeadLetter {
+    /// The same for the same record and targets, however often it is written:
+    /// `message-3-1042`, with a hash of the targets behind it where there are some.
+    pub fn id(&self) -> String {
+        letter_id(self.origin, &self.targets)
+    }
+
+    /// Plain UTF-8, one header a fact.
+    pub fn to_headers(&self) -> Vec<(String, Bytes)> {
+        let mut headers = vec![
+            header("dlq-id", self.id()),
+            header("origin-topic", self.origin.topic.name()),
+            header("origin-partition", self.origin.partition.to_string()),
+            header("origin-offset", self.origin.offset.to_string()),
+            header("retry-count", self.retry_count.to_string()),
+            header("first-failed-at", self.first_failed_at.to_string()),
+            header("last-failed-at", self.last_failed_at.to_string()),
+            header("reason", self.reason.name()),
+            header("error-message", readable(&self.error_message)),
+            header("carrier-id", self.carrier.clone()),
+            header("build", self.build.clone()),
+            header("schema", SCHEMA),
+        ];
+        let optional = [
+            ("msg-id", self.message.map(|id| id.to_string())),
+            ("conversation", self.conversation.map(|c| c.to_string())),
+            ("platforms", targets_text(&self.targets)),
+            ("traceparent", self.traceparent.clone()),
+        ];
+        headers.extend(
+            optional
+                .into_iter()
+                .filter_map(|(name, value)| Some(header(name, value?))),
+        );
+        headers
+    }
+
+    /// # Errors
+    /// `Malformed`, naming the header that is missing or says what cannot be. Unknown headers are
+    /// passed over.
+    pub fn from_headers(headers: &[(String, Bytes)]) -> Result<DeadLetter, Refusal> {
+        let headers = Headers(headers);
+        Ok(DeadLetter {
+            origin: Origin {
+                topic: headers.required("origin-topic", Topic::from_name)?,
+                partition: headers.required("origin-partition", parsed)?,
+                offset: headers.required("origin-offset", parsed)?,
+            },
+            message: headers.optional("msg-id", parsed)?,
+            conversation: headers.optional("conversation", parse_conversation)?,
+            targets: headers
+                .optional("platforms", parse_targets)?
+                .unwrap_or_default(),
+            retry_count: headers.required("retry-count", parsed)?,
+            first_failed_at: headers.required("first-failed-at", parse_time)?,
+            last_failed_at: headers.required("last-failed-at", parse_time)?,
+            reason: headers.required("reason", DeadReason::from_name)?,
+            error_message: headers.required("error-message", parsed)?,
+            carrier: headers.required("carrier-id", parsed)?,
+            build: headers.required("build", parsed)?,
+            traceparent: headers.optional("traceparent", parsed)?,
+        })
+    }
+}
+
+/// See [`DeadLetter::id`].
+pub fn letter_id(origin: Origin, targets: &[Target]) -> String {
+    let Origin {
+        topic,
+        partition,
+        offset,
+    } = origin;
+    if targets.is_empty() {
+        return format!("{topic}-{partition}-{offset}");
+    }
+    format!("{topic}-{partition}-{offset}-{:08x}", hash_of(targets))
+}
+
+/// FNV-1a over the sorted targets, folded: their order does not matter.
+fn hash_of(targets: &[Target]) -> u32 {
+    let mut sorted = targets.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for target in sorted {
+        let user = target.user.get().to_be_bytes();
+        for byte in user.into_iter().chain([target.platform.number()]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    (hash >> 32) as u32 ^ hash as u32
+}
+
+fn header(name: &str, value: impl Into<String>) -> (String, Bytes) {
+    (name.to_owned(), Bytes::from(value.into()))
+}
+
+fn readable(text: &str) -> String {
+    clip(text, ERROR_BYTES_MAX).replace(char::is_control, " ")
+}
+
+/// `12/ios,12/web`.
+fn targets_text(targets: &[Target]) -> Option<String> {
+    let texts: Vec<String> = targets
+        .iter()
+        .map(|target| format!("{}/{}", target.user, target.platform))
+        .collect();
+    (!texts.is_empty()).then(|| texts.join(","))
+}
+
+fn parse_targets(text: &str) -> Option<Vec<Target>> {
+    text.split(',')
+        .map(|target| {
+            let (user, platform) = target.split_once('/')?;
+            Some(Target {
+                user: user.parse().ok()?,
+                platform: platform.parse().ok()?,
+            })
+        })
+        .collect()
+}
+
+fn parsed<T: std::str::FromStr>(text: &str) -> Option<T> {
+    text.parse().ok()
+}
+
+fn parse_time(text: &str) -> Option<Timestamp> {
+    text.parse().ok().map(Timestamp::from_millis)
+}
+
+/// The reverse of [`ConversationId`]'s `Display`.
+fn parse_conversation(text: &str) -> Option<ConversationId> {
+    let (tag, rest) = text.split_once(':')?;
+    match tag {
+        "p" => {
+            let (low, high) = rest.split_once(':')?;
+            let (low, high): (UserId, UserId) = (low.parse().ok()?, high.parse().ok()?);
+            ConversationId::private(low, high)
+        }
+        "g" => rest.parse::<GroupId>().ok().map(ConversationId::Group),
+        "s" => rest.parse::<UserId>().ok().map(ConversationId::System),
+        _ => None,
+    }
+}
+
+struct Headers<'a>(&'a [(String, Bytes)]);
+
+impl Headers<'_> {
+    fn optional<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&str) -> Option<T>,
+    ) -> Result<Option<T>, Refusal> {
+        let Some((_, value)) = self.0.iter().find(|(n, _)| n == name) else {
+            return Ok(None);
+        };
+        let value = std::str::from_utf8(value).ok().and_then(read);
+        value.map(Some).ok_or_else(|| {
+            Refusal::new(
+                Code::Malformed,
+                format!("the dead letter's header {name} cannot be read"),
+            )
+        })
+    }
+
+    fn required<T>(&self, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<T, Refusal> {
+        self.optional(name, read)?.ok_or_else(|| {
+            Refusal::new(
+                Code::Malformed,
+                format!("the dead letter has no header {name}"),
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::convert::arbitrary;
+
+    proptest! {
+        #[test]
+        fn letters_survive_their_headers(letter in arbitrary::dead_letter()) {
+            prop_assert_eq!(DeadLetter::from_headers(&letter.to_headers()), Ok(letter));
+        }
+
+        #[test]
+        fn the_id_does_not_depend_on_the_order_of_targets(letter in arbitrary::dead_letter()) {
+            let mut reversed = letter.clone();
+            reversed.targets.reverse();
+            prop_assert_eq!(reversed.id(), letter.id());
+        }
+
+        #[test]
+        fn the_error_is_one_short_readable_line(mut letter in arbitrary::dead_letter(), text: String) {
+            letter.error_message = text.repeat(20);
+            let back = DeadLetter::from_headers(&letter.to_headers()).expect("well-formed");
+            prop_assert!(back.error_message.len() <= ERROR_BYTES_MAX);
+            prop_assert!(!back.error_message.contains(char::is_control));
+        }
+    }
+
+    #[test]
+    fn ids_tell_records_and_targets_apart() {
+        let origin = |offset| Origin {
+            topic: Topic::Retry(2),
+            partition: 3,
+            offset,
+        };
+        let target = |user, platform: &str| Target {
+            user: UserId::new(user).expect("positive"),
+            platform: platform.parse().expect("known"),
+        };
+        assert_eq!(letter_id(origin(7), &[]), "retry-2-3-7");
+        let ios = letter_id(origin(7), &[target(1, "ios")]);
+        assert!(ios.starts_with("retry-2-3-7-"), "{ios}");
+        assert_ne!(ios, letter_id(origin(7), &[target(1, "web")]));
+        assert_ne!(ios, letter_id(origin(8), &[target(1, "ios")]));
+    }
+
+    #[test]
+    fn a_missing_or_nonsensical_header_is_named() {
+        let refusal = DeadLetter::from_headers(&[]).expect_err("nothing there");
+        assert!(refusal.text.contains("origin-topic"), "{refusal}");
+        let headers = [header("origin-topic", "mesage")];
+        let refusal = DeadLetter::from_headers(&headers).expect_err("no such topic");
+        assert!(
+            refusal.text.contains("origin-topic cannot be read"),
+            "{refusal}"
+        );
+    }
+}

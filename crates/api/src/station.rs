@@ -1,0 +1,150 @@
+//! What boats ask of a station, and what it answers, as values of the rules.
+//!
+//! Batches have no type of their own: their items are converted one by one, so that one item that is
+//! refused does not cost the others their answer.
+
+use bytes::Bytes;
+use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
+use protocol::mailbox::{MailCursor, ReassertAnswer};
+use protocol::presence::{BoatLife, SessionKey};
+use protocol::{DeviceId, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId};
+
+/// A session asks to be admitted. Idempotent by session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Connect {
+    pub session: SessionId,
+    pub life: BoatLife,
+    pub token: String,
+    pub device: DeviceId,
+    pub platform: Platform,
+    /// The client's address, for logs and limits.
+    pub peer: String,
+    /// The marker that the client brought.
+    pub marker: Option<u64>,
+}
+
+/// The answer to [`Connect`]: `Result<Admission, Refusal>` on the wire is `ConnectResponse`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    pub user: UserId,
+    pub login: u64,
+    pub marker: u64,
+    pub recovered: bool,
+    pub mail_waits: bool,
+    pub cluster: u64,
+    pub server_time: Timestamp,
+    /// When the token ends; the session ends with it.
+    pub expires_at: Timestamp,
+}
+
+/// A boat says again that it holds this session.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reassert {
+    pub key: SessionKey,
+    pub platform: Platform,
+    pub device: DeviceId,
+}
+
+/// What a boat learns of one session it said again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reasserted {
+    Answer(ReassertAnswer),
+    /// The store did not answer for this one: ask again later.
+    Unavailable,
+}
+
+/// One message of a batch of sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendItem {
+    pub session: SessionId,
+    pub user: UserId,
+    pub device: DeviceId,
+    pub platform: Platform,
+    pub send: Send,
+}
+
+/// msg:A, yes or no.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SendAnswer {
+    Accepted(Accepted),
+    Refused { send_id: SendId, refusal: Refusal },
+}
+
+impl From<SendAnswer> for ServerFrame {
+    fn from(answer: SendAnswer) -> Self {
+        match answer {
+            SendAnswer::Accepted(accepted) => ServerFrame::Accepted(accepted),
+            SendAnswer::Refused { send_id, refusal } => ServerFrame::Refused { send_id, refusal },
+        }
+    }
+}
+
+/// What one session acknowledges.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReceiptItem {
+    pub user: UserId,
+    pub session: SessionId,
+    pub ack: Ack,
+}
+
+/// Asks for waiting messages of one platform, oldest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MailPageRequest {
+    pub user: UserId,
+    pub platform: Platform,
+    /// Go on after this entry; `None` for the oldest.
+    pub after: Option<MailCursor>,
+    pub limit: u32,
+}
+
+/// Waiting messages, encoded as the frames to be written.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MailPage {
+    pub mails: Vec<MailItem>,
+    /// `None`: nothing waits after this page.
+    pub next: Option<MailCursor>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailItem {
+    pub id: MessageId,
+    pub frame: Bytes,
+}
+
+/// What a device has stored of its mail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MailAck {
+    pub user: UserId,
+    pub platform: Platform,
+    pub session: SessionId,
+    pub ids: Vec<MessageId>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SyncCall {
+    pub user: UserId,
+    pub session: SessionId,
+    pub request: SyncRequest,
+}
+
+/// Where a user is connected.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnlineUser {
+    pub user: UserId,
+    pub sessions: Vec<OnlineSession>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OnlineSession {
+    pub session: SessionId,
+    pub platform: Platform,
+    pub life: BoatLife,
+}
+
+/// Ends all sessions of a user, or those of one platform.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kickout {
+    pub user: UserId,
+    pub platform: Option<Platform>,
+    pub text: String,
+}

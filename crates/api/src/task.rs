@@ -1,0 +1,323 @@
+//! What is queued: the values of records on the topics `message`, `retry-<n>` and `notification`.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use protocol::message::Target;
+use protocol::notify::Notification;
+use protocol::presence::{BoatLife, SessionKey};
+use protocol::{Code, Message, MessageId, Placed, Refusal, SessionId, Timestamp, UserId};
+
+use crate::convert::{conversation, field, life, list, millis, platform, platform_number, present};
+use crate::v1;
+use crate::v1::task::Body;
+
+/// The value of a record on the topics `message` and `retry-<n>`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Task {
+    /// How often it was published again after a failure.
+    pub retry_count: u32,
+    /// When it was first published.
+    pub first_at: Timestamp,
+    /// W3C trace context.
+    pub traceparent: Option<String>,
+    pub work: Work,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Work {
+    Message(MessageTask),
+    Deliver(DeliverTask),
+    Kickout(KickoutTask),
+}
+
+/// A message to be placed and delivered.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MessageTask {
+    pub message: Message,
+    /// Who sent it, to be told its place.
+    pub origin: Option<Origin>,
+    /// Published before, outcome unknown: an earlier record may hold the same id.
+    pub maybe_repeat: bool,
+    /// The dedupe key was lost: look for the send_id among what was placed since the first try.
+    pub unsure: bool,
+    /// How long before `accepted_at` the first try was.
+    pub age: Duration,
+    /// A redriven dead letter names itself.
+    pub letter: Option<String>,
+}
+
+/// The session that sent a message.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    pub session: SessionId,
+    pub life: BoatLife,
+}
+
+/// A placed message that some targets still miss.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeliverTask {
+    pub placed: Placed,
+    /// Only what failed.
+    pub targets: Vec<Target>,
+    /// Not before this time.
+    pub due_at: Timestamp,
+    /// Why the last attempt failed.
+    pub cause: String,
+    /// A redriven dead letter names itself.
+    pub letter: Option<String>,
+}
+
+/// Ends exactly these sessions, all of one user.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KickoutTask {
+    pub sessions: Vec<SessionKey>,
+    /// The last frame they get. Its `retry_after` is not carried.
+    pub refusal: Refusal,
+}
+
+/// The value of a record on the topic `notification`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NotificationTask {
+    pub notification: Notification,
+    pub retry_count: u32,
+    pub traceparent: Option<String>,
+}
+
+impl Task {
+    /// Published for the first time.
+    pub fn new(work: Work, at: Timestamp) -> Task {
+        Task {
+            retry_count: 0,
+            first_at: at,
+            traceparent: None,
+            work,
+        }
+    }
+
+    pub fn encode(&self) -> Bytes {
+        v1::Task::from(self).encode_to_vec().into()
+    }
+
+    /// A refusal means a dead letter: the same bytes will never be a task.
+    pub fn decode(bytes: Bytes) -> Result<Task, Refusal> {
+        v1::Task::decode(bytes).map_err(no_task)?.try_into()
+    }
+}
+
+impl NotificationTask {
+    pub fn encode(&self) -> Bytes {
+        v1::NotificationTask::from(self).encode_to_vec().into()
+    }
+
+    /// A refusal means a dead letter: the same bytes will never be a task.
+    pub fn decode(bytes: Bytes) -> Result<NotificationTask, Refusal> {
+        v1::NotificationTask::decode(bytes)
+            .map_err(no_task)?
+            .try_into()
+    }
+}
+
+fn no_task(error: prost::DecodeError) -> Refusal {
+    Refusal::new(Code::Malformed, format!("the record is no task: {error}"))
+}
+
+fn text_or_none(text: String) -> Option<String> {
+    (!text.is_empty()).then_some(text)
+}
+
+impl TryFrom<v1::Task> for Task {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::Task) -> Result<Self, Refusal> {
+        let work = match present("task.body (message, deliver, kickout)", wire.body)? {
+            Body::Message(message) => Work::Message(message.try_into()?),
+            Body::Deliver(deliver) => Work::Deliver(deliver.try_into()?),
+            Body::Kickout(kickout) => Work::Kickout(kickout.try_into()?),
+        };
+        Ok(Task {
+            retry_count: wire.retry_count,
+            first_at: Timestamp::from_millis(wire.first_at),
+            traceparent: text_or_none(wire.traceparent),
+            work,
+        })
+    }
+}
+
+impl From<&Task> for v1::Task {
+    fn from(task: &Task) -> Self {
+        let body = match &task.work {
+            Work::Message(message) => Body::Message(message.into()),
+            Work::Deliver(deliver) => Body::Deliver(deliver.into()),
+            Work::Kickout(kickout) => Body::Kickout(kickout.into()),
+        };
+        v1::Task {
+            retry_count: task.retry_count,
+            traceparent: task.traceparent.clone().unwrap_or_default(),
+            first_at: task.first_at.millis(),
+            body: Some(body),
+        }
+    }
+}
+
+impl TryFrom<v1::MessageTask> for MessageTask {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::MessageTask) -> Result<Self, Refusal> {
+        let origin = match wire.session {
+            0 => None,
+            session => Some(Origin {
+                session: field("task.session", SessionId::new(session))?,
+                life: life(wire.life)?,
+            }),
+        };
+        Ok(MessageTask {
+            message: present("task.message", wire.message)?.try_into()?,
+            origin,
+            maybe_repeat: wire.maybe_repeat,
+            unsure: wire.unsure,
+            age: Duration::from_millis(wire.age_ms),
+            letter: text_or_none(wire.letter),
+        })
+    }
+}
+
+impl From<&MessageTask> for v1::MessageTask {
+    fn from(task: &MessageTask) -> Self {
+        v1::MessageTask {
+            message: Some((&task.message).into()),
+            session: task
+                .origin
+                .as_ref()
+                .map_or(0, |origin| origin.session.get()),
+            life: task.origin.as_ref().map(|origin| (&origin.life).into()),
+            maybe_repeat: task.maybe_repeat,
+            unsure: task.unsure,
+            age_ms: millis(task.age),
+            letter: task.letter.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl TryFrom<v1::DeliverTask> for DeliverTask {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::DeliverTask) -> Result<Self, Refusal> {
+        Ok(DeliverTask {
+            placed: present("task.message", wire.message)?.try_into()?,
+            targets: list("task.targets", wire.targets, usize::MAX)?,
+            due_at: Timestamp::from_millis(wire.due_at),
+            cause: wire.cause,
+            letter: text_or_none(wire.letter),
+        })
+    }
+}
+
+impl From<&DeliverTask> for v1::DeliverTask {
+    fn from(task: &DeliverTask) -> Self {
+        v1::DeliverTask {
+            message: Some((&task.placed).into()),
+            targets: task.targets.iter().map(|&target| target.into()).collect(),
+            due_at: task.due_at.millis(),
+            cause: task.cause.clone(),
+            letter: task.letter.clone().unwrap_or_default(),
+        }
+    }
+}
+
+impl TryFrom<v1::KickoutTask> for KickoutTask {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::KickoutTask) -> Result<Self, Refusal> {
+        let refusal = v1::Refusal {
+            code: wire.code,
+            text: wire.text,
+            retry_after_ms: 0,
+        };
+        Ok(KickoutTask {
+            sessions: list("task.sessions", wire.sessions, usize::MAX)?,
+            refusal: refusal.try_into()?,
+        })
+    }
+}
+
+impl From<&KickoutTask> for v1::KickoutTask {
+    fn from(task: &KickoutTask) -> Self {
+        v1::KickoutTask {
+            sessions: task.sessions.iter().map(v1::SessionKey::from).collect(),
+            code: u32::from(task.refusal.code.number()),
+            text: task.refusal.text.clone(),
+        }
+    }
+}
+
+impl TryFrom<v1::NotificationTask> for NotificationTask {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::NotificationTask) -> Result<Self, Refusal> {
+        Ok(NotificationTask {
+            notification: Notification {
+                message: field("task.msg_id", MessageId::new(wire.msg_id))?,
+                from: field("task.from_id", UserId::new(wire.from_id))?,
+                target: Target {
+                    user: field("task.user", UserId::new(wire.user))?,
+                    platform: platform("task.platform", wire.platform)?,
+                },
+                conversation: conversation(wire.conversation)?,
+                accepted_at: Timestamp::from_millis(wire.tm),
+            },
+            retry_count: wire.retry_count,
+            traceparent: text_or_none(wire.traceparent),
+        })
+    }
+}
+
+impl From<&NotificationTask> for v1::NotificationTask {
+    fn from(task: &NotificationTask) -> Self {
+        let notification = task.notification;
+        v1::NotificationTask {
+            msg_id: notification.message.get(),
+            from_id: notification.from.get(),
+            user: notification.target.user.get(),
+            platform: platform_number(notification.target.platform),
+            conversation: Some(notification.conversation.into()),
+            tm: notification.accepted_at.millis(),
+            retry_count: task.retry_count,
+            traceparent: task.traceparent.clone().unwrap_or_default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::convert::arbitrary;
+
+    proptest! {
+        #[test]
+        fn tasks_survive_the_log(task in arbitrary::task()) {
+            prop_assert_eq!(Task::decode(task.encode()), Ok(task));
+        }
+
+        #[test]
+        fn notifications_survive_the_log(task in arbitrary::notification()) {
+            prop_assert_eq!(NotificationTask::decode(task.encode()), Ok(task));
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_refused_or_read_never_a_panic(bytes: Vec<u8>) {
+            drop(Task::decode(bytes.clone().into()));
+            drop(NotificationTask::decode(bytes.into()));
+        }
+    }
+
+    #[test]
+    fn an_empty_record_is_refused() {
+        let refusal = Task::decode(Bytes::new()).expect_err("no body");
+        assert_eq!(refusal.code, Code::Malformed);
+    }
+}

@@ -1,0 +1,117 @@
+//! A body that something outside of it may end: a deadline, a server or a caller that is gone.
+
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http_body::{Frame, SizeHint};
+use tokio_util::sync::DropGuard;
+use tonic::Status;
+use tonic::body::Body;
+
+/// Resolves when the body must end, with what is to be said.
+pub(super) type Ending = Pin<Box<dyn Future<Output = Status> + Send>>;
+
+/// How the end is said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Says {
+    /// As the error of the body: to who reads it in this process.
+    Error,
+    /// As trailers: to who reads it over the network, too.
+    Trailers,
+}
+
+pub(super) struct Bounded {
+    /// `None`: it has ended.
+    inner: Option<Body>,
+    ending: Ending,
+    says: Says,
+    /// What becomes of errors of the inner body.
+    translate: fn(Status) -> Status,
+    /// Tells others that nobody reads this body any longer.
+    _reader: Option<DropGuard>,
+}
+
+impl Bounded {
+    pub(super) fn new(inner: Body, ending: Ending, says: Says) -> Bounded {
+        Bounded {
+            inner: Some(inner),
+            ending,
+            says,
+            translate: |status| status,
+            _reader: None,
+        }
+    }
+
+    pub(super) fn translating(mut self, translate: fn(Status) -> Status) -> Bounded {
+        self.translate = translate;
+        self
+    }
+
+    pub(super) fn read_by(mut self, reader: DropGuard) -> Bounded {
+        self._reader = Some(reader);
+        self
+    }
+
+    fn end_with(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.inner = None;
+        let said = match self.says {
+            Says::Error => Err(status),
+            Says::Trailers => {
+                let mut trailers = http::HeaderMap::new();
+                status
+                    .add_header(&mut trailers)
+                    .map(|()| Frame::trailers(trailers))
+            }
+        };
+        Poll::Ready(Some(said))
+    }
+}
+
+impl http_body::Body for Bounded {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        let this = &mut *self;
+        if this.inner.is_none() {
+            return Poll::Ready(None);
+        }
+        // First, so that a body which always has something cannot outlive its end.
+        if let Poll::Ready(status) = this.ending.as_mut().poll(cx) {
+            return this.end_with(status);
+        }
+        let Some(inner) = &mut this.inner else {
+            return Poll::Ready(None);
+        };
+        match catch_unwind(AssertUnwindSafe(|| Pin::new(inner).poll_frame(cx))) {
+            Ok(Poll::Ready(Some(Err(status)))) => {
+                let status = (this.translate)(status);
+                this.end_with(status)
+            }
+            Ok(Poll::Ready(None)) => {
+                this.inner = None;
+                Poll::Ready(None)
+            }
+            Ok(polled) => polled,
+            Err(_) => this.end_with(super::served::panicked()),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner
+            .as_ref()
+            .is_none_or(http_body::Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner
+            .as_ref()
+            .map_or_else(|| SizeHint::with_exact(0), http_body::Body::size_hint)
+    }
+}

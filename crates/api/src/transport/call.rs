@@ -1,0 +1,188 @@
+//! The caller's side of a call, near or far: its deadline, and one language for what goes wrong.
+
+use std::error::Error;
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::poll;
+use http::{HeaderMap, HeaderValue};
+use tokio::time::Instant;
+use tonic::body::Body;
+use tonic::{Code, Status};
+
+use super::body::{Bounded, Says};
+
+const TIMEOUT_HEADER: &str = "grpc-timeout";
+
+/// Paths of the methods that stream, either way.
+const STREAMING: &[&str] = include!(concat!(env!("OUT_DIR"), "/streaming.rs"));
+
+pub(super) fn is_streaming(path: &str) -> bool {
+    STREAMING.contains(&path)
+}
+
+/// How long this call may take. Sets the header of a unary call that has none, so that the server
+/// knows it, too.
+pub(super) fn time_allowed(
+    headers: &mut HeaderMap,
+    streaming: bool,
+    default: Duration,
+) -> Option<Duration> {
+    if let Some(allowed) = headers.get(TIMEOUT_HEADER).and_then(parse_timeout) {
+        return Some(allowed);
+    }
+    if streaming {
+        return None;
+    }
+    headers.insert(TIMEOUT_HEADER, timeout_value(default));
+    Some(default)
+}
+
+/// At most eight digits and a unit.
+fn timeout_value(timeout: Duration) -> HeaderValue {
+    let (digits, unit) = match timeout.as_micros() {
+        micros @ 0..100_000_000 => (micros, 'u'),
+        micros @ 100_000_000..100_000_000_000 => (micros / 1000, 'm'),
+        micros => ((micros / 1_000_000).min(99_999_999), 'S'),
+    };
+    // Digits and a letter are always a header value.
+    HeaderValue::try_from(format!("{digits}{unit}"))
+        .unwrap_or_else(|_| HeaderValue::from_static("5S"))
+}
+
+fn parse_timeout(value: &HeaderValue) -> Option<Duration> {
+    let text = value.to_str().ok()?;
+    let (digits, unit) = text.split_at_checked(text.len().checked_sub(1)?)?;
+    let amount: u64 = (digits.len() <= 8).then(|| digits.parse().ok())??;
+    match unit {
+        "H" => Some(Duration::from_secs(amount * 3600)),
+        "M" => Some(Duration::from_secs(amount * 60)),
+        "S" => Some(Duration::from_secs(amount)),
+        "m" => Some(Duration::from_millis(amount)),
+        "u" => Some(Duration::from_micros(amount)),
+        "n" => Some(Duration::from_nanos(amount)),
+        _ => None,
+    }
+}
+
+fn too_late(allowed: Duration) -> Status {
+    Status::deadline_exceeded(format!(
+        "no answer within {allowed:?}: whether the call was done is unknown"
+    ))
+}
+
+/// Runs a call under its deadline, and puts the answer's body under what is left of it.
+pub(super) async fn within<F>(
+    allowed: Option<Duration>,
+    call: F,
+) -> Result<http::Response<Body>, Status>
+where
+    F: Future<Output = Result<http::Response<Body>, Status>>,
+{
+    let Some(allowed) = allowed else {
+        return call.await;
+    };
+    // A deadline too far away to be told is none.
+    let Some(deadline) = Instant::now().checked_add(allowed) else {
+        return call.await;
+    };
+    let mut call = pin!(call);
+    // Many calls in process are answered at the first poll: no timer for those.
+    let answered = match poll!(&mut call) {
+        std::task::Poll::Ready(answered) => answered,
+        std::task::Poll::Pending => tokio::select! {
+            biased;
+            answered = call => answered,
+            () = tokio::time::sleep_until(deadline) => return Err(too_late(allowed)),
+        },
+    };
+    let response = answered?;
+    if server_gave_up_first(response.headers()) {
+        return Err(too_late(allowed));
+    }
+    if http_body::Body::is_end_stream(response.body()) {
+        return Ok(response);
+    }
+    Ok(response.map(|body| {
+        let ending = Box::pin(async move {
+            tokio::time::sleep_until(deadline).await;
+            too_late(allowed)
+        });
+        Body::new(Bounded::new(body, ending, Says::Error))
+    }))
+}
+
+/// The server sees the same deadline, and tonic says its end in its own words.
+fn server_gave_up_first(headers: &HeaderMap) -> bool {
+    Status::from_header_map(headers).is_some_and(|status| {
+        status.code() == Code::Cancelled && status.message() == "Timeout expired"
+    })
+}
+
+/// What a network channel fails with, as one status: whatever keeps a call from its answer is
+/// `UNAVAILABLE`, unless time has run out.
+pub(super) fn unreachable(error: tonic::transport::Error) -> Status {
+    let mut source: Option<&(dyn Error + 'static)> = Some(&error);
+    let mut text = String::new();
+    while let Some(error) = source {
+        if error.is::<tonic::TimeoutExpired>() {
+            return Status::deadline_exceeded("no answer in time: whether it was done is unknown");
+        }
+        if !text.is_empty() {
+            text.push_str(": ");
+        }
+        text.push_str(&error.to_string());
+        source = error.source();
+    }
+    Status::unavailable(text)
+}
+
+/// The same for a body that breaks off.
+pub(super) fn broken_off(status: Status) -> Status {
+    match status.code() {
+        Code::Unavailable | Code::DeadlineExceeded => status,
+        _ => Status::unavailable(format!("the connection broke: {}", status.message())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timeouts_survive_their_header() {
+        for millis in [
+            0,
+            1,
+            250,
+            5_000,
+            99_999,
+            100_000,
+            3_600_000,
+            200_000_000_000,
+        ] {
+            let timeout = Duration::from_millis(millis);
+            assert_eq!(parse_timeout(&timeout_value(timeout)), Some(timeout));
+        }
+        let forever = timeout_value(Duration::MAX);
+        assert_eq!(
+            parse_timeout(&forever),
+            Some(Duration::from_secs(99_999_999))
+        );
+    }
+
+    #[test]
+    fn nonsense_is_no_timeout() {
+        for text in ["", "5", "S", "123456789m", "-1S", "5x", "ü"] {
+            let value = HeaderValue::from_bytes(text.as_bytes()).expect("a header value");
+            assert_eq!(parse_timeout(&value), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_streams_of_the_protocol_are_known() {
+        assert!(is_streaming("/packetboat.v1.BoatService/Deliver"));
+        assert!(!is_streaming("/packetboat.v1.StationService/SendBatch"));
+    }
+}

@@ -1,0 +1,113 @@
+//! How services call services, near or far.
+//!
+//! A [`Channel`] is a tower service that every generated client takes. It leads to a server in the
+//! same process (`inproc:<name>`) or over the network (`http://host:port`), and its caller cannot
+//! tell which: codes, metadata, deadlines, size limits and what happens when the server goes are the
+//! same (the contract in `tests.rs` runs on both). In process nothing is spawned: a call is polled by
+//! its caller, as is a stream by its reader, so do not keep one around unpolled.
+
+mod body;
+mod call;
+mod channel;
+mod config;
+mod listen;
+mod served;
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
+use tonic::service::Routes;
+
+pub use channel::Channel;
+pub use config::Config;
+pub use listen::{ServeError, serve};
+
+use channel::Path;
+use served::{Served, Slot};
+
+/// The largest message of a call, either way; larger ones are refused with `OUT_OF_RANGE`. This is
+/// the limit that generated clients and servers set by themselves.
+pub const MESSAGE_BYTES_MAX: usize = 4 * 1024 * 1024;
+
+/// What an address begins with that means this process.
+pub const IN_PROCESS: &str = "inproc:";
+
+/// Makes channels, and knows what is served in this process. Clones share what they know; two
+/// connectors know nothing of each other, so that two systems can live in one process.
+#[derive(Clone, Default)]
+pub struct Connector {
+    config: Config,
+    slots: Arc<Mutex<HashMap<String, Weak<Slot>>>>,
+}
+
+impl Connector {
+    pub fn new(config: Config) -> Connector {
+        Connector {
+            config,
+            slots: Arc::default(),
+        }
+    }
+
+    /// A channel to `inproc:<name>` or `http://host:port`. Nothing is connected before the first
+    /// call, and a lost connection is made again by the next one. Where nobody serves, calls are
+    /// answered with `UNAVAILABLE`; so are all calls where `address` is neither of the two.
+    ///
+    /// A network channel must be made within a tokio runtime. Keep it and clone it: each one that is
+    /// made here has a connection of its own.
+    pub fn channel(&self, address: &str) -> Channel {
+        let path = match address.strip_prefix(IN_PROCESS) {
+            Some(name) => Path::Near(self.slot(name)),
+            None => Path::far(address, &self.config),
+        };
+        Channel::new(address, path, self.config.unary_timeout)
+    }
+
+    /// Serves `inproc:<name>` until the guard is dropped. Who serves the same name later takes it
+    /// over, as with an address on the network that was given up and taken again.
+    #[must_use = "serving ends when the guard is dropped"]
+    pub fn serve_in_process(&self, name: &str, routes: Routes) -> InProcess {
+        let slot = self.slot(name);
+        let served = Arc::new(Served::new(routes));
+        slot.put(Arc::clone(&served));
+        InProcess { slot, served }
+    }
+
+    fn slot(&self, name: &str) -> Arc<Slot> {
+        let mut slots = self.slots.lock();
+        if let Some(slot) = slots.get(name).and_then(Weak::upgrade) {
+            return slot;
+        }
+        slots.retain(|_, slot| slot.strong_count() > 0);
+        let slot = Arc::new(Slot::default());
+        slots.insert(name.to_owned(), Arc::downgrade(&slot));
+        slot
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector")
+            .field("config", &self.config)
+            .finish_non_exhaustive()
+    }
+}
+
+/// While this lives, a name is served in this process. Dropping it is what a crash of the server is on
+/// the network: calls in flight end with `UNAVAILABLE`, their handlers are dropped.
+#[derive(Debug)]
+pub struct InProcess {
+    slot: Arc<Slot>,
+    served: Arc<Served>,
+}
+
+impl Drop for InProcess {
+    fn drop(&mut self) {
+        self.slot.take(&self.served);
+        self.served.end();
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,142 @@
+//! The server's side of a call, near or far: ends calls when the server goes, and turns a panic of a
+//! handler into a status for its caller.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use futures_util::FutureExt;
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+use tonic::Status;
+use tonic::body::Body;
+use tonic::codegen::Service;
+use tonic::service::Routes;
+
+use super::body::{Bounded, Says};
+use super::call::is_streaming;
+
+/// What is said where the server goes while a call is in flight.
+pub(super) fn gone() -> Status {
+    Status::unavailable("the server is gone: whether the call was done is unknown")
+}
+
+pub(super) fn panicked() -> Status {
+    Status::internal("the handler panicked: this is a bug, and the server's log has it")
+}
+
+/// Services of one server, until it ends.
+#[derive(Clone, Debug)]
+pub(super) struct Served {
+    routes: Routes,
+    gone: CancellationToken,
+}
+
+impl Served {
+    pub(super) fn new(routes: Routes) -> Served {
+        Served {
+            routes: routes.prepare(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    /// All calls in flight end with `UNAVAILABLE`.
+    pub(super) fn end(&self) {
+        self.gone.cancel();
+    }
+
+    pub(super) fn gone(&self) -> &CancellationToken {
+        &self.gone
+    }
+
+    /// Cancel safe: the handler is dropped with the future.
+    pub(super) async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
+        if is_streaming(request.uri().path()) {
+            self.answer_stream(request).await
+        } else {
+            self.handle(request).await
+        }
+    }
+
+    async fn handle(&self, request: http::Request<Body>) -> http::Response<Body> {
+        let mut routes = self.routes.clone();
+        let handler = AssertUnwindSafe(async move { routes.call(request).await }).catch_unwind();
+        tokio::select! {
+            biased;
+            answered = handler => match answered {
+                Ok(Ok(response)) => response,
+                Err(_) => panicked().into_http(),
+            },
+            () = self.gone.cancelled() => gone().into_http(),
+        }
+    }
+
+    /// The requests end for their reader, who may live in a task of its own, when nobody reads the
+    /// answers any longer or the server is gone; the answers end when the server is gone.
+    async fn answer_stream(&self, request: http::Request<Body>) -> http::Response<Body> {
+        let over = self.gone.child_token();
+        let reader = over.clone().drop_guard();
+        let request = request.map(|body| {
+            let ending = Box::pin(async move {
+                over.cancelled().await;
+                Status::cancelled("the call is over")
+            });
+            Body::new(Bounded::new(body, ending, Says::Error))
+        });
+        let response = self.handle(request).await;
+        let server = self.gone.clone();
+        response.map(|body| {
+            let ending = Box::pin(async move {
+                server.cancelled().await;
+                gone()
+            });
+            Body::new(Bounded::new(body, ending, Says::Trailers).read_by(reader))
+        })
+    }
+}
+
+impl Service<http::Request<Body>> for Served {
+    type Response = http::Response<Body>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Self::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let served = self.clone();
+        Box::pin(async move { Ok(served.answer(request).await) })
+    }
+}
+
+/// A name of this process: who serves it now, if anybody.
+#[derive(Debug, Default)]
+pub(super) struct Slot {
+    served: RwLock<Option<Arc<Served>>>,
+}
+
+impl Slot {
+    pub(super) fn get(&self) -> Option<Arc<Served>> {
+        self.served.read().clone()
+    }
+
+    /// Who served before is gone.
+    pub(super) fn put(&self, served: Arc<Served>) {
+        let before = self.served.write().replace(served);
+        if let Some(before) = before {
+            before.end();
+        }
+    }
+
+    /// Only if it is still `served` that serves.
+    pub(super) fn take(&self, served: &Arc<Served>) {
+        let mut current = self.served.write();
+        if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, served)) {
+            *current = None;
+        }
+    }
+}
