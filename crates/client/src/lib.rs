@@ -1,1 +1,3 @@
+//! The reference client: a pure [`core`] that the simulator shares, a store, and a driver on tokio.
 
+pub mod core;

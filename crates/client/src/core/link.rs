@@ -1,0 +1,238 @@
+//! The connection's life: when to connect again, when to ping, what state that is.
+
+use std::time::Duration;
+
+use protocol::frame::{ClientFrame, Welcome};
+use protocol::{Code, Refusal, Timestamp};
+
+use super::{Action, Limits, Out, State};
+
+#[derive(Debug)]
+pub(super) struct Link {
+    phase: Phase,
+    /// Connections that failed in a row.
+    failures: u32,
+    /// What the server said before it ended the connection.
+    farewell: Option<Refusal>,
+    nonce: u64,
+    state: State,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    Connecting,
+    /// Hello is sent.
+    Greeting {
+        until: Timestamp,
+    },
+    Live(Live),
+    /// We asked the driver to disconnect.
+    Leaving,
+    Waiting {
+        until: Timestamp,
+    },
+    Closed,
+}
+
+#[derive(Debug)]
+struct Live {
+    since: Timestamp,
+    heartbeat: Duration,
+    sent_at: Timestamp,
+    /// When the ping was sent that nothing has come after.
+    pinged_at: Option<Timestamp>,
+}
+
+impl Default for Link {
+    fn default() -> Self {
+        Link {
+            phase: Phase::Idle,
+            failures: 0,
+            farewell: None,
+            nonce: 0,
+            state: State::Idle,
+        }
+    }
+}
+
+impl Link {
+    pub(super) fn state(&self) -> &State {
+        &self.state
+    }
+
+    pub(super) fn is_live(&self) -> bool {
+        matches!(self.phase, Phase::Live(_))
+    }
+
+    pub(super) fn start(&mut self, out: &mut Out) {
+        if matches!(self.phase, Phase::Idle) {
+            self.connect(out);
+        }
+    }
+
+    fn connect(&mut self, out: &mut Out) {
+        self.phase = Phase::Connecting;
+        self.farewell = None;
+        self.enter(State::Connecting, out);
+        out.push(Action::Connect);
+    }
+
+    pub(super) fn connected(&mut self, welcome_until: Timestamp) -> bool {
+        let expected = matches!(self.phase, Phase::Connecting);
+        if expected {
+            self.phase = Phase::Greeting {
+                until: welcome_until,
+            };
+        }
+        expected
+    }
+
+    /// A frame came; false: it comes from a connection that does not count any more.
+    pub(super) fn heard(&mut self, _now: Timestamp) -> bool {
+        match &mut self.phase {
+            Phase::Live(live) => live.pinged_at = None,
+            Phase::Greeting { .. } => {}
+            Phase::Idle
+            | Phase::Connecting
+            | Phase::Leaving
+            | Phase::Waiting { .. }
+            | Phase::Closed => return false,
+        }
+        true
+    }
+
+    pub(super) fn welcomed(&mut self, welcome: &Welcome, now: Timestamp, out: &mut Out) -> bool {
+        let expected = matches!(self.phase, Phase::Greeting { .. });
+        if expected {
+            self.phase = Phase::Live(Live {
+                since: now,
+                heartbeat: welcome.heartbeat.max(Duration::from_secs(1)),
+                sent_at: now,
+                pinged_at: None,
+            });
+            self.enter(State::Syncing, out);
+        }
+        expected
+    }
+
+    pub(super) fn closing(&mut self, refusal: Refusal) {
+        self.farewell = Some(refusal);
+    }
+
+    pub(super) fn leave(&mut self, why: Refusal, out: &mut Out) {
+        self.phase = Phase::Leaving;
+        out.push(Action::Disconnect(why));
+    }
+
+    pub(super) fn sent(&mut self, now: Timestamp) {
+        if let Phase::Live(live) = &mut self.phase {
+            live.sent_at = now;
+        }
+    }
+
+    pub(super) fn caught_up(&mut self, out: &mut Out) {
+        self.enter(State::Ready, out);
+    }
+
+    pub(super) fn behind(&mut self, out: &mut Out) {
+        self.enter(State::Syncing, out);
+    }
+
+    pub(super) fn disconnected(
+        &mut self,
+        why: Refusal,
+        now: Timestamp,
+        jitter: u64,
+        limits: &Limits,
+        out: &mut Out,
+    ) {
+        match &self.phase {
+            Phase::Idle | Phase::Waiting { .. } | Phase::Closed => return,
+            Phase::Live(live) if now.since(live.since) >= limits.stable => self.failures = 0,
+            Phase::Live(_) | Phase::Connecting | Phase::Greeting { .. } | Phase::Leaving => {}
+        }
+        let why = self.farewell.take().unwrap_or(why);
+        if !why.code.retryable() {
+            self.phase = Phase::Closed;
+            self.enter(State::Closed(why), out);
+            return;
+        }
+        let pause = (why.retry_after).unwrap_or_else(|| pause(self.failures, jitter, limits));
+        let until = now + pause;
+        self.failures = self.failures.saturating_add(1);
+        self.phase = Phase::Waiting { until };
+        self.enter(State::Reconnecting { until, why }, out);
+    }
+
+    pub(super) fn deadline(&self, limits: &Limits) -> Option<Timestamp> {
+        match &self.phase {
+            Phase::Greeting { until } | Phase::Waiting { until } => Some(*until),
+            Phase::Live(live) => Some(match live.pinged_at {
+                Some(pinged) => pinged + limits.pong,
+                None => live.sent_at + live.heartbeat,
+            }),
+            Phase::Idle | Phase::Connecting | Phase::Leaving | Phase::Closed => None,
+        }
+    }
+
+    pub(super) fn timeout(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
+        if self.deadline(limits).is_none_or(|deadline| now < deadline) {
+            return;
+        }
+        match &mut self.phase {
+            Phase::Waiting { .. } => self.connect(out),
+            Phase::Greeting { .. } => {
+                let why = Refusal::new(Code::HandshakeTimeout, "no welcome came");
+                self.leave(why, out);
+            }
+            Phase::Live(live) if live.pinged_at.is_some() => {
+                let why = Refusal::new(Code::HeartbeatMissed, "nothing came after a ping");
+                self.leave(why, out);
+            }
+            Phase::Live(live) => {
+                live.pinged_at = Some(now);
+                live.sent_at = now;
+                self.nonce += 1;
+                out.transmit(ClientFrame::Ping { nonce: self.nonce });
+            }
+            Phase::Idle | Phase::Connecting | Phase::Leaving | Phase::Closed => {}
+        }
+    }
+
+    fn enter(&mut self, state: State, out: &mut Out) {
+        if self.state != state {
+            self.state = state.clone();
+            out.push(Action::State(state));
+        }
+    }
+}
+
+/// Full jitter: anything between zero and a bound that doubles with each failure.
+fn pause(failures: u32, jitter: u64, limits: &Limits) -> Duration {
+    let bound = (limits.backoff)
+        .saturating_mul(1 << failures.min(16))
+        .min(limits.backoff_max);
+    Duration::from_millis(jitter % (bound.as_millis() as u64 + 1))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_are_spread_under_a_bound_that_doubles_up_to_twenty_seconds() {
+        let limits = Limits::default();
+        let longest = |failures| {
+            (0..50_000)
+                .map(|jitter| pause(failures, jitter, &limits).as_millis())
+                .max()
+        };
+        assert_eq!(longest(0), Some(500));
+        assert_eq!(longest(1), Some(1000));
+        assert_eq!(longest(5), Some(16_000));
+        assert_eq!(longest(6), Some(20_000));
+        assert_eq!(longest(1000), Some(20_000));
+        assert_eq!(pause(3, 0, &limits), Duration::ZERO);
+    }
+}

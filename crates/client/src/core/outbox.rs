@@ -1,0 +1,631 @@
+//! Own messages: from the outbox to *read*.
+//!
+//! Each receiver has a lane. What is not under way stands in it in order, and only its first may be
+//! transmitted: so what follows a failed or refused send waits for it, and everything else is pipelined
+//! up to the server's window. A send that can never be accepted does not hold up its lane.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use protocol::frame::{Accepted, ClientFrame, MessageStatus, Send};
+use protocol::receipt::{Receipt, ReceiptKind, Status};
+use protocol::{
+    Code, ConversationId, DeviceId, Message, MessageId, Placed, Position, Recipient, Refusal,
+    SendId, Timestamp, UserId,
+};
+
+use super::saved::{FollowedRow, OutboxRow};
+use super::{Action, Change, Limits, Out, SendError, SendStatus};
+
+/// Receivers in an order: kind and number.
+type LaneKey = (u8, i64);
+
+/// What a frame has besides `data`, at most, and some more.
+const FRAME_OVERHEAD: usize = 512;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// How many statuses are asked for after a reconnect.
+const STATUSES_MAX: usize = 100;
+
+#[derive(Debug)]
+pub(super) struct Outbox {
+    device: DeviceId,
+    entries: BTreeMap<u64, Entry>,
+    followed: BTreeMap<u64, Followed>,
+    by_send: BTreeMap<SendId, u64>,
+    by_id: BTreeMap<MessageId, u64>,
+    lanes: BTreeMap<LaneKey, Lane>,
+    /// The firsts of their lanes that may be transmitted.
+    open: BTreeSet<u64>,
+    timers: BTreeSet<(Timestamp, u64)>,
+    /// Wait until this store is durable.
+    storing: VecDeque<(u64, u64)>,
+    in_flight: usize,
+    window: usize,
+    frame_bytes_max: usize,
+    /// Counts connections: an entry knows on which one it was tried.
+    connection: u64,
+    orders: u64,
+    /// The second that goes on, and what was transmitted in it.
+    second: Timestamp,
+    in_second: u32,
+}
+
+#[derive(Debug)]
+struct Entry {
+    row: OutboxRow,
+    phase: Phase,
+    /// Times it was transmitted; at least one where that is not known.
+    tries: u32,
+    /// Tries that were not answered in time or with a refusal that counts.
+    failures: usize,
+    tried_on: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Storing,
+    Waiting,
+    InFlight { until: Timestamp },
+    Backoff { until: Timestamp },
+    Failed,
+}
+
+#[derive(Debug)]
+struct Followed {
+    row: FollowedRow,
+    /// Until it is placed, so that it can be shown in its place.
+    message: Option<Message>,
+}
+
+/// What of one receiver is not under way and not failed for good.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: BTreeSet<u64>,
+    in_flight: BTreeSet<u64>,
+    /// Its entry in `open`.
+    offered: Option<u64>,
+}
+
+impl Outbox {
+    pub(super) fn new(
+        device: DeviceId,
+        rows: BTreeMap<u64, OutboxRow>,
+        followed: BTreeMap<u64, FollowedRow>,
+        out: &mut Out,
+    ) -> Outbox {
+        let last_order = rows.keys().chain(followed.keys()).max();
+        let mut outbox = Outbox {
+            device,
+            orders: last_order.copied().unwrap_or_default(),
+            entries: BTreeMap::new(),
+            followed: BTreeMap::new(),
+            by_send: BTreeMap::new(),
+            by_id: BTreeMap::new(),
+            lanes: BTreeMap::new(),
+            open: BTreeSet::new(),
+            timers: BTreeSet::new(),
+            storing: VecDeque::new(),
+            in_flight: 0,
+            window: 1,
+            frame_bytes_max: usize::MAX,
+            connection: 0,
+            second: Timestamp::ZERO,
+            in_second: 0,
+        };
+        for row in rows.into_values() {
+            let failed = row.failed.clone();
+            out.status(
+                row.send_id,
+                failed.map_or(SendStatus::Pending, SendStatus::Failed),
+            );
+            let phase = row
+                .failed
+                .as_ref()
+                .map_or(Phase::Waiting, |_| Phase::Failed);
+            // It may have been tried before the restart.
+            outbox.insert(row, phase, 1);
+        }
+        for (order, row) in followed {
+            outbox.by_send.insert(row.send_id, order);
+            outbox.by_id.insert(row.id, order);
+            outbox
+                .followed
+                .insert(order, Followed { row, message: None });
+        }
+        outbox
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    pub(super) fn next_order(&self) -> u64 {
+        self.orders + 1
+    }
+
+    pub(super) fn add(
+        &mut self,
+        row: OutboxRow,
+        limits: &Limits,
+        out: &mut Out,
+    ) -> Result<(), SendError> {
+        if self.entries.len() >= limits.outbox_max {
+            return Err(SendError::OutboxFull(self.entries.len()));
+        }
+        if self.by_send.contains_key(&row.send_id) {
+            return Err(SendError::Repeated);
+        }
+        self.orders = row.order;
+        out.status(row.send_id, SendStatus::Pending);
+        out.change(Change::Outbox(row.clone()));
+        let batch = out.durable_with().unwrap_or_default();
+        self.storing.push_back((batch, row.order));
+        self.insert(row, Phase::Storing, 0);
+        Ok(())
+    }
+
+    pub(super) fn stored(&mut self, batch: u64) {
+        while let Some(&(needs, order)) = self.storing.front()
+            && needs <= batch
+        {
+            self.storing.pop_front();
+            if self.phase(order) == Some(Phase::Storing) {
+                self.set_phase(order, Phase::Waiting);
+            }
+        }
+    }
+
+    pub(super) fn retry(&mut self, send_id: SendId, out: &mut Out) -> bool {
+        let Some((order, entry)) = self.unsettled(send_id) else {
+            return false;
+        };
+        if entry.phase != Phase::Failed {
+            return false;
+        }
+        entry.failures = 0;
+        entry.row.failed = None;
+        out.status(send_id, SendStatus::Pending);
+        out.change(Change::Outbox(entry.row.clone()));
+        self.set_phase(order, Phase::Waiting);
+        true
+    }
+
+    pub(super) fn give_up(&mut self, send_id: SendId, live: bool, out: &mut Out) -> bool {
+        let Some((order, entry)) = self.unsettled(send_id) else {
+            return false;
+        };
+        let tried_here = entry.tried_on;
+        self.remove(order);
+        self.by_send.remove(&send_id);
+        out.change(Change::Forget { order });
+        if live && tried_here == self.connection {
+            out.transmit(ClientFrame::GiveUp(send_id));
+        }
+        true
+    }
+
+    pub(super) fn connected(&mut self, window: u32, frame_bytes_max: u32) {
+        self.connection += 1;
+        self.window = window.max(1) as usize;
+        self.frame_bytes_max = frame_bytes_max as usize;
+    }
+
+    /// Whatever was under way is tried again, in order, on the next connection.
+    pub(super) fn disconnected(&mut self) {
+        let again: Vec<u64> = (self.entries.iter())
+            .filter(|(_, entry)| {
+                matches!(entry.phase, Phase::InFlight { .. } | Phase::Backoff { .. })
+            })
+            .map(|(&order, _)| order)
+            .collect();
+        for order in again {
+            self.set_phase(order, Phase::Waiting);
+        }
+    }
+
+    /// Transmits what may be transmitted. A live connection is the caller's to see to.
+    pub(super) fn pump(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
+        if now.since(self.second) >= SECOND || now < self.second {
+            self.second = now;
+            self.in_second = 0;
+        }
+        while self.in_flight < self.window
+            && self.in_second < limits.sends_per_second
+            && let Some(&order) = self.open.first()
+        {
+            let size = (self.entries.get(&order)).map_or(0, |entry| entry.row.content.data.len());
+            if size + FRAME_OVERHEAD > self.frame_bytes_max {
+                let text = format!("{size} bytes; a frame has {}", self.frame_bytes_max);
+                self.fail(order, Refusal::new(Code::TooLarge, text), out);
+            } else {
+                self.transmit(order, now, limits, out);
+            }
+        }
+    }
+
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        let timer = self.timers.first().map(|(at, _)| *at);
+        // Something could go, were it not for the rate.
+        let is_paced = !self.open.is_empty() && self.in_flight < self.window;
+        let next_second = is_paced.then(|| self.second + SECOND);
+        timer.into_iter().chain(next_second).min()
+    }
+
+    pub(super) fn timeout(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
+        while let Some(&(at, order)) = self.timers.first()
+            && at <= now
+        {
+            match self.phase(order) {
+                Some(Phase::InFlight { .. }) => self.unanswered(order, now, limits, out),
+                Some(Phase::Backoff { .. }) => self.set_phase(order, Phase::Waiting),
+                Some(Phase::Storing | Phase::Waiting | Phase::Failed) | None => {
+                    self.timers.pop_first();
+                }
+            }
+        }
+    }
+
+    fn unanswered(&mut self, order: u64, now: Timestamp, limits: &Limits, out: &mut Out) {
+        let Some(entry) = self.entries.get_mut(&order) else {
+            return;
+        };
+        if entry.failures >= limits.resend_after.len() {
+            let text = format!("no answer to {} tries", entry.tries);
+            self.fail(order, Refusal::new(Code::DeadlineExceeded, text), out);
+        } else {
+            entry.failures += 1;
+            self.transmit(order, now, limits, out);
+        }
+    }
+
+    pub(super) fn refused(
+        &mut self,
+        send_id: SendId,
+        refusal: Refusal,
+        now: Timestamp,
+        limits: &Limits,
+        out: &mut Out,
+    ) {
+        let Some((order, entry)) = self.unsettled(send_id) else {
+            return;
+        };
+        if !matches!(entry.phase, Phase::InFlight { .. }) {
+            return;
+        }
+        if !refusal.code.retryable() {
+            self.fail(order, refusal, out);
+            return;
+        }
+        if refusal.code == Code::EarlierSendFailed && self.has_earlier(order) {
+            self.set_phase(order, Phase::Waiting);
+            return;
+        }
+        let paced = matches!(
+            refusal.code,
+            Code::WindowFull | Code::RateLimited | Code::Draining | Code::Full
+        );
+        let Some(entry) = self.entries.get_mut(&order) else {
+            return;
+        };
+        let wait = if paced {
+            limits.refused_wait
+        } else if let Some(wait) = limits.resend_after.get(entry.failures) {
+            entry.failures += 1;
+            *wait
+        } else {
+            self.fail(order, refusal, out);
+            return;
+        };
+        let until = now + refusal.retry_after.unwrap_or(wait);
+        self.set_phase(order, Phase::Backoff { until });
+    }
+
+    pub(super) fn accepted(&mut self, accepted: &Accepted, me: UserId, out: &mut Out) {
+        let id = accepted.id;
+        let device = self.device.clone();
+        let Some((order, entry)) = self.unsettled(accepted.send_id) else {
+            return;
+        };
+        let row = &entry.row;
+        let message = Message {
+            id,
+            from: me,
+            to: row.to,
+            accepted_at: accepted.accepted_at,
+            device,
+            send_id: accepted.send_id,
+            options: row.options,
+            content: row.content.clone(),
+        };
+        let Some(conversation) = message.conversation() else {
+            return;
+        };
+        self.settle(order, id, conversation, out);
+        if let Some(followed) = self.followed.get_mut(&order) {
+            followed.message = Some(message);
+        }
+        out.status(accepted.send_id, SendStatus::Accepted { id });
+    }
+
+    /// The message of `send_id` has its place. Answers the whole message where this device has it still.
+    pub(super) fn placed(
+        &mut self,
+        send_id: SendId,
+        id: MessageId,
+        conversation: ConversationId,
+        position: Position,
+        limits: &Limits,
+        out: &mut Out,
+    ) -> Option<Placed> {
+        if let Some((order, _)) = self.unsettled(send_id) {
+            self.settle(order, id, conversation, out);
+        }
+        let order = *self.by_send.get(&send_id)?;
+        let followed = self.followed.get_mut(&order)?;
+        let message = followed.message.take();
+        if followed.row.seq.is_none() {
+            followed.row.seq = Some(position.seq);
+            out.change(Change::Followed(followed.row));
+            if followed.row.status == Status::Sent {
+                let seq = position.seq;
+                out.status(send_id, SendStatus::Placed { id, seq });
+            }
+        }
+        self.follow_fewer(limits, out);
+        Some(Placed {
+            message: message?,
+            conversation,
+            position,
+        })
+    }
+
+    pub(super) fn receipt(&mut self, receipt: &Receipt, out: &mut Out) {
+        let known = self.by_id.get(&receipt.id).copied();
+        if let Some(order) = known {
+            self.advance(order, receipt.kind, out);
+        }
+        if receipt.kind == ReceiptKind::Read {
+            let before: Vec<u64> = (self.followed.iter())
+                .filter(|(_, followed)| {
+                    followed.row.conversation == receipt.conversation
+                        && followed.row.seq.is_some_and(|seq| seq <= receipt.seq)
+                })
+                .map(|(&order, _)| order)
+                .collect();
+            for order in before {
+                self.advance(order, ReceiptKind::Read, out);
+            }
+        }
+        if known.is_none() {
+            out.push(Action::Receipt(*receipt));
+        }
+    }
+
+    /// The messages whose status may have moved while we were away: the newest of them.
+    pub(super) fn unread_ids(&self) -> Vec<MessageId> {
+        (self.followed.values().rev())
+            .map(|followed| followed.row.id)
+            .take(STATUSES_MAX)
+            .collect()
+    }
+
+    pub(super) fn statuses(&mut self, statuses: &[MessageStatus], out: &mut Out) {
+        for status in statuses {
+            let Some(&order) = self.by_id.get(&status.id) else {
+                continue;
+            };
+            if status.read_at.is_some() {
+                self.advance(order, ReceiptKind::Read, out);
+            } else if status.delivered_at.is_some() {
+                self.advance(order, ReceiptKind::Received, out);
+            }
+        }
+    }
+
+    /// Moves a followed send on. Read is the end: it is followed no longer.
+    fn advance(&mut self, order: u64, kind: ReceiptKind, out: &mut Out) {
+        let Some(followed) = self.followed.get_mut(&order) else {
+            return;
+        };
+        let (send_id, id) = (followed.row.send_id, followed.row.id);
+        let status = followed.row.status.advanced_by(kind);
+        if status == followed.row.status {
+            return;
+        }
+        followed.row.status = status;
+        match status {
+            Status::Sent => {}
+            Status::Delivered => {
+                out.change(Change::Followed(followed.row));
+                out.status(send_id, SendStatus::Delivered { id });
+            }
+            Status::Read => {
+                self.unfollow(order, out);
+                out.status(send_id, SendStatus::Read { id });
+            }
+        }
+    }
+
+    /// Accepted: it leaves the outbox and is followed.
+    fn settle(&mut self, order: u64, id: MessageId, conversation: ConversationId, out: &mut Out) {
+        let Some(entry) = self.remove(order) else {
+            return;
+        };
+        let row = FollowedRow {
+            order,
+            send_id: entry.row.send_id,
+            conversation,
+            id,
+            seq: None,
+            status: Status::Sent,
+        };
+        self.by_id.insert(id, order);
+        self.followed.insert(order, Followed { row, message: None });
+        out.change(Change::Followed(row));
+    }
+
+    fn follow_fewer(&mut self, limits: &Limits, out: &mut Out) {
+        while self.followed.len() > limits.followed_max
+            && let Some((&order, _)) = self.followed.first_key_value()
+        {
+            self.unfollow(order, out);
+        }
+    }
+
+    fn unfollow(&mut self, order: u64, out: &mut Out) {
+        if let Some(followed) = self.followed.remove(&order) {
+            self.by_id.remove(&followed.row.id);
+            self.by_send.remove(&followed.row.send_id);
+            out.change(Change::Forget { order });
+        }
+    }
+
+    fn transmit(&mut self, order: u64, now: Timestamp, limits: &Limits, out: &mut Out) {
+        let connection = self.connection;
+        let Some(entry) = self.entries.get_mut(&order) else {
+            return;
+        };
+        let wait = limits.resend_after.get(entry.failures);
+        let until = now + wait.copied().unwrap_or(limits.last_answer);
+        out.transmit(ClientFrame::Send(Send {
+            send_id: entry.row.send_id,
+            to: entry.row.to,
+            options: entry.row.options,
+            content: entry.row.content.clone(),
+            attempt: entry.tries,
+            age: now.since(entry.row.created_at),
+            seen_seq: None,
+        }));
+        self.in_second += 1;
+        entry.tries = entry.tries.saturating_add(1);
+        entry.tried_on = connection;
+        self.set_phase(order, Phase::InFlight { until });
+    }
+
+    fn fail(&mut self, order: u64, refusal: Refusal, out: &mut Out) {
+        let Some(entry) = self.entries.get_mut(&order) else {
+            return;
+        };
+        entry.row.failed = Some(refusal.clone());
+        out.change(Change::Outbox(entry.row.clone()));
+        out.status(entry.row.send_id, SendStatus::Failed(refusal));
+        self.set_phase(order, Phase::Failed);
+    }
+
+    fn unsettled(&mut self, send_id: SendId) -> Option<(u64, &mut Entry)> {
+        let order = *self.by_send.get(&send_id)?;
+        self.entries.get_mut(&order).map(|entry| (order, entry))
+    }
+
+    fn phase(&self, order: u64) -> Option<Phase> {
+        self.entries.get(&order).map(|entry| entry.phase)
+    }
+
+    fn has_earlier(&self, order: u64) -> bool {
+        let Some(entry) = self.entries.get(&order) else {
+            return false;
+        };
+        let Some(lane) = self.lanes.get(&lane_key(entry.row.to)) else {
+            return false;
+        };
+        let before = |orders: &BTreeSet<u64>| orders.first().is_some_and(|first| *first < order);
+        before(&lane.waiting) || before(&lane.in_flight)
+    }
+
+    fn insert(&mut self, row: OutboxRow, phase: Phase, tries: u32) {
+        let order = row.order;
+        self.by_send.insert(row.send_id, order);
+        self.entries.insert(
+            order,
+            Entry {
+                row,
+                phase: Phase::Storing,
+                tries,
+                failures: 0,
+                tried_on: 0,
+            },
+        );
+        self.set_phase(order, phase);
+    }
+
+    /// Takes it out of everything but `by_send`.
+    fn remove(&mut self, order: u64) -> Option<Entry> {
+        self.leave_phase(order);
+        let entry = self.entries.remove(&order)?;
+        self.refresh(lane_key(entry.row.to));
+        Some(entry)
+    }
+
+    fn set_phase(&mut self, order: u64, phase: Phase) {
+        self.leave_phase(order);
+        let Some(entry) = self.entries.get_mut(&order) else {
+            return;
+        };
+        entry.phase = phase;
+        let key = lane_key(entry.row.to);
+        // What can never be accepted holds up nothing.
+        let is_out = (entry.row.failed.as_ref()).is_some_and(|failed| !failed.code.retryable());
+        let lane = self.lanes.entry(key).or_default();
+        match phase {
+            Phase::InFlight { until } => {
+                self.in_flight += 1;
+                lane.in_flight.insert(order);
+                self.timers.insert((until, order));
+            }
+            Phase::Backoff { until } => {
+                lane.waiting.insert(order);
+                self.timers.insert((until, order));
+            }
+            Phase::Failed if is_out => {}
+            Phase::Storing | Phase::Waiting | Phase::Failed => {
+                lane.waiting.insert(order);
+            }
+        }
+        self.refresh(key);
+    }
+
+    fn leave_phase(&mut self, order: u64) {
+        let Some(entry) = self.entries.get(&order) else {
+            return;
+        };
+        if let Some(lane) = self.lanes.get_mut(&lane_key(entry.row.to)) {
+            lane.waiting.remove(&order);
+            if lane.in_flight.remove(&order) {
+                self.in_flight -= 1;
+            }
+        }
+        if let Phase::InFlight { until } | Phase::Backoff { until } = entry.phase {
+            self.timers.remove(&(until, order));
+        }
+    }
+
+    /// Offers the first of a lane, if it may be transmitted.
+    fn refresh(&mut self, key: LaneKey) {
+        let Some(lane) = self.lanes.get_mut(&key) else {
+            return;
+        };
+        let first = lane.waiting.first().copied().filter(|order| {
+            let entry = self.entries.get(order);
+            entry.is_some_and(|entry| entry.phase == Phase::Waiting)
+        });
+        if lane.offered != first {
+            if let Some(offered) = lane.offered {
+                self.open.remove(&offered);
+            }
+            self.open.extend(first);
+            lane.offered = first;
+        }
+        if lane.waiting.is_empty() && lane.in_flight.is_empty() {
+            self.lanes.remove(&key);
+        }
+    }
+}
+
+fn lane_key(to: Recipient) -> LaneKey {
+    match to {
+        Recipient::User(user) => (0, user.get()),
+        Recipient::Group(group) => (1, group.get()),
+    }
+}

@@ -1,0 +1,356 @@
+//! Catching up: the list difference, then what each conversation misses, page after page.
+
+use std::time::Duration;
+
+use protocol::frame::{HistoryPage, HistoryRange, ListPage, Summary, SyncQuery};
+use protocol::{Code, ConversationId, Placed, Refusal, Seq, Timestamp};
+
+use super::questions::{ListPhase, Question};
+use super::saved::Cursor;
+use super::timeline::Source;
+use super::{Action, CatchUp, Change, Core, Reset};
+
+impl Core {
+    /// Asks what is due and what there is room for.
+    pub(super) fn ask(&mut self, now: Timestamp) {
+        let limits = self.settings.limits.clone();
+        let until = now + limits.answer;
+        if self.questions.list_is_due(now) {
+            let list = &mut self.questions.list;
+            list.phase = ListPhase::Asked;
+            let query = SyncQuery::List {
+                since: list.version,
+                after: list.after,
+            };
+            (self.questions).ask(Question::List, query, until, &mut self.out);
+        }
+        let page = limits
+            .page
+            .min(u32::try_from(limits.untaken_max).unwrap_or(u32::MAX));
+        while self.questions.fetches() < limits.fetches_max {
+            let room = u32::try_from(self.timeline.room(limits.untaken_max)).unwrap_or(u32::MAX);
+            if room < page.div_ceil(2) {
+                return;
+            }
+            let Some(conversation) = self.questions.next(now) else {
+                return;
+            };
+            self.ask_for(conversation, page.min(room), until);
+        }
+    }
+
+    fn ask_for(&mut self, conversation: ConversationId, limit: u32, until: Timestamp) {
+        let Some(track) = self.timeline.track_mut(conversation) else {
+            return;
+        };
+        if track.asked {
+            return;
+        }
+        let (question, range, limit) = match self.settings.catch_up {
+            CatchUp::Recent(newest) if track.newest_only => {
+                let range = HistoryRange::Backward { before: None };
+                (Question::Newest { conversation }, range, newest)
+            }
+            CatchUp::Everything | CatchUp::Recent(_) => {
+                if !track.suspect && !track.is_missing_something() {
+                    return;
+                }
+                let after = track.shown.seq;
+                let question = Question::Fetch {
+                    conversation,
+                    after,
+                };
+                (question, HistoryRange::Forward { after }, limit)
+            }
+        };
+        track.asked = true;
+        track.suspect = false;
+        let query = SyncQuery::History {
+            conversation,
+            range,
+            limit,
+        };
+        self.questions.ask(question, query, until, &mut self.out);
+    }
+
+    pub(super) fn listed(&mut self, page: ListPage, now: Timestamp) {
+        let last = page.conversations.last().map(|last| last.conversation);
+        for summary in page.conversations {
+            self.compare(summary, now);
+        }
+        let list = &mut self.questions.list;
+        let coming = list.coming.map_or(page.version, |v| v.min(page.version));
+        list.coming = Some(coming);
+        list.failures = 0;
+        if page.more && last.is_some() {
+            list.after = last;
+            list.phase = ListPhase::Due(Timestamp::ZERO);
+            return;
+        }
+        for conversation in self.timeline.decide_all() {
+            self.show_held(conversation);
+            self.fetch_if_missing(conversation);
+        }
+        if let Some(version) = self.questions.list_complete()
+            && self.settings.acks
+        {
+            self.out.change(Change::ListVersion(version));
+        }
+    }
+
+    /// Compares one conversation of the list with what was shown of it.
+    fn compare(&mut self, summary: Summary, now: Timestamp) {
+        let conversation = summary.conversation;
+        let absence_max = self.settings.limits.absence_max;
+        let catch_up = self.settings.catch_up;
+        let track = self.track(conversation);
+        let shown = track.shown;
+        if summary.seq < shown.seq {
+            track.suspect = !track.asked;
+            self.questions.look_at(conversation);
+            return;
+        }
+        track.kept.known = track.kept.known.max(summary.seq);
+        let fresh = std::mem::take(&mut track.undecided);
+        let missing = summary.seq.0 - shown.seq.0;
+        if missing == 0 {
+            self.show_held(conversation);
+            return;
+        }
+        let kept = track.kept;
+        if let CatchUp::Recent(newest) = catch_up {
+            let away = shown.seq > Seq::ZERO && now.since(shown.at) >= absence_max;
+            if (fresh || away) && missing > u64::from(newest) {
+                self.keep(conversation, kept);
+                self.only_newest(conversation, &summary, newest);
+                return;
+            }
+        }
+        self.keep(conversation, kept);
+        match summary.newest {
+            Some(newest) => self.place(newest, Source::Fetched),
+            None => self.fetch_if_missing(conversation),
+        }
+        self.show_held(conversation);
+    }
+
+    /// More is missing than is to be shown.
+    fn only_newest(&mut self, conversation: ConversationId, summary: &Summary, newest: u32) {
+        let track = self.track(conversation);
+        if newest > 0 {
+            track.newest_only = true;
+            self.questions.look_at(conversation);
+            return;
+        }
+        // From now on: what was pushed since we connected is after now.
+        let pushed = track.first_held().map(|seq| Seq(seq.0 - 1));
+        let end = pushed.map_or(summary.seq, |pushed| pushed.min(summary.seq));
+        let id = summary
+            .newest
+            .as_ref()
+            .filter(|newest| newest.position.seq == end);
+        let cursor = Cursor {
+            seq: end,
+            id: id.map(|newest| newest.message.id),
+            at: id.map_or(track.shown.at, |newest| newest.message.accepted_at),
+        };
+        self.leave_out(conversation, cursor);
+    }
+
+    /// Tells what will not be shown, and goes on after it.
+    fn leave_out(&mut self, conversation: ConversationId, cursor: Cursor) {
+        let from = self.track(conversation).shown.seq.next();
+        if from <= cursor.seq {
+            self.out.push(Action::Gap {
+                conversation,
+                from,
+                to: cursor.seq,
+            });
+        }
+        self.skip_to(conversation, cursor);
+    }
+
+    /// A page upward from `after`.
+    pub(super) fn fetched(
+        &mut self,
+        conversation: ConversationId,
+        after: Seq,
+        page: HistoryPage,
+        now: Timestamp,
+    ) {
+        if page.last_seq < after {
+            self.end_found(conversation, after, &page);
+            return;
+        }
+        let track = self.track(conversation);
+        track.asked = false;
+        track.kept.known = track.kept.known.max(page.last_seq);
+        if page.messages.is_empty() && track.is_missing_something() {
+            // The server knows of more than it can read now.
+            self.look_again(conversation, now);
+            return;
+        }
+        track.failures = 0;
+        self.place_all(conversation, page.messages);
+        self.fetch_if_missing(conversation);
+    }
+
+    /// The newest few, newest first.
+    pub(super) fn newest_fetched(&mut self, conversation: ConversationId, page: HistoryPage) {
+        let track = self.track(conversation);
+        track.asked = false;
+        track.failures = 0;
+        track.newest_only = false;
+        track.kept.known = track.kept.known.max(page.last_seq);
+        self.place_all(conversation, page.messages);
+        self.show_held(conversation);
+        self.fetch_if_missing(conversation);
+    }
+
+    /// Places a dense page. What lies between it and what was shown cannot be had, or is not to be.
+    fn place_all(&mut self, conversation: ConversationId, mut messages: Vec<Placed>) {
+        messages.retain(|message| message.conversation == conversation);
+        messages.sort_by_key(|message| message.position.seq);
+        let shown = self.track(conversation).shown;
+        let first = messages
+            .iter()
+            .find(|message| message.position.seq > shown.seq);
+        if let Some(first) = first
+            && first.position.seq > shown.seq.next()
+        {
+            let cursor = Cursor {
+                seq: Seq(first.position.seq.0 - 1),
+                id: first.position.prev,
+                at: shown.at,
+            };
+            self.leave_out(conversation, cursor);
+        }
+        for message in messages {
+            self.place(message, Source::Fetched);
+        }
+    }
+
+    /// The conversation ends before what we were shown: the server has lost something.
+    pub(super) fn end_found(
+        &mut self,
+        conversation: ConversationId,
+        ours: Seq,
+        page: &HistoryPage,
+    ) {
+        let track = self.track(conversation);
+        track.asked = false;
+        track.failures = 0;
+        if page.last_seq < ours {
+            track.kept.known = page.last_seq;
+            let newest = page
+                .messages
+                .iter()
+                .find(|m| m.position.seq == page.last_seq);
+            let cursor = Cursor {
+                seq: page.last_seq,
+                id: newest.map(|newest| newest.message.id),
+                at: track.shown.at,
+            };
+            self.out.push(Action::Reset(Reset::Behind {
+                conversation,
+                ours,
+                theirs: page.last_seq,
+            }));
+            self.skip_to(conversation, cursor);
+        }
+        self.fetch_if_missing(conversation);
+    }
+
+    /// A question was refused, or not answered in time.
+    pub(super) fn not_answered(
+        &mut self,
+        question: Question,
+        request: u32,
+        refusal: Refusal,
+        now: Timestamp,
+    ) {
+        match question {
+            Question::List => self.list_refused(&refusal, now),
+            Question::Fetch {
+                conversation,
+                after,
+            } if refusal.code == Code::Reset => {
+                let query = SyncQuery::History {
+                    conversation,
+                    range: HistoryRange::Backward { before: None },
+                    limit: 1,
+                };
+                let until = now + self.settings.limits.answer;
+                let question = Question::End {
+                    conversation,
+                    ours: after,
+                };
+                self.questions.ask(question, query, until, &mut self.out);
+            }
+            Question::Fetch { conversation, .. }
+            | Question::Newest { conversation }
+            | Question::End { conversation, .. } => {
+                self.track(conversation).asked = false;
+                if refusal.code.retryable() {
+                    self.look_again(conversation, now);
+                } else {
+                    self.cannot_fetch(conversation);
+                }
+            }
+            Question::Status => {}
+            Question::Older => self.out.push(Action::Older {
+                request,
+                answer: Err(refusal),
+            }),
+        }
+    }
+
+    fn list_refused(&mut self, refusal: &Refusal, now: Timestamp) {
+        let ask_again_max = self.settings.limits.ask_again_max;
+        let list = &mut self.questions.list;
+        if refusal.code == Code::Reset && list.version > Timestamp::ZERO {
+            list.version = Timestamp::ZERO;
+            list.after = None;
+            list.coming = None;
+            list.phase = ListPhase::Due(Timestamp::ZERO);
+            self.out.push(Action::Reset(Reset::ListAhead));
+        } else if refusal.code.retryable() {
+            list.failures += 1;
+            let pause = pause(list.failures, ask_again_max);
+            list.phase = ListPhase::Due(now + refusal.retry_after.unwrap_or(pause));
+        } else {
+            list.coming = None;
+            self.questions.list_complete();
+        }
+    }
+
+    fn look_again(&mut self, conversation: ConversationId, now: Timestamp) {
+        let ask_again_max = self.settings.limits.ask_again_max;
+        let track = self.track(conversation);
+        track.failures = track.failures.saturating_add(1);
+        let at = now + pause(track.failures, ask_again_max);
+        self.questions.look_later(conversation, at);
+    }
+
+    /// This server will not give it to us: say so, and go on with what it sent.
+    fn cannot_fetch(&mut self, conversation: ConversationId) {
+        let track = self.track(conversation);
+        track.newest_only = false;
+        let before_held = track.first_held().map(|seq| Seq(seq.0 - 1));
+        let seq = before_held.unwrap_or(track.kept.known);
+        let cursor = Cursor {
+            seq,
+            id: None,
+            at: track.shown.at,
+        };
+        if seq > track.shown.seq {
+            self.leave_out(conversation, cursor);
+        }
+    }
+}
+
+/// One second, doubled with each failure, up to `longest`.
+fn pause(failures: u32, longest: Duration) -> Duration {
+    let doubled = Duration::from_secs(1) * (1 << failures.saturating_sub(1).min(10));
+    doubled.min(longest)
+}

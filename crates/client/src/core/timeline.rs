@@ -1,0 +1,445 @@
+//! What was received: each message shown once, in the order of its conversation.
+//!
+//! A conversation has three places that only move forward: *kept* (stored here, so it survives),
+//! *shown* (the application is being told) and *known* (the server has it). What is the next after
+//! *shown* is shown; what is not after it is a repeat; what lies further on is held until the gap before
+//! it is filled.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use protocol::frame::{AckItem, PlacedEcho};
+use protocol::{ConversationId, MessageId, Placed, SendId, Seq, Timestamp, UserId};
+
+use super::questions::Questions;
+use super::saved::{Cursor, Kept};
+use super::{Action, CatchUp, Core, Origin, Reset, Shown};
+
+/// How many sends are remembered to recognise one that was placed twice.
+const REPEATS_MAX: usize = 1024;
+
+#[derive(Debug)]
+pub(super) struct Timeline {
+    tracks: BTreeMap<ConversationId, Track>,
+    /// Shown, not taken; oldest first.
+    untaken: VecDeque<Untaken>,
+    /// Counts what was shown, and how much of it was taken.
+    shown: u64,
+    taken: u64,
+    /// Messages in all `held`.
+    held: usize,
+    /// Their next message is here, but the application must take some first.
+    stalled: BTreeSet<ConversationId>,
+    repeats: Repeats,
+}
+
+/// One conversation.
+#[derive(Debug, Default)]
+pub(super) struct Track {
+    pub(super) kept: Kept,
+    pub(super) shown: Cursor,
+    pub(super) held: BTreeMap<Seq, Held>,
+    /// A fresh device that does not show everything: the list decides where it begins.
+    pub(super) undecided: bool,
+    /// Only the newest are to be fetched.
+    pub(super) newest_only: bool,
+    /// The server's end seems to lie before *shown*: ask.
+    pub(super) suspect: bool,
+    /// A question about it is open.
+    pub(super) asked: bool,
+    /// Questions that were not answered, in a row.
+    pub(super) failures: u32,
+}
+
+#[derive(Debug)]
+pub(super) struct Held {
+    placed: Placed,
+    source: Source,
+}
+
+#[derive(Debug)]
+struct Untaken {
+    number: u64,
+    conversation: ConversationId,
+    cursor: Cursor,
+    ack: Option<AckItem>,
+}
+
+/// From where a message comes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Source {
+    /// The server sent it by itself and expects an acknowledgement.
+    Pushed,
+    /// We asked for it.
+    Fetched,
+    /// It is our own; the server told its place.
+    Echo,
+}
+
+impl Timeline {
+    pub(super) fn new(conversations: BTreeMap<ConversationId, Kept>) -> Timeline {
+        let tracks = conversations.into_iter().map(|(conversation, kept)| {
+            let track = Track {
+                shown: kept.cursor,
+                kept,
+                ..Track::default()
+            };
+            (conversation, track)
+        });
+        Timeline {
+            tracks: tracks.collect(),
+            untaken: VecDeque::new(),
+            shown: 0,
+            taken: 0,
+            held: 0,
+            stalled: BTreeSet::new(),
+            repeats: Repeats::default(),
+        }
+    }
+
+    /// Whatever is known to be missing is to be fetched.
+    pub(super) fn connected(&self, questions: &mut Questions) {
+        for (&conversation, track) in &self.tracks {
+            if track.is_missing_something() {
+                questions.look_at(conversation);
+            }
+        }
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        for track in self.tracks.values_mut() {
+            track.asked = false;
+            track.suspect = false;
+            track.failures = 0;
+        }
+    }
+
+    pub(super) fn track_mut(&mut self, conversation: ConversationId) -> Option<&mut Track> {
+        self.tracks.get_mut(&conversation)
+    }
+
+    pub(super) fn read(
+        &mut self,
+        conversation: ConversationId,
+        seq: Seq,
+        id: MessageId,
+    ) -> Option<Kept> {
+        let kept = &mut self.tracks.get_mut(&conversation)?.kept;
+        if seq <= kept.read_acked || kept.read.is_some_and(|(read, _)| seq <= read) {
+            return None;
+        }
+        kept.read = Some((seq, id));
+        Some(*kept)
+    }
+
+    pub(super) fn read_acked(&mut self, conversation: ConversationId, seq: Seq) -> Option<Kept> {
+        let kept = &mut self.tracks.get_mut(&conversation)?.kept;
+        kept.read_acked = kept.read_acked.max(seq);
+        Some(*kept)
+    }
+
+    /// How many more messages may be shown.
+    pub(super) fn room(&self, untaken_max: usize) -> usize {
+        untaken_max.saturating_sub(self.untaken.len())
+    }
+
+    /// Conversations that the list did not name begin with their first message.
+    pub(super) fn decide_all(&mut self) -> Vec<ConversationId> {
+        let undecided = (self.tracks.iter_mut()).filter(|(_, track)| track.undecided);
+        undecided
+            .map(|(&conversation, track)| {
+                track.undecided = false;
+                conversation
+            })
+            .collect()
+    }
+
+    fn is_untaken(&self, conversation: ConversationId) -> bool {
+        (self.untaken.iter()).any(|untaken| untaken.conversation == conversation)
+    }
+}
+
+impl Track {
+    pub(super) fn is_missing_something(&self) -> bool {
+        !self.undecided
+            && self.shown.seq < self.kept.known
+            && !self.held.contains_key(&self.shown.seq.next())
+    }
+
+    pub(super) fn first_held(&self) -> Option<Seq> {
+        self.held.first_key_value().map(|(seq, _)| *seq)
+    }
+}
+
+impl Core {
+    /// The conversation, where need be begun.
+    pub(super) fn track(&mut self, conversation: ConversationId) -> &mut Track {
+        let undecided = self.settings.catch_up != CatchUp::Everything
+            && self.questions.list.version == Timestamp::ZERO;
+        let tracks = &mut self.timeline.tracks;
+        tracks.entry(conversation).or_insert_with(|| Track {
+            undecided,
+            ..Track::default()
+        })
+    }
+
+    /// A message and its place came, from wherever.
+    pub(super) fn place(&mut self, placed: Placed, source: Source) {
+        let Some(me) = self.account.map(|account| account.user) else {
+            return;
+        };
+        let Placed {
+            ref message,
+            conversation,
+            position,
+        } = placed;
+        if position.seq == Seq::ZERO {
+            return;
+        }
+        if message.from == me && source != Source::Echo {
+            let limits = &self.settings.limits;
+            let (send_id, id) = (message.send_id, message.id);
+            (self.outbox).placed(send_id, id, conversation, position, limits, &mut self.out);
+        }
+        let track = self.track(conversation);
+        track.kept.known = track.kept.known.max(position.seq);
+        if position.seq <= track.shown.seq {
+            self.repeated(&placed, source, me);
+            return;
+        }
+        self.hold(placed, source);
+        self.show_held(conversation);
+        self.fetch_if_missing(conversation);
+    }
+
+    /// The server told the place of an own message.
+    pub(super) fn echoed(&mut self, echo: &PlacedEcho) {
+        let limits = &self.settings.limits;
+        let placed = self.outbox.placed(
+            echo.send_id,
+            echo.id,
+            echo.conversation,
+            echo.position,
+            limits,
+            &mut self.out,
+        );
+        match placed {
+            Some(placed) => self.place(placed, Source::Echo),
+            None => {
+                let track = self.track(echo.conversation);
+                track.kept.known = track.kept.known.max(echo.position.seq);
+                self.fetch_if_missing(echo.conversation);
+            }
+        }
+    }
+
+    pub(super) fn fetch_if_missing(&mut self, conversation: ConversationId) {
+        let is_missing = |track: &Track| track.is_missing_something() && !track.asked;
+        if (self.timeline.tracks.get(&conversation)).is_some_and(is_missing) {
+            self.questions.look_at(conversation);
+        }
+    }
+
+    /// Shown already: the server may not know.
+    fn repeated(&mut self, placed: &Placed, source: Source, me: UserId) {
+        let Placed {
+            message,
+            conversation,
+            position,
+        } = placed;
+        let shown = self.track(*conversation).shown;
+        if shown.seq == position.seq && shown.id.is_some_and(|id| id != message.id) {
+            self.out.push(Action::Reset(Reset::OtherChain {
+                conversation: *conversation,
+                seq: position.seq,
+            }));
+        }
+        let Some(ack) = self.ack_for(placed, source, me) else {
+            return;
+        };
+        let untaken = (self.timeline.untaken.iter_mut()).find(|untaken| {
+            untaken.conversation == *conversation && untaken.cursor.seq == position.seq
+        });
+        match untaken {
+            Some(untaken) => untaken.ack = Some(ack),
+            None => self.acks.received(ack, self.out.durable_with()),
+        }
+    }
+
+    /// Own messages are acknowledged only where the server waits for it.
+    fn ack_for(&self, placed: &Placed, source: Source, me: UserId) -> Option<AckItem> {
+        let wanted = source == Source::Pushed || placed.message.from != me;
+        (wanted && self.settings.acks).then_some(AckItem {
+            conversation: placed.conversation,
+            id: placed.message.id,
+            seq: placed.position.seq,
+        })
+    }
+
+    /// Keeps a message until it can be shown. Without room it is fetched again later.
+    fn hold(&mut self, placed: Placed, source: Source) {
+        let held_max = self.settings.limits.held_max;
+        let timeline = &mut self.timeline;
+        let Some(track) = timeline.tracks.get_mut(&placed.conversation) else {
+            return;
+        };
+        let seq = placed.position.seq;
+        // The next one always fits: it leaves at once, or waits alone for the application.
+        if timeline.held >= held_max && seq != track.shown.seq.next() {
+            return;
+        }
+        match track.held.get_mut(&seq) {
+            Some(held) if source == Source::Pushed => held.source = source,
+            Some(_) => {}
+            None => {
+                track.held.insert(seq, Held { placed, source });
+                timeline.held += 1;
+            }
+        }
+    }
+
+    /// Shows what is next, and what is next after that.
+    pub(super) fn show_held(&mut self, conversation: ConversationId) {
+        let untaken_max = self.settings.limits.untaken_max;
+        loop {
+            let has_room = self.timeline.room(untaken_max) > 0;
+            let Some(track) = self.timeline.tracks.get_mut(&conversation) else {
+                return;
+            };
+            if track.undecided || track.newest_only {
+                return;
+            }
+            let next = track.shown.seq.next();
+            if !track.held.contains_key(&next) {
+                return;
+            }
+            if !has_room {
+                self.timeline.stalled.insert(conversation);
+                return;
+            }
+            if let Some(held) = track.held.remove(&next) {
+                self.timeline.held -= 1;
+                self.show(held);
+            }
+        }
+    }
+
+    pub(super) fn show_stalled(&mut self) {
+        if self.timeline.stalled.is_empty()
+            || self.timeline.room(self.settings.limits.untaken_max) == 0
+        {
+            return;
+        }
+        for conversation in std::mem::take(&mut self.timeline.stalled) {
+            self.show_held(conversation);
+            self.fetch_if_missing(conversation);
+        }
+    }
+
+    fn show(&mut self, held: Held) {
+        let Some(me) = self.account.map(|account| account.user) else {
+            return;
+        };
+        let Held { placed, source } = held;
+        let ack = self.ack_for(&placed, source, me);
+        let conversation = placed.conversation;
+        let message = &placed.message;
+        let seq = placed.position.seq;
+        let before = self.track(conversation).shown.id;
+        if before.is_some() && placed.position.prev != before {
+            self.out
+                .push(Action::Reset(Reset::OtherChain { conversation, seq }));
+        }
+        let cursor = Cursor {
+            seq,
+            id: Some(message.id),
+            at: message.accepted_at,
+        };
+        self.track(conversation).shown = cursor;
+        let is_new = self.timeline.repeats.is_new(message.from, message.send_id);
+        self.timeline.shown += u64::from(is_new);
+        self.timeline.untaken.push_back(Untaken {
+            number: self.timeline.shown,
+            conversation,
+            cursor,
+            ack,
+        });
+        if is_new {
+            let origin = match (message.from == me, message.device == self.settings.device) {
+                (false, _) => Origin::Other,
+                (true, false) => Origin::OwnElsewhere,
+                (true, true) => Origin::OwnHere,
+            };
+            self.out.push(Action::Show(Shown {
+                number: self.timeline.shown,
+                placed,
+                origin,
+            }));
+        } else {
+            self.taken(self.timeline.taken);
+        }
+    }
+
+    /// The application has what was shown up to `number`: keep that, then acknowledge it.
+    pub(super) fn taken(&mut self, number: u64) {
+        let timeline = &mut self.timeline;
+        timeline.taken = timeline.taken.max(number.min(timeline.shown));
+        let mut acks = Vec::new();
+        let mut moved = BTreeMap::new();
+        while let Some(untaken) = timeline.untaken.front()
+            && untaken.number <= timeline.taken
+        {
+            if let Some(track) = timeline.tracks.get_mut(&untaken.conversation) {
+                track.kept.cursor = untaken.cursor;
+                moved.insert(untaken.conversation, track.kept);
+            }
+            acks.extend(untaken.ack);
+            timeline.untaken.pop_front();
+        }
+        for (conversation, kept) in moved {
+            self.keep(conversation, kept);
+        }
+        let batch = self.out.durable_with();
+        for ack in acks {
+            self.acks.received(ack, batch);
+        }
+    }
+
+    /// Goes on after `cursor` without showing what lies before it.
+    pub(super) fn skip_to(&mut self, conversation: ConversationId, cursor: Cursor) {
+        let is_untaken = self.timeline.is_untaken(conversation);
+        let Some(track) = self.timeline.tracks.get_mut(&conversation) else {
+            return;
+        };
+        track.shown = cursor;
+        let after = track.held.split_off(&cursor.seq.next());
+        self.timeline.held -= std::mem::replace(&mut track.held, after).len();
+        if !is_untaken {
+            track.kept.cursor = cursor;
+            let kept = track.kept;
+            self.keep(conversation, kept);
+        }
+        self.show_held(conversation);
+    }
+}
+
+/// The last sends that were shown.
+#[derive(Debug, Default)]
+struct Repeats {
+    known: BTreeSet<(UserId, SendId)>,
+    order: VecDeque<(UserId, SendId)>,
+}
+
+impl Repeats {
+    fn is_new(&mut self, from: UserId, send_id: SendId) -> bool {
+        if !self.known.insert((from, send_id)) {
+            return false;
+        }
+        self.order.push_back((from, send_id));
+        if self.order.len() > REPEATS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.known.remove(&oldest);
+        }
+        true
+    }
+}
