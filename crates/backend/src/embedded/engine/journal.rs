@@ -36,6 +36,11 @@ impl Journal {
         })
     }
 
+    #[cfg(test)]
+    pub(super) fn number(&self) -> u64 {
+        self.number
+    }
+
     /// Makes durable everything that was written before the call.
     pub(super) fn sync(&mut self) -> io::Result<()> {
         while path(&self.dir, self.number + 1).try_exists()? {
