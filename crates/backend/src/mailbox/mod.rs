@@ -3,6 +3,10 @@
 //! Everything here may be repeated without harm. It is an accelerator: a mailbox that lost all its data
 //! loses no message, because history has them and every device syncs from its own cursors.
 
+#[cfg(test)]
+mod contract;
+pub mod embedded;
+
 use async_trait::async_trait;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
@@ -13,6 +17,8 @@ use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::{MessageId, Timestamp, UserId};
 
 use crate::Result;
+
+pub use embedded::{EmbeddedMailbox, MailboxConfig};
 
 #[async_trait]
 pub trait MailboxStore: Send + Sync {

@@ -1,0 +1,505 @@
+//! The mailbox in one process.
+//!
+//! **What lives where.** Sessions, login numbers, recent acknowledgements and send_ids live in memory: they
+//! end with the process, and so do the boats that are in it. Waiting mail lives in the [`Engine`] and
+//! outlives both kill and restart. A power cut may take the newest of it; the log's commits lie later in
+//! the same journal, so the carrier consumes again whatever was taken.
+//!
+//! **The marker** follows the mail: it is made once, lies in the same table, and stays the same over
+//! restarts, because a restart loses no mail. It changes when the table is lost, and then devices sync.
+//!
+//! **Send_ids** are bounded in number and age and end with the process. One that is not known is answered
+//! [`Fresh`](DedupeAnswer::Fresh); for a client's *resend* that means "unsure", which station marks, and
+//! the writer looks for it in history.
+//!
+//! **Steps.** A route to a user with a live session reads memory under its shard's lock and nothing else.
+//! What changes mail takes the lock for mail, then the locks of the users' shards in their order, does all
+//! of a call's (up to [`CHUNK`] users') work as one batch, and lets go; no lock is held across an await.
+//! [`connect`](MailboxStore::connect) registers and looks for mail under the shard's lock, so that it
+//! stands wholly before or wholly after a route to the same user.
+
+mod auditor;
+mod change;
+mod config;
+mod rows;
+mod shard;
+#[cfg(test)]
+mod tests;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::{Mutex, MutexGuard};
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, Mail, MailCursor, MailPage,
+    MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, Reasserted, RouteAnswer,
+    RouteRequest,
+};
+use protocol::message::Target;
+use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::{MessageId, Timestamp, UserId, keys};
+
+pub use self::auditor::Audit;
+use self::change::{Change, TRIM_STEP};
+pub use self::config::{MailboxConfig, PlatformConfig};
+use self::rows::MARKER_KEY;
+use self::shard::Shard;
+use super::MailboxStore;
+use crate::clock::Entropy;
+use crate::embedded::{Batch, Engine, Order, Table};
+use crate::{Error, Result};
+
+const SEAM: &str = "mailbox";
+/// Shards of users; a prime, so that users who are numbered in steps spread, too.
+const SHARDS: usize = 251;
+const DEDUPE_SHARDS: u32 = 16;
+/// Requests that change mail in one batch: bounds how long the locks are held.
+const CHUNK: usize = 64;
+/// Entries of one page at most, whatever was asked for.
+const PAGE_MAX: usize = 500;
+/// Bodies that are read at once for a page.
+const BODIES_STEP: usize = 50;
+
+/// [`MailboxStore`] on the embedded engine. Clones of the engine may serve other seams.
+#[derive(Debug)]
+pub struct EmbeddedMailbox {
+    engine: Engine,
+    policies: Policies,
+    page_bytes_max: usize,
+    marker: u64,
+    /// Held by whoever changes mail, always taken before shards.
+    changing: Mutex<()>,
+    shards: Vec<Mutex<Shard>>,
+    sends: Vec<Mutex<Dedupe>>,
+}
+
+impl EmbeddedMailbox {
+    /// Opens the mailbox that lies in the engine. `Conflict` on settings that name no platform.
+    pub fn open(
+        engine: Engine,
+        config: &MailboxConfig,
+        entropy: &dyn Entropy,
+    ) -> Result<EmbeddedMailbox> {
+        let sends_max = config.dedupe_max.div_ceil(DEDUPE_SHARDS as usize);
+        let sends = || Mutex::new(Dedupe::new(config.dedupe_keep, sends_max));
+        Ok(EmbeddedMailbox {
+            policies: config.policies()?,
+            page_bytes_max: config.page_bytes_max,
+            marker: read_or_make_marker(&engine, entropy)?,
+            engine,
+            changing: Mutex::default(),
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+            sends: (0..DEDUPE_SHARDS).map(|_| sends()).collect(),
+        })
+    }
+
+    /// Trims what expired of the next `limit` mailboxes after `after`; answers where to go on, `None` at
+    /// the end. For a slow walk in the background: without it, the mail of users who neither come nor get
+    /// more would stay.
+    pub fn sweep(
+        &self,
+        after: Option<Target>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Option<Target>> {
+        let start = rows::boxes_after(after);
+        let range = start.as_slice()..rows::BOXES_END;
+        let boxes = self
+            .engine
+            .range(Table::Session, range, Order::Forward, limit)?;
+        let mut last = None;
+        for (key, _) in &boxes {
+            let target = rows::read_box_key(key)?;
+            self.trim_all(target, self.policies.of(target.platform), now)?;
+            last = Some(target);
+        }
+        Ok(last.filter(|_| boxes.len() == limit))
+    }
+
+    /// Whether waiting mail is whole. Reads all of it.
+    pub fn audit(&self) -> Result<Audit> {
+        let _changing = self.changing.lock();
+        auditor::audit(&self.engine)
+    }
+
+    /// Routes what needs no storing, up to the first request that does.
+    fn route_live(&self, requests: &[RouteRequest]) -> Vec<RouteAnswer> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let mut shard = self.shard(request.user).lock();
+            let Some(presence) = shard.find(request.user) else {
+                break;
+            };
+            let placement = presence.place(request);
+            if !placement.store.is_empty() {
+                break;
+            }
+            answers.push(RouteAnswer {
+                live: placement.live,
+                stored: Vec::new(),
+                acknowledged: placement.acknowledged,
+                dropped: 0,
+            });
+        }
+        answers
+    }
+
+    /// Routes and stores, all or nothing.
+    fn route_and_store(&self, requests: &[RouteRequest]) -> Result<Vec<RouteAnswer>> {
+        let _changing = self.changing.lock();
+        let mut shards = self.lock_shards(requests.iter().map(|request| request.user));
+        let mut change = Change::new(&self.engine);
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let placement = match shards.of(request.user).find(request.user) {
+                Some(presence) => presence.place(request),
+                None => Presence::default().place(request),
+            };
+            let mut dropped = 0;
+            for &platform in &placement.store {
+                let Some(mail) = &request.mail else { break };
+                let target = Target {
+                    user: request.user,
+                    platform,
+                };
+                let policy = self.policies.of(platform);
+                dropped += change.append(target, mail, policy, request.now)?;
+            }
+            answers.push(RouteAnswer {
+                live: placement.live,
+                stored: placement.store,
+                acknowledged: placement.acknowledged,
+                dropped,
+            });
+        }
+        change.write()?;
+        Ok(answers)
+    }
+
+    fn acknowledge_chunk(
+        &self,
+        acked: &[(Target, Vec<MessageId>)],
+        now: Timestamp,
+    ) -> Result<Vec<Vec<MessageId>>> {
+        let _changing = self.changing.lock();
+        let mut shards = self.lock_shards(acked.iter().map(|(target, _)| target.user));
+        let mut change = Change::new(&self.engine);
+        let mut waited = Vec::with_capacity(acked.len());
+        for (target, ids) in acked {
+            waited.push(change.acknowledge(*target, ids)?);
+        }
+        change.write()?;
+        for (target, ids) in acked {
+            shards.of(target.user).change(target.user, now, |presence| {
+                presence.remember_acked(target.platform, ids, now);
+            });
+        }
+        Ok(waited)
+    }
+
+    fn trim_all(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
+        let mut removed = 0;
+        loop {
+            let step = {
+                let _changing = self.changing.lock();
+                let mut change = Change::new(&self.engine);
+                let step = change.trim(target, policy, now)?;
+                change.write()?;
+                step
+            };
+            removed += step;
+            if (step as usize) < TRIM_STEP {
+                return Ok(removed);
+            }
+        }
+    }
+
+    fn reassert_one(
+        &self,
+        user: UserId,
+        session: NewSession,
+        denied: &Denied,
+        now: Timestamp,
+    ) -> Result<ReassertAnswer> {
+        let target = Target {
+            user,
+            platform: session.platform,
+        };
+        let mut shard = self.shard(user).lock();
+        let session = shard.share_boat(session);
+        let reasserted = shard.change(user, now, |presence| {
+            presence.sessions.reassert(&session, denied, now)
+        });
+        Ok(match reasserted {
+            Reasserted::Known => ReassertAnswer::Known,
+            Reasserted::Displaced => ReassertAnswer::Displaced,
+            Reasserted::Restored => ReassertAnswer::Restored {
+                marker: self.marker,
+                mail_waits: self.mail_waits(target, now)?,
+            },
+        })
+    }
+
+    /// Whether a page would find something.
+    fn mail_waits(&self, target: Target, now: Timestamp) -> Result<bool> {
+        Ok(!self.entries_after(target, None, 1, now)?.is_empty())
+    }
+
+    /// Entries that have not expired, strictly after a cursor.
+    fn entries_after(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<Vec<MailCursor>> {
+        let Some(row) = change::read_box(&self.engine, target)? else {
+            return Ok(Vec::new());
+        };
+        let kept = MailCursor {
+            accepted_at: self.policies.of(target.platform).oldest_kept(now),
+            id: MessageId::floor_of(Timestamp::ZERO),
+        };
+        let from = row.oldest.max(kept).max(after.unwrap_or(kept));
+        // One more, in case the first is the cursor itself.
+        let mut entries = change::read_entries(&self.engine, target, from, limit + 1)?;
+        entries.retain(|entry| Some(*entry) > after);
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
+    fn read_page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<MailPage> {
+        let limit = limit.clamp(1, PAGE_MAX);
+        let entries = self.entries_after(target, after, limit + 1, now)?;
+        let mut page = MailPage::default();
+        let (mut taken, mut bytes) = (0, 0);
+        for step in entries[..entries.len().min(limit)].chunks(BODIES_STEP) {
+            if bytes >= self.page_bytes_max {
+                break;
+            }
+            let keys: Vec<Vec<u8>> = step.iter().map(|at| rows::body_key(at.id)).collect();
+            let bodies = self.engine.multi_get(Table::MailBody, &keys)?;
+            for (at, body) in step.iter().zip(bodies) {
+                let size = body.as_ref().map_or(0, Bytes::len);
+                if bytes > 0 && bytes + size > self.page_bytes_max {
+                    bytes = self.page_bytes_max;
+                    break;
+                }
+                bytes += size;
+                taken += 1;
+                self.add_to_page(&mut page, target, *at, body)?;
+            }
+        }
+        if taken < entries.len() && taken > 0 {
+            page.next = Some(entries[taken - 1]);
+        }
+        Ok(page)
+    }
+
+    fn add_to_page(
+        &self,
+        page: &mut MailPage,
+        target: Target,
+        at: MailCursor,
+        body: Option<Bytes>,
+    ) -> Result<()> {
+        match body {
+            Some(body) => page.mails.push(Mail {
+                id: at.id,
+                accepted_at: at.accepted_at,
+                body,
+            }),
+            None => {
+                // Acknowledged since the entries were read, or really lost?
+                let key = rows::entry_key(target, at);
+                if self.engine.get(Table::Mail, &key)?.is_some() {
+                    page.bodiless.push(at.id);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn shard(&self, user: UserId) -> &Mutex<Shard> {
+        &self.shards[shard_of(user)]
+    }
+
+    /// Locks the shards of these users, each once, in their order: two calls never wait for each other.
+    fn lock_shards(&self, users: impl Iterator<Item = UserId>) -> LockedShards<'_> {
+        let mut wanted: Vec<usize> = users.map(shard_of).collect();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let lock = |index: usize| (index, self.shards[index].lock());
+        LockedShards(wanted.into_iter().map(lock).collect())
+    }
+
+    fn sends_of(&self, key: &DedupeKey) -> &Mutex<Dedupe> {
+        let mut bytes = [0; 24];
+        bytes[..16].copy_from_slice(key.send_id.as_bytes());
+        bytes[16..].copy_from_slice(&key.from.get().to_be_bytes());
+        &self.sends[keys::partition_of(&bytes, DEDUPE_SHARDS) as usize]
+    }
+}
+
+/// Shards under their locks, in order.
+struct LockedShards<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
+
+impl LockedShards<'_> {
+    fn of(&mut self, user: UserId) -> &mut Shard {
+        let wanted = shard_of(user);
+        let found = self.0.binary_search_by_key(&wanted, |(index, _)| *index);
+        let index = found.expect("the shards of all users of a call were locked");
+        &mut self.0[index].1
+    }
+}
+
+fn shard_of(user: UserId) -> usize {
+    // Users are positive.
+    user.get() as usize % SHARDS
+}
+
+fn read_or_make_marker(engine: &Engine, entropy: &dyn Entropy) -> Result<u64> {
+    if let Some(marker) = engine.get(Table::Mail, MARKER_KEY)? {
+        return rows::read_marker(&marker);
+    }
+    // Zero is what a client without a marker sends.
+    let marker = entropy.next().max(1);
+    let mut batch = Batch::new();
+    batch.put(Table::Mail, MARKER_KEY, marker.to_be_bytes().to_vec());
+    engine.write(batch)?;
+    Ok(marker)
+}
+
+#[async_trait]
+impl MailboxStore for EmbeddedMailbox {
+    async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
+        let mut answers = Vec::with_capacity(requests.len());
+        let mut rest = requests.as_slice();
+        while !rest.is_empty() {
+            let live = self.route_live(rest);
+            rest = &rest[live.len()..];
+            answers.extend(live.into_iter().map(Ok));
+            let (chunk, later) = rest.split_at(rest.len().min(CHUNK));
+            rest = later;
+            match self.route_and_store(chunk) {
+                Ok(chunk) => answers.extend(chunk.into_iter().map(Ok)),
+                // One by one, so that a row that cannot be read fails its own request only.
+                Err(_) => answers.extend(chunk.iter().map(|request| {
+                    let mut one = self.route_and_store(std::slice::from_ref(request))?;
+                    one.pop().ok_or_else(|| Error::corrupt(SEAM, "no answer"))
+                })),
+            }
+        }
+        answers
+    }
+
+    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+        let ConnectRequest {
+            user,
+            entry,
+            denied,
+            now,
+        } = request;
+        let target = Target {
+            user,
+            platform: entry.platform,
+        };
+        let mut shard = self.shard(user).lock();
+        let entry = shard.share_boat(entry);
+        let registered = shard.change(user, now, |presence| {
+            presence.sessions.connect(user, &entry, &denied, now)
+        });
+        Ok(ConnectAnswer {
+            login: registered.login,
+            displaced: registered.displaced,
+            marker: self.marker,
+            mail_waits: self.mail_waits(target, now)?,
+        })
+    }
+
+    async fn reassert(
+        &self,
+        sessions: Vec<(UserId, NewSession)>,
+        denied: Denied,
+        now: Timestamp,
+    ) -> Vec<Result<ReassertAnswer>> {
+        let again = |(user, session)| self.reassert_one(user, session, &denied, now);
+        sessions.into_iter().map(again).collect()
+    }
+
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
+        for key in sessions {
+            let mut shard = self.shard(key.user).lock();
+            if let Some(presence) = shard.find(key.user) {
+                presence.sessions.disconnect(&key);
+                shard.leave_if_empty(key.user);
+            }
+        }
+        Ok(())
+    }
+
+    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
+        let live = |user: &UserId| {
+            let mut shard = self.shard(*user).lock();
+            let presence = shard.find(*user);
+            Ok(presence.map_or_else(Vec::new, |p| p.sessions.live(&denied).cloned().collect()))
+        };
+        users.iter().map(live).collect()
+    }
+
+    async fn page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<MailPage> {
+        self.read_page(target, after, limit, now)
+    }
+
+    async fn acknowledge(
+        &self,
+        acked: Vec<(Target, Vec<MessageId>)>,
+        now: Timestamp,
+    ) -> Result<Vec<Vec<MessageId>>> {
+        let mut waited = Vec::with_capacity(acked.len());
+        for chunk in acked.chunks(CHUNK) {
+            waited.append(&mut self.acknowledge_chunk(chunk, now)?);
+        }
+        Ok(waited)
+    }
+
+    async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
+        self.trim_all(target, policy, now)
+    }
+
+    async fn waiting(&self, target: Target) -> Result<u64> {
+        let row = change::read_box(&self.engine, target)?;
+        Ok(row.map_or(0, |row| row.count))
+    }
+
+    async fn dedupe_begin(
+        &self,
+        sends: Vec<(DedupeKey, MessageId)>,
+        now: Timestamp,
+    ) -> Vec<Result<DedupeAnswer>> {
+        let begin = |(key, id)| Ok(self.sends_of(&key).lock().begin(key, id, now));
+        sends.into_iter().map(begin).collect()
+    }
+
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()> {
+        for (key, id) in sends {
+            self.sends_of(&key).lock().done(key, id);
+        }
+        Ok(())
+    }
+
+    async fn marker(&self) -> Result<u64> {
+        Ok(self.marker)
+    }
+}

@@ -1,0 +1,110 @@
+//! Settings of the embedded mailbox.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::Platform;
+use protocol::mailbox::{MailboxPolicy, Policies};
+use serde::{Deserialize, Serialize};
+
+use super::SEAM;
+use crate::{Error, Result};
+
+/// What the embedded mailbox keeps.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct MailboxConfig {
+    /// How long a message waits for a device, counted from its acceptance. After that it is reached by
+    /// sync only.
+    #[serde(with = "humantime_serde")]
+    pub expire: Duration,
+    /// How many messages wait for one user on one platform; the oldest beyond it are dropped and reached
+    /// by sync only. Below zero: no maximum.
+    pub count_max: i32,
+    /// Platforms (by name: "ios", "web" …) that keep something else.
+    pub platforms: BTreeMap<String, PlatformConfig>,
+    /// How long a send_id is remembered.
+    #[serde(with = "humantime_serde")]
+    pub dedupe_keep: Duration,
+    /// How many send_ids are remembered, at about 100 bytes each. Beyond it the oldest is forgotten: a
+    /// client's resend of it is looked up in history.
+    pub dedupe_max: usize,
+    /// Bytes of bodies in one page (at least one message); the rest comes with the next page.
+    pub page_bytes_max: usize,
+}
+
+/// What one platform keeps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PlatformConfig {
+    /// As `expire` of all platforms.
+    #[serde(with = "humantime_serde")]
+    pub expire: Duration,
+    /// As `count_max` of all platforms.
+    pub count_max: i32,
+}
+
+impl Default for MailboxConfig {
+    fn default() -> Self {
+        MailboxConfig {
+            expire: Duration::from_secs(7 * 86_400),
+            count_max: 1_000,
+            platforms: BTreeMap::new(),
+            dedupe_keep: Duration::from_secs(86_400),
+            dedupe_max: 1_000_000,
+            page_bytes_max: 1 << 20,
+        }
+    }
+}
+
+impl MailboxConfig {
+    /// What the rules need of it. `Conflict` where a platform has no known name.
+    pub fn policies(&self) -> Result<Policies> {
+        let mut policies = Policies::uniform(policy(self.expire, self.count_max));
+        for (name, own) in &self.platforms {
+            let platform: Platform = name.parse().map_err(|e| Error::conflict(SEAM, e))?;
+            policies
+                .own
+                .insert(platform, policy(own.expire, own.count_max));
+        }
+        Ok(policies)
+    }
+}
+
+fn policy(expire: Duration, count_max: i32) -> MailboxPolicy {
+    MailboxPolicy {
+        expire,
+        count_max: u32::try_from(count_max).ok(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_negative_maximum_is_none() {
+        // proves S1-53
+        let config = MailboxConfig {
+            count_max: -1,
+            ..MailboxConfig::default()
+        };
+        let policies = config.policies().expect("no platforms");
+        assert_eq!(policies.of(Platform::Ios).count_max, None);
+    }
+
+    #[test]
+    fn platforms_are_named_as_people_name_them() {
+        let web = PlatformConfig {
+            expire: Duration::from_secs(60),
+            count_max: 10,
+        };
+        let mut config = MailboxConfig::default();
+        config.platforms.insert("web".into(), web);
+        let policies = config.policies().expect("web is a platform");
+        assert_eq!(policies.of(Platform::Web).count_max, Some(10));
+        assert_eq!(policies.of(Platform::Ios).count_max, Some(1_000));
+        config.platforms.insert("phone".into(), web);
+        assert!(config.policies().is_err());
+    }
+}

@@ -1,0 +1,125 @@
+//! Sessions and recent acknowledgements, in memory: they end with the process, as its boats do.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::mailbox::{NewSession, Presence, Sessions};
+use protocol::{BoatId, Timestamp, UserId};
+
+/// How often a shard gives back the memory of acknowledgements that are remembered no longer.
+const SWEEP_EVERY: Duration = Duration::from_secs(60);
+/// Names of boats that are shared between the sessions on them.
+const BOATS_MAX: usize = 64;
+
+/// The presences of some users. An idle session takes about 150 bytes.
+#[derive(Debug, Default)]
+pub(super) struct Shard {
+    present: BTreeMap<UserId, Presence>,
+    boats: Vec<BoatId>,
+    /// The largest login number of users that are no longer here: numbers go on from it.
+    forgotten_login: u64,
+    swept_at: Timestamp,
+}
+
+impl Shard {
+    /// One who is here; nobody is put in for who is not.
+    pub(super) fn find(&mut self, user: UserId) -> Option<&mut Presence> {
+        self.present.get_mut(&user)
+    }
+
+    /// Changes a user's presence, which is there for the time of the change.
+    pub(super) fn change<T>(
+        &mut self,
+        user: UserId,
+        now: Timestamp,
+        change: impl FnOnce(&mut Presence) -> T,
+    ) -> T {
+        self.sweep(now);
+        let presence = self.present.entry(user).or_insert_with(|| Presence {
+            sessions: Sessions::after_login(self.forgotten_login),
+            ..Presence::default()
+        });
+        let changed = change(presence);
+        self.leave_if_empty(user);
+        changed
+    }
+
+    /// Lets a user go of whom only the login number would be remembered.
+    pub(super) fn leave_if_empty(&mut self, user: UserId) {
+        if let Some(presence) = self.present.get(&user)
+            && presence.is_empty()
+        {
+            let last = presence.sessions.last_login();
+            self.forgotten_login = self.forgotten_login.max(last);
+            self.present.remove(&user);
+        }
+    }
+
+    /// The same session with a name of its boat that others hold, too.
+    pub(super) fn share_boat(&mut self, mut session: NewSession) -> NewSession {
+        let boat = &mut session.key.life.boat;
+        match self.boats.iter().find(|known| *known == boat) {
+            Some(known) => *boat = known.clone(),
+            None => {
+                if self.boats.len() == BOATS_MAX {
+                    self.boats.clear();
+                }
+                self.boats.push(boat.clone());
+            }
+        }
+        session
+    }
+
+    #[cfg(test)]
+    pub(super) fn len(&self) -> usize {
+        self.present.len()
+    }
+
+    fn sweep(&mut self, now: Timestamp) {
+        if now.since(self.swept_at) < SWEEP_EVERY {
+            return;
+        }
+        self.swept_at = now;
+        let mut last = self.forgotten_login;
+        self.present.retain(|_, presence| {
+            presence.forget_old(now);
+            let stays = !presence.is_empty();
+            if !stays {
+                last = last.max(presence.sessions.last_login());
+            }
+            stays
+        });
+        self.forgotten_login = last;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::mailbox::ACKED_KEEP;
+    use protocol::presence::SessionEntry;
+    use protocol::{MessageId, Platform};
+
+    use super::*;
+
+    fn user(n: i64) -> UserId {
+        UserId::new(n).expect("positive")
+    }
+
+    #[test]
+    fn an_idle_session_is_small() {
+        // A B-tree is at least half full.
+        let row = 2 * size_of::<(UserId, Presence)>();
+        assert!(row + size_of::<SessionEntry>() < 200, "{row}");
+    }
+
+    #[test]
+    fn marks_of_the_absent_are_given_back() {
+        let mut shard = Shard::default();
+        let id = MessageId::new(1).expect("positive");
+        let acked = |p: &mut Presence| p.remember_acked(Platform::Ios, &[id], Timestamp::ZERO);
+        shard.change(user(1), Timestamp::ZERO, acked);
+        assert_eq!(shard.len(), 1);
+        shard.change(user(2), Timestamp::ZERO + ACKED_KEEP, |_| {});
+        assert_eq!(shard.len(), 0);
+    }
+}

@@ -1,0 +1,338 @@
+mod random;
+mod reference;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::presence::BoatLife;
+use protocol::{BoatId, DeviceId, Incarnation, Platform, SessionId};
+use tempfile::TempDir;
+
+use super::*;
+use crate::clock::SeededEntropy;
+use crate::embedded::EngineOptions;
+use crate::mailbox::contract::{self, Lost, Scene};
+
+const NOW: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+fn config() -> MailboxConfig {
+    let mut config = MailboxConfig {
+        expire: contract::EXPIRE,
+        count_max: contract::COUNT_MAX as i32,
+        ..MailboxConfig::default()
+    };
+    let unlimited = PlatformConfig {
+        expire: contract::EXPIRE,
+        count_max: -1,
+    };
+    let name = contract::UNLIMITED.name().to_owned();
+    config.platforms.insert(name, unlimited);
+    config
+}
+
+fn open(engine: Engine) -> EmbeddedMailbox {
+    EmbeddedMailbox::open(engine, &config(), &SeededEntropy::new(7)).expect("opened")
+}
+
+fn lose(engine: &Engine, id: MessageId, lost: Lost) {
+    let mut batch = Batch::new();
+    batch.remove(Table::MailBody, rows::body_key(id));
+    if lost == Lost::BodyAndCount {
+        batch.remove(Table::MailBody, rows::count_key(id));
+    }
+    engine.write(batch).expect("written");
+}
+
+struct Rest {
+    mailbox: Arc<EmbeddedMailbox>,
+    _dir: Option<TempDir>,
+}
+
+fn scene(engine: Engine, dir: Option<TempDir>) -> (Scene, Rest) {
+    let mailbox = Arc::new(open(engine.clone()));
+    let scene = Scene {
+        store: mailbox.clone(),
+        now: NOW,
+        first: 1_000,
+        lose_body: Box::new(move |id, lost| {
+            lose(&engine, id, lost);
+            Box::pin(std::future::ready(()))
+        }),
+    };
+    let rest = Rest { mailbox, _dir: dir };
+    (scene, rest)
+}
+
+/// What a check leaves behind is whole.
+async fn close(rest: Rest) {
+    let audit = rest.mailbox.audit().expect("audited");
+    assert_eq!(audit.wrong, Vec::<String>::new(), "{audit:?}");
+    tokio::task::spawn_blocking(move || drop(rest))
+        .await
+        .expect("closed");
+}
+
+mod memory {
+    async fn open() -> (super::Scene, super::Rest) {
+        super::scene(super::Engine::memory(), None)
+    }
+
+    crate::mailbox::contract::contract_tests!(open, super::close);
+}
+
+mod disk {
+    async fn open() -> (super::Scene, super::Rest) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let engine = super::open_disk(&dir);
+        super::scene(engine, Some(dir))
+    }
+
+    crate::mailbox::contract::contract_tests!(open, super::close);
+}
+
+fn open_disk(dir: &TempDir) -> Engine {
+    Engine::open(dir.path(), EngineOptions::default()).expect("opened")
+}
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+fn ios(n: i64) -> Target {
+    Target {
+        user: user(n),
+        platform: Platform::Ios,
+    }
+}
+
+fn mail(n: i64) -> Mail {
+    Mail {
+        id: MessageId::new(n).expect("positive"),
+        accepted_at: NOW + Duration::from_millis(n as u64),
+        body: Bytes::from(format!("body {n}")),
+    }
+}
+
+fn request(target: Target, n: i64) -> RouteRequest {
+    RouteRequest {
+        user: target.user,
+        platforms: vec![target.platform],
+        forced: Vec::new(),
+        mail: Some(mail(n)),
+        denied: Denied::default(),
+        now: NOW,
+    }
+}
+
+fn connect_request(target: Target, session: i64) -> ConnectRequest {
+    ConnectRequest {
+        user: target.user,
+        entry: NewSession {
+            key: SessionKey {
+                user: target.user,
+                session: SessionId::new(session).expect("positive"),
+                life: BoatLife {
+                    boat: BoatId::new("boat").expect("short"),
+                    incarnation: Incarnation(1),
+                },
+            },
+            platform: target.platform,
+            device: DeviceId::new("phone").expect("short"),
+        },
+        denied: Denied::default(),
+        now: NOW,
+    }
+}
+
+async fn waiting(mailbox: &EmbeddedMailbox, target: Target) -> Vec<i64> {
+    let page = mailbox.page(target, None, 500, NOW).await.expect("paged");
+    page.mails.iter().map(|mail| mail.id.get()).collect()
+}
+
+#[tokio::test]
+async fn a_restart_keeps_mail_and_marker_and_loses_sessions() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let marker = {
+        let mailbox = open(open_disk(&dir));
+        mailbox.route_or_store(vec![request(ios(1), 1)]).await;
+        let login = mailbox.connect(connect_request(ios(2), 1)).await;
+        login.expect("connected").marker
+    };
+    let mailbox = open(open_disk(&dir));
+    assert_eq!(mailbox.marker().await.expect("marked"), marker);
+    assert_eq!(waiting(&mailbox, ios(1)).await, [1]);
+    let live = mailbox.sessions(&[user(2)], Denied::default()).await;
+    assert!(live[0].as_ref().expect("answered").is_empty());
+}
+
+#[tokio::test]
+async fn a_power_cut_leaves_whole_mailboxes() {
+    let engine = Engine::memory();
+    engine.hold_syncs();
+    let mailbox = open(engine.clone());
+    for n in 1..=4 {
+        let requests = vec![request(ios(1), n), request(ios(2), n)];
+        mailbox.route_or_store(requests).await;
+    }
+    let acked = vec![(ios(1), vec![mail(2).id])];
+    mailbox.acknowledge(acked, NOW).await.expect("acknowledged");
+    // The marker, four batches, one acknowledgement: each prefix of them is whole.
+    assert_eq!(engine.undurable(), 6);
+    for kept in 1..=6 {
+        let engine = Engine::memory();
+        engine.hold_syncs();
+        let mailbox = open(engine.clone());
+        for n in 1..=4 {
+            let requests = vec![request(ios(1), n), request(ios(2), n)];
+            mailbox.route_or_store(requests).await;
+        }
+        let acked = vec![(ios(1), vec![mail(2).id])];
+        mailbox.acknowledge(acked, NOW).await.expect("acknowledged");
+        let after = open(engine.crash(kept).expect("in memory"));
+        let audit = after.audit().expect("audited");
+        assert!(audit.wrong.is_empty(), "{audit:?}");
+        let entries = if kept == 6 { 7 } else { 2 * (kept as u64 - 1) };
+        assert_eq!(audit.entries, entries);
+        assert_eq!(after.marker, mailbox.marker);
+    }
+    // Nothing of it was durable: other data, another marker.
+    let nothing = engine.crash(0).expect("in memory");
+    let after = EmbeddedMailbox::open(nothing, &config(), &SeededEntropy::new(8));
+    assert_ne!(after.expect("opened").marker, mailbox.marker);
+}
+
+#[tokio::test]
+async fn a_refusing_disk_fails_what_must_be_stored_and_nothing_else() {
+    let engine = Engine::memory();
+    let mailbox = open(engine.clone());
+    let login = mailbox.connect(connect_request(ios(2), 1)).await;
+    login.expect("connected");
+    engine.crash(0).expect("in memory");
+    let requests = vec![request(ios(1), 1), request(ios(2), 1)];
+    let answers = mailbox.route_or_store(requests).await;
+    assert_eq!(
+        answers[0].as_ref().map_err(|e| e.kind),
+        Err(crate::Kind::Unavailable)
+    );
+    assert_eq!(answers[1].as_ref().expect("live").live.len(), 1);
+    let acked = vec![(ios(1), vec![mail(1).id])];
+    assert!(mailbox.acknowledge(acked, NOW).await.is_err());
+}
+
+#[tokio::test]
+async fn a_row_that_cannot_be_read_fails_its_user_only() {
+    let engine = Engine::memory();
+    let mailbox = open(engine.clone());
+    let mut batch = Batch::new();
+    batch.put(Table::Session, rows::box_key(ios(1)), b"half".to_vec());
+    engine.write(batch).expect("written");
+    let requests = vec![request(ios(1), 1), request(ios(2), 1)];
+    let answers = mailbox.route_or_store(requests).await;
+    assert_eq!(
+        answers[0].as_ref().map_err(|e| e.kind),
+        Err(crate::Kind::Corrupt)
+    );
+    assert!(answers[1].is_ok());
+    assert_eq!(waiting(&mailbox, ios(2)).await, [1]);
+}
+
+#[tokio::test]
+async fn pages_are_bounded_in_bytes() {
+    let config = MailboxConfig {
+        page_bytes_max: 15,
+        ..config()
+    };
+    let mailbox = EmbeddedMailbox::open(Engine::memory(), &config, &SeededEntropy::new(7));
+    let mailbox = mailbox.expect("opened");
+    for n in 1..=5 {
+        mailbox.route_or_store(vec![request(ios(1), n)]).await;
+    }
+    // Each body has six bytes.
+    let mut after = None;
+    let mut pages = Vec::new();
+    loop {
+        let page = mailbox.page(ios(1), after, 500, NOW).await.expect("paged");
+        pages.push(page.mails.len());
+        match page.next {
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(pages, [2, 2, 1]);
+}
+
+#[tokio::test]
+async fn a_sweep_visits_every_mailbox() {
+    // proves S1-47, S1-57
+    let mailbox = open(Engine::memory());
+    for n in 1..=10 {
+        mailbox.route_or_store(vec![request(ios(n), n)]).await;
+    }
+    let later = NOW + contract::EXPIRE + Duration::from_secs(1);
+    let (mut after, mut steps) = (None, 0);
+    loop {
+        after = mailbox.sweep(after, 3, later).expect("swept");
+        steps += 1;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(steps, 4);
+    assert_eq!(mailbox.audit().expect("audited"), Audit::default());
+}
+
+#[tokio::test]
+async fn a_trim_may_take_many_steps() {
+    let mailbox = open(Engine::memory());
+    let web = Target {
+        user: user(1),
+        platform: contract::UNLIMITED,
+    };
+    let many = 2 * TRIM_STEP as i64 + 10;
+    let requests = (1..=many).map(|n| request(web, n)).collect();
+    mailbox.route_or_store(requests).await;
+    let policy = MailboxPolicy {
+        expire: contract::EXPIRE,
+        count_max: Some(3),
+    };
+    let trimmed = mailbox.trim(web, policy, NOW).await.expect("trimmed");
+    assert_eq!(i64::from(trimmed), many - 3);
+    assert_eq!(waiting(&mailbox, web).await, [many - 2, many - 1, many]);
+    assert_eq!(
+        mailbox.audit().expect("audited").wrong,
+        Vec::<String>::new()
+    );
+}
+
+/// `cargo test --release -p backend route_costs -- --ignored --nocapture`
+#[tokio::test]
+#[ignore = "a measurement"]
+async fn route_costs() {
+    let mailbox = open(Engine::memory());
+    const USERS: i64 = 10_000;
+    for n in 1..=USERS {
+        let login = mailbox.connect(connect_request(ios(n), n)).await;
+        login.expect("connected");
+    }
+    let start = tokio::time::Instant::now();
+    for _ in 0..20 {
+        for n in 1..=USERS {
+            let answers = mailbox.route_or_store(vec![request(ios(n), n)]).await;
+            assert!(answers[0].is_ok());
+        }
+    }
+    let live = start.elapsed() / (20 * USERS as u32);
+
+    let dir = tempfile::tempdir().expect("a directory");
+    let mailbox = open(open_disk(&dir));
+    let start = tokio::time::Instant::now();
+    for step in 0..USERS / 64 {
+        let requests = (0..64).map(|n| request(ios(n + 1), step * 64 + n + 1));
+        for answer in mailbox.route_or_store(requests.collect()).await {
+            answer.expect("stored");
+        }
+    }
+    let stored = start.elapsed() / USERS as u32;
+    println!("live {live:?}, stored in batches of 64 {stored:?}");
+}
