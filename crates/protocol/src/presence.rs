@@ -1,5 +1,9 @@
 //! Who is connected where.
 
+mod obituary;
+
+pub use obituary::Obituary;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -46,7 +46,7 @@ pub enum Action {
     /// Tell a session; nothing comes back, and nothing is lost if it fails.
     Notice(Notice),
     /// A record needs no more work, once all that this holds is durable.
-    Settled(Settlement),
+    Settled(Box<Settlement>),
 }
 
 /// A question to the mailbox: who lives there, and store where nobody does.

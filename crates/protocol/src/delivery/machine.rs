@@ -816,14 +816,14 @@ impl Delivery {
         );
         record.ledger.extend(left.ledger);
         record.note(now, None, Event::Settled);
-        self.actions.push_back(Action::Settled(Settlement {
+        self.actions.push_back(Action::Settled(Box::new(Settlement {
             source: record.source,
             task: record.task,
             retries: left.retries,
             letter: left.letter,
             notifications: record.notifications,
             ledger: record.ledger,
-        }));
+        })));
     }
 
     // ---- small print ------------------------------------------------------------------------------
@@ -899,10 +899,11 @@ impl Record {
         self.note(now, target, Event::Failed { cause, attempt });
     }
 
-    /// The attempt at the target came to nothing; it stays owed if anybody insists.
+    /// The attempt at the target came to nothing; it stays owed if anybody insists, and where it was no
+    /// attempt at all.
     fn fail(&mut self, now: Timestamp, target: Target, cause: FailureCause) {
         self.note_failed(now, Some(target), cause);
-        if insists(self.task.placed.message.options) {
+        if self.stays_owed(cause) {
             self.failures.push(Failure {
                 user: target.user,
                 platform: Some(target.platform),
@@ -913,6 +914,10 @@ impl Record {
         }
     }
 
+    fn stays_owed(&self, cause: FailureCause) -> bool {
+        cause == FailureCause::MailboxUnavailable || insists(self.task.placed.message.options)
+    }
+
     /// The user could not be routed at all.
     fn fail_all(&mut self, now: Timestamp, owed: &Owed, failure: RouteFailure) {
         let cause = cause_of(failure);
@@ -921,6 +926,9 @@ impl Record {
         }
         if owed.live {
             self.note_failed(now, None, cause);
+        }
+        let mirror = owed.user == self.task.placed.message.from;
+        if owed.live && (mirror || self.stays_owed(cause)) {
             self.failures.push(Failure {
                 user: owed.user,
                 platform: None,

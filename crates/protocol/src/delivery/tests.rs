@@ -1,1 +1,280 @@
+//! The machine against a small world of values: a mailbox that is a map, and boats that say what the test
+//! tells them.
 
+mod offline;
+mod online;
+mod random;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::ledger::Event;
+use crate::mailbox::RouteAnswer;
+use crate::message::{Content, Target};
+use crate::presence::{BoatLife, SessionEntry, SessionKey};
+use crate::{
+    BoatId, ConversationId, DeviceId, Incarnation, Message, MessageId, Options, Placed, Platform,
+    Position, Recipient, SendId, Seq, SessionId, Timestamp, UserId,
+};
+
+const ALICE: i64 = 1;
+const BOB: i64 = 2;
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+fn session(n: i64) -> SessionId {
+    SessionId::new(n).expect("positive")
+}
+
+fn life(name: &str) -> BoatLife {
+    BoatLife {
+        boat: BoatId::new(name).expect("a name"),
+        incarnation: Incarnation(1),
+    }
+}
+
+fn id(n: i64) -> MessageId {
+    MessageId::new(n).expect("positive")
+}
+
+fn target(user_number: i64, platform: Platform) -> Target {
+    Target {
+        user: user(user_number),
+        platform,
+    }
+}
+
+fn at(offset: u64) -> Source {
+    Source {
+        topic: crate::keys::Topic::Message,
+        partition: 0,
+        offset,
+    }
+}
+
+fn placed(n: i64, to: i64, options: Options) -> Placed {
+    let conversation = ConversationId::private(user(ALICE), user(to)).expect("two users");
+    Placed {
+        message: Message {
+            id: id(n),
+            from: user(ALICE),
+            to: Recipient::User(user(to)),
+            accepted_at: Timestamp::from_millis(1_000),
+            device: DeviceId::new("phone").expect("a name"),
+            send_id: SendId::from_bytes([n as u8; 16]),
+            options,
+            content: Content::text("hello"),
+        },
+        conversation,
+        position: Position {
+            seq: Seq(n as u64),
+            prev: None,
+        },
+    }
+}
+
+struct World {
+    now: Timestamp,
+    delivery: Delivery,
+    live: BTreeMap<UserId, Vec<SessionEntry>>,
+    stored: BTreeSet<(Target, MessageId)>,
+    mailbox_fails: Option<RouteFailure>,
+    next_offset: u64,
+    // What was handed out.
+    routes: Vec<Route>,
+    pushes: Vec<Push>,
+    notices: Vec<Notice>,
+    forgotten: Vec<SessionKey>,
+    settled: Vec<Settlement>,
+}
+
+impl World {
+    fn new() -> World {
+        World::with(Limits::default())
+    }
+
+    fn with(limits: Limits) -> World {
+        World {
+            now: Timestamp::from_millis(10_000),
+            delivery: Delivery::new(limits),
+            live: BTreeMap::new(),
+            stored: BTreeSet::new(),
+            mailbox_fails: None,
+            next_offset: 0,
+            routes: Vec::new(),
+            pushes: Vec::new(),
+            notices: Vec::new(),
+            forgotten: Vec::new(),
+            settled: Vec::new(),
+        }
+    }
+
+    /// `number` names the session, and is its login.
+    fn sign_in(&mut self, user_number: i64, platform: Platform, number: i64) {
+        let entry = SessionEntry {
+            session: session(number),
+            platform,
+            life: life("boat-1"),
+            login: number as u64,
+        };
+        self.live.entry(user(user_number)).or_default().push(entry);
+    }
+
+    fn sign_out(&mut self, number: i64) {
+        for sessions in self.live.values_mut() {
+            sessions.retain(|entry| entry.session != session(number));
+        }
+    }
+
+    /// A message of Alice, delivered for the first time.
+    fn send(&mut self, n: i64, to: i64, known: &[Platform], options: Options) {
+        let placed = placed(n, to, options);
+        let task = Task {
+            owed: owed(&placed, known.to_vec()),
+            placed,
+            frame: Bytes::from_static(b"frame"),
+            retry_count: 0,
+            first_at: self.now,
+            origin: None,
+            letter: None,
+            traceparent: None,
+        };
+        self.submit(task);
+    }
+
+    fn submit(&mut self, task: Task) {
+        let source = at(self.next_offset);
+        self.next_offset += 1;
+        self.delivery
+            .handle_task(self.now, source, task)
+            .expect("there is room");
+        self.drain();
+    }
+
+    /// What a retry topic brings back.
+    fn retried(settlement: &Settlement, retry: &Retry) -> Task {
+        Task {
+            owed: retry.owed.clone(),
+            retry_count: retry.retry_count,
+            origin: None,
+            ..settlement.task.clone()
+        }
+    }
+
+    fn retry_all(&mut self) {
+        for settlement in std::mem::take(&mut self.settled) {
+            for retry in &settlement.retries {
+                self.now = self.now.max(retry.due_at);
+                self.submit(World::retried(&settlement, retry));
+            }
+        }
+    }
+
+    fn drain(&mut self) {
+        while let Some(action) = self.delivery.poll_action() {
+            match action {
+                Action::Route(route) => {
+                    let answer = self.route(&route);
+                    self.routes.push(route.clone());
+                    self.delivery.handle_routed(self.now, route.token, answer);
+                }
+                Action::Push(push) => self.pushes.push(push),
+                Action::Forget(key) => {
+                    if let Some(sessions) = self.live.get_mut(&key.user) {
+                        sessions.retain(|entry| entry.session != key.session);
+                    }
+                    self.forgotten.push(key);
+                }
+                Action::Notice(notice) => self.notices.push(notice),
+                Action::Settled(settlement) => self.settled.push(*settlement),
+            }
+        }
+    }
+
+    fn route(&mut self, route: &Route) -> Result<RouteAnswer, RouteFailure> {
+        if let Some(failure) = self.mailbox_fails {
+            return Err(failure);
+        }
+        let live = self.live.get(&route.user).cloned().unwrap_or_default();
+        let mut stored = Vec::new();
+        for platform in &route.platforms {
+            let lives = live.iter().any(|entry| entry.platform == *platform);
+            if let Some(mail) = &route.mail
+                && (!lives || route.forced.contains(platform))
+            {
+                let target = Target {
+                    user: route.user,
+                    platform: *platform,
+                };
+                self.stored.insert((target, mail.id));
+                stored.push(*platform);
+            }
+        }
+        Ok(RouteAnswer {
+            live,
+            stored,
+            acknowledged: Vec::new(),
+            dropped: 0,
+        })
+    }
+
+    /// The boat's answer to every open push of a session, oldest first; how many there were.
+    fn answer(&mut self, number: i64, outcome: Outcome) -> usize {
+        let all = std::mem::take(&mut self.pushes);
+        let (mine, others): (Vec<Push>, Vec<Push>) =
+            all.into_iter().partition(|p| p.session == session(number));
+        self.pushes = others;
+        let answered = mine.len();
+        for push in mine {
+            self.delivery.handle_outcome(self.now, push.token, outcome);
+            self.drain();
+        }
+        answered
+    }
+
+    fn pushed_to(&self) -> Vec<i64> {
+        self.pushes.iter().map(|push| push.session.get()).collect()
+    }
+
+    fn pass(&mut self, time: Duration) {
+        self.now = self.now + time;
+        self.delivery.handle_timeout(self.now);
+        self.drain();
+    }
+
+    fn only_settlement(&self) -> &Settlement {
+        assert_eq!(self.settled.len(), 1, "{:?}", self.settled);
+        &self.settled[0]
+    }
+
+    fn is_stored(&self, user_number: i64, platform: Platform, n: i64) -> bool {
+        let target = target(user_number, platform);
+        self.stored.contains(&(target, id(n)))
+    }
+}
+
+/// The events of a settlement that end something, and for whom.
+fn ends(settlement: &Settlement) -> Vec<(Option<Target>, &Event)> {
+    let entries = settlement.ledger.iter();
+    entries
+        .filter(|entry| is_end(&entry.event))
+        .map(|entry| (entry.target, &entry.event))
+        .collect()
+}
+
+fn is_end(event: &Event) -> bool {
+    matches!(
+        event,
+        Event::Acked { .. }
+            | Event::Written { .. }
+            | Event::StoredOffline
+            | Event::ReachableBySync
+            | Event::Dropped
+            | Event::Dead { .. }
+    )
+}

@@ -1,0 +1,209 @@
+use super::*;
+use crate::ledger::{DeadReason, FailureCause};
+
+// proves S1-11, S1-19: nobody is there, so it is stored by platform, and a notification task is made.
+#[test]
+fn an_absent_user_is_stored_for_and_told() {
+    let mut world = World::new();
+    world.send(1, BOB, &[Platform::Ios, Platform::Web], Options::CHAT);
+    assert!(world.is_stored(BOB, Platform::Ios, 1));
+    assert!(world.is_stored(BOB, Platform::Web, 1));
+    let settlement = world.only_settlement();
+    let told: Vec<Target> = settlement.notifications.iter().map(|n| n.target).collect();
+    assert_eq!(
+        told,
+        [target(BOB, Platform::Ios), target(BOB, Platform::Web)]
+    );
+}
+
+#[test]
+fn whom_nobody_knows_finds_it_by_sync() {
+    let mut world = World::new();
+    world.send(1, BOB, &[], Options::CHAT);
+    assert!(world.stored.is_empty());
+    let settlement = world.only_settlement();
+    assert_eq!(ends(settlement), [(None, &Event::ReachableBySync)]);
+    assert_eq!(settlement.notifications, []);
+}
+
+#[test]
+fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    let placed = placed(1, BOB, Options::CHAT);
+    let task = Task {
+        owed: vec![Owed {
+            user: user(BOB),
+            platforms: vec![Platform::Web],
+            live: false,
+        }],
+        placed,
+        frame: Bytes::new(),
+        retry_count: 1,
+        first_at: world.now,
+        origin: None,
+        letter: None,
+        traceparent: None,
+    };
+    world
+        .delivery
+        .handle_task(world.now, at(0), task)
+        .expect("room");
+    let Some(Action::Route(route)) = world.delivery.poll_action() else {
+        panic!("routed first");
+    };
+    let mut answer = world.route(&route).expect("the mailbox is well");
+    answer.acknowledged = vec![Platform::Web];
+    world
+        .delivery
+        .handle_routed(world.now, route.token, Ok(answer));
+    world.drain();
+    assert_eq!(world.pushes, []);
+    assert_eq!(world.only_settlement().notifications, []);
+}
+
+// proves S1-25, S1-23: below `offline_after` it is tried live, at it the receiver counts as offline.
+#[test]
+fn after_three_retries_the_receiver_counts_as_offline() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    for retry_count in 1..=3 {
+        assert_eq!(world.pushed_to(), [20]);
+        world.answer(20, Outcome::NoAck);
+        assert_eq!(
+            world.only_settlement().retries[0].retry_count,
+            retry_count,
+            "{:?}",
+            world.settled
+        );
+        world.notices.clear();
+        world.retry_all();
+    }
+    assert_eq!(world.pushes, []);
+    assert!(world.is_stored(BOB, Platform::Web, 1));
+    let settlement = world.only_settlement();
+    assert_eq!(settlement.retries, []);
+    assert_eq!(settlement.notifications.len(), 1);
+    assert!(matches!(
+        &world.notices[..],
+        [Notice {
+            word: Word::Hint,
+            ..
+        }]
+    ));
+}
+
+// proves S1-29: what fails more often than allowed is a dead letter; Pitfall H: it is the offline store
+// that failed it, for by then the receiver counts as offline.
+#[test]
+fn a_mailbox_that_always_refuses_ends_in_a_dead_letter() {
+    let mut world = World::new();
+    world.mailbox_fails = Some(RouteFailure::Refused);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    let mut retries = Vec::new();
+    let letter = loop {
+        let settlement = world.only_settlement();
+        if let Some(letter) = &settlement.letter {
+            assert_eq!(settlement.retries, []);
+            break letter.clone();
+        }
+        retries.push((
+            settlement.retries[0].retry_count,
+            settlement.retries[0].tier,
+        ));
+        world.retry_all();
+    };
+    assert_eq!(retries, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 5)]);
+    assert_eq!(letter.reason, DeadReason::MaxRetries);
+    assert_eq!(letter.cause, FailureCause::MailboxRefused);
+    assert_eq!(letter.name, at(6).letter());
+    assert_eq!(letter.owed[0].user, user(BOB));
+    assert_eq!(letter.owed[0].platforms, [Platform::Web]);
+}
+
+#[test]
+fn a_mailbox_that_is_away_is_asked_again_without_counting() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Ios, 20);
+    world.mailbox_fails = Some(RouteFailure::Unavailable);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    let mut tiers = Vec::new();
+    for _ in 0..20 {
+        let settlement = world.only_settlement();
+        assert_eq!(settlement.letter, None);
+        assert_eq!(settlement.retries[0].retry_count, 0);
+        tiers.push(settlement.retries[0].tier);
+        world.retry_all();
+    }
+    assert!(
+        tiers.is_sorted() && tiers[0] == 1 && tiers[19] == 5,
+        "{tiers:?}"
+    );
+    world.mailbox_fails = None;
+    world.retry_all();
+    assert!(world.is_stored(BOB, Platform::Web, 1));
+    assert_eq!(world.pushed_to(), [20], "who lives is still looked for");
+}
+
+// proves S1-64
+#[test]
+fn all_eight_options_do_what_they_name() {
+    for bits in 0..8 {
+        let options = Options::from_bits(bits).expect("three bits");
+        let (acks, stores, tells) = (
+            options.has(Options::NEEDS_ACK),
+            options.has(Options::STORE_OFFLINE),
+            options.has(Options::NOTIFY_OFFLINE),
+        );
+
+        // Nobody is there.
+        let mut world = World::new();
+        world.send(1, BOB, &[Platform::Web], options);
+        assert_eq!(world.is_stored(BOB, Platform::Web, 1), stores, "{bits}");
+        let settlement = world.only_settlement();
+        assert_eq!(settlement.notifications.len(), usize::from(tells), "{bits}");
+        let end = match (stores, acks) {
+            (true, _) => Event::StoredOffline,
+            (false, true) => Event::ReachableBySync,
+            (false, false) => Event::Dropped,
+        };
+        let web = Some(target(BOB, Platform::Web));
+        assert_eq!(ends(settlement), [(web, &end)], "{bits}");
+
+        // A session takes it.
+        let mut world = World::new();
+        world.sign_in(BOB, Platform::Web, 20);
+        world.send(1, BOB, &[Platform::Web], options);
+        assert_eq!(world.pushes[0].needs_ack, acks, "{bits}");
+        world.answer(20, Outcome::Done);
+        let session = session(20);
+        let end = if acks {
+            Event::Acked { session }
+        } else {
+            Event::Written { session }
+        };
+        let settlement = world.only_settlement();
+        assert_eq!(ends(settlement), [(web, &end)], "{bits}");
+        assert_eq!(settlement.notifications, [], "{bits}");
+
+        // A session does not.
+        let mut world = World::new();
+        world.sign_in(BOB, Platform::Web, 20);
+        world.send(1, BOB, &[Platform::Web], options);
+        world.answer(20, Outcome::Unreachable);
+        let again = world.only_settlement().retries.len();
+        assert_eq!(again, usize::from(acks || stores), "{bits}");
+
+        // And never will: it ends as if nobody were there.
+        for _ in 0..3 {
+            world.retry_all();
+            world.answer(20, Outcome::Unreachable);
+        }
+        if acks || stores {
+            assert_eq!(world.is_stored(BOB, Platform::Web, 1), stores, "{bits}");
+            let settlement = world.only_settlement();
+            assert_eq!(settlement.notifications.len(), usize::from(tells), "{bits}");
+        }
+    }
+}

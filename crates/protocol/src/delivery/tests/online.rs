@@ -1,0 +1,378 @@
+use super::*;
+use crate::Code;
+use crate::ledger::FailureCause;
+
+#[test]
+fn a_message_reaches_a_live_session_and_its_sender_learns_its_place() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    let placed = placed(1, BOB, Options::CHAT);
+    let origin = Origin {
+        session: session(10),
+        life: life("boat-1"),
+    };
+    world.submit(Task {
+        owed: owed(&placed, vec![Platform::Web]),
+        placed,
+        frame: Bytes::from_static(b"frame"),
+        retry_count: 0,
+        first_at: world.now,
+        origin: Some(origin),
+        letter: None,
+        traceparent: None,
+    });
+    assert_eq!(world.pushed_to(), [20]);
+    assert!(matches!(
+        &world.notices[..],
+        [Notice { session, word: Word::Placed(echo), .. }]
+            if session.get() == 10 && echo.position.seq == Seq(1)
+    ));
+    assert_eq!(world.settled, [], "nothing is settled before the ack");
+    world.answer(20, Outcome::Done);
+    let web = Some(target(BOB, Platform::Web));
+    let settlement = world.only_settlement();
+    let acked = Event::Acked {
+        session: session(20),
+    };
+    assert_eq!(ends(settlement), [(web, &acked)]);
+    assert_eq!((settlement.retries.len(), &settlement.letter), (0, &None));
+    assert_eq!(settlement.notifications, []);
+    assert!(matches!(
+        settlement.ledger.last().expect("entries").event,
+        Event::Settled
+    ));
+    assert!(world.delivery.is_idle());
+}
+
+// proves S1-27, S1-14, S1-24, S1-15: what succeeded is not done again, the rest is published again with
+// retry_count + 1, and the session that gave no ack is ended.
+#[test]
+fn only_the_platform_that_did_not_acknowledge_is_tried_again() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    world.sign_in(BOB, Platform::Ios, 21);
+    let known = [Platform::Ios, Platform::Web, Platform::Desktop];
+    world.send(1, BOB, &known, Options::CHAT);
+    world.answer(20, Outcome::Done);
+    world.answer(21, Outcome::NoAck);
+    assert!(world.is_stored(BOB, Platform::Desktop, 1));
+    let settlement = world.only_settlement();
+    let [retry] = &settlement.retries[..] else {
+        panic!("{:?}", settlement.retries);
+    };
+    assert_eq!(
+        retry.owed,
+        [Owed {
+            user: user(BOB),
+            platforms: vec![Platform::Ios],
+            live: false
+        }]
+    );
+    assert_eq!((retry.retry_count, retry.tier), (1, 1));
+    assert_eq!(retry.due_at, world.now + Duration::from_secs(1));
+    assert_eq!(retry.cause, FailureCause::NoAck);
+    let [
+        Notice {
+            session: told,
+            word: Word::Close(refusal),
+            ..
+        },
+    ] = &world.notices[..]
+    else {
+        panic!("{:?}", world.notices);
+    };
+    assert_eq!((told.get(), refusal.code), (21, Code::Reconnect));
+}
+
+// proves S1-20, S1-21
+#[test]
+fn every_session_of_a_platform_gets_it_and_the_newest_decides() {
+    for (newest, decided) in [(Outcome::Done, true), (Outcome::NoAck, false)] {
+        let mut world = World::new();
+        world.sign_in(BOB, Platform::Web, 20);
+        world.sign_in(BOB, Platform::Web, 22);
+        world.sign_in(BOB, Platform::Web, 21);
+        world.send(1, BOB, &[Platform::Web], Options::CHAT);
+        assert_eq!(world.pushed_to(), [22, 21, 20]);
+        let older = if decided {
+            Outcome::NoAck
+        } else {
+            Outcome::Done
+        };
+        world.answer(20, older);
+        world.answer(21, older);
+        assert_eq!(world.settled, []);
+        world.answer(22, newest);
+        assert_eq!(world.only_settlement().retries.is_empty(), decided);
+    }
+}
+
+// proves S1-16: the entry of a session that its boat does not know is removed, and the message handled
+// again before the record settles.
+#[test]
+fn a_session_that_is_gone_is_forgotten_and_the_platform_routed_again() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    world.answer(20, Outcome::NoSession);
+    assert_eq!(world.forgotten.len(), 1);
+    assert_eq!(world.forgotten[0].session, session(20));
+    assert!(world.is_stored(BOB, Platform::Web, 1));
+    let settlement = world.only_settlement();
+    assert_eq!(settlement.retries, []);
+    assert_eq!(settlement.notifications.len(), 1);
+}
+
+#[test]
+fn a_store_that_keeps_naming_a_dead_session_ends_in_a_retry_not_in_a_loop() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    for _ in 0..=Limits::default().reroutes_max {
+        assert_eq!(world.settled, []);
+        // The deletion did not hold.
+        let entries = world.live.clone();
+        assert_eq!(world.pushed_to(), [20]);
+        let push = world.pushes.remove(0);
+        world
+            .delivery
+            .handle_outcome(world.now, push.token, Outcome::NoSession);
+        while let Some(action) = world.delivery.poll_action() {
+            match action {
+                Action::Route(route) => {
+                    world.live = entries.clone();
+                    let answer = world.route(&route);
+                    world.delivery.handle_routed(world.now, route.token, answer);
+                }
+                Action::Push(push) => world.pushes.push(push),
+                Action::Settled(settlement) => world.settled.push(*settlement),
+                Action::Forget(_) | Action::Notice(_) => {}
+            }
+        }
+    }
+    assert_eq!(world.only_settlement().retries[0].retry_count, 1);
+}
+
+#[test]
+fn a_session_without_room_is_stored_for_and_hinted() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    world.answer(20, Outcome::Full);
+    assert!(world.is_stored(BOB, Platform::Web, 1));
+    assert!(matches!(
+        &world.notices[..],
+        [Notice { session, word: Word::Hint, .. }] if session.get() == 20
+    ));
+    assert_eq!(world.only_settlement().retries, []);
+}
+
+#[test]
+fn a_boat_that_does_not_answer_fails_the_push_after_half_as_long_again() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    let deadline = world.now + Duration::from_secs(3);
+    assert_eq!(world.delivery.poll_timeout(), Some(deadline));
+    world.pass(Duration::from_millis(2_999));
+    assert_eq!(world.settled, []);
+    world.pass(Duration::from_millis(1));
+    let settlement = world.only_settlement().clone();
+    assert_eq!(settlement.retries[0].cause, FailureCause::BoatUnreachable);
+    assert_eq!(world.delivery.poll_timeout(), None);
+    // Its late answer changes nothing.
+    assert_eq!(world.answer(20, Outcome::Done), 1);
+    assert_eq!(world.settled, [settlement]);
+}
+
+#[test]
+fn a_boat_that_is_lost_fails_all_its_pushes_at_once() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    (1..=3).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
+    world.delivery.handle_boat_lost(world.now, &life("boat-2"));
+    world.drain();
+    assert_eq!(world.settled, []);
+    world.delivery.handle_boat_lost(world.now, &life("boat-1"));
+    world.drain();
+    assert_eq!(world.settled.len(), 3);
+}
+
+#[test]
+fn the_senders_other_sessions_get_it_but_not_the_one_that_sent_it() {
+    let mut world = World::new();
+    world.sign_in(ALICE, Platform::Ios, 10);
+    world.sign_in(ALICE, Platform::Web, 11);
+    let placed = placed(1, BOB, Options::CHAT);
+    world.submit(Task {
+        owed: owed(&placed, Vec::new()),
+        placed,
+        frame: Bytes::from_static(b"frame"),
+        retry_count: 0,
+        first_at: world.now,
+        origin: Some(Origin {
+            session: session(10),
+            life: life("boat-1"),
+        }),
+        letter: None,
+        traceparent: None,
+    });
+    assert_eq!(world.pushed_to(), [11]);
+    world.answer(11, Outcome::Done);
+    assert_eq!(world.only_settlement().retries, []);
+}
+
+#[test]
+fn a_session_of_the_sender_that_misses_it_begins_anew_and_nothing_is_stored() {
+    for outcome in [Outcome::NoAck, Outcome::Full, Outcome::NoSession] {
+        let mut world = World::new();
+        world.sign_in(ALICE, Platform::Web, 11);
+        world.send(1, BOB, &[], Options::CHAT);
+        world.answer(11, outcome);
+        assert!(world.stored.is_empty());
+        assert_eq!(world.only_settlement().retries, []);
+        let closed = world.notices.iter().any(|notice| {
+            matches!(&notice.word, Word::Close(refusal) if refusal.code == Code::Reconnect)
+        });
+        assert_eq!(closed, outcome != Outcome::NoSession, "{outcome:?}");
+    }
+}
+
+#[test]
+fn a_session_of_the_sender_on_a_boat_out_of_reach_is_ended_later() {
+    let mut world = World::new();
+    world.sign_in(ALICE, Platform::Web, 11);
+    world.send(1, BOB, &[], Options::CHAT);
+    for _ in 0..3 {
+        world.answer(11, Outcome::Unreachable);
+        world.retry_all();
+    }
+    assert_eq!(world.only_settlement().retries, []);
+    assert!(matches!(
+        &world.notices[..],
+        [Notice { session, word: Word::Close(_), .. }] if session.get() == 11
+    ));
+}
+
+#[test]
+fn a_lane_keeps_order_and_its_window() {
+    let mut world = World::with(Limits {
+        lane_window: 4,
+        ..Limits::default()
+    });
+    world.sign_in(BOB, Platform::Web, 20);
+    (1..=10).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
+    let mut seen = Vec::new();
+    while !world.pushes.is_empty() {
+        assert!(world.pushes.len() <= 4);
+        let push = world.pushes.remove(0);
+        seen.push(push.message.get());
+        world
+            .delivery
+            .handle_outcome(world.now, push.token, Outcome::Done);
+        world.drain();
+    }
+    assert_eq!(seen, (1..=10).collect::<Vec<i64>>());
+    assert_eq!(world.delivery.load().lanes, 0, "idle lanes are forgotten");
+}
+
+#[test]
+fn what_waits_behind_a_dead_session_is_not_pushed_to_it() {
+    let mut world = World::with(Limits {
+        lane_window: 2,
+        ..Limits::default()
+    });
+    world.sign_in(BOB, Platform::Web, 20);
+    (1..=6).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
+    assert_eq!(world.answer(20, Outcome::NoAck), 2);
+    assert_eq!(world.pushes, []);
+    assert_eq!(world.settled.len(), 6);
+    assert_eq!(world.notices.len(), 1, "told once");
+}
+
+#[test]
+fn a_lane_that_is_full_stores_and_hints_instead_of_growing() {
+    let mut world = World::with(Limits {
+        lane_window: 2,
+        lane_max: 3,
+        ..Limits::default()
+    });
+    world.sign_in(BOB, Platform::Web, 20);
+    (1..=5).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
+    let stored: Vec<i64> = world.stored.iter().map(|(_, id)| id.get()).collect();
+    assert_eq!(stored, [4, 5]);
+    assert_eq!(world.settled.len(), 2);
+}
+
+// proves S1-17: counted in steps, 10 % of clients that never acknowledge take no turn from the others.
+#[test]
+fn dead_clients_do_not_hold_the_lanes_of_the_others() {
+    let rounds_with = |dead: i64| {
+        let mut world = World::new();
+        let users = 100;
+        (0..users).for_each(|n| world.sign_in(BOB + n, Platform::Web, 100 + n));
+        let mut next = 1;
+        let mut rounds = 0;
+        let mut done = 0;
+        // Each round, everybody is sent a message, and whoever lives acknowledges what is open.
+        while done < (users - dead) * 50 {
+            rounds += 1;
+            for n in 0..users {
+                if n < dead || next <= users * 50 {
+                    world.send(next, BOB + n, &[Platform::Web], Options::CHAT);
+                    next += 1;
+                }
+            }
+            for n in dead..users {
+                done += world.answer(100 + n, Outcome::Done) as i64;
+            }
+        }
+        rounds
+    };
+    assert_eq!(rounds_with(0), 50);
+    assert_eq!(rounds_with(10), 50);
+}
+
+#[test]
+fn beyond_the_budget_a_task_is_handed_back() {
+    let mut world = World::with(Limits {
+        in_flight_min: 2,
+        in_flight_max: 2,
+        ..Limits::default()
+    });
+    world.sign_in(BOB, Platform::Web, 20);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    world.send(2, BOB, &[Platform::Web], Options::CHAT);
+    assert_eq!(world.delivery.room(), 0);
+    let third = placed(3, BOB, Options::CHAT);
+    let task = Task {
+        owed: owed(&third, Vec::new()),
+        placed: third,
+        frame: Bytes::new(),
+        retry_count: 0,
+        first_at: world.now,
+        origin: None,
+        letter: None,
+        traceparent: None,
+    };
+    let back = world.delivery.handle_task(world.now, at(9), task.clone());
+    assert_eq!(back, Err(task));
+}
+
+#[test]
+fn records_of_a_revoked_partition_end_without_a_settlement() {
+    let mut world = World::with(Limits {
+        lane_window: 1,
+        ..Limits::default()
+    });
+    world.sign_in(BOB, Platform::Web, 20);
+    (1..=3).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
+    let gone = (crate::keys::Topic::Message, 0);
+    world.delivery.handle_revoked(world.now, &[gone]);
+    world.drain();
+    assert!(world.delivery.is_idle());
+    world.answer(20, Outcome::Done);
+    assert_eq!(world.settled, []);
+    let load = world.delivery.load();
+    assert_eq!((load.pushes, load.lanes), (0, 0));
+}
