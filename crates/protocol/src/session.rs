@@ -152,17 +152,8 @@ impl Session {
 
     /// A frame came.
     pub fn handle_frame(&mut self, frame: ClientFrame, now: Timestamp) {
-        if self.is_closed() {
+        if !self.heard(now) {
             return;
-        }
-        self.heard_at = now;
-        let per_second = self.limits.frames_per_second;
-        if self
-            .frames
-            .exceeded(1, per_second, Duration::from_secs(1), now)
-        {
-            let text = format!("more than {per_second} frames in one second");
-            return self.end(rate_limited(text));
         }
         match frame {
             ClientFrame::Hello(hello) => self.handle_hello(hello),
@@ -172,10 +163,7 @@ impl Session {
                     server_time: now,
                 });
             }
-            _ if !self.is_open() => self.end(malformed(match self.phase {
-                Phase::Opened => "the first frame must be hello",
-                _ => "wait for welcome before the next frame",
-            })),
+            _ if !self.is_welcomed() => {}
             ClientFrame::Send(send) => self.handle_send(send),
             ClientFrame::GiveUp(send_id) => {
                 if let Some(sends) = &mut self.sends {
@@ -185,6 +173,21 @@ impl Session {
             ClientFrame::Ack(ack) => self.handle_ack(ack, now),
             ClientFrame::Sync(request) => self.handle_sync(request),
             ClientFrame::Ping { .. } => {}
+        }
+    }
+
+    /// A send came whose content cannot be: refused like one that the station refuses for ever.
+    pub fn handle_invalid_send(&mut self, send_id: SendId, refusal: Refusal, now: Timestamp) {
+        if self.heard(now) && self.is_welcomed() {
+            self.transmit(ServerFrame::Refused { send_id, refusal });
+        }
+    }
+
+    /// A question came whose content cannot be.
+    pub fn handle_invalid_question(&mut self, request: u32, refusal: Refusal, now: Timestamp) {
+        if self.heard(now) && self.is_welcomed() {
+            let request = Some(request);
+            self.transmit(ServerFrame::Error { request, refusal });
         }
     }
 
@@ -469,6 +472,33 @@ impl Session {
 
     // How.
 
+    /// Counts a frame; false if nothing more is heard.
+    fn heard(&mut self, now: Timestamp) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        self.heard_at = now;
+        let limit = self.limits.frames_per_second;
+        let exceeded = (self.frames).exceeded(1, limit, Duration::from_secs(1), now);
+        if exceeded {
+            self.end(rate_limited(format!(
+                "more than {limit} frames in one second"
+            )));
+        }
+        !exceeded
+    }
+
+    /// Ends it if a frame came that is not for now.
+    fn is_welcomed(&mut self) -> bool {
+        if !self.is_open() {
+            self.end(malformed(match self.phase {
+                Phase::Opened => "the first frame must be hello",
+                _ => "wait for welcome before the next frame",
+            }));
+        }
+        self.is_open()
+    }
+
     fn handle_hello(&mut self, hello: Hello) {
         if !matches!(self.phase, Phase::Opened) {
             return self.end(malformed("hello comes once, as the first frame"));
@@ -636,7 +666,8 @@ impl Session {
         if self.is_closed() {
             return None;
         }
-        let batch = self.sends.as_mut()?.next_batch()?;
+        let bytes_max = self.limits.submit_bytes_max as usize;
+        let batch = self.sends.as_mut()?.next_batch(bytes_max)?;
         Some(Action::Submit(batch))
     }
 

@@ -23,6 +23,9 @@ pub struct Limits {
     pub body_bytes_max: u32,
     /// Sends that wait for their answer; beyond: `window_full`.
     pub send_window: u32,
+    /// Bytes of sends in one batch to the station (a single larger one passes); the rest goes with the
+    /// next.
+    pub submit_bytes_max: u32,
     /// Sends remembered as refused until they are resent or given up; beyond: `rate_limited`.
     pub held_max: u32,
     /// Unacknowledged messages; beyond, a push is answered with *full* and the message is stored.
@@ -54,6 +57,7 @@ impl Default for Limits {
             frame_bytes_max: 64 * 1024,
             body_bytes_max: 60 * 1024,
             send_window: 64,
+            submit_bytes_max: 512 * 1024,
             held_max: 256,
             push_window: 256,
             push_window_bytes: 192 * 1024,

@@ -6,6 +6,9 @@ use std::collections::VecDeque;
 use crate::frame::Send;
 use crate::{Code, Recipient, Refusal, SendId};
 
+/// What a send takes beside its data.
+const SEND_BYTES: usize = 128;
+
 #[derive(Debug, Default)]
 pub(super) struct Sends {
     waiting: VecDeque<Send>,
@@ -56,12 +59,19 @@ impl Sends {
         Arrival::Waits
     }
 
-    /// All that waits, if nothing is under way.
-    pub(super) fn next_batch(&mut self) -> Option<Vec<Send>> {
+    /// What waits, as far as `bytes_max` allows, if nothing is under way.
+    pub(super) fn next_batch(&mut self, bytes_max: usize) -> Option<Vec<Send>> {
         if !self.in_flight.is_empty() || self.waiting.is_empty() {
             return None;
         }
-        let batch: Vec<Send> = std::mem::take(&mut self.waiting).into();
+        let mut bytes = 0;
+        let fits = (self.waiting.iter()).take_while(|send| {
+            let first = bytes == 0;
+            bytes += SEND_BYTES + send.content.data.len();
+            first || bytes <= bytes_max
+        });
+        let count = fits.count();
+        let batch: Vec<Send> = self.waiting.drain(..count).collect();
         self.in_flight = batch.iter().map(|send| (send.send_id, send.to)).collect();
         Some(batch)
     }

@@ -153,3 +153,36 @@ fn a_client_that_never_resends_what_failed_is_stopped() {
     session.handle_frame(send_to(2, 3), START);
     assert_eq!(closed(&drained(&mut session)), Some(Code::RateLimited));
 }
+
+#[test]
+fn a_batch_is_bounded_in_bytes() {
+    let limits = Limits {
+        submit_bytes_max: 300,
+        ..Limits::default()
+    };
+    let mut session = open_with(limits);
+    for number in 1..=3 {
+        session.handle_frame(send_to(2, number), START);
+    }
+    assert_eq!(submitted(&drained(&mut session)), [send_id(1), send_id(2)]);
+    session.handle_submitted(vec![accepted(1), accepted(2)], START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(3)]);
+}
+
+#[test]
+fn a_send_that_cannot_be_is_refused_and_the_session_goes_on() {
+    let mut session = open();
+    let refusal = Refusal::new(Code::InvalidArgument, "to_id: 0");
+    session.handle_invalid_send(send_id(1), refusal.clone(), START);
+    session.handle_invalid_question(7, refusal, START);
+    let actions = drained(&mut session);
+    assert_eq!(refusals(&actions), [(send_id(1), Code::InvalidArgument)]);
+    assert!(matches!(
+        told(&actions)[1],
+        ServerFrame::Error {
+            request: Some(7),
+            ..
+        }
+    ));
+    assert!(!session.is_closed());
+}
