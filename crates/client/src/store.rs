@@ -1,0 +1,263 @@
+//! What a device keeps, in one SQLite file (or in memory): see [`Saved`].
+//!
+//! A file belongs to one device and to one process at a time. It may hold several accounts: who signs in
+//! to another installation finds an empty state there, and the old one again when coming back.
+
+mod rows;
+
+use std::path::{Path, PathBuf};
+
+use protocol::{DeviceId, Platform};
+use rusqlite::{Connection, ErrorCode, OptionalExtension, Transaction, params};
+use thiserror::Error;
+
+use crate::core::{Account, Change, Saved};
+
+/// Where a device keeps its state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum State {
+    /// A file; made with its folder when it is not there.
+    Path(PathBuf),
+    /// Nothing survives the process.
+    Memory,
+}
+
+/// What a commit waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// The disk: survives the loss of power.
+    #[default]
+    Disk,
+    /// The operating system: survives the death of the process.
+    Process,
+}
+
+/// Why state could not be read or written.
+#[derive(Debug, Error)]
+pub enum StoreError {
+    #[error(
+        "{0} is in use by another process; give this device a state of its own, or end the other"
+    )]
+    Locked(PathBuf),
+    #[error("{path} belongs to device {theirs}, not to {ours}; use another file")]
+    OtherDevice {
+        path: PathBuf,
+        theirs: String,
+        ours: String,
+    },
+    #[error("{path} was written by a newer version (format {theirs}, this one knows {FORMAT})")]
+    Newer { path: PathBuf, theirs: i64 },
+    #[error("the client's state holds what cannot be: {0}")]
+    Corrupt(&'static str),
+    #[error("cannot make the folder of {path}")]
+    Folder {
+        path: PathBuf,
+        source: std::io::Error,
+    },
+    #[error("cannot read or write the client's state")]
+    Sqlite(#[from] rusqlite::Error),
+}
+
+/// The version of the tables below.
+const FORMAT: i64 = 1;
+
+const TABLES: &str = "
+CREATE TABLE device (platform INTEGER NOT NULL, device TEXT NOT NULL, account INTEGER NOT NULL);
+CREATE TABLE account (
+    account INTEGER PRIMARY KEY,
+    cluster INTEGER, user INTEGER,
+    marker INTEGER, list_version INTEGER NOT NULL DEFAULT 0,
+    UNIQUE (cluster, user)
+);
+CREATE TABLE conversation (
+    account INTEGER NOT NULL, conversation BLOB NOT NULL,
+    seq INTEGER NOT NULL, id INTEGER, at INTEGER NOT NULL, known INTEGER NOT NULL,
+    read_seq INTEGER, read_id INTEGER, read_acked INTEGER NOT NULL,
+    PRIMARY KEY (account, conversation)
+) WITHOUT ROWID;
+CREATE TABLE outbox (
+    account INTEGER NOT NULL, position INTEGER NOT NULL, send_id BLOB NOT NULL,
+    to_kind INTEGER NOT NULL, to_id INTEGER NOT NULL, options INTEGER NOT NULL,
+    kind INTEGER NOT NULL, data BLOB NOT NULL, priority INTEGER NOT NULL, reference INTEGER,
+    encryption INTEGER NOT NULL, sub_kind INTEGER NOT NULL, key_print INTEGER NOT NULL,
+    created_at INTEGER NOT NULL, failed_code INTEGER, failed_text TEXT,
+    PRIMARY KEY (account, position)
+);
+CREATE TABLE followed (
+    account INTEGER NOT NULL, position INTEGER NOT NULL, send_id BLOB NOT NULL,
+    conversation BLOB NOT NULL, id INTEGER NOT NULL, seq INTEGER, status INTEGER NOT NULL,
+    PRIMARY KEY (account, position)
+);
+";
+
+/// An open state.
+#[derive(Debug)]
+pub struct Store {
+    connection: Connection,
+    account: i64,
+}
+
+impl Store {
+    /// Opens the state of this device and takes it for this process.
+    ///
+    /// # Errors
+    /// [`StoreError::Locked`] while another process (or another client of this one) has it.
+    pub fn open(
+        state: &State,
+        platform: Platform,
+        device: &DeviceId,
+        durability: Durability,
+    ) -> Result<Store, StoreError> {
+        let path = match state {
+            State::Path(path) => path.clone(),
+            State::Memory => PathBuf::from(":memory:"),
+        };
+        let mut connection = match state {
+            State::Path(path) => open_file(path)?,
+            State::Memory => Connection::open_in_memory()?,
+        };
+        let account = prepare(&mut connection, &path, platform, device, durability)
+            .map_err(|error| or_locked(error, &path))?;
+        Ok(Store {
+            connection,
+            account,
+        })
+    }
+
+    /// All that is kept for the account that was used last.
+    pub fn load(&self) -> Result<Saved, StoreError> {
+        rows::load(&self.connection, self.account)
+    }
+
+    /// Writes these in one transaction: when it returns they are durable, all or none.
+    pub fn write(&mut self, changes: &[Change]) -> Result<(), StoreError> {
+        let transaction = self.connection.transaction()?;
+        for change in changes {
+            rows::write(&transaction, self.account, change)?;
+        }
+        Ok(transaction.commit()?)
+    }
+
+    /// Goes over to another account and answers what is kept for that one.
+    pub fn switch(&mut self, to: Account) -> Result<Saved, StoreError> {
+        let transaction = self.connection.transaction()?;
+        let known: Option<i64> = transaction
+            .query_row(
+                "SELECT account FROM account WHERE cluster = ? AND user = ?",
+                params![to.cluster as i64, to.user.get()],
+                |row| row.get(0),
+            )
+            .optional()?;
+        let account = match known {
+            Some(account) => account,
+            None => {
+                transaction.execute(
+                    "INSERT INTO account (cluster, user) VALUES (?, ?)",
+                    params![to.cluster as i64, to.user.get()],
+                )?;
+                transaction.last_insert_rowid()
+            }
+        };
+        transaction.execute("UPDATE device SET account = ?", params![account])?;
+        transaction.commit()?;
+        self.account = account;
+        self.load()
+    }
+}
+
+fn open_file(path: &Path) -> Result<Connection, StoreError> {
+    if let Some(folder) = path.parent() {
+        std::fs::create_dir_all(folder).map_err(|source| StoreError::Folder {
+            path: path.to_owned(),
+            source,
+        })?;
+    }
+    Connection::open(path).map_err(|error| or_locked(error.into(), path))
+}
+
+fn prepare(
+    connection: &mut Connection,
+    path: &Path,
+    platform: Platform,
+    device: &DeviceId,
+    durability: Durability,
+) -> Result<i64, StoreError> {
+    connection.busy_timeout(std::time::Duration::ZERO)?;
+    // Exclusive for as long as it is open: that is the lock between processes.
+    connection.pragma_update(None, "locking_mode", "EXCLUSIVE")?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
+    let synchronous = match durability {
+        Durability::Disk => "FULL",
+        Durability::Process => "NORMAL",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    let transaction =
+        connection.transaction_with_behavior(rusqlite::TransactionBehavior::Immediate)?;
+    let format: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
+    let account = match format {
+        0 => create(&transaction, platform, device)?,
+        FORMAT => claim(&transaction, path, platform, device)?,
+        theirs => {
+            return Err(StoreError::Newer {
+                path: path.to_owned(),
+                theirs,
+            });
+        }
+    };
+    transaction.commit()?;
+    Ok(account)
+}
+
+fn create(
+    transaction: &Transaction<'_>,
+    platform: Platform,
+    device: &DeviceId,
+) -> Result<i64, StoreError> {
+    transaction.execute_batch(TABLES)?;
+    transaction.execute("INSERT INTO account DEFAULT VALUES", [])?;
+    let account = transaction.last_insert_rowid();
+    transaction.execute(
+        "INSERT INTO device (platform, device, account) VALUES (?, ?, ?)",
+        params![platform.number(), device.as_str(), account],
+    )?;
+    transaction.pragma_update(None, "user_version", FORMAT)?;
+    Ok(account)
+}
+
+fn claim(
+    transaction: &Transaction<'_>,
+    path: &Path,
+    platform: Platform,
+    device: &DeviceId,
+) -> Result<i64, StoreError> {
+    let (their_platform, their_device, account): (u8, String, i64) =
+        transaction.query_row("SELECT platform, device, account FROM device", [], |row| {
+            Ok((row.get(0)?, row.get(1)?, row.get(2)?))
+        })?;
+    if their_platform != platform.number() || their_device != device.as_str() {
+        let name = Platform::from_number(their_platform).map_or("unknown", Platform::name);
+        return Err(StoreError::OtherDevice {
+            path: path.to_owned(),
+            theirs: format!("{name}/{their_device}"),
+            ours: format!("{platform}/{device}"),
+        });
+    }
+    Ok(account)
+}
+
+fn or_locked(error: StoreError, path: &Path) -> StoreError {
+    match &error {
+        StoreError::Sqlite(rusqlite::Error::SqliteFailure(failure, _))
+            if matches!(
+                failure.code,
+                ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked
+            ) =>
+        {
+            StoreError::Locked(path.to_owned())
+        }
+        _ => error,
+    }
+}
+
+#[cfg(test)]
+mod tests;

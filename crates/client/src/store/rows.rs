@@ -1,0 +1,263 @@
+//! How [`Saved`] lies in the tables.
+
+use bytes::Bytes;
+use protocol::message::Content;
+use protocol::receipt::Status;
+use protocol::{
+    Code, ConversationId, GroupId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
+    UserId,
+};
+use rusqlite::{Connection, Row, Transaction, params};
+
+use super::StoreError;
+use crate::core::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
+
+pub(super) fn load(connection: &Connection, account: i64) -> Result<Saved, StoreError> {
+    let mut saved = load_account(connection, account)?;
+    let mut statement = connection.prepare(
+        "SELECT conversation, seq, id, at, known, read_seq, read_id, read_acked
+         FROM conversation WHERE account = ?",
+    )?;
+    let mut rows = statement.query([account])?;
+    while let Some(row) = rows.next()? {
+        let (conversation, kept) = kept(row)?;
+        saved.conversations.insert(conversation, kept);
+    }
+    let mut statement = connection.prepare(
+        "SELECT position, send_id, to_kind, to_id, options, kind, data, priority, reference,
+                encryption, sub_kind, key_print, created_at, failed_code, failed_text
+         FROM outbox WHERE account = ?",
+    )?;
+    let mut rows = statement.query([account])?;
+    while let Some(row) = rows.next()? {
+        let row = outbox_row(row)?;
+        saved.outbox.insert(row.order, row);
+    }
+    let mut statement = connection.prepare(
+        "SELECT position, send_id, conversation, id, seq, status FROM followed WHERE account = ?",
+    )?;
+    let mut rows = statement.query([account])?;
+    while let Some(row) = rows.next()? {
+        let row = followed_row(row)?;
+        saved.followed.insert(row.order, row);
+    }
+    Ok(saved)
+}
+
+pub(super) fn write(
+    transaction: &Transaction<'_>,
+    account: i64,
+    change: &Change,
+) -> Result<(), StoreError> {
+    match change {
+        Change::Account(to) => execute(
+            transaction,
+            "UPDATE account SET cluster = ?, user = ? WHERE account = ?",
+            params![to.cluster as i64, to.user.get(), account],
+        ),
+        Change::Marker(marker) => execute(
+            transaction,
+            "UPDATE account SET marker = ? WHERE account = ?",
+            params![*marker as i64, account],
+        ),
+        Change::ListVersion(version) => execute(
+            transaction,
+            "UPDATE account SET list_version = ? WHERE account = ?",
+            params![version.millis(), account],
+        ),
+        Change::Conversation(conversation, kept) => execute(
+            transaction,
+            "INSERT OR REPLACE INTO conversation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            params![
+                account,
+                conversation.to_key(),
+                kept.cursor.seq.0 as i64,
+                kept.cursor.id.map(MessageId::get),
+                kept.cursor.at.millis(),
+                kept.known.0 as i64,
+                kept.read.map(|(seq, _)| seq.0 as i64),
+                kept.read.map(|(_, id)| id.get()),
+                kept.read_acked.0 as i64,
+            ],
+        ),
+        Change::Outbox(row) => write_outbox(transaction, account, row),
+        Change::Followed(row) => {
+            forget(transaction, account, row.order, "outbox")?;
+            execute(
+                transaction,
+                "INSERT OR REPLACE INTO followed VALUES (?, ?, ?, ?, ?, ?, ?)",
+                params![
+                    account,
+                    row.order as i64,
+                    row.send_id.as_bytes(),
+                    row.conversation.to_key(),
+                    row.id.get(),
+                    row.seq.map(|seq| seq.0 as i64),
+                    row.status as i64,
+                ],
+            )
+        }
+        Change::Forget { order } => {
+            forget(transaction, account, *order, "outbox")?;
+            forget(transaction, account, *order, "followed")
+        }
+    }
+}
+
+fn write_outbox(
+    transaction: &Transaction<'_>,
+    account: i64,
+    row: &OutboxRow,
+) -> Result<(), StoreError> {
+    let (to_kind, to_id) = match row.to {
+        Recipient::User(user) => (0, user.get()),
+        Recipient::Group(group) => (1, group.get()),
+    };
+    execute(
+        transaction,
+        "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        params![
+            account,
+            row.order as i64,
+            row.send_id.as_bytes(),
+            to_kind,
+            to_id,
+            row.options.bits(),
+            row.content.kind,
+            row.content.data.as_ref(),
+            row.content.priority,
+            row.content.reference.map(MessageId::get),
+            row.content.encryption,
+            row.content.sub_kind,
+            row.content.key_print,
+            row.created_at.millis(),
+            row.failed.as_ref().map(|failed| failed.code.number()),
+            row.failed.as_ref().map(|failed| failed.text.as_str()),
+        ],
+    )
+}
+
+fn forget(
+    transaction: &Transaction<'_>,
+    account: i64,
+    order: u64,
+    table: &str,
+) -> Result<(), StoreError> {
+    let sql = format!("DELETE FROM {table} WHERE account = ? AND position = ?");
+    execute(transaction, &sql, params![account, order as i64])
+}
+
+fn execute(
+    transaction: &Transaction<'_>,
+    sql: &str,
+    params: impl rusqlite::Params,
+) -> Result<(), StoreError> {
+    transaction.prepare_cached(sql)?.execute(params)?;
+    Ok(())
+}
+
+fn load_account(connection: &Connection, account: i64) -> Result<Saved, StoreError> {
+    let (cluster, user, marker, version): (Option<i64>, Option<i64>, Option<i64>, i64) = connection
+        .query_row(
+            "SELECT cluster, user, marker, list_version FROM account WHERE account = ?",
+            [account],
+            |row| Ok((row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?)),
+        )?;
+    let account = match (cluster, user) {
+        (Some(cluster), Some(user)) => Some(Account {
+            cluster: cluster as u64,
+            user: user_of(user)?,
+        }),
+        _ => None,
+    };
+    Ok(Saved {
+        account,
+        marker: marker.map(|marker| marker as u64),
+        list_version: Timestamp::from_millis(version),
+        ..Saved::default()
+    })
+}
+
+fn kept(row: &Row<'_>) -> Result<(ConversationId, Kept), StoreError> {
+    let read = match (row.get::<_, Option<i64>>(5)?, row.get(6)?) {
+        (Some(seq), Some(id)) => Some((Seq(seq as u64), message_id(id)?)),
+        _ => None,
+    };
+    let kept = Kept {
+        cursor: Cursor {
+            seq: seq(row.get(1)?),
+            id: row.get::<_, Option<i64>>(2)?.map(message_id).transpose()?,
+            at: Timestamp::from_millis(row.get(3)?),
+        },
+        known: seq(row.get(4)?),
+        read,
+        read_acked: seq(row.get(7)?),
+    };
+    Ok((conversation(&row.get::<_, Vec<u8>>(0)?)?, kept))
+}
+
+fn outbox_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
+    let to_id: i64 = row.get(3)?;
+    let to = match row.get::<_, i64>(2)? {
+        0 => Recipient::User(user_of(to_id)?),
+        1 => Recipient::Group(GroupId::new(to_id).map_err(|_| StoreError::Corrupt("a group"))?),
+        _ => return Err(StoreError::Corrupt("a kind of receiver")),
+    };
+    let failed = match row.get::<_, Option<u16>>(13)? {
+        Some(number) => {
+            let code = Code::from_number(number).ok_or(StoreError::Corrupt("a code"))?;
+            Some(Refusal::new(code, row.get::<_, String>(14)?))
+        }
+        None => None,
+    };
+    Ok(OutboxRow {
+        order: row.get::<_, i64>(0)? as u64,
+        send_id: SendId::from_bytes(row.get(1)?),
+        to,
+        options: Options::from_bits(row.get(4)?).ok_or(StoreError::Corrupt("options"))?,
+        content: Content {
+            kind: row.get(5)?,
+            data: Bytes::from(row.get::<_, Vec<u8>>(6)?),
+            priority: row.get(7)?,
+            reference: row.get::<_, Option<i64>>(8)?.map(message_id).transpose()?,
+            encryption: row.get(9)?,
+            sub_kind: row.get(10)?,
+            key_print: row.get(11)?,
+        },
+        created_at: Timestamp::from_millis(row.get(12)?),
+        failed,
+    })
+}
+
+fn followed_row(row: &Row<'_>) -> Result<FollowedRow, StoreError> {
+    let status = match row.get::<_, i64>(5)? {
+        0 => Status::Sent,
+        1 => Status::Delivered,
+        2 => Status::Read,
+        _ => return Err(StoreError::Corrupt("a status")),
+    };
+    Ok(FollowedRow {
+        order: row.get::<_, i64>(0)? as u64,
+        send_id: SendId::from_bytes(row.get(1)?),
+        conversation: conversation(&row.get::<_, Vec<u8>>(2)?)?,
+        id: message_id(row.get(3)?)?,
+        seq: row.get::<_, Option<i64>>(4)?.map(seq),
+        status,
+    })
+}
+
+fn seq(number: i64) -> Seq {
+    Seq(number as u64)
+}
+
+fn user_of(number: i64) -> Result<UserId, StoreError> {
+    UserId::new(number).map_err(|_| StoreError::Corrupt("a user"))
+}
+
+fn message_id(number: i64) -> Result<MessageId, StoreError> {
+    MessageId::new(number).map_err(|_| StoreError::Corrupt("a message id"))
+}
+
+fn conversation(key: &[u8]) -> Result<ConversationId, StoreError> {
+    ConversationId::from_key(key).ok_or(StoreError::Corrupt("a conversation"))
+}

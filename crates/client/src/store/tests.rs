@@ -1,0 +1,162 @@
+use bytes::Bytes;
+use proptest::prelude::*;
+use protocol::message::Content;
+use protocol::receipt::Status;
+use protocol::{
+    Code, ConversationId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp, UserId,
+};
+
+use super::*;
+use crate::core::{Cursor, FollowedRow, Kept, OutboxRow};
+
+fn user(number: i64) -> UserId {
+    UserId::new(number).expect("positive")
+}
+
+fn device() -> DeviceId {
+    DeviceId::new("phone").expect("short")
+}
+
+fn open(state: &State) -> Result<Store, StoreError> {
+    Store::open(state, Platform::Ios, &device(), Durability::Disk)
+}
+
+fn conversation(peer: i64) -> ConversationId {
+    ConversationId::private(user(1), user(peer + 1)).expect("two users")
+}
+
+fn changes() -> impl Strategy<Value = Change> {
+    let order = 1..6u64;
+    let send_id = |order: u64| SendId::from_bytes([order as u8; 16]);
+    let id = |number: i64| MessageId::new(number).expect("positive");
+    let outbox = (
+        order.clone(),
+        any::<(bool, i32, i32, i32, i64, Vec<u8>)>(),
+        any::<Option<i64>>(),
+    );
+    prop_oneof![
+        any::<u64>().prop_map(Change::Marker),
+        (0..i64::MAX).prop_map(|at| Change::ListVersion(Timestamp::from_millis(at))),
+        (1..5i64, any::<[u32; 4]>(), any::<bool>()).prop_map(move |(peer, n, seen)| {
+            let kept = Kept {
+                cursor: Cursor {
+                    seq: Seq(n[0].into()),
+                    id: seen.then(|| id(i64::from(n[1]) + 1)),
+                    at: Timestamp::from_millis(n[2].into()),
+                },
+                known: Seq(n[3].into()),
+                read: seen.then(|| (Seq(n[1].into()), id(7))),
+                read_acked: Seq(n[2].into()),
+            };
+            Change::Conversation(conversation(peer), kept)
+        }),
+        outbox.prop_map(move |(order, (group, kind, a, b, key, data), failed)| {
+            Change::Outbox(OutboxRow {
+                order,
+                send_id: send_id(order),
+                to: if group {
+                    Recipient::Group(protocol::GroupId::new(9).expect("positive"))
+                } else {
+                    Recipient::User(user(2))
+                },
+                options: Options::CHAT,
+                content: Content {
+                    kind,
+                    data: Bytes::from(data),
+                    priority: a,
+                    reference: failed.map(|_| id(3)),
+                    encryption: b,
+                    sub_kind: a,
+                    key_print: key,
+                },
+                created_at: Timestamp::from_millis(key),
+                failed: failed.map(|_| Refusal::new(Code::Unavailable, "later")),
+            })
+        }),
+        (order.clone(), any::<Option<u32>>()).prop_map(move |(order, seq)| {
+            Change::Followed(FollowedRow {
+                order,
+                send_id: send_id(order),
+                conversation: conversation(1),
+                id: id(order as i64),
+                seq: seq.map(|seq| Seq(seq.into())),
+                status: seq.map_or(Status::Sent, |_| Status::Read),
+            })
+        }),
+        order.prop_map(|order| Change::Forget { order }),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    // The file says what the value says, whatever is written.
+    #[test]
+    fn the_file_is_the_value(batches in prop::collection::vec(prop::collection::vec(changes(), 0..6), 0..6)) {
+        let mut store = open(&State::Memory).expect("in memory");
+        let mut saved = Saved::default();
+        for batch in batches {
+            store.write(&batch).expect("written");
+            batch.into_iter().for_each(|change| saved.apply(change));
+            prop_assert_eq!(&store.load().expect("readable"), &saved);
+        }
+    }
+}
+
+#[test]
+fn what_is_written_is_there_after_reopening() {
+    let folder = tempfile::tempdir().expect("folder");
+    let state = State::Path(folder.path().join("new/phone.db"));
+    let account = Account {
+        cluster: u64::MAX,
+        user: user(1),
+    };
+    let mut store = open(&state).expect("new");
+    let changes = [Change::Account(account), Change::Marker(u64::MAX - 1)];
+    store.write(&changes).expect("written");
+    drop(store);
+    let saved = open(&state).expect("there").load().expect("readable");
+    assert_eq!(
+        (saved.account, saved.marker),
+        (Some(account), Some(u64::MAX - 1))
+    );
+}
+
+#[test]
+fn a_file_is_for_one_at_a_time_and_for_one_device() {
+    let folder = tempfile::tempdir().expect("folder");
+    let state = State::Path(folder.path().join("phone.db"));
+    let first = open(&state).expect("new");
+    assert!(matches!(open(&state), Err(StoreError::Locked(_))));
+    drop(first);
+    let other = Store::open(&state, Platform::Web, &device(), Durability::Disk);
+    let text = other.expect_err("another platform").to_string();
+    assert!(
+        text.contains("ios/phone") && text.contains("web/phone"),
+        "{text}"
+    );
+    assert!(open(&state).is_ok());
+}
+
+#[test]
+fn accounts_are_kept_apart_and_found_again() {
+    let here = Account {
+        cluster: 1,
+        user: user(1),
+    };
+    let there = Account {
+        cluster: 2,
+        user: user(1),
+    };
+    let mut store = open(&State::Memory).expect("in memory");
+    let changes = [
+        Change::Account(here),
+        Change::Conversation(conversation(1), Kept::default()),
+    ];
+    store.write(&changes).expect("written");
+    let saved = store.switch(there).expect("switched");
+    assert_eq!(saved.account, Some(there));
+    assert!(saved.conversations.is_empty());
+    let saved = store.switch(here).expect("switched back");
+    assert_eq!(saved.conversations.len(), 1);
+}
