@@ -2,6 +2,7 @@
 //! record's value is the original one, byte for byte, so that a redrive is exact.
 
 use bytes::Bytes;
+use protocol::delivery::Source;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::message::Target;
@@ -111,30 +112,12 @@ impl DeadLetter {
 
 /// See [`DeadLetter::id`].
 pub fn letter_id(origin: Origin, targets: &[Target]) -> String {
-    let Origin {
-        topic,
-        partition,
-        offset,
-    } = origin;
-    if targets.is_empty() {
-        return format!("{topic}-{partition}-{offset}");
-    }
-    format!("{topic}-{partition}-{offset}-{:08x}", hash_of(targets))
-}
-
-/// FNV-1a over the sorted targets, folded: their order does not matter.
-fn hash_of(targets: &[Target]) -> u32 {
-    let mut sorted = targets.to_vec();
-    sorted.sort_unstable();
-    sorted.dedup();
-    let mut hash = 0xcbf2_9ce4_8422_2325u64;
-    for target in sorted {
-        let user = target.user.get().to_be_bytes();
-        for byte in user.into_iter().chain([target.platform.number()]) {
-            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        }
-    }
-    (hash >> 32) as u32 ^ hash as u32
+    let source = Source {
+        topic: origin.topic,
+        partition: origin.partition,
+        offset: origin.offset,
+    };
+    source.letter(targets)
 }
 
 fn header(name: &str, value: impl Into<String>) -> (String, Bytes) {

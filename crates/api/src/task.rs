@@ -62,6 +62,8 @@ pub struct DeliverTask {
     pub placed: Placed,
     /// Only what failed.
     pub targets: Vec<Target>,
+    /// Users of whom whatever sessions live get it, too; on other platforms nothing is stored.
+    pub live_users: Vec<UserId>,
     /// Not before this time.
     pub due_at: Timestamp,
     /// Why the last attempt failed.
@@ -208,6 +210,11 @@ impl TryFrom<v1::DeliverTask> for DeliverTask {
         Ok(DeliverTask {
             placed: present("task.message", wire.message)?.try_into()?,
             targets: list("task.targets", wire.targets, usize::MAX)?,
+            live_users: wire
+                .live_users
+                .into_iter()
+                .map(|user| field("task.live_users", UserId::new(user)))
+                .collect::<Result<_, _>>()?,
             due_at: Timestamp::from_millis(wire.due_at),
             cause: wire.cause,
             letter: text_or_none(wire.letter),
@@ -220,6 +227,7 @@ impl From<&DeliverTask> for v1::DeliverTask {
         v1::DeliverTask {
             message: Some((&task.placed).into()),
             targets: task.targets.iter().map(|&target| target.into()).collect(),
+            live_users: task.live_users.iter().map(|user| user.get()).collect(),
             due_at: task.due_at.millis(),
             cause: task.cause.clone(),
             letter: task.letter.clone().unwrap_or_default(),

@@ -101,15 +101,18 @@ impl Remainder {
         cause: FailureCause,
         now: Timestamp,
     ) {
+        let owed = owed(failures);
+        let targets: Vec<Target> = owed.iter().flat_map(Owed::targets).collect();
+        let name = source.letter(&targets);
         let event = Event::Dead {
             reason: DeadReason::MaxRetries,
-            letter: source.letter(),
+            letter: name.clone(),
         };
         self.note(task, failures, &event, now);
         self.letter = Some(Letter {
-            name: source.letter(),
+            name,
             reason: DeadReason::MaxRetries,
-            owed: owed(failures),
+            owed,
             cause,
         });
     }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Topic;
+use crate::message::Target;
 use crate::presence::BoatLife;
 use crate::{Placed, Platform, SessionId, Timestamp, UserId};
 
@@ -19,11 +20,31 @@ pub struct Source {
 }
 
 impl Source {
-    /// The name of the dead letter that this record becomes: the same each time it does, so that a
-    /// repeat after a crash is seen to be one.
-    pub fn letter(&self) -> String {
-        self.to_string()
+    /// The name of the dead letter that this record becomes for these targets (none: as a whole): the
+    /// same each time it does, so that a repeat after a crash is seen to be one. `message-3-1042`, with a
+    /// hash of the targets behind it where there are some.
+    pub fn letter(&self, targets: &[Target]) -> String {
+        if targets.is_empty() {
+            self.to_string()
+        } else {
+            format!("{self}-{:08x}", hash_of(targets))
+        }
     }
+}
+
+/// FNV-1a over the sorted targets, folded: their order does not matter.
+fn hash_of(targets: &[Target]) -> u32 {
+    let mut sorted = targets.to_vec();
+    sorted.sort_unstable();
+    sorted.dedup();
+    let mut hash = 0xcbf2_9ce4_8422_2325u64;
+    for target in sorted {
+        let user = target.user.get().to_be_bytes();
+        for byte in user.into_iter().chain([target.platform.number()]) {
+            hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+        }
+    }
+    (hash >> 32) as u32 ^ hash as u32
 }
 
 /// `message-3-1042`.
@@ -42,6 +63,15 @@ pub struct Owed {
     pub platforms: Vec<Platform>,
     /// Sessions of other platforms, where they live, get it too.
     pub live: bool,
+}
+
+impl Owed {
+    pub fn targets(&self) -> impl Iterator<Item = Target> + '_ {
+        self.platforms.iter().map(|&platform| Target {
+            user: self.user,
+            platform,
+        })
+    }
 }
 
 /// The session that sent a message, to be told its place.

@@ -117,7 +117,7 @@ fn a_mailbox_that_always_refuses_ends_in_a_dead_letter() {
     assert_eq!(retries, [(1, 1), (2, 2), (3, 3), (4, 4), (5, 5), (6, 5)]);
     assert_eq!(letter.reason, DeadReason::MaxRetries);
     assert_eq!(letter.cause, FailureCause::MailboxRefused);
-    assert_eq!(letter.name, at(6).letter());
+    assert_eq!(letter.name, at(6).letter(&[target(BOB, Platform::Web)]));
     assert_eq!(letter.owed[0].user, user(BOB));
     assert_eq!(letter.owed[0].platforms, [Platform::Web]);
 }
