@@ -22,6 +22,14 @@ pub struct Placement {
 }
 
 impl Presence {
+    /// Nobody yet, and logins that count on from `last_login`.
+    pub fn after_login(last_login: u64) -> Presence {
+        Presence {
+            sessions: Sessions::after_login(last_login),
+            acked: Vec::new(),
+        }
+    }
+
     /// Decides a route: all live sessions are told, and what must be stored is what has no session or is
     /// forced, and was not acknowledged. The caller stores before anything else may happen to this user.
     pub fn place(&mut self, request: &RouteRequest) -> Placement {

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::mailbox::{NewSession, Presence, Sessions};
+use protocol::mailbox::{NewSession, Presence};
 use protocol::{BoatId, Timestamp, UserId};
 
 /// How often a shard gives back the memory of acknowledgements that are remembered no longer.
@@ -35,10 +35,11 @@ impl Shard {
         change: impl FnOnce(&mut Presence) -> T,
     ) -> T {
         self.sweep(now);
-        let presence = self.present.entry(user).or_insert_with(|| Presence {
-            sessions: Sessions::after_login(self.forgotten_login),
-            ..Presence::default()
-        });
+        let last_login = self.forgotten_login;
+        let presence = self
+            .present
+            .entry(user)
+            .or_insert_with(|| Presence::after_login(last_login));
         let changed = change(presence);
         self.leave_if_empty(user);
         changed
