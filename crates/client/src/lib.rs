@@ -1,4 +1,7 @@
-//! The reference client: a pure [`core`] that the simulator shares, a [`store`], and a driver on tokio.
+//! The reference client: a pure [`core`] that the simulator shares, a [`store`], and a [`driver`] on tokio.
 
 pub mod core;
+pub mod driver;
 pub mod store;
+
+pub use driver::{Client, ClientConfig, ClientError, ConnectError, Event, Events, SendTicket};

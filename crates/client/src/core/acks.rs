@@ -117,6 +117,13 @@ impl Acks {
         moved
     }
 
+    pub(super) fn is_empty(&self) -> bool {
+        self.storing.is_empty()
+            && self.ready.is_empty()
+            && self.unconfirmed.is_empty()
+            && self.reads.is_empty()
+    }
+
     pub(super) fn disconnected(&mut self) {
         self.send_all_again();
     }

@@ -285,6 +285,18 @@ impl Core {
         self.outbox.len()
     }
 
+    /// Shown messages that the application has not taken.
+    pub fn untaken(&self) -> usize {
+        self.timeline.untaken()
+    }
+
+    /// Nothing waits to be stored and, on a live connection, no acknowledgement to be confirmed: a
+    /// client may leave.
+    pub fn is_flushed(&self) -> bool {
+        let confirmed = !self.link.is_live() || self.acks.is_empty();
+        self.out.durable_with().is_none() && confirmed
+    }
+
     fn welcomed(&mut self, welcome: Welcome, now: Timestamp) {
         let account = Account {
             cluster: welcome.cluster,

@@ -137,6 +137,10 @@ impl Timeline {
         Some(*kept)
     }
 
+    pub(super) fn untaken(&self) -> usize {
+        self.untaken.len()
+    }
+
     /// How many more messages may be shown.
     pub(super) fn room(&self, untaken_max: usize) -> usize {
         untaken_max.saturating_sub(self.untaken.len())

@@ -1,0 +1,126 @@
+//! A socket that carries frames: WebSocket messages, or TCP with a length before each.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use api::codec::Frames;
+use bytes::Bytes;
+use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use protocol::{Code, Refusal};
+use tokio::net::TcpStream;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::protocol::{CloseFrame, WebSocketConfig};
+use tokio_tungstenite::tungstenite::{self, Message};
+use tokio_util::codec::Framed;
+
+use super::Address;
+
+const SUBPROTOCOL: &str = "packetboat.v1";
+
+/// How long leaving in good order may take.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+type Incoming = Pin<Box<dyn Stream<Item = Result<Bytes, Refusal>> + Send>>;
+type Outgoing = Pin<Box<dyn Sink<Bytes, Error = Refusal> + Send>>;
+
+/// An open connection. Its errors are refusals after which one may connect again, unless the server's
+/// close code says otherwise.
+pub(super) struct Connection {
+    pub(super) incoming: Incoming,
+    pub(super) outgoing: Outgoing,
+}
+
+impl Connection {
+    pub(super) async fn open(
+        address: &Address,
+        timeout: Duration,
+        frame_bytes_max: usize,
+    ) -> Result<Connection, Refusal> {
+        let opened = async {
+            match address {
+                Address::Tcp(host) => {
+                    let socket = TcpStream::connect(host).await.map_err(lost)?;
+                    tcp(socket, frame_bytes_max)
+                }
+                Address::WebSocket(url) => websocket(url, frame_bytes_max).await,
+            }
+        };
+        tokio::time::timeout(timeout, opened)
+            .await
+            .unwrap_or_else(|_| Err(lost("no connection in time")))
+    }
+
+    /// Writes what is left, says goodbye and waits for the other side to hear it: closing a socket with
+    /// unread bytes may take back what was written last.
+    pub(super) async fn close(mut self) {
+        let farewell = async {
+            if self.outgoing.close().await.is_ok() {
+                while let Some(Ok(_)) = self.incoming.next().await {}
+            }
+        };
+        // Late or not, it is over.
+        let _ = tokio::time::timeout(FAREWELL, farewell).await;
+    }
+}
+
+fn tcp(socket: TcpStream, frame_bytes_max: usize) -> Result<Connection, Refusal> {
+    socket.set_nodelay(true).map_err(lost)?;
+    let (outgoing, incoming) = Framed::new(socket, Frames::new(frame_bytes_max)).split();
+    Ok(Connection {
+        incoming: Box::pin(incoming.map(|frame| frame.map_err(lost))),
+        outgoing: Box::pin(outgoing.sink_map_err(lost)),
+    })
+}
+
+async fn websocket(url: &str, frame_bytes_max: usize) -> Result<Connection, Refusal> {
+    let mut request = url.into_client_request().map_err(lost)?;
+    let headers = request.headers_mut();
+    headers.insert(
+        "Sec-WebSocket-Protocol",
+        HeaderValue::from_static(SUBPROTOCOL),
+    );
+    let config = WebSocketConfig::default()
+        .read_buffer_size(8 * 1024)
+        .max_message_size(Some(frame_bytes_max))
+        .max_frame_size(Some(frame_bytes_max));
+    let (socket, _) = tokio_tungstenite::connect_async_with_config(request, Some(config), true)
+        .await
+        .map_err(lost)?;
+    let (outgoing, incoming) = socket.split();
+    let outgoing = outgoing
+        .sink_map_err(lost)
+        .with(|bytes| std::future::ready(Ok::<_, Refusal>(Message::Binary(bytes))));
+    let incoming = incoming.filter_map(|message| std::future::ready(read(message)));
+    Ok(Connection {
+        incoming: Box::pin(incoming),
+        outgoing: Box::pin(outgoing),
+    })
+}
+
+fn read(message: Result<Message, tungstenite::Error>) -> Option<Result<Bytes, Refusal>> {
+    match message {
+        Ok(Message::Binary(bytes)) => Some(Ok(bytes)),
+        Ok(Message::Close(frame)) => Some(Err(closed(frame))),
+        Ok(Message::Text(_)) => Some(Err(lost("the server sent text"))),
+        Ok(Message::Ping(_) | Message::Pong(_) | Message::Frame(_)) => None,
+        Err(error) => Some(Err(lost(error))),
+    }
+}
+
+/// The server's close code is one of ours, or says nothing.
+fn closed(frame: Option<CloseFrame>) -> Refusal {
+    let code = |frame: &CloseFrame| Code::from_number(frame.code.into());
+    match frame {
+        Some(frame) => match code(&frame) {
+            Some(code) => Refusal::new(code, frame.reason.as_str()),
+            None => lost(format!("the server closed with code {}", frame.code)),
+        },
+        None => lost("the server closed the connection"),
+    }
+}
+
+/// The connection failed: whatever the cause, another one may do better.
+pub(super) fn lost(cause: impl ToString) -> Refusal {
+    Refusal::new(Code::Unavailable, cause.to_string())
+}

@@ -1,0 +1,403 @@
+//! The one task of a client: it drives the core over a socket and a store, and decides nothing.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::future::Future;
+use std::pin::Pin;
+use std::time::Duration;
+
+use api::codec::{decode_server, encode_client};
+use bytes::Bytes;
+use futures_util::{Sink, SinkExt, StreamExt};
+use protocol::frame::HistoryPage;
+use protocol::{Code, Refusal, SendId};
+use rand::rngs::StdRng;
+use rand::{RngCore, SeedableRng};
+use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use super::clock::Clock;
+use super::connection::{Connection, lost};
+use super::events::Feed;
+use super::shelf::{Done, Shelf};
+use super::{Address, ClientConfig, Command, Event, SendTicket};
+use crate::core::{Account, Action, Core, Reset, Saved, SendStatus, State};
+use crate::store::Store;
+
+/// How long closing waits for the store and for the server's confirmations.
+const CLOSING: Duration = Duration::from_secs(3);
+
+/// Tickets that are kept without looking whether somebody still holds them.
+const TICKETS_UNCHECKED: usize = 4096;
+
+type Dial = Pin<Box<dyn Future<Output = Result<Connection, Refusal>> + Send>>;
+
+pub(super) struct Engine {
+    config: ClientConfig,
+    address: Address,
+    core: Core,
+    clock: Clock,
+    jitter: StdRng,
+    shelf: Shelf,
+    feed: Feed,
+    state: watch::Sender<State>,
+    /// Counts cores: each account has its own.
+    epoch: u64,
+    /// The state of another account is to be used.
+    switch_to: Option<Account>,
+    dial: Option<Dial>,
+    connection: Option<Connection>,
+    /// Frames for the socket; bounded by the core's windows.
+    outgoing: VecDeque<Bytes>,
+    /// Something was given to the socket that it may not have written.
+    unflushed: bool,
+    tickets: BTreeMap<SendId, watch::Sender<SendStatus>>,
+    tickets_checked: usize,
+    older: BTreeMap<u32, oneshot::Sender<Result<HistoryPage, Refusal>>>,
+    commands_open: bool,
+    events_open: bool,
+    closing: Option<(Instant, Vec<oneshot::Sender<()>>)>,
+}
+
+/// What woke the engine.
+enum Wake {
+    Stored(Result<Done, String>),
+    Taken(bool),
+    Command(Option<Command>),
+    Dialed(Result<Connection, Refusal>),
+    Frame(Result<Bytes, Refusal>),
+    Flushed(Result<(), Refusal>),
+    Deadline,
+}
+
+impl Engine {
+    pub(super) fn new(
+        config: ClientConfig,
+        address: Address,
+        store: Store,
+        saved: Saved,
+        feed: Feed,
+        state: watch::Sender<State>,
+    ) -> Engine {
+        Engine {
+            core: Core::new(config.settings(), saved),
+            config,
+            address,
+            clock: Clock::start(),
+            jitter: StdRng::from_os_rng(),
+            shelf: Shelf::new(store),
+            feed,
+            state,
+            epoch: 0,
+            switch_to: None,
+            dial: None,
+            connection: None,
+            outgoing: VecDeque::new(),
+            unflushed: false,
+            tickets: BTreeMap::new(),
+            tickets_checked: TICKETS_UNCHECKED,
+            older: BTreeMap::new(),
+            commands_open: true,
+            events_open: true,
+            closing: None,
+        }
+    }
+
+    pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
+        self.core.start();
+        let mut failed = None;
+        loop {
+            self.act();
+            if self.is_done() {
+                break;
+            }
+            let wake = self.wake(&mut commands).await;
+            if let Err(cause) = self.handle(wake) {
+                failed = Some(cause);
+                break;
+            }
+        }
+        if let Some(cause) = failed {
+            tracing::error!(%cause, "the client's state cannot be kept: it ends");
+            let why = Refusal::new(Code::Unavailable, format!("cannot keep its state: {cause}"));
+            self.enter(State::Closed(why));
+        }
+        if let Some(connection) = self.connection.take() {
+            connection.close().await;
+        }
+        for done in self.closing.into_iter().flat_map(|(_, done)| done) {
+            // Nobody may be waiting any more.
+            let _ = done.send(());
+        }
+    }
+
+    async fn wake(&mut self, commands: &mut mpsc::Receiver<Command>) -> Wake {
+        let closing = self.closing.as_ref().map(|(until, _)| *until);
+        let deadline = (self.core.poll_timeout().map(|at| self.clock.instant(at)))
+            .into_iter()
+            .chain(closing)
+            .min();
+        let has_outgoing = !self.outgoing.is_empty() || self.unflushed;
+        let (incoming, outgoing) = match &mut self.connection {
+            Some(connection) => (
+                Some(&mut connection.incoming),
+                Some(&mut connection.outgoing),
+            ),
+            None => (None, None),
+        };
+        tokio::select! {
+            done = self.shelf.done() => Wake::Stored(done),
+            changed = self.feed.taken.changed(), if self.events_open => Wake::Taken(changed.is_ok()),
+            command = commands.recv(), if self.commands_open => Wake::Command(command),
+            dialed = dialed(&mut self.dial) => Wake::Dialed(dialed),
+            frame = next(incoming) => Wake::Frame(frame),
+            flushed = flush(outgoing, &mut self.outgoing), if has_outgoing => Wake::Flushed(flushed),
+            () = until(deadline) => Wake::Deadline,
+        }
+    }
+
+    /// Tells the core what happened.
+    fn handle(&mut self, wake: Wake) -> Result<(), String> {
+        let now = self.clock.now();
+        match wake {
+            Wake::Stored(done) => match done? {
+                Done::Stored(batch) => self.core.handle_stored(batch, now),
+                Done::Switched(saved) => self.begin_anew(*saved),
+            },
+            Wake::Taken(true) => {
+                let taken = *self.feed.taken.borrow_and_update();
+                if taken.epoch == self.epoch {
+                    self.core.handle_taken(taken.number, now);
+                }
+            }
+            Wake::Taken(false) => self.events_open = false,
+            Wake::Command(Some(command)) => self.obey(command),
+            Wake::Command(None) => self.commands_open = false,
+            Wake::Dialed(Ok(connection)) => {
+                self.dial = None;
+                self.connection = Some(connection);
+                self.core.handle_connected(now);
+            }
+            Wake::Dialed(Err(why)) | Wake::Frame(Err(why)) | Wake::Flushed(Err(why)) => {
+                self.disconnected(why);
+            }
+            Wake::Frame(Ok(bytes)) => match decode_server(bytes, self.config.frame_bytes_max) {
+                Ok(frame) => self.core.handle_frame(frame, now),
+                Err(refusal) => self.disconnected(lost(refusal)),
+            },
+            Wake::Flushed(Ok(())) => self.unflushed = false,
+            Wake::Deadline => self.core.handle_timeout(now),
+        }
+        Ok(())
+    }
+
+    /// Does what the core asks.
+    fn act(&mut self) {
+        while self.switch_to.is_none()
+            && let Some(action) = self.core.poll_action()
+        {
+            match action {
+                Action::Connect => self.dial = Some(self.dial()),
+                Action::Disconnect(why) => self.disconnected(why),
+                Action::Transmit(frame) => {
+                    self.outgoing.push_back(encode_client(&frame));
+                    self.unflushed = true;
+                }
+                Action::Store { batch, changes } => self.shelf.write(batch, changes),
+                Action::Show(shown) => self.feed.push(self.epoch, Event::Message(shown)),
+                Action::Status { send_id, status } => self.tell(send_id, status),
+                Action::Receipt(receipt) => self.feed.push(self.epoch, Event::Receipt(receipt)),
+                Action::Gap {
+                    conversation,
+                    from,
+                    to,
+                } => {
+                    let event = Event::Gap {
+                        conversation,
+                        from,
+                        to,
+                    };
+                    self.feed.push(self.epoch, event);
+                }
+                Action::Reset(reset) => {
+                    if let Reset::OtherAccount { now, .. } = reset {
+                        self.switch_to = Some(now);
+                    }
+                    self.feed.push(self.epoch, Event::Reset(reset));
+                }
+                Action::Older { request, answer } => {
+                    if let Some(reply) = self.older.remove(&request) {
+                        // Nobody may be waiting any more.
+                        let _ = reply.send(answer);
+                    }
+                }
+                Action::State(state) => self.enter(state),
+            }
+        }
+        if self.shelf.is_idle()
+            && let Some(account) = self.switch_to
+        {
+            self.shelf.switch(account);
+        }
+    }
+
+    fn obey(&mut self, command: Command) {
+        let now = self.clock.now();
+        // An answer that cannot be given: whoever asked does not wait any more.
+        match command {
+            Command::Send { to, content, reply } => {
+                let send_id = SendId::from_uuid(Uuid::new_v4());
+                let sent = self.core.send(send_id, to, content, now);
+                let ticket = sent.map(|()| self.ticket(send_id));
+                let _ = reply.send(ticket);
+            }
+            Command::Retry(send_id, reply) => {
+                let _ = reply.send(self.core.retry(send_id, now));
+            }
+            Command::GiveUp(send_id, reply) => {
+                let _ = reply.send(self.core.give_up(send_id, now));
+                self.tickets.remove(&send_id);
+            }
+            Command::Read(conversation, seq, id) => self.core.read(conversation, seq, id, now),
+            Command::LoadOlder {
+                conversation,
+                before,
+                limit,
+                reply,
+            } => {
+                let request = self.core.load_older(conversation, before, limit, now);
+                self.older.insert(request, reply);
+            }
+            Command::Close(done) => {
+                let (_, waiting) =
+                    (self.closing).get_or_insert_with(|| (Instant::now() + CLOSING, Vec::new()));
+                waiting.push(done);
+            }
+        }
+    }
+
+    fn ticket(&mut self, send_id: SendId) -> SendTicket {
+        if self.tickets.len() >= self.tickets_checked {
+            self.tickets.retain(|_, sender| !sender.is_closed());
+            self.tickets_checked = (self.tickets.len() * 2).max(TICKETS_UNCHECKED);
+        }
+        let (sender, status) = watch::channel(SendStatus::Pending);
+        self.tickets.insert(send_id, sender);
+        SendTicket {
+            send_id,
+            status,
+            state: self.state.subscribe(),
+        }
+    }
+
+    fn tell(&mut self, send_id: SendId, status: SendStatus) {
+        if let Some(sender) = self.tickets.get(&send_id) {
+            sender.send_replace(status.clone());
+            if sender.is_closed() || matches!(status, SendStatus::Read { .. }) {
+                self.tickets.remove(&send_id);
+            }
+        }
+        self.feed
+            .push(self.epoch, Event::Status { send_id, status });
+    }
+
+    fn enter(&mut self, state: State) {
+        self.state.send_replace(state.clone());
+        let is_closed = matches!(state, State::Closed(_));
+        self.feed.push(self.epoch, Event::State(state));
+        if is_closed {
+            self.feed.end();
+        }
+    }
+
+    fn dial(&self) -> Dial {
+        let (address, config) = (self.address.clone(), &self.config);
+        let (timeout, max) = (config.connect_timeout, config.frame_bytes_max);
+        Box::pin(async move { Connection::open(&address, timeout, max).await })
+    }
+
+    fn disconnected(&mut self, why: Refusal) {
+        self.dial = None;
+        self.connection = None;
+        self.outgoing.clear();
+        self.unflushed = false;
+        tracing::debug!(address = %self.address, code = %why.code, text = %why.text, "disconnected");
+        let (now, jitter) = (self.clock.now(), self.jitter.next_u64());
+        self.core.handle_disconnected(why, now, jitter);
+    }
+
+    /// Goes on with what is kept for another account.
+    fn begin_anew(&mut self, saved: Saved) {
+        self.switch_to = None;
+        self.dial = None;
+        self.connection = None;
+        self.outgoing.clear();
+        self.unflushed = false;
+        let why = Refusal::new(Code::Reset, "its outbox belongs to another account");
+        for sender in std::mem::take(&mut self.tickets).into_values() {
+            if sender.borrow().rank() < 2 {
+                sender.send_replace(SendStatus::Failed(why.clone()));
+            }
+        }
+        self.older.clear();
+        self.epoch += 1;
+        self.core = Core::new(self.config.settings(), saved);
+        self.core.start();
+    }
+
+    /// Is there nothing left to do?
+    fn is_done(&self) -> bool {
+        if let Some((until, _)) = &self.closing {
+            let is_written = self.outgoing.is_empty() && !self.unflushed;
+            return (self.core.is_flushed() && is_written) || *until <= Instant::now();
+        }
+        let is_closed = matches!(self.core.state(), State::Closed(_)) && self.switch_to.is_none();
+        let is_left = !self.commands_open && !self.events_open;
+        let is_taken = !self.events_open || self.core.untaken() == 0;
+        (is_closed || is_left) && is_taken && self.core.is_flushed()
+    }
+}
+
+async fn dialed(dial: &mut Option<Dial>) -> Result<Connection, Refusal> {
+    match dial {
+        Some(dial) => dial.await,
+        None => std::future::pending().await,
+    }
+}
+
+async fn next<S>(incoming: Option<&mut S>) -> Result<Bytes, Refusal>
+where
+    S: StreamExt<Item = Result<Bytes, Refusal>> + Unpin,
+{
+    match incoming {
+        Some(incoming) => {
+            let frame = incoming.next().await;
+            frame.unwrap_or_else(|| Err(lost("the connection ended")))
+        }
+        None => std::future::pending().await,
+    }
+}
+
+/// Writes everything. Cancel safe: a frame is in the queue or in the socket.
+async fn flush<S>(outgoing: Option<&mut S>, frames: &mut VecDeque<Bytes>) -> Result<(), Refusal>
+where
+    S: Sink<Bytes, Error = Refusal> + Unpin,
+{
+    let Some(outgoing) = outgoing else {
+        return std::future::pending().await;
+    };
+    while !frames.is_empty() {
+        std::future::poll_fn(|context| outgoing.poll_ready_unpin(context)).await?;
+        if let Some(frame) = frames.pop_front() {
+            outgoing.start_send_unpin(frame)?;
+        }
+    }
+    outgoing.flush().await
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,137 @@
+//! What the application hears of, in a queue with bounds.
+
+use protocol::receipt::Receipt;
+use protocol::{ConversationId, SendId, Seq};
+use tokio::sync::{mpsc, watch};
+
+use crate::core::{Reset, SendStatus, Shown, State};
+
+/// Something the application may want to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A message, once, in the order of its conversation. The user's own come, too: see its `origin`.
+    Message(Shown),
+    /// A send of this device has come further. Its ticket knows as well.
+    Status {
+        send_id: SendId,
+        status: SendStatus,
+    },
+    /// A receipt for an own message that this device does not follow.
+    Receipt(Receipt),
+    /// Messages from `from` to `to` will not be shown by themselves; `load_older` may have them.
+    Gap {
+        conversation: ConversationId,
+        from: Seq,
+        to: Seq,
+    },
+    /// What this device has kept and what the server says belong to different histories.
+    Reset(Reset),
+    State(State),
+}
+
+/// How many events other than messages wait; beyond, statuses, receipts and states are left out:
+/// tickets and [`Client::state`](super::Client::state) have them, too.
+const EVENTS_MAX: usize = 1024;
+
+/// Room that only messages, gaps and resets use.
+const EVENTS_RESERVED: usize = 256;
+
+/// The events of a client, to be taken one by one. While nobody takes them, messages are neither stored
+/// as received nor acknowledged, and stay with the server; dropping it means never to take any.
+#[derive(Debug)]
+pub struct Events {
+    queue: mpsc::Receiver<Queued>,
+    taken: watch::Sender<Taken>,
+    /// The last message that was handed out.
+    last: Option<Taken>,
+}
+
+/// Up to which message of which core the application is done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Taken {
+    pub(super) epoch: u64,
+    pub(super) number: u64,
+}
+
+#[derive(Debug)]
+struct Queued {
+    epoch: u64,
+    event: Event,
+}
+
+/// The engine's end of the queue.
+#[derive(Debug)]
+pub(super) struct Feed {
+    /// `None`: nothing more comes.
+    queue: Option<mpsc::Sender<Queued>>,
+    messages_max: usize,
+    pub(super) taken: watch::Receiver<Taken>,
+}
+
+pub(super) fn channel(messages_max: usize) -> (Feed, Events) {
+    let (sender, queue) = mpsc::channel(messages_max + EVENTS_RESERVED + EVENTS_MAX);
+    let (taken_sender, taken) = watch::channel(Taken::default());
+    let feed = Feed {
+        queue: Some(sender),
+        messages_max,
+        taken,
+    };
+    let events = Events {
+        queue,
+        taken: taken_sender,
+        last: None,
+    };
+    (feed, events)
+}
+
+impl Events {
+    /// The next event; `None` when the client has ended. Asking for it says that the application has
+    /// what it got before: that is then stored and acknowledged.
+    ///
+    /// Cancel safe: an event is handed out or stays in the queue.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.taken();
+        let Queued { epoch, event } = self.queue.recv().await?;
+        if let Event::Message(shown) = &event {
+            self.last = Some(Taken {
+                epoch,
+                number: shown.number,
+            });
+        }
+        Some(event)
+    }
+
+    /// The application has all messages that it got so far. For the last one, before closing.
+    pub fn taken(&mut self) {
+        if let Some(last) = self.last.take() {
+            self.taken.send_replace(last);
+        }
+    }
+}
+
+impl Feed {
+    pub(super) fn push(&mut self, epoch: u64, event: Event) {
+        let Some(queue) = &self.queue else {
+            return;
+        };
+        let free = queue.capacity();
+        let needed = match &event {
+            Event::Message(_) => 0,
+            Event::Gap { .. } | Event::Reset(_) => self.messages_max,
+            Event::Status { .. } | Event::Receipt(_) | Event::State(_) => {
+                self.messages_max + EVENTS_RESERVED
+            }
+        };
+        if free <= needed {
+            tracing::debug!(?event, "left out: the application does not take its events");
+            return;
+        }
+        // An error means that the application has dropped its end.
+        let _ = queue.try_send(Queued { epoch, event });
+    }
+
+    /// Nothing more comes: what is in the queue can still be taken.
+    pub(super) fn end(&mut self) {
+        self.queue = None;
+    }
+}

@@ -1,0 +1,290 @@
+//! The client on tokio: one task that drives a [`Core`](crate::core::Core) over a socket and a store.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! # use client::{Client, ClientConfig, Event};
+//! # use protocol::{DeviceId, Platform, Recipient, UserId, message::Content};
+//! let config = ClientConfig::new("ws://127.0.0.1:9000", "token", Platform::Desktop, DeviceId::new("d1")?);
+//! let (client, mut events) = Client::connect(config).await?;
+//! // Send: durable once accepted.
+//! let mut ticket = client.send(Recipient::User(UserId::new(2)?), Content::text("hello")).await?;
+//! let id = ticket.accepted().await?;
+//! // Listen: each message once, in order; asking for the next one says that this one is done.
+//! while let Some(event) = events.next().await {
+//!     if let Event::Message(shown) = event { drop(shown.placed) }
+//! }
+//! client.close().await;
+//! # drop(id); Ok(()) }
+//! ```
+
+mod address;
+mod clock;
+mod connection;
+mod engine;
+mod events;
+mod shelf;
+#[cfg(test)]
+mod tests;
+mod ticket;
+
+use std::time::Duration;
+
+use protocol::frame::HistoryPage;
+use protocol::message::Content;
+use protocol::{
+    Code, ConversationId, DeviceId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
+};
+use thiserror::Error;
+use tokio::sync::{mpsc, oneshot, watch};
+
+pub use address::{Address, AddressError};
+pub use events::{Event, Events};
+pub use ticket::SendTicket;
+
+use crate::core::{CatchUp, Limits, SendError, Settings, State};
+use crate::store::{self, Durability, Store, StoreError};
+
+/// Where to, as whom, and with what memory.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// `ws://host:port` or `tcp://host:port`.
+    pub url: String,
+    pub token: String,
+    pub platform: Platform,
+    pub device: DeviceId,
+    /// Where cursors and outbox are kept.
+    pub state: store::State,
+    /// What a commit of them waits for.
+    pub durability: Durability,
+    /// False: shows messages, but neither keeps nor acknowledges that it has them.
+    pub acks: bool,
+    /// What to show of what was missed.
+    pub catch_up: CatchUp,
+    pub limits: Limits,
+    /// How long opening a connection may take.
+    pub connect_timeout: Duration,
+    /// The largest frame that is taken from the server, in bytes; a larger one ends the connection.
+    pub frame_bytes_max: usize,
+}
+
+impl ClientConfig {
+    /// Keeps nothing beyond the process, catches up with everything.
+    pub fn new(
+        url: impl Into<String>,
+        token: impl Into<String>,
+        platform: Platform,
+        device: DeviceId,
+    ) -> ClientConfig {
+        ClientConfig {
+            url: url.into(),
+            token: token.into(),
+            platform,
+            device,
+            state: store::State::Memory,
+            durability: Durability::default(),
+            acks: true,
+            catch_up: CatchUp::Everything,
+            limits: Limits::default(),
+            connect_timeout: Duration::from_secs(10),
+            frame_bytes_max: 16 << 20,
+        }
+    }
+
+    fn settings(&self) -> Settings {
+        Settings {
+            token: self.token.clone(),
+            platform: self.platform,
+            device: self.device.clone(),
+            acks: self.acks,
+            catch_up: self.catch_up,
+            limits: self.limits.clone(),
+        }
+    }
+}
+
+/// Why a client could not be started.
+#[derive(Debug, Error)]
+pub enum ConnectError {
+    #[error(transparent)]
+    Address(#[from] AddressError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("the thread that opens the state was ended")]
+    Aborted,
+}
+
+/// Why a command had no effect.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// The client has ended; its last state says why.
+    #[error("the client is closed: {0}")]
+    Closed(Refusal),
+    #[error(transparent)]
+    Send(#[from] SendError),
+    #[error(transparent)]
+    Refused(Refusal),
+}
+
+/// A running client. Clones are handles of the same one; it ends by [`close`](Self::close), by a
+/// terminal refusal, or when all handles and its [`Events`] are dropped.
+#[derive(Clone, Debug)]
+pub struct Client {
+    commands: mpsc::Sender<Command>,
+    state: watch::Receiver<State>,
+}
+
+/// Commands that wait for the client's task; beyond, callers wait.
+const COMMANDS_MAX: usize = 256;
+
+#[derive(Debug)]
+enum Command {
+    Send {
+        to: Recipient,
+        content: Content,
+        reply: oneshot::Sender<Result<SendTicket, SendError>>,
+    },
+    Retry(SendId, oneshot::Sender<bool>),
+    GiveUp(SendId, oneshot::Sender<bool>),
+    Read(ConversationId, Seq, MessageId),
+    LoadOlder {
+        conversation: ConversationId,
+        before: Option<Seq>,
+        limit: u32,
+        reply: oneshot::Sender<Result<HistoryPage, Refusal>>,
+    },
+    Close(oneshot::Sender<()>),
+}
+
+impl Client {
+    /// Opens the device's state and starts to connect. It does not wait for the connection: sends go
+    /// into the outbox meanwhile; [`ready`](Self::ready) waits.
+    ///
+    /// # Errors
+    /// An address that cannot be, or state that cannot be opened (in use by another process, …).
+    pub async fn connect(config: ClientConfig) -> Result<(Client, Events), ConnectError> {
+        let address: Address = config.url.parse()?;
+        let (state, platform, device) =
+            (config.state.clone(), config.platform, config.device.clone());
+        let durability = config.durability;
+        let opened = tokio::task::spawn_blocking(move || {
+            let store = Store::open(&state, platform, &device, durability)?;
+            let saved = store.load()?;
+            Ok::<_, StoreError>((store, saved))
+        });
+        let (store, saved) = opened.await.map_err(|_| ConnectError::Aborted)??;
+        let (commands, command_queue) = mpsc::channel(COMMANDS_MAX);
+        let (feed, events) = events::channel(config.limits.untaken_max);
+        let (state_sender, state) = watch::channel(State::Idle);
+        let engine = engine::Engine::new(config, address, store, saved, feed, state_sender);
+        tokio::spawn(engine.run(command_queue));
+        Ok((Client { commands, state }, events))
+    }
+
+    /// Puts a message into the outbox. The ticket tells how far it comes.
+    pub async fn send(&self, to: Recipient, content: Content) -> Result<SendTicket, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Send { to, content, reply };
+        Ok(self.ask(command, answer).await??)
+    }
+
+    /// Tries a failed send again, under the same `send_id`. False: it has not failed.
+    pub async fn retry(&self, send_id: SendId) -> Result<bool, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Command::Retry(send_id, reply), answer).await
+    }
+
+    /// Takes a send out of the outbox that was not accepted, so that what follows it goes on. False: it
+    /// is not there.
+    pub async fn give_up(&self, send_id: SendId) -> Result<bool, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Command::GiveUp(send_id, reply), answer).await
+    }
+
+    /// Tells the sender that the user has seen this message and all before it.
+    pub async fn read(
+        &self,
+        conversation: ConversationId,
+        seq: Seq,
+        id: MessageId,
+    ) -> Result<(), ClientError> {
+        let command = Command::Read(conversation, seq, id);
+        self.commands.send(command).await.map_err(|_| self.closed())
+    }
+
+    /// Messages before `before` (`None`: the newest), newest first; for showing on demand.
+    pub async fn load_older(
+        &self,
+        conversation: ConversationId,
+        before: Option<Seq>,
+        limit: u32,
+    ) -> Result<HistoryPage, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::LoadOlder {
+            conversation,
+            before,
+            limit,
+            reply,
+        };
+        self.ask(command, answer)
+            .await?
+            .map_err(ClientError::Refused)
+    }
+
+    /// The state, now and as it changes.
+    pub fn state(&self) -> watch::Receiver<State> {
+        self.state.clone()
+    }
+
+    /// Waits until the client is signed in and has caught up.
+    ///
+    /// # Errors
+    /// The terminal refusal, where there is one first.
+    pub async fn ready(&self) -> Result<(), Refusal> {
+        let mut state = self.state();
+        let reached = state
+            .wait_for(|state| matches!(state, State::Ready | State::Closed(_)))
+            .await;
+        match reached.as_deref() {
+            Ok(State::Closed(why)) => Err(why.clone()),
+            Ok(_) => Ok(()),
+            Err(_) => Err(closed_by_us()),
+        }
+    }
+
+    /// Ends the client: what was taken is stored and acknowledged, what was said is written; bounded by
+    /// a few seconds where the server does not answer. Sends that are not accepted stay in the outbox.
+    pub async fn close(&self) {
+        let (reply, done) = oneshot::channel();
+        if self.commands.send(Command::Close(reply)).await.is_ok() {
+            // An error means the same: it has ended.
+            let _ = done.await;
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        command: Command,
+        answer: oneshot::Receiver<T>,
+    ) -> Result<T, ClientError> {
+        self.commands
+            .send(command)
+            .await
+            .map_err(|_| self.closed())?;
+        answer.await.map_err(|_| self.closed())
+    }
+
+    fn closed(&self) -> ClientError {
+        ClientError::Closed(why_closed(&self.state))
+    }
+}
+
+fn why_closed(state: &watch::Receiver<State>) -> Refusal {
+    match &*state.borrow() {
+        State::Closed(why) => why.clone(),
+        _ => closed_by_us(),
+    }
+}
+
+fn closed_by_us() -> Refusal {
+    Refusal::new(Code::Unavailable, "closed by this program")
+}
