@@ -137,13 +137,19 @@ impl Delivery {
 
     /// A record wants to be delivered. Handed back where there is no room.
     #[allow(clippy::result_large_err, reason = "the caller keeps the task it gave")]
-    pub fn handle_task(&mut self, now: Timestamp, source: Source, task: Task) -> Result<(), Task> {
+    pub fn handle_task(
+        &mut self,
+        now: Timestamp,
+        source: Source,
+        mut task: Task,
+    ) -> Result<(), Task> {
         if self.room() == 0 {
             return Err(task);
         }
         self.tell_origin(&task);
         let offline = task.retry_count >= self.limits.offline_after;
         let users = task.owed.len();
+        let ledger = std::mem::take(&mut task.noted);
         let record = self.records.insert(Record {
             source,
             task,
@@ -152,7 +158,7 @@ impl Delivery {
             open: 1,
             failures: Vec::new(),
             notifications: Vec::new(),
-            ledger: Vec::new(),
+            ledger,
         });
         for index in 0..users {
             self.begin_user(now, record, index, offline);

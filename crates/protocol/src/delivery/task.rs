@@ -7,6 +7,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Topic;
+use crate::ledger::LedgerEntry;
 use crate::message::Target;
 use crate::presence::BoatLife;
 use crate::{Placed, Platform, SessionId, Timestamp, UserId};
@@ -98,4 +99,6 @@ pub struct Task {
     pub letter: Option<Arc<str>>,
     /// W3C trace context.
     pub traceparent: Option<Arc<str>>,
+    /// What happened to the message before: stands first in the settlement's ledger.
+    pub noted: Vec<LedgerEntry>,
 }

@@ -143,6 +143,7 @@ impl World {
             origin: None,
             letter: None,
             traceparent: None,
+            noted: Vec::new(),
         };
         self.submit(task);
     }

@@ -44,6 +44,7 @@ fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
         origin: None,
         letter: None,
         traceparent: None,
+        noted: Vec::new(),
     };
     world
         .delivery

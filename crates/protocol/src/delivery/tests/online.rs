@@ -20,6 +20,7 @@ fn a_message_reaches_a_live_session_and_its_sender_learns_its_place() {
         origin: Some(origin),
         letter: None,
         traceparent: None,
+        noted: Vec::new(),
     });
     assert_eq!(world.pushed_to(), [20]);
     assert!(matches!(
@@ -216,6 +217,7 @@ fn the_senders_other_sessions_get_it_but_not_the_one_that_sent_it() {
         }),
         letter: None,
         traceparent: None,
+        noted: Vec::new(),
     });
     assert_eq!(world.pushed_to(), [11]);
     world.answer(11, Outcome::Done);
@@ -354,6 +356,7 @@ fn beyond_the_budget_a_task_is_handed_back() {
         origin: None,
         letter: None,
         traceparent: None,
+        noted: Vec::new(),
     };
     let back = world.delivery.handle_task(world.now, at(9), task.clone());
     assert_eq!(back, Err(task));
