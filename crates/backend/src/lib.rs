@@ -9,6 +9,8 @@ pub mod devices;
 pub mod discovery;
 pub mod embedded;
 mod error;
+#[cfg(test)]
+mod fresh;
 pub mod heads;
 pub mod history;
 pub mod ledger;

@@ -1,9 +1,14 @@
 //! Each user's conversations: what the list difference reads.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+
 use async_trait::async_trait;
 use protocol::conversation::ConversationRow;
 use protocol::{ConversationId, Seq, Timestamp, UserId};
 
+pub use self::embedded::EmbeddedConversations;
 use crate::Result;
 
 /// A row and its registers.

@@ -1,8 +1,13 @@
 //! Which platforms a user has: who never signed in on one is owed nothing there.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+
 use async_trait::async_trait;
 use protocol::{DeviceId, Platform, Timestamp, UserId};
 
+pub use self::embedded::EmbeddedDevices;
 use crate::Result;
 
 /// A sign-in to be remembered.

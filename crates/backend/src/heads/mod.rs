@@ -1,9 +1,14 @@
 //! The head of each conversation, kept for its single writer.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+
 use async_trait::async_trait;
 use protocol::ConversationId;
 use protocol::conversation::Head;
 
+pub use self::embedded::EmbeddedHeads;
 use crate::Result;
 
 #[async_trait]

@@ -1,11 +1,16 @@
 //! Messages for good: a private message is two rows, one on each side.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
 
+pub use self::embedded::EmbeddedHistory;
 use crate::Result;
 
 /// A register of a row that moves forward, or stays.
@@ -37,7 +42,8 @@ pub trait HistoryStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<PrivateRow>>;
 
-    /// One conversation of one owner, dense in seq, in the order of `range`.
+    /// One conversation of one owner, dense in seq, in the order of `range`: a page ends before a hole,
+    /// and a page that would have to begin with one is `Corrupt`.
     async fn conversation(
         &self,
         owner: UserId,
@@ -55,11 +61,12 @@ pub trait HistoryStore: Send + Sync {
         since: MessageId,
     ) -> Result<Option<PrivateRow>>;
 
-    /// Moves registers forward; read implies delivered. Answers which of them changed.
+    /// Moves registers forward; read implies delivered. Answers for which of them the status advanced: a
+    /// repeat, or received after read, did not.
     async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>>;
 
     async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>>;
 
-    /// Marks both sides deleted, for good.
+    /// Marks both sides deleted, for good, whichever side is named.
     async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()>;
 }

@@ -1,9 +1,14 @@
 //! What became of every message.
 
+#[cfg(test)]
+mod contract;
+mod embedded;
+
 use async_trait::async_trait;
 use protocol::ledger::LedgerEntry;
 use protocol::{MessageId, SendId};
 
+pub use self::embedded::EmbeddedLedger;
 use crate::Result;
 
 #[async_trait]

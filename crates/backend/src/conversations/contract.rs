@@ -1,0 +1,201 @@
+//! What every store of conversation lists promises. A check uses its own users.
+
+use protocol::conversation::ConversationRow;
+use protocol::history::Version;
+use protocol::{ConversationId, GroupId, Position, Seq, Timestamp, UserId};
+
+use super::{ConversationStore, Listed};
+use crate::clock::{Entropy, SeededEntropy};
+use crate::fresh::{Fresh, at};
+
+const ALL: usize = 10_000;
+
+fn row(fresh: &Fresh, owner: UserId, conversation: ConversationId, offset: u64) -> ConversationRow {
+    ConversationRow {
+        owner,
+        conversation,
+        position: Position {
+            seq: Seq(offset + 1),
+            prev: Some(fresh.message()),
+        },
+        last_id: fresh.message(),
+        version: at(offset),
+        source: Version { epoch: 1, offset },
+    }
+}
+
+fn private(owner: UserId, peer: UserId) -> ConversationId {
+    ConversationId::private(owner, peer).expect("two users")
+}
+
+async fn save(store: &dyn ConversationStore, row: ConversationRow) {
+    store.save(vec![row]).await.expect("saves");
+}
+
+async fn get(store: &dyn ConversationStore, row: &ConversationRow) -> Option<Listed> {
+    let found = store.get(&[(row.owner, row.conversation)]).await;
+    found.expect("reads")[0]
+}
+
+async fn changed(store: &dyn ConversationStore, owner: UserId, since: Timestamp) -> Vec<Listed> {
+    let found = store.changed(owner, since, None, ALL).await;
+    found.expect("reads")
+}
+
+pub(super) async fn a_row_comes_back_with_its_registers(
+    store: &dyn ConversationStore,
+    fresh: &Fresh,
+) {
+    let (owner, peer) = (fresh.user(), fresh.user());
+    let row = row(fresh, owner, private(owner, peer), 7);
+    assert_eq!(get(store, &row).await, None);
+    // Registers may come before the row; they make no row.
+    let read = (owner, row.conversation, Seq(3));
+    store.set_read(vec![read]).await.expect("writes");
+    assert_eq!(get(store, &row).await, None);
+    assert_eq!(changed(store, owner, Timestamp::ZERO).await, []);
+    save(store, row).await;
+    let listed = Listed {
+        row,
+        read_seq: Seq(3),
+        received_seq: Seq(3),
+    };
+    assert_eq!(get(store, &row).await, Some(listed));
+    assert_eq!(changed(store, owner, Timestamp::ZERO).await, [listed]);
+    assert_eq!(changed(store, peer, Timestamp::ZERO).await, []);
+}
+
+/// In one call or in several.
+pub(super) async fn only_a_later_source_replaces(store: &dyn ConversationStore, fresh: &Fresh) {
+    let owner = fresh.user();
+    let conversation = private(owner, fresh.user());
+    let [early, late] = [4, 5].map(|offset| row(fresh, owner, conversation, offset));
+    store.save(vec![late, early]).await.expect("saves");
+    assert_eq!(get(store, &late).await.map(|l| l.row), Some(late));
+    // A zombie writes late, by its own clock.
+    let zombie = ConversationRow {
+        version: at(99),
+        ..early
+    };
+    save(store, zombie).await;
+    assert_eq!(get(store, &late).await.map(|l| l.row), Some(late));
+    let new_log = ConversationRow {
+        source: Version {
+            epoch: 2,
+            offset: 0,
+        },
+        version: at(6),
+        ..early
+    };
+    save(store, new_log).await;
+    assert_eq!(get(store, &late).await.map(|l| l.row), Some(new_log));
+}
+
+/// A redelivery stamps anew, so that a list cursor that has gone on meanwhile still meets the row.
+pub(super) async fn the_same_source_may_raise_the_version(
+    store: &dyn ConversationStore,
+    fresh: &Fresh,
+) {
+    let owner = fresh.user();
+    let first = row(fresh, owner, private(owner, fresh.user()), 4);
+    save(store, first).await;
+    let again = ConversationRow {
+        version: at(50),
+        ..first
+    };
+    save(store, again).await;
+    assert_eq!(changed(store, owner, at(50)).await.len(), 1);
+    assert_eq!(changed(store, owner, at(51)).await, []);
+}
+
+/// After any writes, the difference is what a look at every row would say.
+pub(super) async fn the_difference_equals_a_recomputation(
+    store: &dyn ConversationStore,
+    fresh: &Fresh,
+) {
+    let owner = fresh.user();
+    let mut conversations: Vec<_> = (0..12).map(|_| private(owner, fresh.user())).collect();
+    let group = GroupId::new(owner.get()).expect("positive");
+    conversations.extend([ConversationId::Group(group), ConversationId::System(owner)]);
+    conversations.sort();
+    let chance = SeededEntropy::new(3);
+    let pick = |n: usize| (chance.next() % n as u64) as usize;
+    for offset in 0..60 {
+        let conversation = conversations[pick(conversations.len())];
+        save(store, row(fresh, owner, conversation, offset)).await;
+    }
+    let keys: Vec<_> = conversations.iter().map(|&c| (owner, c)).collect();
+    let all = store.get(&keys).await.expect("reads");
+    for _ in 0..100 {
+        let since = at(pick(62) as u64);
+        let after = [None, Some(conversations[pick(conversations.len())])][pick(2)];
+        let limit = pick(16);
+        let wanted: Vec<_> = all
+            .iter()
+            .flatten()
+            .filter(|listed| listed.row.version >= since)
+            .filter(|listed| after.is_none_or(|after| listed.row.conversation > after))
+            .take(limit)
+            .copied()
+            .collect();
+        let found = store.changed(owner, since, after, limit).await;
+        assert_eq!(found.expect("reads"), wanted, "{since} {after:?} {limit}");
+    }
+}
+
+pub(super) async fn pages_of_the_list_visit_each_conversation_once(
+    store: &dyn ConversationStore,
+    fresh: &Fresh,
+) {
+    let owner = fresh.user();
+    let rows: Vec<_> = (0..600)
+        .map(|offset| row(fresh, owner, private(owner, fresh.user()), offset))
+        .collect();
+    store.save(rows.clone()).await.expect("saves");
+    let mut wanted: Vec<_> = rows.iter().map(|row| row.conversation).collect();
+    wanted.sort();
+    let (mut seen, mut after) = (Vec::new(), None);
+    loop {
+        let page = store.changed(owner, Timestamp::ZERO, after, 90).await;
+        let page = page.expect("reads");
+        if page.is_empty() {
+            break;
+        }
+        seen.extend(page.iter().map(|listed| listed.row.conversation));
+        after = seen.last().copied();
+    }
+    assert_eq!(seen, wanted);
+    // A few changed ones among many.
+    let few = changed(store, owner, at(598)).await;
+    assert_eq!(few.len(), 2);
+}
+
+pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, fresh: &Fresh) {
+    let owner = fresh.user();
+    let row = row(fresh, owner, private(owner, fresh.user()), 9);
+    save(store, row).await;
+    let at_seq = |seq| (owner, row.conversation, Seq(seq));
+    let registers = async || {
+        let listed = get(store, &row).await.expect("a row");
+        (listed.read_seq.0, listed.received_seq.0)
+    };
+    let set_received = async |seqs: &[u64]| {
+        let moves = seqs.iter().map(|&seq| at_seq(seq)).collect();
+        store.set_received(moves).await.expect("writes");
+    };
+    set_received(&[5, 4]).await;
+    assert_eq!(registers().await, (0, 5));
+    store.set_read(vec![at_seq(3)]).await.expect("writes");
+    assert_eq!(registers().await, (3, 5));
+    store
+        .set_read(vec![at_seq(8), at_seq(2)])
+        .await
+        .expect("writes");
+    assert_eq!(registers().await, (8, 8));
+    set_received(&[6]).await;
+    store.set_read(vec![at_seq(1)]).await.expect("writes");
+    assert_eq!(registers().await, (8, 8));
+    // The row written again leaves them.
+    save(store, row).await;
+    assert_eq!(registers().await, (8, 8));
+}

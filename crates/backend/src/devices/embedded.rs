@@ -1,0 +1,109 @@
+//! Devices in the embedded store: table `device`, user → what it signed in with, so that the platforms
+//! of a user are one small read.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::{DeviceId, Platform, Timestamp, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::{DeviceStore, Seen};
+use crate::Result;
+use crate::embedded::value::{decode, encode};
+use crate::embedded::{Batch, Engine, Table};
+
+const SEAM: &str = "devices";
+
+/// A device that signed in again within this time is not written again.
+const REWRITE_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// Devices remembered for each user and platform; the one not seen for longest is forgotten.
+const DEVICES_MAX: usize = 8;
+
+/// Devices in the embedded store.
+pub struct EmbeddedDevices {
+    engine: Engine,
+    /// Held between reading a user's devices and writing them, never across an await.
+    writing: Mutex<()>,
+}
+
+type Devices = BTreeMap<Platform, BTreeMap<DeviceId, Timestamp>>;
+
+#[derive(Default, Serialize, Deserialize)]
+struct Kept(Devices);
+
+impl EmbeddedDevices {
+    pub fn new(engine: Engine) -> EmbeddedDevices {
+        EmbeddedDevices {
+            engine,
+            writing: Mutex::new(()),
+        }
+    }
+}
+
+#[async_trait]
+impl DeviceStore for EmbeddedDevices {
+    async fn seen(&self, seen: Seen) -> Result<()> {
+        let key = key(seen.user);
+        let _writing = self.writing.lock();
+        let mut user: Kept = match self.engine.get(Table::Device, &key)? {
+            Some(value) => decode(SEAM, &value)?,
+            None => Kept::default(),
+        };
+        let devices = user.0.entry(seen.platform).or_default();
+        match devices.get(&seen.device) {
+            Some(&last) if seen.at < last + REWRITE_AFTER => return Ok(()),
+            _ => devices.insert(seen.device, seen.at),
+        };
+        while devices.len() > DEVICES_MAX {
+            let oldest = devices.iter().min_by_key(|(_, at)| **at);
+            let Some(oldest) = oldest.map(|(device, _)| device.clone()) else {
+                break;
+            };
+            devices.remove(&oldest);
+        }
+        let mut batch = Batch::new();
+        batch.put(Table::Device, key.to_vec(), encode(SEAM, &user)?);
+        self.engine.write(batch)?;
+        Ok(())
+    }
+
+    async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>> {
+        let keys: Vec<_> = users.iter().map(|&user| key(user)).collect();
+        self.engine
+            .multi_get(Table::Device, &keys)?
+            .into_iter()
+            .map(|value| {
+                let Kept(devices) = match value {
+                    Some(value) => decode(SEAM, &value)?,
+                    None => Kept::default(),
+                };
+                Ok(devices
+                    .into_iter()
+                    .filter(|(_, devices)| devices.values().any(|&at| at >= since))
+                    .map(|(platform, _)| platform)
+                    .collect())
+            })
+            .collect()
+    }
+}
+
+fn key(user: UserId) -> [u8; 8] {
+    user.get().to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EmbeddedDevices;
+    use crate::devices::contract;
+    use crate::fresh::on_memory_and_disk;
+
+    on_memory_and_disk!(super::EmbeddedDevices::new:
+        who_never_signed_in_has_no_platform,
+        platforms_are_those_seen_since,
+        an_older_sign_in_never_moves_a_device_back,
+        many_devices_of_a_platform_are_one_platform,
+    );
+}

@@ -1,0 +1,72 @@
+//! How rows are kept: a leading format byte, then postcard. Keys are built by each seam, big-endian, so
+//! that ranges come in order.
+
+use bytes::Bytes;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use crate::{Error, Result};
+
+/// Raised when a row changes its shape; readers keep knowing the older ones.
+const FORMAT: u8 = 1;
+
+pub(crate) fn encode<T: Serialize>(seam: &'static str, value: &T) -> Result<Bytes> {
+    postcard::to_stdvec(&(FORMAT, value))
+        .map(Bytes::from)
+        .map_err(|error| Error::conflict(seam, error))
+}
+
+pub(crate) fn decode<T: DeserializeOwned>(seam: &'static str, bytes: &[u8]) -> Result<T> {
+    let (value, rest) = decode_front(seam, bytes)?;
+    if rest.is_empty() {
+        Ok(value)
+    } else {
+        Err(Error::corrupt(seam, "a row is longer than what it says"))
+    }
+}
+
+/// Reads what stands first in a row, and leaves the rest unread.
+pub(crate) fn decode_front<'a, T: DeserializeOwned>(
+    seam: &'static str,
+    bytes: &'a [u8],
+) -> Result<(T, &'a [u8])> {
+    match bytes.split_first() {
+        Some((&FORMAT, rest)) => {
+            postcard::take_from_bytes(rest).map_err(|error| Error::corrupt(seam, error))
+        }
+        Some((format, _)) => Err(Error::corrupt(
+            seam,
+            format!("a row of format {format}; this program knows format {FORMAT}"),
+        )),
+        None => Err(Error::corrupt(seam, "an empty row")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn what_is_kept_comes_back() {
+        let bytes = encode("test", &(7u64, "seven")).expect("encodes");
+        let back: (u64, String) = decode("test", &bytes).expect("decodes");
+        assert_eq!(back, (7, "seven".to_owned()));
+        let (front, _): (u64, _) = decode_front("test", &bytes).expect("decodes");
+        assert_eq!(front, 7);
+    }
+
+    #[test]
+    fn other_formats_and_torn_rows_are_corrupt_not_misread() {
+        let good = encode("test", &7u64).expect("encodes").to_vec();
+        for bad in [
+            vec![],
+            vec![FORMAT + 1, 7],
+            vec![FORMAT],
+            [good, vec![0]].concat(),
+        ] {
+            let error = decode::<u64>("test", &bad).expect_err("refused");
+            assert_eq!(error.kind, Kind::Corrupt, "{bad:?}");
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! What every store of heads promises. A check uses its own conversations.
+
+use protocol::conversation::Head;
+use protocol::history::Version;
+
+use super::HeadStore;
+use crate::fresh::Fresh;
+
+fn version(epoch: u32, offset: u64) -> Version {
+    Version { epoch, offset }
+}
+
+pub(super) async fn what_was_never_saved_is_none(store: &dyn HeadStore, fresh: &Fresh) {
+    let (known, unknown) = (fresh.conversation(), fresh.conversation());
+    let head = Head::default().moved_by(version(1, 0), fresh.message());
+    store.save(vec![(known, head)]).await.expect("saves");
+    let found = store.load(&[unknown, known, unknown]).await;
+    assert_eq!(found.expect("loads"), [None, Some(head), None]);
+    assert_eq!(store.load(&[]).await.expect("loads"), []);
+}
+
+/// Whichever kind of conversation, and every field of the head.
+pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &Fresh) {
+    let (early, late) = (fresh.message(), fresh.message());
+    let head = Head {
+        rev: u64::MAX,
+        ..Head::default()
+            .moved_by(version(7, 40), late)
+            .moved_by(version(7, u64::MAX), early)
+    };
+    assert_ne!(head.last_id, head.max_id);
+    let user = fresh.user();
+    let conversations = [
+        fresh.conversation(),
+        protocol::ConversationId::Group(protocol::GroupId::new(user.get()).expect("positive")),
+        protocol::ConversationId::System(user),
+    ];
+    let heads = conversations.map(|c| (c, head)).to_vec();
+    store.save(heads).await.expect("saves");
+    let found = store.load(&conversations).await.expect("loads");
+    assert_eq!(found, [Some(head); 3]);
+}
+
+/// In one call or in several, in whatever order they come.
+pub(super) async fn only_a_later_version_replaces(store: &dyn HeadStore, fresh: &Fresh) {
+    let conversation = fresh.conversation();
+    let first = Head::default().moved_by(version(1, 8), fresh.message());
+    let second = first.moved_by(version(1, 9), fresh.message());
+    let third = second.moved_by(version(2, 0), fresh.message());
+    let load = async || store.load(&[conversation]).await.expect("loads")[0];
+
+    store
+        .save(vec![(conversation, second), (conversation, first)])
+        .await
+        .expect("saves");
+    assert_eq!(load().await, Some(second));
+    store
+        .save(vec![(conversation, first)])
+        .await
+        .expect("saves");
+    assert_eq!(load().await, Some(second));
+    store
+        .save(vec![(conversation, third)])
+        .await
+        .expect("saves");
+    store
+        .save(vec![(conversation, second)])
+        .await
+        .expect("saves");
+    assert_eq!(load().await, Some(third));
+    // The same version again, with a change that took no seq.
+    let changed = Head { rev: 1, ..third };
+    store
+        .save(vec![(conversation, changed)])
+        .await
+        .expect("saves");
+    assert_eq!(load().await, Some(changed));
+}

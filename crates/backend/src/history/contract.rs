@@ -1,0 +1,462 @@
+//! What every history promises. A check uses its own users, so that all may share one store.
+
+use bytes::Bytes;
+use protocol::frame::HistoryRange;
+use protocol::history::{IdRange, Order, PrivateRow, RowStatus, Version};
+use protocol::message::{Content, Message, Placed, Position, Recipient};
+use protocol::receipt::ReceiptKind;
+use protocol::{ConversationId, DeviceId, MessageId, Options, Seq, UserId};
+
+use super::{HistoryStore, StatusWrite};
+use crate::clock::{Entropy, SeededEntropy};
+use crate::fresh::{Fresh, at, seqs};
+
+const ALL: usize = 1000;
+
+fn version(offset: u64) -> Version {
+    Version { epoch: 1, offset }
+}
+
+/// Two users and what they said.
+struct Talk<'a> {
+    fresh: &'a Fresh,
+    a: UserId,
+    b: UserId,
+}
+
+impl<'a> Talk<'a> {
+    fn new(fresh: &'a Fresh) -> Talk<'a> {
+        Talk {
+            fresh,
+            a: fresh.user(),
+            b: fresh.user(),
+        }
+    }
+
+    fn with(&self, a: UserId) -> Talk<'a> {
+        Talk {
+            fresh: self.fresh,
+            a,
+            b: self.fresh.user(),
+        }
+    }
+
+    fn conversation(&self) -> ConversationId {
+        ConversationId::private(self.a, self.b).expect("two users")
+    }
+
+    /// The two rows of a message from a to b, the sender's first.
+    fn rows(&self, id: MessageId, seq: u64, offset: u64) -> [PrivateRow; 2] {
+        let placed = Placed {
+            conversation: self.conversation(),
+            position: Position {
+                seq: Seq(seq),
+                prev: MessageId::new(id.get() - 1).ok().filter(|_| seq > 1),
+            },
+            message: Message {
+                id,
+                from: self.a,
+                to: Recipient::User(self.b),
+                accepted_at: id.timestamp(),
+                device: DeviceId::new("pixel-9").expect("a name"),
+                send_id: self.fresh.send_id(),
+                options: Options::CHAT,
+                content: Content {
+                    kind: 1,
+                    data: Bytes::from_static(b"\0 not text \xff"),
+                    priority: 2,
+                    reference: MessageId::new(5).ok(),
+                    encryption: 3,
+                    sub_kind: -4,
+                    key_print: i64::MIN,
+                },
+            },
+        };
+        PrivateRow::pair_of(&placed, version(offset)).expect("a private message")
+    }
+
+    /// Saves `count` messages, seq and offset from 1 on; answers their ids.
+    async fn say(&self, store: &dyn HistoryStore, count: usize) -> Vec<MessageId> {
+        let ids = self.fresh.messages(count);
+        let rows = (1..)
+            .zip(&ids)
+            .flat_map(|(seq, &id)| self.rows(id, seq, seq))
+            .collect();
+        store.save_private(rows).await.expect("saves");
+        ids
+    }
+}
+
+async fn find(
+    store: &dyn HistoryStore,
+    owner: UserId,
+    bounds: (Option<MessageId>, Option<MessageId>),
+    order: Order,
+    limit: usize,
+) -> Vec<MessageId> {
+    let (after, before) = bounds;
+    let range = IdRange { after, before };
+    let rows = store.find_private(owner, range, order, limit).await;
+    rows.expect("reads").iter().map(|row| row.id).collect()
+}
+
+/// Writes any row once, to be read by every way.
+// proves S0-01, S0-53: one send is two rows, the sender's out and the receiver's in, under one id; sides
+// exchanged, nothing else changed.
+pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let id = fresh.message();
+    let [out, incoming] = talk.rows(id, 1, 1);
+    let rows = vec![out.clone(), incoming.clone()];
+    store.save_private(rows).await.expect("saves");
+
+    let keys = [(talk.a, id), (talk.b, id), (talk.b, fresh.message())];
+    let found = store.private(&keys).await.expect("reads");
+    assert_eq!(found, [Some(out.clone()), Some(incoming.clone()), None]);
+    for (owner, row) in [(talk.a, out), (talk.b, incoming)] {
+        let all = store
+            .find_private(owner, IdRange::default(), Order::Forward, ALL)
+            .await;
+        assert_eq!(all.expect("reads"), [row]);
+    }
+}
+
+// proves S0-03, S0-05: one range read returns a user's messages with all peers, in order of id.
+pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let mut ids = Vec::new();
+    for seq in 1..=3 {
+        for other in [&talk, &talk.with(talk.a), &talk.with(talk.a)] {
+            let id = fresh.message();
+            let rows = other.rows(id, seq, seq).to_vec();
+            store.save_private(rows).await.expect("saves");
+            ids.push(id);
+        }
+    }
+    let missed = find(store, talk.a, (Some(ids[1]), None), Order::Forward, ALL).await;
+    assert_eq!(missed, ids[2..]);
+}
+
+// proves S0-58, S0-59: upward, oldest first, at most a page, both bounds exclusive.
+pub(super) async fn forward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let ids = talk.say(store, 6).await;
+    let forward = async |after, before, limit| {
+        find(store, talk.b, (after, before), Order::Forward, limit).await
+    };
+    assert_eq!(forward(None, None, ALL).await, ids);
+    assert_eq!(forward(None, None, 2).await, ids[..2]);
+    assert_eq!(forward(Some(ids[1]), None, 3).await, ids[2..5]);
+    assert_eq!(forward(Some(ids[1]), Some(ids[4]), ALL).await, ids[2..4]);
+    assert_eq!(forward(None, Some(ids[2]), ALL).await, ids[..2]);
+}
+
+// proves S0-60a, S0-60b, S0-60c, S0-60d: downward, newest first, bounds exclusive.
+pub(super) async fn backward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let mut ids = talk.say(store, 6).await;
+    ids.reverse();
+    let backward = async |after, before, limit| {
+        find(store, talk.b, (after, before), Order::Backward, limit).await
+    };
+    assert_eq!(backward(None, None, 2).await, ids[..2]);
+    assert_eq!(backward(None, Some(ids[2]), ALL).await, ids[3..]);
+    assert_eq!(backward(Some(ids[3]), None, ALL).await, ids[..3]);
+    assert_eq!(backward(Some(ids[4]), Some(ids[1]), ALL).await, ids[2..4]);
+    assert_eq!(backward(Some(ids[4]), Some(ids[1]), 1).await, ids[2..3]);
+}
+
+// proves S0-60e: an empty range is an empty list.
+pub(super) async fn an_empty_range_is_an_empty_list(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let nobody = fresh.user();
+    let ids = talk.say(store, 2).await;
+    let (first, last) = (Some(ids[0]), Some(ids[1]));
+    for order in [Order::Forward, Order::Backward] {
+        for (owner, bounds) in [
+            (nobody, (None, None)),
+            (talk.a, (last, None)),
+            (talk.a, (None, first)),
+            (talk.a, (first, last)),
+            (talk.a, (first, first)),
+            (talk.a, (last, first)),
+        ] {
+            assert_eq!(find(store, owner, bounds, order, ALL).await, []);
+        }
+        assert_eq!(find(store, talk.a, (None, None), order, 0).await, []);
+    }
+}
+
+// proves S0-60e: paging by the last id visits each id once, also while a writer adds.
+pub(super) async fn paging_visits_each_id_once(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let before = talk.say(store, 23).await;
+    let added = fresh.messages(23);
+    let mut adding = (24..).zip(&added);
+    for order in [Order::Forward, Order::Backward] {
+        let mut seen: Vec<MessageId> = Vec::new();
+        loop {
+            let last = seen.last().copied();
+            let bounds = match order {
+                Order::Forward => (last, None),
+                Order::Backward => (None, last),
+            };
+            let page = find(store, talk.a, bounds, order, 5).await;
+            if page.is_empty() {
+                break;
+            }
+            seen.extend(page);
+            if order == Order::Forward
+                && let Some((seq, &id)) = adding.next()
+            {
+                let rows = talk.rows(id, seq, seq).to_vec();
+                store.save_private(rows).await.expect("saves");
+            }
+        }
+        if order == Order::Backward {
+            seen.reverse();
+        }
+        assert!(seen.is_sorted_by(|a, b| a < b), "{order:?}: {seen:?}");
+        assert!(seen.starts_with(&before), "{order:?}: {seen:?}");
+        assert!(seen.len() > before.len(), "{order:?} saw nothing new");
+    }
+}
+
+/// Any range and any limit answer what a sorted list would.
+pub(super) async fn any_range_equals_the_sorted_list(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let ids = talk.say(store, 20).await;
+    let chance = SeededEntropy::new(7);
+    let bound = || match chance.next() % 24 {
+        n @ 0..20 => Some(ids[n as usize]),
+        20 => MessageId::new(1).ok(),
+        21 => MessageId::new(i64::MAX).ok(),
+        _ => None,
+    };
+    for _ in 0..200 {
+        let (after, before) = (bound(), bound());
+        let limit = (chance.next() % 25) as usize;
+        let mut wanted: Vec<_> = ids
+            .iter()
+            .copied()
+            .filter(|&id| {
+                after.is_none_or(|after| id > after) && before.is_none_or(|before| id < before)
+            })
+            .collect();
+        let order = if chance.next().is_multiple_of(2) {
+            Order::Forward
+        } else {
+            wanted.reverse();
+            Order::Backward
+        };
+        wanted.truncate(limit);
+        let found = find(store, talk.a, (after, before), order, limit).await;
+        assert_eq!(found, wanted, "{after:?} {before:?} {order:?} {limit}");
+    }
+}
+
+async fn read(
+    store: &dyn HistoryStore,
+    talk: &Talk<'_>,
+    range: HistoryRange,
+    limit: usize,
+) -> Vec<Seq> {
+    let rows = store
+        .conversation(talk.a, talk.conversation(), range, limit)
+        .await;
+    rows.expect("reads").iter().map(|row| row.seq).collect()
+}
+
+/// A conversation comes in order of position, although ids run against it and the owner talks to others.
+pub(super) async fn a_conversation_is_read_by_position(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    talk.with(talk.a).say(store, 3).await;
+    let mut ids = fresh.messages(5);
+    ids.swap(1, 3);
+    let rows = (1..)
+        .zip(&ids)
+        .flat_map(|(seq, &id)| talk.rows(id, seq, seq));
+    store.save_private(rows.collect()).await.expect("saves");
+
+    let forward = |after| HistoryRange::Forward { after: Seq(after) };
+    let backward = |before| HistoryRange::Backward { before };
+    assert_eq!(read(store, &talk, forward(0), ALL).await, seqs(1..=5));
+    assert_eq!(read(store, &talk, forward(2), 2).await, seqs(3..=4));
+    assert_eq!(read(store, &talk, forward(5), ALL).await, []);
+    assert_eq!(read(store, &talk, forward(99), ALL).await, []);
+    let mut down = read(store, &talk, backward(None), 3).await;
+    down.reverse();
+    assert_eq!(down, seqs(3..=5));
+    let mut down = read(store, &talk, backward(Some(Seq(3))), ALL).await;
+    down.reverse();
+    assert_eq!(down, seqs(1..=2));
+    let first = backward(Some(Seq(1)));
+    assert_eq!(read(store, &talk, first, ALL).await, []);
+
+    let stranger = store
+        .conversation(fresh.user(), talk.conversation(), forward(0), ALL)
+        .await;
+    assert_eq!(stranger.expect("reads"), []);
+}
+
+/// A page is dense or says why it cannot be.
+pub(super) async fn a_page_ends_before_a_hole(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let rows = [1, 2, 4, 5]
+        .into_iter()
+        .flat_map(|seq| talk.rows(fresh.message(), seq, seq));
+    store.save_private(rows.collect()).await.expect("saves");
+    let forward = |after| HistoryRange::Forward { after: Seq(after) };
+    assert_eq!(read(store, &talk, forward(0), ALL).await, seqs(1..=2));
+    let down = read(store, &talk, HistoryRange::Backward { before: None }, ALL).await;
+    assert_eq!(down, [Seq(5), Seq(4)]);
+    let at_hole = store
+        .conversation(talk.a, talk.conversation(), forward(2), ALL)
+        .await;
+    assert_eq!(at_hole.expect_err("a hole").kind, crate::Kind::Corrupt);
+}
+
+/// Writing again changes nothing, and an earlier version never replaces a later one.
+pub(super) async fn only_a_later_version_replaces(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let id = fresh.message();
+    let standing = talk.rows(id, 1, 10);
+    for offset in [10, 9, 10] {
+        let mut rows = standing.to_vec();
+        for row in &mut rows {
+            row.version = version(offset);
+            if offset < 10 {
+                row.content = Content::text("a zombie's");
+            }
+        }
+        store.save_private(rows).await.expect("saves");
+    }
+    let key = [(talk.b, id)];
+    let found = store.private(&key).await.expect("reads");
+    assert_eq!(found, [Some(standing[1].clone())]);
+    let all = find(store, talk.b, (None, None), Order::Forward, ALL).await;
+    assert_eq!(all, [id]);
+
+    // A later epoch counts, whatever its offset; also when both come in one call.
+    let mut later = standing.to_vec();
+    for row in &mut later {
+        row.version = Version {
+            epoch: 2,
+            offset: 0,
+        };
+        row.content = Content::text("of the new log");
+    }
+    let both = later.iter().chain(&standing).cloned().collect();
+    store.save_private(both).await.expect("saves");
+    let found = store.private(&key).await.expect("reads");
+    assert_eq!(found, [Some(later[1].clone())]);
+}
+
+/// The send_id finds the sender's own row, from the first try on, and nobody else's.
+pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let elsewhere = talk.with(talk.a);
+    let filler = elsewhere.say(store, 300).await;
+    let row = talk.rows(fresh.message(), 1, 1);
+    store.save_private(row.to_vec()).await.expect("saves");
+    let [out, _] = row;
+    let here = talk.conversation();
+    let find = async |from, conversation, since| {
+        let found = store
+            .find_send(from, conversation, out.send_id, since)
+            .await;
+        found.expect("reads")
+    };
+    let since = filler[0];
+    assert_eq!(find(talk.a, here, since).await, Some(out.clone()));
+    assert_eq!(find(talk.a, here, out.id).await, Some(out.clone()));
+    assert_eq!(find(talk.a, here, fresh.message()).await, None);
+    assert_eq!(find(talk.b, here, since).await, None);
+    let other = elsewhere.conversation();
+    assert_eq!(find(talk.a, other, since).await, None);
+}
+
+async fn status(store: &dyn HistoryStore, owner: UserId, id: MessageId) -> RowStatus {
+    store.status(&[(owner, id)]).await.expect("reads")[0]
+}
+
+async fn tell(
+    store: &dyn HistoryStore,
+    owner: UserId,
+    id: MessageId,
+    kind: ReceiptKind,
+    millis: u64,
+) -> bool {
+    let write = StatusWrite {
+        owner,
+        id,
+        kind,
+        at: at(millis),
+    };
+    store.set_status(vec![write]).await.expect("writes")[0]
+}
+
+// proves S0-54, S0-55, S0-56: each receipt has a register of its own on the sender's row; the receiver's
+// row does not change.
+pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: &Fresh) {
+    use ReceiptKind::{Read, Received};
+    let talk = Talk::new(fresh);
+    let ids = talk.say(store, 2).await;
+    let (a, id) = (talk.a, ids[0]);
+    assert!(tell(store, a, id, Received, 10).await);
+    assert!(!tell(store, a, id, Received, 5).await);
+    assert_eq!(status(store, a, id).await.delivered_at, Some(at(10)));
+    assert_eq!(status(store, a, id).await.read_at, None);
+    assert!(tell(store, a, id, Read, 20).await);
+    assert!(!tell(store, a, id, Read, 15).await);
+    assert!(!tell(store, a, id, Received, 12).await);
+    let both = status(store, a, id).await;
+    assert_eq!(both.read_at, Some(at(20)));
+    assert!(both.delivered_at.is_some());
+
+    // Read first implies received; the later receipt undoes nothing. Both in one call.
+    let writes = [Read, Received].map(|kind| StatusWrite {
+        owner: a,
+        id: ids[1],
+        kind,
+        at: at(30),
+    });
+    let advanced = store.set_status(writes.to_vec()).await.expect("writes");
+    assert_eq!(advanced, [true, false]);
+    let read = status(store, a, ids[1]).await;
+    assert_eq!(
+        (read.delivered_at, read.read_at),
+        (Some(at(30)), Some(at(30)))
+    );
+
+    assert_eq!(status(store, talk.b, id).await, RowStatus::default());
+}
+
+// proves S0-57: deleted on both sides, and neither a receipt nor a repeat clears it.
+pub(super) async fn deleted_is_for_good(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let id = fresh.message();
+    let rows = talk.rows(id, 1, 1).to_vec();
+    store.save_private(rows.clone()).await.expect("saves");
+    store.delete(&[(talk.b, id)]).await.expect("deletes");
+    tell(store, talk.a, id, ReceiptKind::Read, 10).await;
+    store.save_private(rows).await.expect("saves");
+    store.delete(&[(talk.b, id)]).await.expect("deletes");
+    for owner in [talk.a, talk.b] {
+        assert!(status(store, owner, id).await.deleted, "{owner}");
+    }
+}
+
+/// Writing a row again, as a redelivery does, leaves its registers.
+pub(super) async fn a_row_written_again_keeps_its_status(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let id = fresh.message();
+    let mut rows = talk.rows(id, 1, 1).to_vec();
+    store.save_private(rows.clone()).await.expect("saves");
+    tell(store, talk.a, id, ReceiptKind::Received, 10).await;
+    for row in &mut rows {
+        row.version = version(2);
+    }
+    store.save_private(rows).await.expect("saves");
+    assert_eq!(status(store, talk.a, id).await.delivered_at, Some(at(10)));
+}

@@ -1,0 +1,373 @@
+//! History in the embedded store.
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `private` | owner, id | the row: one range of an owner is all its messages in order of id |
+//! | `private-index` | owner, peer, seq | id |
+//! | `private-status` | owner, id | registers |
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use protocol::frame::HistoryRange;
+use protocol::history::{Direction, IdRange, Order, PrivateRow, RowStatus, Version};
+use protocol::message::Content;
+use protocol::receipt::ReceiptKind;
+use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, Timestamp, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::{HistoryStore, StatusWrite};
+use crate::embedded::value::{decode, decode_front, encode};
+use crate::embedded::{Batch, Engine, Order as Scan, Table};
+use crate::{Error, Result};
+
+const SEAM: &str = "history";
+
+/// Rows read at once where a search goes on until it finds something.
+const SCAN: usize = 256;
+
+/// History in the embedded store; several of one store see the same.
+pub struct EmbeddedHistory {
+    engine: Engine,
+    /// Held between looking at a row's version or register and writing it, never across an await.
+    writing: Mutex<()>,
+}
+
+/// A row without what its key says; the version stands first, to be read alone.
+#[derive(Serialize, Deserialize)]
+struct Kept<'a> {
+    version: Version,
+    peer: UserId,
+    direction: Direction,
+    accepted_at: Timestamp,
+    seq: Seq,
+    prev: Option<MessageId>,
+    send_id: SendId,
+    device: Cow<'a, DeviceId>,
+    options: Options,
+    content: Cow<'a, Content>,
+}
+
+impl EmbeddedHistory {
+    pub fn new(engine: Engine) -> EmbeddedHistory {
+        EmbeddedHistory {
+            engine,
+            writing: Mutex::new(()),
+        }
+    }
+
+    fn rows(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
+        let row_keys: Vec<_> = keys.iter().map(|&(owner, id)| row_key(owner, id)).collect();
+        let found = self.engine.multi_get(Table::Private, &row_keys)?;
+        keys.iter()
+            .zip(found)
+            .map(|(&(owner, id), value)| value.map(|value| row(owner, id, &value)).transpose())
+            .collect()
+    }
+
+    fn page(
+        &self,
+        owner: UserId,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        let after = range.after.map(|id| row_key(owner, id));
+        let before = range.before.map(|id| row_key(owner, id));
+        let (first, end) = owner_bounds(owner);
+        let start = match &after {
+            Some(key) => Bound::Excluded(&key[..]),
+            None => Bound::Included(&first[..]),
+        };
+        let end = Bound::Excluded(before.as_ref().map_or(&end[..], |key| &key[..]));
+        self.engine
+            .range(Table::Private, (start, end), scan(order), limit)?
+            .iter()
+            .map(|(key, value)| row(owner, id_of(&key[8..])?, value))
+            .collect()
+    }
+
+    fn statuses(&self, keys: &[[u8; 16]]) -> Result<Vec<RowStatus>> {
+        self.engine
+            .multi_get(Table::PrivateStatus, keys)?
+            .into_iter()
+            .map(|value| match value {
+                Some(value) => decode(SEAM, &value),
+                None => Ok(RowStatus::default()),
+            })
+            .collect()
+    }
+
+    /// Changes the registers of rows; `change` answers whether it did, and so does this.
+    fn change_statuses<T>(
+        &self,
+        keys: Vec<([u8; 16], T)>,
+        change: impl Fn(&mut RowStatus, T) -> bool,
+    ) -> Result<Vec<bool>> {
+        let _writing = self.writing.lock();
+        let row_keys: Vec<_> = keys.iter().map(|(key, _)| *key).collect();
+        let mut statuses: BTreeMap<_, _> = row_keys
+            .iter()
+            .copied()
+            .zip(self.statuses(&row_keys)?)
+            .collect();
+        let mut batch = Batch::new();
+        let mut changes = Vec::with_capacity(keys.len());
+        for (key, what) in keys {
+            let status = statuses.entry(key).or_default();
+            let changed = change(status, what);
+            if changed {
+                let value = encode(SEAM, status)?;
+                batch.put(Table::PrivateStatus, key.to_vec(), value);
+            }
+            changes.push(changed);
+        }
+        if !batch.is_empty() {
+            self.engine.write(batch)?;
+        }
+        Ok(changes)
+    }
+}
+
+#[async_trait]
+impl HistoryStore for EmbeddedHistory {
+    async fn save_private(&self, mut rows: Vec<PrivateRow>) -> Result<()> {
+        // Of two writes of one key in a batch the later counts.
+        rows.sort_by_key(|row| row.version);
+        let keys: Vec<_> = rows.iter().map(|row| row_key(row.owner, row.id)).collect();
+        let _writing = self.writing.lock();
+        let standing = self.engine.multi_get(Table::Private, &keys)?;
+        let mut batch = Batch::new();
+        for ((row, key), standing) in rows.iter().zip(keys).zip(standing) {
+            if let Some(standing) = standing {
+                let (version, _): (Version, _) = decode_front(SEAM, &standing)?;
+                if version >= row.version {
+                    continue;
+                }
+            }
+            batch.put(Table::Private, key.to_vec(), encode(SEAM, &kept(row))?);
+            batch.put(
+                Table::PrivateIndex,
+                index_key(row.owner, row.peer, row.seq).to_vec(),
+                row.id.get().to_be_bytes().to_vec(),
+            );
+        }
+        if !batch.is_empty() {
+            self.engine.write(batch)?;
+        }
+        Ok(())
+    }
+
+    async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
+        self.rows(keys)
+    }
+
+    async fn find_private(
+        &self,
+        owner: UserId,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        self.page(owner, range, order, limit)
+    }
+
+    async fn conversation(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        let Some(peer) = conversation.peer_of(owner) else {
+            return Ok(Vec::new());
+        };
+        let key = |seq| index_key(owner, peer, seq);
+        let (start, end, order) = match range {
+            HistoryRange::Forward { after } => (key(after), key(Seq(u64::MAX)), Order::Forward),
+            HistoryRange::Backward { before } => (
+                key(Seq::ZERO),
+                key(before.unwrap_or(Seq(u64::MAX))),
+                Order::Backward,
+            ),
+        };
+        let bounds = (Bound::Excluded(&start[..]), Bound::Excluded(&end[..]));
+        let index = self
+            .engine
+            .range(Table::PrivateIndex, bounds, scan(order), limit)?;
+        let mut keys = Vec::with_capacity(index.len());
+        let mut last = match range {
+            HistoryRange::Forward { after } => Some(after.0),
+            HistoryRange::Backward { .. } => None,
+        };
+        for (key, id) in &index {
+            let seq = seq_of(key)?;
+            if last.is_some_and(|last| last.abs_diff(seq) != 1) {
+                break;
+            }
+            last = Some(seq);
+            keys.push((owner, id_of(id)?));
+        }
+        if keys.is_empty() && !index.is_empty() {
+            let gap =
+                format!("{conversation} of {owner}: no row follows {range:?}, but later ones do");
+            return Err(Error::corrupt(SEAM, gap));
+        }
+        self.rows(&keys)?
+            .into_iter()
+            .map(|row| row.ok_or_else(|| Error::corrupt(SEAM, "a position names no row")))
+            .collect()
+    }
+
+    async fn find_send(
+        &self,
+        from: UserId,
+        conversation: ConversationId,
+        send_id: SendId,
+        since: MessageId,
+    ) -> Result<Option<PrivateRow>> {
+        let Some(peer) = conversation.peer_of(from) else {
+            return Ok(None);
+        };
+        let mut after = MessageId::new(since.get() - 1).ok();
+        loop {
+            let range = IdRange {
+                after,
+                before: None,
+            };
+            let rows = self.page(from, range, Order::Forward, SCAN)?;
+            let full = rows.len() == SCAN;
+            after = rows.last().map(|row| row.id);
+            let found = rows.into_iter().find(|row| {
+                row.direction == Direction::Out && row.peer == peer && row.send_id == send_id
+            });
+            if found.is_some() || !full {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
+        let keyed = writes
+            .into_iter()
+            .map(|write| (row_key(write.owner, write.id), write))
+            .collect();
+        self.change_statuses(keyed, |status, write| advance(status, write.kind, write.at))
+    }
+
+    async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>> {
+        let keys: Vec<_> = keys.iter().map(|&(owner, id)| row_key(owner, id)).collect();
+        self.statuses(&keys)
+    }
+
+    async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()> {
+        let rows = self.rows(keys)?;
+        let mut sides = Vec::with_capacity(2 * keys.len());
+        for (&(owner, id), row) in keys.iter().zip(rows) {
+            sides.push((row_key(owner, id), ()));
+            sides.extend(row.map(|row| (row_key(row.peer, id), ())));
+        }
+        self.change_statuses(sides, |status, ()| {
+            !std::mem::replace(&mut status.deleted, true)
+        })?;
+        Ok(())
+    }
+}
+
+/// Moves what the sender knows forward: the first time that is told stays.
+fn advance(status: &mut RowStatus, kind: ReceiptKind, at: Timestamp) -> bool {
+    let register = match kind {
+        ReceiptKind::Received => &mut status.delivered_at,
+        ReceiptKind::Read => &mut status.read_at,
+    };
+    if register.is_some() {
+        return false;
+    }
+    *register = Some(at);
+    status.delivered_at.get_or_insert(at);
+    true
+}
+
+fn kept(row: &PrivateRow) -> Kept<'_> {
+    Kept {
+        version: row.version,
+        peer: row.peer,
+        direction: row.direction,
+        accepted_at: row.accepted_at,
+        seq: row.seq,
+        prev: row.prev,
+        send_id: row.send_id,
+        device: Cow::Borrowed(&row.device),
+        options: row.options,
+        content: Cow::Borrowed(&row.content),
+    }
+}
+
+fn row(owner: UserId, id: MessageId, value: &Bytes) -> Result<PrivateRow> {
+    let kept: Kept<'_> = decode(SEAM, value)?;
+    Ok(PrivateRow {
+        owner,
+        peer: kept.peer,
+        direction: kept.direction,
+        id,
+        accepted_at: kept.accepted_at,
+        seq: kept.seq,
+        prev: kept.prev,
+        send_id: kept.send_id,
+        device: kept.device.into_owned(),
+        options: kept.options,
+        content: kept.content.into_owned(),
+        version: kept.version,
+    })
+}
+
+fn scan(order: Order) -> Scan {
+    match order {
+        Order::Forward => Scan::Forward,
+        Order::Backward => Scan::Backward,
+    }
+}
+
+fn row_key(owner: UserId, id: MessageId) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&owner.get().to_be_bytes());
+    key[8..].copy_from_slice(&id.get().to_be_bytes());
+    key
+}
+
+/// The first key of an owner, and the first after it.
+fn owner_bounds(owner: UserId) -> ([u8; 8], [u8; 8]) {
+    let owner = owner.get() as u64;
+    (owner.to_be_bytes(), (owner + 1).to_be_bytes())
+}
+
+fn index_key(owner: UserId, peer: UserId, seq: Seq) -> [u8; 24] {
+    let mut key = [0; 24];
+    key[..8].copy_from_slice(&owner.get().to_be_bytes());
+    key[8..16].copy_from_slice(&peer.get().to_be_bytes());
+    key[16..].copy_from_slice(&seq.0.to_be_bytes());
+    key
+}
+
+fn seq_of(index_key: &[u8]) -> Result<u64> {
+    index_key
+        .get(16..)
+        .and_then(|bytes| bytes.try_into().ok())
+        .map(u64::from_be_bytes)
+        .ok_or_else(|| Error::corrupt(SEAM, "a key of the index is torn"))
+}
+
+fn id_of(bytes: &[u8]) -> Result<MessageId> {
+    bytes
+        .try_into()
+        .ok()
+        .and_then(|bytes| MessageId::new(i64::from_be_bytes(bytes)).ok())
+        .ok_or_else(|| Error::corrupt(SEAM, "a key holds no message id"))
+}
+
+#[cfg(test)]
+mod tests;

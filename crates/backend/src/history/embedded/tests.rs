@@ -1,0 +1,76 @@
+use protocol::frame::HistoryRange;
+use protocol::history::{PrivateRow, Version};
+use protocol::message::Content;
+use protocol::{
+    ConversationId, DeviceId, Message, Options, Placed, Position, Recipient, SendId, Seq, UserId,
+};
+
+use super::*;
+use crate::fresh::{at, on_memory_and_disk};
+use crate::history::contract;
+
+on_memory_and_disk!(super::EmbeddedHistory::new:
+    a_private_message_is_two_rows,
+    one_read_returns_all_peers,
+    forward_bounds_are_exclusive,
+    backward_bounds_are_exclusive,
+    an_empty_range_is_an_empty_list,
+    paging_visits_each_id_once,
+    any_range_equals_the_sorted_list,
+    a_conversation_is_read_by_position,
+    a_page_ends_before_a_hole,
+    only_a_later_version_replaces,
+    a_send_is_found_by_its_send_id,
+    receipts_only_move_forward,
+    deleted_is_for_good,
+    a_row_written_again_keeps_its_status,
+);
+
+/// A crash finds a message with both rows and both index entries, or with none.
+#[tokio::test]
+async fn a_crash_never_splits_a_message() {
+    let user = |n| UserId::new(n).expect("positive");
+    let conversation = ConversationId::private(user(1), user(2)).expect("two users");
+    let engine = Engine::memory();
+    engine.hold_syncs();
+    let store = EmbeddedHistory::new(engine.clone());
+    for seq in 1..=3 {
+        let placed = Placed {
+            conversation,
+            position: Position {
+                seq: Seq(seq),
+                prev: None,
+            },
+            message: Message {
+                id: MessageId::floor_of(at(seq)),
+                from: user(1),
+                to: Recipient::User(user(2)),
+                accepted_at: at(seq),
+                device: DeviceId::new("d").expect("a name"),
+                send_id: SendId::from_bytes([seq as u8; 16]),
+                options: Options::CHAT,
+                content: Content::text("hello"),
+            },
+        };
+        let version = Version {
+            epoch: 1,
+            offset: seq,
+        };
+        let rows = PrivateRow::pair_of(&placed, version).expect("private");
+        store.save_private(rows.to_vec()).await.expect("saves");
+    }
+    let writes = engine.undurable();
+    assert_eq!(writes, 3, "one write a call");
+    for kept in (0..=writes).rev() {
+        let store = EmbeddedHistory::new(engine.crash(kept).expect("in memory"));
+        for owner in [user(1), user(2)] {
+            let range = HistoryRange::Forward { after: Seq(0) };
+            let page = store.conversation(owner, conversation, range, 9).await;
+            assert_eq!(page.expect("reads").len(), kept);
+            let page = store
+                .find_private(owner, IdRange::default(), Order::Forward, 9)
+                .await;
+            assert_eq!(page.expect("reads").len(), kept);
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! What every ledger promises. A check uses its own messages.
+
+use protocol::ledger::{DeadReason, Event, FailureCause, LedgerEntry};
+use protocol::message::Target;
+use protocol::presence::BoatLife;
+use protocol::{
+    BoatId, ConversationId, Incarnation, MessageId, Platform, SendId, Seq, SessionId, Timestamp,
+};
+
+use super::LedgerStore;
+use crate::fresh::Fresh;
+
+fn entry(message: MessageId, after_millis: i64, event: Event) -> LedgerEntry {
+    LedgerEntry {
+        message,
+        at: Timestamp::from_millis(message.timestamp().millis() + after_millis),
+        target: None,
+        event,
+    }
+}
+
+fn placed(fresh: &Fresh, conversation: ConversationId, send_id: SendId) -> Event {
+    Event::Placed {
+        conversation,
+        seq: Seq(u64::MAX),
+        from: fresh.user(),
+        send_id,
+        partition: u32::MAX,
+        offset: u64::MAX,
+    }
+}
+
+async fn append(ledger: &dyn LedgerStore, entries: Vec<LedgerEntry>) {
+    ledger.append(entries).await.expect("appends");
+}
+
+async fn trace(ledger: &dyn LedgerStore, message: MessageId) -> Vec<LedgerEntry> {
+    ledger.trace(&[message]).await.expect("reads").remove(0)
+}
+
+pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Fresh) {
+    let message = fresh.message();
+    let session = SessionId::new(i64::MAX).expect("positive");
+    let letter = || "letter-1".to_owned();
+    let mut events = vec![
+        placed(fresh, fresh.conversation(), fresh.send_id()),
+        Event::Repeat {
+            of: fresh.message(),
+        },
+        Event::Pushed {
+            session,
+            life: BoatLife {
+                boat: BoatId::new("boat-1").expect("a name"),
+                incarnation: Incarnation(u64::MAX),
+            },
+            attempt: 1,
+        },
+        Event::Acked { session },
+        Event::Retried {
+            attempt: 2,
+            tier: 3,
+        },
+        Event::StoredOffline,
+        Event::Fetched { session },
+        Event::ReachableBySync,
+        Event::Dropped,
+        Event::Notified,
+        Event::NotificationSent {
+            provider: "webhook".to_owned(),
+            ok: false,
+        },
+        Event::Redriven { letter: letter() },
+        Event::Settled,
+    ];
+    events.extend(DeadReason::ALL.map(|reason| Event::Dead {
+        reason,
+        letter: letter(),
+    }));
+    use FailureCause::*;
+    events.extend(
+        [
+            NoAck,
+            NoSession,
+            BoatUnreachable,
+            SessionFull,
+            MailboxUnavailable,
+            MailboxRefused,
+        ]
+        .map(|cause| Event::Failed { cause, attempt: 9 }),
+    );
+    // Before the message's own time, too: clocks differ.
+    let mut entries: Vec<_> = (-3..)
+        .zip(events)
+        .map(|(after, event)| entry(message, after, event))
+        .collect();
+    let user = fresh.user();
+    for (entry, platform) in entries.iter_mut().zip(Platform::ALL) {
+        entry.target = Some(Target { user, platform });
+    }
+    append(ledger, entries.clone()).await;
+    assert_eq!(trace(ledger, message).await, entries);
+}
+
+pub(super) async fn entries_come_oldest_first_and_in_their_order(
+    ledger: &dyn LedgerStore,
+    fresh: &Fresh,
+) {
+    let message = fresh.message();
+    let late = entry(message, 50, Event::Settled);
+    let first = entry(message, 10, Event::StoredOffline);
+    let second = entry(message, 10, Event::Notified);
+    append(ledger, vec![late.clone()]).await;
+    append(ledger, vec![first.clone(), second.clone()]).await;
+    assert_eq!(trace(ledger, message).await, [first, second, late]);
+}
+
+/// Not in one call, and not where ids are neighbours.
+pub(super) async fn messages_do_not_mix(ledger: &dyn LedgerStore, fresh: &Fresh) {
+    let one = fresh.message();
+    let other = MessageId::new(one.get() + 1).expect("positive");
+    let unknown = fresh.message();
+    let entries = [
+        (one, Event::StoredOffline),
+        (other, Event::Dropped),
+        (one, Event::Notified),
+    ]
+    .map(|(message, event)| entry(message, 1, event));
+    append(ledger, entries.to_vec()).await;
+    append(ledger, Vec::new()).await;
+    let [a, b, c] = entries;
+    let traces = ledger.trace(&[other, unknown, one]).await;
+    assert_eq!(traces.expect("reads"), [vec![b], vec![], vec![a, c]]);
+}
+
+/// Redelivery says it again, and who reads must bear it; nothing that was said is lost for it.
+pub(super) async fn the_same_entry_may_stand_twice(ledger: &dyn LedgerStore, fresh: &Fresh) {
+    let message = fresh.message();
+    let stored = entry(message, 1, Event::StoredOffline);
+    let settled = entry(message, 2, Event::Settled);
+    append(ledger, vec![stored.clone()]).await;
+    append(ledger, vec![stored.clone(), settled.clone()]).await;
+    let mut found = trace(ledger, message).await;
+    found.dedup();
+    assert_eq!(found, [stored, settled]);
+}
+
+/// A message that fails again and again.
+pub(super) async fn a_long_life_is_read_whole(ledger: &dyn LedgerStore, fresh: &Fresh) {
+    let message = fresh.message();
+    let retried = |attempt: u32| {
+        let event = Event::Retried { attempt, tier: 1 };
+        entry(message, i64::from(attempt), event)
+    };
+    for attempt in 0..600 {
+        append(ledger, vec![retried(attempt)]).await;
+    }
+    let wanted: Vec<_> = (0..600).map(retried).collect();
+    assert_eq!(trace(ledger, message).await, wanted);
+}
+
+pub(super) async fn a_send_id_finds_its_message(ledger: &dyn LedgerStore, fresh: &Fresh) {
+    let conversation = fresh.conversation();
+    let (send_id, other) = (fresh.send_id(), fresh.send_id());
+    let messages = fresh.messages(3);
+    for (&message, send_id) in messages.iter().zip([send_id, other, send_id]) {
+        let placed = entry(message, 1, placed(fresh, conversation, send_id));
+        append(ledger, vec![placed.clone()]).await;
+        append(ledger, vec![placed]).await;
+    }
+    let found = ledger.sent_as(send_id).await.expect("reads");
+    assert_eq!(found, [messages[0], messages[2]]);
+    assert_eq!(ledger.sent_as(other).await.expect("reads"), [messages[1]]);
+    let never = ledger.sent_as(fresh.send_id()).await;
+    assert_eq!(never.expect("reads"), []);
+}

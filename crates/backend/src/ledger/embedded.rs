@@ -1,0 +1,229 @@
+//! The ledger in the embedded store.
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `ledger` | message, stamp | what one call said of the message |
+//! | `ledger-send` | send_id, message | nothing |
+//!
+//! Writing reads nothing: the stamp is new at each call (the store's life in its upper 24 bits), so a call
+//! never meets the row of another. A row's times are kept as distances from the message's own.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use protocol::ledger::{Event, LedgerEntry};
+use protocol::message::Target;
+use protocol::{MessageId, SendId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+use super::LedgerStore;
+use crate::embedded::value::{decode, encode};
+use crate::embedded::{Batch, Engine, Order, Table};
+use crate::{Error, Result};
+
+const SEAM: &str = "ledger";
+
+/// Counts the lives of the store; sorts before every message.
+const LIFE_KEY: [u8; 8] = [0; 8];
+
+/// A life has 2^40 calls.
+const CALL_BITS: u32 = 40;
+
+/// Rows of one message read at once.
+const SCAN: usize = 256;
+
+/// The ledger in the embedded store.
+pub struct EmbeddedLedger {
+    engine: Engine,
+    stamp: AtomicU64,
+}
+
+/// An entry of a row, of a message that the key names.
+#[derive(Serialize)]
+struct Said<'a> {
+    after_millis: i64,
+    target: Option<Target>,
+    event: &'a Event,
+}
+
+#[derive(Deserialize)]
+struct Kept {
+    after_millis: i64,
+    target: Option<Target>,
+    event: Event,
+}
+
+impl EmbeddedLedger {
+    /// Begins a new life of the ledger in this store: its stamps are larger than all before.
+    pub fn open(engine: Engine) -> Result<EmbeddedLedger> {
+        let life: u64 = match engine.get(Table::Ledger, &LIFE_KEY)? {
+            Some(value) => decode(SEAM, &value)?,
+            None => 0,
+        };
+        let mut batch = Batch::new();
+        batch.put(Table::Ledger, LIFE_KEY.to_vec(), encode(SEAM, &(life + 1))?);
+        engine.write(batch)?;
+        Ok(EmbeddedLedger {
+            engine,
+            stamp: AtomicU64::new(life << CALL_BITS),
+        })
+    }
+
+    fn add(&self, batch: &mut Batch, entries: &[&LedgerEntry]) -> Result<()> {
+        let Some(message) = entries.first().map(|entry| entry.message) else {
+            return Ok(());
+        };
+        let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
+        let said: Vec<_> = entries
+            .iter()
+            .map(|entry| Said {
+                after_millis: entry.at.millis() - message.timestamp().millis(),
+                target: entry.target,
+                event: &entry.event,
+            })
+            .collect();
+        let key = pair(message.get().to_be_bytes(), stamp.to_be_bytes());
+        batch.put(Table::Ledger, key, encode(SEAM, &said)?);
+        for entry in entries {
+            if let Event::Placed { send_id, .. } = entry.event {
+                let key = [send_id.as_bytes(), &message.get().to_be_bytes()[..]].concat();
+                batch.put(Table::LedgerSend, key, Vec::new());
+            }
+        }
+        Ok(())
+    }
+
+    fn entries(&self, message: MessageId) -> Result<Vec<LedgerEntry>> {
+        let prefix = message.get().to_be_bytes();
+        let end = (message.get() as u64 + 1).to_be_bytes();
+        let mut from = prefix.to_vec();
+        let mut entries = Vec::new();
+        loop {
+            let page =
+                self.engine
+                    .range(Table::Ledger, &from[..]..&end[..], Order::Forward, SCAN)?;
+            for (_, value) in &page {
+                let row: Vec<Kept> = decode(SEAM, value)?;
+                entries.extend(row.into_iter().map(|kept| LedgerEntry {
+                    message,
+                    at: Timestamp::from_millis(message.timestamp().millis() + kept.after_millis),
+                    target: kept.target,
+                    event: kept.event,
+                }));
+            }
+            match page.last() {
+                // The first key after this one.
+                Some((key, _)) if page.len() == SCAN => from = [&key[..], &[0]].concat(),
+                _ => break,
+            }
+        }
+        // Services have clocks of their own; of one time, the order of writing stays.
+        entries.sort_by_key(|entry| entry.at);
+        Ok(entries)
+    }
+}
+
+#[async_trait]
+impl LedgerStore for EmbeddedLedger {
+    async fn append(&self, entries: Vec<LedgerEntry>) -> Result<()> {
+        let mut sorted: Vec<&LedgerEntry> = entries.iter().collect();
+        sorted.sort_by_key(|entry| entry.message);
+        let mut batch = Batch::new();
+        for of_one in sorted.chunk_by(|one, other| one.message == other.message) {
+            self.add(&mut batch, of_one)?;
+        }
+        if !batch.is_empty() {
+            self.engine.write(batch)?;
+        }
+        Ok(())
+    }
+
+    async fn trace(&self, messages: &[MessageId]) -> Result<Vec<Vec<LedgerEntry>>> {
+        messages
+            .iter()
+            .map(|&message| self.entries(message))
+            .collect()
+    }
+
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>> {
+        self.engine
+            .prefix(Table::LedgerSend, send_id.as_bytes(), Order::Forward, SCAN)?
+            .iter()
+            .map(|(key, _)| {
+                let torn = || Error::corrupt(SEAM, "a key names no message");
+                let id = key
+                    .get(16..)
+                    .and_then(|id| id.try_into().ok())
+                    .ok_or_else(torn)?;
+                MessageId::new(i64::from_be_bytes(id)).map_err(|_| torn())
+            })
+            .collect()
+    }
+}
+
+fn pair(first: [u8; 8], second: [u8; 8]) -> Vec<u8> {
+    [first, second].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ledger::Event;
+
+    use super::*;
+    use crate::fresh::{Fresh, at, on_memory_and_disk};
+    use crate::ledger::contract;
+
+    fn open(engine: Engine) -> EmbeddedLedger {
+        EmbeddedLedger::open(engine).expect("opens")
+    }
+
+    on_memory_and_disk!(super::open:
+        every_event_comes_back,
+        entries_come_oldest_first_and_in_their_order,
+        messages_do_not_mix,
+        the_same_entry_may_stand_twice,
+        a_long_life_is_read_whole,
+        a_send_id_finds_its_message,
+    );
+
+    /// Each life of the store writes beside the lives before, even at the same millisecond.
+    #[tokio::test]
+    async fn a_restart_overwrites_nothing() {
+        let engine = Engine::memory();
+        let message = Fresh::new(1).message();
+        for life in 1..=3 {
+            let ledger = open(engine.clone());
+            let entry = LedgerEntry {
+                message,
+                at: at(1),
+                target: None,
+                event: Event::Settled,
+            };
+            ledger.append(vec![entry]).await.expect("appends");
+            let trace = ledger.trace(&[message]).await.expect("reads");
+            assert_eq!(trace[0].len(), life);
+        }
+    }
+
+    /// What one call says is one row a message, and one write.
+    #[tokio::test]
+    async fn a_call_is_one_write() {
+        let engine = Engine::memory();
+        let ledger = open(engine.clone());
+        engine.hold_syncs();
+        let fresh = Fresh::new(1);
+        let entries = fresh.messages(5).into_iter().flat_map(|message| {
+            [Event::StoredOffline, Event::Settled].map(|event| LedgerEntry {
+                message,
+                at: at(1),
+                target: None,
+                event,
+            })
+        });
+        let before = engine.undurable();
+        ledger.append(entries.collect()).await.expect("appends");
+        assert_eq!(engine.undurable(), before + 1);
+        let rows = engine.range(Table::Ledger, .., Order::Forward, 100);
+        assert_eq!(rows.expect("reads").len(), 5 + 1, "five rows and the life");
+    }
+}
