@@ -1,1 +1,681 @@
+//! Values of every kind, for tests that what is said is what is understood.
 
+use std::time::Duration;
+
+use bytes::Bytes;
+use proptest::collection::vec;
+use proptest::option;
+use proptest::prelude::*;
+use protocol::frame::{
+    Accepted, Ack, AckItem, Acked, ClientFrame, Hello, HistoryPage, HistoryRange, ListPage,
+    MessageStatus, PlacedEcho, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery,
+    SyncRequest, Welcome,
+};
+use protocol::keys::Topic;
+use protocol::ledger::DeadReason;
+use protocol::mailbox::{MailCursor, ReassertAnswer};
+use protocol::message::{Content, Target};
+use protocol::notify::Notification;
+use protocol::presence::{BoatLife, SessionKey};
+use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::{
+    BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
+    Placed, Platform, Position, Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
+};
+
+use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
+use crate::dead_letter::{DeadLetter, Origin};
+use crate::station::{
+    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineSession,
+    OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+};
+use crate::task::{self, DeliverTask, KickoutTask, MessageTask, NotificationTask, Task, Work};
+
+const TEXT: &str = "[a-zA-Z0-9ü :.-]{1,24}";
+
+fn user() -> impl Strategy<Value = UserId> {
+    (1..=i64::MAX).prop_map(|id| UserId::new(id).expect("positive"))
+}
+
+fn group() -> impl Strategy<Value = GroupId> {
+    (1..=i64::MAX).prop_map(|id| GroupId::new(id).expect("positive"))
+}
+
+fn session() -> impl Strategy<Value = SessionId> {
+    (1..=i64::MAX).prop_map(|id| SessionId::new(id).expect("positive"))
+}
+
+fn message_id() -> impl Strategy<Value = MessageId> {
+    (1..=i64::MAX).prop_map(|id| MessageId::new(id).expect("positive"))
+}
+
+fn device() -> impl Strategy<Value = DeviceId> {
+    "[a-z0-9ü-]{1,32}".prop_map(|text| DeviceId::new(&text).expect("well-formed"))
+}
+
+fn send_id() -> impl Strategy<Value = SendId> {
+    any::<[u8; 16]>().prop_map(SendId::from_bytes)
+}
+
+fn platform() -> impl Strategy<Value = Platform> {
+    proptest::sample::select(Platform::ALL.to_vec())
+}
+
+fn time() -> impl Strategy<Value = Timestamp> {
+    any::<i64>().prop_map(Timestamp::from_millis)
+}
+
+/// A time that is not the wire's "not yet".
+fn some_time() -> impl Strategy<Value = Timestamp> {
+    (1..=i64::MAX).prop_map(Timestamp::from_millis)
+}
+
+fn seq() -> impl Strategy<Value = Seq> {
+    (1..=u64::MAX).prop_map(Seq)
+}
+
+fn marker() -> impl Strategy<Value = Option<u64>> {
+    option::of(1..=u64::MAX)
+}
+
+fn bytes() -> impl Strategy<Value = Bytes> {
+    vec(any::<u8>(), 0..64).prop_map(Bytes::from)
+}
+
+fn position() -> impl Strategy<Value = Position> {
+    (seq(), option::of(message_id())).prop_map(|(seq, prev)| Position { seq, prev })
+}
+
+fn receipt_kind() -> impl Strategy<Value = ReceiptKind> {
+    prop_oneof![Just(ReceiptKind::Received), Just(ReceiptKind::Read)]
+}
+
+fn life() -> impl Strategy<Value = BoatLife> {
+    ("[a-z0-9-]{1,20}", any::<u64>()).prop_map(|(boat, incarnation)| BoatLife {
+        boat: BoatId::new(&boat).expect("well-formed"),
+        incarnation: Incarnation(incarnation),
+    })
+}
+
+pub(crate) fn session_key() -> impl Strategy<Value = SessionKey> {
+    (user(), session(), life()).prop_map(|(user, session, life)| SessionKey {
+        user,
+        session,
+        life,
+    })
+}
+
+pub(crate) fn conversation() -> impl Strategy<Value = ConversationId> {
+    prop_oneof![
+        (1..i64::MAX / 2, 1..i64::MAX / 2).prop_map(|(low, more)| {
+            let low = UserId::new(low).expect("positive");
+            let high = UserId::new(low.get() + more).expect("positive");
+            ConversationId::private(low, high).expect("two users")
+        }),
+        group().prop_map(ConversationId::Group),
+        user().prop_map(ConversationId::System),
+    ]
+}
+
+pub(crate) fn refusal() -> impl Strategy<Value = Refusal> {
+    let code = proptest::sample::select(Code::ALL.to_vec());
+    let after = option::of((1..=u64::MAX).prop_map(Duration::from_millis));
+    (code, TEXT, after).prop_map(|(code, text, retry_after)| Refusal {
+        code,
+        text,
+        retry_after,
+    })
+}
+
+fn recipient() -> impl Strategy<Value = Recipient> {
+    prop_oneof![
+        user().prop_map(Recipient::User),
+        group().prop_map(Recipient::Group)
+    ]
+}
+
+fn options() -> impl Strategy<Value = Options> {
+    (0..=7u8).prop_map(|bits| Options::from_bits(bits).expect("three bits"))
+}
+
+fn content() -> impl Strategy<Value = Content> {
+    let numbers = any::<(i32, i32, i32, i32, i64)>();
+    (numbers, bytes(), option::of(message_id())).prop_map(|(numbers, data, reference)| {
+        let (kind, priority, encryption, sub_kind, key_print) = numbers;
+        Content {
+            kind,
+            data,
+            priority,
+            reference,
+            encryption,
+            sub_kind,
+            key_print,
+        }
+    })
+}
+
+pub(crate) fn send() -> impl Strategy<Value = Send> {
+    let tries = (any::<u32>(), any::<u64>(), option::of(seq()));
+    (send_id(), recipient(), options(), content(), tries).prop_map(
+        |(send_id, to, options, content, (attempt, age, seen_seq))| Send {
+            send_id,
+            to,
+            options,
+            content,
+            attempt,
+            age: Duration::from_millis(age),
+            seen_seq,
+        },
+    )
+}
+
+pub(crate) fn message() -> impl Strategy<Value = Message> {
+    let who = (message_id(), user(), recipient());
+    let how = (time(), device(), send_id(), options(), content());
+    (who, how)
+        .prop_map(
+            |((id, from, to), (accepted_at, device, send_id, options, content))| Message {
+                id,
+                from,
+                to,
+                accepted_at,
+                device,
+                send_id,
+                options,
+                content,
+            },
+        )
+        .prop_filter("not to oneself", |m| m.conversation().is_some())
+}
+
+pub(crate) fn placed() -> impl Strategy<Value = Placed> {
+    (message(), position()).prop_map(|(message, position)| Placed {
+        conversation: message.conversation().expect("two users"),
+        message,
+        position,
+    })
+}
+
+fn hello() -> impl Strategy<Value = Hello> {
+    (any::<u32>(), TEXT, device(), platform(), marker()).prop_map(
+        |(version, token, device, platform, marker)| Hello {
+            version,
+            token,
+            device,
+            platform,
+            marker,
+        },
+    )
+}
+
+fn ack_item() -> impl Strategy<Value = AckItem> {
+    (conversation(), message_id(), seq()).prop_map(|(conversation, id, seq)| AckItem {
+        conversation,
+        id,
+        seq,
+    })
+}
+
+fn ack() -> impl Strategy<Value = Ack> {
+    (receipt_kind(), vec(ack_item(), 0..5)).prop_map(|(kind, items)| Ack { kind, items })
+}
+
+fn range() -> impl Strategy<Value = HistoryRange> {
+    prop_oneof![
+        any::<u64>().prop_map(|after| HistoryRange::Forward { after: Seq(after) }),
+        option::of(seq()).prop_map(|before| HistoryRange::Backward { before }),
+    ]
+}
+
+pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
+    let query = prop_oneof![
+        (time(), option::of(conversation()))
+            .prop_map(|(since, after)| SyncQuery::List { since, after }),
+        (conversation(), range(), any::<u32>()).prop_map(|(conversation, range, limit)| {
+            SyncQuery::History {
+                conversation,
+                range,
+                limit,
+            }
+        }),
+        vec(message_id(), 0..5).prop_map(|ids| SyncQuery::Status { ids }),
+    ];
+    (any::<u32>(), query).prop_map(|(request, query)| SyncRequest { request, query })
+}
+
+pub(crate) fn client_frame() -> impl Strategy<Value = ClientFrame> {
+    prop_oneof![
+        hello().prop_map(ClientFrame::Hello),
+        send().prop_map(ClientFrame::Send),
+        send_id().prop_map(ClientFrame::GiveUp),
+        ack().prop_map(ClientFrame::Ack),
+        any::<u64>().prop_map(|nonce| ClientFrame::Ping { nonce }),
+        sync_request().prop_map(ClientFrame::Sync),
+    ]
+}
+
+fn welcome() -> impl Strategy<Value = Welcome> {
+    let limits = any::<(u32, u32, u32)>();
+    let state = any::<(u64, u64, bool)>();
+    (session(), user(), time(), limits, state).prop_map(
+        |(session, user, server_time, limits, (cluster, marker, recovered))| Welcome {
+            session,
+            user,
+            server_time,
+            heartbeat: Duration::from_millis(limits.0.into()),
+            frame_bytes_max: limits.1,
+            send_window: limits.2,
+            cluster,
+            marker,
+            recovered,
+        },
+    )
+}
+
+fn accepted() -> impl Strategy<Value = Accepted> {
+    (send_id(), message_id(), time()).prop_map(|(send_id, id, accepted_at)| Accepted {
+        send_id,
+        id,
+        accepted_at,
+    })
+}
+
+fn echo() -> impl Strategy<Value = PlacedEcho> {
+    (send_id(), message_id(), conversation(), position()).prop_map(
+        |(send_id, id, conversation, position)| PlacedEcho {
+            send_id,
+            id,
+            conversation,
+            position,
+        },
+    )
+}
+
+fn acked() -> impl Strategy<Value = Acked> {
+    let refused = vec((message_id(), refusal()), 0..4);
+    (receipt_kind(), vec(message_id(), 0..5), refused).prop_map(|(kind, ids, refused)| Acked {
+        kind,
+        ids,
+        refused,
+    })
+}
+
+fn receipt() -> impl Strategy<Value = Receipt> {
+    let what = (conversation(), message_id(), seq());
+    (receipt_kind(), what, user(), time()).prop_map(|(kind, (conversation, id, seq), by, at)| {
+        Receipt {
+            kind,
+            conversation,
+            id,
+            seq,
+            by,
+            at,
+        }
+    })
+}
+
+fn summary() -> impl Strategy<Value = Summary> {
+    let seqs = any::<(u64, u64)>();
+    (conversation(), seqs, time(), option::of(placed())).prop_map(
+        |(conversation, (seq, read_seq), version, newest)| Summary {
+            conversation,
+            seq: Seq(seq),
+            read_seq: Seq(read_seq),
+            version,
+            newest,
+        },
+    )
+}
+
+fn status() -> impl Strategy<Value = MessageStatus> {
+    (
+        message_id(),
+        option::of(some_time()),
+        option::of(some_time()),
+    )
+        .prop_map(|(id, delivered_at, read_at)| MessageStatus {
+            id,
+            delivered_at,
+            read_at,
+        })
+}
+
+pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
+    let list =
+        (vec(summary(), 0..3), time(), any::<bool>()).prop_map(|(conversations, version, more)| {
+            ListPage {
+                conversations,
+                version,
+                more,
+            }
+        });
+    let history = (conversation(), vec(placed(), 0..3), any::<(u64, bool)>()).prop_map(
+        |(conversation, messages, (last_seq, more))| HistoryPage {
+            conversation,
+            messages,
+            last_seq: Seq(last_seq),
+            more,
+        },
+    );
+    let answer = prop_oneof![
+        list.prop_map(SyncAnswer::List),
+        history.prop_map(SyncAnswer::History),
+        vec(status(), 0..4).prop_map(SyncAnswer::Status),
+    ];
+    (any::<u32>(), answer).prop_map(|(request, answer)| SyncPage { request, answer })
+}
+
+pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
+    prop_oneof![
+        welcome().prop_map(ServerFrame::Welcome),
+        accepted().prop_map(ServerFrame::Accepted),
+        (send_id(), refusal())
+            .prop_map(|(send_id, refusal)| ServerFrame::Refused { send_id, refusal }),
+        echo().prop_map(ServerFrame::Placed),
+        placed().prop_map(ServerFrame::Message),
+        acked().prop_map(ServerFrame::Acked),
+        vec(receipt(), 0..4).prop_map(ServerFrame::Receipts),
+        (any::<u64>(), time())
+            .prop_map(|(nonce, server_time)| ServerFrame::Pong { nonce, server_time }),
+        sync_page().prop_map(ServerFrame::Page),
+        Just(ServerFrame::Resync),
+        (option::of(1..=u32::MAX), refusal())
+            .prop_map(|(request, refusal)| ServerFrame::Error { request, refusal }),
+        refusal().prop_map(ServerFrame::Closing),
+    ]
+}
+
+fn delivery() -> impl Strategy<Value = Delivery> {
+    let flags = any::<(u64, bool)>();
+    (session(), message_id(), bytes(), flags).prop_map(|(session, id, frame, flags)| Delivery {
+        token: flags.0,
+        session,
+        id,
+        frame,
+        needs_ack: flags.1,
+    })
+}
+
+fn notice() -> impl Strategy<Value = Notice> {
+    let kind = prop_oneof![
+        bytes().prop_map(NoticeKind::Frame),
+        Just(NoticeKind::Hint),
+        refusal().prop_map(NoticeKind::Close),
+    ];
+    (session(), kind).prop_map(|(session, kind)| Notice { session, kind })
+}
+
+pub(crate) fn deliver_batch() -> impl Strategy<Value = DeliverBatch> {
+    (life(), vec(delivery(), 0..4), vec(notice(), 0..4)).prop_map(|(life, deliveries, notices)| {
+        DeliverBatch {
+            life,
+            deliveries,
+            notices,
+        }
+    })
+}
+
+pub(crate) fn notice_batch() -> impl Strategy<Value = NoticeBatch> {
+    (life(), vec(notice(), 0..4)).prop_map(|(life, notices)| NoticeBatch { life, notices })
+}
+
+pub(crate) fn outcome() -> impl Strategy<Value = Outcome> {
+    let kinds = [
+        OutcomeKind::Done,
+        OutcomeKind::NoAck,
+        OutcomeKind::NoSession,
+        OutcomeKind::Full,
+    ];
+    (any::<u64>(), proptest::sample::select(kinds.to_vec()))
+        .prop_map(|(token, kind)| Outcome { token, kind })
+}
+
+pub(crate) fn connect() -> impl Strategy<Value = Connect> {
+    let who = (session(), life(), device(), platform());
+    (who, TEXT, TEXT, marker()).prop_map(
+        |((session, life, device, platform), token, peer, marker)| Connect {
+            session,
+            life,
+            token,
+            device,
+            platform,
+            peer,
+            marker,
+        },
+    )
+}
+
+pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {
+    let numbers = any::<(u64, u64, u64)>();
+    let admission = (user(), numbers, any::<(bool, bool)>(), time(), time()).prop_map(
+        |(user, numbers, flags, server_time, expires_at)| Admission {
+            user,
+            login: numbers.0,
+            marker: numbers.1,
+            recovered: flags.0,
+            mail_waits: flags.1,
+            cluster: numbers.2,
+            server_time,
+            expires_at,
+        },
+    );
+    prop_oneof![admission.prop_map(Ok), refusal().prop_map(Err)]
+}
+
+pub(crate) fn reassert() -> impl Strategy<Value = Reassert> {
+    (session_key(), platform(), device()).prop_map(|(key, platform, device)| Reassert {
+        key,
+        platform,
+        device,
+    })
+}
+
+pub(crate) fn reasserted() -> impl Strategy<Value = Reasserted> {
+    prop_oneof![
+        Just(Reasserted::Answer(ReassertAnswer::Known)),
+        any::<(u64, bool)>().prop_map(|(marker, mail_waits)| {
+            Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits })
+        }),
+        Just(Reasserted::Answer(ReassertAnswer::Displaced)),
+        Just(Reasserted::Unavailable),
+    ]
+}
+
+pub(crate) fn send_item() -> impl Strategy<Value = SendItem> {
+    (session(), user(), device(), platform(), send()).prop_map(
+        |(session, user, device, platform, send)| SendItem {
+            session,
+            user,
+            device,
+            platform,
+            send,
+        },
+    )
+}
+
+pub(crate) fn send_answer() -> impl Strategy<Value = SendAnswer> {
+    prop_oneof![
+        accepted().prop_map(SendAnswer::Accepted),
+        (send_id(), refusal())
+            .prop_map(|(send_id, refusal)| SendAnswer::Refused { send_id, refusal }),
+    ]
+}
+
+pub(crate) fn receipt_item() -> impl Strategy<Value = ReceiptItem> {
+    (user(), session(), ack()).prop_map(|(user, session, ack)| ReceiptItem { user, session, ack })
+}
+
+fn mail_cursor() -> impl Strategy<Value = Option<MailCursor>> {
+    option::of((time(), message_id()).prop_map(|(accepted_at, id)| MailCursor { accepted_at, id }))
+}
+
+pub(crate) fn mail_page_request() -> impl Strategy<Value = MailPageRequest> {
+    (user(), platform(), mail_cursor(), any::<u32>()).prop_map(|(user, platform, after, limit)| {
+        MailPageRequest {
+            user,
+            platform,
+            after,
+            limit,
+        }
+    })
+}
+
+pub(crate) fn mail_page() -> impl Strategy<Value = MailPage> {
+    let mail = (message_id(), bytes()).prop_map(|(id, frame)| MailItem { id, frame });
+    (vec(mail, 0..4), mail_cursor()).prop_map(|(mails, next)| MailPage { mails, next })
+}
+
+pub(crate) fn mail_ack() -> impl Strategy<Value = MailAck> {
+    (user(), platform(), session(), vec(message_id(), 0..5)).prop_map(
+        |(user, platform, session, ids)| MailAck {
+            user,
+            platform,
+            session,
+            ids,
+        },
+    )
+}
+
+pub(crate) fn sync_call() -> impl Strategy<Value = SyncCall> {
+    (user(), session(), sync_request()).prop_map(|(user, session, request)| SyncCall {
+        user,
+        session,
+        request,
+    })
+}
+
+pub(crate) fn online_user() -> impl Strategy<Value = OnlineUser> {
+    let online =
+        (session(), platform(), life()).prop_map(|(session, platform, life)| OnlineSession {
+            session,
+            platform,
+            life,
+        });
+    (user(), vec(online, 0..4)).prop_map(|(user, sessions)| OnlineUser { user, sessions })
+}
+
+pub(crate) fn kickout() -> impl Strategy<Value = Kickout> {
+    (user(), option::of(platform()), TEXT).prop_map(|(user, platform, text)| Kickout {
+        user,
+        platform,
+        text,
+    })
+}
+
+fn target() -> impl Strategy<Value = Target> {
+    (user(), platform()).prop_map(|(user, platform)| Target { user, platform })
+}
+
+fn message_task() -> impl Strategy<Value = MessageTask> {
+    let origin = (session(), life()).prop_map(|(session, life)| task::Origin { session, life });
+    let how = (any::<(bool, bool, u64)>(), option::of(TEXT));
+    (message(), option::of(origin), how).prop_map(|(message, origin, (flags, letter))| {
+        MessageTask {
+            message,
+            origin,
+            maybe_repeat: flags.0,
+            unsure: flags.1,
+            age: Duration::from_millis(flags.2),
+            letter,
+        }
+    })
+}
+
+fn deliver_task() -> impl Strategy<Value = DeliverTask> {
+    let why = (TEXT, option::of(TEXT));
+    let owed = (vec(target(), 0..4), vec(user(), 0..2));
+    (placed(), owed, time(), why).prop_map(
+        |(placed, (targets, live_users), due_at, (cause, letter))| DeliverTask {
+            placed,
+            targets,
+            live_users,
+            due_at,
+            cause,
+            letter,
+        },
+    )
+}
+
+fn kickout_task() -> impl Strategy<Value = KickoutTask> {
+    (vec(session_key(), 0..4), refusal()).prop_map(|(sessions, refusal)| KickoutTask {
+        sessions,
+        refusal: Refusal {
+            retry_after: None,
+            ..refusal
+        },
+    })
+}
+
+pub(crate) fn task() -> impl Strategy<Value = Task> {
+    let work = prop_oneof![
+        message_task().prop_map(Work::Message),
+        deliver_task().prop_map(Work::Deliver),
+        kickout_task().prop_map(Work::Kickout),
+    ];
+    (any::<u32>(), time(), option::of(TEXT), work).prop_map(
+        |(retry_count, first_at, traceparent, work)| Task {
+            retry_count,
+            first_at,
+            traceparent,
+            work,
+        },
+    )
+}
+
+pub(crate) fn notification() -> impl Strategy<Value = NotificationTask> {
+    let what = (message_id(), user(), target(), conversation(), time());
+    (what, any::<u32>(), option::of(TEXT)).prop_map(
+        |((message, from, target, conversation, accepted_at), retry_count, traceparent)| {
+            NotificationTask {
+                notification: Notification {
+                    message,
+                    from,
+                    target,
+                    conversation,
+                    accepted_at,
+                },
+                retry_count,
+                traceparent,
+            }
+        },
+    )
+}
+
+pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
+    let origin = (
+        proptest::sample::select(Topic::ALL.to_vec()),
+        any::<(u32, u64)>(),
+    )
+        .prop_map(|(topic, (partition, offset))| Origin {
+            topic,
+            partition,
+            offset,
+        });
+    let what = (
+        option::of(message_id()),
+        option::of(conversation()),
+        vec(target(), 0..4),
+    );
+    let when = (any::<u32>(), time(), time());
+    let why = (
+        proptest::sample::select(DeadReason::ALL.to_vec()),
+        TEXT,
+        TEXT,
+        TEXT,
+        option::of(TEXT),
+    );
+    (origin, what, when, why).prop_map(|(origin, what, when, why)| DeadLetter {
+        origin,
+        message: what.0,
+        conversation: what.1,
+        targets: what.2,
+        retry_count: when.0,
+        first_failed_at: when.1,
+        last_failed_at: when.2,
+        reason: why.0,
+        error_message: why.1,
+        carrier: why.2,
+        build: why.3,
+        traceparent: why.4,
+    })
+}

@@ -31,7 +31,7 @@ pub(super) struct Bounded {
     /// What becomes of errors of the inner body.
     translate: fn(Status) -> Status,
     /// Tells others that nobody reads this body any longer.
-    _reader: Option<DropGuard>,
+    reader: Option<DropGuard>,
 }
 
 impl Bounded {
@@ -41,7 +41,7 @@ impl Bounded {
             ending,
             says,
             translate: |status| status,
-            _reader: None,
+            reader: None,
         }
     }
 
@@ -51,12 +51,13 @@ impl Bounded {
     }
 
     pub(super) fn read_by(mut self, reader: DropGuard) -> Bounded {
-        self._reader = Some(reader);
+        self.reader = Some(reader);
         self
     }
 
     fn end_with(&mut self, status: Status) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         self.inner = None;
+        self.reader = None;
         let said = match self.says {
             Says::Error => Err(status),
             Says::Trailers => {
@@ -96,6 +97,7 @@ impl http_body::Body for Bounded {
             }
             Ok(Poll::Ready(None)) => {
                 this.inner = None;
+                this.reader = None;
                 Poll::Ready(None)
             }
             Ok(polled) => polled,

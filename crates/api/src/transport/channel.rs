@@ -14,7 +14,7 @@ use tonic::transport::Endpoint;
 use tower::ServiceExt;
 
 use super::body::{Bounded, Says};
-use super::call::{broken_off, is_streaming, time_allowed, unreachable, within};
+use super::call::{broken_off, is_streaming, read_by, tied, time_allowed, unreachable, within};
 use super::served::Slot;
 use super::{Config, IN_PROCESS};
 
@@ -48,6 +48,24 @@ impl Path {
             .keep_alive_timeout(config.keepalive_timeout)
             .keep_alive_while_idle(true);
         Path::Far(endpoint.connect_lazy())
+    }
+}
+
+impl Path {
+    fn send(
+        &self,
+        request: http::Request<Body>,
+    ) -> impl Future<Output = Result<http::Response<Body>, Status>> + Send + 'static {
+        let path = self.clone();
+        async move {
+            match path {
+                Path::Near(slot) => near(&slot, request).await,
+                Path::Far(channel) => far(channel, request).await,
+                Path::Nowhere => Err(Status::unavailable(format!(
+                    "this address leads nowhere: one is {IN_PROCESS}<name> or http://host:port"
+                ))),
+            }
+        }
     }
 }
 
@@ -92,30 +110,22 @@ impl Service<http::Request<Body>> for Channel {
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let streaming = is_streaming(request.uri().path());
         let allowed = time_allowed(request.headers_mut(), streaming, self.unary_timeout);
-        match &self.path {
-            Path::Near(slot) => {
-                let (slot, address) = (Arc::clone(slot), Arc::clone(&self.address));
-                Box::pin(within(allowed, near(slot, address, request)))
-            }
-            Path::Far(channel) => Box::pin(within(allowed, far(channel.clone(), request))),
-            Path::Nowhere => {
-                let text = format!(
-                    "{:?} leads nowhere: an address is {IN_PROCESS}<name> or http://host:port",
-                    self.address
-                );
-                Box::pin(async move { Err(Status::unavailable(text)) })
-            }
+        if !streaming {
+            return Box::pin(within(allowed, self.path.send(request)));
         }
+        let (request, reader) = tied(request);
+        Box::pin(within(allowed, read_by(reader, self.path.send(request))))
     }
 }
 
 async fn near(
-    slot: Arc<Slot>,
-    address: Arc<str>,
+    slot: &Slot,
     mut request: http::Request<Body>,
 ) -> Result<http::Response<Body>, Status> {
     let Some(served) = slot.get() else {
-        return Err(Status::unavailable(format!("nobody serves {address}")));
+        return Err(Status::unavailable(
+            "nobody serves this name in the process",
+        ));
     };
     // They would not cross a network.
     request.extensions_mut().clear();
