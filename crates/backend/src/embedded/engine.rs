@@ -17,7 +17,7 @@ mod journal;
 mod memory;
 mod table;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use std::fmt;
 use std::future::Future;

@@ -8,6 +8,8 @@
 mod consumer;
 mod group;
 mod log;
+#[cfg(test)]
+mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

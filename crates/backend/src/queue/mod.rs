@@ -5,6 +5,8 @@
 //! producer. A consumer group gives each partition to one member at a time; a member from which a
 //! partition was taken gets nothing more of it and cannot commit it.
 
+#[cfg(test)]
+pub(crate) mod contract;
 pub mod embedded;
 
 use async_trait::async_trait;

@@ -45,7 +45,7 @@ fn contents(engine: &Engine) -> BTreeMap<(Table, Bytes), Bytes> {
 }
 
 /// What a `kill -9` at this moment would leave.
-fn copy_of(dir: &Path) -> TempDir {
+pub(crate) fn copy_of(dir: &Path) -> TempDir {
     fn copy(from: &Path, to: &Path) {
         for entry in std::fs::read_dir(from).unwrap() {
             let entry = entry.unwrap();
@@ -406,7 +406,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(12))]
+    #![proptest_config(ProptestConfig::with_cases(6))]
 
     /// proves that a torn tail of the journal, which a power cut may leave, costs writes from the end only
     #[test]

@@ -1,0 +1,476 @@
+//! What every log must do. A backend runs [`all`] over its [`World`]; where backends differ in time the
+//! suite waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use protocol::keys::{self, Topic};
+use tokio::time::{sleep, timeout};
+
+use super::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
+use crate::Kind;
+
+/// One installation, new and empty, whose topic `message` has four partitions.
+#[async_trait]
+pub(crate) trait World: Send {
+    fn queue(&self) -> Arc<dyn Queue>;
+
+    /// All processes of ours end at once, power included; `queue` answers a new one on the same
+    /// installation. Consumers of before do nothing more.
+    async fn crash(&mut self);
+}
+
+/// How long something may take that must happen: real groups need seconds to agree.
+const SOON: Duration = Duration::from_secs(60);
+
+/// How long to watch for something that must not happen.
+const A_WHILE: Duration = Duration::from_millis(50);
+
+pub(crate) async fn all<W, F>(make: F)
+where
+    W: World,
+    F: Fn() -> Pin<Box<dyn Future<Output = W> + Send>>,
+{
+    what_is_acknowledged_survives_a_crash(make().await).await;
+    records_come_back_as_they_were_published(make().await).await;
+    each_key_keeps_its_order(make().await).await;
+    a_bad_record_fails_alone(make().await).await;
+    commits_only_move_forward(make().await).await;
+    who_comes_back_goes_on_where_it_committed(make().await).await;
+    after_a_crash_nothing_uncommitted_is_skipped(make().await).await;
+    groups_read_on_their_own(make().await).await;
+    two_members_share(make().await).await;
+    a_revoked_partition_delivers_and_commits_no_more(make().await).await;
+    pause_holds_back_and_resume_lets_go(make().await).await;
+    a_dropped_poll_loses_nothing(make().await).await;
+    operators_read_without_a_group(make().await).await;
+}
+
+fn at(number: u32) -> Partition {
+    Partition {
+        topic: Topic::Message,
+        number,
+    }
+}
+
+fn record(partition: Partition, key: &str, value: String) -> NewRecord {
+    NewRecord {
+        partition,
+        key: Bytes::copy_from_slice(key.as_bytes()),
+        headers: Vec::new(),
+        value: value.into(),
+    }
+}
+
+/// `count` records for one partition, with values 0, 1, 2 …
+fn numbered(partition: Partition, count: usize) -> Vec<NewRecord> {
+    (0..count)
+        .map(|n| record(partition, "key", n.to_string()))
+        .collect()
+}
+
+async fn publish(producer: &Arc<dyn Producer>, records: Vec<NewRecord>) -> Vec<u64> {
+    let answers = producer.publish(records).await;
+    answers.into_iter().map(|offset| offset.unwrap()).collect()
+}
+
+fn values(records: &[Record]) -> Vec<String> {
+    records
+        .iter()
+        .map(|record| String::from_utf8(record.value.to_vec()).unwrap())
+        .collect()
+}
+
+fn numbers(range: std::ops::Range<usize>) -> Vec<String> {
+    range.map(|n| n.to_string()).collect()
+}
+
+/// A member and what it was told.
+struct Member {
+    consumer: Box<dyn Consumer>,
+    assigned: BTreeSet<Partition>,
+    records: Vec<Record>,
+}
+
+impl Member {
+    async fn join(queue: &Arc<dyn Queue>, group: &str) -> Member {
+        Member {
+            consumer: queue.subscribe(group, &[Topic::Message]).await.unwrap(),
+            assigned: BTreeSet::new(),
+            records: Vec::new(),
+        }
+    }
+
+    /// One poll, given up after a short time.
+    async fn step(&mut self) -> Option<Polled> {
+        let polled = timeout(A_WHILE, self.consumer.poll(100))
+            .await
+            .ok()?
+            .unwrap();
+        match &polled {
+            Polled::Records(records) => {
+                for record in records {
+                    assert!(self.assigned.contains(&record.partition), "not its own");
+                }
+                self.records.extend(records.iter().cloned());
+            }
+            Polled::Assigned(partitions) => self.assigned.extend(partitions),
+            Polled::Revoked(partitions) | Polled::Lost(partitions) => {
+                self.assigned.retain(|held| !partitions.contains(held));
+            }
+        }
+        Some(polled)
+    }
+
+    /// Polls until it has seen `count` records in all.
+    async fn receive(&mut self, count: usize) -> &[Record] {
+        let enough = async {
+            while self.records.len() < count {
+                self.step().await;
+            }
+        };
+        let outcome = timeout(SOON, enough).await;
+        assert!(
+            outcome.is_ok(),
+            "{} of {count} records came",
+            self.records.len()
+        );
+        assert_eq!(self.records.len(), count, "more than were published");
+        &self.records
+    }
+
+    async fn hold(&mut self, count: usize) {
+        let enough = async {
+            while self.assigned.len() != count {
+                self.step().await;
+            }
+        };
+        let outcome = timeout(SOON, enough).await;
+        assert!(outcome.is_ok(), "holds {:?}, not {count}", self.assigned);
+    }
+}
+
+/// Both members poll until the partitions are shared two and two.
+async fn share(a: &mut Member, b: &mut Member) {
+    let shared = async {
+        while (a.assigned.len(), b.assigned.len()) != (2, 2) {
+            a.step().await;
+            b.step().await;
+        }
+    };
+    timeout(SOON, shared)
+        .await
+        .expect("four partitions, two each");
+    assert!(a.assigned.is_disjoint(&b.assigned));
+}
+
+async fn what_is_acknowledged_survives_a_crash(mut world: impl World) {
+    let producer = world.queue().producer();
+    let epoch = world.queue().epoch();
+    let offsets = publish(&producer, numbered(at(1), 20)).await;
+    assert!(offsets.is_sorted_by(|a, b| a < b));
+    let more = publish(&producer, numbered(at(1), 3)).await;
+    assert!(more[0] > offsets[19]);
+    world.crash().await;
+    let queue = world.queue();
+    let kept = queue.read(at(1), 0, 100).await.unwrap();
+    assert_eq!(values(&kept), [numbers(0..20), numbers(0..3)].concat());
+    let kept: Vec<u64> = kept.iter().map(|record| record.offset).collect();
+    assert_eq!(kept, [offsets, more].concat());
+    assert_eq!(queue.epoch(), epoch);
+    let after = publish(&queue.producer(), numbered(at(1), 1)).await;
+    assert!(after[0] > kept[22], "an offset is never given twice");
+}
+
+async fn records_come_back_as_they_were_published(world: impl World) {
+    let queue = world.queue();
+    let mut new = record(at(0), "", String::new());
+    new.headers = vec![
+        ("reason".into(), Bytes::from_static(b"expired")),
+        ("empty".into(), Bytes::new()),
+    ];
+    new.value = Bytes::from(vec![0, 159, 146, 150]);
+    new.key = Bytes::from_static(&[1, 0, 255]);
+    publish(
+        &queue.producer(),
+        vec![new.clone(), record(at(0), "k", String::new())],
+    )
+    .await;
+    let mut member = Member::join(&queue, "carrier").await;
+    let received = member.receive(2).await.to_vec();
+    assert_eq!(received[0].key, new.key);
+    assert_eq!(received[0].value, new.value);
+    assert_eq!(received[0].headers, new.headers);
+    assert_eq!(received[0].header("reason").unwrap(), "expired");
+    assert_eq!(received[0].header("other"), None);
+    assert!(received[1].value.is_empty());
+    assert!(received[1].appended_at >= received[0].appended_at);
+    let read = queue.read(at(0), received[0].offset, 10).await.unwrap();
+    assert_eq!(read, received);
+}
+
+async fn each_key_keeps_its_order(world: impl World) {
+    let queue = world.queue();
+    let partitions = queue.partitions(Topic::Message);
+    assert_eq!(partitions, 4, "what the suite needs");
+    let publishers = (0..8).map(|publisher| {
+        let producer = queue.producer();
+        tokio::spawn(async move {
+            let key = format!("key-{publisher}");
+            let partition = at(keys::partition_of(key.as_bytes(), partitions));
+            for n in 0..25 {
+                publish(&producer, vec![record(partition, &key, n.to_string())]).await;
+            }
+        })
+    });
+    let publishers: Vec<_> = publishers.collect();
+    let mut member = Member::join(&queue, "carrier").await;
+    let mut by_key: BTreeMap<Bytes, Vec<String>> = BTreeMap::new();
+    let mut last: BTreeMap<Partition, u64> = BTreeMap::new();
+    for record in member.receive(8 * 25).await {
+        let before = last.insert(record.partition, record.offset);
+        assert!(before.is_none_or(|before| before < record.offset));
+        let value = values(std::slice::from_ref(record)).remove(0);
+        by_key.entry(record.key.clone()).or_default().push(value);
+    }
+    assert_eq!(by_key.len(), 8);
+    assert!(by_key.values().all(|values| *values == numbers(0..25)));
+    for publisher in publishers {
+        publisher.await.unwrap();
+    }
+}
+
+async fn a_bad_record_fails_alone(world: impl World) {
+    let queue = world.queue();
+    let answers = queue
+        .producer()
+        .publish(vec![
+            record(at(0), "k", "0".into()),
+            record(at(9999), "k", "nowhere".into()),
+            record(at(0), "k", "1".into()),
+        ])
+        .await;
+    assert!(answers[0].is_ok() && answers[1].is_err() && answers[2].is_ok());
+    let kept = queue.read(at(0), 0, 9).await.unwrap();
+    assert_eq!(values(&kept), numbers(0..2));
+    assert!(queue.producer().publish(Vec::new()).await.is_empty());
+}
+
+async fn commits_only_move_forward(world: impl World) {
+    let queue = world.queue();
+    let offsets = publish(&queue.producer(), numbered(at(2), 10)).await;
+    let mut member = Member::join(&queue, "carrier").await;
+    member.hold(4).await;
+    assert_eq!(queue.committed("carrier", at(2)).await.unwrap(), None);
+    let consumer = &mut member.consumer;
+    for (commit, then) in [(5, 5), (3, 5), (5, 5), (7, 7)] {
+        consumer.commit(&[(at(2), offsets[commit])]).await.unwrap();
+        let committed = queue.committed("carrier", at(2)).await.unwrap();
+        assert_eq!(committed, Some(offsets[then]));
+    }
+    assert_eq!(queue.committed("carrier", at(1)).await.unwrap(), None);
+    assert_eq!(queue.committed("horn", at(2)).await.unwrap(), None);
+}
+
+async fn who_comes_back_goes_on_where_it_committed(world: impl World) {
+    let queue = world.queue();
+    let producer = queue.producer();
+    publish(&producer, numbered(at(0), 10)).await;
+    publish(&producer, numbered(at(3), 2)).await;
+    let mut member = Member::join(&queue, "carrier").await;
+    let seen = member.receive(12).await.to_vec();
+    let fourth = seen.iter().filter(|r| r.partition == at(0)).nth(4).unwrap();
+    member
+        .consumer
+        .commit(&[(at(0), fourth.offset)])
+        .await
+        .unwrap();
+    drop(member);
+    let mut again = Member::join(&queue, "carrier").await;
+    let seen = again.receive(6 + 2).await;
+    let of = |partition| -> Vec<Record> {
+        let of = seen.iter().filter(|r| r.partition == partition);
+        of.cloned().collect()
+    };
+    assert_eq!(values(&of(at(0))), numbers(4..10));
+    assert_eq!(values(&of(at(3))), numbers(0..2));
+}
+
+async fn after_a_crash_nothing_uncommitted_is_skipped(mut world: impl World) {
+    let queue = world.queue();
+    let offsets = publish(&queue.producer(), numbered(at(0), 10)).await;
+    let mut member = Member::join(&queue, "carrier").await;
+    member.receive(10).await;
+    member
+        .consumer
+        .commit(&[(at(0), offsets[6])])
+        .await
+        .unwrap();
+    world.crash().await;
+    drop(member);
+    let queue = world.queue();
+    // A commit may be lost with the crash, never advanced by it.
+    let committed = queue.committed("carrier", at(0)).await.unwrap();
+    assert!(committed.is_none_or(|next| next <= offsets[6]));
+    let from = committed.unwrap_or(offsets[0]);
+    let expected: Vec<u64> = offsets.iter().copied().filter(|&o| o >= from).collect();
+    let mut member = Member::join(&queue, "carrier").await;
+    let seen = member.receive(expected.len()).await;
+    let seen: Vec<u64> = seen.iter().map(|record| record.offset).collect();
+    assert_eq!(seen, expected);
+}
+
+async fn groups_read_on_their_own(world: impl World) {
+    let queue = world.queue();
+    publish(&queue.producer(), numbered(at(1), 5)).await;
+    let mut carrier = Member::join(&queue, "carrier").await;
+    let mut horn = Member::join(&queue, "horn").await;
+    let end = carrier.receive(5).await[4].offset + 1;
+    carrier.consumer.commit(&[(at(1), end)]).await.unwrap();
+    assert_eq!(values(horn.receive(5).await), numbers(0..5));
+}
+
+async fn two_members_share(world: impl World) {
+    let queue = world.queue();
+    let mut a = Member::join(&queue, "carrier").await;
+    a.hold(4).await;
+    let mut b = Member::join(&queue, "carrier").await;
+    share(&mut a, &mut b).await;
+    let producer = queue.producer();
+    for number in 0..4 {
+        publish(&producer, numbered(at(number), 10)).await;
+    }
+    a.receive(20).await;
+    b.receive(20).await;
+    assert!(a.step().await.is_none() && b.step().await.is_none());
+    drop(a);
+    b.hold(4).await;
+    // Nothing was committed: what the other had is redelivered, once.
+    b.receive(20 + 20).await;
+}
+
+async fn a_revoked_partition_delivers_and_commits_no_more(world: impl World) {
+    let queue = world.queue();
+    let producer = queue.producer();
+    let mut offsets = Vec::new();
+    for number in 0..4 {
+        offsets.push(publish(&producer, numbered(at(number), 10)).await);
+    }
+    let mut a = Member::join(&queue, "carrier").await;
+    a.receive(40).await;
+    let mut b = Member::join(&queue, "carrier").await;
+    let revoked = timeout(SOON, async {
+        loop {
+            if let Some(Polled::Revoked(partitions)) = a.step().await {
+                return partitions;
+            }
+        }
+    });
+    let revoked = revoked.await.expect("a is asked to give some up");
+    // Between the word and the next poll, what is settled may be committed.
+    let settled: Vec<(Partition, u64)> = revoked
+        .iter()
+        .map(|&partition| (partition, offsets[partition.number as usize][3]))
+        .collect();
+    a.consumer.commit(&settled).await.unwrap();
+    share(&mut a, &mut b).await;
+    // The other goes on exactly there.
+    let expected = 7 * b.assigned.len();
+    for record in b.receive(expected).await {
+        let next = offsets[record.partition.number as usize][3];
+        assert!(record.offset >= next);
+    }
+    let taken = *b.assigned.first().unwrap();
+    let (_, end) = queue.bounds(taken).await.unwrap();
+    let refused = a.consumer.commit(&[(taken, end)]).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Conflict);
+    let committed = queue.committed("carrier", taken).await.unwrap();
+    assert_eq!(committed, Some(offsets[taken.number as usize][3]));
+    let before = a.records.len();
+    for number in 0..4 {
+        publish(&producer, numbered(at(number), 1)).await;
+    }
+    // `step` checks that each record is of a partition which the member holds.
+    a.receive(before + a.assigned.len()).await;
+    b.receive(expected + b.assigned.len()).await;
+}
+
+async fn pause_holds_back_and_resume_lets_go(world: impl World) {
+    let queue = world.queue();
+    let producer = queue.producer();
+    let mut member = Member::join(&queue, "carrier").await;
+    member.hold(4).await;
+    member.consumer.pause(&[at(0)]);
+    publish(&producer, numbered(at(0), 5)).await;
+    publish(&producer, numbered(at(1), 5)).await;
+    let seen = member.receive(5).await;
+    assert!(seen.iter().all(|record| record.partition == at(1)));
+    assert!(member.step().await.is_none(), "paused");
+    member.consumer.resume(&[at(0)]);
+    let seen = member.receive(10).await;
+    assert_eq!(values(&seen[5..]), numbers(0..5));
+}
+
+async fn a_dropped_poll_loses_nothing(world: impl World) {
+    let queue = world.queue();
+    let mut member = Member::join(&queue, "carrier").await;
+    member.hold(4).await;
+    let producer = queue.producer();
+    let publisher = tokio::spawn(async move {
+        for n in 0..200 {
+            publish(&producer, vec![record(at(n % 4), "key", n.to_string())]).await;
+            if n % 10 == 0 {
+                sleep(Duration::from_millis(1)).await;
+            }
+        }
+    });
+    let mut seen: BTreeMap<Partition, Vec<u64>> = BTreeMap::new();
+    let mut count = 0;
+    let all = async {
+        while count < 200 {
+            // Dropped as soon as it has to wait.
+            let polled = tokio::select! {
+                biased;
+                polled = member.consumer.poll(3) => polled.unwrap(),
+                () = tokio::task::yield_now() => continue,
+            };
+            if let Polled::Records(records) = polled {
+                assert!(records.len() <= 3);
+                count += records.len();
+                for record in records {
+                    seen.entry(record.partition)
+                        .or_default()
+                        .push(record.offset);
+                }
+            }
+        }
+    };
+    timeout(SOON, all).await.expect("all records come");
+    publisher.await.unwrap();
+    for (partition, offsets) in seen {
+        let kept = queue.read(partition, 0, 1000).await.unwrap();
+        let kept: Vec<u64> = kept.iter().map(|record| record.offset).collect();
+        assert_eq!(offsets, kept, "each once, in order");
+    }
+}
+
+async fn operators_read_without_a_group(world: impl World) {
+    let queue = world.queue();
+    let (first, end) = queue.bounds(at(0)).await.unwrap();
+    assert_eq!(first, end, "empty");
+    assert!(queue.read(at(0), 0, 10).await.unwrap().is_empty());
+    let offsets = publish(&queue.producer(), numbered(at(0), 10)).await;
+    let (first, end) = queue.bounds(at(0)).await.unwrap();
+    assert_eq!((first, end), (offsets[0], offsets[9] + 1));
+    let read = queue.read(at(0), offsets[3], 4).await.unwrap();
+    assert_eq!(values(&read), numbers(3..7));
+    assert!(queue.read(at(0), end, 10).await.unwrap().is_empty());
+    assert!(queue.read(at(1), 0, 10).await.unwrap().is_empty());
+    assert!(queue.bounds(at(9999)).await.is_err());
+    assert!(queue.read(at(9999), 0, 1).await.is_err());
+}

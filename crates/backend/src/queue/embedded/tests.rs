@@ -1,0 +1,371 @@
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt;
+use tempfile::TempDir;
+
+use super::super::Polled;
+use super::super::contract::{self, World};
+use super::*;
+use crate::Kind;
+use crate::clock::SystemClock;
+use crate::embedded::EngineOptions;
+use crate::embedded::engine::tests::copy_of;
+
+const AT: Partition = Partition {
+    topic: Topic::Message,
+    number: 0,
+};
+
+fn config() -> QueueConfig {
+    QueueConfig {
+        partitions: 4,
+        ..QueueConfig::default()
+    }
+}
+
+fn open(engine: &Engine) -> EmbeddedQueue {
+    EmbeddedQueue::open(engine.clone(), config(), Arc::new(SystemClock)).unwrap()
+}
+
+struct InMemory {
+    engine: Engine,
+    queue: EmbeddedQueue,
+}
+
+impl InMemory {
+    fn new() -> InMemory {
+        let engine = Engine::memory();
+        InMemory {
+            queue: open(&engine),
+            engine,
+        }
+    }
+}
+
+#[async_trait]
+impl World for InMemory {
+    fn queue(&self) -> Arc<dyn Queue> {
+        Arc::new(self.queue.clone())
+    }
+
+    async fn crash(&mut self) {
+        self.engine = self.engine.crash(0).unwrap();
+        self.queue = open(&self.engine);
+    }
+}
+
+struct OnDisk {
+    dir: TempDir,
+    queue: EmbeddedQueue,
+}
+
+impl OnDisk {
+    fn new() -> OnDisk {
+        let dir = TempDir::new().unwrap();
+        let queue = open(&Engine::open(dir.path(), EngineOptions::default()).unwrap());
+        OnDisk { dir, queue }
+    }
+}
+
+#[async_trait]
+impl World for OnDisk {
+    fn queue(&self) -> Arc<dyn Queue> {
+        Arc::new(self.queue.clone())
+    }
+
+    async fn crash(&mut self) {
+        self.dir = copy_of(self.dir.path());
+        self.queue = open(&Engine::open(self.dir.path(), EngineOptions::default()).unwrap());
+    }
+}
+
+#[tokio::test]
+async fn keeps_the_contract_in_memory() {
+    contract::all(|| Box::pin(async { InMemory::new() })).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn keeps_the_contract_on_disk() {
+    contract::all(|| Box::pin(async { OnDisk::new() })).await;
+}
+
+fn record(value: impl Into<Bytes>) -> NewRecord {
+    NewRecord {
+        partition: AT,
+        key: Bytes::from_static(b"key"),
+        headers: Vec::new(),
+        value: value.into(),
+    }
+}
+
+#[tokio::test]
+async fn nobody_sees_a_record_that_could_still_vanish() {
+    let world = InMemory::new();
+    let mut consumer = world
+        .queue
+        .subscribe("carrier", &[Topic::Message])
+        .await
+        .unwrap();
+    assert!(matches!(
+        consumer.poll(9).await.unwrap(),
+        Polled::Assigned(_)
+    ));
+    world.engine.hold_syncs();
+    let producer = world.queue.producer();
+    let mut published = producer.publish(vec![record("a")]);
+    assert!(
+        (&mut published).now_or_never().is_none(),
+        "not acknowledged"
+    );
+    assert!(consumer.poll(9).now_or_never().is_none(), "not delivered");
+    assert_eq!(world.queue.bounds(AT).await.unwrap(), (0, 0));
+    assert!(world.queue.read(AT, 0, 9).await.unwrap().is_empty());
+    let lost = open(&world.engine.crash(0).unwrap());
+    assert!(published.await[0].is_err());
+    assert_eq!(lost.bounds(AT).await.unwrap(), (0, 0));
+}
+
+#[tokio::test]
+async fn a_publisher_that_gave_up_still_has_its_record_delivered() {
+    let world = InMemory::new();
+    world.engine.hold_syncs();
+    let producer = world.queue.producer();
+    let mut published = producer.publish(vec![record("a")]);
+    assert!((&mut published).now_or_never().is_none());
+    drop(published);
+    world.engine.release_syncs();
+    let mut consumer = world
+        .queue
+        .subscribe("carrier", &[Topic::Message])
+        .await
+        .unwrap();
+    consumer.poll(9).await.unwrap();
+    let Polled::Records(records) = consumer.poll(9).await.unwrap() else {
+        panic!("a record was published");
+    };
+    assert_eq!(records[0].value, "a");
+}
+
+#[tokio::test]
+async fn a_failed_fsync_acknowledges_nothing_and_refuses_the_next() {
+    let world = OnDisk::new();
+    let producer = world.queue.producer();
+    assert_eq!(
+        producer.publish(vec![record("a")]).await[0]
+            .as_ref()
+            .unwrap(),
+        &0
+    );
+    world.queue.shared.engine.fail_syncs();
+    for _ in 0..2 {
+        let answers = producer.publish(vec![record("b"), record("c")]).await;
+        for answer in answers {
+            assert_eq!(answer.unwrap_err().kind, Kind::Unavailable);
+        }
+    }
+    assert_eq!(world.queue.bounds(AT).await.unwrap(), (0, 1));
+    assert_eq!(world.queue.read(AT, 0, 9).await.unwrap().len(), 1);
+}
+
+#[tokio::test]
+async fn the_number_of_partitions_is_fixed_and_large_records_are_refused() {
+    let world = InMemory::new();
+    let changed = QueueConfig {
+        partitions: 8,
+        ..config()
+    };
+    let clock = Arc::new(SystemClock);
+    let refused = EmbeddedQueue::open(world.engine.clone(), changed, clock);
+    assert_eq!(refused.err().unwrap().kind, Kind::Conflict);
+    let large = vec![0; config().record_bytes_max];
+    let answers = world
+        .queue
+        .producer()
+        .publish(vec![record(large), record("b")])
+        .await;
+    assert_eq!(answers[0].as_ref().unwrap_err().kind, Kind::Conflict);
+    assert_eq!(answers[1].as_ref().unwrap(), &0);
+}
+
+#[tokio::test]
+async fn what_no_longer_fits_in_memory_is_read_from_the_store() {
+    let world = InMemory::new();
+    let records = (0..3000u32)
+        .map(|n| record(n.to_be_bytes().to_vec()))
+        .collect();
+    world.queue.producer().publish(records).await;
+    let mut seen = Vec::new();
+    let mut consumer = world
+        .queue
+        .subscribe("carrier", &[Topic::Message])
+        .await
+        .unwrap();
+    while seen.len() < 3000 {
+        if let Polled::Records(records) = consumer.poll(700).await.unwrap() {
+            seen.extend(records);
+        }
+    }
+    for (n, record) in (0..3000u32).zip(&seen) {
+        assert_eq!(
+            (record.offset, &record.value[..]),
+            (u64::from(n), &n.to_be_bytes()[..])
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_poll_returns_about_as_many_bytes_as_configured() {
+    let engine = Engine::memory();
+    let small = QueueConfig {
+        poll_bytes: 1000,
+        ..config()
+    };
+    let queue = EmbeddedQueue::open(engine, small, Arc::new(SystemClock)).unwrap();
+    let records = (0..10)
+        .map(|_| record(vec![7; 450]))
+        .chain([record(vec![7; 5000])]);
+    queue.producer().publish(records.collect()).await;
+    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut sizes = Vec::new();
+    while sizes.iter().sum::<usize>() < 11 {
+        if let Polled::Records(records) = consumer.poll(100).await.unwrap() {
+            sizes.push(records.len());
+        }
+    }
+    assert_eq!(sizes, [2, 2, 2, 2, 2, 1]);
+}
+
+#[tokio::test]
+async fn retention_removes_what_every_group_has_passed_and_is_old() {
+    let world = InMemory::new();
+    let queue = &world.queue;
+    let producer = queue.producer();
+    producer
+        .publish((0..2500).map(|_| record("a")).collect())
+        .await;
+    let mut dead = record("dead");
+    dead.partition.topic = Topic::Dead;
+    producer.publish(vec![dead]).await;
+    let now = SystemClock.now();
+    let week = now + config().retention;
+    let mut carrier = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    carrier.poll(1).await.unwrap();
+    assert_eq!(queue.trim(week).await.unwrap(), 0, "carrier has not passed");
+    carrier.commit(&[(AT, 2400)]).await.unwrap();
+    assert_eq!(
+        queue.trim(week - Duration::from_secs(60)).await.unwrap(),
+        0,
+        "young"
+    );
+    let mut slow = queue.subscribe("audit", &[Topic::Message]).await.unwrap();
+    slow.poll(1).await.unwrap();
+    slow.commit(&[(AT, 10)]).await.unwrap();
+    assert_eq!(queue.trim(week).await.unwrap(), 10);
+    slow.commit(&[(AT, 2500)]).await.unwrap();
+    assert_eq!(queue.trim(week).await.unwrap(), 2390);
+    assert_eq!(queue.bounds(AT).await.unwrap(), (2400, 2500));
+    let kept = queue.read(AT, 0, 1).await.unwrap();
+    assert_eq!(
+        kept[0].offset, 2400,
+        "reading before the first begins there"
+    );
+    carrier.commit(&[(AT, 2500)]).await.unwrap();
+    assert_eq!(
+        queue.trim(now + config().retention_unread).await.unwrap(),
+        101,
+        "and the dead"
+    );
+
+    // Offsets go on after a restart, although no record says where they were.
+    let again = open(&world.engine.crash(usize::MAX).unwrap());
+    assert_eq!(again.bounds(AT).await.unwrap(), (2500, 2500));
+    assert_eq!(
+        again.producer().publish(vec![record("b")]).await[0]
+            .as_ref()
+            .unwrap(),
+        &2500
+    );
+    assert_eq!(again.committed("audit", AT).await.unwrap(), Some(2500));
+}
+
+#[test]
+fn offsets_that_were_refused_are_given_again() {
+    let engine = Engine::memory();
+    let log = PartitionLog::open(&engine, AT, 1 << 20).unwrap();
+    for n in 0..3 {
+        assert_eq!(log.append(Bytes::from_static(b"record")), n);
+    }
+    log.show(1);
+    log.take_back(1);
+    assert_eq!(log.append(Bytes::from_static(b"other")), 1);
+    assert_eq!(log.bounds(), (0, 1));
+}
+
+/// Not a test but a measurement:
+/// `cargo test --release -p backend publish_throughput -- --ignored --nocapture`
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement: run it alone, in release"]
+#[allow(clippy::print_stdout, clippy::disallowed_methods)]
+async fn publish_throughput() {
+    for publishers in [1, 16, 128, 512] {
+        let world = OnDisk::new();
+        let total = if publishers == 1 { 5_000 } else { 200_000 };
+        let each = total / publishers;
+        let (started, cpu) = (Instant::now(), cpu_seconds());
+        let mut consumer = world
+            .queue
+            .subscribe("carrier", &[Topic::Message])
+            .await
+            .unwrap();
+        let consuming = tokio::spawn(async move {
+            let mut seen = 0;
+            while seen < each * publishers {
+                if let Polled::Records(records) = consumer.poll(500).await.unwrap() {
+                    seen += records.len();
+                }
+            }
+        });
+        let publishing: Vec<_> = (0..publishers)
+            .map(|n| {
+                let producer = world.queue.producer();
+                tokio::spawn(async move {
+                    let mut waits = Vec::with_capacity(each);
+                    for _ in 0..each {
+                        let mut record = record(vec![7u8; 256]);
+                        record.partition.number = n as u32 % 4;
+                        let sent = Instant::now();
+                        let answers = producer.publish(vec![record]).await;
+                        answers[0].as_ref().unwrap();
+                        waits.push(sent.elapsed());
+                    }
+                    waits
+                })
+            })
+            .collect();
+        let mut waits = Vec::new();
+        for publisher in publishing {
+            waits.extend(publisher.await.unwrap());
+        }
+        consuming.await.unwrap();
+        let (seconds, cpu) = (started.elapsed().as_secs_f64(), cpu_seconds() - cpu);
+        waits.sort();
+        println!(
+            "{publishers:>4} publishers: {:>7.0} records/s, {:.1} µs CPU a record, p50 {:?}, p99 {:?}",
+            waits.len() as f64 / seconds,
+            cpu * 1e6 / waits.len() as f64,
+            waits[waits.len() / 2],
+            waits[waits.len() * 99 / 100],
+        );
+    }
+}
+
+/// User and system time of this process, from /proc (in hundredths of a second).
+fn cpu_seconds() -> f64 {
+    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let after_name = stat.rsplit(") ").next().unwrap_or_default();
+    let fields = after_name.split(' ').skip(11).take(2);
+    fields
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / 100.0
+}
