@@ -1,3 +1,30 @@
 //! Station: admits sessions, accepts messages into the log, and answers what the server keeps.
+//!
+//! It keeps nothing itself: any number of stations serve the same boats. [`start`] makes one out of
+//! its [`Parts`]; it ends when its token is cancelled, after the calls in flight.
 
+mod accept;
+mod admission;
 pub mod auth;
+mod background;
+mod boats;
+mod config;
+mod deadline;
+mod ids;
+mod kickout;
+mod mail;
+mod metrics;
+mod rate;
+mod receipts;
+mod records;
+mod seen;
+mod service;
+mod start;
+mod sync;
+mod tell;
+
+pub use config::Config;
+pub use start::{Parts, Running, StartError, start};
+
+#[cfg(test)]
+mod tests;

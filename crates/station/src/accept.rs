@@ -1,0 +1,369 @@
+//! Step 3 of a message's way: decide, name, and put into the log; answer when the log has it.
+//!
+//! Nothing slower than the rate limit, the dedupe key and one publish call is on this path (S1-18).
+//! A crash between any two steps is harmless: before the publish nothing was promised; after it the
+//! key still says *pending*, and the client's resend is published again under the same id.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::SendItem;
+use api::task::{MessageTask, Origin};
+use backend::clock::Clock;
+use backend::mailbox::MailboxStore;
+use backend::queue::{NewRecord, Producer};
+use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge};
+use protocol::frame::Accepted;
+use protocol::mailbox::{DedupeAnswer, DedupeKey};
+use protocol::presence::BoatLife;
+use protocol::{Code, ConversationId, Message, MessageId, Refusal, SessionId};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use crate::background::Background;
+use crate::ids::MessageIds;
+use crate::metrics::AcceptMetrics;
+use crate::rate::SendRate;
+use crate::records::Records;
+use crate::seen::SeenUpTo;
+
+/// What becomes of one send.
+pub(crate) type Outcome = Result<Accepted, Refusal>;
+
+/// Sends that the log took, to be told to the mailbox.
+pub(crate) type Resolved = Vec<(DedupeKey, MessageId)>;
+
+/// Accepts messages.
+pub(crate) struct Accept {
+    pub(crate) limits: SendLimits,
+    pub(crate) publish_deadline: Duration,
+    pub(crate) dedupe_deadline: Duration,
+    pub(crate) rate: SendRate,
+    pub(crate) ids: MessageIds,
+    /// As many sends may be on their way into the log.
+    pub(crate) room: Semaphore,
+    pub(crate) mailbox: Arc<dyn MailboxStore>,
+    pub(crate) producer: Arc<dyn Producer>,
+    pub(crate) records: Records,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) resolved: Background<Resolved>,
+    pub(crate) seen: Background<SeenUpTo>,
+    pub(crate) metrics: AcceptMetrics,
+}
+
+/// A send that may be published.
+struct Admitted {
+    /// Its place in the batch.
+    index: usize,
+    conversation: ConversationId,
+}
+
+/// One record to be published, and whose answers depend on it.
+struct Pending {
+    id: MessageId,
+    doubt: Doubt,
+    /// Places in the batch; more than one where a send_id came twice in it.
+    indices: Vec<usize>,
+    conversation: ConversationId,
+}
+
+/// How long clients should wait where the station has too much to do.
+const SHED_RETRY_AFTER: Duration = Duration::from_secs(1);
+
+impl Accept {
+    /// Accepts a batch; one outcome a send, in order. Each session's sends enter the log in their order.
+    pub(crate) async fn accept(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<Outcome> {
+        let began = Instant::now();
+        let outcomes = self.decide_and_publish(life, batch).await;
+        self.metrics.record(&outcomes, began.elapsed());
+        outcomes
+    }
+
+    async fn decide_and_publish(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<Outcome> {
+        let count = u32::try_from(batch.len()).unwrap_or(u32::MAX);
+        let Ok(_room) = self.room.try_acquire_many(count) else {
+            let busy = Refusal::new(Code::Unavailable, "too many sends are on their way")
+                .retry_after(SHED_RETRY_AFTER);
+            return vec![Err(busy); batch.len()];
+        };
+        let mut outcomes = Outcomes::of(batch);
+        let admitted = self.admit_all(batch, &mut outcomes);
+        if admitted.is_empty() {
+            return outcomes.into_vec();
+        }
+        let offered = match self.ids.draw(admitted.len()) {
+            Ok(ids) => ids,
+            Err(refusal) => {
+                for send in &admitted {
+                    outcomes.refuse(send.index, send.conversation, refusal.clone());
+                }
+                return outcomes.into_vec();
+            }
+        };
+        let known = self.ask_dedupe(batch, &admitted, &offered).await;
+        let pending = judge_all(batch, &admitted, &offered, &known, &mut outcomes);
+        self.publish_all(life, batch, &pending, &mut outcomes).await;
+        outcomes.into_vec()
+    }
+
+    /// The decisions that need nothing but the send itself and its sender's rate.
+    fn admit_all(&self, batch: &[SendItem], outcomes: &mut Outcomes<'_>) -> Vec<Admitted> {
+        let mut admitted = Vec::with_capacity(batch.len());
+        for (index, item) in batch.iter().enumerate() {
+            let conversation = match admit(item.user, &item.send, &self.limits) {
+                Ok(conversation) => conversation,
+                Err(refusal) => {
+                    outcomes.set(index, Err(refusal));
+                    continue;
+                }
+            };
+            if outcomes.is_blocked(index, conversation) {
+                outcomes.refuse(index, conversation, earlier_failed());
+            } else if let Err(wait) = self.rate.take(item.user) {
+                let refusal = Refusal::new(Code::RateLimited, "you send too much at once");
+                outcomes.refuse(index, conversation, refusal.retry_after(wait));
+            } else {
+                admitted.push(Admitted {
+                    index,
+                    conversation,
+                });
+            }
+        }
+        admitted
+    }
+
+    /// What the dedupe keys say; `None` where the mailbox does not answer in time, for accepting goes on
+    /// without it.
+    async fn ask_dedupe(
+        &self,
+        batch: &[SendItem],
+        admitted: &[Admitted],
+        offered: &[MessageId],
+    ) -> Vec<Option<DedupeAnswer>> {
+        let sends = admitted
+            .iter()
+            .zip(offered)
+            .map(|(send, &id)| (key_of(&batch[send.index]), id))
+            .collect();
+        let asked = self.mailbox.dedupe_begin(sends, self.clock.now());
+        let answers = timeout(self.dedupe_deadline, asked)
+            .await
+            .unwrap_or_default();
+        let mut known: Vec<_> = answers.into_iter().map(Result::ok).collect();
+        known.resize(admitted.len(), None);
+        let unanswered = known.iter().filter(|answer| answer.is_none()).count();
+        self.metrics.dedupe_skipped.increment(unanswered as u64);
+        known
+    }
+
+    async fn publish_all(
+        &self,
+        life: &BoatLife,
+        batch: &[SendItem],
+        pending: &[Pending],
+        outcomes: &mut Outcomes<'_>,
+    ) {
+        if pending.is_empty() {
+            return;
+        }
+        let records = pending
+            .iter()
+            .map(|send| self.record_of(life, &batch[send.indices[0]], send))
+            .collect();
+        let published = timeout(self.publish_deadline, self.producer.publish(records)).await;
+        let acknowledged: Vec<Result<(), Refusal>> = match published {
+            Ok(answers) => answers.into_iter().map(taken_or_refused).collect(),
+            Err(_) => vec![Err(too_slow()); pending.len()],
+        };
+        let mut resolved = Resolved::new();
+        for (send, answer) in pending.iter().zip(acknowledged) {
+            for &index in &send.indices {
+                match &answer {
+                    Ok(()) => {
+                        outcomes.set(index, Ok(accepted(&batch[index], send.id)));
+                        self.note_seen(&batch[index], send.conversation);
+                    }
+                    Err(_) if outcomes.is_blocked(index, send.conversation) => {
+                        outcomes.refuse(index, send.conversation, earlier_failed());
+                    }
+                    Err(refusal) => outcomes.refuse(index, send.conversation, refusal.clone()),
+                }
+            }
+            if answer.is_ok() {
+                resolved.push((key_of(&batch[send.indices[0]]), send.id));
+            }
+        }
+        if !resolved.is_empty() {
+            self.resolved.offer(resolved);
+        }
+    }
+
+    fn note_seen(&self, item: &SendItem, conversation: ConversationId) {
+        if let Some(seq) = item.send.seen_seq {
+            self.seen.offer(SeenUpTo {
+                user: item.user,
+                conversation,
+                seq,
+            });
+        }
+    }
+
+    fn record_of(&self, life: &BoatLife, item: &SendItem, pending: &Pending) -> NewRecord {
+        let send = &item.send;
+        let message = Message {
+            id: pending.id,
+            from: item.user,
+            to: send.to,
+            // The id's own time: a repeat under the same id bears the same.
+            accepted_at: pending.id.timestamp(),
+            device: item.device.clone(),
+            send_id: send.send_id,
+            options: send.options,
+            content: send.content.clone(),
+        };
+        let age = match pending.doubt {
+            Doubt::Unsure { age } => Some(age),
+            Doubt::None | Doubt::MaybeRepeat => None,
+        };
+        let task = MessageTask {
+            message,
+            origin: Some(Origin {
+                session: item.session,
+                life: life.clone(),
+            }),
+            maybe_repeat: pending.doubt == Doubt::MaybeRepeat,
+            unsure: age.is_some(),
+            age: age.unwrap_or_default(),
+            letter: None,
+        };
+        self.records
+            .message(pending.conversation, task, self.clock.now())
+    }
+}
+
+/// Judges each admitted send by its key; those that the log has already are answered here.
+fn judge_all(
+    batch: &[SendItem],
+    admitted: &[Admitted],
+    offered: &[MessageId],
+    known: &[Option<DedupeAnswer>],
+    outcomes: &mut Outcomes<'_>,
+) -> Vec<Pending> {
+    let mut pending: Vec<Pending> = Vec::with_capacity(admitted.len());
+    let mut by_id: BTreeMap<MessageId, usize> = BTreeMap::new();
+    for ((send, &id), &known) in admitted.iter().zip(offered).zip(known) {
+        let item = &batch[send.index];
+        let (id, doubt) = match judge(&item.send, id, known) {
+            Verdict::Known(id) => {
+                outcomes.set(send.index, Ok(accepted(item, id)));
+                continue;
+            }
+            Verdict::Publish { id, doubt } => (id, doubt),
+        };
+        match by_id.get(&id).map(|&at| &mut pending[at]) {
+            None => {
+                by_id.insert(id, pending.len());
+                pending.push(Pending {
+                    id,
+                    doubt,
+                    indices: vec![send.index],
+                    conversation: send.conversation,
+                });
+            }
+            Some(first) if first.conversation == send.conversation => {
+                first.indices.push(send.index);
+            }
+            Some(_) => {
+                let text = "this send_id names a message to somebody else";
+                outcomes.set(send.index, Err(Refusal::new(Code::InvalidArgument, text)));
+            }
+        }
+    }
+    pending
+}
+
+/// The outcomes of a batch, and where order forbids going on: after a send that may be tried again,
+/// later ones of its session to its conversation wait for it.
+struct Outcomes<'a> {
+    batch: &'a [SendItem],
+    outcomes: Vec<Option<Outcome>>,
+    blocked: BTreeSet<(SessionId, ConversationId)>,
+}
+
+impl<'a> Outcomes<'a> {
+    fn of(batch: &'a [SendItem]) -> Self {
+        Outcomes {
+            batch,
+            outcomes: vec![None; batch.len()],
+            blocked: BTreeSet::new(),
+        }
+    }
+
+    fn set(&mut self, index: usize, outcome: Outcome) {
+        self.outcomes[index] = Some(outcome);
+    }
+
+    fn refuse(&mut self, index: usize, conversation: ConversationId, refusal: Refusal) {
+        if refusal.code.retryable() {
+            self.blocked
+                .insert((self.batch[index].session, conversation));
+        }
+        self.set(index, Err(refusal));
+    }
+
+    fn is_blocked(&self, index: usize, conversation: ConversationId) -> bool {
+        !self.blocked.is_empty()
+            && self
+                .blocked
+                .contains(&(self.batch[index].session, conversation))
+    }
+
+    fn into_vec(self) -> Vec<Outcome> {
+        let unanswered = || Refusal::new(Code::Unavailable, "the log did not answer");
+        self.outcomes
+            .into_iter()
+            .map(|outcome| outcome.unwrap_or_else(|| Err(unanswered())))
+            .collect()
+    }
+}
+
+fn key_of(item: &SendItem) -> DedupeKey {
+    DedupeKey {
+        from: item.user,
+        send_id: item.send.send_id,
+    }
+}
+
+fn accepted(item: &SendItem, id: MessageId) -> Accepted {
+    Accepted {
+        send_id: item.send.send_id,
+        id,
+        accepted_at: id.timestamp(),
+    }
+}
+
+fn earlier_failed() -> Refusal {
+    Refusal::new(
+        Code::EarlierSendFailed,
+        "an earlier message of yours to this conversation failed: resend that one first",
+    )
+}
+
+fn too_slow() -> Refusal {
+    let text = "the log did not acknowledge in time: resend under the same send_id";
+    Refusal::new(Code::DeadlineExceeded, text)
+}
+
+fn taken_or_refused(answer: backend::Result<u64>) -> Result<(), Refusal> {
+    match answer {
+        Ok(_) => Ok(()),
+        Err(error) => {
+            tracing::debug!(%error, source = %error.source, "a send was not taken by the log");
+            Err(Refusal::new(
+                Code::Unavailable,
+                "the log cannot take messages now: resend under the same send_id",
+            ))
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! Sessions: who may come in, who had to leave for it, and where users are (S1-59, S1-60).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::{Admission, Connect, Kickout, OnlineSession, OnlineUser, Reassert, Reasserted};
+use backend::clock::Clock;
+use backend::devices::{DeviceStore, Seen};
+use backend::mailbox::MailboxStore;
+use protocol::mailbox::{ConnectRequest, NewSession};
+use protocol::presence::{SessionEntry, SessionKey};
+use protocol::{Code, Refusal, UserId};
+
+use crate::auth::Authenticator;
+use crate::background::Background;
+use crate::boats::Boats;
+use crate::deadline::within;
+use crate::kickout::{Kick, Kicks};
+use crate::metrics::AdmissionMetrics;
+
+/// Admits and dismisses sessions.
+pub(crate) struct Admissions {
+    pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) mailbox: Arc<dyn MailboxStore>,
+    pub(crate) devices: Arc<dyn DeviceStore>,
+    pub(crate) boats: Arc<Boats>,
+    pub(crate) kicks: Kicks,
+    pub(crate) displaced: Background<Kick>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) cluster: u64,
+    pub(crate) deadline: Duration,
+    pub(crate) metrics: AdmissionMetrics,
+}
+
+impl Admissions {
+    /// Registers a session and tells the others of its platform to go. Repeating it changes nothing.
+    pub(crate) async fn connect(&self, connect: Connect) -> Result<Admission, Refusal> {
+        let answer = self.admit(connect).await;
+        match &answer {
+            Ok(_) => self.metrics.connected.increment(1),
+            Err(refusal) => self.metrics.refused(refusal.code),
+        }
+        answer
+    }
+
+    async fn admit(&self, connect: Connect) -> Result<Admission, Refusal> {
+        let now = self.clock.now();
+        let identity = self.authenticator.authenticate(&connect.token, now).await?;
+        identity.permits(connect.platform, &connect.device)?;
+        let user = identity.user;
+        let request = ConnectRequest {
+            user,
+            entry: NewSession {
+                key: SessionKey {
+                    user,
+                    session: connect.session,
+                    life: connect.life,
+                },
+                platform: connect.platform,
+                device: connect.device.clone(),
+            },
+            denied: self.boats.denied(),
+            now,
+        };
+        let seen = Seen {
+            user,
+            platform: connect.platform,
+            device: connect.device,
+            at: now,
+        };
+        let (registered, remembered) = tokio::join!(
+            within(self.deadline, self.mailbox.connect(request)),
+            within(self.deadline, self.devices.seen(seen)),
+        );
+        if remembered.is_err() {
+            // Nothing is lost: a platform that is not remembered is owed nothing, and syncs.
+            metrics::counter!("station_devices_forgotten_total").increment(1);
+        }
+        let registered = registered?;
+        if !registered.displaced.is_empty() {
+            let count = registered.displaced.len() as u64;
+            self.metrics.displaced.increment(count);
+            self.displaced
+                .offer(Kick::displaced(user, registered.displaced));
+        }
+        Ok(Admission {
+            user,
+            login: registered.login,
+            marker: registered.marker,
+            recovered: connect
+                .marker
+                .is_none_or(|marker| marker == registered.marker),
+            mail_waits: registered.mail_waits,
+            cluster: self.cluster,
+            server_time: now,
+            expires_at: identity.expires_at,
+        })
+    }
+
+    /// Removes exactly these registrations.
+    pub(crate) async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<(), Refusal> {
+        within(self.deadline, self.mailbox.disconnect(sessions)).await
+    }
+
+    /// A boat says again what it holds; one answer a session, in order.
+    pub(crate) async fn reassert(&self, sessions: Vec<Reassert>) -> Vec<Reasserted> {
+        let count = sessions.len();
+        let sessions = sessions
+            .into_iter()
+            .map(|session| {
+                let user = session.key.user;
+                let entry = NewSession {
+                    key: session.key,
+                    platform: session.platform,
+                    device: session.device,
+                };
+                (user, entry)
+            })
+            .collect();
+        let denied = self.boats.denied();
+        let asked = self.mailbox.reassert(sessions, denied, self.clock.now());
+        let answers = tokio::time::timeout(self.deadline, asked).await;
+        let mut answers: Vec<Reasserted> = answers
+            .unwrap_or_default()
+            .into_iter()
+            .map(|answer| answer.map_or(Reasserted::Unavailable, Reasserted::Answer))
+            .collect();
+        answers.resize(count, Reasserted::Unavailable);
+        answers
+    }
+
+    /// Where each of these users is connected. Sessions of boats that are gone do not count.
+    pub(crate) async fn online(&self, users: Vec<UserId>) -> Result<Vec<OnlineUser>, Refusal> {
+        let sessions = self.sessions(&users).await?;
+        Ok(users
+            .into_iter()
+            .zip(sessions)
+            .map(|(user, entries)| OnlineUser {
+                user,
+                sessions: entries
+                    .into_iter()
+                    .map(|entry| OnlineSession {
+                        session: entry.session,
+                        platform: entry.platform,
+                        life: entry.life,
+                    })
+                    .collect(),
+            })
+            .collect())
+    }
+
+    /// Ends the sessions that a user has now, all or those of one platform. Answered when the log has
+    /// the task.
+    pub(crate) async fn kick_out(&self, kickout: Kickout) -> Result<(), Refusal> {
+        let entries = self.sessions(&[kickout.user]).await?.into_iter().flatten();
+        let sessions: Vec<SessionKey> = entries
+            .filter(|entry| kickout.platform.is_none_or(|only| only == entry.platform))
+            .map(|entry| SessionKey {
+                user: kickout.user,
+                session: entry.session,
+                life: entry.life,
+            })
+            .collect();
+        if sessions.is_empty() {
+            return Ok(());
+        }
+        let kick = Kick {
+            user: kickout.user,
+            sessions,
+            refusal: Refusal::new(Code::KickedOut, kickout.text),
+        };
+        self.kicks.publish(kick).await
+    }
+
+    async fn sessions(&self, users: &[UserId]) -> Result<Vec<Vec<SessionEntry>>, Refusal> {
+        let denied = self.boats.denied();
+        let asked = self.mailbox.sessions(users, denied);
+        let answers = tokio::time::timeout(self.deadline, asked)
+            .await
+            .map_err(|_| crate::deadline::too_late())?;
+        answers
+            .into_iter()
+            .map(|answer| {
+                let mut entries = answer.map_err(crate::deadline::unavailable)?;
+                entries.retain(|entry| !self.boats.is_over(&entry.life));
+                Ok(entries)
+            })
+            .collect()
+    }
+}

@@ -1,0 +1,181 @@
+//! The boats as a station sees them: who lives, who is over, and a way to each.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::boat::{Notice, NoticeBatch};
+use api::transport::{Channel, Connector};
+use api::v1;
+use api::v1::boat_service_client::BoatServiceClient;
+use backend::clock::Clock;
+use backend::discovery::{Instance, Roster};
+use futures_util::future::join_all;
+use parking_lot::Mutex;
+use protocol::Incarnation;
+use protocol::presence::{BoatLife, Denied, Obituary};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::{interval, timeout};
+use tokio_util::task::TaskTracker;
+
+use crate::metrics::ReceiptMetrics;
+
+type Client = BoatServiceClient<Channel>;
+
+/// Calls to boats that may be under way at once; more wait, and what waits too long is dropped before
+/// it gets here.
+const CALLS_MAX: usize = 64;
+
+/// How often it is looked whether an absent boat is to be asked.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// How long a lease is away before its boat is asked, and how often one that lives on without is asked
+/// again.
+const PATIENCE: Duration = Duration::from_secs(5);
+const AGAIN: Duration = Duration::from_secs(30);
+
+/// Lives known to have ended that are remembered. Forgetting one makes it unknown, and unknown means
+/// alive.
+const DENIED_MAX: usize = 1024;
+
+/// The roster of boats, followed as it changes.
+pub(crate) struct Boats {
+    connector: Connector,
+    clock: Arc<dyn Clock>,
+    known: Mutex<Known>,
+    calls: Arc<Semaphore>,
+    tasks: TaskTracker,
+    deadline: Duration,
+    metrics: ReceiptMetrics,
+}
+
+struct Known {
+    /// Lives with a lease, and those without that may still live.
+    clients: BTreeMap<BoatLife, Client>,
+    obituary: Obituary,
+}
+
+impl Boats {
+    pub(crate) fn new(
+        connector: Connector,
+        clock: Arc<dyn Clock>,
+        tasks: TaskTracker,
+        deadline: Duration,
+        metrics: ReceiptMetrics,
+    ) -> Boats {
+        Boats {
+            connector,
+            clock,
+            known: Mutex::new(Known {
+                clients: BTreeMap::new(),
+                obituary: Obituary::new(PATIENCE, AGAIN, DENIED_MAX),
+            }),
+            calls: Arc::new(Semaphore::new(CALLS_MAX)),
+            tasks,
+            deadline,
+            metrics,
+        }
+    }
+
+    /// Lives that have ended, as far as this station was able to find out.
+    pub(crate) fn denied(&self) -> Denied {
+        self.known.lock().obituary.denied()
+    }
+
+    /// Has this life ended? A boat that began anew under its name ended all its earlier lives.
+    pub(crate) fn is_over(&self, life: &BoatLife) -> bool {
+        let known = self.known.lock();
+        let later = BoatLife {
+            boat: life.boat.clone(),
+            incarnation: Incarnation(life.incarnation.0.saturating_add(1)),
+        };
+        let superseded = known.clients.range(later..).next();
+        superseded.is_some_and(|(other, _)| other.boat == life.boat)
+            || known.obituary.denied().contains(life)
+    }
+
+    /// Keeps up with the roster until it ends.
+    pub(crate) async fn follow(&self, mut roster: watch::Receiver<Roster>) {
+        let mut look = interval(LOOK_EVERY);
+        loop {
+            let present = roster.borrow_and_update().clone();
+            self.adopt(&present);
+            tokio::select! {
+                changed = roster.changed() => if changed.is_err() {
+                    return;
+                },
+                _ = look.tick() => self.ask_the_absent().await,
+            }
+        }
+    }
+
+    fn adopt(&self, present: &[Instance]) {
+        let now = self.clock.now();
+        let mut known = self.known.lock();
+        for instance in present {
+            if !known.clients.contains_key(&instance.life) {
+                let channel = self.connector.channel(&instance.address);
+                let client = BoatServiceClient::new(channel);
+                known.clients.insert(instance.life.clone(), client);
+            }
+        }
+        let lives = present.iter().map(|instance| &instance.life);
+        known.obituary.handle_roster(now, lives);
+    }
+
+    async fn ask_the_absent(&self) {
+        let due = self.known.lock().obituary.due(self.clock.now());
+        join_all(due.into_iter().map(|life| self.ask(life))).await;
+    }
+
+    async fn ask(&self, life: BoatLife) {
+        let client = self.known.lock().clients.get(&life).cloned();
+        let alive = match client {
+            Some(client) => self.is_alive(client, &life).await,
+            None => false,
+        };
+        let mut known = self.known.lock();
+        if alive {
+            known.obituary.handle_heard(self.clock.now(), &life);
+        } else if known.obituary.handle_silent(&life) {
+            known.clients.remove(&life);
+            tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat's life is over");
+        }
+    }
+
+    async fn is_alive(&self, mut client: Client, life: &BoatLife) -> bool {
+        let request = v1::ProbeRequest {
+            life: Some(life.into()),
+        };
+        match timeout(self.deadline, client.probe(request)).await {
+            Ok(Ok(answer)) => answer.into_inner().alive,
+            Ok(Err(_)) | Err(_) => false,
+        }
+    }
+
+    /// Hands notices to a boat in one call, which runs on its own. Waits only for room to make the call.
+    pub(crate) async fn notify(&self, life: BoatLife, notices: Vec<Notice>) {
+        let count = notices.len() as u64;
+        let client = self.known.lock().clients.get(&life).cloned();
+        let Some(mut client) = client else {
+            self.metrics.push_failed.increment(count);
+            return;
+        };
+        let Ok(room) = self.calls.clone().acquire_owned().await else {
+            return;
+        };
+        let (deadline, metrics) = (self.deadline, self.metrics.clone());
+        self.tasks.spawn(async move {
+            let _room = room;
+            let request = v1::NoticeRequest::from(&NoticeBatch { life, notices });
+            match timeout(deadline, client.notice(request)).await {
+                Ok(Ok(answer)) => {
+                    let missing = answer.into_inner().missing.len() as u64;
+                    metrics.pushed.increment(count.saturating_sub(missing));
+                    metrics.push_failed.increment(missing.min(count));
+                }
+                Ok(Err(_)) | Err(_) => metrics.push_failed.increment(count),
+            }
+        });
+    }
+}

@@ -1,0 +1,33 @@
+//! Stores that fail or take too long, as refusals that may be tried again.
+
+use std::future::Future;
+use std::time::Duration;
+
+use protocol::{Code, Refusal};
+use tokio::time::timeout;
+
+/// Waits for a store for so long and no longer.
+pub(crate) async fn within<T>(
+    deadline: Duration,
+    asked: impl Future<Output = backend::Result<T>>,
+) -> Result<T, Refusal> {
+    match timeout(deadline, asked).await {
+        Ok(answer) => answer.map_err(unavailable),
+        Err(_) => Err(too_late()),
+    }
+}
+
+/// The store said no. What it said is for operators; the client can only ask again.
+pub(crate) fn unavailable(error: backend::Error) -> Refusal {
+    metrics::counter!("station_store_failures_total", "seam" => error.seam).increment(1);
+    tracing::warn!(%error, source = %error.source, "a store failed");
+    Refusal::new(
+        Code::Unavailable,
+        format!("{} cannot answer now", error.seam),
+    )
+}
+
+pub(crate) fn too_late() -> Refusal {
+    metrics::counter!("station_store_failures_total", "seam" => "deadline").increment(1);
+    Refusal::new(Code::DeadlineExceeded, "a store did not answer in time")
+}

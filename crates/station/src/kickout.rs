@@ -1,0 +1,106 @@
+//! Kickouts: published in the background, tried again within bounds.
+//!
+//! Nobody waits for one (S1-22). One that is lost is made up for: a displaced session is registered
+//! nowhere, so that its boat's next sweep finds it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::clock::Clock;
+use backend::queue::{NewRecord, Producer};
+use metrics::Counter;
+use protocol::presence::SessionKey;
+use protocol::{Code, Refusal, UserId};
+use tokio::time::{sleep, timeout};
+
+use crate::records::Records;
+
+/// Sessions of one user that are to end.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Kick {
+    pub(crate) user: UserId,
+    pub(crate) sessions: Vec<SessionKey>,
+    pub(crate) refusal: Refusal,
+}
+
+impl Kick {
+    /// The older sessions of a platform, after a newer one signed in.
+    pub(crate) fn displaced(user: UserId, sessions: Vec<SessionKey>) -> Kick {
+        let text = "signed in elsewhere on the same platform";
+        Kick {
+            user,
+            sessions,
+            refusal: Refusal::new(Code::Displaced, text),
+        }
+    }
+}
+
+/// Publishes kickouts.
+#[derive(Clone)]
+pub(crate) struct Kicks {
+    pub(crate) producer: Arc<dyn Producer>,
+    pub(crate) records: Records,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) deadline: Duration,
+    pub(crate) attempts: u32,
+    pub(crate) published: Counter,
+}
+
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+
+impl Kicks {
+    /// One try, for callers that wait for the answer.
+    pub(crate) async fn publish(&self, kick: Kick) -> Result<(), Refusal> {
+        match self.publish_once(vec![self.record(kick)]).await.is_empty() {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                Code::Unavailable,
+                "the log cannot take the kickout now",
+            )),
+        }
+    }
+
+    /// Publishes all, those that fail again and again with growing pauses, until they are given up.
+    pub(crate) async fn publish_all(self, kicks: Vec<Kick>) {
+        let mut left: Vec<_> = kicks.into_iter().map(|kick| self.record(kick)).collect();
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1..=self.attempts.max(1) {
+            left = self.publish_once(left).await;
+            if left.is_empty() {
+                return;
+            }
+            if attempt < self.attempts {
+                sleep(pause).await;
+                pause = (pause * 2).min(PAUSE_MAX);
+            }
+        }
+        metrics::counter!("station_kickouts_given_up_total").increment(left.len() as u64);
+        tracing::warn!(
+            kickouts = left.len(),
+            "kickouts given up; the boats' sweep will find the displaced sessions"
+        );
+    }
+
+    fn record(&self, kick: Kick) -> NewRecord {
+        let now = self.clock.now();
+        self.records
+            .kickout(kick.user, kick.sessions, kick.refusal, now)
+    }
+
+    /// Answers what was not acknowledged. A kickout names exact sessions, so that twice is as once.
+    async fn publish_once(&self, records: Vec<NewRecord>) -> Vec<NewRecord> {
+        let Ok(answers) = timeout(self.deadline, self.producer.publish(records.clone())).await
+        else {
+            return records;
+        };
+        let offered = records.len();
+        let mut answers = answers.into_iter();
+        let left: Vec<_> = records
+            .into_iter()
+            .filter(|_| !matches!(answers.next(), Some(Ok(_))))
+            .collect();
+        self.published.increment((offered - left.len()) as u64);
+        left
+    }
+}

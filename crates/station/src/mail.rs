@@ -1,0 +1,148 @@
+//! What waits for a device: pages of it, and its end when the device has it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::codec;
+use api::station::{MailAck, MailItem, MailPage, MailPageRequest};
+use backend::clock::Clock;
+use backend::history::HistoryStore;
+use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
+use protocol::history::PrivateRow;
+use protocol::ledger::{Event, LedgerEntry};
+use protocol::mailbox::MailCursor;
+use protocol::message::Target;
+use protocol::sync::{fitting, page_limit};
+use protocol::{MessageId, Refusal};
+
+use crate::deadline::within;
+
+/// Reads and empties mailboxes.
+pub(crate) struct MailRoom {
+    pub(crate) mailbox: Arc<dyn MailboxStore>,
+    pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) ledger: Arc<dyn LedgerStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) deadline: Duration,
+    pub(crate) page_max: usize,
+    pub(crate) page_bytes_max: usize,
+}
+
+impl MailRoom {
+    /// Waiting messages, oldest first, as frames. Removes nothing but entries that can no longer be
+    /// delivered at all.
+    pub(crate) async fn page(&self, request: MailPageRequest) -> Result<MailPage, Refusal> {
+        let target = Target {
+            user: request.user,
+            platform: request.platform,
+        };
+        let limit = page_limit(request.limit, self.page_max);
+        let asked = self
+            .mailbox
+            .page(target, request.after, limit, self.clock.now());
+        let page = within(self.deadline, asked).await?;
+        let mut items: BTreeMap<MailCursor, MailItem> = page
+            .mails
+            .into_iter()
+            .map(|mail| {
+                let item = MailItem {
+                    id: mail.id,
+                    frame: mail.body.clone(),
+                };
+                (mail.cursor(), item)
+            })
+            .collect();
+        for row in self.reread(target, &page.bodiless).await? {
+            let cursor = MailCursor {
+                accepted_at: row.accepted_at,
+                id: row.id,
+            };
+            if let Some(placed) = row.placed() {
+                let frame = codec::encode_message(&placed);
+                items.insert(cursor, MailItem { id: row.id, frame });
+            }
+        }
+        let sizes = items.values().map(|item| item.frame.len());
+        let fit = fitting(sizes, self.page_bytes_max);
+        let mut next = page.next;
+        if fit < items.len() {
+            next = items.keys().nth(fit - 1).copied();
+        }
+        Ok(MailPage {
+            mails: items.into_values().take(fit).collect(),
+            next,
+        })
+    }
+
+    /// Entries without a body, from history. What history does not have either is gone for good (its
+    /// time was over): the entry goes, and is counted.
+    async fn reread(
+        &self,
+        target: Target,
+        bodiless: &[MessageId],
+    ) -> Result<Vec<PrivateRow>, Refusal> {
+        if bodiless.is_empty() {
+            return Ok(Vec::new());
+        }
+        let keys: Vec<_> = bodiless.iter().map(|&id| (target.user, id)).collect();
+        let rows = within(self.deadline, self.history.private(&keys)).await?;
+        let gone: Vec<MessageId> = bodiless
+            .iter()
+            .zip(&rows)
+            .filter_map(|(&id, row)| row.is_none().then_some(id))
+            .collect();
+        if !gone.is_empty() {
+            metrics::counter!("station_mail_lost_total").increment(gone.len() as u64);
+            tracing::warn!(
+                messages = ?gone,
+                platform = %target.platform,
+                "mail without a body that history does not have: removed"
+            );
+            let acked = vec![(target, gone)];
+            let removed = self.mailbox.acknowledge(acked, self.clock.now());
+            within(self.deadline, removed).await?;
+        }
+        Ok(rows.into_iter().flatten().collect())
+    }
+
+    /// Removes what devices have stored; the ledger hears of what really waited.
+    pub(crate) async fn acknowledge(&self, acks: Vec<MailAck>) -> Result<(), Refusal> {
+        let now = self.clock.now();
+        let acked = acks
+            .iter()
+            .map(|ack| (target_of(ack), ack.ids.clone()))
+            .collect();
+        let removed = within(self.deadline, self.mailbox.acknowledge(acked, now)).await?;
+        let fetched: Vec<LedgerEntry> = acks
+            .iter()
+            .zip(removed)
+            .flat_map(|(ack, ids)| {
+                ids.into_iter().map(|message| LedgerEntry {
+                    message,
+                    at: now,
+                    target: Some(target_of(ack)),
+                    event: Event::Fetched {
+                        session: ack.session,
+                    },
+                })
+            })
+            .collect();
+        if !fetched.is_empty() {
+            // The mail is gone from the box: a ledger that misses its end must not bring it back.
+            let appended = within(self.deadline, self.ledger.append(fetched)).await;
+            if appended.is_err() {
+                metrics::counter!("station_ledger_lost_total").increment(1);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn target_of(ack: &MailAck) -> Target {
+    Target {
+        user: ack.user,
+        platform: ack.platform,
+    }
+}

@@ -1,0 +1,211 @@
+//! Receipts: what a device says of messages, checked against its own rows, recorded, and told to the
+//! senders.
+//!
+//! A call costs one read of history and one write of each kind of register, however many receipts it
+//! holds. The answer (ack:A) follows the writes; the notice to the sender (ack:N) follows the answer
+//! and may be lost, since the register can be asked (S3-18).
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::ReceiptItem;
+use backend::clock::Clock;
+use backend::conversations::ConversationStore;
+use backend::history::{HistoryStore, StatusWrite};
+use protocol::frame::{AckItem, Acked};
+use protocol::history::{Direction, PrivateRow};
+use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::{Code, ConversationId, MessageId, Refusal, Seq, Timestamp, UserId};
+
+use crate::background::Background;
+use crate::deadline::within;
+use crate::metrics::ReceiptMetrics;
+
+/// A receipt for the sender of a message.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Tell {
+    pub(crate) sender: UserId,
+    pub(crate) receipt: Receipt,
+}
+
+/// Records receipts.
+pub(crate) struct Receipts {
+    pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) conversations: Arc<dyn ConversationStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) deadline: Duration,
+    /// To the senders; `None` where they ask for themselves.
+    pub(crate) tell: Option<Background<Vec<Tell>>>,
+    pub(crate) metrics: ReceiptMetrics,
+}
+
+/// Registers to be moved, gathered over a call.
+#[derive(Default)]
+struct Moves {
+    statuses: Vec<StatusWrite>,
+    /// What the sender of each status hears, if the status was news.
+    tells: Vec<Tell>,
+    received: BTreeMap<(UserId, ConversationId), Seq>,
+    read: BTreeMap<(UserId, ConversationId), Seq>,
+}
+
+impl Receipts {
+    /// One answer an item, in order.
+    pub(crate) async fn record(&self, items: Vec<ReceiptItem>) -> Vec<Acked> {
+        let keys: Vec<(UserId, MessageId)> = items
+            .iter()
+            .flat_map(|item| item.ack.items.iter().map(|ack| (item.user, ack.id)))
+            .collect();
+        let rows = match within(self.deadline, self.history.private(&keys)).await {
+            Ok(rows) => rows,
+            Err(refusal) => return refuse_all(&items, &refusal),
+        };
+        let now = self.clock.now();
+        let mut rows = rows.into_iter();
+        let mut moves = Moves::default();
+        let answers: Vec<Acked> = items
+            .iter()
+            .map(|item| {
+                let rows = rows.by_ref().take(item.ack.items.len());
+                moves.judge(item, rows, now)
+            })
+            .collect();
+        let (recorded, refused) = answers.iter().fold((0, 0), |(yes, no), answer| {
+            (yes + answer.ids.len(), no + answer.refused.len())
+        });
+        self.metrics.refused.increment(refused as u64);
+        if let Err(refusal) = self.write(moves).await {
+            return refuse_all(&items, &refusal);
+        }
+        self.metrics.recorded.increment(recorded as u64);
+        answers
+    }
+
+    async fn write(&self, moves: Moves) -> Result<(), Refusal> {
+        let (statuses, received) = (moves.statuses, by_key(moves.received));
+        let read = by_key(moves.read);
+        let (changed, (), ()) = tokio::try_join!(
+            within(self.deadline, async {
+                match statuses.is_empty() {
+                    true => Ok(Vec::new()),
+                    false => self.history.set_status(statuses).await,
+                }
+            }),
+            within(self.deadline, async {
+                match received.is_empty() {
+                    true => Ok(()),
+                    false => self.conversations.set_received(received).await,
+                }
+            }),
+            within(self.deadline, async {
+                match read.is_empty() {
+                    true => Ok(()),
+                    false => self.conversations.set_read(read).await,
+                }
+            }),
+        )?;
+        if let Some(tell) = &self.tell {
+            let news: Vec<Tell> = moves
+                .tells
+                .into_iter()
+                .zip(changed)
+                .filter_map(|(tell, changed)| changed.then_some(tell))
+                .collect();
+            if !news.is_empty() {
+                tell.offer(news);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Moves {
+    /// Checks each receipt of one item against the row it speaks of.
+    fn judge(
+        &mut self,
+        item: &ReceiptItem,
+        rows: impl Iterator<Item = Option<PrivateRow>>,
+        at: Timestamp,
+    ) -> Acked {
+        let (kind, user) = (item.ack.kind, item.user);
+        let mut answer = Acked {
+            kind,
+            ids: Vec::with_capacity(item.ack.items.len()),
+            refused: Vec::new(),
+        };
+        for (ack, row) in item.ack.items.iter().zip(rows) {
+            let Some(row) = row.filter(|row| speaks_of(ack, row)) else {
+                answer.refused.push((ack.id, unknown()));
+                continue;
+            };
+            answer.ids.push(ack.id);
+            let registers = match kind {
+                ReceiptKind::Received => &mut self.received,
+                ReceiptKind::Read => &mut self.read,
+            };
+            let register = registers
+                .entry((user, ack.conversation))
+                .or_insert(Seq::ZERO);
+            *register = ack.seq.max(*register);
+            // One's own message, on another device of one's own: nobody is told.
+            if row.direction == Direction::In {
+                self.statuses.push(StatusWrite {
+                    owner: row.peer,
+                    id: ack.id,
+                    kind,
+                    at,
+                });
+                self.tells.push(Tell {
+                    sender: row.peer,
+                    receipt: Receipt {
+                        kind,
+                        conversation: ack.conversation,
+                        id: ack.id,
+                        seq: ack.seq,
+                        by: user,
+                        at,
+                    },
+                });
+            }
+        }
+        answer
+    }
+}
+
+/// A receipt counts only for what the acknowledger's own row says: this conversation, this place.
+fn speaks_of(ack: &AckItem, row: &PrivateRow) -> bool {
+    row.seq == ack.seq && row.conversation() == Some(ack.conversation)
+}
+
+fn unknown() -> Refusal {
+    Refusal::new(
+        Code::NotFound,
+        "no such message at this place for this user",
+    )
+}
+
+fn refuse_all(items: &[ReceiptItem], refusal: &Refusal) -> Vec<Acked> {
+    items
+        .iter()
+        .map(|item| Acked {
+            kind: item.ack.kind,
+            ids: Vec::new(),
+            refused: item
+                .ack
+                .items
+                .iter()
+                .map(|ack| (ack.id, refusal.clone()))
+                .collect(),
+        })
+        .collect()
+}
+
+fn by_key(
+    registers: BTreeMap<(UserId, ConversationId), Seq>,
+) -> Vec<(UserId, ConversationId, Seq)> {
+    registers
+        .into_iter()
+        .map(|((user, conversation), seq)| (user, conversation, seq))
+        .collect()
+}

@@ -1,0 +1,378 @@
+//! Puts a station together, makes it known, and ends it in order.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::transport::{Connector, IN_PROCESS, InProcess, serve};
+use api::v1::station_service_server::StationServiceServer;
+use backend::clock::{Clock, Entropy};
+use backend::conversations::ConversationStore;
+use backend::devices::DeviceStore;
+use backend::discovery::{Instance, Registration, Registry, Role};
+use backend::heads::HeadStore;
+use backend::history::HistoryStore;
+use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
+use backend::queue::Queue;
+use protocol::admission::SendLimits;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{interval, sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tonic::service::Routes;
+
+use crate::accept::Accept;
+use crate::admission::Admissions;
+use crate::auth::{Authenticator, DevelopmentKey, KeyError, SignedTokens};
+use crate::background::Workers;
+use crate::boats::Boats;
+use crate::config::Config;
+use crate::ids::MessageIds;
+use crate::kickout::{Kick, Kicks};
+use crate::mail::MailRoom;
+use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
+use crate::rate::{SWEEP_EVERY, SendRate};
+use crate::receipts::Receipts;
+use crate::records::Records;
+use crate::seen::remember;
+use crate::service::{Door, Station};
+use crate::sync::Lookup;
+use crate::tell::Teller;
+
+/// What a station is made of.
+#[derive(Clone)]
+pub struct Parts {
+    pub queue: Arc<dyn Queue>,
+    pub mailbox: Arc<dyn MailboxStore>,
+    pub history: Arc<dyn HistoryStore>,
+    pub heads: Arc<dyn HeadStore>,
+    pub conversations: Arc<dyn ConversationStore>,
+    pub devices: Arc<dyn DeviceStore>,
+    pub ledger: Arc<dyn LedgerStore>,
+    pub registry: Arc<dyn Registry>,
+    pub connector: Connector,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// Why a station does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("tokens cannot be checked")]
+    Key(#[from] KeyError),
+    #[error("a part is not there")]
+    Part(#[from] backend::Error),
+    #[error("the station cannot listen on {address}")]
+    Listen {
+        address: SocketAddr,
+        #[source]
+        source: std::io::Error,
+    },
+}
+
+/// A station at work.
+#[derive(Debug)]
+pub struct Running {
+    instance: Instance,
+    tasks: TaskTracker,
+}
+
+impl Running {
+    /// How others find it. After a lost lease the present incarnation is a later one.
+    pub fn instance(&self) -> &Instance {
+        &self.instance
+    }
+
+    /// Waits until the station has ended: its calls are answered, and what they left to do is done.
+    pub async fn drained(&self) {
+        self.tasks.wait().await;
+    }
+}
+
+/// Starts a station that runs until `shutdown`.
+///
+/// # Errors
+/// A setting that cannot be, a part that does not answer, an address that is taken.
+pub async fn start(
+    config: Config,
+    parts: Parts,
+    shutdown: CancellationToken,
+) -> Result<Running, StartError> {
+    let key = DevelopmentKey::open(&config.auth)?;
+    if key.is_well_known() {
+        tracing::info!("tokens are signed with the development key, which everybody knows");
+    }
+    let tokens: Arc<dyn Authenticator> = Arc::new(SignedTokens::new(&config.auth, &key)?);
+    let (tasks, calls) = (TaskTracker::new(), TaskTracker::new());
+    let stop = CancellationToken::new();
+    // Nothing that was started outlives a start that fails.
+    let unless_started = stop.clone().drop_guard();
+    let station = assemble(&config, &parts, tokens, &tasks, &calls, &stop).await?;
+    let routes = Routes::new(StationServiceServer::new(Door(station)));
+    let (address, served) = open_door(&config, &parts, routes, &tasks, &stop).await?;
+    let registry = parts.registry.clone();
+    let registration = registry
+        .register(Role::Station, &config.name, &address)
+        .await?;
+    let instance = registration.instance.clone();
+    unless_started.disarm();
+    let life = Life {
+        config,
+        registry,
+        address,
+        calls,
+        stop,
+    };
+    tasks.spawn(life.live(registration, served, shutdown));
+    tasks.close();
+    Ok(Running { instance, tasks })
+}
+
+async fn assemble(
+    config: &Config,
+    parts: &Parts,
+    authenticator: Arc<dyn Authenticator>,
+    tasks: &TaskTracker,
+    calls: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<Arc<Station>, StartError> {
+    let clock = parts.clock.clone();
+    let producer = parts.queue.producer();
+    let records = Records::of(parts.queue.as_ref());
+    let deadline = config.store_deadline;
+    let workers = Workers {
+        tasks,
+        stop,
+        waiting_max: config.background_max,
+    };
+    let ids = MessageIds::lease(parts.registry.as_ref(), clock.clone(), config.reserve_ahead);
+    let (ids, cluster) = (ids.await?, parts.registry.cluster().await?);
+    let receipt_metrics = ReceiptMetrics::new();
+    let boats = Arc::new(Boats::new(
+        parts.connector.clone(),
+        clock.clone(),
+        tasks.clone(),
+        config.notice_deadline,
+        receipt_metrics.clone(),
+    ));
+    let roster = parts.registry.watch(Role::Boat).await?;
+
+    let admission_metrics = AdmissionMetrics::new();
+    let kicks = Kicks {
+        producer: producer.clone(),
+        records,
+        clock: clock.clone(),
+        deadline: config.publish_deadline,
+        attempts: config.kickout_attempts,
+        published: admission_metrics.kickouts_published.clone(),
+    };
+    let kicker = kicks.clone();
+    let displaced = workers.spawn("kickout", move |batch: Vec<Kick>| {
+        kicker.clone().publish_all(batch)
+    });
+    let mailbox = parts.mailbox.clone();
+    let resolved = workers.spawn("dedupe", move |batch: Vec<_>| {
+        let mailbox = mailbox.clone();
+        // What is not resolved stays pending, which a resend can live with.
+        async move {
+            let sends = batch.into_iter().flatten().collect();
+            let done = timeout(deadline, mailbox.dedupe_done(sends)).await;
+            if !matches!(done, Ok(Ok(()))) {
+                ::metrics::counter!("station_dedupe_unresolved_total").increment(1);
+            }
+        }
+    });
+    let conversations = parts.conversations.clone();
+    let seen = workers.spawn("seen", move |batch| {
+        remember(conversations.clone(), deadline, batch)
+    });
+    let teller = Teller {
+        mailbox: parts.mailbox.clone(),
+        boats: boats.clone(),
+        deadline,
+        metrics: receipt_metrics.clone(),
+    };
+    let tell = config
+        .push_receipts
+        .then(|| workers.spawn("receipts", move |batch| teller.clone().tell_all(batch)));
+
+    let station = Arc::new(Station {
+        admissions: Admissions {
+            authenticator,
+            mailbox: parts.mailbox.clone(),
+            devices: parts.devices.clone(),
+            boats: boats.clone(),
+            kicks,
+            displaced,
+            clock: clock.clone(),
+            cluster,
+            deadline,
+            metrics: admission_metrics,
+        },
+        accept: Accept {
+            limits: SendLimits {
+                body_bytes_max: config.body_bytes_max,
+            },
+            publish_deadline: config.publish_deadline,
+            dedupe_deadline: config.dedupe_deadline,
+            rate: SendRate::new(config.user_sends_per_second, config.user_sends_burst),
+            ids,
+            room: Semaphore::new(config.sends_in_flight_max.min(Semaphore::MAX_PERMITS)),
+            mailbox: parts.mailbox.clone(),
+            producer,
+            records,
+            clock: clock.clone(),
+            resolved,
+            seen,
+            metrics: AcceptMetrics::new(),
+        },
+        receipts: Receipts {
+            history: parts.history.clone(),
+            conversations: parts.conversations.clone(),
+            clock: clock.clone(),
+            deadline,
+            tell,
+            metrics: receipt_metrics,
+        },
+        mail: MailRoom {
+            mailbox: parts.mailbox.clone(),
+            history: parts.history.clone(),
+            ledger: parts.ledger.clone(),
+            clock: clock.clone(),
+            deadline,
+            page_max: config.page_max,
+            page_bytes_max: config.page_bytes_max,
+        },
+        lookup: Lookup {
+            history: parts.history.clone(),
+            heads: parts.heads.clone(),
+            conversations: parts.conversations.clone(),
+            clock,
+            deadline,
+            page_max: config.page_max,
+            page_bytes_max: config.page_bytes_max,
+            list_margin: config.list_margin,
+        },
+        batch_items_max: config.batch_items_max,
+        calls: calls.clone(),
+    });
+
+    let (keeper, token) = (station.clone(), stop.clone());
+    tasks.spawn(token.run_until_cancelled_owned(async move {
+        keeper.accept.ids.keep_reserved().await;
+    }));
+    let (sweeper, token) = (station.clone(), stop.clone());
+    tasks.spawn(token.run_until_cancelled_owned(async move {
+        let mut due = interval(SWEEP_EVERY);
+        loop {
+            due.tick().await;
+            sweeper.accept.rate.sweep();
+        }
+    }));
+    let token = stop.clone();
+    tasks.spawn(token.run_until_cancelled_owned(async move { boats.follow(roster).await }));
+    Ok(station)
+}
+
+/// What keeps the door open, in this process or on the network.
+enum Served {
+    Near {
+        _guard: InProcess,
+    },
+    /// Cancelled: nothing new is taken.
+    Far(CancellationToken),
+}
+
+async fn open_door(
+    config: &Config,
+    parts: &Parts,
+    routes: Routes,
+    tasks: &TaskTracker,
+    stop: &CancellationToken,
+) -> Result<(String, Served), StartError> {
+    let Some(address) = config.listen else {
+        let guard = parts.connector.serve_in_process(&config.name, routes);
+        return Ok((
+            format!("{IN_PROCESS}{}", config.name),
+            Served::Near { _guard: guard },
+        ));
+    };
+    let unable = |source| StartError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(unable)?;
+    let bound = listener.local_addr().map_err(unable)?;
+    let told = config.advertise.clone();
+    let told = told.unwrap_or_else(|| format!("http://{bound}"));
+    let closing = stop.child_token();
+    let transport = api::transport::Config {
+        stop_grace: config.drain_deadline,
+        ..api::transport::Config::default()
+    };
+    let close = closing.clone();
+    tasks.spawn(async move {
+        if let Err(error) = serve(listener, routes, &transport, close).await {
+            tracing::error!(%error, "the station's server ended");
+        }
+    });
+    Ok((told, Served::Far(closing)))
+}
+
+/// From the first registration to the end.
+struct Life {
+    config: Config,
+    registry: Arc<dyn Registry>,
+    address: String,
+    calls: TaskTracker,
+    /// Ends the background work.
+    stop: CancellationToken,
+}
+
+/// Between tries to register again.
+const REGISTER_PAUSE: Duration = Duration::from_secs(1);
+
+impl Life {
+    /// Not found any more → calls in flight answered → door shut → what they left behind done.
+    async fn live(self, registration: Registration, served: Served, shutdown: CancellationToken) {
+        tracing::info!(name = %self.config.name, address = %self.address, "station ready");
+        let registered = self.stay_registered(registration);
+        shutdown.run_until_cancelled(registered).await;
+        if let Served::Far(closing) = &served {
+            closing.cancel();
+        }
+        self.calls.close();
+        if timeout(self.config.drain_deadline, self.calls.wait())
+            .await
+            .is_err()
+        {
+            tracing::warn!(
+                calls = self.calls.len(),
+                "station ends with calls in flight"
+            );
+        }
+        drop(served);
+        self.stop.cancel();
+        tracing::info!(name = %self.config.name, "station ended");
+    }
+
+    /// Registers again whenever the lease is lost; meanwhile whoever knows the address is served.
+    async fn stay_registered(&self, mut registration: Registration) {
+        loop {
+            registration.lost.cancelled().await;
+            tracing::warn!(name = %self.config.name, "the station lost its lease; registering again");
+            registration = loop {
+                let again = self
+                    .registry
+                    .register(Role::Station, &self.config.name, &self.address);
+                match again.await {
+                    Ok(registration) => break registration,
+                    Err(error) => {
+                        tracing::warn!(%error, "the station cannot register");
+                        sleep(REGISTER_PAUSE).await;
+                    }
+                }
+            };
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The station over its real gRPC surface, on embedded parts in memory and paused time.
+
+mod bad_input;
+mod mail;
+mod receipts;
+mod sends;
+mod sessions;
+mod sync;
+mod world;

@@ -1,0 +1,133 @@
+//! Waiting mail: paged, read again where bodies are gone, acknowledged away.
+
+use api::codec::encode_message;
+use api::station::{MailAck, MailPage, MailPageRequest};
+use api::v1;
+use protocol::ledger::Event;
+use protocol::mailbox::{Mail, MailCursor, RouteRequest};
+use protocol::presence::Denied;
+use protocol::{MessageId, Placed, Platform};
+
+use super::world::*;
+use crate::Config;
+
+const PHONE: Platform = Platform::Ios;
+
+impl World {
+    /// Stores for user 2 as a carrier would.
+    async fn store(&self, placed: &Placed) {
+        let request = RouteRequest {
+            user: user(2),
+            platforms: vec![PHONE],
+            forced: Vec::new(),
+            mail: Some(Mail {
+                id: placed.message.id,
+                accepted_at: placed.message.accepted_at,
+                body: encode_message(placed),
+            }),
+            denied: Denied::default(),
+            now: self.parts.clock.now(),
+        };
+        let stored = self.parts.mailbox.route_or_store(vec![request]).await;
+        let stored = stored.into_iter().next().expect("one").expect("stored");
+        assert_eq!(stored.stored, [PHONE]);
+    }
+
+    async fn mail(&self, after: Option<MailCursor>, limit: u32) -> MailPage {
+        let request = MailPageRequest {
+            user: user(2),
+            platform: PHONE,
+            after,
+            limit,
+        };
+        let request = v1::MailPageRequest::from(request);
+        let answer = self.client.clone().mail_page(request).await;
+        answer
+            .expect("answered")
+            .into_inner()
+            .try_into()
+            .expect("whole")
+    }
+
+    async fn take(&self, ids: &[MessageId]) {
+        let ack = MailAck {
+            user: user(2),
+            platform: PHONE,
+            session: session(22),
+            ids: ids.to_vec(),
+        };
+        let request = v1::MailAckRequest {
+            items: vec![(&ack).into()],
+        };
+        let answer = self.client.clone().mail_ack(request).await;
+        answer.expect("answered");
+    }
+
+    async fn fetched(&self, id: MessageId) -> Vec<Event> {
+        let traces = self.parts.ledger.trace(&[id]).await.expect("readable");
+        traces[0].iter().map(|entry| entry.event.clone()).collect()
+    }
+}
+
+fn ids(page: &MailPage) -> Vec<MessageId> {
+    page.mails.iter().map(|mail| mail.id).collect()
+}
+
+// proves S3-07: what waits stays until the device says that it has it.
+#[tokio::test(start_paused = true)]
+async fn mail_waits_until_it_is_acknowledged() {
+    let world = world().await;
+    let mut all = Vec::new();
+    for seq in 1..=5 {
+        let placed = world.place(1, 2, seq, "x").await;
+        world.store(&placed).await;
+        all.push(placed.message.id);
+    }
+    assert!(world.sign_in(2, PHONE, 22).await.mail_waits);
+    let first = world.mail(None, 3).await;
+    assert_eq!(ids(&first), all[..3]);
+    let second = world.mail(first.next, 3).await;
+    assert_eq!((ids(&second), second.next), (all[3..].to_vec(), None));
+    assert_eq!(
+        ids(&world.mail(None, 0).await),
+        all,
+        "paging removes nothing"
+    );
+
+    let never = MessageId::new(9).expect("positive");
+    world.take(&[all[0], all[4], never]).await;
+    assert_eq!(ids(&world.mail(None, 0).await), all[1..4]);
+    let event = Event::Fetched {
+        session: session(22),
+    };
+    assert_eq!(world.fetched(all[0]).await, [event.clone()]);
+    assert_eq!(world.fetched(never).await, [], "it did not wait");
+    world.take(&[all[0]]).await;
+    assert_eq!(world.fetched(all[0]).await, [event], "once");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_mail_ends_before_the_limit_of_bytes_and_goes_on_there() {
+    let world = world_with(Config {
+        page_bytes_max: 300,
+        ..Config::default()
+    })
+    .await;
+    let mut all = Vec::new();
+    for seq in 1..=5 {
+        let placed = world.place(1, 2, seq, &"x".repeat(100)).await;
+        world.store(&placed).await;
+        all.push(placed.message.id);
+    }
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = world.mail(after, 0).await;
+        assert!((1..=2).contains(&page.mails.len()), "{}", page.mails.len());
+        found.extend(ids(&page));
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(found, all);
+}

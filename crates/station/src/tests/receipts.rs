@@ -1,0 +1,185 @@
+//! Receipts over the wire: recorded, answered, told to the sender.
+
+use api::station::ReceiptItem;
+use api::v1;
+use protocol::frame::{Ack, AckItem, Acked, ServerFrame};
+use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::{Placed, Platform, Seq};
+
+use super::world::*;
+use crate::Config;
+
+fn receipt_of(who: i64, kind: ReceiptKind, placed: &[&Placed]) -> ReceiptItem {
+    ReceiptItem {
+        user: user(who),
+        session: session(who),
+        ack: Ack {
+            kind,
+            items: placed
+                .iter()
+                .map(|placed| AckItem {
+                    conversation: placed.conversation,
+                    id: placed.message.id,
+                    seq: placed.position.seq,
+                })
+                .collect(),
+        },
+    }
+}
+
+impl World {
+    async fn acknowledge(&self, items: &[ReceiptItem]) -> Vec<Acked> {
+        let request = v1::ReceiptsRequest {
+            items: items.iter().map(v1::ReceiptItem::from).collect(),
+        };
+        let answer = self.client.clone().receipts(request).await;
+        let answers = answer.expect("answered").into_inner().answers;
+        settle().await;
+        answers
+            .into_iter()
+            .map(|answer| answer.try_into().expect("whole"))
+            .collect()
+    }
+
+    fn told(&self) -> Vec<(i64, Receipt)> {
+        let frames = self.boat.frames().into_iter();
+        frames
+            .flat_map(|(session, frame)| match frame {
+                ServerFrame::Receipts(receipts) => {
+                    receipts.into_iter().map(move |receipt| (session, receipt))
+                }
+                other => panic!("not receipts: {other:?}"),
+            })
+            .collect()
+    }
+
+    async fn status_of(&self, placed: &Placed) -> (bool, bool) {
+        let key = [(placed.message.from, placed.message.id)];
+        let status = self.parts.history.status(&key).await.expect("readable");
+        (
+            status[0].delivered_at.is_some(),
+            status[0].read_at.is_some(),
+        )
+    }
+}
+
+// proves S3-08, S3-10, S3-14, S3-15, S3-16: ack:R is recorded, ack:A answers it, ack:N tells the sender.
+#[tokio::test(start_paused = true)]
+async fn a_receipt_is_recorded_answered_and_told_to_the_sender() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    world.sign_in(1, Platform::Web, 12).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    let answers = world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Received, &[&placed])])
+        .await;
+    assert_eq!(answers[0].kind, ReceiptKind::Received);
+    assert_eq!(answers[0].ids, [placed.message.id]);
+    assert_eq!(answers[0].refused, []);
+    assert_eq!(world.status_of(&placed).await, (true, false));
+    let expected = Receipt {
+        kind: ReceiptKind::Received,
+        conversation: placed.conversation,
+        id: placed.message.id,
+        seq: Seq(1),
+        by: user(2),
+        at: BEGIN,
+    };
+    let mut told = world.told();
+    told.sort_by_key(|(session, _)| *session);
+    assert_eq!(told, [(11, expected), (12, expected)]);
+}
+
+// proves S3-17: read implies received, and nothing moves back.
+#[tokio::test(start_paused = true)]
+async fn receipts_only_move_forward_and_are_told_once() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    for kind in [ReceiptKind::Read, ReceiptKind::Received, ReceiptKind::Read] {
+        let answers = world.acknowledge(&[receipt_of(2, kind, &[&placed])]).await;
+        assert_eq!(
+            answers[0].ids,
+            [placed.message.id],
+            "repeats are answered, too"
+        );
+        assert_eq!(world.status_of(&placed).await, (true, true));
+    }
+    let kinds: Vec<_> = world
+        .told()
+        .iter()
+        .map(|(_, receipt)| receipt.kind)
+        .collect();
+    assert_eq!(kinds, [ReceiptKind::Read]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_of_many_receipts_moves_each_register_to_its_end() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let mut placed = Vec::new();
+    for seq in 1..=20 {
+        placed.push(world.place(1, 2, seq, "x").await);
+    }
+    let other = world.place(3, 2, 1, "from another").await;
+    let (first, second) = placed.split_at(10);
+    let first: Vec<&Placed> = first.iter().collect();
+    let second: Vec<&Placed> = second.iter().rev().collect();
+    let answers = world
+        .acknowledge(&[
+            receipt_of(2, ReceiptKind::Received, &second),
+            receipt_of(2, ReceiptKind::Read, &first),
+            receipt_of(2, ReceiptKind::Received, &[&other]),
+        ])
+        .await;
+    let counts: Vec<_> = answers.iter().map(|answer| answer.ids.len()).collect();
+    assert_eq!(counts, [10, 10, 1]);
+    let keys = [(user(2), between(1, 2)), (user(2), between(3, 2))];
+    let listed = world
+        .parts
+        .conversations
+        .get(&keys)
+        .await
+        .expect("readable");
+    let registers: Vec<_> = listed
+        .into_iter()
+        .map(|listed| listed.expect("listed"))
+        .map(|listed| (listed.read_seq.0, listed.received_seq.0))
+        .collect();
+    assert_eq!(registers, [(10, 20), (0, 1)]);
+    assert_eq!(world.told().len(), 20, "the other sender is away");
+    let calls = world.boat.notices.lock().len();
+    assert_eq!(calls, 1, "one call for one boat");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_own_message_on_another_device_is_acknowledged_and_nobody_is_told() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "mine").await;
+    let answers = world
+        .acknowledge(&[receipt_of(1, ReceiptKind::Received, &[&placed])])
+        .await;
+    assert_eq!(answers[0].ids, [placed.message.id]);
+    assert_eq!(world.status_of(&placed).await, (false, false));
+    assert_eq!(world.told(), []);
+}
+
+// proves S3-18: without pushing, the sender learns it by asking.
+#[tokio::test(start_paused = true)]
+async fn receipts_need_not_be_pushed() {
+    let world = world_with(Config {
+        push_receipts: false,
+        ..Config::default()
+    })
+    .await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&placed])])
+        .await;
+    assert_eq!(world.told(), []);
+    let statuses = world.ask_status(1, &[placed.message.id]).await;
+    assert_eq!(statuses[0].delivered_at, Some(BEGIN));
+    assert_eq!(statuses[0].read_at, Some(BEGIN));
+}

@@ -1,0 +1,283 @@
+//! Accepting: what an answer of *accepted* stands for, and what happens when parts fail.
+
+use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::task::Work;
+use protocol::keys::{partition_of, record_key};
+use protocol::message::Recipient;
+use protocol::{Code, MessageId, SendId, Seq};
+
+use super::world::*;
+use crate::Config;
+
+// proves S1-18, S3-11, S3-12, S0-32: accepted means that the log has it, under an id of the server's.
+#[tokio::test(start_paused = true)]
+async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
+    let world = world().await;
+    let id = world.submit_one(item(1, send(2, 1, "hello"))).await;
+    let id = id.expect("accepted");
+    assert_eq!(id.timestamp(), BEGIN);
+    let log = world.log().await;
+    assert_eq!(log.len(), 1);
+    let key = record_key(between(1, 2));
+    assert_eq!(log[0].key, &key[..]);
+    assert_eq!(log[0].partition.number, partition_of(&key, 16));
+    let tasks = world.tasks().await;
+    let Work::Message(task) = &tasks[0] else {
+        panic!("not a message: {tasks:?}");
+    };
+    assert_eq!(task.message.id, id);
+    assert_eq!(task.message.from, user(1));
+    assert_eq!(task.message.to, Recipient::User(user(2)));
+    assert_eq!(task.message.accepted_at, BEGIN);
+    assert_eq!(task.message.device, device("phone"));
+    assert_eq!(text_of(&task.message), "hello");
+    let origin = task.origin.as_ref().expect("an origin");
+    assert_eq!((origin.session, &origin.life), (session(1), &world.life));
+    assert!(!task.maybe_repeat && !task.unsure);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_is_one_publish_and_keeps_each_senders_order() {
+    let world = world().await;
+    let items: Vec<_> = (0..60)
+        .map(|n| item(1 + i64::from(n % 3), send(9, n, &n.to_string())))
+        .collect();
+    let told = world.submit(items).await;
+    assert!(told.iter().all(Result::is_ok));
+    assert_eq!(world.queue.faults().publishes.load(Ordering::Relaxed), 1);
+    let messages = world.messages().await;
+    assert_eq!(messages.len(), 60);
+    for sender in 0..3 {
+        let numbers: Vec<u32> = messages
+            .iter()
+            .map(|(_, text)| text.parse().expect("a number"))
+            .filter(|n| n % 3 == sender)
+            .collect();
+        assert!(numbers.is_sorted(), "{numbers:?}");
+    }
+}
+
+// proves S3-22: repeating a UUID answers with the same message id and makes no second record.
+#[tokio::test(start_paused = true)]
+async fn a_repeat_is_answered_with_the_first_id() {
+    let world = world().await;
+    let first = world.submit_one(item(1, send(2, 1, "once"))).await;
+    settle().await;
+    let resend = again(send(2, 1, "once"), 1, Duration::from_secs(1));
+    assert_eq!(world.submit_one(item(1, resend.clone())).await, first);
+    // From another session of the same user, too.
+    let mut elsewhere = item(1, resend);
+    elsewhere.session = session(77);
+    assert_eq!(world.submit_one(elsewhere).await, first);
+    // The same UUID of another user is another message.
+    let other = world.submit_one(item(3, send(2, 1, "mine"))).await;
+    assert_ne!(other, first);
+    assert_eq!(world.messages().await.len(), 2);
+}
+
+// proves S3-22
+#[tokio::test(start_paused = true)]
+async fn a_repeat_inside_one_batch_is_one_record() {
+    let world = world().await;
+    let told = world
+        .submit(vec![
+            item(1, send(2, 1, "once")),
+            item(1, send(2, 1, "once")),
+            item(1, send(3, 1, "to somebody else under the same send_id")),
+        ])
+        .await;
+    assert!(told[0].is_ok());
+    assert_eq!(told[0], told[1]);
+    assert_eq!(told[2], Err(Code::InvalidArgument));
+    assert_eq!(world.messages().await.len(), 1);
+}
+
+// T-ST1: the log took it, the answer was lost, the client resends: the same id, marked.
+#[tokio::test(start_paused = true)]
+async fn a_send_of_unknown_outcome_is_published_again_under_its_id() {
+    let world = world().await;
+    let faults = world.queue.faults();
+    faults.losing_answers.store(1, Ordering::Relaxed);
+    let lost = world.submit_one(item(1, send(2, 1, "x"))).await;
+    assert_eq!(lost, Err(Code::Unavailable));
+    let resend = again(send(2, 1, "x"), 1, Duration::from_secs(1));
+    let id = world.submit_one(item(1, resend)).await.expect("accepted");
+    let tasks = world.tasks().await;
+    let marks: Vec<(MessageId, bool, bool)> = tasks
+        .iter()
+        .map(|work| match work {
+            Work::Message(task) => (task.message.id, task.maybe_repeat, task.unsure),
+            other => panic!("not a message: {other:?}"),
+        })
+        .collect();
+    assert_eq!(marks, [(id, false, false), (id, true, false)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_publish_is_refused_and_holds_back_what_follows_it() {
+    let world = world().await;
+    world.queue.faults().failing.store(1, Ordering::Relaxed);
+    let told = world
+        .submit(vec![
+            item(1, send(2, 1, "first")),
+            item(1, send(3, 2, "to another")),
+            item(1, send(2, 3, "second")),
+            item(4, send(2, 4, "another session")),
+        ])
+        .await;
+    assert_eq!(
+        told,
+        [
+            Err(Code::Unavailable),
+            Err(Code::Unavailable),
+            Err(Code::EarlierSendFailed),
+            Err(Code::Unavailable),
+        ]
+    );
+    assert_eq!(world.messages().await, [], "no false acknowledgement");
+    let resends = [(1, "first"), (3, "second")]
+        .map(|(n, text)| item(1, again(send(2, n, text), 1, Duration::from_secs(1))));
+    let told = world.submit(resends.to_vec()).await;
+    assert!(told.iter().all(Result::is_ok));
+    let texts: Vec<_> = world.messages().await.into_iter().map(|m| m.1).collect();
+    assert_eq!(texts, ["first", "second"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_log_that_does_not_answer_is_waited_for_within_bounds() {
+    let world = world_with(Config {
+        publish_deadline: Duration::from_secs(2),
+        sends_in_flight_max: 2,
+        ..Config::default()
+    })
+    .await;
+    world.queue.faults().hanging.store(true, Ordering::Relaxed);
+    let client = world.submit(vec![
+        item(1, send(2, 1, "first")),
+        item(1, send(2, 2, "second")),
+    ]);
+    let crowded = async {
+        settle().await;
+        world.submit_one(item(5, send(6, 3, "one too many"))).await
+    };
+    let (told, crowded) = tokio::join!(client, crowded);
+    assert_eq!(
+        told,
+        [Err(Code::DeadlineExceeded), Err(Code::EarlierSendFailed)]
+    );
+    // T-ST2: what does not fit is shed at once, and may come again.
+    assert_eq!(crowded, Err(Code::Unavailable));
+}
+
+// design 3: a mailbox that is away does not stop accepting; a resend is marked unsure with its age.
+#[tokio::test(start_paused = true)]
+async fn a_silent_mailbox_does_not_stop_accepting() {
+    let world = world().await;
+    world.mailbox.fall_silent(true);
+    let first = world.submit_one(item(1, send(2, 1, "new"))).await;
+    assert!(first.is_ok());
+    let resend = again(send(2, 1, "new"), 1, Duration::from_secs(3));
+    let second = world.submit_one(item(1, resend)).await;
+    assert!(second.is_ok() && second != first);
+    let tasks = world.tasks().await;
+    let marks: Vec<_> = tasks
+        .iter()
+        .map(|work| match work {
+            Work::Message(task) => (task.maybe_repeat, task.unsure, task.age),
+            other => panic!("not a message: {other:?}"),
+        })
+        .collect();
+    let looked_for = Duration::from_secs(3) + protocol::admission::AGE_MARGIN;
+    assert_eq!(
+        marks,
+        [(false, false, Duration::ZERO), (false, true, looked_for)]
+    );
+}
+
+// A resend whose key was lost (the mailbox forgot it) is marked unsure, too.
+#[tokio::test(start_paused = true)]
+async fn a_resend_that_finds_no_key_is_unsure() {
+    let world = world().await;
+    let resend = again(send(2, 1, "again"), 2, Duration::from_secs(3));
+    world.submit_one(item(1, resend)).await.expect("accepted");
+    let tasks = world.tasks().await;
+    assert!(matches!(&tasks[0], Work::Message(task) if task.unsure));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_user_who_sends_too_much_is_held_back_alone_and_in_order() {
+    let world = world_with(Config {
+        user_sends_per_second: NonZeroU32::new(2).expect("2"),
+        user_sends_burst: NonZeroU32::new(2).expect("2"),
+        ..Config::default()
+    })
+    .await;
+    let told = world
+        .submit(vec![
+            item(1, send(2, 1, "a")),
+            item(1, send(2, 2, "b")),
+            item(1, send(2, 3, "c")),
+            item(1, send(2, 4, "d")),
+            item(3, send(2, 5, "e")),
+        ])
+        .await;
+    assert_eq!(
+        told[2..4],
+        [Err(Code::RateLimited), Err(Code::EarlierSendFailed)]
+    );
+    assert!(told[0].is_ok() && told[1].is_ok() && told[4].is_ok());
+    let wire = vec![(&item(1, send(2, 6, "f"))).into()];
+    let refusal = world.submit_wire(wire).await.remove(0).refusal;
+    assert_eq!(refusal.expect("refused").retry_after_ms, 500);
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let resend = again(send(2, 3, "c"), 1, Duration::from_millis(500));
+    assert!(world.submit_one(item(1, resend)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_a_sender_has_seen_moves_its_register_within_the_conversation() {
+    let world = world().await;
+    world.place(2, 1, 1, "one").await;
+    world.place(2, 1, 2, "two").await;
+    let read = async |seen: u64, number: u8| {
+        let mut reply = send(2, number, "reply");
+        reply.seen_seq = Some(Seq(seen));
+        world.submit_one(item(1, reply)).await.expect("accepted");
+        settle().await;
+        let key = [(user(1), between(1, 2))];
+        let listed = world.parts.conversations.get(&key).await.expect("readable");
+        listed[0].expect("listed").read_seq
+    };
+    assert_eq!(read(1, 1).await, Seq(1));
+    assert_eq!(read(99, 2).await, Seq(2), "not beyond the end");
+    assert_eq!(read(1, 3).await, Seq(2), "never back");
+}
+
+#[tokio::test(start_paused = true)]
+async fn calls_in_flight_end_before_the_station_does() {
+    let world = world().await;
+    let accepted = world.submit_one(item(1, send(2, 1, "last"))).await;
+    world.shutdown.cancel();
+    world.running.drained().await;
+    assert_eq!(world.messages().await.len(), 1);
+    // What followed the answer was done, too: the key is resolved.
+    let key = protocol::mailbox::DedupeKey {
+        from: user(1),
+        send_id: SendId::from_bytes([1; 16]),
+    };
+    let offered = MessageId::new(1).expect("positive");
+    let known = world
+        .parts
+        .mailbox
+        .dedupe_begin(vec![(key, offered)], BEGIN)
+        .await;
+    let done = protocol::mailbox::DedupeAnswer::Done(accepted.expect("accepted"));
+    assert_eq!(known[0].as_ref().ok(), Some(&done));
+    let nobody = api::v1::OnlineRequest::default();
+    let gone = world.client.clone().online(nobody).await;
+    let gone = gone.expect_err("nobody serves any more");
+    assert_eq!(code_of(&gone), Code::Unavailable);
+}

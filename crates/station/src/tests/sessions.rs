@@ -1,0 +1,229 @@
+//! Sessions over the wire: admitted, displaced, asked for, ended.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::station::{Kickout, Reassert, Reasserted};
+use api::task::{KickoutTask, Work};
+use api::v1;
+use protocol::mailbox::ReassertAnswer;
+use protocol::presence::SessionKey;
+use protocol::{Code, Platform, Timestamp};
+
+use super::world::*;
+
+impl World {
+    fn key(&self, number: i64, at: i64) -> SessionKey {
+        SessionKey {
+            user: user(number),
+            session: session(at),
+            life: self.life.clone(),
+        }
+    }
+
+    async fn online(&self, numbers: &[i64]) -> Vec<Vec<i64>> {
+        let request = v1::OnlineRequest {
+            users: numbers.to_vec(),
+        };
+        let answer = self.client.clone().online(request).await;
+        let users = answer.expect("answered").into_inner().users;
+        users
+            .into_iter()
+            .map(|user| {
+                user.sessions
+                    .iter()
+                    .map(|session| session.session)
+                    .collect()
+            })
+            .collect()
+    }
+
+    async fn kickouts(&self) -> Vec<KickoutTask> {
+        let tasks = self.tasks().await.into_iter();
+        tasks
+            .filter_map(|work| match work {
+                Work::Kickout(kickout) => Some(kickout),
+                Work::Message(_) | Work::Deliver(_) => None,
+            })
+            .collect()
+    }
+}
+
+// proves S1-59, S1-60
+#[tokio::test(start_paused = true)]
+async fn a_session_is_admitted_found_and_gone() {
+    let world = world().await;
+    let admission = world.sign_in(1, Platform::Ios, 11).await;
+    assert_eq!(admission.user, user(1));
+    assert_eq!(admission.server_time, BEGIN);
+    assert_eq!(admission.expires_at, BEGIN + Duration::from_secs(3600));
+    assert_eq!(
+        admission.cluster,
+        world.parts.registry.cluster().await.expect("a number")
+    );
+    assert!(admission.recovered && !admission.mail_waits);
+    let devices = &world.parts.devices;
+    let seen = devices.platforms(&[user(1)], Timestamp::ZERO).await;
+    assert_eq!(seen.expect("readable"), [[Platform::Ios]]);
+    assert_eq!(world.online(&[1, 2]).await, [vec![11], vec![]]);
+
+    let request = v1::DisconnectRequest {
+        sessions: vec![(&world.key(1, 99)).into(), (&world.key(1, 11)).into()],
+    };
+    let answer = world.client.clone().disconnect(request).await;
+    answer.expect("a session that is not there is no error");
+    assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
+}
+
+// proves S1-22: the second login kicks the first one out, and does not wait for it.
+#[tokio::test(start_paused = true)]
+async fn a_second_login_kicks_the_first_out_in_the_background() {
+    let world = world().await;
+    let first = world.sign_in(1, Platform::Ios, 11).await;
+    world.sign_in(1, Platform::Web, 12).await;
+    let faults = world.queue.faults();
+    faults.failing.store(3, Ordering::Relaxed);
+    let second = world.sign_in(1, Platform::Ios, 13).await;
+    assert!(second.login > first.login);
+    assert_eq!(world.kickouts().await, [], "the answer did not wait");
+    assert_eq!(world.online(&[1]).await[0].len(), 2);
+
+    // The log comes back: it is tried again.
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let kickouts = world.kickouts().await;
+    assert_eq!(kickouts.len(), 1);
+    assert_eq!(kickouts[0].sessions, [world.key(1, 11)]);
+    assert_eq!(kickouts[0].refusal.code, Code::Displaced);
+    let key = protocol::keys::control_key(user(1));
+    assert_eq!(world.log().await[0].key, &key[..]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn connecting_again_with_the_same_session_changes_nothing() {
+    let world = world().await;
+    let connect = world.connect_of(1, Platform::Ios, 11);
+    let first = world.connect(&connect).await.expect("admitted");
+    let again = world.connect(&connect).await.expect("admitted again");
+    assert_eq!(first, again);
+    settle().await;
+    assert_eq!(world.kickouts().await, []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_marker_of_other_data_means_not_recovered() {
+    let world = world().await;
+    let mut connect = world.connect_of(1, Platform::Ios, 11);
+    let marker = world.connect(&connect).await.expect("admitted").marker;
+    connect.marker = Some(marker);
+    assert!(world.connect(&connect).await.expect("admitted").recovered);
+    connect.marker = Some(marker ^ 1);
+    assert!(!world.connect(&connect).await.expect("admitted").recovered);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_silent_mailbox_refuses_sessions_for_now() {
+    let world = world().await;
+    world.mailbox.fall_silent(true);
+    let connect = world.connect_of(1, Platform::Ios, 11);
+    let refusal = world.connect(&connect).await.expect_err("no mailbox");
+    assert!(refusal.code.retryable(), "{refusal}");
+    let request = v1::ReassertRequest {
+        sessions: vec![reassert(&world, 1, 11)],
+    };
+    let answer = world.client.clone().reassert(request).await;
+    let results = answer.expect("answered").into_inner().results;
+    let result = Reasserted::try_from(results[0]).expect("known");
+    assert_eq!(result, Reasserted::Unavailable);
+}
+
+fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
+    (&Reassert {
+        key: world.key(number, at),
+        platform: Platform::Ios,
+        device: device("phone"),
+    })
+        .into()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_learns_what_became_of_its_sessions() {
+    let world = world().await;
+    let marker = world.sign_in(1, Platform::Ios, 11).await.marker;
+    world.sign_in(2, Platform::Ios, 12).await;
+    world.sign_in(2, Platform::Ios, 13).await;
+    let request = v1::ReassertRequest {
+        sessions: vec![
+            reassert(&world, 1, 11),
+            reassert(&world, 2, 12),
+            reassert(&world, 3, 14),
+        ],
+    };
+    let answer = world.client.clone().reassert(request).await;
+    let results = answer.expect("answered").into_inner().results;
+    let results: Vec<_> = results
+        .into_iter()
+        .map(|result| Reasserted::try_from(result).expect("known"))
+        .collect();
+    let restored = ReassertAnswer::Restored {
+        marker,
+        mail_waits: false,
+    };
+    assert_eq!(
+        results,
+        [
+            Reasserted::Answer(ReassertAnswer::Known),
+            Reasserted::Answer(ReassertAnswer::Displaced),
+            Reasserted::Answer(restored),
+        ]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_operator_kicks_out_one_platform_or_all() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    world.sign_in(1, Platform::Web, 12).await;
+    let kick = async |number: i64, platform| {
+        let request = v1::KickoutRequest::from(&Kickout {
+            user: user(number),
+            platform,
+            text: "by order".into(),
+        });
+        let answer = world.client.clone().kickout(request).await;
+        answer.expect("answered");
+        let kickouts = world.kickouts().await;
+        kickouts.last().map(|kickout| kickout.sessions.clone())
+    };
+    assert_eq!(kick(2, None).await, None, "nobody is there");
+    let web = kick(1, Some(Platform::Web)).await;
+    assert_eq!(web, Some(vec![world.key(1, 12)]));
+    let all = kick(1, None).await.map(|sessions| sessions.len());
+    assert_eq!(all, Some(2));
+    world.queue.faults().failing.store(1, Ordering::Relaxed);
+    let request = v1::KickoutRequest::from(&Kickout {
+        user: user(1),
+        platform: None,
+        text: "by order".into(),
+    });
+    let refused = world.client.clone().kickout(request).await;
+    assert_eq!(
+        code_of(&refused.expect_err("not in the log")),
+        Code::Unavailable
+    );
+}
+
+// A boat that begins anew under its name ended its earlier life: its sessions are nowhere.
+#[tokio::test(start_paused = true)]
+async fn sessions_of_an_earlier_life_do_not_count() {
+    use backend::discovery::Role;
+
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let again = world
+        .parts
+        .registry
+        .register(Role::Boat, "boat-1", "inproc:boat-1");
+    let _registration = again.await.expect("a lease");
+    settle().await;
+    assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
+}

@@ -1,0 +1,239 @@
+//! What a device that comes back is told.
+
+use std::time::Duration;
+
+use api::station::SyncCall;
+use api::v1;
+use protocol::frame::{
+    HistoryPage, HistoryRange, ListPage, MessageStatus, SyncAnswer, SyncPage, SyncQuery,
+    SyncRequest,
+};
+use protocol::{Code, ConversationId, MessageId, Seq, Timestamp};
+
+use super::world::*;
+use crate::Config;
+
+impl World {
+    async fn ask(&self, who: i64, query: SyncQuery) -> Result<SyncAnswer, Code> {
+        let call = SyncCall {
+            user: user(who),
+            session: session(who),
+            request: SyncRequest { request: 9, query },
+        };
+        let answer = self.client.clone().sync(v1::SyncCall::from(&call)).await;
+        let page = answer.map_err(|status| code_of(&status))?.into_inner();
+        let page = SyncPage::try_from(page).expect("whole");
+        assert_eq!(page.request, 9);
+        Ok(page.answer)
+    }
+
+    async fn list(&self, who: i64, since: Timestamp, after: Option<ConversationId>) -> ListPage {
+        match self.ask(who, SyncQuery::List { since, after }).await {
+            Ok(SyncAnswer::List(page)) => page,
+            other => panic!("not a list: {other:?}"),
+        }
+    }
+
+    async fn history(
+        &self,
+        who: i64,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: u32,
+    ) -> Result<HistoryPage, Code> {
+        let query = SyncQuery::History {
+            conversation,
+            range,
+            limit,
+        };
+        match self.ask(who, query).await? {
+            SyncAnswer::History(page) => Ok(page),
+            other => panic!("not history: {other:?}"),
+        }
+    }
+
+    pub(super) async fn ask_status(&self, who: i64, ids: &[MessageId]) -> Vec<MessageStatus> {
+        match self.ask(who, SyncQuery::Status { ids: ids.to_vec() }).await {
+            Ok(SyncAnswer::Status(statuses)) => statuses,
+            other => panic!("not statuses: {other:?}"),
+        }
+    }
+}
+
+fn seqs(page: &HistoryPage) -> Vec<u64> {
+    page.messages.iter().map(|m| m.position.seq.0).collect()
+}
+
+// proves S4-02, S4-03, S4-07, S4-08: the difference is found by version, each entry with its newest.
+#[tokio::test(start_paused = true)]
+async fn the_list_holds_what_changed_with_its_newest_message() {
+    let world = world().await;
+    world.place(1, 2, 1, "old").await;
+    world.place(2, 1, 2, "newer").await;
+    world.place(3, 1, 1, "other").await;
+    let page = world.list(1, Timestamp::ZERO, None).await;
+    assert!(!page.more);
+    let newest: Vec<_> = page
+        .conversations
+        .iter()
+        .map(|c| {
+            (
+                c.conversation,
+                c.seq,
+                text_of(&c.newest.as_ref().expect("there").message),
+            )
+        })
+        .collect();
+    assert_eq!(
+        newest,
+        [
+            (between(1, 2), Seq(2), "newer".to_owned()),
+            (between(1, 3), Seq(1), "other".to_owned())
+        ]
+    );
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let quiet = world.list(1, world.parts.clock.now(), None).await;
+    assert_eq!(quiet.conversations, []);
+
+    world.place(1, 2, 3, "now").await;
+    let changed = world.list(1, quiet.version, None).await;
+    let changed: Vec<_> = changed
+        .conversations
+        .iter()
+        .map(|c| c.conversation)
+        .collect();
+    assert_eq!(changed, [between(1, 2)]);
+}
+
+// proves S4-04, S4-06: the list is the server's, so that every device of the user sees the same.
+#[tokio::test(start_paused = true)]
+async fn the_list_is_the_same_for_all_devices_and_comes_in_pages() {
+    let world = world_with(Config {
+        page_max: 3,
+        ..Config::default()
+    })
+    .await;
+    for peer in 2..=9 {
+        world.place(1, peer, 1, "hi").await;
+    }
+    let (mut after, mut found, mut pages) = (None, Vec::new(), 0);
+    loop {
+        let page = world.list(1, Timestamp::ZERO, after).await;
+        pages += 1;
+        assert!(page.conversations.len() <= 3);
+        found.extend(page.conversations.iter().map(|c| c.conversation));
+        after = found.last().copied();
+        if !page.more {
+            break;
+        }
+    }
+    let all: Vec<_> = (2..=9).map(|peer| between(1, peer)).collect();
+    assert_eq!((found, pages), (all, 3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_written_just_before_the_version_comes_again() {
+    let world = world().await;
+    world.place(1, 2, 1, "late").await;
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let page = world.list(1, world.parts.clock.now(), None).await;
+    assert_eq!(page.conversations.len(), 1, "within the margin of 10 s");
+    let future = world.parts.clock.now() + Duration::from_secs(3600);
+    let reset = SyncQuery::List {
+        since: future,
+        after: None,
+    };
+    assert_eq!(world.ask(1, reset).await, Err(Code::Reset));
+}
+
+// proves S0-20, S0-21: 1000 messages forward, in bounded pages, to the end of the list.
+#[tokio::test(start_paused = true)]
+async fn a_day_of_messages_is_loaded_forward_in_bounded_pages() {
+    let world = world().await;
+    for seq in 1..=1000 {
+        world.place(1, 2, seq, "x").await;
+    }
+    let (mut after, mut got, mut pages) = (Seq(0), Vec::new(), 0);
+    loop {
+        let range = HistoryRange::Forward { after };
+        let page = world.history(2, between(1, 2), range, 0).await;
+        let page = page.expect("a page");
+        pages += 1;
+        assert_eq!(page.last_seq, Seq(1000));
+        got.extend(seqs(&page));
+        after = Seq(*got.last().expect("rows"));
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(got, (1..=1000).collect::<Vec<_>>());
+    assert_eq!(pages, 10);
+}
+
+// proves S0-22, S0-23: backward from the newest, page after page, down to what the device has.
+#[tokio::test(start_paused = true)]
+async fn history_is_loaded_backward_from_the_newest() {
+    let world = world().await;
+    for seq in 1..=7 {
+        let (from, to) = if seq % 2 == 0 { (1, 2) } else { (2, 1) };
+        world.place(from, to, seq, "x").await;
+    }
+    let newest = HistoryRange::Backward { before: None };
+    let page = world.history(1, between(1, 2), newest, 3).await;
+    let page = page.expect("a page");
+    assert_eq!((seqs(&page), page.more), (vec![7, 6, 5], true));
+    let older = HistoryRange::Backward {
+        before: Some(Seq(5)),
+    };
+    let page = world.history(1, between(1, 2), older, 100).await;
+    let page = page.expect("a page");
+    assert_eq!((seqs(&page), page.more), (vec![4, 3, 2, 1], false));
+}
+
+// reliability section 5 row 5: nobody reads another's conversation.
+#[tokio::test(start_paused = true)]
+async fn history_is_for_its_two_sides_and_within_its_bounds() {
+    let world = world().await;
+    world.place(1, 2, 1, "secret").await;
+    let all = HistoryRange::Forward { after: Seq(0) };
+    let stranger = world.history(3, between(1, 2), all, 10).await;
+    assert_eq!(stranger, Err(Code::Forbidden));
+    let empty = world.history(3, between(3, 4), all, 10).await;
+    let empty = empty.expect("a page");
+    assert_eq!(
+        (seqs(&empty), empty.last_seq, empty.more),
+        (vec![], Seq(0), false)
+    );
+    let ahead = HistoryRange::Forward { after: Seq(2) };
+    let reset = world.history(1, between(1, 2), ahead, 10).await;
+    assert_eq!(reset, Err(Code::Reset));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_page_of_large_messages_ends_before_the_limit_of_bytes() {
+    let world = world_with(Config {
+        page_bytes_max: 100,
+        ..Config::default()
+    })
+    .await;
+    let large = "x".repeat(60);
+    for seq in 1..=3 {
+        world.place(1, 2, seq, &large).await;
+    }
+    let all = HistoryRange::Forward { after: Seq(0) };
+    let page = world.history(1, between(1, 2), all, 10).await;
+    let page = page.expect("a page");
+    assert_eq!((seqs(&page), page.more), (vec![1], true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_status_is_for_the_sender_only() {
+    let world = world().await;
+    let placed = world.place(1, 2, 1, "hello").await;
+    let unknown = MessageId::new(5).expect("positive");
+    let own = world.ask_status(1, &[placed.message.id, unknown]).await;
+    assert_eq!(own.len(), 1);
+    assert_eq!((own[0].delivered_at, own[0].read_at), (None, None));
+    assert_eq!(world.ask_status(2, &[placed.message.id]).await, []);
+    assert_eq!(world.ask_status(3, &[placed.message.id]).await, []);
+}

@@ -1,0 +1,616 @@
+//! A station with everything around it: embedded parts, a small boat that notes what it is told, and
+//! faults to be switched on.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use api::station::{Admission, Connect, SendAnswer, SendItem};
+use api::task::{Task, Work};
+use api::transport::{Channel, Connector, InProcess};
+use api::v1;
+use api::v1::boat_service_server::{BoatService, BoatServiceServer};
+use api::v1::station_service_client::StationServiceClient;
+use async_trait::async_trait;
+use backend::clock::{Clock, Entropy, SeededEntropy, TimerClock};
+use backend::conversations::EmbeddedConversations;
+use backend::devices::EmbeddedDevices;
+use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
+use backend::embedded::Engine;
+use backend::heads::EmbeddedHeads;
+use backend::history::EmbeddedHistory;
+use backend::ledger::EmbeddedLedger;
+use backend::mailbox::{EmbeddedMailbox, MailboxConfig, MailboxStore};
+use backend::queue::{
+    Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, QueueConfig, Record,
+};
+use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
+use protocol::conversation::{ConversationRow, Head};
+use protocol::frame::{Send, ServerFrame};
+use protocol::history::{PrivateRow, Version};
+use protocol::keys::Topic;
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
+    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+};
+use protocol::message::{Content, Target};
+use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
+use protocol::{
+    Code, ConversationId, DeviceId, Message, MessageId, Options, Placed, Platform, Position,
+    Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
+};
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+use crate::auth::{Claims, DevelopmentKey};
+use crate::{Config, Parts, Running, start};
+
+pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+pub(super) type Client = StationServiceClient<Channel>;
+
+pub(super) struct World {
+    pub(super) client: Client,
+    pub(super) parts: Parts,
+    pub(super) queue: Arc<FaultyQueue>,
+    pub(super) mailbox: Arc<FaultyMailbox>,
+    pub(super) boat: Arc<Noting>,
+    pub(super) life: BoatLife,
+    pub(super) running: Running,
+    pub(super) shutdown: CancellationToken,
+    _boat: (InProcess, Registration),
+}
+
+pub(super) async fn world() -> World {
+    world_with(Config::default()).await
+}
+
+pub(super) async fn world_with(config: Config) -> World {
+    let engine = Engine::memory();
+    let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
+    let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
+    let registry = Arc::new(EmbeddedRegistry::new(engine.clone(), entropy.clone()));
+    let log = EmbeddedQueue::open(engine.clone(), QueueConfig::default(), clock.clone());
+    let queue = Arc::new(FaultyQueue::over(log.expect("a new log")));
+    let store = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), entropy.as_ref());
+    let mailbox = Arc::new(FaultyMailbox {
+        store: store.expect("a new mailbox"),
+        silent: AtomicBool::new(false),
+    });
+    let connector = Connector::default();
+    let boat = Arc::new(Noting::default());
+    let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
+    let served = connector.serve_in_process("boat-1", routes);
+    let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
+    let registration = registered.await.expect("a lease");
+    let life = registration.instance.life.clone();
+    let parts = Parts {
+        queue: queue.clone(),
+        mailbox: mailbox.clone(),
+        history: Arc::new(EmbeddedHistory::new(engine.clone())),
+        heads: Arc::new(EmbeddedHeads::new(engine.clone())),
+        conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
+        devices: Arc::new(EmbeddedDevices::new(engine.clone())),
+        ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
+        registry,
+        connector: connector.clone(),
+        clock,
+        entropy,
+    };
+    let shutdown = CancellationToken::new();
+    let running = start(config, parts.clone(), shutdown.clone())
+        .await
+        .expect("a station");
+    let client = StationServiceClient::new(connector.channel(&running.instance().address));
+    World {
+        client,
+        parts,
+        queue,
+        mailbox,
+        boat,
+        life,
+        running,
+        shutdown,
+        _boat: (served, registration),
+    }
+}
+
+pub(super) fn user(number: i64) -> UserId {
+    UserId::new(number).expect("positive")
+}
+
+pub(super) fn session(number: i64) -> SessionId {
+    SessionId::new(number).expect("positive")
+}
+
+pub(super) fn device(name: &str) -> DeviceId {
+    DeviceId::new(name).expect("short")
+}
+
+pub(super) fn send_id(number: u8) -> SendId {
+    SendId::from_bytes([number; 16])
+}
+
+pub(super) fn between(one: i64, other: i64) -> ConversationId {
+    ConversationId::private(user(one), user(other)).expect("two users")
+}
+
+/// Lets what runs in the background run.
+pub(super) async fn settle() {
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
+}
+
+pub(super) fn send(to: i64, number: u8, text: &str) -> Send {
+    Send {
+        send_id: send_id(number),
+        to: Recipient::User(user(to)),
+        options: Options::CHAT,
+        content: Content::text(text),
+        attempt: 0,
+        age: Duration::ZERO,
+        seen_seq: None,
+    }
+}
+
+pub(super) fn again(send: Send, attempt: u32, age: Duration) -> Send {
+    Send {
+        attempt,
+        age,
+        ..send
+    }
+}
+
+/// From the session that bears the user's number.
+pub(super) fn item(from: i64, send: Send) -> SendItem {
+    SendItem {
+        session: session(from),
+        user: user(from),
+        device: device("phone"),
+        platform: Platform::Ios,
+        send,
+    }
+}
+
+/// What a test asks of an answer: the id, or the code.
+pub(super) type Told = Result<MessageId, Code>;
+
+impl World {
+    pub(super) async fn submit(&self, items: Vec<SendItem>) -> Vec<Told> {
+        let wire = items.iter().map(v1::SendItem::from).collect();
+        let answers = self.submit_wire(wire).await;
+        assert_eq!(answers.len(), items.len());
+        answers
+            .into_iter()
+            .zip(&items)
+            .map(|(answer, item)| match SendAnswer::try_from(answer) {
+                Ok(SendAnswer::Accepted(accepted)) => {
+                    assert_eq!(accepted.send_id, item.send.send_id);
+                    assert_eq!(accepted.accepted_at, accepted.id.timestamp());
+                    Ok(accepted.id)
+                }
+                Ok(SendAnswer::Refused { send_id, refusal }) => {
+                    assert_eq!(send_id, item.send.send_id);
+                    Err(refusal.code)
+                }
+                Err(refusal) => panic!("an answer that is none: {refusal}"),
+            })
+            .collect()
+    }
+
+    pub(super) async fn submit_one(&self, item: SendItem) -> Told {
+        self.submit(vec![item]).await.remove(0)
+    }
+
+    pub(super) async fn submit_wire(&self, items: Vec<v1::SendItem>) -> Vec<v1::SendAnswer> {
+        let request = v1::SendBatchRequest {
+            life: Some((&self.life).into()),
+            items,
+        };
+        let answer = self.client.clone().send_batch(request).await;
+        answer.expect("answered").into_inner().answers
+    }
+
+    /// All records of the topic `message`, by partition, then by offset.
+    pub(super) async fn log(&self) -> Vec<Record> {
+        let mut all = Vec::new();
+        for number in 0..self.queue.partitions(Topic::Message) {
+            let partition = Partition {
+                topic: Topic::Message,
+                number,
+            };
+            let records = self.queue.read(partition, 0, 10_000).await;
+            all.extend(records.expect("readable"));
+        }
+        all
+    }
+
+    pub(super) async fn tasks(&self) -> Vec<Work> {
+        let records = self.log().await.into_iter();
+        records
+            .map(|record| Task::decode(record.value).expect("a task").work)
+            .collect()
+    }
+
+    /// (id, text) of every message in the log.
+    pub(super) async fn messages(&self) -> Vec<(MessageId, String)> {
+        let tasks = self.tasks().await.into_iter();
+        tasks
+            .filter_map(|work| match work {
+                Work::Message(task) => Some((task.message.id, text_of(&task.message))),
+                Work::Deliver(_) | Work::Kickout(_) => None,
+            })
+            .collect()
+    }
+
+    pub(super) fn token(&self, number: i64) -> String {
+        let claims = Claims::new(
+            user(number),
+            self.parts.clock.now(),
+            Duration::from_secs(3600),
+        );
+        sign(&claims)
+    }
+
+    pub(super) fn connect_of(&self, number: i64, platform: Platform, at: i64) -> Connect {
+        Connect {
+            session: session(at),
+            life: self.life.clone(),
+            token: self.token(number),
+            device: device("phone"),
+            platform,
+            peer: "192.0.2.1:4711".into(),
+            marker: None,
+        }
+    }
+
+    pub(super) async fn connect(&self, connect: &Connect) -> Result<Admission, Refusal> {
+        let answer = self
+            .client
+            .clone()
+            .connect(v1::ConnectRequest::from(connect))
+            .await;
+        answer
+            .expect("answered")
+            .into_inner()
+            .try_into()
+            .expect("a whole answer")
+    }
+
+    pub(super) async fn sign_in(&self, number: i64, platform: Platform, at: i64) -> Admission {
+        let connect = self.connect_of(number, platform, at);
+        self.connect(&connect).await.expect("admitted")
+    }
+
+    /// Writes a message to where a carrier would have written it.
+    pub(super) async fn place(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {
+        let placed = self.placed(from, to, seq, text);
+        let version = Version {
+            epoch: 1,
+            offset: seq,
+        };
+        let rows = PrivateRow::pair_of(&placed, version).expect("private");
+        let saved = self.parts.history.save_private(rows.to_vec()).await;
+        saved.expect("saved");
+        let head = Head {
+            seq: Seq(seq),
+            last_id: Some(placed.message.id),
+            max_id: Some(placed.message.id),
+            version,
+            ..Head::default()
+        };
+        let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
+        saved.await.expect("saved");
+        let rows = [from, to].map(|owner| ConversationRow {
+            owner: user(owner),
+            conversation: placed.conversation,
+            position: placed.position,
+            last_id: placed.message.id,
+            version: self.parts.clock.now(),
+            source: version,
+        });
+        let saved = self.parts.conversations.save(rows.to_vec()).await;
+        saved.expect("saved");
+        placed
+    }
+
+    pub(super) fn placed(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {
+        let at = self.parts.clock.now();
+        // Unique for every pair and place of a test.
+        let offset = from * 1_000_000 + to * 1000 + i64::try_from(seq).expect("small");
+        let id = MessageId::new(MessageId::floor_of(BEGIN).get() + offset).expect("positive");
+        let prev = (seq > 1).then(|| MessageId::new(id.get() - 1).expect("positive"));
+        let message = Message {
+            id,
+            from: user(from),
+            to: Recipient::User(user(to)),
+            accepted_at: at,
+            device: device("phone"),
+            send_id: SendId::from_bytes((id.get() as u128).to_be_bytes()),
+            options: Options::CHAT,
+            content: Content::text(text),
+        };
+        Placed {
+            conversation: between(from, to),
+            position: Position {
+                seq: Seq(seq),
+                prev,
+            },
+            message,
+        }
+    }
+}
+
+pub(super) fn text_of(message: &Message) -> String {
+    String::from_utf8(message.content.data.to_vec()).expect("text")
+}
+
+pub(super) fn sign(claims: &Claims) -> String {
+    DevelopmentKey::default().sign(claims).expect("signable")
+}
+
+/// The refusal that a status carries.
+pub(super) fn code_of(status: &Status) -> Code {
+    api::status::to_refusal(status).code
+}
+
+/// The embedded log, with a producer that can be told to fail or to stay silent.
+pub(super) struct FaultyQueue {
+    log: EmbeddedQueue,
+    faults: Arc<Faults>,
+}
+
+#[derive(Default)]
+pub(super) struct Faults {
+    /// How many of the next publishes fail; their records are not appended.
+    pub(super) failing: AtomicUsize,
+    /// How many of the next publishes append their records and then fail.
+    pub(super) losing_answers: AtomicUsize,
+    /// Publishes never answer.
+    pub(super) hanging: AtomicBool,
+    pub(super) publishes: AtomicUsize,
+}
+
+impl FaultyQueue {
+    fn over(log: EmbeddedQueue) -> FaultyQueue {
+        FaultyQueue {
+            log,
+            faults: Arc::default(),
+        }
+    }
+
+    pub(super) fn faults(&self) -> &Faults {
+        &self.faults
+    }
+}
+
+struct FaultyProducer {
+    producer: Arc<dyn Producer>,
+    faults: Arc<Faults>,
+}
+
+fn one_less(count: &AtomicUsize) -> bool {
+    let less = |n: usize| n.checked_sub(1);
+    count
+        .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less)
+        .is_ok()
+}
+
+fn broken() -> backend::Error {
+    backend::Error::unavailable("faulty log", "switched off by the test")
+}
+
+#[async_trait]
+impl Producer for FaultyProducer {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<backend::Result<u64>> {
+        self.faults.publishes.fetch_add(1, Ordering::Relaxed);
+        let count = records.len();
+        if self.faults.hanging.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        if one_less(&self.faults.failing) {
+            return (0..count).map(|_| Err(broken())).collect();
+        }
+        let published = self.producer.publish(records).await;
+        if one_less(&self.faults.losing_answers) {
+            return (0..count).map(|_| Err(broken())).collect();
+        }
+        published
+    }
+}
+
+#[async_trait]
+impl Queue for FaultyQueue {
+    fn producer(&self) -> Arc<dyn Producer> {
+        Arc::new(FaultyProducer {
+            producer: self.log.producer(),
+            faults: self.faults.clone(),
+        })
+    }
+
+    async fn subscribe(&self, group: &str, topics: &[Topic]) -> backend::Result<Box<dyn Consumer>> {
+        self.log.subscribe(group, topics).await
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        self.log.partitions(topic)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.log.epoch()
+    }
+
+    async fn read(
+        &self,
+        partition: Partition,
+        from: u64,
+        max: usize,
+    ) -> backend::Result<Vec<Record>> {
+        self.log.read(partition, from, max).await
+    }
+
+    async fn bounds(&self, partition: Partition) -> backend::Result<(u64, u64)> {
+        self.log.bounds(partition).await
+    }
+
+    async fn committed(&self, group: &str, partition: Partition) -> backend::Result<Option<u64>> {
+        self.log.committed(group, partition).await
+    }
+}
+
+/// The embedded mailbox, which can fall silent.
+pub(super) struct FaultyMailbox {
+    store: EmbeddedMailbox,
+    pub(super) silent: AtomicBool,
+}
+
+impl FaultyMailbox {
+    pub(super) fn fall_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    async fn reach(&self) -> &EmbeddedMailbox {
+        if self.silent.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
+        &self.store
+    }
+}
+
+#[async_trait]
+impl MailboxStore for FaultyMailbox {
+    async fn route_or_store(
+        &self,
+        requests: Vec<RouteRequest>,
+    ) -> Vec<backend::Result<RouteAnswer>> {
+        self.reach().await.route_or_store(requests).await
+    }
+
+    async fn connect(&self, request: ConnectRequest) -> backend::Result<ConnectAnswer> {
+        self.reach().await.connect(request).await
+    }
+
+    async fn reassert(
+        &self,
+        sessions: Vec<(UserId, NewSession)>,
+        denied: Denied,
+        now: Timestamp,
+    ) -> Vec<backend::Result<ReassertAnswer>> {
+        self.reach().await.reassert(sessions, denied, now).await
+    }
+
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> backend::Result<()> {
+        self.reach().await.disconnect(sessions).await
+    }
+
+    async fn sessions(
+        &self,
+        users: &[UserId],
+        denied: Denied,
+    ) -> Vec<backend::Result<Vec<SessionEntry>>> {
+        self.reach().await.sessions(users, denied).await
+    }
+
+    async fn page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> backend::Result<MailPage> {
+        self.reach().await.page(target, after, limit, now).await
+    }
+
+    async fn acknowledge(
+        &self,
+        acked: Vec<(Target, Vec<MessageId>)>,
+        now: Timestamp,
+    ) -> backend::Result<Vec<Vec<MessageId>>> {
+        self.reach().await.acknowledge(acked, now).await
+    }
+
+    async fn trim(
+        &self,
+        target: Target,
+        policy: MailboxPolicy,
+        now: Timestamp,
+    ) -> backend::Result<u32> {
+        self.reach().await.trim(target, policy, now).await
+    }
+
+    async fn waiting(&self, target: Target) -> backend::Result<u64> {
+        self.reach().await.waiting(target).await
+    }
+
+    async fn dedupe_begin(
+        &self,
+        sends: Vec<(DedupeKey, MessageId)>,
+        now: Timestamp,
+    ) -> Vec<backend::Result<DedupeAnswer>> {
+        self.reach().await.dedupe_begin(sends, now).await
+    }
+
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> backend::Result<()> {
+        self.reach().await.dedupe_done(sends).await
+    }
+
+    async fn marker(&self) -> backend::Result<u64> {
+        self.reach().await.marker().await
+    }
+}
+
+/// A boat that writes down what it is told.
+#[derive(Default)]
+pub(super) struct Noting {
+    pub(super) notices: Mutex<Vec<v1::NoticeRequest>>,
+}
+
+impl Noting {
+    /// The frames that each session was told, in order.
+    pub(super) fn frames(&self) -> Vec<(i64, ServerFrame)> {
+        let notices = self.notices.lock();
+        notices
+            .iter()
+            .flat_map(|request| &request.notices)
+            .map(|notice| {
+                let Some(v1::notice::Notice::Frame(frame)) = &notice.notice else {
+                    panic!("a notice without a frame: {notice:?}");
+                };
+                let frame = api::codec::decode_server(frame.clone(), 1 << 20);
+                (notice.session, frame.expect("a frame"))
+            })
+            .collect()
+    }
+}
+
+struct Peer(Arc<Noting>);
+
+#[async_trait]
+impl BoatService for Peer {
+    type DeliverStream = BoxStream<'static, Result<v1::OutcomeBatch, Status>>;
+
+    async fn deliver(
+        &self,
+        _: Request<Streaming<v1::DeliverBatch>>,
+    ) -> Result<Response<Self::DeliverStream>, Status> {
+        Err(Status::unimplemented("stations do not deliver"))
+    }
+
+    async fn notice(
+        &self,
+        request: Request<v1::NoticeRequest>,
+    ) -> Result<Response<v1::NoticeResponse>, Status> {
+        self.0.notices.lock().push(request.into_inner());
+        Ok(Response::new(v1::NoticeResponse::default()))
+    }
+
+    async fn probe(
+        &self,
+        _: Request<v1::ProbeRequest>,
+    ) -> Result<Response<v1::ProbeResponse>, Status> {
+        Ok(Response::new(v1::ProbeResponse { alive: true }))
+    }
+}
