@@ -1,5 +1,5 @@
-//! What every mailbox promises. Each check is one promise; a backend runs all of them at its foot with
-//! [`contract_tests!`], on a store of its own or on one that others use, too.
+//! What every mailbox promises. Each check is one promise; a backend runs all of them at its foot, with
+//! [`contract_tests!`] on a new store for each or with [`run_all!`] on one store for all.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -783,10 +783,10 @@ pub(crate) async fn the_marker_stays(scene: &Scene) {
     assert_eq!(scene.store.marker().await.expect("marked"), marker);
 }
 
-/// One test a check. `open` makes a [`Scene`] and whatever must outlive it; `close` looks at what is left.
-macro_rules! contract_tests {
-    ($open:path, $close:path) => {
-        $crate::mailbox::contract::contract_tests!(@each $open, $close:
+/// Hands the names of all checks to another macro.
+macro_rules! checks {
+    ($then:ident! $($with:tt)*) => {
+        $crate::mailbox::contract::$then!($($with)*:
             the_absent_are_stored_for
             appending_is_idempotent
             a_body_stays_for_the_last
@@ -821,11 +821,20 @@ macro_rules! contract_tests {
             the_marker_stays
         );
     };
-    (@each $open:path, $close:path: $($check:ident)*) => {
+}
+pub(crate) use checks;
+
+/// One test a check, each on a store of its own. `open` makes a [`Scene`] and what must outlive it; `close`
+/// looks at what is left.
+macro_rules! contract_tests {
+    ($open:path, $close:path) => {
+        $crate::mailbox::contract::checks!(contract_tests! $open, $close);
+    };
+    ($open:path, $close:path: $($check:ident)*) => {
         $(
             #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
             async fn $check() {
-                let (scene, rest) = $open().await;
+                let (scene, rest) = $open();
                 $crate::mailbox::contract::$check(&scene).await;
                 drop(scene);
                 $close(rest).await;
@@ -834,3 +843,17 @@ macro_rules! contract_tests {
     };
 }
 pub(crate) use contract_tests;
+
+/// All checks on one store, each with users and messages of its own.
+macro_rules! run_all {
+    ($scene:ident) => {
+        $crate::mailbox::contract::checks!(run_all! $scene);
+    };
+    ($scene:ident: $($check:ident)*) => {
+        $(
+            $crate::mailbox::contract::$check(&$scene).await;
+            $scene.first += 1_000;
+        )*
+    };
+}
+pub(crate) use run_all;

@@ -109,13 +109,18 @@ impl<'a> Change<'a> {
             true => TRIM_STEP,
             false => excess.min(TRIM_STEP),
         };
-        let mut oldest = self.entries_from(target, row.oldest, limit)?;
-        let keep = oldest
+        if limit == 0 {
+            return Ok(0);
+        }
+        // One more: the oldest that stays.
+        let mut oldest = self.entries_from(target, row.oldest, limit + 1)?;
+        let stays = oldest
             .iter()
             .enumerate()
-            .position(|(n, entry)| n >= excess && entry.accepted_at >= kept);
-        oldest.truncate(keep.unwrap_or(oldest.len()));
-        self.remove(target, &oldest)?;
+            .position(|(n, entry)| n == limit || n >= excess && entry.accepted_at >= kept);
+        let next = stays.map(|n| oldest[n]);
+        oldest.truncate(stays.unwrap_or(oldest.len()));
+        self.remove(target, &oldest, next)?;
         Ok(oldest.len() as u32)
     }
 
@@ -134,7 +139,7 @@ impl<'a> Change<'a> {
                 found.push(at);
             }
         }
-        self.remove(target, &found)?;
+        self.remove(target, &found, None)?;
         Ok(found.into_iter().map(|at| at.id).collect())
     }
 
@@ -157,8 +162,14 @@ impl<'a> Change<'a> {
         Ok(located)
     }
 
-    /// Takes out entries that are there, and their claims on bodies.
-    fn remove(&mut self, target: Target, gone: &[MailCursor]) -> Result<()> {
+    /// Takes out entries that are there, and their claims on bodies. `next` is the oldest that stays, where
+    /// it is known.
+    fn remove(
+        &mut self,
+        target: Target,
+        gone: &[MailCursor],
+        next: Option<MailCursor>,
+    ) -> Result<()> {
         if gone.is_empty() {
             return Ok(());
         }
@@ -168,9 +179,10 @@ impl<'a> Change<'a> {
         }
         if let Some(row) = self.mailbox(target)? {
             let count = row.count.saturating_sub(gone.len() as u64);
-            let oldest = match gone.contains(&row.oldest) {
-                true => self.entries_from(target, row.oldest, 1)?.first().copied(),
-                false => Some(row.oldest),
+            let oldest = match next {
+                Some(next) => Some(next),
+                None if !gone.contains(&row.oldest) => Some(row.oldest),
+                None => self.entries_from(target, row.oldest, 1)?.first().copied(),
             };
             let row = oldest.map(|oldest| BoxRow {
                 oldest,

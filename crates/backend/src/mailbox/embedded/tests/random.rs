@@ -1,10 +1,11 @@
-//! Random operations on the embedded mailbox and on the reference: they must agree, and what is stored
-//! must be whole, after each.
+//! Random operations on the embedded mailbox, on the pure rule and on the reference: they must agree, and
+//! what is stored must be whole, after each.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use proptest::prelude::*;
+use protocol::mailbox::{Bodies, Mailbox};
 
 use super::reference::Reference;
 use super::*;
@@ -90,9 +91,11 @@ fn dead() -> Denied {
 struct Both {
     engine: Engine,
     mailbox: EmbeddedMailbox,
+    rule: BTreeMap<UserId, Mailbox>,
+    bodies: Bodies,
     reference: Reference,
     now: Timestamp,
-    last_login: u64,
+    logins: BTreeMap<UserId, u64>,
 }
 
 impl Both {
@@ -101,14 +104,22 @@ impl Both {
         Both {
             mailbox: open(engine.clone()),
             engine,
+            rule: (1..=USERS)
+                .map(|n| (user(n), Mailbox::new(user(n))))
+                .collect(),
+            bodies: Bodies::default(),
             reference: Reference::default(),
             now: NOW,
-            last_login: 0,
+            logins: BTreeMap::new(),
         }
     }
 
     fn policy(&self, platform: Platform) -> MailboxPolicy {
         self.mailbox.policies.of(platform)
+    }
+
+    fn rule(&mut self, user: UserId) -> &mut Mailbox {
+        self.rule.get_mut(&user).expect("a user")
     }
 
     async fn step(&mut self, op: Op) {
@@ -151,11 +162,18 @@ impl Both {
             } => {
                 let key = new_session(target, session, incarnation).key;
                 self.reference.disconnect(&key);
+                self.rule(target.user).disconnect(&key);
                 self.mailbox.disconnect(vec![key]).await.expect("gone");
             }
             Op::Acknowledge(target, ids) => {
                 let ids: Vec<MessageId> = ids.into_iter().map(|n| message(n).id).collect();
                 let waited = self.reference.acknowledge(target, &ids, self.now);
+                let now = self.now;
+                let changes = self
+                    .rule(target.user)
+                    .acknowledge(target.platform, &ids, now);
+                assert_eq!(changes.len(), waited.len());
+                self.bodies.apply(&changes, None);
                 let acked = vec![(target, ids)];
                 let answer = self.mailbox.acknowledge(acked, self.now).await;
                 assert_eq!(answer.expect("acknowledged"), [waited]);
@@ -166,6 +184,10 @@ impl Both {
                     ..self.policy(target.platform)
                 };
                 let removed = self.reference.trim(target, policy, self.now);
+                let now = self.now;
+                let changes = self.rule(target.user).trim(target.platform, policy, now);
+                self.bodies.apply(&changes, None);
+                assert_eq!(changes.len() as u32, removed);
                 let answer = self.mailbox.trim(target, policy, self.now).await;
                 assert_eq!(answer.expect("trimmed"), removed);
             }
@@ -173,7 +195,8 @@ impl Both {
             Op::Restart => {
                 self.mailbox = open(self.engine.clone());
                 self.reference.forget_presence();
-                self.last_login = 0;
+                self.rule.values_mut().for_each(Mailbox::lose_presence);
+                self.logins.clear();
             }
         }
     }
@@ -184,6 +207,13 @@ impl Both {
             .zip(self.mailbox.route_or_store(requests.clone()).await)
         {
             let mut answer = answer.expect("routed");
+            let rule = self.rule.get_mut(&request.user).expect("a user");
+            let (mut ruled, changes) = rule.route(request, &self.mailbox.policies);
+            self.bodies.apply(&changes, request.mail.as_ref());
+            // Login numbers differ: the store's go on from users who left.
+            let logins = ruled.live.iter_mut().zip(&answer.live);
+            logins.for_each(|(ruled, entry)| ruled.login = entry.login);
+            assert_eq!(answer, ruled);
             let policy = |p| self.mailbox.policies.of(p);
             let expected = match request.platforms.as_slice() {
                 [platform] => self.reference.route(request, policy(*platform)),
@@ -226,11 +256,19 @@ impl Both {
             denied: Denied::default(),
             now: self.now,
         };
+        let rule = self.rule.get_mut(&target.user).expect("a user");
+        let ruled = rule.connect(&request, &self.mailbox.policies, self.mailbox.marker);
         let answer = self.mailbox.connect(request).await.expect("connected");
         assert_eq!(answer.displaced, displaced);
-        assert!(known || answer.login > self.last_login);
+        let ruled = ConnectAnswer {
+            login: answer.login,
+            ..ruled
+        };
+        assert_eq!(answer, ruled);
+        let last = self.logins.entry(target.user).or_default();
+        assert!(known || answer.login > *last);
         assert!(known || answer.login >= self.now.millis() as u64);
-        self.last_login = self.last_login.max(answer.login);
+        *last = answer.login.max(*last);
         let policy = self.policy(target.platform);
         let waits = !self.reference.page(target, policy, self.now).is_empty();
         assert_eq!(answer.mail_waits, waits);
@@ -253,6 +291,10 @@ impl Both {
                 loop {
                     let page = self.mailbox.page(target, after, 2, self.now).await;
                     let page = page.expect("paged");
+                    let rule = self.rule.get(&target.user).expect("a user");
+                    let policies = &self.mailbox.policies;
+                    let ruled = rule.page(platform, after, 2, policies, &self.bodies, self.now);
+                    assert_eq!(page, ruled);
                     assert_eq!(page.bodiless, []);
                     paged.extend(page.mails);
                     match page.next {
