@@ -1,1 +1,25 @@
+//! A boat holds the connections of clients: WebSocket and TCP in front, stations and carriers behind.
+//!
+//! What a connection may do and when is decided by [`protocol::session::Session`]; here bytes are moved.
 
+mod boat;
+mod config;
+mod connection;
+mod connections;
+mod drain;
+mod drive;
+mod gather;
+mod lanes;
+mod link;
+mod listener;
+mod metrics;
+mod registration;
+mod running;
+mod seats;
+mod service;
+mod sources;
+mod stations;
+mod sweep;
+
+pub use config::Config;
+pub use running::{Parts, Running, StartError, start};

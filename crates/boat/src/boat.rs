@@ -1,0 +1,231 @@
+//! What all connections of a boat share.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
+
+use api::station::{Connect, MailPageRequest};
+use backend::clock::{Clock, Entropy, TimerClock};
+use parking_lot::RwLock;
+use protocol::frame::{Hello, SyncRequest};
+use protocol::presence::BoatLife;
+use protocol::session::{Admission, Limits, Outgoing};
+use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
+use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::time::timeout;
+use tokio_util::task::TaskTracker;
+
+use crate::Config;
+use crate::connection::Connection;
+use crate::connections::Connections;
+use crate::lanes::Lanes;
+use crate::metrics::Metrics;
+use crate::seats::Seats;
+use crate::sources::Sources;
+use crate::stations::Stations;
+
+pub(crate) struct Boat {
+    pub(crate) config: Config,
+    pub(crate) limits: Arc<Limits>,
+    pub(crate) metrics: Metrics,
+    pub(crate) seats: Arc<Seats>,
+    pub(crate) connections: Connections,
+    pub(crate) stations: Stations,
+    pub(crate) lanes: Lanes,
+    pub(crate) sources: Sources,
+    pub(crate) entropy: Arc<dyn Entropy>,
+    /// Connections and calls for single sessions.
+    pub(crate) tasks: TaskTracker,
+    /// Registered, and not leaving.
+    pub(crate) ready: watch::Sender<bool>,
+    /// The time of day at the start, carried on by the runtime's timer: it never steps.
+    clock: TimerClock,
+    /// All lives of this process, the present one last: who pushes to an earlier one means us.
+    lives: RwLock<Vec<BoatLife>>,
+    draining: AtomicBool,
+    abandoned: AtomicBool,
+    sessions: AtomicUsize,
+    calls: Semaphore,
+}
+
+impl Boat {
+    pub(crate) fn new(
+        config: Config,
+        stations: Stations,
+        clock: &dyn Clock,
+        entropy: Arc<dyn Entropy>,
+    ) -> Arc<Boat> {
+        Arc::new(Boat {
+            limits: Arc::new(config.session.clone()),
+            metrics: Metrics::new(),
+            seats: Seats::new(&config),
+            connections: Connections::new(),
+            stations,
+            lanes: Lanes::new(&config),
+            sources: Sources::default(),
+            entropy,
+            tasks: TaskTracker::new(),
+            ready: watch::Sender::new(false),
+            clock: TimerClock::starting_at(clock.now()),
+            lives: RwLock::default(),
+            draining: AtomicBool::new(false),
+            abandoned: AtomicBool::new(false),
+            sessions: AtomicUsize::new(0),
+            calls: Semaphore::new(config.calls_max),
+            config,
+        })
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn frame_bytes_max(&self) -> usize {
+        self.limits.frame_bytes_max as usize
+    }
+
+    /// The present life; none before the first registration.
+    pub(crate) fn life(&self) -> Option<BoatLife> {
+        self.lives.read().last().cloned()
+    }
+
+    pub(crate) fn begin_life(&self, life: BoatLife) {
+        self.lives.write().push(life);
+    }
+
+    pub(crate) fn is_mine(&self, life: &BoatLife) -> bool {
+        self.lives.read().contains(life)
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn begin_drain(&self) {
+        self.draining.store(true, Ordering::Release);
+        self.ready.send_replace(false);
+    }
+
+    /// Connections end when they are touched next.
+    pub(crate) fn is_abandoned(&self) -> bool {
+        self.abandoned.load(Ordering::Acquire)
+    }
+
+    /// Drops what is left, without a word to anybody.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Release);
+        for connection in self.connections.all() {
+            connection.update(|_| ());
+        }
+    }
+
+    pub(crate) fn sessions(&self) -> usize {
+        self.sessions.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn session_ended(&self) {
+        self.sessions.fetch_sub(1, Ordering::Relaxed);
+        self.metrics.sessions.decrement(1.0);
+    }
+
+    /// Unguessable, and nobody else's.
+    pub(crate) fn new_session_id(&self) -> SessionId {
+        loop {
+            if let Ok(id) = SessionId::new((self.entropy.next() >> 1) as i64)
+                && self.connections.get(id).is_none()
+            {
+                return id;
+            }
+        }
+    }
+
+    /// Has a station asked whether this client may come aboard. The connection is among
+    /// [`Connections`] already: whoever is routed to it from now on finds it.
+    pub(crate) fn admit(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        hello: Hello,
+        peer: SocketAddr,
+    ) {
+        let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
+        self.tasks.spawn(async move {
+            let answer = boat.connect(connection.id(), hello, peer).await;
+            if answer.is_ok() {
+                boat.sessions.fetch_add(1, Ordering::Relaxed);
+                boat.metrics.sessions.increment(1.0);
+            }
+            connection.update(|session| session.handle_admitted(answer, boat.now()));
+        });
+    }
+
+    pub(crate) fn fetch_mail(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        request: MailPageRequest,
+    ) {
+        let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
+        self.tasks.spawn(async move {
+            let page = match boat.call().await {
+                Ok(_call) => boat.stations.mail_page(connection.id(), request).await,
+                Err(refusal) => Err(refusal),
+            };
+            connection.update(|session| session.handle_page(page, boat.now()));
+        });
+    }
+
+    pub(crate) fn ask(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        user: UserId,
+        request: SyncRequest,
+    ) {
+        let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
+        self.tasks.spawn(async move {
+            let number = request.request;
+            let page = match boat.call().await {
+                Ok(_call) => boat.stations.sync(connection.id(), user, request).await,
+                Err(refusal) => Err(refusal),
+            };
+            let answer = page.map(Outgoing::Encoded);
+            connection.update(|session| session.handle_answer(number, answer));
+        });
+    }
+
+    async fn connect(
+        &self,
+        session: SessionId,
+        hello: Hello,
+        peer: SocketAddr,
+    ) -> Result<Admission, Refusal> {
+        let _call = self.call().await?;
+        let life = self.life().ok_or_else(|| {
+            Refusal::new(
+                Code::Unavailable,
+                "this boat is not registered yet; try again",
+            )
+        })?;
+        let connect = Connect {
+            session,
+            life,
+            token: hello.token,
+            device: hello.device,
+            platform: hello.platform,
+            peer: peer.to_string(),
+            marker: hello.marker,
+        };
+        self.stations.connect(&connect).await
+    }
+
+    /// A place among the calls for single sessions.
+    async fn call(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        match timeout(self.config.station_timeout, self.calls.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => Err(Refusal::new(
+                Code::Unavailable,
+                "too many calls to stations wait for their answers; try again",
+            )
+            .retry_after(Duration::from_secs(1))),
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! All connections of a boat, by session.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use protocol::SessionId;
+
+use crate::connection::Connection;
+
+/// Many small maps: pushes from several carriers meet rarely in one.
+const SHARDS: usize = 64;
+
+#[derive(Debug)]
+pub(crate) struct Connections {
+    shards: [Mutex<HashMap<SessionId, Arc<Connection>>>; SHARDS],
+}
+
+impl Connections {
+    pub(crate) fn new() -> Connections {
+        Connections {
+            shards: std::array::from_fn(|_| Mutex::default()),
+        }
+    }
+
+    pub(crate) fn insert(&self, connection: &Arc<Connection>) {
+        let id = connection.id();
+        self.shard(id).lock().insert(id, Arc::clone(connection));
+    }
+
+    pub(crate) fn get(&self, id: SessionId) -> Option<Arc<Connection>> {
+        self.shard(id).lock().get(&id).cloned()
+    }
+
+    pub(crate) fn remove(&self, id: SessionId) {
+        let mut shard = self.shard(id).lock();
+        shard.remove(&id);
+        // What a storm has allocated is given back when it is over.
+        if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
+            shard.shrink_to_fit();
+        }
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.shards.iter().map(|shard| shard.lock().len()).sum()
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<Connection>> {
+        self.by_shard().flatten().collect()
+    }
+
+    /// One shard after the other, for those who go through all slowly.
+    pub(crate) fn by_shard(&self) -> impl ExactSizeIterator<Item = Vec<Arc<Connection>>> + '_ {
+        (self.shards.iter()).map(|shard| shard.lock().values().cloned().collect())
+    }
+
+    /// Ids are random: any bits will do.
+    fn shard(&self, id: SessionId) -> &Mutex<HashMap<SessionId, Arc<Connection>>> {
+        &self.shards[id.get() as usize % SHARDS]
+    }
+}

@@ -1,0 +1,174 @@
+//! Gathers what many sessions have for one call: whatever waits while a call is in flight goes with
+//! the next one. No timer delays a lone item.
+
+use std::collections::VecDeque;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+/// Something that can go with others.
+pub(crate) trait Gathered {
+    /// How many items of a call it is.
+    fn items(&self) -> usize {
+        1
+    }
+
+    /// About how many bytes of a call it takes.
+    fn bytes(&self) -> usize;
+}
+
+/// A bounded queue that is emptied in batches by one reader.
+pub(crate) struct Gather<T> {
+    waiting: Mutex<Waiting<T>>,
+    came: Notify,
+    items_max: usize,
+    bytes_max: usize,
+}
+
+struct Waiting<T> {
+    queue: VecDeque<T>,
+    items: usize,
+    bytes: usize,
+    /// The reader is at work on a batch.
+    busy: bool,
+}
+
+/// A call stays well below the largest message of a call.
+const BATCH_BYTES: usize = 2 * 1024 * 1024;
+
+impl<T: Gathered> Gather<T> {
+    pub(crate) fn new(items_max: usize, bytes_max: usize) -> Gather<T> {
+        Gather {
+            waiting: Mutex::new(Waiting {
+                queue: VecDeque::new(),
+                items: 0,
+                bytes: 0,
+                busy: false,
+            }),
+            came: Notify::new(),
+            items_max,
+            bytes_max,
+        }
+    }
+
+    /// Adds one, or gives it back where too much waits.
+    pub(crate) fn push(&self, one: T) -> Result<(), T> {
+        let mut waiting = self.waiting.lock();
+        let items = waiting.items + one.items();
+        let bytes = waiting.bytes + one.bytes();
+        if items > self.items_max || bytes > self.bytes_max {
+            return Err(one);
+        }
+        waiting.items = items;
+        waiting.bytes = bytes;
+        waiting.queue.push_back(one);
+        drop(waiting);
+        self.came.notify_one();
+        Ok(())
+    }
+
+    /// What waits, up to about `items_max` items, as soon as something does. The batch before counts as
+    /// done. Cancel safe.
+    pub(crate) async fn next(&self, items_max: usize) -> Vec<T> {
+        self.waiting.lock().busy = false;
+        loop {
+            let batch = self.take(items_max);
+            if !batch.is_empty() {
+                return batch;
+            }
+            self.came.notified().await;
+        }
+    }
+
+    /// Puts a batch back in front, to be tried again: as much of it as there is room for. Answers how
+    /// many did not fit.
+    pub(crate) fn put_back(&self, batch: Vec<T>) -> usize {
+        let mut waiting = self.waiting.lock();
+        let mut lost = 0;
+        for one in batch.into_iter().rev() {
+            let items = waiting.items + one.items();
+            let bytes = waiting.bytes + one.bytes();
+            if items > self.items_max || bytes > self.bytes_max {
+                lost += one.items();
+                continue;
+            }
+            waiting.items = items;
+            waiting.bytes = bytes;
+            waiting.queue.push_front(one);
+        }
+        lost
+    }
+
+    /// Nothing waits and nothing is in flight.
+    pub(crate) fn is_idle(&self) -> bool {
+        let waiting = self.waiting.lock();
+        waiting.queue.is_empty() && !waiting.busy
+    }
+
+    fn take(&self, items_max: usize) -> Vec<T> {
+        let mut waiting = self.waiting.lock();
+        let (mut items, mut bytes, mut count) = (0, 0, 0);
+        for one in &waiting.queue {
+            items += one.items();
+            bytes += one.bytes();
+            if count > 0 && (items > items_max || bytes > BATCH_BYTES) {
+                break;
+            }
+            count += 1;
+        }
+        let batch: Vec<T> = waiting.queue.drain(..count).collect();
+        waiting.items -= batch.iter().map(T::items).sum::<usize>();
+        waiting.bytes -= batch.iter().map(T::bytes).sum::<usize>();
+        waiting.busy = !batch.is_empty();
+        batch
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    struct Parcel(usize);
+
+    impl Gathered for Parcel {
+        fn bytes(&self) -> usize {
+            self.0
+        }
+    }
+
+    #[tokio::test]
+    async fn what_came_meanwhile_goes_together_and_in_order() {
+        let gather = Gather::new(10, 100);
+        gather.push(Parcel(1)).expect("room");
+        assert_eq!(gather.next(10).await, [Parcel(1)]);
+        assert!(!gather.is_idle(), "the first is in flight");
+        for bytes in 2..6 {
+            gather.push(Parcel(bytes)).expect("room");
+        }
+        assert_eq!(gather.next(3).await, [Parcel(2), Parcel(3), Parcel(4)]);
+        assert_eq!(gather.next(3).await, [Parcel(5)]);
+        let nothing = tokio::time::timeout(std::time::Duration::ZERO, gather.next(3)).await;
+        assert!(nothing.is_err() && gather.is_idle());
+    }
+
+    #[tokio::test]
+    async fn items_and_bytes_are_bounded_and_a_batch_may_return() {
+        let gather = Gather::new(3, 10);
+        for bytes in [4, 4] {
+            gather.push(Parcel(bytes)).expect("room");
+        }
+        assert_eq!(gather.push(Parcel(3)), Err(Parcel(3)));
+        gather.push(Parcel(1)).expect("room");
+        assert_eq!(gather.push(Parcel(1)), Err(Parcel(1)));
+        let batch = gather.next(2).await;
+        assert_eq!(batch, [Parcel(4), Parcel(4)]);
+        gather.push(Parcel(5)).expect("room");
+        assert_eq!(
+            gather.put_back(batch),
+            1,
+            "the oldest does not fit any more"
+        );
+        assert_eq!(gather.next(9).await, [Parcel(4), Parcel(1), Parcel(5)]);
+    }
+}

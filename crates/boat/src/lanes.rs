@@ -1,0 +1,226 @@
+//! What sessions tell stations, in lanes by session: a session's things keep their order, and a slow
+//! call holds up one lane only.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::{MailAck, ReceiptItem, SendItem};
+use protocol::presence::SessionKey;
+use protocol::session::Session;
+use protocol::{Code, Refusal};
+use tokio::time::sleep;
+
+use crate::Config;
+use crate::boat::Boat;
+use crate::connection::Connection;
+use crate::gather::{Gather, Gathered};
+
+pub(crate) struct Lanes(Vec<Lane>);
+
+pub(crate) struct Lane {
+    pub(crate) sends: Gather<Submission>,
+    pub(crate) receipts: Gather<Receipt>,
+    pub(crate) mail_acks: Gather<MailAck>,
+    pub(crate) leaves: Gather<SessionKey>,
+}
+
+/// The sends of one session that wait for their answers.
+pub(crate) struct Submission {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) items: Vec<SendItem>,
+}
+
+/// What one session acknowledged.
+pub(crate) struct Receipt {
+    pub(crate) connection: Arc<Connection>,
+    pub(crate) item: ReceiptItem,
+}
+
+impl Gathered for Submission {
+    fn items(&self) -> usize {
+        self.items.len()
+    }
+
+    fn bytes(&self) -> usize {
+        (self.items.iter())
+            .map(|item| 128 + item.send.content.data.len())
+            .sum()
+    }
+}
+
+impl Gathered for Receipt {
+    fn items(&self) -> usize {
+        self.item.ack.items.len()
+    }
+
+    fn bytes(&self) -> usize {
+        48 + 40 * self.item.ack.items.len()
+    }
+}
+
+impl Gathered for MailAck {
+    fn bytes(&self) -> usize {
+        32 + 10 * self.ids.len()
+    }
+}
+
+impl Gathered for SessionKey {
+    fn bytes(&self) -> usize {
+        32 + self.life.boat.as_str().len()
+    }
+}
+
+impl Lanes {
+    pub(crate) fn new(config: &Config) -> Lanes {
+        let (items, bytes) = (config.lane_items_max, config.lane_bytes_max);
+        let lane = || Lane {
+            sends: Gather::new(items, bytes),
+            receipts: Gather::new(items, bytes),
+            mail_acks: Gather::new(items, bytes),
+            leaves: Gather::new(items, bytes),
+        };
+        Lanes((0..config.lanes.max(1)).map(|_| lane()).collect())
+    }
+
+    pub(crate) fn get(&self, lane: usize) -> &Lane {
+        &self.0[lane]
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Nothing waits and nothing is in flight.
+    pub(crate) fn are_idle(&self) -> bool {
+        self.0.iter().all(|lane| {
+            lane.sends.is_idle()
+                && lane.receipts.is_idle()
+                && lane.mail_acks.is_idle()
+                && lane.leaves.is_idle()
+        })
+    }
+}
+
+/// Carries the sends of a lane, until dropped.
+pub(crate) async fn carry_sends(boat: Arc<Boat>, lane: usize) {
+    loop {
+        let batch = boat
+            .lanes
+            .get(lane)
+            .sends
+            .next(boat.config.batch_items_max)
+            .await;
+        let (connections, items): (Vec<_>, Vec<_>) = (batch.into_iter())
+            .map(|submission| {
+                (
+                    (submission.connection, submission.items.len()),
+                    submission.items,
+                )
+            })
+            .unzip();
+        let items = items.concat();
+        boat.metrics.sends.increment(items.len() as u64);
+        let answers = match boat.life() {
+            Some(life) => boat.stations.send_batch(lane, &life, &items).await,
+            None => Err(unregistered()),
+        };
+        let mut answers = answers.map(Vec::into_iter);
+        for (connection, count) in connections {
+            let own = match &mut answers {
+                Ok(answers) => answers.by_ref().take(count).collect(),
+                Err(refusal) => vec![Err(refused_whole(refusal)); count],
+            };
+            connection.update(|session| session.handle_submitted(own, boat.now()));
+        }
+    }
+}
+
+/// Carries the acknowledgements of a lane, until dropped.
+pub(crate) async fn carry_receipts(boat: Arc<Boat>, lane: usize) {
+    loop {
+        let batch = boat
+            .lanes
+            .get(lane)
+            .receipts
+            .next(boat.config.batch_items_max)
+            .await;
+        let (connections, items): (Vec<_>, Vec<_>) = (batch.into_iter())
+            .map(|receipt| (receipt.connection, receipt.item))
+            .unzip();
+        let answers = boat.stations.receipts(lane, &items).await;
+        let mut answers = answers.map(Vec::into_iter);
+        for connection in connections {
+            let own = match &mut answers {
+                Ok(answers) => answers.next().unwrap_or_else(|| Err(unanswered())),
+                Err(refusal) => Err(refused_whole(refusal)),
+            };
+            connection.update(|session| session.handle_receipts(own, boat.now()));
+        }
+    }
+}
+
+/// Has removed from the mailbox what devices have, until dropped.
+pub(crate) async fn carry_mail_acks(boat: Arc<Boat>, lane: usize) {
+    let acks = &boat.lanes.get(lane).mail_acks;
+    loop {
+        let batch = acks.next(boat.config.batch_items_max).await;
+        if boat.stations.mail_ack(lane, &batch).await.is_err() {
+            retry_later(&boat, acks, batch).await;
+        }
+    }
+}
+
+/// Signs sessions off, until dropped.
+pub(crate) async fn carry_leaves(boat: Arc<Boat>, lane: usize) {
+    let leaves = &boat.lanes.get(lane).leaves;
+    loop {
+        let batch = leaves.next(boat.config.batch_items_max).await;
+        if boat.stations.disconnect(lane, &batch).await.is_err() {
+            retry_later(&boat, leaves, batch).await;
+        }
+    }
+}
+
+/// What does not fit any more is no loss: what is acknowledged once more is removed then, and whoever
+/// pushes to a session that is gone finds out.
+async fn retry_later<T: Gathered>(boat: &Boat, gather: &Gather<T>, batch: Vec<T>) {
+    let lost = gather.put_back(batch);
+    boat.metrics.lane_overflows.increment(lost as u64);
+    sleep(boat.config.retry_pause).await;
+}
+
+/// Gives a session its sends back where its lane is full.
+pub(crate) fn refuse_submission(session: &mut Session, boat: &Boat, count: usize) {
+    boat.metrics.lane_overflows.increment(count as u64);
+    session.handle_submitted(vec![Err(overflow()); count], boat.now());
+}
+
+pub(crate) fn refuse_receipt(session: &mut Session, boat: &Boat) {
+    boat.metrics.lane_overflows.increment(1);
+    session.handle_receipts(Err(overflow()), boat.now());
+}
+
+/// A batch that is refused as a whole says nothing of its single parts: they may be tried again.
+fn refused_whole(refusal: &Refusal) -> Refusal {
+    if refusal.code.retryable() {
+        return refusal.clone();
+    }
+    let text = format!("a batch of several sessions was refused: {refusal}");
+    Refusal::new(Code::Unavailable, text)
+}
+
+fn unanswered() -> Refusal {
+    Refusal::new(
+        Code::Unavailable,
+        "the station gave no answer to this; send it again",
+    )
+}
+
+fn unregistered() -> Refusal {
+    Refusal::new(Code::Unavailable, "this boat is not registered; try again")
+}
+
+fn overflow() -> Refusal {
+    let text = "too much waits for the stations; try again later";
+    Refusal::new(Code::Unavailable, text).retry_after(Duration::from_secs(1))
+}

@@ -1,0 +1,140 @@
+//! Where clients arrive: accepts at a bounded rate, seats them, and waits where no file is left.
+
+mod tcp;
+mod websocket;
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use protocol::Refusal;
+use socket2::{Domain, Socket, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, sleep, sleep_until};
+use tracing::warn;
+
+use crate::boat::Boat;
+use crate::seats::Seat;
+
+pub(crate) use tcp::serve_tcp;
+pub(crate) use websocket::serve_websocket;
+
+/// Connections that wait in the kernel until they are accepted.
+const BACKLOG: i32 = 4096;
+
+/// Who arrived, while the socket lives.
+#[derive(Debug)]
+pub(crate) struct Arrival {
+    pub(crate) peer: SocketAddr,
+    /// There is no seat: to be told, then closed.
+    pub(crate) refusal: Option<Refusal>,
+    upgraded: AtomicBool,
+    lingers: AtomicBool,
+}
+
+impl Arrival {
+    fn new(peer: SocketAddr, refusal: Option<Refusal>) -> Arc<Arrival> {
+        Arc::new(Arrival {
+            peer,
+            refusal,
+            upgraded: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
+        })
+    }
+
+    /// What the client still sends is read after the end, so that it can read ours.
+    pub(crate) fn linger(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
+    }
+}
+
+/// A listener with a queue that survives a wave of reconnects.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, None)?;
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    socket.bind(&address.into())?;
+    socket.listen(BACKLOG)?;
+    TcpListener::from_std(socket.into())
+}
+
+/// A socket with its place, or with the place to say why it has none.
+struct Accepted {
+    stream: TcpStream,
+    arrival: Arc<Arrival>,
+    seat: Seat,
+}
+
+/// Accepts and seats.
+struct Door {
+    listener: TcpListener,
+    boat: Arc<Boat>,
+    second: Instant,
+    accepted: u32,
+}
+
+impl Door {
+    fn new(listener: TcpListener, boat: Arc<Boat>) -> Door {
+        Door {
+            listener,
+            boat,
+            second: Instant::now(),
+            accepted: 0,
+        }
+    }
+
+    /// The next one who can be served or told why not.
+    async fn accept(&mut self) -> Accepted {
+        loop {
+            self.pace().await;
+            match self.listener.accept().await {
+                Ok((stream, peer)) => {
+                    self.boat.metrics.accepted.increment(1);
+                    let Some((seat, refusal)) = self.boat.seats.take(peer.ip()) else {
+                        self.boat.metrics.dropped.increment(1);
+                        continue;
+                    };
+                    // A lone small frame must not wait for the one before it.
+                    let _ = stream.set_nodelay(true);
+                    return Accepted {
+                        stream,
+                        arrival: Arrival::new(peer, refusal),
+                        seat,
+                    };
+                }
+                Err(error) if is_of_one_connection(&error) => {}
+                Err(error) => {
+                    // Out of files, most likely: whoever leaves makes room.
+                    self.boat.metrics.accept_pauses.increment(1);
+                    warn!(%error, "accepting pauses");
+                    sleep(self.boat.config.accept_pause).await;
+                }
+            }
+        }
+    }
+
+    /// At most `accepts_per_second`: the rest waits in the kernel.
+    async fn pace(&mut self) {
+        if self.accepted >= self.boat.config.accepts_per_second {
+            sleep_until(self.second + Duration::from_secs(1)).await;
+        }
+        let now = Instant::now();
+        if now >= self.second + Duration::from_secs(1) {
+            self.second = now;
+            self.accepted = 0;
+        }
+        self.accepted += 1;
+    }
+}
+
+fn is_of_one_connection(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::ConnectionRefused
+            | io::ErrorKind::ConnectionAborted
+            | io::ErrorKind::ConnectionReset
+            | io::ErrorKind::Interrupted
+    )
+}

@@ -1,0 +1,68 @@
+//! What a boat counts. Handles are held: looking a name up costs more than counting.
+
+use metrics::{Counter, Gauge, counter, gauge};
+use protocol::Code;
+use protocol::session::Outcome;
+
+use crate::link::Transport;
+
+pub(crate) struct Metrics {
+    pub(crate) accepted: Counter,
+    pub(crate) dropped: Counter,
+    pub(crate) accept_pauses: Counter,
+    pub(crate) sessions: Gauge,
+    pub(crate) outgoing_bytes: Gauge,
+    pub(crate) frames_in: Counter,
+    pub(crate) frames_out: Counter,
+    pub(crate) sends: Counter,
+    pub(crate) lane_overflows: Counter,
+    pub(crate) restored: Counter,
+    pub(crate) known: Counter,
+    pub(crate) displaced: Counter,
+    pub(crate) leases_lost: Counter,
+    outcomes: [Counter; 4],
+    connections: [Gauge; 2],
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let outcome = |name: &'static str| counter!("boat_deliveries_total", "outcome" => name);
+        let recover = |name: &'static str| counter!("boat_recover_total", "result" => name);
+        Metrics {
+            accepted: counter!("boat_connections_accepted_total"),
+            dropped: counter!("boat_connections_dropped_total"),
+            accept_pauses: counter!("boat_accept_pauses_total"),
+            sessions: gauge!("boat_sessions"),
+            outgoing_bytes: gauge!("boat_outbound_queue_bytes"),
+            frames_in: counter!("boat_frames_received_total"),
+            frames_out: counter!("boat_frames_sent_total"),
+            sends: counter!("boat_sends_total"),
+            lane_overflows: counter!("boat_lane_overflows_total"),
+            restored: recover("restored"),
+            known: recover("known"),
+            displaced: recover("displaced"),
+            leases_lost: counter!("boat_leases_lost_total"),
+            outcomes: ["done", "no_ack", "no_session", "full"].map(outcome),
+            connections: ["websocket", "tcp"]
+                .map(|transport| gauge!("boat_connections", "transport" => transport)),
+        }
+    }
+
+    pub(crate) fn outcome(&self, outcome: Outcome) -> &Counter {
+        &self.outcomes[outcome as usize]
+    }
+
+    pub(crate) fn connections(&self, transport: Transport) -> &Gauge {
+        &self.connections[transport as usize]
+    }
+
+    /// Why a connection ended; `None`: the client went.
+    pub(crate) fn disconnected(code: Option<Code>) {
+        let code = code.map_or("client", Code::name);
+        counter!("boat_disconnects_total", "code" => code).increment(1);
+    }
+
+    pub(crate) fn called(call: &'static str, result: &'static str) {
+        counter!("boat_station_calls_total", "call" => call, "result" => result).increment(1);
+    }
+}

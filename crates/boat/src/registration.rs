@@ -1,0 +1,85 @@
+//! The lease of a boat: kept, lost, and taken again under the same name.
+//!
+//! A boat that lost its lease goes on serving whom it has: only new clients are kept away. When it is
+//! registered again, everything is said anew. Only a boat that no station answers either, for longer than
+//! the fence, sends its clients away.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::discovery::{Registration, Registry, Role};
+use protocol::{Code, Refusal};
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+use crate::boat::Boat;
+use crate::sweep::{jittered, pass, random_below};
+
+/// How often a lost lease is asked for again, and the stations whether they answer.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Everything is said anew within about this time after a lost lease.
+const REASSERT_WITHIN: Duration = Duration::from_secs(2);
+
+pub(crate) struct Lease {
+    pub(crate) registry: Arc<dyn Registry>,
+    pub(crate) address: String,
+    pub(crate) held: Registration,
+}
+
+/// Keeps the boat registered until dropped; the lease is given up then.
+pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
+    loop {
+        lease.held.lost.cancelled().await;
+        warn!(life = ?lease.held.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
+        boat.metrics.leases_lost.increment(1);
+        boat.ready.send_replace(false);
+        lease.held = regain(&boat, &lease).await;
+        boat.begin_life(lease.held.instance.life.clone());
+        boat.ready.send_replace(!boat.is_draining());
+        info!(life = ?lease.held.instance.life, "registered again");
+        spread(&boat);
+        pass(&boat, REASSERT_WITHIN).await;
+    }
+}
+
+async fn regain(boat: &Boat, lease: &Lease) -> Registration {
+    loop {
+        let name = &boat.config.name;
+        match lease
+            .registry
+            .register(Role::Boat, name, &lease.address)
+            .await
+        {
+            Ok(registration) => return registration,
+            Err(error) => tracing::debug!(%error, "not registered yet"),
+        }
+        let _ = boat.stations.probe().await;
+        if boat.stations.silence() > boat.config.fence {
+            send_away(boat);
+        }
+        sleep(jittered(&*boat.entropy, ASK_AGAIN)).await;
+    }
+}
+
+/// Cut off from everybody: elsewhere the clients may be served.
+fn send_away(boat: &Boat) {
+    for connection in boat.connections.all() {
+        let text = "this boat is cut off; reconnect to reach another";
+        connection.update(|session| session.close(refusal(boat, text), boat.now()));
+    }
+}
+
+/// A share of the clients goes, so that a boat that was away for others is not the fullest one.
+fn spread(boat: &Boat) {
+    for connection in boat.connections.all() {
+        if boat.entropy.next() % 100 < u64::from(boat.config.reconnect_percent) {
+            let text = "this boat was cut off for a while; reconnect and sync";
+            connection.update(|session| session.drain(refusal(boat, text), boat.now()));
+        }
+    }
+}
+
+fn refusal(boat: &Boat, text: &str) -> Refusal {
+    let delay = random_below(&*boat.entropy, boat.config.drain_spread);
+    Refusal::new(Code::Reconnect, text).retry_after(delay)
+}

@@ -1,0 +1,259 @@
+//! Starts a boat, and what one can ask of a running one.
+
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use api::transport::{self, Connector, InProcess};
+use backend::clock::{Clock, Entropy};
+use backend::discovery::{Registry, Role};
+use protocol::presence::BoatLife;
+use thiserror::Error;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::Config;
+use crate::boat::Boat;
+use crate::drain;
+use crate::lanes::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
+use crate::listener::{bind, serve_tcp, serve_websocket};
+use crate::registration::{Lease, keep};
+use crate::service::routes;
+use crate::stations::Stations;
+use crate::sweep::sweep;
+
+/// What a boat is made of.
+#[derive(Clone)]
+pub struct Parts {
+    pub registry: Arc<dyn Registry>,
+    pub connector: Connector,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    /// How the gRPC side listens, where it does.
+    pub transport: transport::Config,
+}
+
+/// Why a boat did not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("listening on {address} ({name}) failed: {source}; is another program there?")]
+    Bind {
+        /// Which setting of section `boat`.
+        name: &'static str,
+        address: SocketAddr,
+        source: io::Error,
+    },
+    #[error("discovery failed: {0}")]
+    Registry(#[from] backend::Error),
+}
+
+/// A boat that serves. Dropping this changes nothing: cancel the token that it was started with.
+pub struct Running {
+    boat: Arc<Boat>,
+    websocket: SocketAddr,
+    tcp: SocketAddr,
+    grpc: Option<SocketAddr>,
+    shutdown: CancellationToken,
+    ended: JoinHandle<()>,
+}
+
+impl Running {
+    /// Where WebSocket clients connect.
+    pub fn websocket(&self) -> SocketAddr {
+        self.websocket
+    }
+
+    /// Where TCP clients connect.
+    pub fn tcp(&self) -> SocketAddr {
+        self.tcp
+    }
+
+    /// Where gRPC listens, if it does.
+    pub fn grpc(&self) -> Option<SocketAddr> {
+        self.grpc
+    }
+
+    /// The present life, as others know it.
+    pub fn life(&self) -> Option<BoatLife> {
+        self.boat.life()
+    }
+
+    /// Sockets, admitted or not.
+    pub fn connections(&self) -> usize {
+        self.boat.connections.len()
+    }
+
+    /// Admitted sessions.
+    pub fn sessions(&self) -> usize {
+        self.boat.sessions()
+    }
+
+    /// Whether new clients are welcome: registered, and not leaving.
+    pub fn ready(&self) -> watch::Receiver<bool> {
+        self.boat.ready.subscribe()
+    }
+
+    /// Leaves in order, as the cancelled shutdown token does. [`Running::drained`] waits for the end.
+    pub fn drain(&self) {
+        self.shutdown.cancel();
+    }
+
+    /// Waits until the boat has left: every client gone, every lane empty, the lease given up.
+    pub async fn drained(self) {
+        if let Err(error) = self.ended.await {
+            tracing::error!(%error, "the boat did not leave in order");
+        }
+    }
+}
+
+/// Starts a boat: listens, registers, and serves until `shutdown`; then it leaves in order.
+///
+/// # Errors
+/// An address that cannot be had, or a registry that does not answer.
+pub async fn start(
+    config: Config,
+    parts: Parts,
+    shutdown: CancellationToken,
+) -> Result<Running, StartError> {
+    let shutdown = shutdown.child_token();
+    let websocket = listen("websocket", config.websocket)?;
+    let tcp = listen("tcp", config.tcp)?;
+    let grpc = config
+        .listen
+        .map(|address| listen("listen", address))
+        .transpose()?;
+    let (websocket_at, tcp_at) = (local(&websocket, &config)?, local(&tcp, &config)?);
+    let grpc_at = grpc.as_ref().map(|grpc| local(grpc, &config)).transpose()?;
+
+    let roster = parts.registry.watch(Role::Station).await?;
+    let stations = Stations::new(roster, parts.connector.clone(), &config);
+    let boat = Boat::new(config, stations, &*parts.clock, Arc::clone(&parts.entropy));
+
+    let (served, address) = serve(&boat, &parts, grpc, grpc_at);
+    let held = (parts.registry)
+        .register(Role::Boat, &boat.config.name, &address)
+        .await?;
+    boat.begin_life(held.instance.life.clone());
+    let lease = Lease {
+        registry: parts.registry,
+        address,
+        held,
+    };
+    let kept = spawn(keep(Arc::clone(&boat), lease));
+    let carried = carry(&boat);
+    let swept = spawn(sweep(Arc::clone(&boat)));
+    let doors = [
+        spawn(serve_websocket(websocket, Arc::clone(&boat))),
+        spawn(serve_tcp(tcp, Arc::clone(&boat))),
+    ];
+    boat.ready.send_replace(true);
+    tracing::info!(life = ?boat.life(), %websocket_at, %tcp_at, "a boat serves");
+
+    let leaving = (Arc::clone(&boat), shutdown.clone());
+    let ended = tokio::spawn(async move {
+        let (boat, shutdown) = leaving;
+        shutdown.cancelled().await;
+        boat.begin_drain();
+        drop(doors);
+        drain::empty(&boat).await;
+        drop((swept, carried));
+        // The lease is given up last of what others see, then the name is free.
+        drop(kept);
+        served.end().await;
+    });
+    Ok(Running {
+        boat,
+        websocket: websocket_at,
+        tcp: tcp_at,
+        grpc: grpc_at,
+        shutdown,
+        ended,
+    })
+}
+
+/// How the gRPC side is served.
+enum Served {
+    Near(InProcess),
+    Far {
+        stop: CancellationToken,
+        serving: JoinHandle<()>,
+    },
+}
+
+impl Served {
+    async fn end(self) {
+        match self {
+            Served::Near(guard) => drop(guard),
+            Served::Far { stop, serving } => {
+                stop.cancel();
+                let _ = serving.await;
+            }
+        }
+    }
+}
+
+/// Serves carriers and stations, over the network or inside this process. Answers the address as others
+/// are told it.
+fn serve(
+    boat: &Arc<Boat>,
+    parts: &Parts,
+    grpc: Option<TcpListener>,
+    grpc_at: Option<SocketAddr>,
+) -> (Served, String) {
+    let routes = routes(Arc::clone(boat));
+    let (Some(listener), Some(bound)) = (grpc, grpc_at) else {
+        let name = format!("boat/{}", boat.config.name);
+        let guard = parts.connector.serve_in_process(&name, routes);
+        return (
+            Served::Near(guard),
+            format!("{}{name}", transport::IN_PROCESS),
+        );
+    };
+    let stop = CancellationToken::new();
+    let (config, stopped) = (parts.transport.clone(), stop.clone());
+    let serving = tokio::spawn(async move {
+        if let Err(error) = transport::serve(listener, routes, &config, stopped).await {
+            tracing::error!(%error, "gRPC ended");
+        }
+    });
+    let advertised = boat.config.advertise.clone();
+    let address = advertised.unwrap_or_else(|| format!("http://{bound}"));
+    (Served::Far { stop, serving }, address)
+}
+
+fn carry(boat: &Arc<Boat>) -> Vec<AbortOnDropHandle<()>> {
+    (0..boat.lanes.len())
+        .flat_map(|lane| {
+            [
+                spawn(carry_sends(Arc::clone(boat), lane)),
+                spawn(carry_receipts(Arc::clone(boat), lane)),
+                spawn(carry_mail_acks(Arc::clone(boat), lane)),
+                spawn(carry_leaves(Arc::clone(boat), lane)),
+            ]
+        })
+        .collect()
+}
+
+fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
+    AbortOnDropHandle::new(tokio::spawn(task))
+}
+
+fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {
+    bind(address).map_err(|source| StartError::Bind {
+        name,
+        address,
+        source,
+    })
+}
+
+fn local(listener: &TcpListener, config: &Config) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|source| StartError::Bind {
+        name: "websocket",
+        address: config.websocket,
+        source,
+    })
+}

@@ -1,0 +1,176 @@
+//! What carriers and stations tell this boat.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use api::boat::{DeliverBatch, Notice, NoticeBatch, NoticeKind};
+use api::status::from_refusal;
+use api::v1;
+use api::v1::boat_service_server::{BoatService, BoatServiceServer};
+use futures_util::Stream;
+use protocol::SessionId;
+use protocol::session::{Outcome, Push};
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+use tracing::warn;
+
+use crate::boat::Boat;
+use crate::sources::Source;
+
+/// Batches taken from a stream before its outcomes are looked after.
+const BATCHES_A_TURN: usize = 16;
+
+/// The gRPC side of a boat.
+pub(crate) fn routes(boat: Arc<Boat>) -> Routes {
+    Routes::new(BoatServiceServer::new(Service(boat)))
+}
+
+struct Service(Arc<Boat>);
+
+#[tonic::async_trait]
+impl BoatService for Service {
+    type DeliverStream = Pin<Box<Deliveries>>;
+
+    async fn deliver(
+        &self,
+        request: Request<Streaming<v1::DeliverBatch>>,
+    ) -> Result<Response<Self::DeliverStream>, Status> {
+        Ok(Response::new(Box::pin(Deliveries {
+            source: self.0.sources.open(),
+            boat: Arc::clone(&self.0),
+            batches: Some(request.into_inner()),
+        })))
+    }
+
+    async fn notice(
+        &self,
+        request: Request<v1::NoticeRequest>,
+    ) -> Result<Response<v1::NoticeResponse>, Status> {
+        let batch = NoticeBatch::try_from(request.into_inner())
+            .map_err(|refusal| from_refusal(&refusal))?;
+        let mine = self.0.is_mine(&batch.life);
+        let missing = (batch.notices.into_iter())
+            .filter_map(|notice| {
+                let session = notice.session;
+                (!mine || !self.0.notify(notice)).then(|| session.get())
+            })
+            .collect();
+        Ok(Response::new(v1::NoticeResponse { missing }))
+    }
+
+    async fn probe(
+        &self,
+        request: Request<v1::ProbeRequest>,
+    ) -> Result<Response<v1::ProbeResponse>, Status> {
+        let life = request
+            .into_inner()
+            .life
+            .map(protocol::presence::BoatLife::try_from);
+        let life = life.transpose().map_err(|refusal| from_refusal(&refusal))?;
+        let alive = life.is_some_and(|life| self.0.is_mine(&life));
+        Ok(Response::new(v1::ProbeResponse { alive }))
+    }
+}
+
+impl Boat {
+    /// False: there is no such session here.
+    fn notify(&self, notice: Notice) -> bool {
+        let Some(connection) = self.connections.get(notice.session) else {
+            return false;
+        };
+        connection.update(|session| match notice.kind {
+            NoticeKind::Frame(frame) => session.notice(frame),
+            NoticeKind::Hint => session.hint(),
+            NoticeKind::Close(refusal) => session.close(refusal, self.now()),
+        });
+        true
+    }
+
+    fn push(&self, session: SessionId, push: Push) -> Result<(), Push> {
+        let Some(connection) = self.connections.get(session) else {
+            return Err(push);
+        };
+        connection.update(|session| session.push(push, self.now()));
+        Ok(())
+    }
+}
+
+/// A carrier's stream: batches in, outcomes out. When it ends, nothing is lost: what is under way goes
+/// on to the clients, and the carrier's own deadlines decide.
+pub(crate) struct Deliveries {
+    boat: Arc<Boat>,
+    source: Source,
+    /// `None`: the carrier has said all.
+    batches: Option<Streaming<v1::DeliverBatch>>,
+}
+
+impl Deliveries {
+    /// Takes what has come; an error ends the stream.
+    fn poll_batches(&mut self, cx: &mut Context<'_>) -> Result<(), Status> {
+        for _ in 0..BATCHES_A_TURN {
+            let Some(batches) = &mut self.batches else {
+                return Ok(());
+            };
+            match Pin::new(batches).poll_next(cx) {
+                Poll::Ready(Some(Ok(batch))) => self.deliver(batch)?,
+                Poll::Ready(Some(Err(_)) | None) => self.batches = None,
+                Poll::Pending => return Ok(()),
+            }
+        }
+        cx.waker().wake_by_ref();
+        Ok(())
+    }
+
+    fn deliver(&self, batch: v1::DeliverBatch) -> Result<(), Status> {
+        let batch = DeliverBatch::try_from(batch).map_err(|refusal| {
+            warn!(text = %refusal.text, "a carrier's batch cannot be read");
+            from_refusal(&refusal)
+        })?;
+        let mine = self.boat.is_mine(&batch.life);
+        for delivery in batch.deliveries {
+            let push = Push {
+                token: self.source.token(delivery.token),
+                id: delivery.id,
+                frame: delivery.frame,
+                needs_ack: delivery.needs_ack,
+            };
+            if !mine || self.boat.push(delivery.session, push).is_err() {
+                let outcome = Outcome::NoSession;
+                self.boat.metrics.outcome(outcome).increment(1);
+                self.source.resolve(delivery.token, outcome);
+            }
+        }
+        if mine {
+            for notice in batch.notices {
+                self.boat.notify(notice);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Stream for Deliveries {
+    type Item = Result<v1::OutcomeBatch, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = self.get_mut();
+        if let Err(status) = this.poll_batches(cx) {
+            this.batches = None;
+            return Poll::Ready(Some(Err(status)));
+        }
+        match this.source.poll_outcomes(cx) {
+            Poll::Ready(outcomes) => Poll::Ready(Some(Ok(v1::OutcomeBatch {
+                outcomes: outcomes.into_iter().map(v1::Outcome::from).collect(),
+            }))),
+            Poll::Pending if this.batches.is_none() => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    }
+}
+
+impl Drop for Deliveries {
+    fn drop(&mut self) {
+        self.boat.sources.close(&self.source);
+    }
+}
