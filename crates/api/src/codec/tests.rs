@@ -3,6 +3,7 @@ use std::io;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use proptest::collection::vec;
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use prost::encoding::encode_varint;
 use protocol::frame::{ClientFrame, ServerFrame};
 use protocol::{Code, SendId};
@@ -226,4 +227,29 @@ fn unknown_fields_are_passed_over() {
     assert_eq!(unknown.remaining(), 3);
     let refusal = decode_client(unknown.freeze(), MAX).expect_err("holds nothing we know");
     assert_eq!(refusal.code, Code::Malformed);
+}
+
+// By hand: cargo test -p api -- --ignored --nocapture how_long
+#[test]
+#[ignore = "prints figures"]
+#[allow(clippy::print_stdout, clippy::disallowed_methods)]
+fn how_long_a_frame_takes() {
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let tree = arbitrary::placed().new_tree(&mut runner);
+    let mut placed = tree.expect("a message").current();
+    placed.message.content.data = vec![7; 200].into();
+    let rounds = 1_000_000;
+    let start = std::time::Instant::now();
+    let frame = (0..rounds).fold(Bytes::new(), |_, _| {
+        encode_message(std::hint::black_box(&placed))
+    });
+    println!(
+        "encode a message of 200 bytes: {:?}",
+        start.elapsed() / rounds
+    );
+    let start = std::time::Instant::now();
+    for _ in 0..rounds {
+        std::hint::black_box(decode_server(frame.clone(), MAX)).expect("well-formed");
+    }
+    println!("decode it: {:?}", start.elapsed() / rounds);
 }
