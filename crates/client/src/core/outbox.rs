@@ -289,6 +289,10 @@ impl Outbox {
         out: &mut Out,
     ) {
         let Some((order, entry)) = self.unsettled(send_id) else {
+            // It was placed meanwhile: the boat must not wait for it to be sent again.
+            if refusal.code.retryable() {
+                out.transmit(ClientFrame::GiveUp(send_id));
+            }
             return;
         };
         if !matches!(entry.phase, Phase::InFlight { .. }) {
@@ -359,8 +363,15 @@ impl Outbox {
         limits: &Limits,
         out: &mut Out,
     ) -> Option<Placed> {
-        if let Some((order, _)) = self.unsettled(send_id) {
+        let connection = self.connection;
+        if let Some((order, entry)) = self.unsettled(send_id) {
+            let refused_here = entry.tried_on == connection
+                && !matches!(entry.phase, Phase::Storing | Phase::InFlight { .. });
             self.settle(order, id, conversation, out);
+            if refused_here {
+                // The boat holds back what follows until this one is sent again or given up.
+                out.transmit(ClientFrame::GiveUp(send_id));
+            }
         }
         let order = *self.by_send.get(&send_id)?;
         let followed = self.followed.get_mut(&order)?;

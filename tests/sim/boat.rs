@@ -1,0 +1,410 @@
+//! Boats: the real session machines, and what a boat does for them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::frame::{ClientFrame, ServerFrame};
+use protocol::presence::BoatLife;
+use protocol::session::{Action, Limits, Outgoing, Push, Session, Token};
+use protocol::{BoatId, Code, Incarnation, Refusal, SessionId, Timestamp};
+
+use crate::carrier::CarrierEvent;
+use crate::plan::Sabotage;
+use crate::station::Call;
+use crate::wire::Connection;
+use crate::world::{Event, World};
+
+/// How long a boat is down after a crash.
+const DOWN: Duration = Duration::from_millis(700);
+/// How often a boat says again which sessions it holds.
+const SWEEP: Duration = Duration::from_secs(20);
+
+pub(crate) struct Boat {
+    pub(crate) index: usize,
+    /// Counts its starts; doubles as the incarnation.
+    pub(crate) life: u64,
+    pub(crate) up: bool,
+    sessions: BTreeMap<SessionId, Held>,
+    limits: Arc<Limits>,
+}
+
+struct Held {
+    session: Session,
+    timer: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+pub(crate) enum BoatEvent {
+    Timer {
+        boat: usize,
+        life: u64,
+        session: SessionId,
+    },
+    Push {
+        boat: usize,
+        life: BoatLife,
+        session: SessionId,
+        push: Push,
+    },
+    /// The planted bug: expect the acknowledgement only now.
+    LatePush {
+        boat: usize,
+        life: u64,
+        session: SessionId,
+        push: Push,
+    },
+    Notice {
+        boat: usize,
+        life: BoatLife,
+        session: SessionId,
+        notice: Notice,
+    },
+    Sweep {
+        boat: usize,
+        life: u64,
+    },
+    Up {
+        boat: usize,
+    },
+}
+
+/// What a session is told without an answer.
+#[derive(Clone, Debug)]
+pub(crate) enum Notice {
+    Frame(bytes::Bytes),
+    Hint,
+    Close(Refusal),
+}
+
+fn decode(frame: bytes::Bytes) -> ServerFrame {
+    api::codec::decode_server(frame, usize::MAX).expect("our own encoding")
+}
+
+impl Boat {
+    pub(crate) fn new(index: usize) -> Boat {
+        Boat {
+            index,
+            life: 1,
+            up: true,
+            sessions: BTreeMap::new(),
+            limits: Arc::new(Limits::default()),
+        }
+    }
+
+    pub(crate) fn life(&self) -> BoatLife {
+        BoatLife {
+            boat: BoatId::new(&format!("boat-{}", self.index)).expect("short"),
+            incarnation: Incarnation(self.life),
+        }
+    }
+
+    pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
+        self.sessions.get(&id).map(|held| &held.session)
+    }
+
+    pub(crate) fn sessions(&self) -> impl Iterator<Item = &Session> {
+        self.sessions.values().map(|held| &held.session)
+    }
+}
+
+impl World {
+    pub(crate) fn boat_event(&mut self, event: BoatEvent) {
+        let now = self.now;
+        match event {
+            BoatEvent::Timer {
+                boat,
+                life,
+                session,
+            } => {
+                if self.boats[boat].life == life
+                    && let Some(held) = self.boats[boat].sessions.get_mut(&session)
+                {
+                    held.timer = None;
+                    held.session.handle_timeout(now);
+                    self.drive_session(boat, session);
+                }
+            }
+            BoatEvent::Push {
+                boat,
+                life,
+                session,
+                push,
+            } => self.pushed(boat, life, session, push),
+            BoatEvent::LatePush {
+                boat,
+                life,
+                session,
+                push,
+            } => {
+                if self.boats[boat].life == life {
+                    self.with_session(boat, session, |s| s.push(push, now), false);
+                }
+            }
+            BoatEvent::Notice {
+                boat,
+                life,
+                session,
+                notice,
+            } => {
+                if self.boats[boat].up && self.boats[boat].life() == life {
+                    self.with_session(
+                        boat,
+                        session,
+                        |s| match notice {
+                            Notice::Frame(frame) => s.notice(frame),
+                            Notice::Hint => s.hint(),
+                            Notice::Close(refusal) => s.close(refusal, now),
+                        },
+                        true,
+                    );
+                }
+            }
+            BoatEvent::Sweep { boat, life } => self.sweep(boat, life),
+            BoatEvent::Up { boat } => {
+                self.boats[boat].up = true;
+                self.start_sweep(boat);
+            }
+        }
+    }
+
+    /// A connection was opened: the session is in the boat's map before anything else.
+    pub(crate) fn open_session(&mut self, boat: usize, session: SessionId) {
+        let now = self.now;
+        let here = &mut self.boats[boat];
+        let machine = Session::new(session, here.limits.clone(), now);
+        here.sessions.insert(
+            session,
+            Held {
+                session: machine,
+                timer: None,
+            },
+        );
+        if here.sessions.len() == 1 {
+            self.start_sweep(boat);
+        }
+        self.drive_session(boat, session);
+    }
+
+    pub(crate) fn frame_at_boat(&mut self, boat: usize, session: SessionId, frame: ClientFrame) {
+        let now = self.now;
+        self.with_session(boat, session, |s| s.handle_frame(frame, now), true);
+    }
+
+    pub(crate) fn connection_ended_at_boat(&mut self, connection: &Connection) {
+        let now = self.now;
+        if self.boats[connection.boat].life == connection.boat_life {
+            self.with_session(
+                connection.boat,
+                connection.session,
+                |s| s.handle_closed(now),
+                true,
+            );
+        }
+    }
+
+    pub(crate) fn crash_boat(&mut self, boat: usize) {
+        let lost = self.boats[boat].life();
+        let here = &mut self.boats[boat];
+        here.up = false;
+        here.life += 1;
+        here.sessions.clear();
+        for connection in self.wire.of_boat(boat) {
+            self.cut(
+                connection,
+                Refusal::new(Code::Unavailable, "the boat is gone"),
+            );
+        }
+        self.after(DOWN, Event::Boat(BoatEvent::Up { boat }));
+        let told = self.hop();
+        self.after(
+            told,
+            Event::Carrier(CarrierEvent::BoatLost { life: lost.clone() }),
+        );
+        let believed = Duration::from_secs(3) + self.up_to(Duration::from_secs(5));
+        self.after(
+            believed,
+            Event::Carrier(CarrierEvent::Denied { life: lost }),
+        );
+    }
+
+    /// Does something to a session, then everything that it asks for.
+    pub(crate) fn with_session(
+        &mut self,
+        boat: usize,
+        session: SessionId,
+        what: impl FnOnce(&mut Session),
+        transmit: bool,
+    ) {
+        if let Some(held) = self.boats[boat].sessions.get_mut(&session) {
+            what(&mut held.session);
+            if transmit {
+                self.drive_session(boat, session);
+            } else {
+                self.drive_without_writing(boat, session);
+            }
+        }
+    }
+
+    fn drive_session(&mut self, boat: usize, session: SessionId) {
+        while let Some(action) = self.next_action(boat, session) {
+            self.session_action(boat, session, action, true);
+        }
+        self.after_drive(boat, session);
+    }
+
+    fn drive_without_writing(&mut self, boat: usize, session: SessionId) {
+        while let Some(action) = self.next_action(boat, session) {
+            let writes = !matches!(action, Action::Transmit(Outgoing::Encoded(_)));
+            self.session_action(boat, session, action, writes);
+        }
+        self.after_drive(boat, session);
+    }
+
+    fn next_action(&mut self, boat: usize, session: SessionId) -> Option<Action> {
+        self.boats[boat]
+            .sessions
+            .get_mut(&session)?
+            .session
+            .poll_action()
+    }
+
+    fn after_drive(&mut self, boat: usize, id: SessionId) {
+        let life = self.boats[boat].life;
+        let Some(held) = self.boats[boat].sessions.get_mut(&id) else {
+            return;
+        };
+        if held.session.is_settled() {
+            self.boats[boat].sessions.remove(&id);
+            return;
+        }
+        let Some(at) = held.session.poll_timeout() else {
+            return;
+        };
+        if held.timer.is_none_or(|timer| at < timer) {
+            held.timer = Some(at);
+            let at = at.max(self.now + Duration::from_millis(1));
+            self.at(
+                at,
+                Event::Boat(BoatEvent::Timer {
+                    boat,
+                    life,
+                    session: id,
+                }),
+            );
+        }
+    }
+
+    fn session_action(&mut self, boat: usize, id: SessionId, action: Action, write: bool) {
+        match action {
+            Action::Transmit(outgoing) => {
+                let weight = outgoing.weight();
+                if write && let Some(connection) = self.wire.of_session(boat, id) {
+                    let frame = match outgoing {
+                        Outgoing::Frame(frame) => frame,
+                        Outgoing::Encoded(bytes) => decode(bytes),
+                    };
+                    self.send_down(connection, frame);
+                }
+                if let Some(held) = self.boats[boat].sessions.get_mut(&id) {
+                    held.session.handle_written(weight);
+                }
+            }
+            Action::Resolve { token, outcome } => {
+                let hop = self.hop();
+                let outcome = CarrierEvent::Outcome {
+                    life: token.source,
+                    number: token.number,
+                    outcome,
+                };
+                self.after(hop, Event::Carrier(outcome));
+            }
+            Action::Close(refusal) => {
+                self.judge.session_closed(&self.plan, &refusal);
+                if let Some(connection) = self.wire.of_session(boat, id) {
+                    self.end_in_order(connection, refusal);
+                }
+            }
+            Action::Admit(hello) => self.call(boat, id, Call::Admit(hello)),
+            Action::Submit(sends) => self.call(boat, id, Call::Submit(sends)),
+            Action::Receipts(ack) => self.call(boat, id, Call::Receipts(ack)),
+            Action::FetchMail { after, limit } => {
+                self.call(boat, id, Call::FetchMail { after, limit })
+            }
+            Action::RemoveMail { ids } => self.call(boat, id, Call::RemoveMail(ids)),
+            Action::Sync(request) => self.call(boat, id, Call::Sync(request)),
+            Action::Leave => self.call(boat, id, Call::Leave),
+        }
+    }
+
+    fn pushed(&mut self, boat: usize, life: BoatLife, session: SessionId, push: Push) {
+        let now = self.now;
+        if !self.boats[boat].up || self.boats[boat].life() != life {
+            return self.answer_push(push.token, None);
+        }
+        let known = self.boats[boat].sessions.contains_key(&session);
+        if !known {
+            return self.answer_push(push.token, Some(protocol::session::Outcome::NoSession));
+        }
+        if self.sabotage == Some(Sabotage::AckAfterWrite)
+            && self.boats[boat]
+                .session(session)
+                .is_some_and(Session::is_open)
+        {
+            if let Some(connection) = self.wire.of_session(boat, session) {
+                let frame = decode(push.frame.clone());
+                self.send_down(connection, frame);
+            }
+            let life = self.boats[boat].life;
+            let late = self.up_to(Duration::from_millis(80));
+            return self.after(
+                late,
+                Event::Boat(BoatEvent::LatePush {
+                    boat,
+                    life,
+                    session,
+                    push,
+                }),
+            );
+        }
+        self.with_session(boat, session, |s| s.push(push, now), true);
+    }
+
+    fn answer_push(&mut self, token: Option<Token>, outcome: Option<protocol::session::Outcome>) {
+        let Some(token) = token else { return };
+        let hop = self.hop();
+        let event = match outcome {
+            Some(outcome) => CarrierEvent::Outcome {
+                life: token.source,
+                number: token.number,
+                outcome,
+            },
+            None => CarrierEvent::Unreachable {
+                life: token.source,
+                number: token.number,
+            },
+        };
+        self.after(hop, Event::Carrier(event));
+    }
+
+    fn start_sweep(&mut self, boat: usize) {
+        let life = self.boats[boat].life;
+        let wait = SWEEP / 2 + self.up_to(SWEEP / 2);
+        self.after(wait, Event::Boat(BoatEvent::Sweep { boat, life }));
+    }
+
+    fn sweep(&mut self, boat: usize, life: u64) {
+        if self.boats[boat].life != life || self.boats[boat].sessions.is_empty() {
+            return;
+        }
+        let open: Vec<SessionId> = self.boats[boat]
+            .sessions()
+            .filter(|s| s.is_open())
+            .map(Session::id)
+            .collect();
+        for session in open {
+            self.call(boat, session, Call::Reassert);
+        }
+        self.start_sweep(boat);
+    }
+}

@@ -1,0 +1,368 @@
+//! Everything outside the processes, as a fold over effects: a crash of the whole machine keeps a
+//! prefix of them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::task::Task;
+use protocol::conversation::{ConversationRow, Head};
+use protocol::history::{PrivateRow, RowStatus};
+use protocol::keys::Topic;
+use protocol::ledger::LedgerEntry;
+use protocol::mailbox::{
+    Bodies, Change, ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, Mailbox,
+    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
+};
+use protocol::message::Target;
+use protocol::presence::SessionKey;
+use protocol::receipt::ReceiptKind;
+use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp, UserId};
+
+/// Topic and partition.
+pub(crate) type Place = (Topic, u32);
+
+/// One change of the world outside, atomic.
+#[derive(Clone, Debug)]
+pub(crate) enum Effect {
+    Append {
+        place: Place,
+        task: Arc<Task>,
+    },
+    Commit {
+        place: Place,
+        next: u64,
+    },
+    Rows(Vec<PrivateRow>),
+    Head {
+        conversation: ConversationId,
+        head: Head,
+    },
+    ConversationRows(Vec<ConversationRow>),
+    Status {
+        owner: UserId,
+        id: MessageId,
+        kind: ReceiptKind,
+        at: Timestamp,
+    },
+    Read {
+        owner: UserId,
+        conversation: ConversationId,
+        seq: Seq,
+    },
+    Ledger(Vec<LedgerEntry>),
+    DeviceSeen {
+        user: UserId,
+        platform: Platform,
+    },
+    Route(RouteRequest),
+    Connect(ConnectRequest),
+    Reassert {
+        user: UserId,
+        session: NewSession,
+        now: Timestamp,
+    },
+    Disconnect(SessionKey),
+    Acknowledge {
+        target: Target,
+        ids: Vec<MessageId>,
+        now: Timestamp,
+    },
+    DedupeBegin {
+        key: DedupeKey,
+        id: MessageId,
+        now: Timestamp,
+    },
+    DedupeDone {
+        key: DedupeKey,
+        id: MessageId,
+    },
+    Reserve {
+        station: usize,
+        until: Timestamp,
+    },
+    /// The mailbox store loses everything it holds.
+    Flush {
+        marker: u64,
+    },
+}
+
+/// What an effect answers.
+#[derive(Clone, Debug)]
+pub(crate) enum Answer {
+    Nothing,
+    Routed(RouteAnswer),
+    Connected(ConnectAnswer),
+    Reasserted(ReassertAnswer),
+    /// Which of the acknowledged ids had waited.
+    Acknowledged(Vec<MessageId>),
+    Dedupe(DedupeAnswer),
+}
+
+/// A record of the log.
+#[derive(Clone, Debug)]
+pub(crate) struct Record {
+    pub(crate) offset: u64,
+    pub(crate) task: Arc<Task>,
+}
+
+/// All stores.
+#[derive(Clone, Debug)]
+pub(crate) struct Stores {
+    pub(crate) log: BTreeMap<Place, Vec<Record>>,
+    pub(crate) committed: BTreeMap<Place, u64>,
+    pub(crate) rows: BTreeMap<(UserId, MessageId), PrivateRow>,
+    pub(crate) heads: BTreeMap<ConversationId, Head>,
+    pub(crate) conversations: BTreeMap<(UserId, ConversationId), ConversationRow>,
+    pub(crate) statuses: BTreeMap<(UserId, MessageId), RowStatus>,
+    pub(crate) reads: BTreeMap<(UserId, ConversationId), Seq>,
+    pub(crate) ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
+    pub(crate) platforms: BTreeMap<UserId, Vec<Platform>>,
+    pub(crate) mailboxes: BTreeMap<UserId, Mailbox>,
+    pub(crate) bodies: Bodies,
+    pub(crate) dedupe: Dedupe,
+    pub(crate) marker: u64,
+    /// Up to when each station's node number may have been used.
+    pub(crate) reserved: BTreeMap<usize, Timestamp>,
+    policies: Policies,
+}
+
+impl Default for Stores {
+    fn default() -> Self {
+        Stores {
+            log: BTreeMap::new(),
+            committed: BTreeMap::new(),
+            rows: BTreeMap::new(),
+            heads: BTreeMap::new(),
+            conversations: BTreeMap::new(),
+            statuses: BTreeMap::new(),
+            reads: BTreeMap::new(),
+            ledger: BTreeMap::new(),
+            platforms: BTreeMap::new(),
+            mailboxes: BTreeMap::new(),
+            bodies: Bodies::default(),
+            dedupe: new_dedupe(),
+            marker: 1,
+            reserved: BTreeMap::new(),
+            policies: Policies::uniform(MailboxPolicy {
+                expire: Duration::from_secs(7 * 86_400),
+                count_max: None,
+            }),
+        }
+    }
+}
+
+fn new_dedupe() -> Dedupe {
+    Dedupe::new(Duration::from_secs(86_400), 10_000)
+}
+
+impl Stores {
+    pub(crate) fn policies(&self) -> &Policies {
+        &self.policies
+    }
+
+    pub(crate) fn apply(&mut self, effect: &Effect) -> Answer {
+        match effect {
+            Effect::Append { place, task } => {
+                let log = self.log.entry(*place).or_default();
+                log.push(Record {
+                    offset: log.len() as u64,
+                    task: task.clone(),
+                });
+            }
+            Effect::Commit { place, next } => {
+                let committed = self.committed.entry(*place).or_default();
+                *committed = (*committed).max(*next);
+            }
+            Effect::Rows(rows) => {
+                for row in rows {
+                    let newer = |old: &PrivateRow| old.version <= row.version;
+                    let old = self.rows.get(&(row.owner, row.id));
+                    if old.is_none_or(newer) {
+                        self.rows.insert((row.owner, row.id), row.clone());
+                    }
+                }
+            }
+            Effect::Head { conversation, head } => {
+                let old = self.heads.entry(*conversation).or_default();
+                if old.version <= head.version {
+                    *old = *head;
+                }
+            }
+            Effect::ConversationRows(rows) => {
+                for row in rows {
+                    let key = (row.owner, row.conversation);
+                    let old = self.conversations.get(&key);
+                    if old.is_none_or(|old| old.source <= row.source) {
+                        self.conversations.insert(key, *row);
+                    }
+                }
+            }
+            Effect::Status {
+                owner,
+                id,
+                kind,
+                at,
+            } => {
+                let status = self.statuses.entry((*owner, *id)).or_default();
+                status.delivered_at.get_or_insert(*at);
+                if *kind == ReceiptKind::Read {
+                    status.read_at.get_or_insert(*at);
+                }
+            }
+            Effect::Read {
+                owner,
+                conversation,
+                seq,
+            } => {
+                let read = self.reads.entry((*owner, *conversation)).or_default();
+                *read = (*read).max(*seq);
+            }
+            Effect::Ledger(entries) => {
+                for entry in entries {
+                    self.ledger
+                        .entry(entry.message)
+                        .or_default()
+                        .push(entry.clone());
+                }
+            }
+            Effect::DeviceSeen { user, platform } => {
+                let platforms = self.platforms.entry(*user).or_default();
+                if !platforms.contains(platform) {
+                    platforms.push(*platform);
+                    platforms.sort();
+                }
+            }
+            Effect::Route(request) => return self.route(request),
+            Effect::Connect(request) => {
+                let marker = self.marker;
+                let policies = self.policies.clone();
+                let mailbox = self.mailbox(request.user);
+                return Answer::Connected(mailbox.connect(request, &policies, marker));
+            }
+            Effect::Reassert { user, session, now } => {
+                let (marker, policies) = (self.marker, self.policies.clone());
+                let denied = Default::default();
+                let mailbox = self.mailbox(*user);
+                return Answer::Reasserted(
+                    mailbox.reassert(session, &denied, &policies, marker, *now),
+                );
+            }
+            Effect::Disconnect(key) => {
+                self.mailbox(key.user).disconnect(key);
+            }
+            Effect::Acknowledge { target, ids, now } => {
+                return self.acknowledge(*target, ids, *now);
+            }
+            Effect::DedupeBegin { key, id, now } => {
+                return Answer::Dedupe(self.dedupe.begin(*key, *id, *now));
+            }
+            Effect::DedupeDone { key, id } => self.dedupe.done(*key, *id),
+            Effect::Reserve { station, until } => {
+                let reserved = self.reserved.entry(*station).or_default();
+                *reserved = (*reserved).max(*until);
+            }
+            Effect::Flush { marker } => {
+                self.mailboxes.clear();
+                self.bodies = Bodies::default();
+                self.dedupe = new_dedupe();
+                self.marker = *marker;
+            }
+        }
+        Answer::Nothing
+    }
+
+    /// What a process that dies with its memory loses: sessions and dedupe keys of the embedded mode.
+    pub(crate) fn lose_memory(&mut self) {
+        self.mailboxes.values_mut().for_each(Mailbox::lose_presence);
+        self.dedupe = new_dedupe();
+    }
+
+    pub(crate) fn mailbox(&mut self, user: UserId) -> &mut Mailbox {
+        self.mailboxes
+            .entry(user)
+            .or_insert_with(|| Mailbox::new(user))
+    }
+
+    fn route(&mut self, request: &RouteRequest) -> Answer {
+        let policies = self.policies.clone();
+        let (answer, changes) = self.mailbox(request.user).route(request, &policies);
+        self.bodies.apply(&changes, request.mail.as_ref());
+        Answer::Routed(answer)
+    }
+
+    fn acknowledge(&mut self, target: Target, ids: &[MessageId], now: Timestamp) -> Answer {
+        let changes = self
+            .mailbox(target.user)
+            .acknowledge(target.platform, ids, now);
+        self.bodies.apply(&changes, None);
+        Answer::Acknowledged(
+            changes
+                .iter()
+                .filter_map(|change| match change {
+                    Change::Removed { at, .. } => Some(at.id),
+                    Change::Added { .. } => None,
+                })
+                .collect(),
+        )
+    }
+}
+
+/// The stores and how they came to be.
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    stores: Stores,
+    /// Kept only where a crash may take effects back.
+    journal: Vec<Effect>,
+    durable: usize,
+    /// True: one journal for everything; a crash keeps a prefix of it. False: what is done is done.
+    embedded: bool,
+}
+
+impl Disk {
+    pub(crate) fn new(embedded: bool) -> Disk {
+        Disk {
+            embedded,
+            ..Disk::default()
+        }
+    }
+
+    pub(crate) fn apply(&mut self, effect: Effect) -> Answer {
+        let answer = self.stores.apply(&effect);
+        if self.embedded {
+            self.journal.push(effect);
+        }
+        answer
+    }
+
+    /// How much is written; see [`flush`](Self::flush).
+    pub(crate) fn mark(&self) -> usize {
+        self.journal.len()
+    }
+
+    /// Everything up to `mark` survives from now on.
+    pub(crate) fn flush(&mut self, mark: usize) {
+        self.durable = self.durable.max(mark);
+    }
+
+    /// The whole machine dies; `luck` (0 to 1) of what was not flushed survives, as a prefix.
+    pub(crate) fn crash(&mut self, luck: f64) {
+        let loose = self.journal.len() - self.durable;
+        self.journal
+            .truncate(self.durable + (loose as f64 * luck) as usize);
+        self.durable = self.journal.len();
+        self.stores = Stores::default();
+        for effect in &self.journal {
+            self.stores.apply(effect);
+        }
+        self.stores.lose_memory();
+    }
+}
+
+impl std::ops::Deref for Disk {
+    type Target = Stores;
+
+    fn deref(&self) -> &Stores {
+        &self.stores
+    }
+}

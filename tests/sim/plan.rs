@@ -1,0 +1,157 @@
+//! What a seed makes of a world: who takes part, and what goes wrong when.
+
+use std::time::Duration;
+
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
+
+/// A bug that is planted on purpose: the simulator must find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Sabotage {
+    /// The carrier commits a record when it is polled.
+    CommitBeforeSettle,
+    /// Presence is looked at in one step, and storing is done in another.
+    CheckThenStore,
+    /// The acknowledgement is expected only some time after the frame was written.
+    AckAfterWrite,
+    /// What waits is read before the session is registered.
+    DrainBeforeOnline,
+    /// After a restart the writer goes on from an old head.
+    ReuseOfSeq,
+}
+
+impl Sabotage {
+    pub(crate) const ALL: [Sabotage; 5] = [
+        Sabotage::CommitBeforeSettle,
+        Sabotage::CheckThenStore,
+        Sabotage::AckAfterWrite,
+        Sabotage::DrainBeforeOnline,
+        Sabotage::ReuseOfSeq,
+    ];
+}
+
+/// A thing that goes wrong at a moment.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fault {
+    CrashBoat(usize),
+    CrashStation(usize),
+    CrashCarrier,
+    CrashDevice(usize),
+    /// The device has no network for so long.
+    Away(usize, Duration),
+    /// The connection ends; what is on its way is lost.
+    Cut(usize),
+    /// The device reads and acknowledges nothing for so long.
+    Mute(usize, Duration),
+    FlushMailbox,
+    /// The whole machine.
+    CrashAll,
+}
+
+/// The shape of one world.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    /// One journal under everything, and whole-machine crashes; otherwise processes crash alone.
+    pub(crate) embedded: bool,
+    /// For each device its user and whether it shares its platform with another device of the user.
+    pub(crate) devices: Vec<DevicePlan>,
+    pub(crate) boats: usize,
+    pub(crate) stations: usize,
+    pub(crate) partitions: u32,
+    /// When whom sends to whom.
+    pub(crate) sends: Vec<(Duration, usize, usize)>,
+    pub(crate) faults: Vec<(Duration, Fault)>,
+    /// How often a call between services fails though it may have been done (0 to 1).
+    pub(crate) call_loss: f64,
+    /// How often an answer takes longer than the caller waits.
+    pub(crate) call_slow: f64,
+    /// The longest a frame or a call takes normally.
+    pub(crate) latency_max: Duration,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DevicePlan {
+    pub(crate) user: usize,
+    pub(crate) platform: usize,
+}
+
+/// Faults happen in this first part of a world; then it heals.
+pub(crate) const TROUBLE: Duration = Duration::from_secs(40);
+
+impl Plan {
+    pub(crate) fn of(seed: u64) -> (Plan, StdRng) {
+        let mut rng = StdRng::seed_from_u64(seed);
+        let quiet = rng.random_bool(0.1);
+        let embedded = rng.random_bool(0.4);
+        let users = rng.random_range(2..=4);
+        let mut devices = Vec::new();
+        for user in 0..users {
+            for _ in 0..rng.random_range(1..=2) {
+                devices.push(DevicePlan {
+                    user,
+                    platform: rng.random_range(0..3),
+                });
+            }
+        }
+        let mut plan = Plan {
+            embedded,
+            devices,
+            boats: if embedded { 1 } else { rng.random_range(1..=2) },
+            stations: if embedded { 1 } else { rng.random_range(1..=2) },
+            partitions: rng.random_range(1..=3),
+            sends: Vec::new(),
+            faults: Vec::new(),
+            call_loss: if quiet {
+                0.0
+            } else {
+                rng.random_range(0.0..0.1)
+            },
+            call_slow: if quiet {
+                0.0
+            } else {
+                rng.random_range(0.0..0.02)
+            },
+            latency_max: Duration::from_millis(rng.random_range(2..60)),
+        };
+        for _ in 0..rng.random_range(4..24) {
+            let from = rng.random_range(0..plan.devices.len());
+            let to = rng.random_range(0..users);
+            if plan.devices[from].user != to {
+                plan.sends.push((moment(&mut rng), from, to));
+            }
+        }
+        let faults = if quiet { 0 } else { rng.random_range(1..10) };
+        for _ in 0..faults {
+            let fault = plan.fault(&mut rng);
+            plan.faults.push((moment(&mut rng), fault));
+        }
+        (plan, rng)
+    }
+
+    /// Nothing goes wrong in this world.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.faults.is_empty() && self.call_loss == 0.0 && self.call_slow == 0.0
+    }
+
+    fn fault(&self, rng: &mut StdRng) -> Fault {
+        let device = rng.random_range(0..self.devices.len());
+        let lasting = Duration::from_millis(rng.random_range(500..15_000));
+        let whole = if self.embedded { 4 } else { 0 };
+        match rng.random_range(0..12 + whole) {
+            0 | 1 => Fault::Away(device, lasting),
+            2 | 3 => Fault::Cut(device),
+            4 => Fault::CrashDevice(device),
+            5 => Fault::Mute(device, lasting),
+            6 if !self.embedded => Fault::FlushMailbox,
+            7 | 8 if !self.embedded => Fault::CrashBoat(rng.random_range(0..self.boats)),
+            9 if !self.embedded => Fault::CrashStation(rng.random_range(0..self.stations)),
+            10 | 11 if !self.embedded => Fault::CrashCarrier,
+            _ if self.embedded => Fault::CrashAll,
+            _ => Fault::CrashCarrier,
+        }
+    }
+}
+
+fn moment(rng: &mut StdRng) -> Duration {
+    Duration::from_millis(rng.random_range(0..TROUBLE.as_millis() as u64))
+}

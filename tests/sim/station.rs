@@ -1,0 +1,825 @@
+//! Stations: calls of boats, each a row of effects with room for a crash between any two.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::task::{KickoutTask, MessageTask, Origin, Task, Work};
+use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge};
+use protocol::frame::{
+    Accepted, Ack, Acked, HistoryPage, HistoryRange, ListPage, MessageStatus, Send, ServerFrame,
+    Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
+};
+use protocol::id::Snowflake;
+use protocol::keys::{self, Topic};
+use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::mailbox::{ConnectRequest, DedupeKey, MailCursor, NewSession, ReassertAnswer};
+use protocol::message::Target;
+use protocol::presence::{BoatLife, SessionKey};
+use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::session::{Admission, Outgoing, Page, PageItem};
+use protocol::sync;
+use protocol::{
+    Code, DeviceId, Message, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId,
+};
+use rand::Rng;
+
+use crate::boat::{BoatEvent, Notice};
+use crate::effects::{Answer, Effect};
+use crate::plan::Sabotage;
+use crate::world::{Event, World};
+
+/// How long a boat waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a slow answer takes: longer than the boat waits.
+const SLOW: Duration = Duration::from_secs(6);
+const MARGIN: Duration = Duration::from_secs(10);
+/// Names the installation.
+const CLUSTER: u64 = 7;
+/// Ids are made up to here beyond the last reservation.
+const RESERVATION: Duration = Duration::from_secs(5);
+
+pub(crate) struct Station {
+    pub(crate) life: u64,
+    ids: Snowflake,
+    /// Its clock is wrong by so much, in milliseconds.
+    skew: i64,
+}
+
+/// What a boat asks.
+#[derive(Clone, Debug)]
+pub(crate) enum Call {
+    Admit(protocol::frame::Hello),
+    Submit(Vec<Send>),
+    Receipts(Ack),
+    FetchMail {
+        after: Option<MailCursor>,
+        limit: u32,
+    },
+    RemoveMail(Vec<MessageId>),
+    Sync(SyncRequest),
+    Leave,
+    Reassert,
+}
+
+/// The answers, as the session takes them.
+enum Reply {
+    Admitted(Result<Admission, Refusal>),
+    Submitted(Vec<Result<Accepted, Refusal>>),
+    Receipts(Result<Acked, Refusal>),
+    Page(Result<Page, Refusal>),
+    Sync(u32, Result<Outgoing, Refusal>),
+    Reasserted(ReassertAnswer),
+}
+
+/// A call under way.
+struct Open {
+    boat: usize,
+    boat_life: u64,
+    life: BoatLife,
+    session: SessionId,
+    user: Option<UserId>,
+    device: Option<DeviceId>,
+    platform: Platform,
+    station: usize,
+    station_life: u64,
+    call: Call,
+    /// The boat has its answer, or gave up.
+    answered: bool,
+    step: u8,
+    /// What earlier steps found.
+    sends: Vec<Prepared>,
+    mark: usize,
+    waits: Option<bool>,
+    displaced: Vec<SessionKey>,
+    admission: Option<Admission>,
+}
+
+/// A send on its way into the log.
+struct Prepared {
+    send_id: SendId,
+    to: UserId,
+    outcome: Result<(MessageId, Timestamp), Refusal>,
+    /// To be published.
+    task: Option<Arc<Task>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Calls {
+    open: BTreeMap<i64, Open>,
+}
+
+#[derive(Debug)]
+pub(crate) enum CallEvent {
+    Step { call: i64 },
+    Timeout { call: i64 },
+}
+
+impl Station {
+    pub(crate) fn new() -> Station {
+        Station {
+            life: 0,
+            ids: Snowflake::new(0, Timestamp::ZERO),
+            skew: 0,
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn start_station(&mut self, index: usize) {
+        let stations = self.stations.len() as u64;
+        let skew = self.rng.random_range(-3000..=3000);
+        let station = &mut self.stations[index];
+        station.life += 1;
+        // Another node number at each start, as a lease hands them out.
+        let node = (station.life * stations + index as u64) % 1024;
+        station.ids = Snowflake::new(node as u16, Timestamp::ZERO);
+        station.skew = skew;
+    }
+
+    pub(crate) fn crash_station(&mut self, index: usize) {
+        self.start_station(index);
+    }
+
+    pub(crate) fn call(&mut self, boat: usize, session: SessionId, call: Call) {
+        let here = &self.boats[boat];
+        let Some(machine) = here.session(session) else {
+            return;
+        };
+        let station = session.get() as usize % self.stations.len();
+        let open = Open {
+            boat,
+            boat_life: here.life,
+            life: here.life(),
+            session,
+            user: machine.user(),
+            device: machine.device().cloned(),
+            platform: machine.platform(),
+            station,
+            station_life: self.stations[station].life,
+            call,
+            answered: false,
+            step: 0,
+            sends: Vec::new(),
+            mark: 0,
+            waits: None,
+            displaced: Vec::new(),
+            admission: None,
+        };
+        let id = self.next_serial();
+        self.calls.open.insert(id, open);
+        let lost = self.rng.random_bool(self.plan.call_loss / 2.0);
+        let hop = self.hop();
+        if !lost {
+            self.after(hop, Event::Call(CallEvent::Step { call: id }));
+        }
+        self.after(PATIENCE, Event::Call(CallEvent::Timeout { call: id }));
+    }
+
+    pub(crate) fn call_event(&mut self, event: CallEvent) {
+        match event {
+            CallEvent::Step { call } => {
+                let Some(mut open) = self.calls.open.remove(&call) else {
+                    return;
+                };
+                if self.stations[open.station].life != open.station_life {
+                    // The station died with it.
+                    self.give_up(&mut open);
+                } else if self.step(&mut open) {
+                    let wait = self.step_time();
+                    self.after(wait, Event::Call(CallEvent::Step { call }));
+                    self.calls.open.insert(call, open);
+                }
+            }
+            CallEvent::Timeout { call } => {
+                if let Some(mut open) = self.calls.open.remove(&call) {
+                    self.give_up(&mut open);
+                    // The station may still be at it.
+                    self.calls.open.insert(call, open);
+                }
+            }
+        }
+    }
+
+    fn step_time(&mut self) -> Duration {
+        if self.rng.random_bool(self.plan.call_slow) {
+            SLOW
+        } else {
+            self.hop()
+        }
+    }
+
+    /// The boat waited long enough, or the station is gone.
+    fn give_up(&mut self, open: &mut Open) {
+        let refusal = || {
+            Refusal::new(
+                Code::DeadlineExceeded,
+                "no answer in time: it may have been done",
+            )
+        };
+        let reply = match &open.call {
+            Call::Admit(_) => Reply::Admitted(Err(refusal())),
+            Call::Submit(sends) => Reply::Submitted(sends.iter().map(|_| Err(refusal())).collect()),
+            Call::Receipts(_) => Reply::Receipts(Err(refusal())),
+            Call::FetchMail { .. } => Reply::Page(Err(refusal())),
+            Call::Sync(request) => Reply::Sync(request.request, Err(refusal())),
+            Call::RemoveMail(_) | Call::Leave | Call::Reassert => return,
+        };
+        self.reply(open, reply);
+    }
+
+    /// Gives the boat its answer, once.
+    fn reply(&mut self, open: &mut Open, reply: Reply) {
+        if std::mem::replace(&mut open.answered, true)
+            || self.boats[open.boat].life != open.boat_life
+        {
+            return;
+        }
+        let now = self.now;
+        self.with_session(
+            open.boat,
+            open.session,
+            |session| match reply {
+                Reply::Admitted(answer) => session.handle_admitted(answer, now),
+                Reply::Submitted(answers) => session.handle_submitted(answers, now),
+                Reply::Receipts(answer) => session.handle_receipts(answer, now),
+                Reply::Page(answer) => session.handle_page(answer, now),
+                Reply::Sync(request, answer) => session.handle_answer(request, answer),
+                Reply::Reasserted(ReassertAnswer::Known) => {}
+                Reply::Reasserted(ReassertAnswer::Restored { .. }) => session.resync(),
+                Reply::Reasserted(ReassertAnswer::Displaced) => {
+                    session.close(displaced(), now);
+                }
+            },
+            true,
+        );
+    }
+
+    /// An answer on its way may be lost like any other call.
+    fn reply_if_it_arrives(&mut self, open: &mut Open, reply: Reply) {
+        if !self.rng.random_bool(self.plan.call_loss / 2.0) {
+            self.reply(open, reply);
+        }
+    }
+
+    /// One step of a call; true: there is another.
+    fn step(&mut self, open: &mut Open) -> bool {
+        let step = open.step;
+        open.step += 1;
+        match open.call.clone() {
+            Call::Admit(hello) => self.admit_step(open, step, &hello),
+            Call::Submit(sends) => self.submit_step(open, step, &sends),
+            Call::Receipts(ack) => self.receipts_step(open, step, &ack),
+            Call::FetchMail { after, limit } => {
+                let page = self.mail_page(open, after, limit);
+                self.reply_if_it_arrives(open, Reply::Page(Ok(page)));
+                false
+            }
+            Call::RemoveMail(ids) => {
+                self.remove_mail(open, ids);
+                false
+            }
+            Call::Sync(request) => {
+                let answer = self.answer_sync(open, &request);
+                let frame = answer.map(|answer| {
+                    let page = SyncPage {
+                        request: request.request,
+                        answer,
+                    };
+                    Outgoing::Frame(ServerFrame::Page(page))
+                });
+                self.reply_if_it_arrives(open, Reply::Sync(request.request, frame));
+                false
+            }
+            Call::Leave => {
+                if let Some(user) = open.user {
+                    self.apply(Effect::Disconnect(key(open, user)));
+                }
+                false
+            }
+            Call::Reassert => {
+                self.reassert(open);
+                false
+            }
+        }
+    }
+
+    fn admit_step(&mut self, open: &mut Open, step: u8, hello: &protocol::frame::Hello) -> bool {
+        let user: UserId = hello
+            .token
+            .parse()
+            .expect("the simulator's tokens are users");
+        let early = self.sabotage == Some(Sabotage::DrainBeforeOnline);
+        match step {
+            0 if early => {
+                let waiting = self.disk.mailboxes.get(&user);
+                open.waits = Some(waiting.is_some_and(|m| m.waiting(hello.platform) > 0));
+                true
+            }
+            0 => self.admit_step(open, 1, hello),
+            1 => {
+                let session = NewSession {
+                    key: key(open, user),
+                    platform: hello.platform,
+                    device: hello.device.clone(),
+                };
+                let request = ConnectRequest {
+                    user,
+                    entry: session,
+                    denied: Default::default(),
+                    now: self.now,
+                };
+                let Answer::Connected(answer) = self.apply(Effect::Connect(request)) else {
+                    unreachable!("a connect is answered")
+                };
+                open.step = 2;
+                open.displaced = answer.displaced;
+                open.admission = Some(Admission {
+                    user,
+                    marker: answer.marker,
+                    recovered: hello.marker.is_none_or(|marker| marker == answer.marker),
+                    mail_waits: open.waits.unwrap_or(answer.mail_waits),
+                    cluster: CLUSTER,
+                    server_time: self.now,
+                    expires_at: Timestamp::MAX,
+                });
+                true
+            }
+            2 => {
+                self.apply(Effect::DeviceSeen {
+                    user,
+                    platform: hello.platform,
+                });
+                true
+            }
+            _ => {
+                if let Some(admission) = open.admission {
+                    self.reply_if_it_arrives(open, Reply::Admitted(Ok(admission)));
+                }
+                if !open.displaced.is_empty() {
+                    let kickout = KickoutTask {
+                        sessions: open.displaced.clone(),
+                        refusal: displaced(),
+                    };
+                    let task = Task::new(Work::Kickout(kickout), self.now);
+                    self.append(Topic::Message, &keys::control_key(user), task);
+                    self.flush();
+                }
+                false
+            }
+        }
+    }
+
+    fn submit_step(&mut self, open: &mut Open, step: u8, sends: &[Send]) -> bool {
+        match step {
+            0 => {
+                open.sends = sends.iter().map(|send| self.prepare(open, send)).collect();
+                true
+            }
+            1 => {
+                self.publish(open);
+                true
+            }
+            2 => {
+                self.disk.flush(open.mark);
+                self.judge_accepted(open);
+                let answers = open
+                    .sends
+                    .iter()
+                    .map(|send| {
+                        send.outcome.clone().map(|(id, accepted_at)| Accepted {
+                            send_id: send.send_id,
+                            id,
+                            accepted_at,
+                        })
+                    })
+                    .collect();
+                self.wake_carrier();
+                self.reply_if_it_arrives(open, Reply::Submitted(answers));
+                true
+            }
+            _ => {
+                let from = open.user.expect("admitted");
+                for send in &open.sends {
+                    if let (Ok((id, _)), true) = (&send.outcome, send.task.is_some()) {
+                        let key = DedupeKey {
+                            from,
+                            send_id: send.send_id,
+                        };
+                        self.disk.apply(Effect::DedupeDone { key, id: *id });
+                    }
+                }
+                false
+            }
+        }
+    }
+
+    fn prepare(&mut self, open: &Open, send: &Send) -> Prepared {
+        let from = open.user.expect("admitted");
+        let limits = SendLimits {
+            body_bytes_max: 60 * 1024,
+        };
+        let mut prepared = Prepared {
+            send_id: send.send_id,
+            to: from,
+            outcome: Err(Refusal::new(Code::Unavailable, "ids cannot be made now")),
+            task: None,
+        };
+        if let Err(refusal) = admit(from, send, &limits) {
+            prepared.outcome = Err(refusal);
+            return prepared;
+        }
+        let protocol::Recipient::User(to) = send.to else {
+            unreachable!("admitted as private")
+        };
+        prepared.to = to;
+        let now = Timestamp::from_millis(self.now.millis() + self.stations[open.station].skew);
+        self.apply(Effect::Reserve {
+            station: open.station,
+            until: now + RESERVATION,
+        });
+        let Ok(offered) = self.stations[open.station].ids.next(now) else {
+            return prepared;
+        };
+        let dedupe = DedupeKey {
+            from,
+            send_id: send.send_id,
+        };
+        let begin = Effect::DedupeBegin {
+            key: dedupe,
+            id: offered,
+            now: self.now,
+        };
+        let Answer::Dedupe(known) = self.apply(begin) else {
+            unreachable!("answered")
+        };
+        let (id, doubt) = match judge(send, offered, Some(known)) {
+            Verdict::Known(id) => {
+                prepared.outcome = Ok((id, id.timestamp()));
+                return prepared;
+            }
+            Verdict::Publish { id, doubt } => (id, doubt),
+        };
+        let message = Message {
+            id,
+            from,
+            to: send.to,
+            accepted_at: id.timestamp(),
+            device: open.device.clone().expect("admitted"),
+            send_id: send.send_id,
+            options: send.options,
+            content: send.content.clone(),
+        };
+        let work = Work::Message(MessageTask {
+            message,
+            origin: Some(Origin {
+                session: open.session,
+                life: open.life.clone(),
+            }),
+            maybe_repeat: doubt == Doubt::MaybeRepeat,
+            unsure: matches!(doubt, Doubt::Unsure { .. }),
+            age: if let Doubt::Unsure { age } = doubt {
+                age
+            } else {
+                Duration::ZERO
+            },
+            letter: None,
+        });
+        prepared.outcome = Ok((id, id.timestamp()));
+        prepared.task = Some(Arc::new(Task::new(work, self.now)));
+        prepared
+    }
+
+    /// One publish for the whole batch: after a failed record none of the same conversation.
+    fn publish(&mut self, open: &mut Open) {
+        let mut failed: Vec<UserId> = Vec::new();
+        for index in 0..open.sends.len() {
+            let to = open.sends[index].to;
+            if open.sends[index]
+                .outcome
+                .as_ref()
+                .is_err_and(|r| r.code.retryable())
+            {
+                failed.push(to);
+            }
+            let Some(task) = open.sends[index].task.clone() else {
+                continue;
+            };
+            if failed.contains(&to) {
+                open.sends[index].outcome = Err(Refusal::new(
+                    Code::EarlierSendFailed,
+                    "an earlier one failed",
+                ));
+                continue;
+            }
+            let fails = self.rng.random_bool(self.plan.call_loss / 4.0);
+            // A failure leaves open whether it was appended.
+            if !fails || self.rng.random() {
+                self.append_task(Topic::Message, task);
+            }
+            if fails {
+                failed.push(to);
+                open.sends[index].outcome = Err(Refusal::new(Code::Unavailable, "the log is slow"));
+            }
+        }
+        open.mark = self.disk.mark();
+    }
+
+    fn judge_accepted(&mut self, open: &Open) {
+        for send in &open.sends {
+            if let Ok((id, _)) = send.outcome {
+                self.judge.accepted(send.send_id, id);
+            }
+        }
+    }
+
+    fn receipts_step(&mut self, open: &mut Open, step: u8, ack: &Ack) -> bool {
+        let Some(by) = open.user else { return false };
+        let found: Vec<Option<UserId>> = ack
+            .items
+            .iter()
+            .map(|item| {
+                let row = self.disk.rows.get(&(by, item.id))?;
+                let fits = row.seq == item.seq && row.conversation() == Some(item.conversation);
+                fits.then_some(row.peer)
+            })
+            .collect();
+        let incoming = |world: &World, item: &protocol::frame::AckItem| {
+            let row = world.disk.rows.get(&(by, item.id));
+            row.is_some_and(|row| row.direction == protocol::history::Direction::In)
+        };
+        match step {
+            0 => {
+                for (item, sender) in ack.items.iter().zip(&found) {
+                    let Some(owner) = *sender else { continue };
+                    if incoming(self, item) {
+                        let at = self.now;
+                        self.apply(Effect::Status {
+                            owner,
+                            id: item.id,
+                            kind: ack.kind,
+                            at,
+                        });
+                    }
+                    if ack.kind == ReceiptKind::Read {
+                        let (conversation, seq) = (item.conversation, item.seq);
+                        self.apply(Effect::Read {
+                            owner: by,
+                            conversation,
+                            seq,
+                        });
+                    }
+                }
+                true
+            }
+            _ => {
+                let mut acked = Acked {
+                    kind: ack.kind,
+                    ids: Vec::new(),
+                    refused: Vec::new(),
+                };
+                for (item, sender) in ack.items.iter().zip(&found) {
+                    match sender {
+                        Some(_) => acked.ids.push(item.id),
+                        None => acked
+                            .refused
+                            .push((item.id, Refusal::new(Code::NotFound, "never sent to you"))),
+                    }
+                }
+                self.reply_if_it_arrives(open, Reply::Receipts(Ok(acked)));
+                for (item, sender) in ack.items.iter().zip(&found) {
+                    if let Some(sender) = *sender
+                        && incoming(self, item)
+                    {
+                        let receipt = Receipt {
+                            kind: ack.kind,
+                            conversation: item.conversation,
+                            id: item.id,
+                            seq: item.seq,
+                            by,
+                            at: self.now,
+                        };
+                        self.tell_sender(sender, receipt);
+                    }
+                }
+                false
+            }
+        }
+    }
+
+    fn tell_sender(&mut self, sender: UserId, receipt: Receipt) {
+        let frame = api::codec::encode_server(&ServerFrame::Receipts(vec![receipt]));
+        let live: Vec<(SessionId, BoatLife)> = self
+            .disk
+            .mailboxes
+            .get(&sender)
+            .into_iter()
+            .flat_map(|mailbox| {
+                mailbox
+                    .live(&self.carrier.denied)
+                    .cloned()
+                    .collect::<Vec<_>>()
+            })
+            .map(|entry| (entry.session, entry.life))
+            .collect();
+        for (session, life) in live {
+            self.notify(life, session, Notice::Frame(frame.clone()));
+        }
+    }
+
+    /// Tells a session something, best effort.
+    pub(crate) fn notify(&mut self, life: BoatLife, session: SessionId, notice: Notice) {
+        let Some(boat) = self
+            .boats
+            .iter()
+            .position(|boat| boat.life().boat == life.boat)
+        else {
+            return;
+        };
+        if !self.rng.random_bool(self.plan.call_loss / 2.0) {
+            let hop = self.hop();
+            self.after(
+                hop,
+                Event::Boat(BoatEvent::Notice {
+                    boat,
+                    life,
+                    session,
+                    notice,
+                }),
+            );
+        }
+    }
+
+    fn mail_page(&mut self, open: &Open, after: Option<MailCursor>, limit: u32) -> Page {
+        let Some(user) = open.user else {
+            return Page::default();
+        };
+        let Some(mailbox) = self.disk.mailboxes.get(&user) else {
+            return Page::default();
+        };
+        let stores = &self.disk;
+        let page = mailbox.page(
+            open.platform,
+            after,
+            limit as usize,
+            stores.policies(),
+            &stores.bodies,
+            self.now,
+        );
+        let mails = page.mails.into_iter().map(|mail| PageItem {
+            id: mail.id,
+            frame: mail.body,
+        });
+        Page {
+            mails: mails.collect(),
+            next: page.next,
+        }
+    }
+
+    fn remove_mail(&mut self, open: &Open, ids: Vec<MessageId>) {
+        let Some(user) = open.user else { return };
+        let target = Target {
+            user,
+            platform: open.platform,
+        };
+        let now = self.now;
+        let Answer::Acknowledged(waited) = self.apply(Effect::Acknowledge { target, ids, now })
+        else {
+            return;
+        };
+        let fetched = |message| LedgerEntry {
+            message,
+            at: now,
+            target: Some(target),
+            event: LedgerEvent::Fetched {
+                session: open.session,
+            },
+        };
+        self.apply(Effect::Ledger(waited.into_iter().map(fetched).collect()));
+    }
+
+    fn reassert(&mut self, open: &mut Open) {
+        let (Some(user), Some(device)) = (open.user, open.device.clone()) else {
+            return;
+        };
+        let session = NewSession {
+            key: key(open, user),
+            platform: open.platform,
+            device,
+        };
+        let Answer::Reasserted(answer) = self.apply(Effect::Reassert {
+            user,
+            session,
+            now: self.now,
+        }) else {
+            return;
+        };
+        self.reply_if_it_arrives(open, Reply::Reasserted(answer));
+    }
+
+    fn answer_sync(&mut self, open: &Open, request: &SyncRequest) -> Result<SyncAnswer, Refusal> {
+        let user = open.user.expect("admitted");
+        match &request.query {
+            SyncQuery::List { since, after } => {
+                let from = sync::list_from(*since, MARGIN, self.now)?;
+                let rows = self
+                    .disk
+                    .conversations
+                    .range((user, first_conversation())..);
+                let conversations = rows
+                    .take_while(|((owner, _), _)| *owner == user)
+                    .filter(|((_, c), row)| row.version >= from && after.is_none_or(|a| *c > a))
+                    .map(|((_, conversation), row)| Summary {
+                        conversation: *conversation,
+                        seq: row.position.seq,
+                        read_seq: Default::default(),
+                        version: row.version,
+                        newest: None,
+                    })
+                    .collect();
+                Ok(SyncAnswer::List(ListPage {
+                    conversations,
+                    version: self.now,
+                    more: false,
+                }))
+            }
+            SyncQuery::History {
+                conversation,
+                range,
+                limit,
+            } => {
+                sync::may_read(user, *conversation)?;
+                let head = self
+                    .disk
+                    .heads
+                    .get(conversation)
+                    .copied()
+                    .unwrap_or_default();
+                sync::check_cursor(*range, head.seq)?;
+                let mut messages: Vec<_> = self
+                    .disk
+                    .rows
+                    .range((user, MessageId::floor_of(Timestamp::ZERO))..)
+                    .take_while(|((owner, _), _)| *owner == user)
+                    .filter(|(_, row)| row.conversation() == Some(*conversation))
+                    .filter_map(|(_, row)| row.placed())
+                    .filter(|placed| match range {
+                        HistoryRange::Forward { after } => placed.position.seq > *after,
+                        HistoryRange::Backward { before } => {
+                            before.is_none_or(|before| placed.position.seq < before)
+                        }
+                    })
+                    .collect();
+                messages.sort_by_key(|placed| placed.position.seq);
+                if let HistoryRange::Backward { .. } = range {
+                    messages.reverse();
+                }
+                messages.truncate(sync::page_limit(*limit, 100));
+                let page = sync::dense_page(messages, *range, head.seq)?;
+                Ok(SyncAnswer::History(HistoryPage {
+                    conversation: *conversation,
+                    messages: page.messages,
+                    last_seq: page.last_seq,
+                    more: page.more,
+                }))
+            }
+            SyncQuery::Status { ids } => Ok(SyncAnswer::Status(
+                ids.iter()
+                    .map(|id| {
+                        let status = self
+                            .disk
+                            .statuses
+                            .get(&(user, *id))
+                            .copied()
+                            .unwrap_or_default();
+                        MessageStatus {
+                            id: *id,
+                            delivered_at: status.delivered_at,
+                            read_at: status.read_at,
+                        }
+                    })
+                    .collect(),
+            )),
+        }
+    }
+}
+
+fn key(open: &Open, user: UserId) -> SessionKey {
+    SessionKey {
+        user,
+        session: open.session,
+        life: open.life.clone(),
+    }
+}
+
+fn first_conversation() -> protocol::ConversationId {
+    let one = |n| UserId::new(n).expect("positive");
+    protocol::ConversationId::Private {
+        low: one(1),
+        high: one(1),
+    }
+}
+
+pub(crate) fn displaced() -> Refusal {
+    Refusal::new(Code::Displaced, "signed in elsewhere on the same platform")
+}

@@ -1,0 +1,234 @@
+//! One seeded world: devices, boats, stations, a carrier and the stores under them, and a clock that
+//! jumps from event to event. Between any two effects another event may come, also a crash.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::{DeviceId, Platform, Timestamp, UserId};
+use rand::Rng;
+use rand::rngs::StdRng;
+
+use crate::boat::{Boat, BoatEvent};
+use crate::carrier::{Carrier, CarrierEvent};
+use crate::device::{Device, DeviceEvent};
+use crate::effects::{Answer, Disk, Effect};
+use crate::judge::Judge;
+use crate::plan::{Fault, Plan, Sabotage, TROUBLE};
+use crate::station::{CallEvent, Calls, Station};
+use crate::wire::{Connections, WireEvent};
+
+/// The zero of every world.
+pub(crate) const START: Timestamp = Timestamp::from_millis(1_750_000_000_000);
+/// After this long without trouble a world must have come to rest.
+const REST: Duration = Duration::from_secs(600);
+/// A world that does more than this is caught in a loop.
+const EVENTS_MAX: u64 = 400_000;
+
+#[derive(Debug)]
+pub(crate) enum Event {
+    Wire(WireEvent),
+    Boat(BoatEvent),
+    Call(CallEvent),
+    Carrier(CarrierEvent),
+    Device(DeviceEvent),
+    Fault(Fault),
+    Heal,
+}
+
+pub(crate) struct World {
+    pub(crate) plan: Plan,
+    pub(crate) sabotage: Option<Sabotage>,
+    pub(crate) now: Timestamp,
+    pub(crate) healed: bool,
+    pub(crate) rng: StdRng,
+    pub(crate) disk: Disk,
+    pub(crate) wire: Connections,
+    pub(crate) boats: Vec<Boat>,
+    pub(crate) calls: Calls,
+    pub(crate) stations: Vec<Station>,
+    pub(crate) carrier: Carrier,
+    pub(crate) devices: Vec<Device>,
+    pub(crate) judge: Judge,
+    /// What happened, folded into a number: the same for the same seed.
+    pub(crate) fingerprint: u64,
+    /// Print each event.
+    traced: bool,
+    /// Grows with whatever is numbered.
+    serial: i64,
+    events: BTreeMap<(Timestamp, u64), Event>,
+    scheduled: u64,
+}
+
+/// User `index` of a world.
+pub(crate) fn user(index: usize) -> UserId {
+    UserId::new(index as i64 + 1).expect("positive")
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> World {
+        let (plan, rng) = Plan::of(seed);
+        let platforms = [Platform::Ios, Platform::Web, Platform::Desktop];
+        let devices = plan
+            .devices
+            .iter()
+            .enumerate()
+            .map(|(index, device)| {
+                let name = DeviceId::new(&format!("device-{index}")).expect("short");
+                Device::new(user(device.user), platforms[device.platform], name)
+            })
+            .collect();
+        let mut world = World {
+            disk: Disk::new(plan.embedded),
+            boats: (0..plan.boats).map(Boat::new).collect(),
+            stations: (0..plan.stations).map(|_| Station::new()).collect(),
+            carrier: Carrier::new(plan.partitions),
+            wire: Connections::default(),
+            calls: Calls::default(),
+            judge: Judge::default(),
+            devices,
+            plan,
+            sabotage,
+            now: START,
+            healed: false,
+            rng,
+            fingerprint: 0,
+            traced: std::env::var_os("PACKETBOAT_SIM_TRACE").is_some(),
+            serial: 0,
+            events: BTreeMap::new(),
+            scheduled: 0,
+        };
+        world.begin();
+        world
+    }
+
+    fn begin(&mut self) {
+        for index in 0..self.stations.len() {
+            self.start_station(index);
+        }
+        self.start_carrier();
+        for (index, _) in self.plan.devices.clone().iter().enumerate() {
+            let wait = self.up_to(Duration::from_secs(5));
+            self.after(wait, Event::Device(DeviceEvent::Start { device: index }));
+        }
+        for (index, (at, from, to)) in self.plan.sends.clone().into_iter().enumerate() {
+            let send = DeviceEvent::Send {
+                device: from,
+                to: user(to),
+                number: index,
+            };
+            self.after(at, Event::Device(send));
+        }
+        for (at, fault) in self.plan.faults.clone() {
+            self.after(at, Event::Fault(fault));
+        }
+        self.after(TROUBLE, Event::Heal);
+    }
+
+    /// Runs to the end and judges; the error says what was found.
+    pub(crate) fn run(mut self) -> Result<u64, String> {
+        let end = START + TROUBLE + REST;
+        let mut events = 0;
+        while let Some(((at, number), event)) = self.events.pop_first() {
+            if at > end {
+                break;
+            }
+            self.now = at;
+            events += 1;
+            if events > EVENTS_MAX {
+                return Err("the world does not come to rest".into());
+            }
+            self.note(at.millis() as u64 ^ number);
+            if self.traced {
+                println!("{:>8} {event:?}", at.since(START).as_millis());
+            }
+            self.dispatch(event);
+            if let Some(finding) = self.judge.finding() {
+                return Err(finding);
+            }
+        }
+        self.judge_all()?;
+        Ok(self.fingerprint)
+    }
+
+    fn dispatch(&mut self, event: Event) {
+        match event {
+            Event::Wire(event) => self.wire_event(event),
+            Event::Boat(event) => self.boat_event(event),
+            Event::Call(event) => self.call_event(event),
+            Event::Carrier(event) => self.carrier_event(event),
+            Event::Device(event) => self.device_event(event),
+            Event::Fault(fault) => self.fault(fault),
+            Event::Heal => self.heal(),
+        }
+    }
+
+    fn fault(&mut self, fault: Fault) {
+        match fault {
+            Fault::CrashBoat(boat) => self.crash_boat(boat),
+            Fault::CrashStation(station) => self.crash_station(station),
+            Fault::CrashCarrier => self.crash_carrier(),
+            Fault::CrashDevice(device) => self.crash_device(device),
+            Fault::Away(device, lasting) => self.leave_network(device, lasting),
+            Fault::Cut(device) => self.cut_device(device),
+            Fault::Mute(device, lasting) => self.mute_device(device, lasting),
+            Fault::FlushMailbox => {
+                let marker = self.rng.random();
+                self.apply(Effect::Flush { marker });
+            }
+            Fault::CrashAll => self.crash_all(),
+        }
+    }
+
+    /// The machine with all four services dies; devices live on.
+    fn crash_all(&mut self) {
+        (0..self.boats.len()).for_each(|boat| self.crash_boat(boat));
+        (0..self.stations.len()).for_each(|station| self.crash_station(station));
+        self.crash_carrier();
+        let luck = self.rng.random();
+        self.disk.crash(luck);
+    }
+
+    fn heal(&mut self) {
+        self.healed = true;
+        self.plan.call_loss = 0.0;
+        self.plan.call_slow = 0.0;
+    }
+
+    /// Does an effect, now.
+    pub(crate) fn apply(&mut self, effect: Effect) -> Answer {
+        self.note(1 + self.disk.mark() as u64);
+        self.disk.apply(effect)
+    }
+
+    /// Lets `event` happen after `wait`.
+    pub(crate) fn after(&mut self, wait: Duration, event: Event) {
+        self.at(self.now + wait, event);
+    }
+
+    pub(crate) fn at(&mut self, at: Timestamp, event: Event) {
+        self.scheduled += 1;
+        self.events
+            .insert((at.max(self.now), self.scheduled), event);
+    }
+
+    /// A time that something takes here: usually short, never more than the plan's most.
+    pub(crate) fn hop(&mut self) -> Duration {
+        self.up_to(self.plan.latency_max)
+    }
+
+    pub(crate) fn up_to(&mut self, most: Duration) -> Duration {
+        Duration::from_millis(self.rng.random_range(0..=most.as_millis() as u64))
+    }
+
+    /// The next number of anything.
+    pub(crate) fn next_serial(&mut self) -> i64 {
+        self.serial += 1;
+        self.serial
+    }
+
+    fn note(&mut self, what: u64) {
+        self.fingerprint = (self.fingerprint ^ what)
+            .wrapping_mul(0x0000_0100_0000_01b3)
+            .rotate_left(7);
+    }
+}
