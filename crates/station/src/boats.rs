@@ -109,7 +109,8 @@ impl Boats {
         }
     }
 
-    fn adopt(&self, present: &[Instance]) {
+    /// Takes over the present roster.
+    pub(crate) fn adopt(&self, present: &[Instance]) {
         let now = self.clock.now();
         let mut known = self.known.lock();
         for instance in present {

@@ -121,3 +121,113 @@ fn unmade(error: SnowflakeError) -> Refusal {
 fn unavailable(text: impl Into<String>) -> Refusal {
     Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use backend::clock::SeededEntropy;
+    use backend::discovery::EmbeddedRegistry;
+    use backend::embedded::Engine;
+
+    use super::*;
+
+    const AHEAD: Duration = Duration::from_secs(10);
+    const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+
+    /// A clock that goes where the test sets it, also back.
+    struct HandClock(Mutex<Timestamp>);
+
+    impl Clock for HandClock {
+        fn now(&self) -> Timestamp {
+            *self.0.lock()
+        }
+    }
+
+    impl HandClock {
+        fn at_begin() -> Arc<HandClock> {
+            Arc::new(HandClock(Mutex::new(BEGIN)))
+        }
+
+        fn set(&self, now: Timestamp) {
+            *self.0.lock() = now;
+        }
+    }
+
+    async fn lease(engine: &Engine, clock: &Arc<HandClock>) -> MessageIds {
+        let registry = registry(engine);
+        lease_of(&registry, clock).await
+    }
+
+    async fn lease_of(registry: &EmbeddedRegistry, clock: &Arc<HandClock>) -> MessageIds {
+        let ids = MessageIds::lease(registry, clock.clone(), AHEAD);
+        ids.await.expect("a number")
+    }
+
+    fn registry(engine: &Engine) -> EmbeddedRegistry {
+        EmbeddedRegistry::new(engine.clone(), Arc::new(SeededEntropy::new(1)))
+    }
+
+    // T-N1: two stations at once never hold one number, and never make one id.
+    #[tokio::test]
+    async fn two_at_once_make_different_ids() {
+        let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
+        let one = lease_of(&registry, &clock).await;
+        let other = lease_of(&registry, &clock).await;
+        let mut made: BTreeSet<_> = one.draw(5000).expect("ids").into_iter().collect();
+        made.extend(other.draw(5000).expect("ids"));
+        assert_eq!(made.len(), 10_000);
+    }
+
+    // T-N2: back 30 s is refused until the clock has caught up; forward 1 h waits for the reservation.
+    #[tokio::test]
+    async fn no_clock_makes_an_id_twice_or_beyond_the_reservation() {
+        let clock = HandClock::at_begin();
+        let ids = lease(&Engine::memory(), &clock).await;
+        let first = ids.draw(1).expect("an id")[0];
+        clock.set(BEGIN - Duration::from_secs(30));
+        let refusal = ids.draw(1).expect_err("the clock is back");
+        assert_eq!(refusal.code, Code::Unavailable);
+        assert!(refusal.retry_after.is_some());
+        clock.set(BEGIN + Duration::from_secs(3600));
+        assert!(ids.draw(1).is_err(), "not reserved so far");
+        ids.reserve().await.expect("reserved");
+        let later = ids.draw(1).expect("an id")[0];
+        assert!(later > first);
+        clock.set(BEGIN);
+        assert!(ids.draw(1).is_err(), "an hour back");
+    }
+
+    // reliability R10: what a crashed station may have made is before its successor's first id.
+    #[tokio::test]
+    async fn a_successor_begins_after_what_a_crash_took() {
+        let (mut engine, clock) = (Engine::memory(), HandClock::at_begin());
+        let mut made = BTreeSet::new();
+        for _ in 0..20 {
+            let ids = lease(&engine, &clock).await;
+            let drawn = ids.draw(10).expect("ids at once, by another number");
+            assert!(drawn.into_iter().all(|id| made.insert(id)));
+            engine = engine.crash(0).expect("what was fsynced");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_reservation_is_kept_ahead_and_a_lost_registry_ends_it() {
+        let (engine, clock) = (Engine::memory(), HandClock::at_begin());
+        let ids = Arc::new(lease(&engine, &clock).await);
+        let keeper = ids.clone();
+        let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+        for second in 0..60 {
+            clock.set(BEGIN + Duration::from_secs(second));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            ids.draw(1).expect("kept ahead");
+        }
+        engine.fail_syncs();
+        clock.set(BEGIN + Duration::from_secs(65));
+        ids.draw(1).expect("still reserved");
+        clock.set(BEGIN + Duration::from_secs(90));
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert!(ids.draw(1).is_err(), "never beyond what is recorded");
+        keeping.abort();
+    }
+}

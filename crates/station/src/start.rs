@@ -159,6 +159,7 @@ async fn assemble(
         receipt_metrics.clone(),
     ));
     let roster = parts.registry.watch(Role::Boat).await?;
+    boats.adopt(&roster.borrow());
 
     let admission_metrics = AdmissionMetrics::new();
     let kicks = Kicks {

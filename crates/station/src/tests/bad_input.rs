@@ -158,7 +158,8 @@ async fn acks_for_what_was_never_sent_are_refused_one_by_one() {
         msg_id: placed.message.id.get(),
         seq: 1,
     };
-    let cases: [(&str, i64, fn(&mut v1::AckItem)); 4] = [
+    type Case = (&'static str, i64, fn(&mut v1::AckItem));
+    let cases: [Case; 4] = [
         ("never sent", 2, |ack| ack.msg_id += 1),
         ("another place", 2, |ack| ack.seq = 2),
         ("another conversation", 2, |ack| {

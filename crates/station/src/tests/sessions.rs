@@ -227,3 +227,36 @@ async fn sessions_of_an_earlier_life_do_not_count() {
     settle().await;
     assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
 }
+
+// design 5: unknown means alive; a life is over when its lease is gone and nobody answers for it.
+#[tokio::test(start_paused = true)]
+async fn a_boat_without_a_lease_lives_as_long_as_it_answers() {
+    let mut world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    drop(world.lease.take());
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(world.online(&[1]).await, [vec![11]]);
+    drop(world.door.take());
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_station_that_lost_its_lease_registers_again() {
+    use backend::discovery::Role;
+
+    let world = world().await;
+    let mut roster = world
+        .parts
+        .registry
+        .watch(Role::Station)
+        .await
+        .expect("a roster");
+    let first = roster.borrow_and_update()[0].life.clone();
+    assert_eq!(first, world.running.instance().life);
+    assert!(world.registry.revoke(Role::Station, first.boat.as_str()));
+    settle().await;
+    let again = roster.borrow_and_update()[0].life.clone();
+    assert!(again.boat == first.boat && again.incarnation > first.incarnation);
+    assert!(world.submit_one(item(1, send(2, 1, "x"))).await.is_ok());
+}

@@ -60,7 +60,11 @@ pub(super) struct World {
     pub(super) life: BoatLife,
     pub(super) running: Running,
     pub(super) shutdown: CancellationToken,
-    _boat: (InProcess, Registration),
+    pub(super) engine: Engine,
+    pub(super) registry: Arc<EmbeddedRegistry>,
+    /// The boat's lease, and its door.
+    pub(super) lease: Option<Registration>,
+    pub(super) door: Option<InProcess>,
 }
 
 pub(super) async fn world() -> World {
@@ -94,7 +98,7 @@ pub(super) async fn world_with(config: Config) -> World {
         conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
-        registry,
+        registry: registry.clone(),
         connector: connector.clone(),
         clock,
         entropy,
@@ -113,7 +117,10 @@ pub(super) async fn world_with(config: Config) -> World {
         life,
         running,
         shutdown,
-        _boat: (served, registration),
+        engine,
+        registry,
+        lease: Some(registration),
+        door: Some(served),
     }
 }
 
