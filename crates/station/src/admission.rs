@@ -183,6 +183,7 @@ impl Admissions {
             .map(|answer| {
                 let mut entries = answer.map_err(crate::deadline::unavailable)?;
                 entries.retain(|entry| !self.boats.is_over(&entry.life));
+                self.metrics.looked_up(!entries.is_empty());
                 Ok(entries)
             })
             .collect()

@@ -27,11 +27,13 @@ pub struct Config {
     /// Sends that one user may make at once after a rest.
     pub user_sends_burst: NonZeroU32,
     /// Sends that may be on their way into the log at once; beyond it they are refused as `unavailable`.
+    /// At least one batch goes in any case.
     pub sends_in_flight_max: usize,
     /// Items of one batched call; a larger call is refused whole.
     pub batch_items_max: usize,
     /// How long the log may take to acknowledge; then the sends are refused as `deadline_exceeded`, and
-    /// whether the log has them is unknown.
+    /// whether the log has them is unknown. Below the time that boats give a station, so that they hear
+    /// the answer.
     #[serde(with = "humantime_serde")]
     pub publish_deadline: Duration,
     /// How long the mailbox may take to say whether a send is a repeat; then it is taken for new, and a
@@ -81,7 +83,7 @@ impl Default for Config {
             user_sends_burst: NonZeroU32::new(1000).unwrap_or(NonZeroU32::MIN),
             sends_in_flight_max: 65_536,
             batch_items_max: 4096,
-            publish_deadline: Duration::from_secs(5),
+            publish_deadline: Duration::from_secs(4),
             dedupe_deadline: Duration::from_millis(200),
             store_deadline: Duration::from_secs(3),
             notice_deadline: Duration::from_secs(1),

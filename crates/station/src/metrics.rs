@@ -47,6 +47,8 @@ pub(crate) struct AdmissionMetrics {
     pub(crate) connected: Counter,
     pub(crate) displaced: Counter,
     pub(crate) kickouts_published: Counter,
+    found: Counter,
+    not_found: Counter,
 }
 
 impl AdmissionMetrics {
@@ -55,6 +57,17 @@ impl AdmissionMetrics {
             connected: counter!("station_connects_total", "result" => "admitted"),
             displaced: counter!("station_sessions_displaced_total"),
             kickouts_published: counter!("station_kickouts_published_total"),
+            found: counter!("station_route_lookups_total", "result" => "online"),
+            not_found: counter!("station_route_lookups_total", "result" => "offline"),
+        }
+    }
+
+    /// Whether a user who was asked for has a session.
+    pub(crate) fn looked_up(&self, online: bool) {
+        if online {
+            self.found.increment(1);
+        } else {
+            self.not_found.increment(1);
         }
     }
 

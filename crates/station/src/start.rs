@@ -221,7 +221,7 @@ async fn assemble(
             dedupe_deadline: config.dedupe_deadline,
             rate: SendRate::new(config.user_sends_per_second, config.user_sends_burst),
             ids,
-            room: Semaphore::new(config.sends_in_flight_max.min(Semaphore::MAX_PERMITS)),
+            room: Semaphore::new(room_of(config)),
             mailbox: parts.mailbox.clone(),
             producer,
             records,
@@ -276,6 +276,12 @@ async fn assemble(
     let token = stop.clone();
     tasks.spawn(token.run_until_cancelled_owned(async move { boats.follow(roster).await }));
     Ok(station)
+}
+
+/// Room for the sends of a full batch at least, or no full batch would ever be taken.
+fn room_of(config: &Config) -> usize {
+    let room = config.sends_in_flight_max.max(config.batch_items_max);
+    room.min(Semaphore::MAX_PERMITS)
 }
 
 /// What keeps the door open, in this process or on the network.

@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod mail;
+mod network;
 mod receipts;
 mod sends;
 mod sessions;

@@ -151,6 +151,7 @@ async fn a_log_that_does_not_answer_is_waited_for_within_bounds() {
     let world = world_with(Config {
         publish_deadline: Duration::from_secs(2),
         sends_in_flight_max: 2,
+        batch_items_max: 2,
         ..Config::default()
     })
     .await;
