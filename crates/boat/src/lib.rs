@@ -21,5 +21,8 @@ mod sources;
 mod stations;
 mod sweep;
 
+#[cfg(test)]
+mod tests;
+
 pub use config::Config;
 pub use running::{Parts, Running, StartError, start};

@@ -79,12 +79,17 @@ impl Boat {
         let Some(connection) = self.connections.get(notice.session) else {
             return false;
         };
-        connection.update(|session| match notice.kind {
-            NoticeKind::Frame(frame) => session.notice(frame),
-            NoticeKind::Hint => session.hint(),
-            NoticeKind::Close(refusal) => session.close(refusal, self.now()),
-        });
-        true
+        connection.update(|session| {
+            if session.is_closed() {
+                return false;
+            }
+            match notice.kind {
+                NoticeKind::Frame(frame) => session.notice(frame),
+                NoticeKind::Hint => session.hint(),
+                NoticeKind::Close(refusal) => session.close(refusal, self.now()),
+            }
+            true
+        })
     }
 
     fn push(&self, session: SessionId, push: Push) -> Result<(), Push> {

@@ -1,0 +1,22 @@
+//! Boats with real sockets in front and a small peer in place of the stations behind.
+
+mod client;
+mod delivering;
+mod harbour;
+mod leaving;
+mod listening;
+mod malformed;
+mod sending;
+
+use std::time::Duration;
+
+/// Waits until something becomes true, for at most five seconds.
+async fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..1000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never happened: {what}");
+}

@@ -1,0 +1,323 @@
+use std::time::Duration;
+
+use api::v1;
+use api::v1::outcome::Kind;
+use protocol::Code;
+use protocol::frame::ServerFrame;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::client::{Client, message};
+use super::eventually;
+use super::harbour::{Harbour, frame_of, settle};
+
+/// A carrier's side of a `Deliver` stream. Inside one process a stream lives by its reader, so there is
+/// one all the time.
+struct Stream {
+    batches: mpsc::Sender<v1::DeliverBatch>,
+    outcomes: mpsc::Receiver<(u64, Kind)>,
+    life: v1::BoatLife,
+    _reader: AbortOnDropHandle<()>,
+}
+
+impl Stream {
+    async fn open(harbour: &Harbour) -> Stream {
+        let (batches, receiver) = mpsc::channel(8);
+        let (told, outcomes) = mpsc::channel(64);
+        let opened = (harbour.carrier())
+            .deliver(ReceiverStream::new(receiver))
+            .await;
+        let mut stream = opened.expect("opens").into_inner();
+        let reader = tokio::spawn(async move {
+            while let Ok(Some(batch)) = stream.message().await {
+                for outcome in batch.outcomes {
+                    told.send((outcome.token, outcome.kind()))
+                        .await
+                        .expect("heard");
+                }
+            }
+        });
+        Stream {
+            batches,
+            outcomes,
+            life: harbour.life(),
+            _reader: AbortOnDropHandle::new(reader),
+        }
+    }
+
+    async fn deliver(&self, deliveries: Vec<v1::Delivery>) {
+        let batch = v1::DeliverBatch {
+            life: Some(self.life.clone()),
+            deliveries,
+            notices: Vec::new(),
+        };
+        self.batches.send(batch).await.expect("open");
+    }
+
+    /// The next `count` outcomes.
+    async fn outcomes(&mut self, count: usize) -> Vec<(u64, Kind)> {
+        let mut outcomes = Vec::new();
+        while outcomes.len() < count {
+            let next = timeout(Duration::from_secs(10), self.outcomes.recv()).await;
+            outcomes.push(next.expect("within ten seconds").expect("open"));
+        }
+        outcomes
+    }
+}
+
+fn delivery(session: i64, id: i64) -> v1::Delivery {
+    v1::Delivery {
+        token: id as u64,
+        session,
+        msg_id: id,
+        frame: frame_of(id),
+        needs_ack: true,
+    }
+}
+
+async fn expect_message(client: &mut Client, id: i64) {
+    match client.next().await {
+        Some(ServerFrame::Message(placed)) => assert_eq!(placed.message.id, message(id)),
+        other => panic!("{other:?} instead of message {id}"),
+    }
+}
+
+// proves S3-13, S3-14, S3-15
+#[tokio::test]
+async fn a_delivery_is_done_when_the_client_acknowledges() {
+    let harbour = Harbour::open().await;
+    let mut stream = Stream::open(&harbour).await;
+    for mut client in harbour.both().await {
+        let session = client.hello(2).await.session.get();
+        stream
+            .deliver(vec![delivery(session, 1), delivery(session, 2)])
+            .await;
+        expect_message(&mut client, 1).await;
+        expect_message(&mut client, 2).await;
+        client.received(2).await;
+        assert_eq!(stream.outcomes(1).await, [(2, Kind::Done)]);
+        client.received(1).await;
+        assert_eq!(stream.outcomes(1).await, [(1, Kind::Done)]);
+        assert!(matches!(client.next().await, Some(ServerFrame::Acked(_))));
+    }
+}
+
+// proves S1-15
+#[tokio::test]
+async fn who_does_not_acknowledge_is_sent_away() {
+    let harbour = Harbour::with(|config| {
+        config.session.ack_wait = Duration::from_millis(200);
+    })
+    .await;
+    let mut stream = Stream::open(&harbour).await;
+    for mut client in harbour.both().await {
+        let session = client.hello(2).await.session.get();
+        stream.deliver(vec![delivery(session, 1)]).await;
+        expect_message(&mut client, 1).await;
+        assert_eq!(stream.outcomes(1).await, [(1, Kind::NoAck)]);
+        assert_eq!(client.closing().await, Some(Code::Reconnect));
+        stream.deliver(vec![delivery(session, 1)]).await;
+        assert_eq!(stream.outcomes(1).await, [(1, Kind::NoSession)]);
+    }
+}
+
+#[tokio::test]
+async fn without_acknowledgement_it_is_done_when_it_is_written() {
+    let harbour = Harbour::open().await;
+    let mut stream = Stream::open(&harbour).await;
+    let mut client = harbour.websocket().await;
+    let session = client.hello(2).await.session.get();
+    let silent = v1::Delivery {
+        needs_ack: false,
+        ..delivery(session, 1)
+    };
+    let unasked = v1::Delivery {
+        token: 0,
+        needs_ack: false,
+        ..delivery(session, 2)
+    };
+    stream
+        .deliver(vec![silent, unasked, delivery(999, 3)])
+        .await;
+    let mut outcomes = stream.outcomes(2).await;
+    outcomes.sort_unstable_by_key(|(token, _)| *token);
+    assert_eq!(outcomes, [(1, Kind::Done), (3, Kind::NoSession)]);
+    expect_message(&mut client, 1).await;
+    expect_message(&mut client, 2).await;
+}
+
+#[tokio::test]
+async fn another_life_has_none_of_these_sessions() {
+    let harbour = Harbour::open().await;
+    let mut stream = Stream::open(&harbour).await;
+    let mut client = harbour.tcp().await;
+    let session = client.hello(2).await.session.get();
+    stream.life.incarnation += 1;
+    stream.deliver(vec![delivery(session, 1)]).await;
+    assert_eq!(stream.outcomes(1).await, [(1, Kind::NoSession)]);
+
+    let mut carrier = harbour.carrier();
+    let request = |life| v1::NoticeRequest {
+        life: Some(life),
+        notices: [session, 999]
+            .map(|session| v1::Notice {
+                session,
+                notice: Some(v1::notice::Notice::Hint(true)),
+            })
+            .into(),
+    };
+    let answer = carrier
+        .notice(request(stream.life.clone()))
+        .await
+        .expect("answers");
+    assert_eq!(answer.into_inner().missing, [session, 999]);
+    let answer = carrier
+        .notice(request(harbour.life()))
+        .await
+        .expect("answers");
+    assert_eq!(answer.into_inner().missing, [999]);
+
+    for (life, alive) in [(stream.life.clone(), false), (harbour.life(), true)] {
+        let probe = v1::ProbeRequest { life: Some(life) };
+        assert_eq!(
+            carrier
+                .probe(probe)
+                .await
+                .expect("answers")
+                .into_inner()
+                .alive,
+            alive
+        );
+    }
+}
+
+// Two carriers number their pushes alike; each gets its own outcomes, and one that goes takes nothing
+// from the client.
+#[tokio::test]
+async fn carriers_do_not_meet() {
+    let harbour = Harbour::open().await;
+    let (mut one, mut other) = (Stream::open(&harbour).await, Stream::open(&harbour).await);
+    let mut client = harbour.tcp().await;
+    let session = client.hello(2).await.session.get();
+    one.deliver(vec![v1::Delivery {
+        token: 5,
+        ..delivery(session, 1)
+    }])
+    .await;
+    other
+        .deliver(vec![v1::Delivery {
+            token: 5,
+            ..delivery(session, 2)
+        }])
+        .await;
+    for _ in 0..2 {
+        assert!(matches!(client.next().await, Some(ServerFrame::Message(_))));
+    }
+    client.received(2).await;
+    assert_eq!(other.outcomes(1).await, [(5, Kind::Done)]);
+    drop(other);
+    client.received(1).await;
+    assert_eq!(one.outcomes(1).await, [(5, Kind::Done)]);
+    one.deliver(vec![delivery(session, 3)]).await;
+    expect_after_acks(&mut client, 3).await;
+    drop(one);
+    client.received(3).await;
+    client.ping().await;
+}
+
+async fn expect_after_acks(client: &mut Client, id: i64) {
+    loop {
+        match client.next().await {
+            Some(ServerFrame::Acked(_)) => {}
+            Some(ServerFrame::Message(placed)) => {
+                return assert_eq!(placed.message.id, message(id));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_without_room_says_full() {
+    let harbour = Harbour::with(|config| config.session.push_window = 2).await;
+    let mut stream = Stream::open(&harbour).await;
+    let mut client = harbour.websocket().await;
+    let session = client.hello(2).await.session.get();
+    stream
+        .deliver((1..=3).map(|id| delivery(session, id)).collect())
+        .await;
+    assert_eq!(stream.outcomes(1).await, [(3, Kind::Full)]);
+    client.ping().await;
+}
+
+// proves S1-56, S0-77: what waits is pushed page by page, and removed when a device has it.
+#[tokio::test]
+async fn what_waits_is_pushed_after_the_welcome_and_removed_after_its_acknowledgement() {
+    let harbour = Harbour::open().await;
+    let mail = (1..=5).map(|id| v1::MailItem {
+        msg_id: id,
+        frame: frame_of(id),
+    });
+    harbour.peer.mail.lock().extend(mail);
+    let mut client = harbour.websocket().await;
+    client.hello(2).await;
+    for id in 1..=5 {
+        expect_after_acks(&mut client, id).await;
+        if id <= 3 {
+            client.received(id).await;
+        }
+    }
+    eventually("three are removed", || {
+        *harbour.peer.removed.lock() == [1, 2, 3]
+    })
+    .await;
+    drop(client);
+
+    let mut again = harbour.tcp().await;
+    let session = again.hello(2).await.session.get();
+    for id in 4..=5 {
+        expect_message(&mut again, id).await;
+        again.received(id).await;
+    }
+    eventually("all are removed", || harbour.peer.mail.lock().is_empty()).await;
+    // Stored while this session lives: the hint brings it.
+    harbour.peer.mail.lock().push_back(v1::MailItem {
+        msg_id: 6,
+        frame: frame_of(6),
+    });
+    let hint = v1::Notice {
+        session,
+        notice: Some(v1::notice::Notice::Hint(true)),
+    };
+    let request = v1::NoticeRequest {
+        life: Some(harbour.life()),
+        notices: vec![hint],
+    };
+    harbour.carrier().notice(request).await.expect("answers");
+    expect_after_acks(&mut again, 6).await;
+}
+
+#[tokio::test]
+async fn a_kick_ends_exactly_one_session() {
+    let harbour = Harbour::open().await;
+    let [mut kicked, mut other] = harbour.both().await;
+    let session = kicked.hello(2).await.session.get();
+    other.hello(2).await;
+    let refusal = protocol::Refusal::new(Code::Displaced, "signed in elsewhere");
+    let close = v1::Notice {
+        session,
+        notice: Some(v1::notice::Notice::Close((&refusal).into())),
+    };
+    let request = v1::NoticeRequest {
+        life: Some(harbour.life()),
+        notices: vec![close],
+    };
+    harbour.carrier().notice(request).await.expect("answers");
+    assert_eq!(kicked.closing().await, Some(Code::Displaced));
+    assert_eq!(kicked.close_code().await, Some(4505));
+    other.ping().await;
+    settle().await;
+    assert_eq!(harbour.running.sessions(), 1);
+}

@@ -1,0 +1,345 @@
+//! A boat, and a peer that answers like a station from memory.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use api::codec::encode_message;
+use api::status::from_refusal;
+use api::transport::{Channel, Connector, InProcess};
+use api::v1;
+use api::v1::boat_service_client::BoatServiceClient;
+use api::v1::station_service_server::{StationService, StationServiceServer};
+use backend::clock::{SeededEntropy, SystemClock};
+use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
+use backend::embedded::Engine;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use protocol::message::Content;
+use protocol::{
+    Code, ConversationId, DeviceId, Message, Options, Placed, Position, Recipient, Refusal, Seq,
+    Timestamp,
+};
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status};
+
+use super::client::{Client, message, send_id, user};
+use crate::{Config, Parts, Running, start};
+
+/// What the peer was told, and what it is to answer.
+pub(super) struct Peer {
+    pub(super) connects: Mutex<Vec<v1::ConnectRequest>>,
+    pub(super) disconnects: Mutex<Vec<v1::SessionKey>>,
+    pub(super) batches: Mutex<Vec<Vec<v1::SendItem>>>,
+    pub(super) receipts: Mutex<Vec<v1::ReceiptItem>>,
+    pub(super) removed: Mutex<Vec<i64>>,
+    pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
+    /// Waiting messages, oldest first.
+    pub(super) mail: Mutex<VecDeque<v1::MailItem>>,
+    pub(super) reassert_as: Mutex<v1::reassert_result::Outcome>,
+    /// Calls answer that nobody is there.
+    pub(super) down: AtomicBool,
+    /// While set, sends (or connects) wait for a permit.
+    pub(super) held: AtomicBool,
+    pub(super) permits: Semaphore,
+    last_id: AtomicI64,
+}
+
+impl Peer {
+    fn new() -> Peer {
+        Peer {
+            connects: Mutex::default(),
+            disconnects: Mutex::default(),
+            batches: Mutex::default(),
+            receipts: Mutex::default(),
+            removed: Mutex::default(),
+            reasserted: Mutex::default(),
+            mail: Mutex::default(),
+            reassert_as: Mutex::new(v1::reassert_result::Outcome::Known),
+            down: AtomicBool::new(false),
+            held: AtomicBool::new(false),
+            permits: Semaphore::new(0),
+            last_id: AtomicI64::new(0),
+        }
+    }
+
+    fn up(&self) -> Result<(), Status> {
+        if self.down.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("down"));
+        }
+        Ok(())
+    }
+
+    async fn pass(&self) {
+        if self.held.load(Ordering::Relaxed) {
+            self.permits.acquire().await.expect("never closed").forget();
+        }
+    }
+}
+
+#[tonic::async_trait]
+impl StationService for PeerService {
+    async fn connect(
+        &self,
+        request: Request<v1::ConnectRequest>,
+    ) -> Result<Response<v1::ConnectResponse>, Status> {
+        self.0.up()?;
+        self.0.pass().await;
+        let request = request.into_inner();
+        let user = request
+            .token
+            .strip_prefix("user-")
+            .and_then(|user| user.parse().ok());
+        self.0.connects.lock().push(request);
+        let Some(user) = user else {
+            let refusal = Refusal::new(Code::Unauthenticated, "no such token");
+            let result = Some(v1::connect_response::Result::Refusal((&refusal).into()));
+            return Ok(Response::new(v1::ConnectResponse { result }));
+        };
+        let admission = v1::Admission {
+            user,
+            login: 1,
+            marker: 7,
+            recovered: true,
+            mail_waits: !self.0.mail.lock().is_empty(),
+            cluster: 9,
+            server_time: 1,
+            expires_at: i64::MAX,
+        };
+        let result = Some(v1::connect_response::Result::Admission(admission));
+        Ok(Response::new(v1::ConnectResponse { result }))
+    }
+
+    async fn disconnect(
+        &self,
+        request: Request<v1::DisconnectRequest>,
+    ) -> Result<Response<v1::DisconnectResponse>, Status> {
+        self.0.up()?;
+        self.0
+            .disconnects
+            .lock()
+            .extend(request.into_inner().sessions);
+        Ok(Response::new(v1::DisconnectResponse {}))
+    }
+
+    async fn reassert(
+        &self,
+        request: Request<v1::ReassertRequest>,
+    ) -> Result<Response<v1::ReassertResponse>, Status> {
+        self.0.up()?;
+        let sessions = request.into_inner().sessions;
+        let result = v1::ReassertResult {
+            outcome: (*self.0.reassert_as.lock()).into(),
+            marker: 7,
+            mail_waits: false,
+        };
+        let results = vec![result; sessions.len()];
+        self.0.reasserted.lock().extend(sessions);
+        Ok(Response::new(v1::ReassertResponse { results }))
+    }
+
+    async fn send_batch(
+        &self,
+        request: Request<v1::SendBatchRequest>,
+    ) -> Result<Response<v1::SendBatchResponse>, Status> {
+        self.0.up()?;
+        self.0.pass().await;
+        let items = request.into_inner().items;
+        let answers = items.iter().map(|item| {
+            let message = item.send.as_ref().and_then(|send| send.message.as_ref());
+            v1::SendAnswer {
+                send_id: message
+                    .map(|message| message.send_id.clone())
+                    .unwrap_or_default(),
+                msg_id: self.0.last_id.fetch_add(1, Ordering::Relaxed) + 1,
+                tm: 1,
+                refusal: None,
+            }
+        });
+        let answers = answers.collect();
+        self.0.batches.lock().push(items);
+        Ok(Response::new(v1::SendBatchResponse { answers }))
+    }
+
+    async fn receipts(
+        &self,
+        request: Request<v1::ReceiptsRequest>,
+    ) -> Result<Response<v1::ReceiptsResponse>, Status> {
+        self.0.up()?;
+        let items = request.into_inner().items;
+        let answers = items.iter().map(|item| {
+            let ack = item.ack.clone().unwrap_or_default();
+            v1::AckAnswer {
+                kind: ack.kind,
+                msg_ids: ack.items.iter().map(|item| item.msg_id).collect(),
+                refused: Vec::new(),
+            }
+        });
+        let answers = answers.collect();
+        self.0.receipts.lock().extend(items);
+        Ok(Response::new(v1::ReceiptsResponse { answers }))
+    }
+
+    /// Two a page.
+    async fn mail_page(
+        &self,
+        request: Request<v1::MailPageRequest>,
+    ) -> Result<Response<v1::MailPageResponse>, Status> {
+        self.0.up()?;
+        let after = request.into_inner().after_id;
+        let mail = self.0.mail.lock();
+        let mut waiting = mail.iter().filter(|item| item.msg_id > after).cloned();
+        let mails: Vec<_> = waiting.by_ref().take(2).collect();
+        Ok(Response::new(v1::MailPageResponse {
+            more: waiting.next().is_some(),
+            next_ms: 1,
+            next_id: mails.last().map_or(0, |item| item.msg_id),
+            mails,
+        }))
+    }
+
+    async fn mail_ack(
+        &self,
+        request: Request<v1::MailAckRequest>,
+    ) -> Result<Response<v1::MailAckResponse>, Status> {
+        self.0.up()?;
+        for item in request.into_inner().items {
+            self.0
+                .mail
+                .lock()
+                .retain(|mail| !item.msg_ids.contains(&mail.msg_id));
+            self.0.removed.lock().extend(item.msg_ids);
+        }
+        Ok(Response::new(v1::MailAckResponse {}))
+    }
+
+    async fn sync(&self, request: Request<v1::SyncCall>) -> Result<Response<v1::SyncPage>, Status> {
+        self.0.up()?;
+        let question = request.into_inner().request.unwrap_or_default();
+        if question.request == 13 {
+            return Err(from_refusal(&Refusal::new(Code::Forbidden, "not yours")));
+        }
+        Ok(Response::new(v1::SyncPage {
+            request: question.request,
+            answer: Some(v1::sync_page::Answer::Status(v1::StatusPage::default())),
+        }))
+    }
+
+    async fn online(
+        &self,
+        _: Request<v1::OnlineRequest>,
+    ) -> Result<Response<v1::OnlineResponse>, Status> {
+        self.0.up()?;
+        Ok(Response::new(v1::OnlineResponse::default()))
+    }
+
+    async fn kickout(
+        &self,
+        _: Request<v1::KickoutRequest>,
+    ) -> Result<Response<v1::KickoutResponse>, Status> {
+        Err(Status::unimplemented("boats do not ask for it"))
+    }
+}
+
+pub(super) struct PeerService(Arc<Peer>);
+
+/// A boat with its peer, and what a carrier needs to reach it.
+pub(super) struct Harbour {
+    pub(super) running: Running,
+    pub(super) peer: Arc<Peer>,
+    pub(super) registry: EmbeddedRegistry,
+    pub(super) connector: Connector,
+    _station: (InProcess, Registration),
+}
+
+impl Harbour {
+    pub(super) async fn open() -> Harbour {
+        Harbour::with(|_| ()).await
+    }
+
+    pub(super) async fn with(configure: impl FnOnce(&mut Config)) -> Harbour {
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let registry = EmbeddedRegistry::new(Engine::memory(), entropy.clone());
+        let connector = Connector::default();
+        let peer = Arc::new(Peer::new());
+        let service = StationServiceServer::new(PeerService(Arc::clone(&peer)));
+        let guard = connector.serve_in_process("station/test", Routes::new(service));
+        let registration = (registry.register(Role::Station, "test", "inproc:station/test"))
+            .await
+            .expect("registers");
+        let mut config = Config {
+            websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
+            tcp: SocketAddr::from(([127, 0, 0, 1], 0)),
+            ..Config::default()
+        };
+        configure(&mut config);
+        let parts = Parts {
+            registry: Arc::new(registry.clone()),
+            connector: connector.clone(),
+            clock: Arc::new(SystemClock),
+            entropy,
+            transport: api::transport::Config::default(),
+        };
+        let running = start(config, parts, CancellationToken::new())
+            .await
+            .expect("starts");
+        Harbour {
+            running,
+            peer,
+            registry,
+            connector,
+            _station: (guard, registration),
+        }
+    }
+
+    pub(super) async fn websocket(&self) -> Client {
+        Client::websocket(self.running.websocket()).await
+    }
+
+    pub(super) async fn tcp(&self) -> Client {
+        Client::tcp(self.running.tcp()).await
+    }
+
+    /// One client on each link.
+    pub(super) async fn both(&self) -> [Client; 2] {
+        [self.websocket().await, self.tcp().await]
+    }
+
+    pub(super) fn carrier(&self) -> BoatServiceClient<Channel> {
+        BoatServiceClient::new(self.connector.channel("inproc:boat/boat-1"))
+    }
+
+    pub(super) fn life(&self) -> v1::BoatLife {
+        (&self.running.life().expect("registered")).into()
+    }
+}
+
+/// A message from 1 to 2 as a carrier encodes it.
+pub(super) fn frame_of(id: i64) -> Bytes {
+    encode_message(&Placed {
+        message: Message {
+            id: message(id),
+            from: user(1),
+            to: Recipient::User(user(2)),
+            accepted_at: Timestamp::from_millis(id),
+            device: DeviceId::new("laptop").expect("short"),
+            send_id: send_id(id as u8),
+            options: Options::CHAT,
+            content: Content::text(format!("message {id}")),
+        },
+        conversation: ConversationId::private(user(1), user(2)).expect("two users"),
+        position: Position {
+            seq: Seq(id as u64),
+            prev: None,
+        },
+    })
+}
+
+/// Long enough for anything on its way to arrive.
+pub(super) async fn settle() {
+    tokio::time::sleep(Duration::from_millis(50)).await;
+}

@@ -1,0 +1,142 @@
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::v1::reassert_result::Outcome;
+use backend::discovery::{Registry, Role};
+use protocol::Code;
+use protocol::frame::ServerFrame;
+use tokio::net::TcpStream;
+
+use super::client::send_of;
+use super::eventually;
+use super::harbour::{Harbour, settle};
+
+// R18, T-U1: who is aboard gets answers, a reason and a delay; then everything is signed off and the lease
+// given up.
+#[tokio::test]
+async fn a_boat_leaves_in_order() {
+    let harbour = Harbour::open().await;
+    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
+    let mut ready = harbour.running.ready();
+    assert!(*ready.borrow_and_update());
+    let [mut busy, mut idle] = harbour.both().await;
+    busy.hello(1).await;
+    idle.hello(2).await;
+    let mut early = harbour.tcp().await;
+    settle().await;
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    busy.send(&send_of(9, 1, "under way")).await;
+    settle().await;
+
+    harbour.running.drain();
+    assert_eq!(idle.closing().await, Some(Code::Draining));
+    assert_eq!(early.closing().await, Some(Code::Draining));
+    assert!(!*ready.borrow_and_update());
+    assert!(TcpStream::connect(tcp).await.is_err() && TcpStream::connect(websocket).await.is_err());
+    harbour.peer.permits.add_permits(1);
+    assert!(matches!(busy.next().await, Some(ServerFrame::Accepted(_))));
+    match busy.next().await {
+        Some(ServerFrame::Closing(refusal)) => {
+            assert_eq!(refusal.code, Code::Draining);
+            assert!(refusal.retry_after.is_some());
+        }
+        other => panic!("{other:?}"),
+    }
+    drop((busy, idle, early));
+    harbour.running.drained().await;
+    assert_eq!(harbour.peer.disconnects.lock().len(), 2);
+    let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
+    assert!(boats.borrow().is_empty());
+}
+
+#[tokio::test]
+async fn a_client_that_never_ends_does_not_hold_the_boat() {
+    let harbour = Harbour::with(|config| {
+        config.drain_deadline = Duration::from_millis(300);
+        config.close_grace = Duration::from_secs(60);
+    })
+    .await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    harbour.running.drain();
+    harbour.running.drained().await;
+    assert_eq!(client.closing().await, Some(Code::Draining));
+}
+
+// R5, T-E3: without lease nobody is sent away and nobody new is asked aboard; with a new one everything is
+// said anew.
+#[tokio::test]
+async fn a_lost_lease_is_taken_again_and_everything_is_said_anew() {
+    let harbour = Harbour::with(|config| config.reconnect_percent = 0).await;
+    let mut client = harbour.websocket().await;
+    let session = client.hello(1).await.session.get();
+    let before = harbour.life();
+    let mut ready = harbour.running.ready();
+    ready.mark_unchanged();
+    *harbour.peer.reassert_as.lock() = Outcome::Restored;
+    assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    ready.changed().await.expect("alive");
+    ready.wait_for(|ready| *ready).await.expect("alive");
+    assert!(harbour.life().incarnation > before.incarnation);
+    assert_eq!(client.next().await, Some(ServerFrame::Resync));
+    let asserted = harbour.peer.reasserted.lock()[0]
+        .key
+        .clone()
+        .expect("a key");
+    assert_eq!(
+        (asserted.session, asserted.life),
+        (session, Some(harbour.life()))
+    );
+    client.ping().await;
+    // Who still knows the earlier life reaches the same sessions.
+    let probe = api::v1::ProbeRequest { life: Some(before) };
+    assert!(
+        harbour
+            .carrier()
+            .probe(probe)
+            .await
+            .expect("answers")
+            .into_inner()
+            .alive
+    );
+}
+
+// proves S0-27: the boat sends a configured share away.
+#[tokio::test]
+async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
+    let harbour = Harbour::with(|config| config.reconnect_percent = 100).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    assert_eq!(client.closing().await, Some(Code::Reconnect));
+}
+
+// proves S1-33: what the store forgot is registered again, and the client syncs.
+#[tokio::test]
+async fn the_sweep_restores_and_displaces() {
+    let harbour = Harbour::with(|config| {
+        config.sweep_interval = Duration::from_millis(300);
+    })
+    .await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    eventually("asserted", || !harbour.peer.reasserted.lock().is_empty()).await;
+    *harbour.peer.reassert_as.lock() = Outcome::Restored;
+    assert_eq!(client.next().await, Some(ServerFrame::Resync));
+    *harbour.peer.reassert_as.lock() = Outcome::Displaced;
+    assert_eq!(client.closing().await, Some(Code::Displaced));
+}
+
+#[tokio::test]
+async fn sign_offs_wait_for_the_stations() {
+    let harbour = Harbour::with(|config| config.retry_pause = Duration::from_millis(20)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    harbour.peer.down.store(true, Ordering::Relaxed);
+    drop(client);
+    eventually("gone", || harbour.running.connections() == 0).await;
+    settle().await;
+    assert!(harbour.peer.disconnects.lock().is_empty());
+    harbour.peer.down.store(false, Ordering::Relaxed);
+    eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
+}

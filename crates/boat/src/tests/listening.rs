@@ -1,0 +1,245 @@
+use std::time::Duration;
+
+use protocol::Code;
+use protocol::frame::{ClientFrame, Hello, ServerFrame};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::client::hello;
+use super::eventually;
+use super::harbour::Harbour;
+
+// proves S1-59: the station hears of every session, when it comes and when it goes.
+#[tokio::test]
+async fn a_client_is_admitted_and_signed_off_on_either_link() {
+    let harbour = Harbour::open().await;
+    for (user, mut client) in (1..).zip(harbour.both().await) {
+        let welcome = client.hello(user).await;
+        assert_eq!(welcome.user.get(), user);
+        client.ping().await;
+        assert_eq!(harbour.running.sessions(), 1);
+        drop(client);
+        eventually("signed off", || {
+            let gone = harbour.peer.disconnects.lock();
+            gone.iter()
+                .any(|key| key.session == welcome.session.get() && key.user == user)
+        })
+        .await;
+        assert_eq!(harbour.running.sessions(), 0);
+    }
+    assert_eq!(harbour.running.connections(), 0);
+    let connects = harbour.peer.connects.lock();
+    assert_eq!(connects.len(), 2);
+    assert!(
+        connects
+            .iter()
+            .all(|connect| connect.peer.starts_with("127.0.0.1:"))
+    );
+}
+
+#[tokio::test]
+async fn a_station_that_says_no_is_heard_and_so_is_its_absence() {
+    let harbour = Harbour::open().await;
+    for mut client in harbour.both().await {
+        let token = "forged".into();
+        client
+            .send(&ClientFrame::Hello(Hello { token, ..hello(1) }))
+            .await;
+        assert_eq!(client.closing().await, Some(Code::Unauthenticated));
+    }
+    harbour
+        .peer
+        .down
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    for mut client in harbour.both().await {
+        client.send(&ClientFrame::Hello(hello(1))).await;
+        assert_eq!(client.closing().await, Some(Code::Unavailable));
+    }
+    assert!(harbour.peer.disconnects.lock().is_empty());
+}
+
+// Pitfall J of S1.
+#[tokio::test]
+async fn a_client_that_goes_while_the_station_is_asked_is_signed_off() {
+    let harbour = Harbour::open().await;
+    harbour
+        .peer
+        .held
+        .store(true, std::sync::atomic::Ordering::Relaxed);
+    let mut client = harbour.tcp().await;
+    client.send(&ClientFrame::Hello(hello(5))).await;
+    eventually("arrived", || harbour.running.connections() == 1).await;
+    drop(client);
+    eventually("gone", || harbour.running.connections() == 0).await;
+    harbour.peer.permits.add_permits(1);
+    eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
+    assert_eq!(harbour.running.sessions(), 0);
+}
+
+// proves S1-05: beyond the limit a connection is told so, with the code of a full boat.
+#[tokio::test]
+async fn a_full_boat_says_so() {
+    let harbour = Harbour::with(|config| config.connections_max = 1).await;
+    let mut aboard = harbour.tcp().await;
+    aboard.hello(1).await;
+    for mut client in harbour.both().await {
+        assert_eq!(client.closing().await, Some(Code::Full));
+    }
+    let mut client = harbour.websocket().await;
+    assert_eq!(client.close_code().await, Some(Code::Full.number()));
+    aboard.ping().await;
+    drop(aboard);
+    eventually("a seat is free", || harbour.running.connections() == 0).await;
+    harbour.websocket().await.hello(2).await;
+}
+
+#[tokio::test]
+async fn one_address_does_not_take_all_seats() {
+    let harbour = Harbour::with(|config| config.connections_per_address_max = 1).await;
+    let mut aboard = harbour.websocket().await;
+    aboard.hello(1).await;
+    assert_eq!(harbour.tcp().await.closing().await, Some(Code::RateLimited));
+    aboard.ping().await;
+}
+
+#[tokio::test]
+async fn a_websocket_without_our_subprotocol_is_refused() {
+    let harbour = Harbour::open().await;
+    let requests = [
+        "GET / HTTP/1.1\r\nHost: boat\r\n\r\n",
+        "GET /ws HTTP/1.1\r\nHost: boat\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n",
+        "GET /ws HTTP/1.1\r\nHost: boat\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+         Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+         Sec-WebSocket-Protocol: mqtt\r\n\r\n",
+    ];
+    for request in requests {
+        let mut stream = TcpStream::connect(harbour.running.websocket())
+            .await
+            .expect("connects");
+        stream.write_all(request.as_bytes()).await.expect("writes");
+        let mut answer = [0; 64];
+        let read = stream.read(&mut answer).await.expect("reads");
+        let answer = String::from_utf8_lossy(&answer[..read]).into_owned();
+        assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    }
+}
+
+/// Sends `bytes` one by one until the other side ends it; answers how long that took.
+async fn drip(mut stream: TcpStream, bytes: &[u8]) -> Duration {
+    let begun = Instant::now();
+    let mut answer = Vec::new();
+    for byte in bytes {
+        if stream.write_all(&[*byte]).await.is_err() {
+            return begun.elapsed();
+        }
+        let more = timeout(Duration::from_millis(20), stream.read_buf(&mut answer)).await;
+        if matches!(more, Ok(Ok(0) | Err(_))) {
+            return begun.elapsed();
+        }
+    }
+    panic!("all {} bytes were taken", bytes.len());
+}
+
+// T-B8: neither a slow header nor a slow hello holds a connection.
+#[tokio::test]
+async fn who_drips_is_dropped_at_the_deadline_and_the_others_notice_nothing() {
+    let harbour = Harbour::with(|config| {
+        config.upgrade_timeout = Duration::from_millis(300);
+        config.session.handshake = Duration::from_millis(300);
+    })
+    .await;
+    let mut neighbour = harbour.websocket().await;
+    neighbour.hello(1).await;
+
+    let websocket = TcpStream::connect(harbour.running.websocket())
+        .await
+        .expect("connects");
+    let header = format!("GET /ws HTTP/1.1\r\nX-Slow: {}", "a".repeat(1000));
+    let tcp = TcpStream::connect(harbour.running.tcp())
+        .await
+        .expect("connects");
+    let mut half_a_frame = vec![0x80 | 100, 0x07];
+    half_a_frame.resize(900, 7);
+    let (by_header, by_frame) =
+        tokio::join!(drip(websocket, header.as_bytes()), drip(tcp, &half_a_frame));
+    for elapsed in [by_header, by_frame] {
+        let expected = Duration::from_millis(250)..Duration::from_secs(3);
+        assert!(expected.contains(&elapsed), "{elapsed:?}");
+    }
+    for mut silent in harbour.both().await {
+        assert_eq!(silent.closing().await, Some(Code::HandshakeTimeout));
+    }
+    neighbour.ping().await;
+}
+
+#[tokio::test]
+async fn silence_is_noticed() {
+    let harbour = Harbour::with(|config| {
+        config.session.heartbeat = Duration::from_millis(100);
+    })
+    .await;
+    for (user, mut client) in (1..).zip(harbour.both().await) {
+        assert_eq!(
+            client.hello(user).await.heartbeat,
+            Duration::from_millis(100)
+        );
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        client.ping().await;
+        let begun = Instant::now();
+        assert_eq!(client.closing().await, Some(Code::HeartbeatMissed));
+        assert!(begun.elapsed() >= Duration::from_millis(200));
+    }
+}
+
+// T-B7: who does not read is closed, and the boat holds no more than its bound for him.
+#[tokio::test]
+async fn who_does_not_read_is_closed_as_slow() {
+    let harbour = Harbour::with(|config| {
+        config.session.outgoing_bytes_max = 64 * 1024;
+        config.close_grace = Duration::from_millis(100);
+    })
+    .await;
+    let mut client = harbour.tcp().await;
+    let session = client.hello(1).await.session.get();
+    let mut neighbour = harbour.tcp().await;
+    neighbour.hello(2).await;
+    let frame = super::harbour::frame_of(1);
+    let notice = api::v1::Notice {
+        session,
+        notice: Some(api::v1::notice::Notice::Frame(frame)),
+    };
+    let mut carrier = harbour.carrier();
+    let mut missing = Vec::new();
+    for _ in 0..2000 {
+        let request = api::v1::NoticeRequest {
+            life: Some(harbour.life()),
+            notices: vec![notice.clone(); 512],
+        };
+        missing = carrier
+            .notice(request)
+            .await
+            .expect("answers")
+            .into_inner()
+            .missing;
+        if !missing.is_empty() {
+            break;
+        }
+        // As much is written as the kernel takes.
+        tokio::task::yield_now().await;
+    }
+    assert!(missing.contains(&session), "never closed");
+    eventually("dropped", || harbour.running.connections() == 1).await;
+    neighbour.ping().await;
+    let mut frames = 0;
+    while let Some(frame) = client.next().await {
+        match frame {
+            ServerFrame::Message(_) => frames += 1,
+            // If it still found its way.
+            ServerFrame::Closing(refusal) => assert_eq!(refusal.code, Code::Slow),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(frames > 0);
+}

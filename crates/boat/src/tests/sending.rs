@@ -1,0 +1,165 @@
+use std::sync::atomic::Ordering;
+
+use protocol::Code;
+use protocol::frame::{ClientFrame, ServerFrame, SyncQuery, SyncRequest};
+
+use super::client::{message, send_id, send_of};
+use super::eventually;
+use super::harbour::{Harbour, settle};
+
+// proves S3-11, S3-12
+#[tokio::test]
+async fn a_send_is_accepted_on_either_link() {
+    let harbour = Harbour::open().await;
+    for mut client in harbour.both().await {
+        client.hello(1).await;
+        client.send(&send_of(2, 7, "hi")).await;
+        match client.next().await {
+            Some(ServerFrame::Accepted(accepted)) => assert_eq!(accepted.send_id, send_id(7)),
+            other => panic!("{other:?}"),
+        }
+    }
+    let batches = harbour.peer.batches.lock();
+    let item = &batches[0][0];
+    assert_eq!(
+        (item.user, item.device.as_str(), item.platform),
+        (1, "phone", 1)
+    );
+}
+
+#[tokio::test]
+async fn what_waits_while_a_call_is_under_way_goes_with_the_next_and_in_order() {
+    let harbour = Harbour::with(|config| config.lanes = 1).await;
+    let [mut one, mut other] = harbour.both().await;
+    one.hello(1).await;
+    other.hello(2).await;
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    one.send(&send_of(9, 1, "first")).await;
+    settle().await;
+    for number in 2..5 {
+        one.send(&send_of(9, number, "later")).await;
+    }
+    other.send(&send_of(9, 5, "of another")).await;
+    settle().await;
+    harbour.peer.permits.add_permits(10);
+    for number in 1..5 {
+        match one.next().await {
+            Some(ServerFrame::Accepted(accepted)) => assert_eq!(accepted.send_id, send_id(number)),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(matches!(other.next().await, Some(ServerFrame::Accepted(_))));
+    let batches = harbour.peer.batches.lock();
+    // The second one's send came while the first call was under way; the first one's later ones wait
+    // until its own answer is there.
+    assert_eq!(batches[0].len(), 1);
+    assert!(batches.len() <= 3, "{}", batches.len());
+}
+
+#[tokio::test]
+async fn a_station_that_is_gone_is_a_failure_that_may_be_repeated() {
+    let harbour = Harbour::open().await;
+    for mut client in harbour.both().await {
+        client.hello(1).await;
+        harbour.peer.down.store(true, Ordering::Relaxed);
+        client.send(&send_of(2, 1, "lost")).await;
+        client.send(&send_of(2, 2, "behind it")).await;
+        for number in 1..3 {
+            match client.next().await {
+                Some(ServerFrame::Refused {
+                    send_id: id,
+                    refusal,
+                }) => {
+                    assert_eq!(id, send_id(number));
+                    assert!(refusal.code.retryable(), "{refusal}");
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        harbour.peer.down.store(false, Ordering::Relaxed);
+        for number in 1..3 {
+            client.send(&send_of(2, number, "again")).await;
+            match client.next().await {
+                Some(ServerFrame::Accepted(accepted)) => {
+                    assert_eq!(accepted.send_id, send_id(number));
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_full_lane_refuses_and_recovers() {
+    let harbour = Harbour::with(|config| {
+        config.lanes = 1;
+        config.lane_items_max = 1;
+    })
+    .await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    let [mut second, mut third] = harbour.both().await;
+    second.hello(2).await;
+    third.hello(3).await;
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    client.send(&send_of(9, 1, "under way")).await;
+    settle().await;
+    second.send(&send_of(9, 2, "waits")).await;
+    settle().await;
+    third.send(&send_of(9, 3, "too much")).await;
+    match third.next().await {
+        Some(ServerFrame::Refused { refusal, .. }) => assert_eq!(refusal.code, Code::Unavailable),
+        other => panic!("{other:?}"),
+    }
+    harbour.peer.permits.add_permits(10);
+    assert!(matches!(
+        client.next().await,
+        Some(ServerFrame::Accepted(_))
+    ));
+    assert!(matches!(
+        second.next().await,
+        Some(ServerFrame::Accepted(_))
+    ));
+    third.send(&send_of(9, 3, "again")).await;
+    assert!(matches!(third.next().await, Some(ServerFrame::Accepted(_))));
+}
+
+#[tokio::test]
+async fn questions_come_back_with_their_number_or_a_reason() {
+    let harbour = Harbour::open().await;
+    let ask = |request| {
+        let query = SyncQuery::Status {
+            ids: vec![message(1)],
+        };
+        ClientFrame::Sync(SyncRequest { request, query })
+    };
+    for mut client in harbour.both().await {
+        client.hello(1).await;
+        client.send(&ask(12)).await;
+        match client.next().await {
+            Some(ServerFrame::Page(page)) => assert_eq!(page.request, 12),
+            other => panic!("{other:?}"),
+        }
+        client.send(&ask(13)).await;
+        match client.next().await {
+            Some(ServerFrame::Error { request, refusal }) => {
+                assert_eq!((request, refusal.code), (Some(13), Code::Forbidden));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn acknowledgements_are_recorded_and_answered() {
+    let harbour = Harbour::open().await;
+    for mut client in harbour.both().await {
+        client.hello(2).await;
+        client.received(5).await;
+        match client.next().await {
+            Some(ServerFrame::Acked(acked)) => assert_eq!(acked.ids, [message(5)]),
+            other => panic!("{other:?}"),
+        }
+    }
+    eventually("recorded", || harbour.peer.receipts.lock().len() == 2).await;
+}
