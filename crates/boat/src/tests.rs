@@ -3,6 +3,7 @@
 mod client;
 mod delivering;
 mod harbour;
+mod idle;
 mod leaving;
 mod listening;
 mod malformed;
