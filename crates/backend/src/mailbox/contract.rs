@@ -206,7 +206,8 @@ pub(crate) async fn the_absent_are_stored_for(scene: &Scene) {
     assert_eq!((page.bodiless, page.next), (Vec::new(), None));
 }
 
-/// Appending again changes nothing, and one acknowledgement is enough. proves S1-42, S1-44
+/// Appending again changes nothing, and one acknowledgement is enough.
+// proves S1-42, S1-44
 pub(crate) async fn appending_is_idempotent(scene: &Scene) {
     let target = scene.ios(1);
     for _ in 0..3 {
@@ -221,7 +222,8 @@ pub(crate) async fn appending_is_idempotent(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, []);
 }
 
-/// One body for all who wait for it, until the last has it. proves S1-38, S1-45, S1-48, S1-56
+/// One body for all who wait for it, until the last has it.
+// proves S1-38, S1-45, S1-48, S1-56
 pub(crate) async fn a_body_stays_for_the_last(scene: &Scene) {
     let mut targets = Vec::new();
     for user in 1..=3 {
@@ -241,7 +243,8 @@ pub(crate) async fn a_body_stays_for_the_last(scene: &Scene) {
     }
 }
 
-/// By accept time, and equal times by id, whatever the order of their coming. proves S1-40, S1-41
+/// By accept time, and equal times by id, whatever the order of their coming.
+// proves S1-40, S1-41
 pub(crate) async fn mail_comes_by_time_then_by_id(scene: &Scene) {
     let target = scene.ios(1);
     for (n, age) in [(9, 5), (10, 5), (3, 1), (100, 5), (50, 9)] {
@@ -250,7 +253,8 @@ pub(crate) async fn mail_comes_by_time_then_by_id(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids([50, 9, 10, 100, 3]));
 }
 
-/// Beyond the maximum the oldest is dropped, and said to be. proves S1-52
+/// Beyond the maximum the oldest is dropped, and said to be.
+// proves S1-52
 pub(crate) async fn the_newest_are_kept(scene: &Scene) {
     let target = scene.ios(1);
     for n in 1..=8 {
@@ -265,7 +269,8 @@ pub(crate) async fn the_newest_are_kept(scene: &Scene) {
     scene.acknowledge(target, scene.ids(4..=8)).await;
 }
 
-/// No maximum keeps all. proves S1-53
+/// No maximum keeps all.
+// proves S1-53
 pub(crate) async fn no_maximum_keeps_all(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
     for n in 1..=60 {
@@ -275,7 +280,8 @@ pub(crate) async fn no_maximum_keeps_all(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids(1..=60));
 }
 
-/// What is older than the bound expires, the bound itself does not. proves S1-49, S1-50
+/// What is older than the bound expires, the bound itself does not.
+// proves S1-49, S1-50
 pub(crate) async fn expiry_excludes_the_bound(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
     let bound = seconds(600);
@@ -297,7 +303,8 @@ pub(crate) async fn expiry_excludes_the_bound(scene: &Scene) {
     assert_eq!(trim().await.expect("trimmed again"), 0);
 }
 
-/// A trim to a maximum keeps exactly the newest, and bodies that others need. proves S1-51, S1-52
+/// A trim to a maximum keeps exactly the newest, and bodies that others need.
+// proves S1-51, S1-52
 pub(crate) async fn trimming_keeps_exactly_the_newest(scene: &Scene) {
     let (target, other) = (scene.on(1, UNLIMITED), scene.on(2, UNLIMITED));
     for n in 1..=20 {
@@ -314,7 +321,8 @@ pub(crate) async fn trimming_keeps_exactly_the_newest(scene: &Scene) {
     assert_eq!(scene.waiting(other).await, scene.ids([1]));
 }
 
-/// What expired is neither paged nor told of. proves S1-54
+/// What expired is neither paged nor told of.
+// proves S1-54
 pub(crate) async fn what_expired_is_not_seen(scene: &Scene) {
     let target = scene.ios(1);
     scene.put(target, 1, EXPIRE - seconds(60)).await;
@@ -327,7 +335,8 @@ pub(crate) async fn what_expired_is_not_seen(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids([1]));
 }
 
-/// Pages go on strictly after a cursor and remove nothing. proves S1-54, S1-55
+/// Pages go on strictly after a cursor and remove nothing.
+// proves S1-54, S1-55
 pub(crate) async fn paging_removes_nothing(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
     for n in 1..=7 {
@@ -350,7 +359,8 @@ pub(crate) async fn paging_removes_nothing(scene: &Scene) {
     assert_eq!(scene.store.waiting(target).await.expect("counted"), 7);
 }
 
-/// Only what was acknowledged goes, on that platform, once. proves S1-56, S0-77
+/// Only what was acknowledged goes, on that platform, once.
+// proves S1-56, S0-77
 pub(crate) async fn acknowledging_removes_exactly_that(scene: &Scene) {
     let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
     for n in 1..=4 {
@@ -476,7 +486,8 @@ pub(crate) async fn a_batch_keeps_its_order(scene: &Scene) {
     assert_eq!(scene.waiting(present).await, []);
 }
 
-/// Stored before a login is told at the login; routed after it finds the session. proves S0-73, S0-74
+/// Stored before a login is told at the login; routed after it finds the session.
+// proves S0-73, S0-74
 pub(crate) async fn a_login_hears_of_all_before_it(scene: &Scene) {
     let phone = scene.ios(1);
     scene.put(phone, 1, seconds(1)).await;
@@ -491,7 +502,8 @@ pub(crate) async fn a_login_hears_of_all_before_it(scene: &Scene) {
     );
 }
 
-/// The same, with both at once, again and again: no message falls between. proves S0-72, S0-75
+/// The same, with both at once, again and again: no message falls between.
+// proves S0-72, S0-75
 pub(crate) async fn no_message_falls_between(scene: &Scene) {
     for n in 1..=100 {
         let phone = scene.ios(n);
@@ -589,7 +601,8 @@ pub(crate) async fn login_numbers_only_grow(scene: &Scene) {
     assert!(last >= scene.now.millis() as u64, "at least the time");
 }
 
-/// A disconnect names session and life exactly; what is not there is no error. proves S1-36
+/// A disconnect names session and life exactly; what is not there is no error.
+// proves S1-36
 pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
     let session = scene.session(1, scene.ios(1));
     scene.connect(&session).await;
@@ -614,7 +627,8 @@ pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
     assert_eq!(scene.live(user, Denied::default()).await, []);
 }
 
-/// A denied life is invisible at once, everywhere; another life of the same boat is not. proves S1-35
+/// A denied life is invisible at once, everywhere; another life of the same boat is not.
+// proves S1-35
 pub(crate) async fn the_denied_are_invisible_at_once(scene: &Scene) {
     let phone = scene.ios(1);
     let session = scene.session(1, phone);
@@ -664,7 +678,8 @@ pub(crate) async fn the_denied_are_not_kicked(scene: &Scene) {
     assert_eq!(scene.reassert(&dead).await, ReassertAnswer::Displaced);
 }
 
-/// What a boat says again is known, is registered again, or was displaced. proves S1-37
+/// What a boat says again is known, is registered again, or was displaced.
+// proves S1-37
 pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     let phone = scene.ios(1);
     let session = scene.session(1, phone);

@@ -15,8 +15,8 @@
 //! **Steps.** A route to a user with a live session reads memory under its shard's lock and nothing else.
 //! What changes mail takes the lock for mail, then the locks of the users' shards in their order, does all
 //! of a call's (up to [`CHUNK`] users') work as one batch, and lets go; no lock is held across an await.
-//! [`connect`](MailboxStore::connect) registers and looks for mail under the shard's lock, so that it
-//! stands wholly before or wholly after a route to the same user.
+//! [`connect`](MailboxStore::connect) registers under the shard's lock and then looks for mail: a route that
+//! found nobody kept that lock until its mail was written, and every later one finds the session.
 
 mod auditor;
 mod change;
@@ -224,11 +224,13 @@ impl EmbeddedMailbox {
             user,
             platform: session.platform,
         };
-        let mut shard = self.shard(user).lock();
-        let session = shard.share_boat(session);
-        let reasserted = shard.change(user, now, |presence| {
-            presence.sessions.reassert(&session, denied, now)
-        });
+        let reasserted = {
+            let mut shard = self.shard(user).lock();
+            let session = shard.share_boat(session);
+            shard.change(user, now, |presence| {
+                presence.sessions.reassert(&session, denied, now)
+            })
+        };
         Ok(match reasserted {
             Reasserted::Known => ReassertAnswer::Known,
             Reasserted::Displaced => ReassertAnswer::Displaced,
@@ -409,11 +411,13 @@ impl MailboxStore for EmbeddedMailbox {
             user,
             platform: entry.platform,
         };
-        let mut shard = self.shard(user).lock();
-        let entry = shard.share_boat(entry);
-        let registered = shard.change(user, now, |presence| {
-            presence.sessions.connect(user, &entry, &denied, now)
-        });
+        let registered = {
+            let mut shard = self.shard(user).lock();
+            let entry = shard.share_boat(entry);
+            shard.change(user, now, |presence| {
+                presence.sessions.connect(user, &entry, &denied, now)
+            })
+        };
         Ok(ConnectAnswer {
             login: registered.login,
             displaced: registered.displaced,

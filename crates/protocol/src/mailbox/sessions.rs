@@ -37,7 +37,7 @@ impl Sessions {
         }
     }
 
-    /// Registers a session in the place of its platform's others. The login number is larger than all
+    /// Registers a session in the place of its platform's others (bots stand side by side). The login number is larger than all
     /// before it, whatever the clock does; a session that is registered already keeps its own.
     pub fn connect(
         &mut self,
@@ -53,7 +53,11 @@ impl Sessions {
             };
         }
         self.forget_denied(denied);
-        let displaced = self.take(new.platform).map(|e| key_of(user, e)).collect();
+        let displaced = if new.platform.is_exclusive() {
+            self.take(new.platform).map(|e| key_of(user, e)).collect()
+        } else {
+            Vec::new()
+        };
         Registered {
             login: self.register(new, now),
             displaced,
@@ -67,7 +71,7 @@ impl Sessions {
             return Reasserted::Known;
         }
         self.forget_denied(denied);
-        if self.on(new.platform) {
+        if new.platform.is_exclusive() && self.on(new.platform) {
             return Reasserted::Displaced;
         }
         self.register(new, now);
@@ -143,5 +147,72 @@ fn key_of(user: UserId, entry: SessionEntry) -> SessionKey {
         user,
         session: entry.session,
         life: entry.life,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::presence::BoatLife;
+    use crate::{BoatId, DeviceId, Incarnation, SessionId};
+
+    fn user() -> UserId {
+        UserId::new(1).expect("positive")
+    }
+
+    fn session(n: i64) -> NewSession {
+        NewSession {
+            key: SessionKey {
+                user: user(),
+                session: SessionId::new(n).expect("positive"),
+                life: BoatLife {
+                    boat: BoatId::new("boat").expect("short"),
+                    incarnation: Incarnation(n as u64),
+                },
+            },
+            platform: Platform::Ios,
+            device: DeviceId::new("phone").expect("short"),
+        }
+    }
+
+    fn login(sessions: &mut Sessions, n: i64, now: i64) -> Registered {
+        let now = Timestamp::from_millis(now);
+        sessions.connect(user(), &session(n), &Denied::default(), now)
+    }
+
+    #[test]
+    fn a_login_is_the_time_or_one_more_than_the_last() {
+        let mut sessions = Sessions::after_login(500);
+        assert_eq!(login(&mut sessions, 1, 100).login, 501);
+        assert_eq!(login(&mut sessions, 2, 900).login, 900);
+        assert_eq!(login(&mut sessions, 3, 900).login, 901);
+        assert_eq!(login(&mut sessions, 3, 999).login, 901, "repeated");
+        assert_eq!(login(&mut sessions, 4, -5).login, 902);
+    }
+
+    #[test]
+    fn the_last_login_holds_the_platform() {
+        let mut sessions = Sessions::default();
+        assert_eq!(login(&mut sessions, 1, 1).displaced, []);
+        assert_eq!(login(&mut sessions, 2, 1).displaced, [session(1).key]);
+        let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
+        assert_eq!(again, Reasserted::Displaced);
+        assert!(!sessions.disconnect(&session(1).key));
+        assert!(sessions.disconnect(&session(2).key));
+        let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
+        assert_eq!(again, Reasserted::Restored);
+    }
+
+    #[test]
+    fn unknown_means_alive() {
+        let mut sessions = Sessions::default();
+        login(&mut sessions, 1, 1);
+        let other: Denied = [session(2).key.life]
+            .into_iter()
+            .collect::<std::collections::BTreeSet<_>>()
+            .into();
+        assert_eq!(sessions.live(&other).count(), 1);
+        sessions.forget_denied(&other);
+        assert_eq!(sessions.live(&Denied::default()).count(), 1);
     }
 }

@@ -88,3 +88,80 @@ impl Waiting {
         self.entries.is_empty()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    const NOW: Timestamp = Timestamp::from_millis(10_000);
+
+    fn at(millis: i64, id: i64) -> MailCursor {
+        MailCursor {
+            accepted_at: Timestamp::from_millis(millis),
+            id: MessageId::new(id).expect("positive"),
+        }
+    }
+
+    fn keep(millis: u64, count_max: Option<u32>) -> MailboxPolicy {
+        MailboxPolicy {
+            expire: Duration::from_millis(millis),
+            count_max,
+        }
+    }
+
+    fn waiting(entries: &[MailCursor]) -> Waiting {
+        let mut waiting = Waiting::default();
+        for entry in entries {
+            waiting.append(*entry, keep(10_000, None), NOW);
+        }
+        waiting
+    }
+
+    #[test]
+    fn a_page_is_sorted_and_goes_on_strictly_after() {
+        // proves S1-41
+        let waiting = waiting(&[at(7, 9), at(7, 10), at(3, 50), at(9, 1)]);
+        let policy = keep(10_000, None);
+        let (first, next) = waiting.page(None, 2, policy, NOW);
+        assert_eq!(first, [at(3, 50), at(7, 9)]);
+        assert_eq!(next, Some(at(7, 9)));
+        let (second, next) = waiting.page(next, 2, policy, NOW);
+        assert_eq!((second, next), (vec![at(7, 10), at(9, 1)], None));
+    }
+
+    #[test]
+    fn the_maximum_keeps_the_newest_even_of_what_comes_late() {
+        // proves S1-52
+        let mut waiting = waiting(&[at(5, 5), at(6, 6)]);
+        let appended = waiting.append(at(4, 4), keep(10_000, Some(2)), NOW);
+        assert!(appended.added);
+        assert_eq!(appended.dropped, [at(4, 4)]);
+        assert_eq!(
+            waiting.append(at(7, 7), keep(10_000, Some(2)), NOW).dropped,
+            [at(5, 5)]
+        );
+        let again = waiting.append(at(7, 7), keep(10_000, Some(2)), NOW);
+        assert_eq!(again, Appended::default());
+    }
+
+    #[test]
+    fn a_trim_excludes_the_bound() {
+        // proves S1-50
+        let mut waiting = waiting(&[at(9_000, 1), at(9_499, 2), at(9_500, 3), at(9_501, 4)]);
+        let policy = keep(500, None);
+        assert!(waiting.any(policy, NOW));
+        assert_eq!(waiting.trim(policy, NOW), [at(9_000, 1), at(9_499, 2)]);
+        assert_eq!(waiting.len(), 2);
+        assert!(!waiting.any(keep(100, None), NOW));
+    }
+
+    #[test]
+    fn an_acknowledgement_answers_what_waited() {
+        let mut waiting = waiting(&[at(5, 5), at(6, 6)]);
+        let ids = [6, 7, 6].map(|n| MessageId::new(n).expect("positive"));
+        assert_eq!(waiting.acknowledge(&ids), [at(6, 6)]);
+        assert_eq!(waiting.len(), 1);
+    }
+}
