@@ -43,6 +43,18 @@ pub fn page_limit(asked: u32, max: usize) -> usize {
     }
 }
 
+/// How many of these, from the first on, fit into `bytes_max` together; at least one where there is one.
+pub fn fitting(sizes: impl Iterator<Item = usize>, bytes_max: usize) -> usize {
+    let mut total = 0usize;
+    sizes
+        .enumerate()
+        .take_while(|(index, size)| {
+            total = total.saturating_add(*size);
+            *index == 0 || total <= bytes_max
+        })
+        .count()
+}
+
 /// A client that has read beyond the newest position belongs to another history.
 pub fn check_cursor(range: HistoryRange, last: Seq) -> Result<(), Refusal> {
     match range {
@@ -217,6 +229,15 @@ mod tests {
             may_read(user(1), ConversationId::System(user(1))).map_err(|r| r.code),
             Err(Code::Forbidden)
         );
+    }
+
+    #[test]
+    fn a_page_ends_before_what_does_not_fit() {
+        let fits = |sizes: &[usize]| fitting(sizes.iter().copied(), 10);
+        assert_eq!(fits(&[]), 0);
+        assert_eq!(fits(&[11]), 1, "one goes in any case");
+        assert_eq!(fits(&[4, 6, 1]), 2);
+        assert_eq!(fits(&[11, 1]), 1);
     }
 
     #[test]
