@@ -1,5 +1,11 @@
 //! When an absent user is told, and of what.
 
+mod attempt;
+mod collapse;
+
+pub use attempt::{Failure, Limits, Next, Undeliverable};
+pub use collapse::Collapse;
+
 use crate::message::Target;
 use crate::{ConversationId, MessageId, Options, Timestamp, UserId};
 
@@ -16,4 +22,17 @@ pub struct Notification {
 /// Does storing this message offline call for a notification?
 pub fn wants_notification(options: Options) -> bool {
     options.has(Options::NOTIFY_OFFLINE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_third_bit_asks_for_a_notification() {
+        let asking: Vec<u8> = (0..8)
+            .filter(|&bits| Options::from_bits(bits).is_some_and(wants_notification))
+            .collect();
+        assert_eq!(asking, [4, 5, 6, 7]);
+    }
 }

@@ -1,0 +1,349 @@
+//! The loop of a horn: reads notifications, has them sent, and commits what has an outcome.
+//!
+//! A notification that failed waits beside the others and holds no call; it does hold the commit of its
+//! partition, so that a crash brings it back. Bounded by `pending_max`: at it nothing more is read.
+
+mod pending;
+mod settle;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::task::NotificationTask;
+use backend::clock::{Clock, Entropy};
+use backend::ledger::LedgerStore;
+use backend::queue::{Consumer, Partition, Polled, Producer, Record};
+use protocol::delivery::{Offsets, Source};
+use protocol::keys::Topic;
+use protocol::notify::{Collapse, Failure, Limits, Next, Undeliverable};
+use tokio::task::{Id, JoinError, JoinSet};
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use self::pending::{Pending, Waiting};
+use self::settle::{Ended, Outcome};
+use crate::config::Config;
+use crate::metrics::HornMetrics;
+use crate::provider::{Provider, ProviderError, Push};
+use crate::start::Parts;
+
+/// Between attempts to reach a log or a ledger that does not answer.
+const STORE_RETRY: Duration = Duration::from_secs(1);
+
+/// One horn. Everything but the calls themselves happens in its one task.
+pub(crate) struct Horn {
+    provider: Arc<dyn Provider>,
+    producer: Arc<dyn Producer>,
+    ledger: Arc<dyn LedgerStore>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    metrics: Arc<HornMetrics>,
+    limits: Limits,
+    timeout: Duration,
+    concurrency: usize,
+    pending_max: usize,
+    dead_partitions: u32,
+
+    offsets: Offsets,
+    collapse: Collapse,
+    waiting: Waiting,
+    calls: JoinSet<Result<(), ProviderError>>,
+    called: HashMap<Id, Pending>,
+    /// Partitions to be given away once their calls have ended.
+    revoked: Vec<Partition>,
+    /// Have an outcome that is not recorded yet.
+    ended: Vec<Ended>,
+    /// The provider asked to be left alone until then.
+    hold: Option<Instant>,
+    /// The log did not answer: not before then.
+    poll_at: Option<Instant>,
+    /// Log or ledger did not take the outcomes: not before then.
+    settle_at: Option<Instant>,
+}
+
+enum Turn {
+    Stop,
+    Called(Result<(Id, Result<(), ProviderError>), JoinError>),
+    Polled(backend::Result<Polled>),
+    Due,
+}
+
+impl Horn {
+    pub(crate) fn new(config: &Config, parts: Parts, provider: Arc<dyn Provider>) -> Horn {
+        Horn {
+            provider,
+            producer: parts.queue.producer(),
+            ledger: parts.ledger,
+            clock: parts.clock,
+            entropy: parts.entropy,
+            metrics: Arc::new(HornMetrics::new()),
+            limits: config.limits(),
+            timeout: config.timeout,
+            concurrency: config.concurrency.max(1),
+            pending_max: config.pending_max.max(1),
+            dead_partitions: parts.queue.partitions(Topic::NotificationDead),
+            offsets: Offsets::default(),
+            collapse: Collapse::new(config.collapse_max),
+            waiting: Waiting::default(),
+            calls: JoinSet::new(),
+            called: HashMap::new(),
+            revoked: Vec::new(),
+            ended: Vec::new(),
+            hold: None,
+            poll_at: None,
+            settle_at: None,
+        }
+    }
+
+    pub(crate) async fn run(
+        mut self,
+        mut consumer: Box<dyn Consumer>,
+        shutdown: CancellationToken,
+    ) {
+        loop {
+            self.call_due();
+            self.settle(consumer.as_mut()).await;
+            match self.next_turn(consumer.as_mut(), &shutdown).await {
+                Turn::Stop => break,
+                Turn::Called(result) => self.finish_all(result),
+                Turn::Polled(Ok(polled)) => self.take(polled),
+                Turn::Polled(Err(error)) => {
+                    tracing::warn!(%error, "the log of notifications cannot be read");
+                    self.poll_at = Some(Instant::now() + STORE_RETRY);
+                }
+                Turn::Due => {}
+            }
+            self.metrics.pending.set(self.pending() as f64);
+        }
+        // What waits for another attempt is not committed and comes again.
+        while let Some(result) = self.calls.join_next_with_id().await {
+            self.finish(result);
+        }
+        self.settle_at = None;
+        self.settle(consumer.as_mut()).await;
+        self.metrics.pending.set(0.0);
+    }
+
+    async fn next_turn(
+        &mut self,
+        consumer: &mut dyn Consumer,
+        shutdown: &CancellationToken,
+    ) -> Turn {
+        let now = Instant::now();
+        let room = self.pending_max.saturating_sub(self.pending());
+        let polls = room > 0 && self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
+        let due = self.next_due(now);
+        tokio::select! {
+            biased;
+            () = shutdown.cancelled() => Turn::Stop,
+            Some(result) = self.calls.join_next_with_id() => Turn::Called(result),
+            () = sleep_until(due.unwrap_or(now)), if due.is_some() => Turn::Due,
+            polled = consumer.poll(room), if polls => Turn::Polled(polled),
+        }
+    }
+
+    /// When something is to be done that nothing else wakes for.
+    fn next_due(&self, now: Instant) -> Option<Instant> {
+        let free = self.calls.len() < self.concurrency;
+        let next_call = self.waiting.next_due().filter(|_| free);
+        let next_call = next_call.map(|due| self.hold.map_or(due, |hold| hold.max(due)));
+        let poll = self.poll_at.filter(|&at| at > now);
+        [next_call, self.settle_at, poll]
+            .into_iter()
+            .flatten()
+            .min()
+    }
+
+    fn pending(&self) -> usize {
+        self.calls.len() + self.waiting.len() + self.ended.len()
+    }
+
+    fn take(&mut self, polled: Polled) {
+        match polled {
+            Polled::Records(records) => records.into_iter().for_each(|record| self.read(record)),
+            Polled::Assigned(_) => {}
+            Polled::Revoked(partitions) => {
+                self.let_go(&partitions);
+                self.revoked = partitions;
+                self.give_away();
+            }
+            Polled::Lost(partitions) => {
+                self.let_go(&partitions);
+                for partition in partitions {
+                    self.offsets.revoke((partition.topic, partition.number));
+                }
+            }
+        }
+    }
+
+    /// Forgets what waits of these partitions, and what is under way counts for nobody: whoever holds
+    /// the partition next does it again.
+    fn let_go(&mut self, partitions: &[Partition]) {
+        let ours = |source: Source| {
+            partitions
+                .iter()
+                .any(|p| (p.topic, p.number) == (source.topic, source.partition))
+        };
+        for pending in self.waiting.remove_if(|pending| ours(pending.source)) {
+            let notification = pending.task.notification;
+            self.collapse
+                .forget(notification.message, notification.target);
+        }
+        for pending in self.called.values_mut().filter(|p| ours(p.source)) {
+            pending.abandoned = true;
+            let notification = pending.task.notification;
+            self.collapse
+                .forget(notification.message, notification.target);
+        }
+    }
+
+    /// Revoked partitions go when their calls have ended and the outcomes are committed: a commit after
+    /// that would be refused, and the next holder would tell everybody again.
+    fn give_away(&mut self) {
+        let under_way = self.called.values().map(|pending| pending.source);
+        let ended = self.ended.iter().map(|ended| ended.source);
+        let busy = under_way.chain(ended).any(|source| {
+            self.revoked
+                .iter()
+                .any(|p| (p.topic, p.number) == (source.topic, source.partition))
+        });
+        if !busy {
+            for partition in self.revoked.drain(..) {
+                self.offsets.revoke((partition.topic, partition.number));
+            }
+        }
+    }
+
+    fn read(&mut self, record: Record) {
+        let source = Source {
+            topic: record.partition.topic,
+            partition: record.partition.number,
+            offset: record.offset,
+        };
+        self.offsets.begin(source);
+        let (key, value) = (record.key, record.value);
+        let task = match NotificationTask::decode(value.clone()) {
+            Ok(task) => task,
+            Err(refusal) => {
+                return self
+                    .ended
+                    .push(Ended::unreadable(source, key, value, refusal.text));
+            }
+        };
+        let notification = task.notification;
+        let pending = Pending {
+            source,
+            key,
+            value,
+            task,
+            attempts: 0,
+            abandoned: false,
+        };
+        if self
+            .collapse
+            .admit(notification.message, notification.target)
+        {
+            self.waiting.add(Instant::now(), pending);
+        } else {
+            self.ended.push(Ended::new(pending, Outcome::Collapsed));
+        }
+    }
+
+    /// Calls the provider for what is due, as far as there is room.
+    fn call_due(&mut self) {
+        let now = Instant::now();
+        self.hold = self.hold.filter(|&hold| hold > now);
+        if self.hold.is_some() {
+            return;
+        }
+        while self.calls.len() < self.concurrency
+            && let Some(mut pending) = self.waiting.take_due(now)
+        {
+            let accepted_at = pending.task.notification.accepted_at;
+            if !self.limits.is_news(accepted_at, self.clock.now()) {
+                let expired = Outcome::Dead(Undeliverable::Expired, String::new());
+                self.ended.push(Ended::new(pending, expired));
+                continue;
+            }
+            pending.attempts += 1;
+            let id = self.call(&pending);
+            self.called.insert(id, pending);
+        }
+    }
+
+    fn call(&mut self, pending: &Pending) -> Id {
+        let (provider, metrics) = (self.provider.clone(), self.metrics.clone());
+        let wait = self.timeout;
+        let push = Push {
+            notification: pending.task.notification,
+            attempt: pending.attempts,
+            traceparent: pending.task.traceparent.clone(),
+        };
+        let call = async move {
+            let began = Instant::now();
+            let answer = timeout(wait, provider.send(&push)).await;
+            metrics.called(began.elapsed());
+            answer.unwrap_or_else(|_| {
+                let text = format!("{} did not answer within {wait:?}", provider.name());
+                Err(ProviderError::new(Failure::Unavailable, text))
+            })
+        };
+        self.calls.spawn(call).id()
+    }
+
+    /// All that have ended meanwhile are settled together.
+    fn finish_all(&mut self, first: Result<(Id, Result<(), ProviderError>), JoinError>) {
+        self.finish(first);
+        while let Some(next) = self.calls.try_join_next_with_id() {
+            self.finish(next);
+        }
+    }
+
+    fn finish(&mut self, result: Result<(Id, Result<(), ProviderError>), JoinError>) {
+        let (id, result) = match result {
+            Ok(answered) => answered,
+            Err(error) => {
+                let text = format!("the provider's code failed: {error}");
+                tracing::error!(%error, "a provider panicked");
+                (error.id(), Err(ProviderError::new(Failure::Panicked, text)))
+            }
+        };
+        let Some(pending) = self.called.remove(&id) else {
+            return;
+        };
+        match result {
+            Ok(()) => self.ended.push(Ended::new(pending, Outcome::Sent)),
+            Err(error) => self.fail(pending, error),
+        }
+    }
+
+    fn fail(&mut self, pending: Pending, error: ProviderError) {
+        let chance = self.entropy.next();
+        let next = self
+            .limits
+            .after(error.failure, pending.attempts, error.retry_after, chance);
+        match next {
+            Next::Again { .. } if pending.abandoned => {}
+            Next::Again { after } => {
+                let due = Instant::now() + after;
+                if error.failure == Failure::Throttled {
+                    self.hold = self.hold.max(Some(due));
+                }
+                tracing::debug!(
+                    error = error.text,
+                    attempts = pending.attempts,
+                    ?after,
+                    "again"
+                );
+                self.metrics.retried.increment(1);
+                self.waiting.add(due, pending);
+            }
+            Next::GiveUp(reason) => {
+                let dead = Outcome::Dead(reason, error.text);
+                self.ended.push(Ended::new(pending, dead));
+            }
+            Next::Nobody => self.ended.push(Ended::new(pending, Outcome::Nobody)),
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Notifications that have no outcome yet.
+
+use std::collections::BTreeMap;
+
+use api::task::NotificationTask;
+use bytes::Bytes;
+use protocol::delivery::Source;
+use tokio::time::Instant;
+
+/// A record of the topic `notification`, being worked on.
+pub(super) struct Pending {
+    pub(super) source: Source,
+    pub(super) key: Bytes,
+    pub(super) value: Bytes,
+    pub(super) task: NotificationTask,
+    /// Calls made for it.
+    pub(super) attempts: u32,
+    /// Its partition is somebody else's: no more attempts.
+    pub(super) abandoned: bool,
+}
+
+/// Those that wait for a call, by when it is due; of one time the first come first.
+#[derive(Default)]
+pub(super) struct Waiting {
+    by_due: BTreeMap<(Instant, u64), Pending>,
+    added: u64,
+}
+
+impl Waiting {
+    pub(super) fn add(&mut self, due: Instant, pending: Pending) {
+        self.added += 1;
+        self.by_due.insert((due, self.added), pending);
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_due.len()
+    }
+
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        self.by_due.keys().next().map(|(due, _)| *due)
+    }
+
+    pub(super) fn take_due(&mut self, now: Instant) -> Option<Pending> {
+        let first = self.by_due.first_entry()?;
+        (first.key().0 <= now).then(|| first.remove())
+    }
+
+    pub(super) fn remove_if(&mut self, gone: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        self.by_due
+            .extract_if(.., |_, pending| gone(pending))
+            .map(|(_, pending)| pending)
+            .collect()
+    }
+}

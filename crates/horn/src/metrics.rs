@@ -1,0 +1,34 @@
+//! What horn counts.
+
+use std::time::Duration;
+
+use metrics::{Counter, Gauge, Histogram};
+
+pub(crate) struct HornMetrics {
+    pub(crate) sent: Counter,
+    pub(crate) collapsed: Counter,
+    pub(crate) nobody: Counter,
+    pub(crate) dead: Counter,
+    pub(crate) retried: Counter,
+    pub(crate) pending: Gauge,
+    send: Histogram,
+}
+
+impl HornMetrics {
+    pub(crate) fn new() -> HornMetrics {
+        let outcome = |outcome: &'static str| metrics::counter!("horn_notifications_total", "outcome" => outcome);
+        HornMetrics {
+            sent: outcome("sent"),
+            collapsed: outcome("collapsed"),
+            nobody: outcome("nobody"),
+            dead: outcome("dead"),
+            retried: metrics::counter!("horn_retries_total"),
+            pending: metrics::gauge!("horn_pending_notifications"),
+            send: metrics::histogram!("horn_send_seconds"),
+        }
+    }
+
+    pub(crate) fn called(&self, took: Duration) {
+        self.send.record(took.as_secs_f64());
+    }
+}

@@ -1,0 +1,72 @@
+//! Keeps the newest notifications in memory and logs them: for one machine, and for tests.
+
+use std::collections::VecDeque;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::notify::Notification;
+use tokio::sync::watch;
+
+use super::{Provider, ProviderError, Push};
+
+/// Takes everything; remembers the newest.
+#[derive(Debug)]
+pub struct Recorder {
+    newest: Mutex<VecDeque<Notification>>,
+    kept_max: usize,
+    total: watch::Sender<u64>,
+}
+
+impl Recorder {
+    pub fn new(kept_max: usize) -> Recorder {
+        Recorder {
+            newest: Mutex::default(),
+            kept_max: kept_max.max(1),
+            total: watch::Sender::new(0),
+        }
+    }
+
+    /// The newest ones, oldest first.
+    pub fn recorded(&self) -> Vec<Notification> {
+        self.newest.lock().iter().copied().collect()
+    }
+
+    /// How many there were in all.
+    pub fn total(&self) -> u64 {
+        *self.total.borrow()
+    }
+
+    /// Waits until there were so many in all.
+    pub async fn reached(&self, total: u64) {
+        let mut seen = self.total.subscribe();
+        // The sender lives as long as `self`.
+        let _ = seen.wait_for(|&now| now >= total).await;
+    }
+}
+
+#[async_trait]
+impl Provider for Recorder {
+    fn name(&self) -> &'static str {
+        "record"
+    }
+
+    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+        let notification = push.notification;
+        tracing::info!(
+            user = %notification.target.user,
+            platform = %notification.target.platform,
+            message = %notification.message,
+            conversation = %notification.conversation,
+            "mail waits for an absent user"
+        );
+        {
+            let mut newest = self.newest.lock();
+            if newest.len() == self.kept_max {
+                newest.pop_front();
+            }
+            newest.push_back(notification);
+        }
+        self.total.send_modify(|total| *total += 1);
+        Ok(())
+    }
+}

@@ -1,0 +1,203 @@
+//! Tells a business back end by HTTP: one POST of JSON a notification, without the message's body.
+//!
+//! | answer | means |
+//! | --- | --- |
+//! | 2xx | told |
+//! | 410 | nobody is there to be told: done |
+//! | 429 | again later, and everything else waits, too (`Retry-After` in seconds is kept) |
+//! | 408, 5xx, none in time | again later |
+//! | the rest | will never be taken: a dead letter |
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use backend::clock::Clock;
+use protocol::notify::Failure;
+use reqwest::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER};
+use reqwest::{Client, Response, StatusCode, Url, redirect};
+use serde::Serialize;
+use thiserror::Error;
+
+use super::signature::{Secret, seconds};
+use super::{Provider, ProviderError, Push};
+
+/// Read of an answer, so that the connection can be used again; the rest is not waited for.
+const ANSWER_BYTES_MAX: usize = 16 << 10;
+
+/// Why a webhook cannot be called at all.
+#[derive(Debug, Error)]
+pub enum WebhookError {
+    #[error("horn.url is no address of a webhook: {0}")]
+    Url(String),
+    #[error("no HTTP client can be made")]
+    Client(#[from] reqwest::Error),
+}
+
+/// Calls one URL.
+pub struct Webhook {
+    client: Client,
+    url: Url,
+    secret: Option<Secret>,
+    clock: Arc<dyn Clock>,
+}
+
+/// Ids are text: they are larger than what a JavaScript number holds.
+#[derive(Serialize)]
+struct Body {
+    r#type: &'static str,
+    message: String,
+    conversation: String,
+    from: String,
+    user: String,
+    platform: &'static str,
+    /// Milliseconds since 1970.
+    accepted_at: i64,
+    attempt: u32,
+}
+
+impl Webhook {
+    /// Checks the URL; connects when there is something to say.
+    pub fn open(
+        url: &str,
+        secret: Option<Secret>,
+        timeout: Duration,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Webhook, WebhookError> {
+        let url = Url::parse(url).map_err(|error| WebhookError::Url(error.to_string()))?;
+        if !matches!(url.scheme(), "http" | "https") {
+            let scheme = url.scheme();
+            return Err(WebhookError::Url(format!(
+                "{scheme}:// is not http or https"
+            )));
+        }
+        // Whoever comes first chooses for the process; all of ours choose the same.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let client = Client::builder()
+            .user_agent(concat!("packetboat/", env!("CARGO_PKG_VERSION")))
+            .timeout(timeout)
+            .redirect(redirect::Policy::none())
+            .build()?;
+        Ok(Webhook {
+            client,
+            url,
+            secret,
+            clock,
+        })
+    }
+
+    fn headers(&self, push: &Push, body: &[u8]) -> HeaderMap {
+        let (id, now) = (push.id(), self.clock.now());
+        let signature = self
+            .secret
+            .as_ref()
+            .map(|secret| secret.sign(&id, now, body));
+        let texts = [
+            (CONTENT_TYPE, Some("application/json".to_owned())),
+            (HeaderName::from_static("webhook-id"), Some(id)),
+            (
+                HeaderName::from_static("webhook-timestamp"),
+                Some(seconds(now).to_string()),
+            ),
+            (HeaderName::from_static("webhook-signature"), signature),
+            (
+                HeaderName::from_static("traceparent"),
+                push.traceparent.clone(),
+            ),
+        ];
+        texts
+            .into_iter()
+            .filter_map(|(name, text)| Some((name, HeaderValue::try_from(text?).ok()?)))
+            .collect()
+    }
+}
+
+#[async_trait]
+impl Provider for Webhook {
+    fn name(&self) -> &'static str {
+        "webhook"
+    }
+
+    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+        let body = serde_json::to_vec(&Body::of(push))
+            .map_err(|error| ProviderError::new(Failure::Refused, error.to_string()))?;
+        let response = self
+            .client
+            .post(self.url.clone())
+            .headers(self.headers(push, &body))
+            .body(body)
+            .send()
+            .await
+            .map_err(|error| unreachable(&error))?;
+        let answer = judge(&response);
+        read_some(response).await;
+        answer
+    }
+}
+
+impl Body {
+    fn of(push: &Push) -> Body {
+        let notification = push.notification;
+        Body {
+            r#type: "mail.waits",
+            message: notification.message.to_string(),
+            conversation: notification.conversation.to_string(),
+            from: notification.from.to_string(),
+            user: notification.target.user.to_string(),
+            platform: notification.target.platform.name(),
+            accepted_at: notification.accepted_at.millis(),
+            attempt: push.attempt,
+        }
+    }
+}
+
+/// The URL may hold a token: it is not repeated.
+fn unreachable(error: &reqwest::Error) -> ProviderError {
+    let what = if error.is_timeout() {
+        "the webhook did not answer in time"
+    } else if error.is_connect() {
+        "the webhook cannot be reached"
+    } else {
+        "the call to the webhook broke off"
+    };
+    ProviderError::new(Failure::Unavailable, what)
+}
+
+fn judge(response: &Response) -> Result<(), ProviderError> {
+    let status = response.status();
+    let failure = match status {
+        status if status.is_success() => return Ok(()),
+        StatusCode::GONE => Failure::Gone,
+        StatusCode::TOO_MANY_REQUESTS => Failure::Throttled,
+        StatusCode::REQUEST_TIMEOUT => Failure::Unavailable,
+        status if status.is_server_error() => Failure::Unavailable,
+        _ => Failure::Refused,
+    };
+    Err(ProviderError {
+        failure,
+        retry_after: retry_after(response.headers()),
+        text: format!("the webhook answered {status}"),
+    })
+}
+
+/// In seconds; a date is passed over, and our own delay holds.
+fn retry_after(headers: &HeaderMap) -> Option<Duration> {
+    let seconds = headers
+        .get(RETRY_AFTER)?
+        .to_str()
+        .ok()?
+        .trim()
+        .parse()
+        .ok()?;
+    Some(Duration::from_secs(seconds))
+}
+
+async fn read_some(mut response: Response) {
+    let mut read = 0;
+    while read < ANSWER_BYTES_MAX {
+        match response.chunk().await {
+            Ok(Some(chunk)) => read += chunk.len(),
+            _ => break,
+        }
+    }
+}

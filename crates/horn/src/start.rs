@@ -1,0 +1,106 @@
+//! Puts a horn together, and ends it in order.
+
+use std::sync::Arc;
+
+use backend::clock::{Clock, Entropy};
+use backend::ledger::LedgerStore;
+use backend::queue::Queue;
+use protocol::keys::Topic;
+use thiserror::Error;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::GROUP;
+use crate::config::{Config, ProviderKind};
+use crate::consumer::Horn;
+use crate::provider::{Provider, Recorder, Secret, SecretError, Webhook, WebhookError};
+
+/// What a horn is made of.
+#[derive(Clone)]
+pub struct Parts {
+    pub queue: Arc<dyn Queue>,
+    pub ledger: Arc<dyn LedgerStore>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// Why a horn does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("horn.provider is webhook: set horn.url to its address")]
+    NoUrl,
+    #[error("the webhook cannot be called")]
+    Webhook(#[from] WebhookError),
+    #[error("webhook calls cannot be signed")]
+    Secret(#[from] SecretError),
+    #[error("a part is not there")]
+    Part(#[from] backend::Error),
+}
+
+/// A horn at work.
+#[derive(Debug)]
+pub struct Running {
+    tasks: TaskTracker,
+    recorder: Option<Arc<Recorder>>,
+}
+
+impl Running {
+    /// Waits until the horn has ended: calls under way have their outcome, and it is committed.
+    pub async fn drained(&self) {
+        self.tasks.wait().await;
+    }
+
+    /// What was recorded, where the provider is `record`.
+    pub fn recorder(&self) -> Option<&Arc<Recorder>> {
+        self.recorder.as_ref()
+    }
+}
+
+/// Starts a horn with the provider of its settings; it runs until `shutdown`.
+///
+/// # Errors
+/// A setting that cannot be, a secret that cannot be read, a log that does not answer.
+pub async fn start(
+    config: Config,
+    parts: Parts,
+    shutdown: CancellationToken,
+) -> Result<Running, StartError> {
+    match config.provider {
+        ProviderKind::Record => {
+            let recorder = Arc::new(Recorder::new(config.recorded_max));
+            let mut running = start_with(config, parts, recorder.clone(), shutdown).await?;
+            running.recorder = Some(recorder);
+            Ok(running)
+        }
+        ProviderKind::Webhook => {
+            let url = config.url.as_deref().ok_or(StartError::NoUrl)?;
+            let secret = config
+                .secret_file
+                .as_deref()
+                .map(Secret::read)
+                .transpose()?;
+            let webhook = Webhook::open(url, secret, config.timeout, parts.clock.clone())?;
+            start_with(config, parts, Arc::new(webhook), shutdown).await
+        }
+    }
+}
+
+/// Starts a horn with a provider of one's own.
+///
+/// # Errors
+/// A log that does not answer.
+pub async fn start_with(
+    config: Config,
+    parts: Parts,
+    provider: Arc<dyn Provider>,
+    shutdown: CancellationToken,
+) -> Result<Running, StartError> {
+    let consumer = parts.queue.subscribe(GROUP, &[Topic::Notification]).await?;
+    let tasks = TaskTracker::new();
+    tasks.spawn(Horn::new(&config, parts, provider).run(consumer, shutdown));
+    tasks.close();
+    Ok(Running {
+        tasks,
+        recorder: None,
+    })
+}

@@ -1,0 +1,298 @@
+//! What becomes of records, whatever the provider.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use async_trait::async_trait;
+use protocol::notify::Failure;
+use tokio::sync::Semaphore;
+
+use super::*;
+use crate::{ProviderError, Push, Recorder};
+
+/// Answers as it is told to; holds calls while it has no permits.
+struct Scripted {
+    answer: fn(&Push) -> Result<(), ProviderError>,
+    calls: AtomicU64,
+    gate: Semaphore,
+}
+
+impl Scripted {
+    fn new(permits: usize, answer: fn(&Push) -> Result<(), ProviderError>) -> Arc<Scripted> {
+        Arc::new(Scripted {
+            answer,
+            calls: AtomicU64::new(0),
+            gate: Semaphore::new(permits),
+        })
+    }
+
+    fn calls(&self) -> u64 {
+        self.calls.load(Ordering::SeqCst)
+    }
+
+    async fn called(&self, times: u64) {
+        let reached = async {
+            while self.calls() < times {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        let waited = tokio::time::timeout(PATIENCE, reached).await;
+        waited.expect("called");
+    }
+}
+
+#[async_trait]
+impl Provider for Scripted {
+    fn name(&self) -> &'static str {
+        "scripted"
+    }
+
+    async fn send(&self, push: &Push) -> Result<(), ProviderError> {
+        self.calls.fetch_add(1, Ordering::SeqCst);
+        let _passed = self.gate.acquire().await.expect("open");
+        (self.answer)(push)
+    }
+}
+
+// proves S1-63: horn consumes notification tasks and calls a provider, for each platform.
+#[tokio::test]
+async fn each_target_is_told_and_the_ledger_knows() {
+    let desk = Desk::new();
+    let recorder = Arc::new(Recorder::new(10));
+    let horn = desk.horn(quick(), recorder.clone()).await;
+    let web = mail(1);
+    let mut ios = web;
+    ios.target.platform = Platform::Ios;
+    desk.publish(web).await;
+    let partition = desk.publish(ios).await;
+    desk.reaches(partition, 2).await;
+    let mut recorded = recorder.recorded();
+    recorded.sort_by_key(|notification| notification.target);
+    assert_eq!(recorded, [ios, web]);
+    let trace = desk.ledger.trace(&[web.message]).await.expect("reads");
+    assert_eq!(trace[0].len(), 2);
+    assert_eq!(desk.letters().await.len(), 0);
+    horn.stop().await;
+}
+
+/// The settings choose the provider, and say what is missing.
+#[tokio::test]
+async fn settings_choose_the_provider() {
+    let desk = Desk::new();
+    let shutdown = CancellationToken::new();
+    let running = crate::start(Config::default(), desk.parts(), shutdown.clone()).await;
+    let running = running.expect("starts");
+    desk.publish(mail(1)).await;
+    let recorder = running.recorder().expect("records");
+    let reached = tokio::time::timeout(PATIENCE, recorder.reached(1)).await;
+    reached.expect("told");
+    shutdown.cancel();
+    running.drained().await;
+
+    let no_url = Config {
+        provider: crate::ProviderKind::Webhook,
+        ..Config::default()
+    };
+    let refused = crate::start(no_url.clone(), desk.parts(), shutdown.clone()).await;
+    assert!(matches!(refused, Err(crate::StartError::NoUrl)));
+    let no_secret = Config {
+        url: Some("https://example.org/".to_owned()),
+        secret_file: Some("/nowhere/secret".into()),
+        ..no_url
+    };
+    let refused = crate::start(no_secret, desk.parts(), shutdown).await;
+    assert!(matches!(refused, Err(crate::StartError::Secret(_))));
+}
+
+/// Storing again publishes again; the user is told once.
+#[tokio::test]
+async fn a_repeated_task_is_told_once() {
+    let desk = Desk::new();
+    let recorder = Arc::new(Recorder::new(10));
+    let horn = desk.horn(quick(), recorder.clone()).await;
+    for _ in 0..3 {
+        desk.publish(mail_of(7)).await;
+    }
+    let partition = desk.publish(mail_of(8)).await;
+    desk.reaches(partition, 4).await;
+    assert_eq!(recorder.total(), 2);
+    horn.stop().await;
+}
+
+/// The same each time, unlike [`mail`].
+fn mail_of(n: i64) -> Notification {
+    let mut notification = mail(0);
+    notification.message = MessageId::new(n).expect("positive");
+    notification
+}
+
+/// A commit never passes a notification without an outcome, although later ones have theirs.
+#[tokio::test]
+async fn a_commit_waits_for_the_oldest() {
+    let desk = Desk::new();
+    let slow_first = Scripted::new(1, |push| match push.notification.message.get() {
+        1 if push.attempt < 3 => Err(ProviderError::new(Failure::Unavailable, "later")),
+        _ => Ok(()),
+    });
+    let config = Config {
+        retry_delay: Duration::from_millis(200),
+        retry_delay_max: Duration::from_millis(200),
+        ..quick()
+    };
+    let horn = desk.horn(config, slow_first.clone()).await;
+    for n in 1..=5 {
+        desk.publish(mail_of(n)).await;
+    }
+    slow_first.called(5).await;
+    let partition = desk.publish(mail_of(6)).await;
+    slow_first.called(6).await;
+    assert_eq!(desk.committed(partition).await, 0);
+    desk.reaches(partition, 6).await;
+    assert_eq!(slow_first.calls(), 8);
+    horn.stop().await;
+}
+
+/// What waits for another attempt at a stop is told by the next life.
+#[tokio::test]
+async fn a_restart_goes_on_where_nothing_was_committed() {
+    let desk = Desk::new();
+    let failing = Scripted::new(9, |_| Err(ProviderError::new(Failure::Unavailable, "down")));
+    let config = Config {
+        retry_delay: Duration::from_secs(3600),
+        retry_delay_max: Duration::from_secs(3600),
+        ..quick()
+    };
+    let horn = desk.horn(config, failing.clone()).await;
+    let notification = mail(1);
+    let partition = desk.publish(notification).await;
+    failing.called(1).await;
+    horn.stop().await;
+    assert_eq!(desk.committed(partition).await, 0);
+
+    let recorder = Arc::new(Recorder::new(10));
+    let horn = desk.horn(quick(), recorder.clone()).await;
+    desk.reaches(partition, 1).await;
+    assert_eq!(recorder.recorded(), [notification]);
+    assert_eq!(desk.told(notification).await, [("record".to_owned(), true)]);
+    horn.stop().await;
+}
+
+/// An outcome that cannot be recorded is not committed, so that it is told again rather than forgotten.
+#[tokio::test]
+async fn no_ledger_no_commit() {
+    let desk = Desk::new();
+    let recorder = Arc::new(Recorder::new(10));
+    let horn = desk.horn(quick(), recorder.clone()).await;
+    desk.ledger_engine.crash(0).expect("in memory");
+    let partition = desk.publish(mail(1)).await;
+    recorder.reached(1).await;
+    horn.stop().await;
+    assert_eq!(desk.committed(partition).await, 0);
+}
+
+#[tokio::test]
+async fn an_unreadable_record_is_a_dead_letter_and_stops_nobody() {
+    let desk = Desk::new();
+    let recorder = Arc::new(Recorder::new(10));
+    let horn = desk.horn(quick(), recorder.clone()).await;
+    let key = Bytes::copy_from_slice(&control_key(user(2)));
+    let garbage = Bytes::from_static(b"\xff\xff no task");
+    desk.publish_bytes(key.clone(), garbage.clone()).await;
+    let partition = desk.publish(mail(1)).await;
+    desk.reaches(partition, 2).await;
+    assert_eq!(recorder.total(), 1);
+    let letters = desk.letters().await;
+    let (record, headers) = &letters[0];
+    assert_eq!((&record.key, &record.value), (&key, &garbage));
+    assert_eq!(headers["reason"], "undecodable");
+    assert_eq!(headers["origin-topic"], "notification");
+    assert_eq!(headers["origin-offset"], "0");
+    assert_eq!(letters.len(), 1);
+    horn.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_no_news_is_not_told() {
+    let desk = Desk::new();
+    let recorder = Arc::new(Recorder::new(10));
+    let horn = desk.horn(quick(), recorder.clone()).await;
+    let mut old = mail(1);
+    old.accepted_at = old.accepted_at - Duration::from_secs(2 * 24 * 3600);
+    let partition = desk.publish(old).await;
+    desk.reaches(partition, 1).await;
+    assert_eq!(recorder.total(), 0);
+    assert_eq!(desk.letters().await[0].1["reason"], "expired");
+    horn.stop().await;
+}
+
+#[tokio::test]
+async fn a_provider_that_panics_costs_one_notification() {
+    let desk = Desk::new();
+    let fragile = Scripted::new(9, |push| {
+        assert_ne!(push.notification.message.get(), 1, "a bug");
+        Ok(())
+    });
+    let horn = desk.horn(quick(), fragile).await;
+    let first = desk.publish(mail_of(1)).await;
+    desk.publish(mail_of(2)).await;
+    desk.reaches(first, 2).await;
+    let letters = desk.letters().await;
+    assert_eq!(letters.len(), 1);
+    assert_eq!(letters[0].1["reason"], "panicked");
+    horn.stop().await;
+}
+
+/// At its bounds it calls no more and reads no more; the rest waits in the log.
+#[tokio::test]
+async fn calls_and_memory_are_bounded() {
+    let desk = Desk::new();
+    let held = Scripted::new(0, |_| Ok(()));
+    let config = Config {
+        concurrency: 2,
+        pending_max: 3,
+        timeout: PATIENCE,
+        ..quick()
+    };
+    let horn = desk.horn(config, held.clone()).await;
+    let mut partition = desk.publish(mail_of(1)).await;
+    for n in 2..=10 {
+        partition = desk.publish(mail_of(n)).await;
+    }
+    held.called(2).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(held.calls(), 2);
+    held.gate.add_permits(2);
+    desk.reaches(partition, 10).await;
+    assert_eq!(held.calls(), 10);
+    horn.stop().await;
+}
+
+/// A second horn takes over a part of the log; nobody is forgotten, and in order nobody is told twice.
+#[tokio::test]
+async fn a_partition_changes_hands_between_outcomes() {
+    let desk = Desk::new();
+    let recorder = Arc::new(Recorder::new(1000));
+    let slow = Config {
+        concurrency: 1,
+        ..quick()
+    };
+    let one = desk.horn(slow.clone(), recorder.clone()).await;
+    let mut ends = BTreeMap::new();
+    let mut published = 0;
+    let mut other = None;
+    for n in 1..=200 {
+        let mut notification = mail_of(n);
+        notification.target.user = user(n);
+        *ends.entry(desk.publish(notification).await).or_insert(0) += 1;
+        published += 1;
+        if n == 100 {
+            other = Some(desk.horn(slow.clone(), recorder.clone()).await);
+        }
+    }
+    assert_eq!(ends.len(), 2, "both partitions are used");
+    for (partition, end) in ends {
+        desk.reaches(partition, end).await;
+    }
+    assert_eq!(recorder.total(), published);
+    one.stop().await;
+    other.expect("a second horn").stop().await;
+}
