@@ -297,29 +297,42 @@ impl Drop for EmbeddedNode {
 
 #[cfg(test)]
 mod tests {
+    use tempfile::TempDir;
+
     use super::super::contract::{self, World};
     use super::*;
     use crate::clock::SeededEntropy;
+    use crate::embedded::EngineOptions;
+    use crate::embedded::engine::tests::copy_of;
 
     struct Embedded {
+        /// `None` in memory.
+        dir: Option<TempDir>,
         engine: Engine,
         registry: EmbeddedRegistry,
         seed: u64,
     }
 
     impl Embedded {
-        fn new(seed: u64) -> Embedded {
-            let engine = Engine::memory();
+        fn in_memory(seed: u64) -> Embedded {
+            Embedded::over(None, Engine::memory(), seed)
+        }
+
+        fn on_disk(seed: u64) -> Embedded {
+            let dir = TempDir::new().unwrap();
+            let engine = Engine::open(dir.path(), EngineOptions::default()).unwrap();
+            Embedded::over(Some(dir), engine, seed)
+        }
+
+        fn over(dir: Option<TempDir>, engine: Engine, seed: u64) -> Embedded {
+            let entropy = Arc::new(SeededEntropy::new(seed));
             Embedded {
-                registry: EmbeddedRegistry::new(engine.clone(), entropy(seed)),
+                dir,
+                registry: EmbeddedRegistry::new(engine.clone(), entropy),
                 engine,
                 seed,
             }
         }
-    }
-
-    fn entropy(seed: u64) -> Arc<dyn Entropy> {
-        Arc::new(SeededEntropy::new(seed))
     }
 
     #[async_trait]
@@ -329,27 +342,34 @@ mod tests {
         }
 
         async fn crash(&mut self) {
-            self.engine = self.engine.crash(0).unwrap();
-            self.seed += 1;
-            self.registry = EmbeddedRegistry::new(self.engine.clone(), entropy(self.seed));
+            let dir = self.dir.as_ref().map(|dir| copy_of(dir.path()));
+            let engine = match &dir {
+                Some(dir) => Engine::open(dir.path(), EngineOptions::default()).unwrap(),
+                None => self.engine.crash(0).unwrap(),
+            };
+            // Another seed: a number that is made anew would differ.
+            *self = Embedded::over(dir, engine, self.seed + 100);
         }
 
         async fn revoke(&self, instance: &Instance) {
-            assert!(
-                self.registry
-                    .revoke(instance.role, instance.life.boat.as_str())
-            );
+            let name = instance.life.boat.as_str();
+            assert!(self.registry.revoke(instance.role, name));
         }
     }
 
     #[tokio::test]
-    async fn keeps_the_contract_of_discovery() {
-        contract::all(|seed| Box::pin(async move { Embedded::new(seed) })).await;
+    async fn keeps_the_contract_in_memory() {
+        contract::all(|seed| Box::pin(async move { Embedded::in_memory(seed) })).await;
+    }
+
+    #[tokio::test]
+    async fn keeps_the_contract_on_disk() {
+        contract::all(|seed| Box::pin(async move { Embedded::on_disk(seed) })).await;
     }
 
     #[tokio::test]
     async fn a_number_that_rested_longest_is_leased_first() {
-        let world = Embedded::new(1);
+        let world = Embedded::in_memory(1);
         let first = world.registry.lease_node().await.unwrap();
         first.reserve(Timestamp::from_millis(1000)).await.unwrap();
         let number = first.number();

@@ -79,11 +79,13 @@ impl World for OnDisk {
     }
 }
 
+// proves S1-02
 #[tokio::test]
 async fn keeps_the_contract_in_memory() {
     contract::all(|| Box::pin(async { InMemory::new() })).await;
 }
 
+// proves S1-02
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keeps_the_contract_on_disk() {
     contract::all(|| Box::pin(async { OnDisk::new() })).await;
