@@ -8,11 +8,18 @@ mod pushing;
 mod random;
 mod sending;
 
+use std::time::Duration;
+
+use bytes::Bytes;
+
 use super::*;
-use crate::frame::{AckItem, SyncQuery};
+use crate::frame::{
+    Accepted, Ack, AckItem, Acked, ClientFrame, Hello, Send, SyncQuery, SyncRequest, VERSION,
+};
 use crate::mailbox::MailCursor;
 use crate::message::Content;
-use crate::{ConversationId, MessageId, Options, Seq};
+use crate::receipt::ReceiptKind;
+use crate::{ConversationId, MessageId, Options, Recipient, SendId, Seq};
 
 const START: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 

@@ -1,0 +1,198 @@
+//! What the client does.
+
+use std::time::Duration;
+
+use super::pushes::Acknowledged;
+use super::sends::Arrival;
+use super::{Action, Phase, Session, malformed, rate_limited};
+use crate::frame::{Ack, ClientFrame, Hello, Send, ServerFrame, SyncRequest, VERSION};
+use crate::receipt::ReceiptKind;
+use crate::{Code, Recipient, Refusal, SendId, Timestamp};
+
+impl Session {
+    /// A frame came.
+    pub fn handle_frame(&mut self, frame: ClientFrame, now: Timestamp) {
+        if !self.heard(now) {
+            return;
+        }
+        match frame {
+            ClientFrame::Hello(hello) => self.handle_hello(hello),
+            ClientFrame::Ping { nonce } if !matches!(self.phase, Phase::Opened) => {
+                self.transmit(ServerFrame::Pong {
+                    nonce,
+                    server_time: now,
+                });
+            }
+            _ if !self.is_welcomed() => {}
+            ClientFrame::Send(send) => self.handle_send(send),
+            ClientFrame::GiveUp(send_id) => {
+                if let Some(sends) = &mut self.sends {
+                    sends.give_up(send_id);
+                }
+            }
+            ClientFrame::Ack(ack) => self.handle_ack(ack, now),
+            ClientFrame::Sync(request) => self.handle_sync(request),
+            ClientFrame::Ping { .. } => {}
+        }
+    }
+
+    /// A send came whose content cannot be: refused like one that the station refuses for ever.
+    pub fn handle_invalid_send(&mut self, send_id: SendId, refusal: Refusal, now: Timestamp) {
+        if self.heard(now) && self.is_welcomed() {
+            self.transmit(ServerFrame::Refused { send_id, refusal });
+        }
+    }
+
+    /// A question came whose content cannot be.
+    pub fn handle_invalid_question(&mut self, request: u32, refusal: Refusal, now: Timestamp) {
+        if self.heard(now) && self.is_welcomed() {
+            let request = Some(request);
+            self.transmit(ServerFrame::Error { request, refusal });
+        }
+    }
+
+    /// Bytes came that are no frame, or too many of them.
+    pub fn handle_malformed(&mut self, refusal: Refusal, now: Timestamp) {
+        self.heard_at = now;
+        self.end(refusal);
+    }
+
+    /// The connection is gone.
+    pub fn handle_closed(&mut self, _now: Timestamp) {
+        self.finish();
+    }
+
+    /// The socket has taken this [weight](Outgoing::weight) of what was transmitted.
+    pub fn handle_written(&mut self, weight: usize) {
+        self.written = self.transmitted.min(self.written + weight as u64);
+        if let Some(pushes) = &mut self.pushes {
+            pushes.handle_written(self.written, &mut self.actions);
+        }
+    }
+
+    /// Counts a frame; false if nothing more is heard.
+    fn heard(&mut self, now: Timestamp) -> bool {
+        if self.is_closed() {
+            return false;
+        }
+        self.heard_at = now;
+        let limit = self.limits.frames_per_second;
+        let exceeded = (self.frames).exceeded(1, limit, Duration::from_secs(1), now);
+        if exceeded {
+            self.end(rate_limited(format!(
+                "more than {limit} frames in one second"
+            )));
+        }
+        !exceeded
+    }
+
+    /// Ends it if a frame came that is not for now.
+    fn is_welcomed(&mut self) -> bool {
+        if !self.is_open() {
+            self.end(malformed(match self.phase {
+                Phase::Opened => "the first frame must be hello",
+                _ => "wait for welcome before the next frame",
+            }));
+        }
+        self.is_open()
+    }
+
+    fn handle_hello(&mut self, hello: Hello) {
+        if !matches!(self.phase, Phase::Opened) {
+            return self.end(malformed("hello comes once, as the first frame"));
+        }
+        if hello.version != VERSION {
+            return self.end(Refusal::new(
+                Code::UnsupportedVersion,
+                format!(
+                    "this server speaks version {VERSION}, not {}",
+                    hello.version
+                ),
+            ));
+        }
+        self.device = Some(hello.device.clone());
+        self.platform = hello.platform;
+        self.phase = Phase::Admitting;
+        self.actions.push_back(Action::Admit(hello));
+    }
+
+    fn handle_send(&mut self, send: Send) {
+        let send_id = send.send_id;
+        if let Some(refusal) = self.refuse(&send) {
+            return self.transmit(ServerFrame::Refused { send_id, refusal });
+        }
+        let window = self.limits.send_window as usize;
+        let sends = self.sends.get_or_insert_default();
+        match sends.arrive(send, window) {
+            Arrival::Waits | Arrival::Known => {}
+            Arrival::Refused(refusal) => {
+                self.transmit(ServerFrame::Refused { send_id, refusal });
+                self.check_held();
+            }
+        }
+    }
+
+    /// What is wrong with a send in itself.
+    fn refuse(&self, send: &Send) -> Option<Refusal> {
+        if let Phase::Draining(refusal) = &self.phase {
+            return Some(refusal.as_ref().clone());
+        }
+        if let Recipient::User(to) = send.to
+            && Some(to) == self.user
+        {
+            return Some(Refusal::new(Code::ToSelf, "a message to oneself"));
+        }
+        let (bytes, max) = (send.content.data.len(), self.limits.body_bytes_max);
+        (bytes > max as usize).then(|| {
+            Refusal::new(
+                Code::TooLarge,
+                format!("data has {bytes} bytes, more than {max}"),
+            )
+        })
+    }
+
+    fn handle_ack(&mut self, ack: Ack, now: Timestamp) {
+        if ack.items.is_empty() {
+            return;
+        }
+        if ack.kind == ReceiptKind::Received {
+            if let Some(pushes) = &mut self.pushes {
+                for item in &ack.items {
+                    let acknowledged = pushes.acknowledge(item.id, &mut self.actions);
+                    if acknowledged == Acknowledged::Mail
+                        && let Some(mail) = &mut self.mail
+                    {
+                        mail.acknowledge(item.id);
+                    }
+                }
+            }
+            self.push_mail(now);
+        }
+        let receipts = self.receipts.get_or_insert_default();
+        receipts.arrive(ack);
+        let max = self.limits.receipts_max as usize;
+        if receipts.items() > max {
+            self.end(rate_limited(format!(
+                "more than {max} acknowledgements wait to be recorded"
+            )));
+        }
+    }
+
+    fn handle_sync(&mut self, request: SyncRequest) {
+        let refusal = match &self.phase {
+            Phase::Draining(refusal) => refusal.as_ref().clone(),
+            _ if self.questions >= self.limits.questions_max => {
+                let max = self.limits.questions_max;
+                rate_limited(format!("{max} questions wait for their answers"))
+            }
+            _ => {
+                self.questions += 1;
+                return self.actions.push_back(Action::Sync(request));
+            }
+        };
+        self.transmit(ServerFrame::Error {
+            request: Some(request.request),
+            refusal,
+        });
+    }
+}

@@ -1,0 +1,84 @@
+//! What others want of a session.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+use super::mail::MailDrain;
+use super::{Outcome, Outgoing, Phase, Push, Session};
+use crate::frame::ServerFrame;
+use crate::{Refusal, Timestamp};
+
+impl Session {
+    /// Delivers a message. The token is resolved exactly once, now or later.
+    pub fn push(&mut self, push: Push, now: Timestamp) {
+        let limits = Arc::clone(&self.limits);
+        let admitting = match self.phase {
+            Phase::Opened | Phase::Draining(_) | Phase::Closed { .. } => {
+                return self.resolve(push.token, Outcome::NoSession);
+            }
+            Phase::Admitting => true,
+            Phase::Open => false,
+        };
+        let pushes = self.pushes.get_or_insert_default();
+        let (window, window_bytes) = (limits.push_window, limits.push_window_bytes);
+        if !pushes.has_room(push.frame.len(), window as usize, window_bytes as usize) {
+            self.resolve(push.token, Outcome::Full);
+        } else if admitting {
+            pushes.hold_early(push);
+        } else if push.needs_ack {
+            // Expected before it is handed out: an acknowledgement can never come too early.
+            if pushes.expect(&push, false, now) {
+                self.transmit_any(Outgoing::Encoded(push.frame));
+            }
+        } else {
+            let token = push.token;
+            self.transmit_any(Outgoing::Encoded(push.frame));
+            if let Some(token) = token {
+                self.expect_written(token);
+            }
+        }
+    }
+
+    /// Writes a complete frame that nobody waits for. Before the welcome it is dropped: a client syncs
+    /// after it.
+    pub fn notice(&mut self, frame: Bytes) {
+        if self.is_open() {
+            self.transmit_any(Outgoing::Encoded(frame));
+        }
+    }
+
+    /// Something was stored for this client while it is here.
+    pub fn hint(&mut self) {
+        if matches!(self.phase, Phase::Admitting | Phase::Open) {
+            match &mut self.mail {
+                Some(mail) => mail.hint(),
+                None => self.mail = Some(Box::new(MailDrain::new())),
+            }
+        }
+    }
+
+    /// Something may have been lost or stored while this session was not registered: the client
+    /// compares its cursors, and what waits is fetched.
+    pub fn resync(&mut self) {
+        if self.is_open() {
+            self.transmit(ServerFrame::Resync);
+            self.hint();
+        }
+    }
+
+    /// Ends it, with this as the last frame.
+    pub fn close(&mut self, refusal: Refusal, _now: Timestamp) {
+        self.end(refusal);
+    }
+
+    /// Ends it in order: nothing new is taken, sends under way get their answers and pushes their
+    /// acknowledgements, as long as `ack_wait` lets them; then it closes with `refusal`.
+    pub fn drain(&mut self, refusal: Refusal, _now: Timestamp) {
+        match self.phase {
+            Phase::Open => self.phase = Phase::Draining(Box::new(refusal)),
+            Phase::Opened | Phase::Admitting => self.end(refusal),
+            Phase::Draining(_) | Phase::Closed { .. } => {}
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! What the station answers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::sends::earlier_failed;
+use super::{Action, Admission, Outgoing, Page, Phase, Push, Session, rate_limited};
+use crate::frame::{Accepted, Acked, ServerFrame, Welcome};
+use crate::{Code, Recipient, Refusal, SendId, Timestamp};
+
+impl Session {
+    /// The answer to `Admit`.
+    pub fn handle_admitted(&mut self, answer: Result<Admission, Refusal>, now: Timestamp) {
+        match (&self.phase, answer) {
+            (Phase::Admitting, Ok(admission)) => self.open(admission, now),
+            (Phase::Admitting, Err(refusal)) => self.end(refusal),
+            (Phase::Closed { admitting: true }, answer) => {
+                // The client left meanwhile, but the station has registered it.
+                if let Ok(admission) = answer {
+                    self.user = Some(admission.user);
+                    self.actions.push_back(Action::Leave);
+                }
+                self.phase = Phase::Closed { admitting: false };
+            }
+            (Phase::Opened | Phase::Open | Phase::Draining(_) | Phase::Closed { .. }, _) => {}
+        }
+    }
+
+    /// The answers to `Submit`, one for each send, in order. A missing one counts as a failure.
+    pub fn handle_submitted(&mut self, answers: Vec<Result<Accepted, Refusal>>, _now: Timestamp) {
+        let Some(sends) = &mut self.sends else {
+            return;
+        };
+        let asked = sends.take_in_flight();
+        let missing = std::iter::repeat_with(|| {
+            Err(Refusal::new(
+                Code::Unavailable,
+                "the station gave no answer to this send; send it again",
+            ))
+        });
+        let mut failed: Vec<(SendId, Recipient)> = Vec::new();
+        let mut frames = Vec::with_capacity(asked.len());
+        for ((send_id, to), answer) in asked.into_iter().zip(answers.into_iter().chain(missing)) {
+            frames.push(match answer {
+                Ok(accepted) => ServerFrame::Accepted(Accepted {
+                    send_id,
+                    ..accepted
+                }),
+                Err(refusal) => {
+                    if refusal.code.retryable() {
+                        failed.push((send_id, to));
+                    }
+                    ServerFrame::Refused { send_id, refusal }
+                }
+            });
+        }
+        for send_id in sends.hold(&failed) {
+            let refusal = earlier_failed();
+            frames.push(ServerFrame::Refused { send_id, refusal });
+        }
+        for frame in frames {
+            self.transmit(frame);
+        }
+        self.check_held();
+    }
+
+    /// The answer to `Receipts`.
+    pub fn handle_receipts(&mut self, answer: Result<Acked, Refusal>, now: Timestamp) {
+        let Some(acked) = self
+            .receipts
+            .as_mut()
+            .and_then(|receipts| receipts.answered(answer))
+        else {
+            return;
+        };
+        self.receipts.take_if(|receipts| receipts.is_empty());
+        if self.is_closed() {
+            return;
+        }
+        let refused = (acked.refused.iter())
+            .filter(|(_, refusal)| !refusal.code.retryable())
+            .count() as u32;
+        self.transmit(ServerFrame::Acked(acked));
+        let limit = self.limits.refused_acks_per_minute;
+        if refused > 0 && (self.refused_acks).exceeded(refused, limit, Duration::from_secs(60), now)
+        {
+            self.end(rate_limited(format!(
+                "more than {limit} refused acknowledgements in one minute"
+            )));
+        }
+    }
+
+    /// The answer to `FetchMail`.
+    pub fn handle_page(&mut self, page: Result<Page, Refusal>, now: Timestamp) {
+        let retry_at = now + self.limits.mail_retry;
+        if let Some(mail) = &mut self.mail {
+            mail.handle_page(page, retry_at);
+        }
+        self.push_mail(now);
+    }
+
+    /// The answer to a `Sync`: a page, or why there is none.
+    pub fn handle_answer(&mut self, request: u32, answer: Result<Outgoing, Refusal>) {
+        self.questions = self.questions.saturating_sub(1);
+        self.transmit_any(answer.unwrap_or_else(|refusal| {
+            Outgoing::Frame(ServerFrame::Error {
+                request: Some(request),
+                refusal,
+            })
+        }));
+    }
+
+    fn open(&mut self, admission: Admission, now: Timestamp) {
+        self.phase = Phase::Open;
+        self.user = Some(admission.user);
+        self.expires_at = admission.expires_at;
+        self.transmit(ServerFrame::Welcome(Welcome {
+            session: self.id,
+            user: admission.user,
+            server_time: admission.server_time,
+            heartbeat: self.limits.heartbeat,
+            frame_bytes_max: self.limits.frame_bytes_max,
+            send_window: self.limits.send_window,
+            cluster: admission.cluster,
+            marker: admission.marker,
+            recovered: admission.recovered,
+        }));
+        let early = self.pushes.as_mut().map(|pushes| pushes.take_early());
+        for push in early.unwrap_or_default() {
+            self.push(push, now);
+        }
+        if admission.mail_waits {
+            self.hint();
+        }
+    }
+
+    pub(super) fn check_held(&mut self) {
+        let max = self.limits.held_max as usize;
+        if self.sends.as_ref().is_some_and(|sends| sends.held() > max) {
+            self.end(rate_limited(format!(
+                "more than {max} sends after failed ones; resend the failed ones first, or give them up"
+            )));
+        }
+    }
+
+    /// Pushes of the page at hand what the window lets through.
+    pub(super) fn push_mail(&mut self, now: Timestamp) {
+        if !matches!(self.phase, Phase::Open) {
+            return;
+        }
+        let limits = Arc::clone(&self.limits);
+        while let Some(mail) = &mut self.mail
+            && let Some(item) = mail.next_pending()
+        {
+            let pushes = self.pushes.get_or_insert_default();
+            let room = pushes.mail() < 2 * limits.mail_page as usize
+                && pushes.has_room(
+                    item.frame.len(),
+                    limits.push_window as usize,
+                    limits.push_window_bytes as usize,
+                );
+            if !room {
+                return mail.put_back(item);
+            }
+            let push = Push {
+                token: None,
+                id: item.id,
+                frame: item.frame,
+                needs_ack: true,
+            };
+            if pushes.expect(&push, true, now) {
+                self.transmit_any(Outgoing::Encoded(push.frame));
+            }
+        }
+    }
+}
