@@ -60,7 +60,7 @@ pub(crate) fn copy_of(dir: &Path) -> TempDir {
     }
     /// A journal is 64 MiB of mostly nothing.
     fn copy_sparse(from: &Path, to: &Path) {
-        const NOTHING: [u8; 64 << 10] = [0; 64 << 10];
+        static NOTHING: [u8; 64 << 10] = [0; 64 << 10];
         let bytes = std::fs::read(from).unwrap();
         let used = bytes
             .chunks(NOTHING.len())
