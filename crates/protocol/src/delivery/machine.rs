@@ -289,15 +289,12 @@ impl Delivery {
         let mirror = *user == task.placed.message.from;
         let stores = task.placed.message.options.has(Options::STORE_OFFLINE);
         let mail = (stores && !mirror).then(|| mail(task));
+        let keeping = || keeping_mail(platforms);
         let (kind, platforms, forced) = match (mirror, offline) {
             (true, true) => (RouteKind::Renew(index), Vec::new(), Vec::new()),
             (true, false) => (RouteKind::First(index), Vec::new(), Vec::new()),
-            (false, false) => (RouteKind::First(index), platforms.clone(), Vec::new()),
-            (false, true) if stores => (
-                RouteKind::Offline(index),
-                platforms.clone(),
-                platforms.clone(),
-            ),
+            (false, false) => (RouteKind::First(index), keeping(), Vec::new()),
+            (false, true) if stores => (RouteKind::Offline(index), keeping(), keeping()),
             (false, true) => {
                 let absent: Vec<Target> = targets(*user, platforms).collect();
                 if let Some(record) = self.records.get_mut(record) {
@@ -401,7 +398,7 @@ impl Delivery {
             Answered::Stored => record.note_stored(now, target),
             Answered::Acknowledged => record.note_had(now, target),
             // It was asked to store, and says neither that it did nor that somebody lives.
-            Answered::Nobody if record.stores() => {
+            Answered::Nobody if record.stores_for(target) => {
                 record.fail(now, target, FailureCause::MailboxRefused);
             }
             Answered::Nobody => record.note_absent(now, target),
@@ -424,7 +421,11 @@ impl Delivery {
             Err(failure) => return record.fail_all(now, &owed, failure),
         };
         for target in targets(owed.user, &owed.platforms) {
-            self.after_forced_store(now, key, target, &answer);
+            if target.platform.keeps_mail() {
+                self.after_forced_store(now, key, target, &answer);
+            } else if let Some(record) = self.records.get_mut(key) {
+                record.note_absent(now, target);
+            }
         }
         // Sessions on platforms that nothing was stored for.
         let rest = RouteAnswer {
@@ -670,8 +671,8 @@ impl Delivery {
         let session = &push.session;
         match outcome {
             Outcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
-            Outcome::NoAck => self.close(session.life.clone(), session.session),
-            Outcome::Done | Outcome::Full | Outcome::Unreachable => {}
+            Outcome::NoAck | Outcome::Full => self.close(session.life.clone(), session.session),
+            Outcome::Done | Outcome::Unreachable => {}
         }
         self.close_one(now, push.leg.record);
     }
@@ -717,7 +718,7 @@ impl Delivery {
         if leg.mirror {
             return self.mirror_failed(now, key, cause);
         }
-        let stores = options.has(Options::STORE_OFFLINE);
+        let stores = options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail();
         match outcome {
             Outcome::NoSession if leg.reroutes < reroutes_max => {
                 leg.reroutes += 1;
@@ -725,7 +726,7 @@ impl Delivery {
                 record.note_failed(now, Some(target), cause);
                 self.lanes.of(target).rerouting += 1;
                 let again = RouteKind::Again(key.leg);
-                let platforms = vec![target.platform];
+                let platforms = keeping_mail(&[target.platform]);
                 self.route(key.record, again, target.user, platforms, Vec::new(), mail);
             }
             Outcome::Full if stores => {
@@ -851,9 +852,9 @@ impl Delivery {
 }
 
 impl Record {
-    fn stores(&self) -> bool {
+    fn stores_for(&self, target: Target) -> bool {
         let options = self.task.placed.message.options;
-        options.has(Options::STORE_OFFLINE)
+        options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail()
     }
 
     fn note(&mut self, at: Timestamp, target: Option<Target>, event: Event) {
@@ -981,6 +982,11 @@ fn targets<'a>(
 ) -> impl Iterator<Item = Target> {
     let platforms = platforms.into_iter().copied();
     platforms.map(move |platform| Target { user, platform })
+}
+
+fn keeping_mail(platforms: &[Platform]) -> Vec<Platform> {
+    let platforms = platforms.iter().copied();
+    platforms.filter(|platform| platform.keeps_mail()).collect()
 }
 
 fn mail(task: &Task) -> Mail {

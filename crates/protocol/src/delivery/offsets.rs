@@ -91,6 +91,14 @@ impl Offsets {
         })
     }
 
+    /// Records of the partition that were begun and are not part of the settled prefix: what this must
+    /// remember.
+    pub fn open(&self, partition: PartitionKey) -> usize {
+        self.partitions
+            .get(&partition)
+            .map_or(0, |prefix| prefix.open.len())
+    }
+
     /// Partitions that records were begun of.
     pub fn partitions(&self) -> impl Iterator<Item = PartitionKey> + '_ {
         self.partitions.keys().copied()

@@ -208,3 +208,23 @@ fn all_eight_options_do_what_they_name() {
         }
     }
 }
+
+#[test]
+fn a_bot_is_pushed_to_and_never_stored_for() {
+    for outcome in [Outcome::NoAck, Outcome::Full, Outcome::NoSession] {
+        let mut world = World::new();
+        world.sign_in(BOB, Platform::Bot, 20);
+        world.sign_in(BOB, Platform::Bot, 21);
+        world.send(1, BOB, &[Platform::Bot, Platform::Web], Options::CHAT);
+        assert_eq!(world.pushed_to(), [21, 20], "each run of it gets it");
+        world.answer(20, Outcome::Done);
+        for _ in 0..4 {
+            world.answer(21, outcome);
+            world.answer(20, outcome);
+            world.retry_all();
+        }
+        assert!(world.delivery.is_idle());
+        assert!(!world.is_stored(BOB, Platform::Bot, 1));
+        assert!(world.is_stored(BOB, Platform::Web, 1));
+    }
+}

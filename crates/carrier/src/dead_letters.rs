@@ -1,0 +1,435 @@
+//! The operator's side of the dead letters: look at them, count them, send them on their way again.
+//!
+//! The topic `dead` is only ever appended to. That a letter was redriven stands in the ledger of its
+//! message, so that nobody redrives it twice without being told.
+
+mod types;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use api::dead_letter::DeadLetter;
+use api::task::{DeliverTask, MessageTask, Task, Work};
+use backend::clock::Clock;
+use backend::ledger::LedgerStore;
+use backend::queue::{NewRecord, Partition, Queue, Record};
+use backend::{Error, Result};
+use bytes::Bytes;
+use protocol::MessageId;
+use protocol::keys::Topic;
+use protocol::ledger::{Event, LedgerEntry};
+use protocol::message::Target;
+
+pub use self::types::{
+    Cursor, Filter, Listed, Page, Redrive, Redriven, Selection, Shown, Stats, Summary,
+};
+use crate::records::Records;
+
+/// Records that are read from the log at once.
+const STEP: usize = 256;
+
+/// Reads and redrives the dead letters of one installation.
+#[derive(Clone)]
+pub struct DeadLetters {
+    queue: Arc<dyn Queue>,
+    ledger: Arc<dyn LedgerStore>,
+    clock: Arc<dyn Clock>,
+    records: Records,
+}
+
+/// A letter as it lies in the topic.
+struct Found {
+    cursor: Cursor,
+    letter: DeadLetter,
+    record: Record,
+}
+
+impl DeadLetters {
+    pub fn new(
+        queue: Arc<dyn Queue>,
+        ledger: Arc<dyn LedgerStore>,
+        clock: Arc<dyn Clock>,
+    ) -> DeadLetters {
+        DeadLetters {
+            records: Records::new(queue.clone(), "operator"),
+            queue,
+            ledger,
+            clock,
+        }
+    }
+
+    /// Letters that the filter lets through, oldest first, at most `limit`; the page says where to go on.
+    pub async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
+        let mut page = Page::default();
+        let mut at = after;
+        while page.letters.len() < limit {
+            let (found, next) = self.read(at, STEP).await?;
+            let redriven = self.redriven(&found).await?;
+            for found in found {
+                if page.letters.len() == limit {
+                    page.next = at;
+                    return Ok(page);
+                }
+                at = Some(found.cursor);
+                let listed = found.listed(redriven.contains(&found.letter.id()));
+                if filter.lets_through(&listed) {
+                    page.letters.push(listed);
+                }
+            }
+            match next {
+                Some(next) => at = Some(next),
+                None => return Ok(page),
+            }
+        }
+        page.next = at;
+        Ok(page)
+    }
+
+    /// One letter, if it is there; with what is in it, if that is asked for.
+    pub async fn show(&self, id: &str, with_body: bool) -> Result<Option<Shown>> {
+        let Some(found) = self.find(&BTreeSet::from([id.to_owned()])).await?.pop() else {
+            return Ok(None);
+        };
+        let redriven = self.redriven(std::slice::from_ref(&found)).await?;
+        let headers = found.record.headers.iter();
+        Ok(Some(Shown {
+            letter: found.listed(redriven.contains(id)),
+            headers: headers
+                .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
+                .collect(),
+            body: with_body.then(|| describe(&found.record.value)),
+        }))
+    }
+
+    /// How many there are, by reason.
+    pub async fn stats(&self) -> Result<Stats> {
+        let mut stats = Stats::default();
+        let mut seen = BTreeSet::new();
+        let mut at = None;
+        loop {
+            let (found, next) = self.read(at, STEP).await?;
+            let redriven = self.redriven(&found).await?;
+            for found in found {
+                let id = found.letter.id();
+                if seen.insert(id.clone()) {
+                    let listed = found.listed(redriven.contains(&id));
+                    stats
+                        .reasons
+                        .entry(listed.reason.name().to_owned())
+                        .or_insert_with(Summary::default)
+                        .count(&listed);
+                }
+            }
+            match next {
+                Some(next) => at = Some(next),
+                None => return Ok(stats),
+            }
+        }
+    }
+
+    /// What [`redrive`](Self::redrive) would do, without doing it.
+    pub async fn plan(&self, selection: &Selection) -> Result<Vec<Redrive>> {
+        let mut plan = Vec::new();
+        for chosen in self.choose(selection).await? {
+            plan.push(match chosen {
+                Ok(found) => {
+                    let redriven = match self.task(&found).await {
+                        Ok(ready) => ready.1,
+                        Err(refused) => refused,
+                    };
+                    found.redrive(redriven)
+                }
+                Err(refused) => refused,
+            });
+        }
+        Ok(plan)
+    }
+
+    /// Sends letters on their way again: one that has its place to the shortest retry topic, any other to
+    /// `message`, under its own id. Answers what became of each. A failure in between leaves the letters
+    /// after it untouched, and one at most redriven without being marked: repeating that does no harm.
+    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<Redrive>> {
+        let mut done = Vec::new();
+        for chosen in self.choose(selection).await? {
+            let found = match chosen {
+                Ok(found) => found,
+                Err(refused) => {
+                    done.push(refused);
+                    continue;
+                }
+            };
+            let redriven = match self.task(&found).await {
+                Ok((record, redriven)) => {
+                    self.publish(record).await?;
+                    self.mark(&found).await?;
+                    tracing::info!(
+                        letter = found.letter.id(),
+                        ?redriven,
+                        "a dead letter is redriven"
+                    );
+                    redriven
+                }
+                Err(refused) => refused,
+            };
+            done.push(found.redrive(redriven));
+        }
+        Ok(done)
+    }
+
+    async fn publish(&self, record: NewRecord) -> Result<()> {
+        let answers = self.queue.producer().publish(vec![record]).await;
+        let missing = || Err(Error::unavailable("queue", "no answer for a record"));
+        answers.into_iter().next().unwrap_or_else(missing).map(drop)
+    }
+
+    async fn mark(&self, found: &Found) -> Result<()> {
+        let Some(message) = found.letter.message else {
+            return Ok(());
+        };
+        let at = self.clock.now();
+        let entry = |target| LedgerEntry {
+            message,
+            at,
+            target,
+            event: Event::Redriven {
+                letter: found.letter.id(),
+            },
+        };
+        let targets = &found.letter.targets;
+        let entries = if targets.is_empty() {
+            vec![entry(None)]
+        } else {
+            targets.iter().map(|target| entry(Some(*target))).collect()
+        };
+        self.ledger.append(entries).await
+    }
+
+    /// The letters that are meant, each once; those that cannot be redriven say why.
+    async fn choose(&self, selection: &Selection) -> Result<Vec<Result<Found, Redrive>>> {
+        let found = match selection {
+            Selection::Ids(ids) => self.find(&ids.iter().cloned().collect()).await?,
+            Selection::Filter { filter, limit } => self.matching(filter, *limit).await?,
+        };
+        let redriven = self.redriven(&found).await?;
+        let mut chosen = Vec::new();
+        let mut there = BTreeSet::new();
+        for found in found {
+            let id = found.letter.id();
+            if !there.insert(id.clone()) {
+                continue;
+            }
+            chosen.push(if redriven.contains(&id) {
+                Err(found.redrive(Redriven::Before))
+            } else {
+                Ok(found)
+            });
+        }
+        if let Selection::Ids(ids) = selection {
+            let missing = ids.iter().filter(|id| !there.contains(*id));
+            chosen.extend(missing.map(|id| {
+                Err(Redrive {
+                    id: id.clone(),
+                    redriven: Redriven::NoSuchLetter,
+                })
+            }));
+        }
+        Ok(chosen)
+    }
+
+    async fn matching(&self, filter: &Filter, limit: usize) -> Result<Vec<Found>> {
+        let mut matching = Vec::new();
+        let mut at = None;
+        loop {
+            let (found, next) = self.read(at, STEP).await?;
+            let redriven = self.redriven(&found).await?;
+            for found in found {
+                let listed = found.listed(redriven.contains(&found.letter.id()));
+                if filter.lets_through(&listed) {
+                    matching.push(found);
+                    if matching.len() == limit {
+                        return Ok(matching);
+                    }
+                }
+            }
+            match next {
+                Some(next) => at = Some(next),
+                None => return Ok(matching),
+            }
+        }
+    }
+
+    async fn find(&self, ids: &BTreeSet<String>) -> Result<Vec<Found>> {
+        let mut matching: BTreeMap<String, Found> = BTreeMap::new();
+        let mut at = None;
+        loop {
+            let (found, next) = self.read(at, STEP).await?;
+            for found in found {
+                let id = found.letter.id();
+                if ids.contains(&id) {
+                    matching.entry(id).or_insert(found);
+                }
+            }
+            match next {
+                Some(next) if matching.len() < ids.len() => at = Some(next),
+                _ => return Ok(matching.into_values().collect()),
+            }
+        }
+    }
+
+    /// The next letters after a place, and where to go on; `None` at the end of the topic. Records of the
+    /// topic that are no letters of ours are passed over.
+    async fn read(
+        &self,
+        after: Option<Cursor>,
+        max: usize,
+    ) -> Result<(Vec<Found>, Option<Cursor>)> {
+        let first = after.map_or(0, |cursor| cursor.partition);
+        for number in first..self.queue.partitions(Topic::Dead) {
+            let partition = Partition {
+                topic: Topic::Dead,
+                number,
+            };
+            let (begin, end) = self.queue.bounds(partition).await?;
+            let from = match after {
+                Some(cursor) if cursor.partition == number => cursor.offset + 1,
+                _ => 0,
+            };
+            let from = from.max(begin);
+            if from >= end {
+                continue;
+            }
+            let records = self.queue.read(partition, from, max).await?;
+            let Some(last) = records.last() else {
+                continue;
+            };
+            let next = Cursor {
+                partition: number,
+                offset: last.offset,
+            };
+            return Ok((records.into_iter().filter_map(found).collect(), Some(next)));
+        }
+        Ok((Vec::new(), None))
+    }
+
+    /// Which of these were redriven.
+    async fn redriven(&self, found: &[Found]) -> Result<BTreeSet<String>> {
+        let messages: BTreeSet<MessageId> = found.iter().filter_map(|f| f.letter.message).collect();
+        let messages: Vec<MessageId> = messages.into_iter().collect();
+        if messages.is_empty() {
+            return Ok(BTreeSet::new());
+        }
+        let lives = self.ledger.trace(&messages).await?;
+        let redriven = lives.into_iter().flatten().filter_map(|entry| {
+            if let Event::Redriven { letter } = entry.event {
+                Some(letter)
+            } else {
+                None
+            }
+        });
+        Ok(redriven.collect())
+    }
+
+    /// The record that sends a letter on its way again.
+    async fn task(&self, found: &Found) -> Result<(NewRecord, Redriven), Redriven> {
+        let id = found.letter.id();
+        let value = self.value(found).await?;
+        let key = found.record.key.clone();
+        let Ok(mut task) = Task::decode(value.clone()) else {
+            // A later version may be able to read it.
+            let record = self.records.raw(Topic::Message, key, value);
+            return Ok((record, Redriven::ToMessage { marked: false }));
+        };
+        task.retry_count = 0;
+        let (topic, redriven) = match &mut task.work {
+            Work::Deliver(DeliverTask { letter, due_at, .. }) => {
+                *letter = Some(id);
+                *due_at = self.clock.now();
+                (Topic::Retry(1), Redriven::ToRetry)
+            }
+            Work::Message(MessageTask { letter, .. }) => {
+                *letter = Some(id);
+                (Topic::Message, Redriven::ToMessage { marked: true })
+            }
+            Work::Kickout(_) => (Topic::Message, Redriven::ToMessage { marked: false }),
+        };
+        match self.records.task(topic, &task) {
+            Some(record) => Ok((record, redriven)),
+            None => Err(Redriven::BelongsNowhere),
+        }
+    }
+
+    /// The original bytes: in the letter, or, where that was too large, where it came from.
+    async fn value(&self, found: &Found) -> Result<Bytes, Redriven> {
+        if !found.record.value.is_empty() {
+            return Ok(found.record.value.clone());
+        }
+        let origin = found.letter.origin;
+        let partition = Partition {
+            topic: origin.topic,
+            number: origin.partition,
+        };
+        let read = self.queue.read(partition, origin.offset, 1).await;
+        let record = read.ok().and_then(|records| records.into_iter().next());
+        let record = record.filter(|record| record.offset == origin.offset);
+        record.map_or(Err(Redriven::BytesGone), |record| Ok(record.value))
+    }
+}
+
+fn found(record: Record) -> Option<Found> {
+    match DeadLetter::from_headers(&record.headers) {
+        Ok(letter) => Some(Found {
+            cursor: Cursor {
+                partition: record.partition.number,
+                offset: record.offset,
+            },
+            letter,
+            record,
+        }),
+        Err(refusal) => {
+            tracing::debug!(offset = record.offset, error = %refusal, "no letter of ours");
+            None
+        }
+    }
+}
+
+impl Found {
+    fn listed(&self, redriven: bool) -> Listed {
+        let letter = &self.letter;
+        let name = |target: &Target| format!("{}/{}", target.user, target.platform);
+        Listed {
+            id: letter.id(),
+            cursor: self.cursor,
+            reason: letter.reason,
+            error: letter.error_message.clone(),
+            origin_topic: letter.origin.topic.name().to_owned(),
+            origin_partition: letter.origin.partition,
+            origin_offset: letter.origin.offset,
+            message: letter.message,
+            conversation: letter
+                .conversation
+                .map(|conversation| conversation.to_string()),
+            targets: letter.targets.iter().map(name).collect(),
+            retry_count: letter.retry_count,
+            first_failed_at: letter.first_failed_at,
+            last_failed_at: letter.last_failed_at,
+            carrier: letter.carrier.clone(),
+            bytes: self.record.value.len(),
+            redriven,
+        }
+    }
+
+    fn redrive(&self, redriven: Redriven) -> Redrive {
+        Redrive {
+            id: self.letter.id(),
+            redriven,
+        }
+    }
+}
+
+/// What is in a letter, for a person.
+fn describe(value: &Bytes) -> String {
+    match Task::decode(value.clone()) {
+        Ok(task) => format!("{task:#?}"),
+        Err(refusal) => format!("{refusal}\n{}", value.escape_ascii()),
+    }
+}

@@ -1,0 +1,182 @@
+//! Dead letters as the command line and the console show them.
+
+use std::collections::BTreeMap;
+
+use protocol::ledger::DeadReason;
+use protocol::{MessageId, Timestamp};
+use serde::{Deserialize, Serialize};
+
+/// A place in the topic `dead`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct Cursor {
+    pub partition: u32,
+    pub offset: u64,
+}
+
+/// Which letters are meant: those for which all that is set here is so.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Filter {
+    #[serde(with = "reason_or_none")]
+    pub reason: Option<DeadReason>,
+    pub message: Option<MessageId>,
+    /// As it is written: `p:12:34`.
+    pub conversation: Option<String>,
+    /// Given up at this time or later, in milliseconds since 1970.
+    pub since: Option<Timestamp>,
+    pub redriven: Option<bool>,
+}
+
+impl Filter {
+    pub fn lets_through(&self, letter: &Listed) -> bool {
+        self.reason.is_none_or(|reason| reason == letter.reason)
+            && self.message.is_none_or(|id| Some(id) == letter.message)
+            && (self.conversation.is_none() || self.conversation == letter.conversation)
+            && self
+                .since
+                .is_none_or(|since| letter.last_failed_at >= since)
+            && self
+                .redriven
+                .is_none_or(|redriven| redriven == letter.redriven)
+    }
+}
+
+/// What one line of a list says of a letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Listed {
+    pub id: String,
+    pub cursor: Cursor,
+    #[serde(with = "reason_name")]
+    pub reason: DeadReason,
+    pub error: String,
+    pub origin_topic: String,
+    pub origin_partition: u32,
+    pub origin_offset: u64,
+    pub message: Option<MessageId>,
+    pub conversation: Option<String>,
+    /// `12/ios`: who misses it; nobody in particular where the whole record failed.
+    pub targets: Vec<String>,
+    pub retry_count: u32,
+    pub first_failed_at: Timestamp,
+    pub last_failed_at: Timestamp,
+    pub carrier: String,
+    /// Of its body.
+    pub bytes: usize,
+    pub redriven: bool,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Page {
+    pub letters: Vec<Listed>,
+    /// Where to go on; `None` at the end.
+    pub next: Option<Cursor>,
+}
+
+/// All that is known of one letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shown {
+    pub letter: Listed,
+    pub headers: Vec<(String, String)>,
+    /// Readable; may hold what people wrote to each other.
+    pub body: Option<String>,
+}
+
+/// Letters by the name of their reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stats {
+    pub reasons: BTreeMap<String, Summary>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Summary {
+    pub letters: u64,
+    pub redriven: u64,
+    pub oldest: Option<Timestamp>,
+    pub newest: Option<Timestamp>,
+}
+
+impl Summary {
+    pub(super) fn count(&mut self, letter: &Listed) {
+        let at = letter.last_failed_at;
+        self.letters += 1;
+        self.redriven += u64::from(letter.redriven);
+        self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
+        self.newest = self.newest.max(Some(at));
+    }
+}
+
+/// Letters to be redriven.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Selection {
+    Ids(Vec<String>),
+    /// At most so many, oldest first.
+    Filter {
+        filter: Filter,
+        limit: usize,
+    },
+}
+
+/// What became of one letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Redrive {
+    pub id: String,
+    pub redriven: Redriven,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Redriven {
+    /// It had its place: only its delivery is tried again.
+    ToRetry,
+    /// It had none, and gets one now. Not marked: no message is known whose ledger could say that it
+    /// was redriven, so nothing will keep the next one from doing it again.
+    ToMessage {
+        marked: bool,
+    },
+    /// It was redriven before, and is left alone.
+    Before,
+    NoSuchLetter,
+    /// The letter was too large to keep them, and the log has dropped them since.
+    BytesGone,
+    /// It names nobody, so there is no partition for it.
+    BelongsNowhere,
+}
+
+mod reason_name {
+    use protocol::ledger::DeadReason;
+    use serde::{Deserialize, Deserializer, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(reason: &DeadReason, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(reason.name())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<DeadReason, D::Error> {
+        let name = String::deserialize(from)?;
+        DeadReason::from_name(&name)
+            .ok_or_else(|| de::Error::custom(format!("{name:?} is no reason of a dead letter")))
+    }
+}
+
+mod reason_or_none {
+    use protocol::ledger::DeadReason;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer, de};
+
+    pub(super) fn serialize<S: Serializer>(
+        reason: &Option<DeadReason>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        reason.map(DeadReason::name).serialize(to)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<Option<DeadReason>, D::Error> {
+        let Some(name) = Option::<String>::deserialize(from)? else {
+            return Ok(None);
+        };
+        DeadReason::from_name(&name)
+            .map(Some)
+            .ok_or_else(|| de::Error::custom(format!("{name:?} is no reason of a dead letter")))
+    }
+}

@@ -1,0 +1,331 @@
+//! Steps 5 to 8: one loop that owns a shard's [`Delivery`], does what it says, and tells it what came of
+//! it.
+//!
+//! Nothing waits in the loop. What its actions ask for is gathered in a turn and goes out together: one
+//! call to the mailbox, one batch for each boat, one call to make settled records durable. While a call is
+//! under way the next one gathers.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::mailbox::MailboxStore;
+use backend::{Error, Kind};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use protocol::Timestamp;
+use protocol::delivery::{
+    Action, Delivery, Outcome, Route, RouteFailure, RouteToken, Source, Task,
+};
+use protocol::mailbox::{RouteAnswer, RouteRequest};
+use protocol::presence::SessionKey;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, MissedTickBehavior};
+use tokio_util::sync::CancellationToken;
+
+use crate::batch::{Abandon, Batch};
+use crate::fleet::{Fleet, Heard};
+use crate::kickout::Kicker;
+use crate::metrics::Gauges;
+use crate::progress::Ways;
+use crate::records::Records;
+use crate::roster::Roster;
+use crate::settler::Settler;
+use crate::stores::Timed;
+use crate::work::{Read, partition_key};
+
+/// How exactly deadlines are kept; they are seconds.
+const TICK: Duration = Duration::from_millis(50);
+/// Users that are routed in one call.
+const ROUTES: usize = 1024;
+/// What boats said that is handled in one turn.
+const HEARD: usize = 256;
+/// Kickouts that are done at the same time.
+const KICKOUTS: usize = 64;
+
+pub(crate) struct Executor {
+    pub(crate) delivery: Delivery,
+    pub(crate) mailbox: Arc<dyn MailboxStore>,
+    pub(crate) fleet: Fleet,
+    pub(crate) roster: Roster,
+    pub(crate) settler: Settler,
+    pub(crate) kicker: Kicker,
+    pub(crate) records: Records,
+    pub(crate) ways: Ways,
+    pub(crate) stores: Timed,
+    pub(crate) clock: Arc<dyn backend::clock::Clock>,
+    pub(crate) batches: mpsc::Receiver<Batch>,
+    pub(crate) abandons: mpsc::Receiver<Abandon>,
+    pub(crate) heard: mpsc::Receiver<Heard>,
+    pub(crate) in_flight_max: usize,
+    pub(crate) backlog: Backlog,
+    pub(crate) routes: Routes,
+    pub(crate) gauges: Gauges,
+}
+
+/// Work that was handed over and is not begun.
+#[derive(Default)]
+pub(crate) struct Backlog {
+    deliver: VecDeque<(Source, Task)>,
+    kickouts: VecDeque<Read>,
+}
+
+impl Backlog {
+    fn is_empty(&self) -> bool {
+        self.deliver.is_empty() && self.kickouts.is_empty()
+    }
+}
+
+/// Questions to the mailbox.
+#[derive(Default)]
+pub(crate) struct Routes {
+    forgets: Vec<SessionKey>,
+    waiting: VecDeque<Route>,
+    call: Option<Pin<Box<dyn Future<Output = Routed> + Send>>>,
+}
+
+type Routed = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
+
+impl Executor {
+    /// Runs until `ended`: by then everybody who hands over work has stopped, and waited for what may
+    /// still finish.
+    pub(crate) async fn run(mut self, ended: CancellationToken) {
+        let mut tick = tokio::time::interval(TICK);
+        tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut heard = Vec::with_capacity(HEARD);
+        let mut kickouts = FuturesUnordered::new();
+        loop {
+            self.begin_deliveries();
+            while kickouts.len() < KICKOUTS
+                && let Some(read) = self.backlog.kickouts.pop_front()
+            {
+                kickouts.push(self.kicker.clone().kick(read));
+            }
+            self.act();
+            self.fleet.flush();
+            self.begin_routing();
+            self.settler.begin(Instant::now());
+
+            tokio::select! {
+                biased;
+                _ = self.heard.recv_many(&mut heard, HEARD) => {
+                    let now = self.clock.now();
+                    heard.drain(..).for_each(|heard| self.hear(now, heard));
+                }
+                routed = self.routes.answered() => {
+                    let now = self.clock.now();
+                    for (token, answer) in routed {
+                        self.delivery.handle_routed(now, token, answer);
+                        self.act();
+                    }
+                }
+                settled = self.settler.settled() => self.ways.settle(&settled),
+                Some(abandon) = self.abandons.recv() => self.abandon(abandon),
+                () = self.roster.changed() => self.follow(),
+                Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
+                    self.settler.add(effects);
+                }
+                Some(batch) = self.batches.recv(), if self.backlog.is_empty() => {
+                    self.take(batch);
+                }
+                _ = tick.tick(), if self.ticks() => {
+                    self.delivery.handle_timeout(self.clock.now());
+                    self.gauges.show(&self.delivery.load(), self.settler.len());
+                }
+                () = ended.cancelled() => return,
+            }
+        }
+    }
+
+    /// Is there anything that time alone moves on?
+    fn ticks(&self) -> bool {
+        !self.delivery.is_idle() || self.settler.wakes_at().is_some() || !self.backlog.is_empty()
+    }
+
+    fn take(&mut self, batch: Batch) {
+        self.backlog.deliver.extend(batch.deliver);
+        self.backlog.kickouts.extend(batch.kickouts);
+        batch.effects.into_iter().for_each(|e| self.settler.add(e));
+        for notice in batch.notices {
+            self.fleet.notice(notice);
+        }
+    }
+
+    fn begin_deliveries(&mut self) {
+        if self.backlog.deliver.is_empty() {
+            return;
+        }
+        let now = self.clock.now();
+        while self.settler.len() < self.in_flight_max
+            && let Some((source, task)) = self.backlog.deliver.pop_front()
+        {
+            if let Err(task) = self.delivery.handle_task(now, source, task) {
+                self.backlog.deliver.push_front((source, task));
+                return;
+            }
+        }
+    }
+
+    /// Does, or begins, all that the machine asks for.
+    fn act(&mut self) {
+        let mut unreachable = Vec::new();
+        loop {
+            while let Some(action) = self.delivery.poll_action() {
+                match action {
+                    Action::Route(route) => self.routes.waiting.push_back(route),
+                    Action::Forget(key) => self.routes.forgets.push(key),
+                    Action::Push(push) => {
+                        let token = push.token;
+                        if !self.fleet.push(push) {
+                            unreachable.push(token);
+                        }
+                    }
+                    Action::Notice(notice) => self.fleet.notice(notice),
+                    Action::Settled(settlement) => {
+                        self.gauges.settled(&settlement);
+                        let effects = self.records.settlement(*settlement, self.clock.now());
+                        self.settler.add(effects);
+                    }
+                }
+            }
+            let Some(token) = unreachable.pop() else {
+                return;
+            };
+            let now = self.clock.now();
+            self.delivery
+                .handle_outcome(now, token, Outcome::Unreachable);
+        }
+    }
+
+    fn hear(&mut self, now: Timestamp, heard: Heard) {
+        match heard {
+            Heard::Outcomes(outcomes) => {
+                for (token, outcome) in outcomes {
+                    self.delivery.handle_outcome(now, token, outcome);
+                }
+            }
+            Heard::Lost(life) => {
+                self.fleet.clear(&life);
+                self.delivery.handle_boat_lost(now, &life);
+            }
+        }
+        self.act();
+    }
+
+    fn follow(&mut self) {
+        let now = self.clock.now();
+        for life in self.fleet.follow(&self.roster.view()) {
+            self.delivery.handle_boat_lost(now, &life);
+            self.act();
+        }
+    }
+
+    fn begin_routing(&mut self) {
+        let routes = &mut self.routes;
+        if routes.call.is_some() || (routes.waiting.is_empty() && routes.forgets.is_empty()) {
+            return;
+        }
+        let (now, denied) = (self.clock.now(), self.roster.denied());
+        let count = routes.waiting.len().min(ROUTES);
+        let (tokens, requests): (Vec<RouteToken>, Vec<RouteRequest>) = routes
+            .waiting
+            .drain(..count)
+            .map(|route| {
+                let request = RouteRequest {
+                    user: route.user,
+                    platforms: route.platforms,
+                    forced: route.forced,
+                    mail: route.mail,
+                    denied: denied.clone(),
+                    now,
+                };
+                (route.token, request)
+            })
+            .unzip();
+        let forgets = std::mem::take(&mut routes.forgets);
+        let (mailbox, stores) = (self.mailbox.clone(), self.stores);
+        routes.call = Some(Box::pin(route(mailbox, stores, forgets, tokens, requests)));
+    }
+
+    fn abandon(&mut self, abandon: Abandon) {
+        // Whoever gave the partitions away sends nothing of them until it is answered.
+        while let Ok(batch) = self.batches.try_recv() {
+            self.take(batch);
+        }
+        let keys: Vec<_> = abandon
+            .partitions
+            .iter()
+            .copied()
+            .map(partition_key)
+            .collect();
+        let kept = |source: &Source| !keys.contains(&(source.topic, source.partition));
+        self.backlog.deliver.retain(|(source, _)| kept(source));
+        self.backlog.kickouts.retain(|read| kept(&read.source));
+        self.delivery.handle_revoked(self.clock.now(), &keys);
+        self.act();
+        // Nobody waits where the consumer has gone.
+        let _ = abandon.done.send(());
+    }
+}
+
+impl Routes {
+    /// Completes when the present call ends; never, where none is under way. Cancel safe.
+    async fn answered(&mut self) -> Routed {
+        match &mut self.call {
+            Some(call) => {
+                let routed = call.await;
+                self.call = None;
+                routed
+            }
+            None => std::future::pending().await,
+        }
+    }
+}
+
+/// First forgets, then asks, so that what is forgotten is not named again.
+async fn route(
+    mailbox: Arc<dyn MailboxStore>,
+    stores: Timed,
+    forgets: Vec<SessionKey>,
+    tokens: Vec<RouteToken>,
+    requests: Vec<RouteRequest>,
+) -> Routed {
+    if !forgets.is_empty()
+        && let Err(error) = stores.within(mailbox.disconnect(forgets)).await
+    {
+        // They will be met, and forgotten, again.
+        tracing::debug!(%error, "registrations of ended sessions stay for now");
+    }
+    if requests.is_empty() {
+        return Vec::new();
+    }
+    let asked = async { Ok(mailbox.route_or_store(requests).await) };
+    match stores.within(asked).await {
+        Ok(answers) => {
+            let unanswered =
+                std::iter::repeat_with(|| Err(Error::unavailable("mailbox", "silent")));
+            let answers = answers.into_iter().chain(unanswered);
+            let answers = answers.map(|answer| answer.map_err(|error| failure(&error)));
+            tokens.into_iter().zip(answers).collect()
+        }
+        Err(error) => {
+            let failed = failure(&error);
+            tokens
+                .into_iter()
+                .map(|token| (token, Err(failed)))
+                .collect()
+        }
+    }
+}
+
+fn failure(error: &Error) -> RouteFailure {
+    match error.kind {
+        Kind::Unavailable => RouteFailure::Unavailable,
+        Kind::Conflict | Kind::Corrupt => {
+            tracing::warn!(%error, source = %error.source, "the mailbox refuses a message");
+            RouteFailure::Refused
+        }
+    }
+}

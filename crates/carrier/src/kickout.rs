@@ -1,0 +1,137 @@
+//! Ends sessions that a task names, exactly these: their boats close them, and their registrations go.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::boat::{Notice, NoticeBatch, NoticeKind};
+use api::task::{KickoutTask, Task, Work};
+use api::transport::Connector;
+use api::v1::NoticeRequest;
+use api::v1::boat_service_client::BoatServiceClient;
+use backend::clock::Clock;
+use backend::mailbox::MailboxStore;
+use protocol::delivery::Limits;
+use protocol::keys::Topic;
+use protocol::ledger::DeadReason;
+use protocol::presence::{BoatLife, SessionKey};
+
+use crate::batch::Effects;
+use crate::records::Records;
+use crate::roster::Roster;
+use crate::stores::Timed;
+use crate::work::{Read, Spoilt};
+use crate::writer::give_up;
+
+/// What kicking needs; clones share it.
+#[derive(Clone)]
+pub(crate) struct Kicker {
+    pub(crate) mailbox: Arc<dyn MailboxStore>,
+    pub(crate) connector: Connector,
+    pub(crate) roster: Roster,
+    pub(crate) records: Records,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) stores: Timed,
+    pub(crate) limits: Limits,
+}
+
+impl Kicker {
+    /// Does the task, and says what settles its record: nothing, a retry of what failed, or a dead
+    /// letter.
+    pub(crate) async fn kick(self, read: Read) -> Effects {
+        let Work::Kickout(task) = &read.task.work else {
+            // Only kickouts come here; anything else is one that cannot be read.
+            let spoilt = Spoilt::of(read, DeadReason::Undecodable, "no task of this topic");
+            return give_up(&self.records, &spoilt, self.clock.now());
+        };
+        let mut failed = Vec::new();
+        let mut error = String::new();
+        let gone = self.mailbox.disconnect(task.sessions.clone());
+        if let Err(why) = self.stores.within(gone).await {
+            error = why.to_string();
+            failed.clone_from(&task.sessions);
+        } else {
+            for (life, sessions) in by_life(&task.sessions) {
+                if let Err(why) = self.close(life, &sessions, task).await {
+                    error = why;
+                    failed.extend(sessions);
+                }
+            }
+        }
+        if failed.is_empty() {
+            return Effects::none(read.source);
+        }
+        self.again(read, failed, error)
+    }
+
+    async fn close(
+        &self,
+        life: &BoatLife,
+        sessions: &[SessionKey],
+        task: &KickoutTask,
+    ) -> Result<(), String> {
+        let over = self.roster.denied().contains(life);
+        let address = self.roster.address(life);
+        let (false, Some(address)) = (over, address) else {
+            if !over {
+                self.roster.met(life);
+            }
+            // With the boat its connections are gone.
+            return if over {
+                Ok(())
+            } else {
+                Err("the boat's address is not known".to_owned())
+            };
+        };
+        let batch = NoticeBatch {
+            life: life.clone(),
+            notices: sessions
+                .iter()
+                .map(|key| Notice {
+                    session: key.session,
+                    kind: NoticeKind::Close(task.refusal.clone()),
+                })
+                .collect(),
+        };
+        let mut boat = BoatServiceClient::new(self.connector.channel(&address));
+        let answer = boat.notice(NoticeRequest::from(&batch)).await;
+        // A session that is missing there is closed.
+        answer.map(drop).map_err(|status| status.to_string())
+    }
+
+    fn again(&self, read: Read, sessions: Vec<SessionKey>, error: String) -> Effects {
+        let retry_count = read.task.retry_count + 1;
+        if retry_count > self.limits.retry_max {
+            let spoilt = Spoilt::of(read, DeadReason::MaxRetries, error);
+            return give_up(&self.records, &spoilt, self.clock.now());
+        }
+        let Work::Kickout(task) = &read.task.work else {
+            return Effects::none(read.source);
+        };
+        let again = Task {
+            retry_count,
+            work: Work::Kickout(KickoutTask {
+                sessions,
+                refusal: task.refusal.clone(),
+            }),
+            ..read.task.clone()
+        };
+        let tier = self.limits.tiers.of_retry(retry_count);
+        Effects {
+            source: read.source,
+            records: self
+                .records
+                .task(Topic::Retry(tier), &again)
+                .into_iter()
+                .collect(),
+            ledger: Vec::new(),
+        }
+    }
+}
+
+fn by_life(sessions: &[SessionKey]) -> BTreeMap<&BoatLife, Vec<SessionKey>> {
+    let mut lives: BTreeMap<&BoatLife, Vec<SessionKey>> = BTreeMap::new();
+    for key in sessions {
+        lives.entry(&key.life).or_default().push(key.clone());
+    }
+    lives
+}

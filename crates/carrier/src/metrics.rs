@@ -1,0 +1,79 @@
+//! What a carrier counts.
+
+use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
+use protocol::delivery::{Load, Settlement};
+use protocol::ledger::Event;
+
+/// Handles of one shard's loop.
+pub(crate) struct Gauges {
+    in_flight: Gauge,
+    in_flight_max: Gauge,
+    pushes: Gauge,
+    lanes: Gauge,
+    unsettled: Gauge,
+    ack_latency: Histogram,
+    settled: Counter,
+    acked: Counter,
+    stored: Counter,
+    retried: Counter,
+    notified: Counter,
+    failed: Counter,
+    dead: Counter,
+}
+
+impl Gauges {
+    pub(crate) fn new(shard: usize) -> Gauges {
+        let shard = shard.to_string();
+        let of_shard = |name: &'static str| gauge!(name, "shard" => shard.clone());
+        Gauges {
+            in_flight: of_shard("carrier_in_flight"),
+            in_flight_max: of_shard("carrier_in_flight_max"),
+            pushes: of_shard("carrier_pushes_open"),
+            lanes: of_shard("carrier_lanes"),
+            unsettled: of_shard("carrier_settling"),
+            ack_latency: histogram!("carrier_ack_latency_seconds"),
+            settled: counter!("carrier_records_settled_total"),
+            acked: counter!("carrier_deliveries_acked_total"),
+            stored: counter!("carrier_deliveries_stored_total"),
+            retried: counter!("carrier_deliveries_retried_total"),
+            notified: counter!("carrier_notifications_total"),
+            failed: counter!("carrier_pushes_failed_total"),
+            dead: counter!("carrier_dead_letters_total", "reason" => "max-retries"),
+        }
+    }
+
+    pub(crate) fn show(&self, load: &Load, settling: usize) {
+        self.in_flight.set(load.records as f64);
+        self.in_flight_max.set(load.records_max as f64);
+        self.pushes.set(load.pushes as f64);
+        self.lanes.set(load.lanes as f64);
+        self.unsettled.set(settling as f64);
+        self.ack_latency.record(load.ack_latency.as_secs_f64());
+    }
+
+    pub(crate) fn settled(&self, settlement: &Settlement) {
+        self.settled.increment(1);
+        self.notified
+            .increment(settlement.notifications.len() as u64);
+        self.dead.increment(u64::from(settlement.letter.is_some()));
+        for entry in &settlement.ledger {
+            match entry.event {
+                Event::Acked { .. } | Event::Written { .. } => self.acked.increment(1),
+                Event::StoredOffline => self.stored.increment(1),
+                Event::Retried { .. } => self.retried.increment(1),
+                Event::Failed { .. } => self.failed.increment(1),
+                Event::Placed { .. }
+                | Event::Repeat { .. }
+                | Event::Pushed { .. }
+                | Event::Fetched { .. }
+                | Event::ReachableBySync
+                | Event::Dropped
+                | Event::Notified
+                | Event::NotificationSent { .. }
+                | Event::Dead { .. }
+                | Event::Redriven { .. }
+                | Event::Settled => {}
+            }
+        }
+    }
+}

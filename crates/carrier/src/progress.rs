@@ -1,0 +1,113 @@
+//! What is settled of a consumer's records, shared between who works on them and who commits.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::queue::{Partition, Record};
+use parking_lot::Mutex;
+use protocol::delivery::{Offsets, Source};
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::work::{partition_key, source_of};
+
+#[derive(Debug, Default)]
+pub(crate) struct Progress {
+    offsets: Mutex<Offsets>,
+    /// Something settled.
+    moved: Notify,
+}
+
+impl Progress {
+    pub(crate) fn begin(&self, records: &[Record]) {
+        let mut offsets = self.offsets.lock();
+        for record in records {
+            offsets.begin(source_of(record));
+        }
+    }
+
+    /// All effects of these records are durable.
+    pub(crate) fn settle(&self, sources: impl IntoIterator<Item = Source>) {
+        let mut offsets = self.offsets.lock();
+        for source in sources {
+            offsets.settle(source);
+        }
+        drop(offsets);
+        self.moved.notify_one();
+    }
+
+    /// Completes after something settled since the last call. Cancel safe.
+    pub(crate) async fn moved(&self) {
+        self.moved.notified().await;
+    }
+
+    /// Waits until that is so, or time is over.
+    pub(crate) async fn wait(&self, finished: impl Fn() -> bool, most: Duration) {
+        let deadline = Instant::now() + most;
+        while !finished() {
+            tokio::select! {
+                biased;
+                () = self.moved() => {}
+                () = tokio::time::sleep_until(deadline) => return,
+            }
+        }
+    }
+
+    /// What may be committed now.
+    pub(crate) fn due(&self) -> Vec<(Partition, u64)> {
+        let due = self.offsets.lock().due();
+        due.into_iter()
+            .map(|((topic, number), next)| (Partition { topic, number }, next))
+            .collect()
+    }
+
+    pub(crate) fn committed(&self, commits: &[(Partition, u64)]) {
+        let mut offsets = self.offsets.lock();
+        for (partition, next) in commits {
+            offsets.committed(partition_key(*partition), *next);
+        }
+    }
+
+    pub(crate) fn revoke(&self, partitions: &[Partition]) {
+        let mut offsets = self.offsets.lock();
+        for partition in partitions {
+            offsets.revoke(partition_key(*partition));
+        }
+    }
+
+    /// Records of a partition that are begun and not part of the settled prefix.
+    pub(crate) fn open(&self, partition: Partition) -> usize {
+        self.offsets.lock().open(partition_key(partition))
+    }
+
+    pub(crate) fn unsettled(&self, partitions: &[Partition]) -> usize {
+        let offsets = self.offsets.lock();
+        let keys = partitions.iter().copied().map(partition_key);
+        keys.map(|key| offsets.unsettled(key)).sum()
+    }
+
+    pub(crate) fn all_unsettled(&self) -> usize {
+        let offsets = self.offsets.lock();
+        offsets.partitions().map(|key| offsets.unsettled(key)).sum()
+    }
+}
+
+/// Which progress a record's settling goes to: its topic's consumer.
+#[derive(Clone, Debug)]
+pub(crate) struct Ways(Arc<BTreeMap<protocol::keys::Topic, Arc<Progress>>>);
+
+impl Ways {
+    pub(crate) fn new(ways: BTreeMap<protocol::keys::Topic, Arc<Progress>>) -> Ways {
+        Ways(Arc::new(ways))
+    }
+
+    pub(crate) fn settle(&self, sources: &[Source]) {
+        for (topic, progress) in self.0.iter() {
+            let mut of_topic = sources.iter().filter(|s| s.topic == *topic).peekable();
+            if of_topic.peek().is_some() {
+                progress.settle(of_topic.copied());
+            }
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Records that a carrier publishes: retries, dead letters, notifications.
+
+use std::sync::Arc;
+
+use api::dead_letter::{DeadLetter, Origin};
+use api::task::{DeliverTask, NotificationTask, Task, Work};
+use backend::queue::{NewRecord, Partition, Queue};
+use bytes::Bytes;
+use protocol::delivery::{self, Letter, Owed, Retry, Settlement};
+use protocol::keys::{self, Topic};
+use protocol::notify::Notification;
+use protocol::{Timestamp, UserId};
+
+use crate::batch::Effects;
+use crate::work::{Spoilt, key_of};
+
+/// Makes records for the topics of one queue.
+#[derive(Clone)]
+pub(crate) struct Records {
+    queue: Arc<dyn Queue>,
+    carrier: Arc<str>,
+}
+
+impl Records {
+    pub(crate) fn new(queue: Arc<dyn Queue>, carrier: &str) -> Records {
+        Records {
+            queue,
+            carrier: carrier.into(),
+        }
+    }
+
+    fn record(&self, topic: Topic, key: Bytes, value: Bytes) -> NewRecord {
+        let number = keys::partition_of(&key, self.queue.partitions(topic));
+        NewRecord {
+            partition: Partition { topic, number },
+            key,
+            headers: Vec::new(),
+            value,
+        }
+    }
+
+    /// Any task, on the topic that it belongs on now.
+    pub(crate) fn task(&self, topic: Topic, task: &Task) -> Option<NewRecord> {
+        let key = Bytes::copy_from_slice(&key_of(&task.work)?);
+        Some(self.record(topic, key, task.encode()))
+    }
+
+    /// Exactly these bytes, under this key.
+    pub(crate) fn raw(&self, topic: Topic, key: Bytes, value: Bytes) -> NewRecord {
+        self.record(topic, key, value)
+    }
+
+    pub(crate) fn letter(&self, letter: &DeadLetter, key: Bytes, value: Bytes) -> NewRecord {
+        let mut record = self.record(Topic::Dead, key, value);
+        record.headers = letter.to_headers();
+        record
+    }
+
+    pub(crate) fn spoilt(&self, spoilt: &Spoilt, now: Timestamp) -> NewRecord {
+        let letter = spoilt.letter(now, &self.carrier);
+        let raw = &spoilt.record;
+        self.letter(&letter, raw.key.clone(), raw.value.clone())
+    }
+
+    fn notification(&self, notification: Notification, traceparent: Option<&str>) -> NewRecord {
+        let key = keys::control_key(notification.target.user);
+        let task = NotificationTask {
+            notification,
+            retry_count: 0,
+            traceparent: traceparent.map(str::to_owned),
+        };
+        self.record(
+            Topic::Notification,
+            Bytes::copy_from_slice(&key),
+            task.encode(),
+        )
+    }
+
+    /// What a settlement wants to be durable.
+    pub(crate) fn settlement(&self, settlement: Settlement, now: Timestamp) -> Effects {
+        let mut records = Vec::new();
+        let task = &settlement.task;
+        for retry in &settlement.retries {
+            records.extend(self.retry(task, retry));
+        }
+        if let Some(letter) = &settlement.letter {
+            records.push(self.max_retries(&settlement, letter, now));
+        }
+        for notification in &settlement.notifications {
+            records.push(self.notification(*notification, task.traceparent.as_deref()));
+        }
+        Effects {
+            source: settlement.source,
+            records,
+            ledger: settlement.ledger,
+        }
+    }
+
+    fn retry(&self, task: &delivery::Task, retry: &Retry) -> Option<NewRecord> {
+        let again = deliver_task(
+            task,
+            &retry.owed,
+            retry.retry_count,
+            retry.due_at,
+            retry.cause.text(),
+        );
+        self.task(Topic::Retry(retry.tier), &again)
+    }
+
+    fn max_retries(&self, settlement: &Settlement, letter: &Letter, now: Timestamp) -> NewRecord {
+        let (task, source) = (&settlement.task, settlement.source);
+        let dead = DeadLetter {
+            origin: Origin {
+                topic: source.topic,
+                partition: source.partition,
+                offset: source.offset,
+            },
+            message: Some(task.placed.message.id),
+            conversation: Some(task.placed.conversation),
+            targets: letter.owed.iter().flat_map(Owed::targets).collect(),
+            retry_count: task.retry_count,
+            first_failed_at: task.first_at,
+            last_failed_at: now,
+            reason: letter.reason,
+            error_message: letter.cause.text().to_owned(),
+            carrier: self.carrier.to_string(),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            traceparent: task.traceparent.as_deref().map(str::to_owned),
+        };
+        let cause = letter.cause.text();
+        let value = deliver_task(task, &letter.owed, task.retry_count, now, cause).encode();
+        let key = keys::record_key(task.placed.conversation);
+        self.letter(&dead, Bytes::copy_from_slice(&key), value)
+    }
+}
+
+/// The task as it is queued again, for what is still owed.
+fn deliver_task(
+    task: &delivery::Task,
+    owed: &[Owed],
+    retry_count: u32,
+    due_at: Timestamp,
+    cause: &str,
+) -> Task {
+    let live = owed.iter().filter(|owed| owed.live);
+    Task {
+        retry_count,
+        first_at: task.first_at,
+        traceparent: task.traceparent.as_deref().map(str::to_owned),
+        work: Work::Deliver(DeliverTask {
+            placed: task.placed.clone(),
+            targets: owed.iter().flat_map(Owed::targets).collect(),
+            live_users: live.map(|owed| owed.user).collect(),
+            due_at,
+            cause: cause.to_owned(),
+            letter: task.letter.as_deref().map(str::to_owned),
+        }),
+    }
+}
+
+/// The reverse: what a queued delivery owes.
+pub(crate) fn owed_of(task: &DeliverTask) -> Vec<Owed> {
+    let mut owed: Vec<Owed> = Vec::new();
+    let mut place = |user: UserId| {
+        let found = owed.iter().position(|owed| owed.user == user);
+        found.unwrap_or_else(|| {
+            owed.push(Owed {
+                user,
+                platforms: Vec::new(),
+                live: false,
+            });
+            owed.len() - 1
+        })
+    };
+    let places: Vec<usize> = task.targets.iter().map(|t| place(t.user)).collect();
+    let live: Vec<usize> = task.live_users.iter().map(|user| place(*user)).collect();
+    for (place, target) in places.into_iter().zip(&task.targets) {
+        if !owed[place].platforms.contains(&target.platform) {
+            owed[place].platforms.push(target.platform);
+        }
+    }
+    live.into_iter().for_each(|place| owed[place].live = true);
+    owed
+}
+
+/// A queued delivery as the machine takes it.
+pub(crate) fn task_of(task: Task, deliver: DeliverTask) -> delivery::Task {
+    delivery::Task {
+        owed: owed_of(&deliver),
+        frame: api::codec::encode_message(&deliver.placed),
+        placed: deliver.placed,
+        retry_count: task.retry_count,
+        first_at: task.first_at,
+        origin: None,
+        letter: deliver.letter.map(Arc::from),
+        traceparent: task.traceparent.map(Arc::from),
+        noted: Vec::new(),
+    }
+}

@@ -1,0 +1,268 @@
+//! Puts a carrier together, and takes it apart in order.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use api::transport::Connector;
+use backend::clock::{Clock, Entropy};
+use backend::conversations::ConversationStore;
+use backend::devices::DeviceStore;
+use backend::discovery::{Registry, Role};
+use backend::heads::HeadStore;
+use backend::history::HistoryStore;
+use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
+use backend::queue::Queue;
+use protocol::delivery::{Delivery, Limits};
+use protocol::keys::{RETRY_TIERS, Topic};
+use thiserror::Error;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::Config;
+use crate::backoff::Backoff;
+use crate::batch::Shard;
+use crate::consumer::Line;
+use crate::executor::{Backlog, Executor, Routes};
+use crate::fleet::Fleet;
+use crate::intake::Intake;
+use crate::kickout::Kicker;
+use crate::metrics::Gauges;
+use crate::progress::{Progress, Ways};
+use crate::records::Records;
+use crate::roster::{self, Roster};
+use crate::settler::Settler;
+use crate::stores::Timed;
+use crate::tier::Tier;
+use crate::writer::Writer;
+
+/// The consumer group of all carriers.
+pub const GROUP: &str = "carrier";
+
+/// What a carrier is made of.
+#[derive(Clone)]
+pub struct Parts {
+    pub queue: Arc<dyn Queue>,
+    pub mailbox: Arc<dyn MailboxStore>,
+    pub history: Arc<dyn HistoryStore>,
+    pub heads: Arc<dyn HeadStore>,
+    pub conversations: Arc<dyn ConversationStore>,
+    pub devices: Arc<dyn DeviceStore>,
+    pub ledger: Arc<dyn LedgerStore>,
+    pub registry: Arc<dyn Registry>,
+    pub connector: Connector,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+/// Why a carrier does not start.
+#[derive(Debug, Error)]
+pub enum StartError {
+    #[error("retry_delays must grow from tier to tier")]
+    RetryDelays,
+    #[error("a part is not there")]
+    Part(#[from] backend::Error),
+}
+
+/// A carrier at work.
+#[derive(Debug)]
+pub struct Running {
+    tasks: TaskTracker,
+}
+
+impl Running {
+    /// Waits until the carrier has ended: what could finish is committed, and it has left its group.
+    pub async fn drained(&self) {
+        self.tasks.wait().await;
+    }
+}
+
+/// Starts a carrier that runs until `shutdown`.
+///
+/// # Errors
+/// A setting that cannot be, or a part that does not answer.
+pub async fn start(
+    config: Config,
+    parts: Parts,
+    shutdown: CancellationToken,
+) -> Result<Running, StartError> {
+    let limits = config.limits().ok_or(StartError::RetryDelays)?;
+    let leases = parts.registry.watch(Role::Boat).await?;
+    let (roster, lookout) = roster::roster(
+        leases,
+        parts.connector.clone(),
+        parts.clock.clone(),
+        &config,
+    );
+    let carrier = Carrier {
+        records: Records::new(parts.queue.clone(), &config.name),
+        config: Arc::new(config),
+        limits,
+        parts,
+        roster,
+        tasks: TaskTracker::new(),
+        stop: shutdown,
+        ended: CancellationToken::new(),
+    };
+    // Nothing that was started outlives a start that fails.
+    let unless_started = carrier.ended.clone().drop_guard();
+    let consumers = carrier.assemble().await?;
+    unless_started.disarm();
+
+    let (tasks, ended) = (carrier.tasks.clone(), carrier.ended.clone());
+    let until = ended.clone();
+    tasks.spawn(async move {
+        until.run_until_cancelled(lookout.run()).await;
+    });
+    tasks.spawn(async move {
+        // Every consumer finishes first; then nobody needs the shards and their streams.
+        consumers.wait().await;
+        ended.cancel();
+    });
+    tasks.close();
+    Ok(Running { tasks })
+}
+
+struct Carrier {
+    config: Arc<Config>,
+    limits: Limits,
+    parts: Parts,
+    records: Records,
+    roster: Roster,
+    tasks: TaskTracker,
+    /// Consumers stop.
+    stop: CancellationToken,
+    /// Shards and streams end.
+    ended: CancellationToken,
+}
+
+impl Carrier {
+    /// Joins the group with every consumer, then sets all of them to work. The tracker waits for the
+    /// consumers.
+    async fn assemble(&self) -> Result<TaskTracker, StartError> {
+        let mut tiers = Vec::new();
+        for tier in 1..=RETRY_TIERS {
+            let topic = Topic::Retry(tier);
+            let consumer = self.parts.queue.subscribe(GROUP, &[topic]).await?;
+            tiers.push((tier, consumer, Arc::new(Progress::default())));
+        }
+        let mut intakes = Vec::new();
+        for _ in 0..self.config.shards.max(1) {
+            let consumer = self.parts.queue.subscribe(GROUP, &[Topic::Message]).await?;
+            intakes.push((consumer, Arc::new(Progress::default())));
+        }
+
+        let consumers = TaskTracker::new();
+        let mut shards = Vec::new();
+        for (number, (consumer, progress)) in intakes.into_iter().enumerate() {
+            let mut ways: BTreeMap<Topic, Arc<Progress>> = tiers
+                .iter()
+                .map(|(tier, _, progress)| (Topic::Retry(*tier), progress.clone()))
+                .collect();
+            ways.insert(Topic::Message, progress.clone());
+            let shard = self.start_shard(number, Ways::new(ways));
+            let line = self.line(consumer, progress, shard.clone());
+            consumers.spawn(self.intake(line).run(self.stop.clone()));
+            shards.push(shard);
+        }
+        for (tier, consumer, progress) in tiers {
+            let shard = shards[usize::from(tier) % shards.len()].clone();
+            let line = self.line(consumer, progress, shard);
+            consumers.spawn(self.tier(line, tier).run(self.stop.clone()));
+        }
+        consumers.close();
+        Ok(consumers)
+    }
+
+    fn line(
+        &self,
+        consumer: Box<dyn backend::queue::Consumer>,
+        progress: Arc<Progress>,
+        shard: Shard,
+    ) -> Line {
+        Line::new(consumer, progress, shard, &self.parts, self.config.clone())
+    }
+
+    fn intake(&self, line: Line) -> Intake {
+        Intake {
+            line,
+            writer: Writer::new(&self.parts, &self.config, self.records.clone()),
+            records: self.records.clone(),
+            partitions: self.parts.queue.partitions(Topic::Message),
+            stalled: Vec::new(),
+        }
+    }
+
+    fn tier(&self, line: Line, tier: u8) -> Tier {
+        Tier {
+            line,
+            tier,
+            delay: self.limits.tiers.delay(tier),
+            history: self.parts.history.clone(),
+            records: self.records.clone(),
+            stores: Timed::new(&self.config),
+            partitions: self.parts.queue.partitions(Topic::Retry(tier)),
+            held: BTreeMap::new(),
+            not_before: None,
+            backoff: Backoff::new(&self.config),
+        }
+    }
+
+    fn start_shard(&self, number: usize, ways: Ways) -> Shard {
+        /// What boats said that waits for its shard.
+        const HEARD: usize = 1024;
+        let (shard, batches, abandons) = Shard::new();
+        let (heard, heard_out) = mpsc::channel(HEARD);
+        let (parts, config) = (&self.parts, &self.config);
+        let stores = Timed::new(config);
+        let streams = TaskTracker::new();
+        let executor = Executor {
+            delivery: Delivery::new(self.limits),
+            mailbox: parts.mailbox.clone(),
+            fleet: Fleet::new(
+                parts.connector.clone(),
+                self.roster.clone(),
+                heard,
+                streams.clone(),
+                parts.entropy.clone(),
+                config.clone(),
+            ),
+            roster: self.roster.clone(),
+            settler: Settler::new(
+                parts.queue.producer(),
+                parts.ledger.clone(),
+                parts.entropy.clone(),
+                config,
+            ),
+            kicker: Kicker {
+                mailbox: parts.mailbox.clone(),
+                connector: parts.connector.clone(),
+                roster: self.roster.clone(),
+                records: self.records.clone(),
+                clock: parts.clock.clone(),
+                stores,
+                limits: self.limits,
+            },
+            records: self.records.clone(),
+            ways,
+            stores,
+            clock: parts.clock.clone(),
+            batches,
+            abandons,
+            heard: heard_out,
+            in_flight_max: config.in_flight_max,
+            backlog: Backlog::default(),
+            routes: Routes::default(),
+            gauges: Gauges::new(number),
+        };
+        let ended = self.ended.clone();
+        self.tasks.spawn(async move {
+            executor.run(ended).await;
+            // Its streams end with its fleet.
+            streams.close();
+            streams.wait().await;
+        });
+        shard
+    }
+}

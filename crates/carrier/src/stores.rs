@@ -1,0 +1,31 @@
+//! Calls to stores under a deadline.
+
+use std::future::Future;
+use std::time::Duration;
+
+use backend::Error;
+
+use crate::Config;
+
+pub(crate) type Result<T> = backend::Result<T>;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Timed(Duration);
+
+impl Timed {
+    pub(crate) fn new(config: &Config) -> Timed {
+        Timed(config.store_timeout)
+    }
+
+    /// A call that takes too long is unavailable: whether it was done is unknown, and every call may be
+    /// repeated.
+    pub(crate) async fn within<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
+        match tokio::time::timeout(self.0, call).await {
+            Ok(answer) => answer,
+            Err(_) => Err(Error::unavailable(
+                "store",
+                format!("no answer within {:?}", self.0),
+            )),
+        }
+    }
+}

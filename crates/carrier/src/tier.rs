@@ -1,0 +1,202 @@
+//! Consumes one retry topic: holds its records in memory until they are due, and nobody else's up.
+//!
+//! Each tier has a consumer of its own (pitfall F of S1), so a record that waits ten minutes blocks
+//! neither the tier of one second nor new messages. What waits here is not settled: a crash brings it
+//! back from the log.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::task::Work;
+use backend::history::HistoryStore;
+use backend::queue::{Partition, Polled, Record};
+use protocol::delivery::Source;
+use protocol::ledger::DeadReason;
+use protocol::{MessageId, Placed, Recipient, Timestamp, UserId};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use crate::backoff::Backoff;
+use crate::batch::Batch;
+use crate::consumer::{Line, sleep_until};
+use crate::records::{Records, task_of};
+use crate::stores::{self, Timed};
+use crate::work::{self, Read, Spoilt};
+use crate::writer::give_up;
+
+pub(crate) struct Tier {
+    pub(crate) line: Line,
+    pub(crate) tier: u8,
+    pub(crate) delay: Duration,
+    pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) records: Records,
+    pub(crate) stores: Timed,
+    pub(crate) partitions: u32,
+    pub(crate) held: BTreeMap<(Timestamp, Source), Read>,
+    /// History did not answer; not before this time is it asked again.
+    pub(crate) not_before: Option<Instant>,
+    pub(crate) backoff: Backoff,
+}
+
+impl Tier {
+    pub(crate) async fn run(mut self, stop: CancellationToken) {
+        loop {
+            let full = self.held.len() >= self.line.config.retry_held_max;
+            self.line.hush(|_| full);
+            let due_at = self.due_at();
+            let max = self.line.config.poll_max;
+            tokio::select! {
+                biased;
+                () = stop.cancelled() => break,
+                chore = self.line.chores.next() => self.line.do_chore(chore).await,
+                () = sleep_until(due_at), if due_at.is_some() && !self.line.congested() => {
+                    self.send_due().await;
+                }
+                polled = self.line.consumer.poll(max) => match polled {
+                    Ok(polled) => self.handle(polled).await,
+                    Err(error) => {
+                        tracing::warn!(%error, source = %error.source, "the log does not answer");
+                        tokio::time::sleep(self.line.config.backoff_max / 4).await;
+                    }
+                },
+            }
+        }
+        let held = self.held.len();
+        self.line.finish(held).await;
+    }
+
+    async fn handle(&mut self, polled: Polled) {
+        match polled {
+            Polled::Records(records) => self.hold(records),
+            Polled::Assigned(partitions) => self.line.assign(partitions),
+            Polled::Revoked(partitions) => self.release(&partitions, false).await,
+            Polled::Lost(partitions) => self.release(&partitions, true).await,
+        }
+    }
+
+    fn hold(&mut self, records: Vec<Record>) {
+        metrics::counter!("carrier_records_total", "topic" => "retry")
+            .increment(records.len() as u64);
+        self.line.progress.begin(&records);
+        let now = self.line.clock.now();
+        let bytes_max = self.line.config.record_bytes_max;
+        let mut spoilt = Batch::default();
+        for record in records {
+            match self.readable(record, bytes_max) {
+                Ok(read) => _ = self.held.insert((self.due(&read), read.source), read),
+                Err(dead) => spoilt.effects.push(give_up(&self.records, &dead, now)),
+            }
+        }
+        self.line.hand_over(spoilt);
+    }
+
+    fn readable(&self, record: Record, bytes_max: usize) -> Result<Read, Box<Spoilt>> {
+        let read = work::read(record, bytes_max, self.partitions)?;
+        match &read.task.work {
+            Work::Deliver(_) | Work::Kickout(_) => Ok(read),
+            Work::Message(_) => {
+                let error = "a message without a place does not belong on a retry topic";
+                Err(Spoilt::of(read, DeadReason::Misplaced, error))
+            }
+        }
+    }
+
+    fn due(&self, read: &Read) -> Timestamp {
+        match &read.task.work {
+            Work::Deliver(task) => task.due_at,
+            Work::Message(_) | Work::Kickout(_) => read.record.appended_at + self.delay,
+        }
+    }
+
+    /// When the first of what is held is due, by the runtime's timer.
+    fn due_at(&self) -> Option<Instant> {
+        let ((due, _), _) = self.held.first_key_value()?;
+        let at = Instant::now() + due.since(self.line.clock.now());
+        Some(self.not_before.map_or(at, |not_before| at.max(not_before)))
+    }
+
+    /// Hands over what is due, at most a batch.
+    async fn send_due(&mut self) {
+        let now = self.line.clock.now();
+        let due: Vec<(Timestamp, Source)> = self
+            .held
+            .keys()
+            .take_while(|(at, _)| *at <= now)
+            .take(self.line.config.poll_max)
+            .copied()
+            .collect();
+        let rows = match self.rows(&due).await {
+            Ok(rows) => rows,
+            Err(error) => {
+                let pause = self.backoff.failed(&*self.line.entropy);
+                tracing::warn!(%error, source = %error.source, tier = self.tier, "retries wait for history");
+                self.not_before = Some(Instant::now() + pause);
+                return;
+            }
+        };
+        self.not_before = None;
+        self.backoff.succeeded();
+        let mut batch = Batch::default();
+        for key in due {
+            let Some(read) = self.held.remove(&key) else {
+                continue;
+            };
+            match read.task.work.clone() {
+                Work::Deliver(mut deliver) => {
+                    // As history has it now.
+                    if let Some(placed) = rows.get(&deliver.placed.message.id) {
+                        deliver.placed = placed.clone();
+                    }
+                    batch
+                        .deliver
+                        .push((read.source, task_of(read.task, deliver)));
+                }
+                Work::Message(_) | Work::Kickout(_) => batch.kickouts.push(read),
+            }
+        }
+        self.line.hand_over(batch);
+    }
+
+    /// The messages as history has them.
+    async fn rows(
+        &mut self,
+        due: &[(Timestamp, Source)],
+    ) -> stores::Result<BTreeMap<MessageId, Placed>> {
+        let keys: Vec<(UserId, MessageId)> = due
+            .iter()
+            .filter_map(|key| row_of(self.held.get(key)?))
+            .collect();
+        if keys.is_empty() {
+            return Ok(BTreeMap::new());
+        }
+        let rows = self.stores.within(self.history.private(&keys)).await?;
+        let placed = rows.iter().flatten().filter_map(|row| row.placed());
+        Ok(placed.map(|placed| (placed.message.id, placed)).collect())
+    }
+
+    async fn release(&mut self, partitions: &[Partition], lost: bool) {
+        let before = self.held.len();
+        self.held.retain(|(_, source), _| {
+            let partition = Partition {
+                topic: source.topic,
+                number: source.partition,
+            };
+            !partitions.contains(&partition)
+        });
+        let dropped = before - self.held.len();
+        self.line.release(partitions, lost, dropped).await;
+    }
+}
+
+/// Where the receiver's row of a queued delivery is.
+fn row_of(read: &Read) -> Option<(UserId, MessageId)> {
+    let Work::Deliver(task) = &read.task.work else {
+        return None;
+    };
+    let message = &task.placed.message;
+    match message.to {
+        Recipient::User(to) => Some((to, message.id)),
+        Recipient::Group(_) => None,
+    }
+}

@@ -1,0 +1,172 @@
+//! Reading a record: what it asks for, or why it is a dead letter at once.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use api::dead_letter::{DeadLetter, Origin};
+use api::task::{DeliverTask, KickoutTask, MessageTask, Task, Work};
+use backend::queue::{Partition, Record};
+use bytes::Bytes;
+use protocol::delivery::Source;
+use protocol::keys::{self, Topic};
+use protocol::ledger::DeadReason;
+use protocol::{ConversationId, MessageId, Timestamp};
+
+/// A record that can be worked on.
+#[derive(Debug)]
+pub(crate) struct Read {
+    pub(crate) source: Source,
+    pub(crate) task: Task,
+    /// As it lies in the log, for the dead letter that it may become.
+    pub(crate) record: Raw,
+}
+
+/// What a dead letter keeps of its record.
+#[derive(Clone, Debug)]
+pub(crate) struct Raw {
+    pub(crate) key: Bytes,
+    pub(crate) value: Bytes,
+    pub(crate) appended_at: Timestamp,
+}
+
+/// A record that is given up.
+#[derive(Debug)]
+pub(crate) struct Spoilt {
+    pub(crate) source: Source,
+    pub(crate) record: Raw,
+    pub(crate) reason: DeadReason,
+    pub(crate) error: String,
+    pub(crate) message: Option<MessageId>,
+    pub(crate) conversation: Option<ConversationId>,
+    pub(crate) retry_count: u32,
+    pub(crate) traceparent: Option<String>,
+}
+
+impl Spoilt {
+    /// A record that was read, and that something cannot be done with.
+    pub(crate) fn of(read: Read, reason: DeadReason, error: impl Into<String>) -> Box<Spoilt> {
+        Box::new(Spoilt {
+            source: read.source,
+            message: message_of(&read.task.work),
+            conversation: conversation_of(&read.task.work),
+            retry_count: read.task.retry_count,
+            traceparent: read.task.traceparent,
+            record: read.record,
+            reason,
+            error: error.into(),
+        })
+    }
+
+    pub(crate) fn letter(&self, now: Timestamp, carrier: &str) -> DeadLetter {
+        DeadLetter {
+            origin: Origin {
+                topic: self.source.topic,
+                partition: self.source.partition,
+                offset: self.source.offset,
+            },
+            message: self.message,
+            conversation: self.conversation,
+            targets: Vec::new(),
+            retry_count: self.retry_count,
+            first_failed_at: self.record.appended_at,
+            last_failed_at: now,
+            reason: self.reason,
+            error_message: self.error.clone(),
+            carrier: carrier.to_owned(),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            traceparent: self.traceparent.clone(),
+        }
+    }
+}
+
+pub(crate) fn source_of(record: &Record) -> Source {
+    Source {
+        topic: record.partition.topic,
+        partition: record.partition.number,
+        offset: record.offset,
+    }
+}
+
+pub(crate) fn partition_key(partition: Partition) -> (Topic, u32) {
+    (partition.topic, partition.number)
+}
+
+/// Reads a record of a topic with so many partitions. Whatever the bytes are, this returns.
+pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<Read, Box<Spoilt>> {
+    let source = source_of(&record);
+    let raw = Raw {
+        key: record.key,
+        value: record.value,
+        appended_at: record.appended_at,
+    };
+    let spoilt = |reason, error: String| {
+        Box::new(Spoilt {
+            source,
+            record: raw.clone(),
+            reason,
+            error,
+            message: None,
+            conversation: None,
+            retry_count: 0,
+            traceparent: None,
+        })
+    };
+    if raw.value.len() > bytes_max {
+        let error = format!("{} bytes, at most {bytes_max} are taken", raw.value.len());
+        return Err(spoilt(DeadReason::TooLarge, error));
+    }
+    let decoded = catch_unwind(AssertUnwindSafe(|| Task::decode(raw.value.clone())));
+    let task = match decoded {
+        Ok(Ok(task)) => task,
+        Ok(Err(refusal)) => return Err(spoilt(DeadReason::Undecodable, refusal.to_string())),
+        Err(_) => {
+            let error = "reading it panicked".to_owned();
+            return Err(spoilt(DeadReason::HandlerPanic, error));
+        }
+    };
+    let read = Read {
+        source,
+        record: raw,
+        task,
+    };
+    match misplaced(&read, partitions) {
+        Some(error) => Err(Spoilt::of(read, DeadReason::Misplaced, error)),
+        None => Ok(read),
+    }
+}
+
+/// A conversation has one writer only while its records are in the partition of its key.
+fn misplaced(read: &Read, partitions: u32) -> Option<String> {
+    let Some(key) = key_of(&read.task.work) else {
+        return Some("it belongs to no conversation".to_owned());
+    };
+    let belongs = keys::partition_of(&key, partitions);
+    (belongs != read.source.partition)
+        .then(|| format!("its key belongs to partition {belongs} of {partitions}"))
+}
+
+/// Under which key a task is published; `None` where it concerns nobody.
+pub(crate) fn key_of(work: &Work) -> Option<[u8; 17]> {
+    match work {
+        Work::Message(MessageTask { message, .. }) => message.conversation().map(keys::record_key),
+        Work::Deliver(DeliverTask { placed, .. }) => Some(keys::record_key(placed.conversation)),
+        Work::Kickout(KickoutTask { sessions, .. }) => {
+            sessions.first().map(|key| keys::control_key(key.user))
+        }
+    }
+}
+
+pub(crate) fn message_of(work: &Work) -> Option<MessageId> {
+    match work {
+        Work::Message(task) => Some(task.message.id),
+        Work::Deliver(task) => Some(task.placed.message.id),
+        Work::Kickout(_) => None,
+    }
+}
+
+fn conversation_of(work: &Work) -> Option<ConversationId> {
+    match work {
+        Work::Message(task) => task.message.conversation(),
+        Work::Deliver(task) => Some(task.placed.conversation),
+        Work::Kickout(_) => None,
+    }
+}

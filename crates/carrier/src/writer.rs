@@ -1,0 +1,306 @@
+//! Step 4 of a message's way: the single writer of the conversations whose partitions this carrier owns.
+//!
+//! A batch is decided in order, record by record, against the heads and what is already decided; then it
+//! takes effect in the ruled order: rows → heads → conversation rows. Only what was written is delivered.
+//! A crash anywhere brings the records back, and they are decided the same way.
+
+mod decide;
+mod heads;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::task::Work;
+use backend::clock::Clock;
+use backend::conversations::ConversationStore;
+use backend::history::HistoryStore;
+use backend::queue::Partition;
+use backend::{Error, Kind};
+use protocol::conversation::{ConversationRow, Head};
+use protocol::history::PrivateRow;
+use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::{ConversationId, MessageId, Recipient, Timestamp, UserId};
+use tokio::time::Instant;
+
+use self::decide::{Decided, Placing};
+use self::heads::Heads;
+use crate::batch::{Batch, Effects};
+use crate::platforms::Platforms;
+use crate::records::{Records, task_of};
+use crate::stores::Timed;
+use crate::work::{Read, Spoilt};
+use crate::{Config, Parts};
+
+pub(crate) struct Writer {
+    epoch: u32,
+    history: Arc<dyn HistoryStore>,
+    heads: Heads,
+    conversations: Arc<dyn ConversationStore>,
+    platforms: Platforms,
+    records: Records,
+    clock: Arc<dyn Clock>,
+    stores: Timed,
+    list_margin: Duration,
+    unsure_margin: Duration,
+}
+
+/// Why a batch did not take effect; it is to be repeated whole, later.
+#[derive(Debug)]
+pub(crate) enum Halt {
+    Store(Error),
+    /// A later writer is ahead of this one in this conversation.
+    Overtaken(ConversationId),
+}
+
+impl From<Error> for Halt {
+    fn from(error: Error) -> Self {
+        Halt::Store(error)
+    }
+}
+
+impl std::fmt::Display for Halt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Halt::Store(error) => write!(f, "{error}: {}", error.source),
+            Halt::Overtaken(conversation) => write!(f, "another writer is ahead in {conversation}"),
+        }
+    }
+}
+
+/// What a batch wants written, in the order of the records.
+#[derive(Default)]
+struct Pending {
+    rows: Vec<PrivateRow>,
+    /// The last of each conversation.
+    heads: BTreeMap<ConversationId, (u32, Head)>,
+    listed: BTreeMap<(UserId, ConversationId), ConversationRow>,
+}
+
+enum WriteFailure {
+    /// The store refuses a row of this batch.
+    Refused(Error),
+    Halt(Halt),
+}
+
+impl Writer {
+    pub(crate) fn new(parts: &Parts, config: &Config, records: Records) -> Writer {
+        Writer {
+            epoch: parts.queue.epoch(),
+            history: parts.history.clone(),
+            heads: Heads::new(parts.heads.clone(), config),
+            conversations: parts.conversations.clone(),
+            platforms: Platforms::new(parts.devices.clone(), config),
+            records,
+            clock: parts.clock.clone(),
+            stores: Timed::new(config),
+            list_margin: config.list_margin,
+            unsure_margin: config.unsure_margin,
+        }
+    }
+
+    /// The heads of these partitions are somebody else's now.
+    pub(crate) fn forget(&mut self, partitions: &[Partition]) {
+        self.heads.forget(partitions);
+    }
+
+    /// Places and writes what can be, and says what is to be done with every record.
+    ///
+    /// # Errors
+    /// Nothing of the batch may be settled: repeat it later, as it is.
+    pub(crate) async fn write(&mut self, reads: &[Arc<Read>]) -> Result<Batch, Halt> {
+        match self.write_together(reads).await {
+            Ok(batch) => Ok(batch),
+            Err(WriteFailure::Halt(halt)) => Err(halt),
+            Err(WriteFailure::Refused(_)) => self.write_one_by_one(reads).await,
+        }
+    }
+
+    /// Finds the record whose row is refused, and gives it up.
+    async fn write_one_by_one(&mut self, reads: &[Arc<Read>]) -> Result<Batch, Halt> {
+        let mut all = Batch::default();
+        for read in reads {
+            let one = match self.write_together(std::slice::from_ref(read)).await {
+                Ok(one) => one,
+                Err(WriteFailure::Halt(halt)) => return Err(halt),
+                Err(WriteFailure::Refused(error)) => Batch {
+                    effects: vec![self.give_up(
+                        read,
+                        DeadReason::StoreRejected,
+                        &error.source.to_string(),
+                    )],
+                    ..Batch::default()
+                },
+            };
+            all.append(one);
+        }
+        Ok(all)
+    }
+
+    async fn write_together(&mut self, reads: &[Arc<Read>]) -> Result<Batch, WriteFailure> {
+        let now = self.clock.now();
+        let decided = self.decide_all(reads).await.map_err(WriteFailure::Halt)?;
+        let receivers = reads.iter().filter_map(|read| receiver(read));
+        let loaded = self.platforms.load(receivers, now).await;
+        loaded.map_err(|error| WriteFailure::Halt(error.into()))?;
+
+        let mut batch = Batch::default();
+        let mut pending = Pending::default();
+        for (read, decided) in reads.iter().zip(decided) {
+            self.lay_out(read, decided, now, &mut batch, &mut pending);
+        }
+        self.take_effect(pending).await?;
+        Ok(batch)
+    }
+
+    /// What a decision wants written, and what it wants done.
+    fn lay_out(
+        &self,
+        read: &Arc<Read>,
+        decided: Decided,
+        now: Timestamp,
+        batch: &mut Batch,
+        pending: &mut Pending,
+    ) {
+        match decided {
+            Decided::Placed { placement, moved } => {
+                let Placing {
+                    version,
+                    placed,
+                    rows,
+                } = *placement;
+                if let Some(head) = moved {
+                    let head = (read.source.partition, head);
+                    pending.heads.insert(placed.conversation, head);
+                }
+                for row in rows {
+                    let listed = ConversationRow {
+                        owner: row.owner,
+                        conversation: placed.conversation,
+                        position: placed.position,
+                        last_id: row.id,
+                        version: now,
+                        source: version,
+                    };
+                    let key = (row.owner, placed.conversation);
+                    let newest = pending.listed.entry(key).or_insert(listed);
+                    if newest.source < listed.source {
+                        *newest = listed;
+                    }
+                    pending.rows.push(row);
+                }
+                let known = match placed.message.to {
+                    Recipient::User(to) => self.platforms.of(to),
+                    Recipient::Group(_) => Vec::new(),
+                };
+                let task = decide::first_task(read, placed, known, now);
+                batch.deliver.push((read.source, task));
+            }
+            Decided::Repeat { ledger, notice } => {
+                batch.notices.extend(notice);
+                batch.effects.push(Effects {
+                    ledger,
+                    ..Effects::none(read.source)
+                });
+            }
+            Decided::Dead(reason, error) => {
+                batch.effects.push(self.give_up(read, reason, &error));
+            }
+            Decided::NoMessage => match &read.task.work {
+                Work::Deliver(deliver) => {
+                    let task = task_of(read.task.clone(), deliver.clone());
+                    batch.deliver.push((read.source, task));
+                }
+                Work::Kickout(_) | Work::Message(_) => batch.kickouts.push(Read {
+                    source: read.source,
+                    task: read.task.clone(),
+                    record: read.record.clone(),
+                }),
+            },
+        }
+    }
+
+    async fn take_effect(&mut self, pending: Pending) -> Result<(), WriteFailure> {
+        if pending.rows.is_empty() {
+            return Ok(());
+        }
+        let saved = self.history.save_private(pending.rows);
+        self.stores.within(saved).await.map_err(|error| {
+            if error.kind == Kind::Conflict {
+                WriteFailure::Refused(error)
+            } else {
+                WriteFailure::Halt(error.into())
+            }
+        })?;
+        let later = |error: Error| WriteFailure::Halt(error.into());
+        self.heads.save(pending.heads).await.map_err(later)?;
+        let listed = pending.listed.into_values().collect();
+        self.list(listed).await.map_err(later)
+    }
+
+    /// A row that took long after its stamp might be passed by a client's list version: it is stamped
+    /// and written again.
+    async fn list(&self, mut rows: Vec<ConversationRow>) -> Result<(), Error> {
+        loop {
+            let (stamp, begun) = (self.clock.now(), Instant::now());
+            rows.iter_mut().for_each(|row| row.version = stamp);
+            let saved = self.conversations.save(rows.clone());
+            self.stores.within(saved).await?;
+            if begun.elapsed() <= self.list_margin / 2 {
+                return Ok(());
+            }
+        }
+    }
+
+    fn give_up(&self, read: &Arc<Read>, reason: DeadReason, error: &str) -> Effects {
+        let read = Read {
+            source: read.source,
+            task: read.task.clone(),
+            record: read.record.clone(),
+        };
+        give_up(
+            &self.records,
+            &Spoilt::of(read, reason, error),
+            self.clock.now(),
+        )
+    }
+}
+
+/// A record becomes a dead letter.
+pub(crate) fn give_up(records: &Records, spoilt: &Spoilt, now: Timestamp) -> Effects {
+    tracing::warn!(
+        source = %spoilt.source,
+        reason = spoilt.reason.name(),
+        error = spoilt.error,
+        message = spoilt.message.map(MessageId::get),
+        "dead letter"
+    );
+    metrics::counter!("carrier_dead_letters_total", "reason" => spoilt.reason.name()).increment(1);
+    let entry = |message, event| LedgerEntry {
+        message,
+        at: now,
+        target: None,
+        event,
+    };
+    let dead = Event::Dead {
+        reason: spoilt.reason,
+        letter: spoilt.source.letter(&[]),
+    };
+    Effects {
+        source: spoilt.source,
+        records: vec![records.spoilt(spoilt, now)],
+        ledger: spoilt.message.map_or_else(Vec::new, |message| {
+            vec![entry(message, dead), entry(message, Event::Settled)]
+        }),
+    }
+}
+
+fn receiver(read: &Read) -> Option<UserId> {
+    match &read.task.work {
+        Work::Message(task) => match task.message.to {
+            Recipient::User(to) => Some(to),
+            Recipient::Group(_) => None,
+        },
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    }
+}

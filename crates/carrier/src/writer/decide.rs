@@ -1,0 +1,337 @@
+//! What becomes of each record of a batch, before anything is written.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use api::task::{MessageTask, Work};
+use protocol::conversation::{Head, Placement, Ruling, Standing};
+use protocol::delivery::{self, Notice, Origin, Task, Word};
+use protocol::frame::PlacedEcho;
+use protocol::history::{PrivateRow, Version};
+use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::{ConversationId, MessageId, Placed, Platform, Position, SendId, Timestamp, UserId};
+
+use super::{Halt, Writer};
+use crate::work::Read;
+
+/// A record's place, and what it looks like there.
+pub(super) struct Placing {
+    pub(super) version: Version,
+    pub(super) placed: Placed,
+    pub(super) rows: [PrivateRow; 2],
+}
+
+pub(super) enum Decided {
+    Placed {
+        placement: Box<Placing>,
+        /// `None` where the head stays: it was handled before.
+        moved: Option<Head>,
+    },
+    /// The message stands already: this record adds nothing.
+    Repeat {
+        ledger: Vec<LedgerEntry>,
+        /// Tells the sender where.
+        notice: Option<Notice>,
+    },
+    Dead(DeadReason, String),
+    /// No message to be placed.
+    NoMessage,
+}
+
+/// What the records before this one, in the same batch, have come to.
+#[derive(Default)]
+struct Before {
+    heads: BTreeMap<ConversationId, Head>,
+    /// Of the store; `None`: it has none.
+    rows: BTreeMap<(UserId, MessageId), Option<Standing>>,
+    placed: Vec<Pending>,
+}
+
+struct Pending {
+    from: UserId,
+    send_id: SendId,
+    id: MessageId,
+    standing: Standing,
+}
+
+impl Writer {
+    pub(super) async fn decide_all(&mut self, reads: &[Arc<Read>]) -> Result<Vec<Decided>, Halt> {
+        let mut before = Before {
+            heads: self.heads.load(conversations(reads)).await?,
+            ..Before::default()
+        };
+        self.prefetch(reads, &mut before).await?;
+        let mut decided = Vec::with_capacity(reads.len());
+        for read in reads {
+            let Work::Message(task) = &read.task.work else {
+                decided.push(Decided::NoMessage);
+                continue;
+            };
+            decided.push(self.decide(read, task, &mut before).await?);
+        }
+        Ok(decided)
+    }
+
+    /// Reads together the rows that the heads cannot do without.
+    async fn prefetch(&self, reads: &[Arc<Read>], before: &mut Before) -> Result<(), Halt> {
+        let mut keys = Vec::new();
+        for read in reads {
+            let Some((task, conversation)) = message(read) else {
+                continue;
+            };
+            let head = before.heads.get(&conversation).copied().unwrap_or_default();
+            let placement = head.place(self.version(read), task.message.id);
+            if !matches!(placement, Placement::New(_)) {
+                keys.push((task.message.from, task.message.id));
+            }
+        }
+        if keys.is_empty() {
+            return Ok(());
+        }
+        let rows = self.stores.within(self.history.private(&keys)).await?;
+        let standings = rows.iter().map(|row| row.as_ref().map(Standing::from));
+        before.rows.extend(keys.into_iter().zip(standings));
+        Ok(())
+    }
+
+    fn version(&self, read: &Read) -> Version {
+        Version {
+            epoch: self.epoch,
+            offset: read.source.offset,
+        }
+    }
+
+    async fn decide(
+        &mut self,
+        read: &Read,
+        task: &MessageTask,
+        before: &mut Before,
+    ) -> Result<Decided, Halt> {
+        let Some(conversation) = task.message.conversation() else {
+            return Ok(Decided::Dead(
+                DeadReason::Misplaced,
+                "it belongs to no conversation".to_owned(),
+            ));
+        };
+        let version = self.version(read);
+        if task.unsure
+            && let Some((first, position)) =
+                self.first_send(task, conversation, version, before).await?
+        {
+            return Ok(repeat(
+                read,
+                task,
+                conversation,
+                first,
+                position,
+                self.clock.now(),
+            ));
+        }
+        let id = task.message.id;
+        let head = before.heads.get(&conversation).copied().unwrap_or_default();
+        let ruling = match head.place(version, id) {
+            Placement::New(position) => Ruling::Place(position),
+            Placement::Redelivery | Placement::CheckRow => {
+                let row = self.standing(task.message.from, id, before).await?;
+                head.compare(version, row)
+            }
+        };
+        let (position, moved) = match ruling {
+            Ruling::Place(position) => (position, Some(head.moved_by(version, id))),
+            Ruling::Keep(position) => (position, None),
+            Ruling::Repeat(position) => {
+                return Ok(repeat(
+                    read,
+                    task,
+                    conversation,
+                    id,
+                    position,
+                    self.clock.now(),
+                ));
+            }
+            // An unsure copy whose first one was found is not here any more: it is another's row now.
+            Ruling::Unplaced => {
+                let error = "handled before, and refused a place".to_owned();
+                return Ok(Decided::Dead(DeadReason::StoreRejected, error));
+            }
+            Ruling::Overtaken => {
+                self.heads.forget_one(conversation);
+                return Err(Halt::Overtaken(conversation));
+            }
+        };
+        let laid_out = catch_unwind(AssertUnwindSafe(|| {
+            let placed = Placed {
+                message: task.message.clone(),
+                conversation,
+                position,
+            };
+            let rows = PrivateRow::pair_of(&placed, version)?;
+            Some(Box::new(Placing {
+                version,
+                placed,
+                rows,
+            }))
+        }));
+        let placement = match laid_out {
+            Ok(Some(placement)) => placement,
+            Ok(None) => {
+                let error = "groups are not carried yet".to_owned();
+                return Ok(Decided::Dead(DeadReason::StoreRejected, error));
+            }
+            Err(_) => {
+                let error = "placing it panicked".to_owned();
+                return Ok(Decided::Dead(DeadReason::HandlerPanic, error));
+            }
+        };
+        if let Some(moved) = moved {
+            before.heads.insert(conversation, moved);
+        }
+        before.placed.push(Pending {
+            from: task.message.from,
+            send_id: task.message.send_id,
+            id,
+            standing: Standing { version, position },
+        });
+        Ok(Decided::Placed { placement, moved })
+    }
+
+    /// What stands under this id: decided in this batch, known, or read now.
+    async fn standing(
+        &self,
+        from: UserId,
+        id: MessageId,
+        before: &Before,
+    ) -> Result<Option<Standing>, Halt> {
+        if let Some(pending) = before.placed.iter().find(|pending| pending.id == id) {
+            return Ok(Some(pending.standing));
+        }
+        if let Some(known) = before.rows.get(&(from, id)) {
+            return Ok(*known);
+        }
+        let key = [(from, id)];
+        let rows = self.stores.within(self.history.private(&key)).await?;
+        Ok(rows.first().and_then(Option::as_ref).map(Standing::from))
+    }
+
+    /// The message that an earlier record placed under the same send_id.
+    async fn first_send(
+        &self,
+        task: &MessageTask,
+        conversation: ConversationId,
+        version: Version,
+        before: &Before,
+    ) -> Result<Option<(MessageId, Position)>, Halt> {
+        let message = &task.message;
+        let since = message.accepted_at - task.age - self.unsure_margin;
+        let since = MessageId::floor_of(since);
+        let stored = self
+            .history
+            .find_send(message.from, conversation, message.send_id, since);
+        let stored = self.stores.within(stored).await?;
+        let stored = stored.map(|row| (row.id, Standing::from(&row)));
+        let same =
+            |pending: &&Pending| pending.from == message.from && pending.send_id == message.send_id;
+        let pending = before.placed.iter().find(same);
+        let pending = pending.map(|pending| (pending.id, pending.standing));
+        let first = stored.or(pending);
+        Ok(first
+            .filter(|(id, standing)| *id != message.id && standing.version < version)
+            .map(|(id, standing)| (id, standing.position)))
+    }
+}
+
+fn conversations(reads: &[Arc<Read>]) -> BTreeMap<ConversationId, u32> {
+    let messages = reads.iter().filter_map(|read| {
+        let (_, conversation) = message(read)?;
+        Some((conversation, read.source.partition))
+    });
+    messages.collect()
+}
+
+fn message(read: &Read) -> Option<(&MessageTask, ConversationId)> {
+    match &read.task.work {
+        Work::Message(task) => Some((task, task.message.conversation()?)),
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    }
+}
+
+/// The message stands as `first`: the copy is dropped, and its sender told where the first one is.
+fn repeat(
+    read: &Read,
+    task: &MessageTask,
+    conversation: ConversationId,
+    first: MessageId,
+    position: Position,
+    now: Timestamp,
+) -> Decided {
+    let id = task.message.id;
+    let entry = |event| LedgerEntry {
+        message: id,
+        at: now,
+        target: None,
+        event,
+    };
+    let mut ledger = vec![entry(Event::Repeat { of: first })];
+    if first != id {
+        // The copy has a life of its own, which ends here; the same id lives on as the first one.
+        ledger.push(entry(Event::Settled));
+    }
+    tracing::debug!(source = %read.source, %id, %first, "a repeat");
+    Decided::Repeat {
+        ledger,
+        notice: task.origin.as_ref().map(|origin| Notice {
+            life: origin.life.clone(),
+            session: origin.session,
+            word: Word::Placed(PlacedEcho {
+                send_id: task.message.send_id,
+                id: first,
+                conversation,
+                position,
+            }),
+        }),
+    }
+}
+
+/// A message that was placed, for its first delivery.
+pub(super) fn first_task(
+    read: &Read,
+    placed: Placed,
+    known: Vec<Platform>,
+    now: Timestamp,
+) -> Task {
+    let (origin, letter) = match &read.task.work {
+        Work::Message(task) => (
+            task.origin.as_ref().map(|origin| Origin {
+                session: origin.session,
+                life: origin.life.clone(),
+            }),
+            task.letter.as_deref().map(Arc::from),
+        ),
+        Work::Deliver(_) | Work::Kickout(_) => (None, None),
+    };
+    let noted = vec![LedgerEntry {
+        message: placed.message.id,
+        at: now,
+        target: None,
+        event: Event::Placed {
+            conversation: placed.conversation,
+            seq: placed.position.seq,
+            from: placed.message.from,
+            send_id: placed.message.send_id,
+            partition: read.source.partition,
+            offset: read.source.offset,
+        },
+    }];
+    Task {
+        owed: delivery::owed(&placed, known),
+        frame: api::codec::encode_message(&placed),
+        placed,
+        retry_count: read.task.retry_count,
+        first_at: read.task.first_at,
+        origin,
+        letter,
+        traceparent: read.task.traceparent.as_deref().map(Arc::from),
+        noted,
+    }
+}

@@ -1,0 +1,98 @@
+//! The heads of conversations: the newest used in memory, all of them in the store.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+
+use backend::heads::HeadStore;
+use backend::queue::Partition;
+use lru::LruCache;
+use protocol::ConversationId;
+use protocol::conversation::Head;
+use protocol::keys::Topic;
+
+use crate::Config;
+use crate::stores::{Result, Timed};
+
+pub(super) struct Heads {
+    store: Arc<dyn HeadStore>,
+    stores: Timed,
+    /// With the partition that the conversation belongs to.
+    cache: LruCache<ConversationId, (u32, Head)>,
+}
+
+impl Heads {
+    pub(super) fn new(store: Arc<dyn HeadStore>, config: &Config) -> Heads {
+        let most = NonZeroUsize::new(config.heads_max).unwrap_or(NonZeroUsize::MIN);
+        Heads {
+            store,
+            stores: Timed::new(config),
+            cache: LruCache::new(most),
+        }
+    }
+
+    /// The heads of these conversations, with their partitions. One that was never written is at rest.
+    pub(super) async fn load(
+        &mut self,
+        wanted: BTreeMap<ConversationId, u32>,
+    ) -> Result<BTreeMap<ConversationId, Head>> {
+        let mut heads = BTreeMap::new();
+        let mut missing = Vec::new();
+        for &conversation in wanted.keys() {
+            match self.cache.get(&conversation) {
+                Some((_, head)) => _ = heads.insert(conversation, *head),
+                None => missing.push(conversation),
+            }
+        }
+        if !missing.is_empty() {
+            let found = self.stores.within(self.store.load(&missing)).await?;
+            for (conversation, head) in missing.into_iter().zip(found) {
+                let head = head.unwrap_or_default();
+                let partition = wanted.get(&conversation).copied().unwrap_or_default();
+                self.cache.put(conversation, (partition, head));
+                heads.insert(conversation, head);
+            }
+        }
+        Ok(heads)
+    }
+
+    /// Remembered only once they are written.
+    pub(super) async fn save(
+        &mut self,
+        heads: BTreeMap<ConversationId, (u32, Head)>,
+    ) -> Result<()> {
+        if heads.is_empty() {
+            return Ok(());
+        }
+        let values = heads
+            .iter()
+            .map(|(conversation, (_, head))| (*conversation, *head))
+            .collect();
+        self.stores.within(self.store.save(values)).await?;
+        for (conversation, head) in heads {
+            self.cache.put(conversation, head);
+        }
+        Ok(())
+    }
+
+    pub(super) fn forget_one(&mut self, conversation: ConversationId) {
+        self.cache.pop(&conversation);
+    }
+
+    pub(super) fn forget(&mut self, partitions: &[Partition]) {
+        let gone: Vec<u32> = partitions
+            .iter()
+            .filter(|partition| partition.topic == Topic::Message)
+            .map(|partition| partition.number)
+            .collect();
+        let theirs: Vec<ConversationId> = self
+            .cache
+            .iter()
+            .filter(|(_, (partition, _))| gone.contains(partition))
+            .map(|(conversation, _)| *conversation)
+            .collect();
+        theirs
+            .iter()
+            .for_each(|conversation| self.forget_one(*conversation));
+    }
+}
