@@ -63,6 +63,9 @@ pub struct Config {
     /// Without lease and without an answer of any station for so long, all clients are sent away.
     #[serde(with = "humantime_serde")]
     pub fence: Duration,
+    /// When the process stood still for longer, clients are treated as after a lost lease.
+    #[serde(with = "humantime_serde")]
+    pub pause_max: Duration,
     /// After a lost lease, this share of the clients (in percent) is sent away, to spread them again.
     pub reconnect_percent: u8,
     /// Clients that are told at once that the boat leaves.
@@ -103,6 +106,7 @@ impl Default for Config {
             retry_pause: Duration::from_secs(1),
             sweep_interval: Duration::from_secs(300),
             fence: Duration::from_secs(60),
+            pause_max: Duration::from_secs(10),
             reconnect_percent: 10,
             drain_batch: 256,
             drain_pause: Duration::from_millis(50),

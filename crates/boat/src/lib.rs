@@ -13,6 +13,7 @@ mod lanes;
 mod link;
 mod listener;
 mod metrics;
+mod pauses;
 mod registration;
 mod running;
 mod seats;

@@ -20,6 +20,7 @@ pub(crate) struct Metrics {
     pub(crate) known: Counter,
     pub(crate) displaced: Counter,
     pub(crate) leases_lost: Counter,
+    pub(crate) pauses: Counter,
     outcomes: [Counter; 4],
     connections: [Gauge; 2],
 }
@@ -42,6 +43,7 @@ impl Metrics {
             known: recover("known"),
             displaced: recover("displaced"),
             leases_lost: counter!("boat_leases_lost_total"),
+            pauses: counter!("boat_pauses_total"),
             outcomes: ["done", "no_ack", "no_session", "full"].map(outcome),
             connections: ["websocket", "tcp"]
                 .map(|transport| gauge!("boat_connections", "transport" => transport)),

@@ -18,7 +18,7 @@ use crate::sweep::{jittered, pass, random_below};
 /// How often a lost lease is asked for again, and the stations whether they answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// Everything is said anew within about this time after a lost lease.
-const REASSERT_WITHIN: Duration = Duration::from_secs(2);
+pub(crate) const REASSERT_WITHIN: Duration = Duration::from_secs(2);
 
 pub(crate) struct Lease {
     pub(crate) registry: Arc<dyn Registry>,
@@ -70,7 +70,7 @@ fn send_away(boat: &Boat) {
 }
 
 /// A share of the clients goes, so that a boat that was away for others is not the fullest one.
-fn spread(boat: &Boat) {
+pub(crate) fn spread(boat: &Boat) {
     for connection in boat.connections.all() {
         if boat.entropy.next() % 100 < u64::from(boat.config.reconnect_percent) {
             let text = "this boat was cut off for a while; reconnect and sync";

@@ -21,6 +21,7 @@ use crate::boat::Boat;
 use crate::drain;
 use crate::lanes::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
 use crate::listener::{bind, serve_tcp, serve_websocket};
+use crate::pauses::watch_pauses;
 use crate::registration::{Lease, keep};
 use crate::service::routes;
 use crate::stations::Stations;
@@ -145,7 +146,10 @@ pub async fn start(
     };
     let kept = spawn(keep(Arc::clone(&boat), lease));
     let carried = carry(&boat);
-    let swept = spawn(sweep(Arc::clone(&boat)));
+    let watched = [
+        spawn(sweep(Arc::clone(&boat))),
+        spawn(watch_pauses(Arc::clone(&boat))),
+    ];
     let doors = [
         spawn(serve_websocket(websocket, Arc::clone(&boat))),
         spawn(serve_tcp(tcp, Arc::clone(&boat))),
@@ -160,7 +164,7 @@ pub async fn start(
         boat.begin_drain();
         drop(doors);
         drain::empty(&boat).await;
-        drop((swept, carried));
+        drop((watched, carried));
         // The lease is given up last of what others see, then the name is free.
         drop(kept);
         served.end().await;

@@ -64,7 +64,13 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
     };
     for (connection, answer) in connections.into_iter().zip(answers) {
         match answer {
-            Reasserted::Answer(ReassertAnswer::Known) => boat.metrics.known.increment(1),
+            Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
+                boat.metrics.known.increment(1);
+                if mail_waits {
+                    // A hint, or the removal of what was acknowledged, was lost on its way.
+                    connection.update(|session| session.hint());
+                }
+            }
             Reasserted::Answer(ReassertAnswer::Restored { .. }) => {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);

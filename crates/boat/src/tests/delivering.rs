@@ -252,7 +252,7 @@ async fn a_session_without_room_says_full() {
     client.ping().await;
 }
 
-// proves S1-56, S0-77: what waits is pushed page by page, and removed when a device has it.
+// proves S0-77: what waits is pushed page by page, and removed when a device has it.
 #[tokio::test]
 async fn what_waits_is_pushed_after_the_welcome_and_removed_after_its_acknowledgement() {
     let harbour = Harbour::open().await;

@@ -253,6 +253,7 @@ pub(super) struct Harbour {
     pub(super) peer: Arc<Peer>,
     pub(super) registry: EmbeddedRegistry,
     pub(super) connector: Connector,
+    pub(super) engine: Engine,
     _station: (InProcess, Registration),
 }
 
@@ -262,8 +263,9 @@ impl Harbour {
     }
 
     pub(super) async fn with(configure: impl FnOnce(&mut Config)) -> Harbour {
+        let engine = Engine::memory();
         let entropy = Arc::new(SeededEntropy::new(1));
-        let registry = EmbeddedRegistry::new(Engine::memory(), entropy.clone());
+        let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
         let connector = Connector::default();
         let peer = Arc::new(Peer::new());
         let service = StationServiceServer::new(PeerService(Arc::clone(&peer)));
@@ -292,6 +294,7 @@ impl Harbour {
             peer,
             registry,
             connector,
+            engine,
             _station: (guard, registration),
         }
     }

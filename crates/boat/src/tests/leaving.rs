@@ -111,7 +111,7 @@ async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
     assert_eq!(client.closing().await, Some(Code::Reconnect));
 }
 
-// proves S1-33: what the store forgot is registered again, and the client syncs.
+// What the store forgot is registered again, and the client syncs.
 #[tokio::test]
 async fn the_sweep_restores_and_displaces() {
     let harbour = Harbour::with(|config| {
@@ -139,4 +139,40 @@ async fn sign_offs_wait_for_the_stations() {
     assert!(harbour.peer.disconnects.lock().is_empty());
     harbour.peer.down.store(false, Ordering::Relaxed);
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
+}
+
+// R5, S1-10: without a lease the boat serves on; cut off from the stations, too, for longer than the fence,
+// it sends everybody away.
+// proves S1-10
+#[tokio::test]
+async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
+    let harbour = Harbour::with(|config| config.fence = Duration::from_millis(1500)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    harbour.engine.fail_syncs();
+    assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    client.ping().await;
+    assert!(!*harbour.running.ready().borrow());
+    harbour.peer.down.store(true, Ordering::Relaxed);
+    assert_eq!(client.closing().await, Some(Code::Reconnect));
+}
+
+// T-B2
+// proves S0-26, S0-28
+#[tokio::test]
+async fn a_boat_that_stood_still_says_everything_anew() {
+    let harbour = Harbour::with(|config| {
+        config.pause_max = Duration::from_millis(200);
+        config.reconnect_percent = 0;
+    })
+    .await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    settle().await;
+    // One thread: while it sleeps, everything of this process does.
+    std::thread::sleep(Duration::from_millis(600));
+    assert_eq!(client.next().await, Some(ServerFrame::Resync));
+    eventually("asserted", || !harbour.peer.reasserted.lock().is_empty()).await;
+    client.ping().await;
 }

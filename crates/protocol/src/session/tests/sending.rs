@@ -101,7 +101,7 @@ fn a_send_that_can_never_succeed_holds_nobody_up() {
     assert_eq!(submitted(&actions), [send_id(2)]);
 }
 
-// proves S3-22: inside a session, an impatient repeat is not even submitted.
+// Inside a session, an impatient repeat is not even submitted.
 #[test]
 fn a_repeat_of_a_send_under_way_waits_for_the_same_answer() {
     let mut session = open();

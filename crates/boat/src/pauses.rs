@@ -1,0 +1,45 @@
+//! Notices that this process stood still: stopped, swapped out, or too busy to breathe.
+//!
+//! Others have waited for it meanwhile, and stored what it did not take; their hints may have found
+//! nobody. So when it comes to itself, everything is said anew and every client is told to sync.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, sleep};
+use tracing::warn;
+
+use crate::boat::Boat;
+use crate::registration::{REASSERT_WITHIN, spread};
+use crate::sweep::pass;
+
+/// Clients told to sync at once; after a short pause the next ones.
+const RESYNC_BATCH: usize = 256;
+const RESYNC_PAUSE: Duration = Duration::from_millis(20);
+
+/// Watches the time, until dropped.
+pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
+    let limit = boat.config.pause_max;
+    let step = limit / 4;
+    loop {
+        let before = Instant::now();
+        sleep(step).await;
+        let stood = before.elapsed().saturating_sub(step);
+        if stood > limit {
+            warn!(?stood, "this process stood still; clients are told to sync");
+            boat.metrics.pauses.increment(1);
+            spread(&boat);
+            resync_all(&boat).await;
+            pass(&boat, REASSERT_WITHIN).await;
+        }
+    }
+}
+
+async fn resync_all(boat: &Boat) {
+    for (index, connection) in boat.connections.all().iter().enumerate() {
+        if index > 0 && index % RESYNC_BATCH == 0 {
+            sleep(RESYNC_PAUSE).await;
+        }
+        connection.update(|session| session.resync());
+    }
+}
