@@ -319,7 +319,7 @@ impl World {
             return None;
         }
         let position = self.carrier.positions.entry(place).or_default();
-        let record = self.disk.log.get(&place)?.get(*position as usize)?.clone();
+        let record = self.disk.record(place, *position)?.clone();
         *position += 1;
         let source = Source {
             topic: place.0,
@@ -364,8 +364,7 @@ impl World {
                 .get(&place)
                 .copied()
                 .unwrap_or_default();
-            let log = self.disk.log.get(&place);
-            let Some(head) = log.and_then(|log| log.get(position as usize)) else {
+            let Some(head) = self.disk.record(place, position) else {
                 return;
             };
             let Work::Deliver(deliver) = &head.task.work else {

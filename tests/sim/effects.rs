@@ -315,6 +315,8 @@ pub(crate) struct Disk {
     /// Kept only where a crash may take effects back.
     journal: Vec<Effect>,
     durable: usize,
+    /// Where in the journal each record of the log stands.
+    marks: BTreeMap<Place, Vec<usize>>,
     /// True: one journal for everything; a crash keeps a prefix of it. False: what is done is done.
     embedded: bool,
 }
@@ -330,6 +332,10 @@ impl Disk {
     pub(crate) fn apply(&mut self, effect: Effect) -> Answer {
         let answer = self.stores.apply(&effect);
         if self.embedded {
+            if let Effect::Append { place, .. } = &effect {
+                let mark = self.journal.len() + 1;
+                self.marks.entry(*place).or_default().push(mark);
+            }
             self.journal.push(effect);
         }
         answer
@@ -345,6 +351,20 @@ impl Disk {
         self.durable = self.durable.max(mark);
     }
 
+    /// A record of the log, once it cannot vanish any more.
+    pub(crate) fn record(&self, place: Place, offset: u64) -> Option<&Record> {
+        let mark = self
+            .marks
+            .get(&place)
+            .and_then(|marks| marks.get(offset as usize));
+        let survives = mark.is_none_or(|mark| *mark <= self.durable);
+        self.stores
+            .log
+            .get(&place)?
+            .get(offset as usize)
+            .filter(|_| survives)
+    }
+
     /// The whole machine dies; `luck` (0 to 1) of what was not flushed survives, as a prefix.
     pub(crate) fn crash(&mut self, luck: f64) {
         let loose = self.journal.len() - self.durable;
@@ -354,6 +374,9 @@ impl Disk {
         self.stores = Stores::default();
         for effect in &self.journal {
             self.stores.apply(effect);
+        }
+        for (place, marks) in &mut self.marks {
+            marks.truncate(self.stores.log.get(place).map_or(0, Vec::len));
         }
         self.stores.lose_memory();
     }

@@ -86,6 +86,8 @@ struct Open {
     call: Call,
     /// The boat has its answer, or gave up.
     answered: bool,
+    /// The station has no more steps to do.
+    done: bool,
     step: u8,
     /// What earlier steps found.
     sends: Vec<Prepared>,
@@ -159,6 +161,7 @@ impl World {
             station_life: self.stations[station].life,
             call,
             answered: false,
+            done: false,
             step: 0,
             sends: Vec::new(),
             mark: 0,
@@ -189,13 +192,18 @@ impl World {
                     let wait = self.step_time();
                     self.after(wait, Event::Call(CallEvent::Step { call }));
                     self.calls.open.insert(call, open);
+                } else if !std::mem::replace(&mut open.done, true) && !open.answered {
+                    // The answer was lost: the boat will give up.
+                    self.calls.open.insert(call, open);
                 }
             }
             CallEvent::Timeout { call } => {
                 if let Some(mut open) = self.calls.open.remove(&call) {
                     self.give_up(&mut open);
-                    // The station may still be at it.
-                    self.calls.open.insert(call, open);
+                    if !open.done {
+                        // The station may still be at it.
+                        self.calls.open.insert(call, open);
+                    }
                 }
             }
         }
@@ -245,7 +253,11 @@ impl World {
                 Reply::Receipts(answer) => session.handle_receipts(answer, now),
                 Reply::Page(answer) => session.handle_page(answer, now),
                 Reply::Sync(request, answer) => session.handle_answer(request, answer),
-                Reply::Reasserted(ReassertAnswer::Known) => {}
+                Reply::Reasserted(ReassertAnswer::Known { mail_waits }) => {
+                    if mail_waits {
+                        session.hint();
+                    }
+                }
                 Reply::Reasserted(ReassertAnswer::Restored { .. }) => session.resync(),
                 Reply::Reasserted(ReassertAnswer::Displaced) => {
                     session.close(displaced(), now);

@@ -240,6 +240,17 @@ impl Platform {
         Platform::ALL.into_iter().find(|p| p.number() == number)
     }
 
+    /// One session at a time: a later one signs the earlier out. A bot is a program that may run many
+    /// times side by side.
+    pub const fn is_exclusive(self) -> bool {
+        !matches!(self, Platform::Bot)
+    }
+
+    /// Is mail kept for it while it is away? A bot asks for what it wants by sync.
+    pub const fn keeps_mail(self) -> bool {
+        !matches!(self, Platform::Bot)
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             Platform::Ios => "ios",

@@ -107,8 +107,8 @@ pub struct ConnectAnswer {
 /// What a boat learns when it says again which sessions it holds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ReassertAnswer {
-    /// It was there.
-    Known,
+    /// It was there. `mail_waits` for a session that drained long ago: a hint was lost, or a removal.
+    Known { mail_waits: bool },
     /// It was missing and is registered again: what happened meanwhile may have been stored, so drain
     /// and resync.
     Restored { marker: u64, mail_waits: bool },

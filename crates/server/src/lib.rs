@@ -1,1 +1,8 @@
+//! Chooses the parts, reads the settings, starts and stops: the program `packetboat`.
 
+pub mod admin;
+pub mod cli;
+pub mod compose;
+pub mod phase;
+pub mod settings;
+pub mod telemetry;

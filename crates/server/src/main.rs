@@ -1,1 +1,23 @@
-fn main() {}
+//! `packetboat`: parse, settle the settings, run the command, say how it ended.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use server::cli::{self, Cli};
+
+#[cfg(feature = "mimalloc")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    // Whoever speaks TLS below takes the process's provider.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    match cli::run(cli) {
+        Ok(code) => code,
+        Err(error) => {
+            eprintln!("packetboat: {error:#}");
+            cli::exit_code(&error)
+        }
+    }
+}

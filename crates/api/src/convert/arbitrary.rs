@@ -472,7 +472,8 @@ pub(crate) fn reassert() -> impl Strategy<Value = Reassert> {
 
 pub(crate) fn reasserted() -> impl Strategy<Value = Reasserted> {
     prop_oneof![
-        Just(Reasserted::Answer(ReassertAnswer::Known)),
+        any::<bool>()
+            .prop_map(|mail_waits| Reasserted::Answer(ReassertAnswer::Known { mail_waits })),
         any::<(u64, bool)>().prop_map(|(marker, mail_waits)| {
             Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits })
         }),

@@ -131,7 +131,9 @@ impl TryFrom<v1::ReassertResult> for Reasserted {
 
     fn try_from(wire: v1::ReassertResult) -> Result<Self, Refusal> {
         Ok(match Outcome::try_from(wire.outcome) {
-            Ok(Outcome::Known) => Reasserted::Answer(ReassertAnswer::Known),
+            Ok(Outcome::Known) => Reasserted::Answer(ReassertAnswer::Known {
+                mail_waits: wire.mail_waits,
+            }),
             Ok(Outcome::Restored) => Reasserted::Answer(ReassertAnswer::Restored {
                 marker: wire.marker,
                 mail_waits: wire.mail_waits,
@@ -151,7 +153,9 @@ impl TryFrom<v1::ReassertResult> for Reasserted {
 impl From<Reasserted> for v1::ReassertResult {
     fn from(reasserted: Reasserted) -> Self {
         let (outcome, marker, mail_waits) = match reasserted {
-            Reasserted::Answer(ReassertAnswer::Known) => (Outcome::Known, 0, false),
+            Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
+                (Outcome::Known, 0, mail_waits)
+            }
             Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
                 (Outcome::Restored, marker, mail_waits)
             }

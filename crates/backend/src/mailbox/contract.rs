@@ -505,17 +505,24 @@ pub(crate) async fn a_login_hears_of_all_before_it(scene: &Scene) {
 /// The same, with both at once, again and again: no message falls between.
 // proves S0-72, S0-75
 pub(crate) async fn no_message_falls_between(scene: &Scene) {
-    for n in 1..=100 {
-        let phone = scene.ios(n);
-        let request = scene.request(phone, scene.mail(n, seconds(1)));
+    const USERS: i64 = 64;
+    for round in 0..15 {
+        let users: Vec<i64> = (1..=USERS).map(|n| round * USERS + n).collect();
+        let request = |n: &i64| scene.request(scene.ios(*n), scene.mail(*n, seconds(1)));
+        let requests = users.iter().map(request).collect();
         let store = scene.store.clone();
-        let routing = tokio::spawn(async move { store.route_or_store(vec![request]).await });
-        let login = scene.connect(&scene.session(n, phone)).await;
-        let mut routed = routing.await.expect("no panic");
-        let routed = routed.remove(0).expect("routed");
-        let stored = !routed.stored.is_empty();
-        assert_ne!(stored, !routed.live.is_empty(), "one of both: {routed:?}");
-        assert_eq!(login.mail_waits, stored);
+        let routing = tokio::spawn(async move { store.route_or_store(requests).await });
+        let mut waits = Vec::new();
+        for n in &users {
+            let login = scene.connect(&scene.session(*n, scene.ios(*n))).await;
+            waits.push(login.mail_waits);
+        }
+        for (routed, waits) in routing.await.expect("no panic").into_iter().zip(waits) {
+            let routed = routed.expect("routed");
+            let stored = !routed.stored.is_empty();
+            assert_ne!(stored, !routed.live.is_empty(), "one of both: {routed:?}");
+            assert_eq!(waits, stored);
+        }
     }
 }
 
@@ -539,6 +546,26 @@ pub(crate) async fn a_login_displaces_its_platform_only(scene: &Scene) {
         live,
         BTreeSet::from([second.key.session, other.key.session])
     );
+}
+
+/// Bots displace nobody: each is a session of its own, and each is told of a message.
+pub(crate) async fn bots_stand_side_by_side(scene: &Scene) {
+    let target = scene.on(1, Platform::Bot);
+    for n in 1..=3 {
+        let answer = scene.connect(&scene.session(n, target)).await;
+        assert_eq!(answer.displaced, []);
+    }
+    let answer = scene.put(target, 1, seconds(1)).await;
+    assert_eq!((answer.live.len(), answer.stored), (3, Vec::new()));
+    let first = scene.session(1, target);
+    let gone = scene.store.disconnect(vec![first.key.clone()]).await;
+    gone.expect("gone");
+    let again = scene.reassert(&first).await;
+    assert!(
+        matches!(again, ReassertAnswer::Restored { .. }),
+        "{again:?}"
+    );
+    assert_eq!(scene.live(target.user, Denied::default()).await.len(), 3);
 }
 
 /// Many logins at once leave one session, the one with the largest number; each other is displaced once.
@@ -684,7 +711,10 @@ pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     let phone = scene.ios(1);
     let session = scene.session(1, phone);
     scene.connect(&session).await;
-    assert_eq!(scene.reassert(&session).await, ReassertAnswer::Known);
+    assert_eq!(
+        scene.reassert(&session).await,
+        ReassertAnswer::Known { mail_waits: false }
+    );
 
     scene
         .store
@@ -698,7 +728,10 @@ pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
         mail_waits: true,
     };
     assert_eq!(scene.reassert(&session).await, restored);
-    assert_eq!(scene.reassert(&session).await, ReassertAnswer::Known);
+    assert_eq!(
+        scene.reassert(&session).await,
+        ReassertAnswer::Known { mail_waits: true }
+    );
 
     let later = scene.session(2, phone);
     scene.connect(&later).await;
@@ -823,6 +856,7 @@ macro_rules! checks {
             a_login_hears_of_all_before_it
             no_message_falls_between
             a_login_displaces_its_platform_only
+            bots_stand_side_by_side
             logins_at_once_leave_one
             a_login_may_be_repeated
             login_numbers_only_grow

@@ -14,7 +14,7 @@
 //!
 //! **Steps.** A route to a user with a live session reads memory under its shard's lock and nothing else.
 //! What changes mail takes the lock for mail, then the locks of the users' shards in their order, does all
-//! of a call's (up to [`CHUNK`] users') work as one batch, and lets go; no lock is held across an await.
+//! of a call's (up to 64 requests') work as one batch, and lets go; no lock is held across an await.
 //! [`connect`](MailboxStore::connect) registers under the shard's lock and then looks for mail: a route that
 //! found nobody kept that lock until its mail was written, and every later one finds the session.
 
@@ -232,7 +232,9 @@ impl EmbeddedMailbox {
             })
         };
         Ok(match reasserted {
-            Reasserted::Known => ReassertAnswer::Known,
+            Reasserted::Known => ReassertAnswer::Known {
+                mail_waits: self.mail_waits(target, now)?,
+            },
             Reasserted::Displaced => ReassertAnswer::Displaced,
             Reasserted::Restored => ReassertAnswer::Restored {
                 marker: self.marker,

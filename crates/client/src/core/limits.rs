@@ -11,6 +11,8 @@ pub struct Limits {
     pub last_answer: Duration,
     /// How long a send waits that was refused for now and got no hint when to come again.
     pub refused_wait: Duration,
+    /// How long an accepted send waits to hear of its place; then its conversation is looked at.
+    pub placed: Duration,
     /// Sends transmitted in one second; beyond, they wait for the next. Keeps below what a boat takes
     /// from one connection before it ends it as *rate limited*.
     pub sends_per_second: u32,
@@ -60,6 +62,7 @@ impl Default for Limits {
             resend_after: [secs(1), secs(2), secs(4)],
             last_answer: secs(4),
             refused_wait: Duration::from_millis(200),
+            placed: secs(10),
             sends_per_second: 1500,
             outbox_max: 10_000,
             followed_max: 1024,

@@ -40,6 +40,7 @@ struct Live {
     since: Timestamp,
     heartbeat: Duration,
     sent_at: Timestamp,
+    heard_at: Timestamp,
     /// When the ping was sent that nothing has come after.
     pinged_at: Option<Timestamp>,
 }
@@ -89,9 +90,12 @@ impl Link {
     }
 
     /// A frame came; false: it comes from a connection that does not count any more.
-    pub(super) fn heard(&mut self, _now: Timestamp) -> bool {
+    pub(super) fn heard(&mut self, now: Timestamp) -> bool {
         match &mut self.phase {
-            Phase::Live(live) => live.pinged_at = None,
+            Phase::Live(live) => {
+                live.heard_at = now;
+                live.pinged_at = None;
+            }
             Phase::Greeting { .. } => {}
             Phase::Idle
             | Phase::Connecting
@@ -109,6 +113,7 @@ impl Link {
                 since: now,
                 heartbeat: welcome.heartbeat.max(Duration::from_secs(1)),
                 sent_at: now,
+                heard_at: now,
                 pinged_at: None,
             });
             self.enter(State::Syncing, out);
@@ -170,7 +175,8 @@ impl Link {
             Phase::Greeting { until } | Phase::Waiting { until } => Some(*until),
             Phase::Live(live) => Some(match live.pinged_at {
                 Some(pinged) => pinged + limits.pong,
-                None => live.sent_at + live.heartbeat,
+                // Who only sends does not notice a dead connection: it must be answered, too.
+                None => live.sent_at.min(live.heard_at) + live.heartbeat,
             }),
             Phase::Idle | Phase::Connecting | Phase::Leaving | Phase::Closed => None,
         }

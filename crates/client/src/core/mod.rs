@@ -130,7 +130,8 @@ impl Core {
             _ if !self.link.is_live() => {}
             ServerFrame::Accepted(accepted) => {
                 if let Some(me) = self.account.map(|account| account.user) {
-                    self.outbox.accepted(&accepted, me, &mut self.out);
+                    let limits = &self.settings.limits;
+                    (self.outbox).accepted(&accepted, me, now, limits, &mut self.out);
                 }
             }
             ServerFrame::Refused { send_id, refusal } => {
@@ -175,6 +176,9 @@ impl Core {
         if self.link.is_live() {
             (self.outbox).timeout(now, &self.settings.limits, &mut self.out);
             self.acks.timeout(now);
+            for conversation in self.outbox.unplaced(now, &self.settings.limits) {
+                self.suspect(conversation);
+            }
             for (request, question) in self.questions.overdue(now) {
                 let refusal = Refusal::new(Code::DeadlineExceeded, "no answer in time");
                 self.not_answered(question, request, refusal, now);

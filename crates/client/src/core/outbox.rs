@@ -41,6 +41,8 @@ pub(super) struct Outbox {
     timers: BTreeSet<(Timestamp, u64)>,
     /// Wait until this store is durable.
     storing: VecDeque<(u64, u64)>,
+    /// Accepted on this connection, and when its place should be known.
+    unplaced: VecDeque<(Timestamp, u64)>,
     in_flight: usize,
     window: usize,
     frame_bytes_max: usize,
@@ -107,6 +109,7 @@ impl Outbox {
             open: BTreeSet::new(),
             timers: BTreeSet::new(),
             storing: VecDeque::new(),
+            unplaced: VecDeque::new(),
             in_flight: 0,
             window: 1,
             frame_bytes_max: usize::MAX,
@@ -139,6 +142,11 @@ impl Outbox {
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
+    }
+
+    #[cfg(test)]
+    pub(super) fn all_placed(&self) -> bool {
+        self.unplaced.is_empty()
     }
 
     pub(super) fn next_order(&self) -> u64 {
@@ -223,6 +231,25 @@ impl Outbox {
         for order in again {
             self.set_phase(order, Phase::Waiting);
         }
+        // The next sync brings their places.
+        self.unplaced.clear();
+    }
+
+    /// Conversations of accepted sends whose place should be known by now.
+    pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> Vec<ConversationId> {
+        let mut late = Vec::new();
+        while let Some(&(at, order)) = self.unplaced.front()
+            && at <= now
+        {
+            self.unplaced.pop_front();
+            if let Some(followed) = self.followed.get(&order)
+                && followed.row.seq.is_none()
+            {
+                late.push(followed.row.conversation);
+                self.unplaced.push_back((now + limits.placed, order));
+            }
+        }
+        late
     }
 
     /// Transmits what may be transmitted. A live connection is the caller's to see to.
@@ -250,7 +277,8 @@ impl Outbox {
         // Something could go, were it not for the rate.
         let is_paced = !self.open.is_empty() && self.in_flight < self.window;
         let next_second = is_paced.then(|| self.second + SECOND);
-        timer.into_iter().chain(next_second).min()
+        let unplaced = self.unplaced.front().map(|(at, _)| *at);
+        timer.into_iter().chain(next_second).chain(unplaced).min()
     }
 
     pub(super) fn timeout(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
@@ -326,7 +354,14 @@ impl Outbox {
         self.set_phase(order, Phase::Backoff { until });
     }
 
-    pub(super) fn accepted(&mut self, accepted: &Accepted, me: UserId, out: &mut Out) {
+    pub(super) fn accepted(
+        &mut self,
+        accepted: &Accepted,
+        me: UserId,
+        now: Timestamp,
+        limits: &Limits,
+        out: &mut Out,
+    ) {
         let id = accepted.id;
         let device = self.device.clone();
         let Some((order, entry)) = self.unsettled(accepted.send_id) else {
@@ -350,6 +385,8 @@ impl Outbox {
         if let Some(followed) = self.followed.get_mut(&order) {
             followed.message = Some(message);
         }
+        self.unplaced.push_back((now + limits.placed, order));
+        self.follow_fewer(limits, out);
         out.status(accepted.send_id, SendStatus::Accepted { id });
     }
 

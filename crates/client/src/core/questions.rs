@@ -140,13 +140,17 @@ impl Questions {
         self.later.insert((at, conversation));
     }
 
-    pub(super) fn next(&mut self, now: Timestamp) -> Option<ConversationId> {
+    /// Those whose time has come are in the queue.
+    pub(super) fn wake(&mut self, now: Timestamp) {
         while let Some(&(at, conversation)) = self.later.first()
             && at <= now
         {
             self.later.pop_first();
             self.look_at(conversation);
         }
+    }
+
+    pub(super) fn next(&mut self) -> Option<ConversationId> {
         let conversation = self.queue.pop_front()?;
         self.queued.remove(&conversation);
         Some(conversation)

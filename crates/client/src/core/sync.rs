@@ -15,6 +15,7 @@ impl Core {
     pub(super) fn ask(&mut self, now: Timestamp) {
         let limits = self.settings.limits.clone();
         let until = now + limits.answer;
+        self.questions.wake(now);
         if self.questions.list_is_due(now) {
             let list = &mut self.questions.list;
             list.phase = ListPhase::Asked;
@@ -32,7 +33,7 @@ impl Core {
             if room < page.div_ceil(2) {
                 return;
             }
-            let Some(conversation) = self.questions.next(now) else {
+            let Some(conversation) = self.questions.next() else {
                 return;
             };
             self.ask_for(conversation, page.min(room), until);
@@ -106,8 +107,7 @@ impl Core {
         let track = self.track(conversation);
         let shown = track.shown;
         if summary.seq < shown.seq {
-            track.suspect = !track.asked;
-            self.questions.look_at(conversation);
+            self.suspect(conversation);
             return;
         }
         track.kept.known = track.kept.known.max(summary.seq);
@@ -132,6 +132,15 @@ impl Core {
             None => self.fetch_if_missing(conversation),
         }
         self.show_held(conversation);
+    }
+
+    /// The server may know something else than we do: ask it what comes after what was shown.
+    pub(super) fn suspect(&mut self, conversation: ConversationId) {
+        let track = self.track(conversation);
+        if !track.asked && !track.undecided {
+            track.suspect = true;
+            self.questions.look_at(conversation);
+        }
     }
 
     /// More is missing than is to be shown.

@@ -4,7 +4,7 @@ use super::NewSession;
 use crate::presence::{Denied, SessionEntry, SessionKey};
 use crate::{Platform, Timestamp, UserId};
 
-/// The sessions of one user: at most one a platform, the one that logged in last.
+/// The sessions of one user: on an exclusive platform at most one, the one that logged in last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     entries: Vec<SessionEntry>,
@@ -37,8 +37,9 @@ impl Sessions {
         }
     }
 
-    /// Registers a session in the place of its platform's others (bots stand side by side). The login number is larger than all
-    /// before it, whatever the clock does; a session that is registered already keeps its own.
+    /// Registers a session in the place of its platform's others (bots stand side by side). The login
+    /// number is larger than all before it, whatever the clock does; a session that is registered already
+    /// keeps its own.
     pub fn connect(
         &mut self,
         user: UserId,

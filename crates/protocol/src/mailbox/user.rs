@@ -85,7 +85,9 @@ impl Mailbox {
         now: Timestamp,
     ) -> ReassertAnswer {
         match self.presence.sessions.reassert(new, denied, now) {
-            Reasserted::Known => ReassertAnswer::Known,
+            Reasserted::Known => ReassertAnswer::Known {
+                mail_waits: self.mail_waits(new.platform, policies, now),
+            },
             Reasserted::Displaced => ReassertAnswer::Displaced,
             Reasserted::Restored => ReassertAnswer::Restored {
                 marker,

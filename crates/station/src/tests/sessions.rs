@@ -171,7 +171,7 @@ async fn a_boat_learns_what_became_of_its_sessions() {
     assert_eq!(
         results,
         [
-            Reasserted::Answer(ReassertAnswer::Known),
+            Reasserted::Answer(ReassertAnswer::Known { mail_waits: false }),
             Reasserted::Answer(ReassertAnswer::Displaced),
             Reasserted::Answer(restored),
         ]

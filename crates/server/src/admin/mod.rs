@@ -1,0 +1,85 @@
+//! The admin port: health, metrics, and the operators' desk. Never exposed to clients.
+
+pub mod audit;
+pub mod desk;
+mod log;
+pub mod trace;
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use axum::Router;
+use axum::extract::State;
+use axum::http::StatusCode;
+use axum::routing::get;
+use metrics_exporter_prometheus::PrometheusHandle;
+use serde::{Deserialize, Serialize};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::phase::{Phase, Phases};
+pub use desk::Desk;
+
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where health, metrics and the operators' desk answer. It has no sign-in of its own: keep it on
+    /// loopback or inside the cluster.
+    pub listen: SocketAddr,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            listen: SocketAddr::from(([127, 0, 0, 1], 9190)),
+        }
+    }
+}
+
+/// What the admin port shows.
+#[derive(Clone)]
+pub struct Parts {
+    pub phases: Phases,
+    /// `None` in tests, where several systems share a process.
+    pub metrics: Option<PrometheusHandle>,
+    pub desk: Arc<Desk>,
+}
+
+/// Binds the port and serves until `stop`; answers while everything else drains.
+pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Result<SocketAddr> {
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("admin.listen = {}", config.listen))?;
+    let address = listener.local_addr()?;
+    let router = Router::new()
+        .route("/livez", get(|| async { "live\n" }))
+        .route("/readyz", get(ready))
+        .route("/metrics", get(metrics))
+        .with_state(parts.clone())
+        .nest("/api/v1", desk::routes(parts.desk));
+    tokio::spawn(async move {
+        let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
+        if let Err(error) = serving.await {
+            tracing::error!(%error, "the admin port ended");
+        }
+    });
+    Ok(address)
+}
+
+async fn ready(State(parts): State<Parts>) -> (StatusCode, String) {
+    let phase = parts.phases.now();
+    let status = if phase == Phase::Ready {
+        StatusCode::OK
+    } else {
+        StatusCode::SERVICE_UNAVAILABLE
+    };
+    (status, format!("{}\n", phase.name()))
+}
+
+async fn metrics(State(parts): State<Parts>) -> String {
+    parts
+        .metrics
+        .map(|metrics| metrics.render())
+        .unwrap_or_default()
+}

@@ -1,0 +1,369 @@
+//! Pairs of users: one sends, the other receives, acknowledges and checks.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use bytes::{BufMut, Bytes, BytesMut};
+use futures_util::{FutureExt, SinkExt, StreamExt};
+use hdrhistogram::Histogram;
+use tokio::net::TcpStream;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::http::HeaderValue;
+use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
+
+use super::dialect::{AckOf, Dialect, Heard};
+use super::process::Server;
+
+/// Sends in flight between the two of a pair when the load is closed.
+const WINDOW: u64 = 4;
+/// How long what was accepted may take to arrive after the last send.
+const SETTLE: Duration = Duration::from_secs(20);
+/// Sign-ins at a time while a load is set up.
+const SIGN_INS: usize = 64;
+const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(30);
+
+pub(super) type Socket = WebSocketStream<TcpStream>;
+
+/// How sends are paced.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Pace {
+    /// As fast as messages arrive: saturation.
+    Closed,
+    /// This many a second over all pairs, whatever comes back; latency counts from when each was due.
+    Open { rate: f64 },
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Load {
+    pub(super) pairs: u64,
+    pub(super) body_bytes: usize,
+    pub(super) pace: Pace,
+    pub(super) warm_up: Duration,
+    pub(super) measured: Duration,
+}
+
+/// What a run found.
+#[derive(Clone, Debug)]
+pub(super) struct Found {
+    /// Messages that arrived inside the measured time, a second.
+    pub(super) rate: f64,
+    /// The server's user and system time for each of them, in microseconds.
+    pub(super) cpu_us: f64,
+    /// From due (or sent) to arrived, in microseconds.
+    pub(super) latency: Histogram<u64>,
+    pub(super) sum: Sum,
+}
+
+/// What must add up over all pairs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Sum {
+    pub(super) accepted: u64,
+    pub(super) arrived: u64,
+    pub(super) lost: u64,
+    pub(super) repeated: u64,
+    pub(super) out_of_order: u64,
+    pub(super) refused: u64,
+}
+
+impl Sum {
+    fn add(&mut self, other: Sum) {
+        self.accepted += other.accepted;
+        self.arrived += other.arrived;
+        self.lost += other.lost;
+        self.repeated += other.repeated;
+        self.out_of_order += other.out_of_order;
+        self.refused += other.refused;
+    }
+}
+
+/// What all pairs of a run share.
+struct Run {
+    dialect: Dialect,
+    load: Load,
+    start: Instant,
+    sending: AtomicBool,
+    measuring: AtomicBool,
+    arrived: AtomicU64,
+    latency: Mutex<Histogram<u64>>,
+}
+
+/// Runs one load against one server.
+pub(super) async fn run(server: &Server, dialect: &Dialect, load: Load) -> Result<Found> {
+    let sockets = sign_in_all(&server.bound.websocket, dialect, load.pairs * 2).await?;
+    let run = Arc::new(Run {
+        dialect: dialect.clone(),
+        load,
+        start: Instant::now(),
+        sending: AtomicBool::new(true),
+        measuring: AtomicBool::new(false),
+        arrived: AtomicU64::new(0),
+        latency: Mutex::new(Histogram::new(3)?),
+    });
+    let mut pairs = JoinSet::new();
+    let mut sockets = sockets.into_iter();
+    for number in 0..load.pairs {
+        let (Some(sender), Some(receiver)) = (sockets.next(), sockets.next()) else {
+            bail!("a socket is missing");
+        };
+        pairs.spawn(Pair::new(run.clone(), number).run(sender, receiver));
+    }
+
+    tokio::time::sleep(load.warm_up).await;
+    let (cpu, since) = (server.cpu()?, Instant::now());
+    run.measuring.store(true, Ordering::Relaxed);
+    tokio::time::sleep(load.measured).await;
+    run.measuring.store(false, Ordering::Relaxed);
+    let (cpu, elapsed) = (server.cpu()? - cpu, since.elapsed());
+    let arrived = run.arrived.load(Ordering::Relaxed);
+    run.sending.store(false, Ordering::Relaxed);
+
+    let mut sum = Sum::default();
+    while let Some(pair) = pairs.join_next().await {
+        sum.add(pair??);
+    }
+    let latency = run
+        .latency
+        .lock()
+        .unwrap_or_else(PoisonError::into_inner)
+        .clone();
+    Ok(Found {
+        rate: arrived as f64 / elapsed.as_secs_f64(),
+        cpu_us: cpu.as_secs_f64() * 1e6 / arrived.max(1) as f64,
+        latency,
+        sum,
+    })
+}
+
+/// One sender, one receiver, and what they know of their messages.
+struct Pair {
+    run: Arc<Run>,
+    number: u64,
+    /// Messages are numbered 1, 2, 3 …
+    sent: u64,
+    last_arrived: u64,
+    accepted: BTreeSet<u64>,
+    sum: Sum,
+}
+
+impl Pair {
+    fn new(run: Arc<Run>, number: u64) -> Pair {
+        Pair {
+            run,
+            number,
+            sent: 0,
+            last_arrived: 0,
+            accepted: BTreeSet::new(),
+            sum: Sum::default(),
+        }
+    }
+
+    async fn run(mut self, mut sender: Socket, mut receiver: Socket) -> Result<Sum> {
+        let mut patience = None;
+        loop {
+            let may_send = self.run.sending.load(Ordering::Relaxed);
+            if !may_send {
+                let patience = *patience.get_or_insert_with(|| Instant::now() + SETTLE);
+                let all_answered = self.sum.accepted + self.sum.refused == self.sent;
+                if (all_answered && self.accepted.is_empty()) || Instant::now() > patience {
+                    break;
+                }
+            }
+            let due = self.next_due();
+            tokio::select! {
+                biased;
+                message = receiver.next() => self.receive(message, &mut receiver).await?,
+                message = sender.next() => self.answer(message)?,
+                () = wait_until(due), if may_send && due.is_some() => {
+                    self.send(due, &mut sender).await?;
+                }
+                () = tokio::time::sleep(Duration::from_millis(100)), if due.is_none() || !may_send => {}
+            }
+        }
+        self.sum.lost = self.accepted.len() as u64;
+        Ok(self.sum)
+    }
+
+    /// When the next message is due; `None` while the window is full.
+    fn next_due(&self) -> Option<Instant> {
+        match self.run.load.pace {
+            Pace::Closed => (self.sent < self.last_arrived + WINDOW).then_some(self.run.start),
+            Pace::Open { rate } => {
+                let interval = self.run.load.pairs as f64 / rate;
+                let phase = self.number as f64 / self.run.load.pairs as f64;
+                let seconds = (self.sent as f64 + phase) * interval;
+                Some(self.run.start + Duration::from_secs_f64(seconds))
+            }
+        }
+    }
+
+    async fn send(&mut self, due: Option<Instant>, sender: &mut Socket) -> Result<()> {
+        let counted_from = match (self.run.load.pace, due) {
+            (Pace::Open { .. }, Some(due)) => due,
+            _ => Instant::now(),
+        };
+        self.sent += 1;
+        let micros = counted_from
+            .saturating_duration_since(self.run.start)
+            .as_micros() as u64;
+        let mut body = BytesMut::with_capacity(self.run.load.body_bytes);
+        body.put_u64(micros);
+        body.resize(self.run.load.body_bytes.max(8), b'.');
+        let frame = self
+            .run
+            .dialect
+            .send(self.number * 2, self.sent, body.freeze())?;
+        sender.send(Message::Binary(frame)).await.context("sending")
+    }
+
+    fn answer(
+        &mut self,
+        message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
+    ) -> Result<()> {
+        let Some(frame) = binary(message)? else {
+            return Ok(());
+        };
+        match self.run.dialect.hear(frame)? {
+            Heard::Accepted(n) => {
+                self.sum.accepted += 1;
+                if n > self.last_arrived {
+                    self.accepted.insert(n);
+                }
+            }
+            Heard::Refused(text) => {
+                self.sum.refused += 1;
+                tracing::warn!(text, "refused");
+            }
+            Heard::Welcome | Heard::Message { .. } | Heard::Other => {}
+        }
+        Ok(())
+    }
+
+    /// Takes this frame and all others that are there, then acknowledges them together.
+    async fn receive(
+        &mut self,
+        message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
+        receiver: &mut Socket,
+    ) -> Result<()> {
+        let mut acks = Vec::new();
+        let mut next = Some(message);
+        while let Some(message) = next {
+            if let Some(frame) = binary(message)?
+                && let Heard::Message { n, body, ack } = self.run.dialect.hear(frame)?
+            {
+                self.arrive(n, &body);
+                acks.push(ack);
+            }
+            next = receiver.next().now_or_never();
+        }
+        self.acknowledge(acks, receiver).await
+    }
+
+    async fn acknowledge(&self, acks: Vec<AckOf>, receiver: &mut Socket) -> Result<()> {
+        for frame in self.run.dialect.acknowledge(acks) {
+            receiver
+                .feed(Message::Binary(frame))
+                .await
+                .context("acknowledging")?;
+        }
+        receiver.flush().await.context("acknowledging")
+    }
+
+    fn arrive(&mut self, n: u64, body: &Bytes) {
+        if n <= self.last_arrived {
+            self.sum.repeated += 1;
+            return;
+        }
+        if n != self.last_arrived + 1 {
+            self.sum.out_of_order += 1;
+        }
+        self.last_arrived = n;
+        self.sum.arrived += 1;
+        self.accepted.remove(&n);
+        if self.run.measuring.load(Ordering::Relaxed)
+            && let Some(micros) = body
+                .get(..8)
+                .and_then(|b| b.try_into().ok())
+                .map(u64::from_be_bytes)
+        {
+            self.run.arrived.fetch_add(1, Ordering::Relaxed);
+            let now = self.run.start.elapsed().as_micros() as u64;
+            let mut latency = self
+                .run
+                .latency
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            latency.saturating_record(now.saturating_sub(micros).max(1));
+        }
+    }
+}
+
+async fn wait_until(due: Option<Instant>) {
+    match due {
+        Some(due) => sleep_until(due).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The bytes of a binary frame; `None` for control frames; an error at the end of the connection.
+fn binary(
+    message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
+) -> Result<Option<Bytes>> {
+    match message.context("the server closed the connection")?? {
+        Message::Binary(bytes) => Ok(Some(bytes)),
+        Message::Close(reason) => bail!("the server closed: {reason:?}"),
+        _ => Ok(None),
+    }
+}
+
+/// Signs in users 0 to `count` - 1, a bounded number at a time, in order of user.
+pub(super) async fn sign_in_all(url: &str, dialect: &Dialect, count: u64) -> Result<Vec<Socket>> {
+    futures_util::stream::iter(0..count)
+        .map(|user| async move { sign_in(url, dialect, user).await })
+        .buffered(SIGN_INS)
+        .collect::<Vec<_>>()
+        .await
+        .into_iter()
+        .collect()
+}
+
+async fn sign_in(url: &str, dialect: &Dialect, user: u64) -> Result<Socket> {
+    let address = url
+        .strip_prefix("ws://")
+        .context("the bench speaks ws://")?;
+    let stream = TcpStream::connect(address.trim_end_matches('/'))
+        .await
+        .context("connecting")?;
+    stream.set_nodelay(true)?;
+    let mut request = url.into_client_request()?;
+    request.headers_mut().insert(
+        "sec-websocket-protocol",
+        HeaderValue::from_static("packetboat.v1"),
+    );
+    let config = WebSocketConfig::default()
+        .read_buffer_size(2048)
+        .write_buffer_size(0);
+    let signing_in = async {
+        let (mut socket, _) =
+            tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await?;
+        socket.send(Message::Binary(dialect.hello(user)?)).await?;
+        loop {
+            if let Some(frame) = binary(socket.next().await)? {
+                match dialect.hear(frame)? {
+                    Heard::Welcome => return anyhow::Ok(socket),
+                    Heard::Refused(text) => bail!("refused at sign-in: {text}"),
+                    Heard::Accepted(_) | Heard::Message { .. } | Heard::Other => {}
+                }
+            }
+        }
+    };
+    timeout(SIGN_IN_TIMEOUT, signing_in)
+        .await
+        .context("signing in took too long")?
+}

@@ -1,0 +1,99 @@
+//! A server under measurement: a child process, its CPU time and its memory.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use serde::Deserialize;
+
+/// The kernel's clock ticks a second in /proc (USER_HZ, 100 on every Linux that Rust runs on).
+const TICKS_PER_SECOND: f64 = 100.0;
+
+/// What a server says on its standard output once it is ready.
+#[derive(Clone, Debug, Deserialize)]
+pub(super) struct Bound {
+    pub(super) websocket: String,
+}
+
+/// A child that is killed when it is dropped.
+pub(super) struct Server {
+    child: Child,
+    pub(super) bound: Bound,
+}
+
+impl Server {
+    /// Runs this same program with `args` and waits for its first line of standard output.
+    pub(super) fn start(args: &[&str], environment: &[(&str, String)]) -> Result<Server> {
+        let program = std::env::current_exe().context("finding this program")?;
+        let mut child = Command::new(program)
+            .args(args)
+            .envs(
+                environment
+                    .iter()
+                    .map(|(name, value)| (*name, value.as_str())),
+            )
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("starting packetboat {}", args.join(" ")))?;
+        let mut line = String::new();
+        if let Some(output) = child.stdout.as_mut() {
+            BufReader::new(output)
+                .read_line(&mut line)
+                .context("waiting for the server")?;
+        }
+        match serde_json::from_str(&line) {
+            Ok(bound) => Ok(Server { child, bound }),
+            Err(_) => {
+                let _ = child.kill();
+                let _ = child.wait();
+                bail!(
+                    "packetboat {} did not start: it said {line:?}",
+                    args.join(" ")
+                );
+            }
+        }
+    }
+
+    /// User and system time so far.
+    pub(super) fn cpu(&self) -> Result<Duration> {
+        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
+            .context("reading the server's CPU time")?;
+        // The name in parentheses may hold spaces; user and system time are fields 14 and 15.
+        let fields = stat.rsplit_once(") ").context("an odd /proc/stat")?.1;
+        let mut times = fields.split(' ').skip(11).map(str::parse::<f64>);
+        let (Some(Ok(user)), Some(Ok(system))) = (times.next(), times.next()) else {
+            bail!("an odd /proc/stat: {stat}");
+        };
+        Ok(Duration::from_secs_f64((user + system) / TICKS_PER_SECOND))
+    }
+
+    /// Resident memory in bytes.
+    pub(super) fn resident(&self) -> Result<u64> {
+        resident(Path::new(&format!("/proc/{}/status", self.child.id())))
+    }
+}
+
+fn resident(status: &Path) -> Result<u64> {
+    let text = fs::read_to_string(status).context("reading the server's memory")?;
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("VmRSS:"))
+        .context("no VmRSS")?;
+    let kib: u64 = line
+        .split_whitespace()
+        .nth(1)
+        .context("an odd VmRSS")?
+        .parse()?;
+    Ok(kib * 1024)
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,155 @@
+//! What a bench found, as a table or as JSON: medians of the rounds, and ratios to the floor.
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use serde::Serialize;
+
+use super::dialect::Dialect;
+use super::load::Found;
+use crate::cli::Output;
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Report {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) idle: Option<Idle>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) chat: Option<Chat>,
+}
+
+#[derive(Debug, Serialize)]
+pub(super) struct Idle {
+    pub(super) connections: u64,
+    /// Resident bytes of the server per connection.
+    pub(super) bytes_each: u64,
+    pub(super) sign_in_cpu_us: f64,
+}
+
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Chat {
+    pub(super) pairs: u64,
+    pub(super) body_bytes: usize,
+    pub(super) floor: Side,
+    pub(super) packetboat: Side,
+}
+
+/// The rounds of one side.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Side {
+    pub(super) rate: Vec<f64>,
+    pub(super) cpu_us: Vec<f64>,
+    /// Milliseconds from due to arrived at half the saturated rate.
+    pub(super) half_p50_ms: Vec<f64>,
+    pub(super) half_p99_ms: Vec<f64>,
+    pub(super) accepted: u64,
+    pub(super) lost: u64,
+    pub(super) repeated: u64,
+    pub(super) out_of_order: u64,
+    pub(super) refused: u64,
+}
+
+impl Side {
+    pub(super) fn add(&mut self, saturated: Found, half: Found) {
+        self.rate.push(saturated.rate);
+        self.cpu_us.push(saturated.cpu_us);
+        self.half_p50_ms
+            .push(half.latency.value_at_quantile(0.50) as f64 / 1000.0);
+        self.half_p99_ms
+            .push(half.latency.value_at_quantile(0.99) as f64 / 1000.0);
+        for sum in [saturated.sum, half.sum] {
+            self.accepted += sum.accepted;
+            self.lost += sum.lost;
+            self.repeated += sum.repeated;
+            self.out_of_order += sum.out_of_order;
+            self.refused += sum.refused;
+        }
+    }
+
+    fn is_clean(&self) -> bool {
+        self.lost + self.repeated + self.out_of_order + self.refused == 0
+    }
+}
+
+impl Chat {
+    pub(super) fn side(&mut self, dialect: &Dialect) -> &mut Side {
+        match dialect {
+            Dialect::Packetboat { .. } => &mut self.packetboat,
+            Dialect::Floor => &mut self.floor,
+        }
+    }
+}
+
+impl Report {
+    /// Did every run keep the promise?
+    pub(super) fn is_clean(&self) -> bool {
+        self.chat
+            .as_ref()
+            .is_none_or(|chat| chat.packetboat.is_clean() && chat.floor.is_clean())
+    }
+
+    pub(super) fn print(&self, output: Output) -> Result<()> {
+        match output {
+            Output::Json => println!("{}", serde_json::to_string(self)?),
+            Output::Table => {
+                if let Some(idle) = &self.idle {
+                    println!(
+                        "{} idle WebSocket connections: {:.2} KiB resident each, {:.0} µs of CPU a sign-in\n",
+                        idle.connections,
+                        idle.bytes_each as f64 / 1024.0,
+                        idle.sign_in_cpu_us,
+                    );
+                }
+                if let Some(chat) = &self.chat {
+                    println!("{}", table(chat));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn table(chat: &Chat) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::ASCII_MARKDOWN);
+    let title = format!(
+        "private chat, {} pairs, {} bytes",
+        chat.pairs, chat.body_bytes
+    );
+    table.set_header([title.as_str(), "floor", "packetboat", "ratio"]);
+    let rows: [(&str, fn(&Side) -> &Vec<f64>); 4] = [
+        ("messages/s at saturation", |side| &side.rate),
+        ("server CPU, µs a message", |side| &side.cpu_us),
+        ("half load, p50 ms from due", |side| &side.half_p50_ms),
+        ("half load, p99 ms from due", |side| &side.half_p99_ms),
+    ];
+    for (name, of) in rows {
+        let (floor, ours) = (median(of(&chat.floor)), median(of(&chat.packetboat)));
+        table.add_row([
+            name.to_owned(),
+            format!("{floor:.2}"),
+            format!("{ours:.2}"),
+            format!("{:.2}", ours / floor),
+        ]);
+    }
+    let counts: [(&str, fn(&Side) -> u64); 5] = [
+        ("accepted", |side| side.accepted),
+        ("lost", |side| side.lost),
+        ("shown twice", |side| side.repeated),
+        ("out of order", |side| side.out_of_order),
+        ("refused", |side| side.refused),
+    ];
+    for (name, of) in counts {
+        table.add_row([
+            name.to_owned(),
+            of(&chat.floor).to_string(),
+            of(&chat.packetboat).to_string(),
+            String::new(),
+        ]);
+    }
+    table
+}
+
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+}

@@ -1,0 +1,50 @@
+//! `packetboat chat`: a conversation in the terminal.
+
+mod lines;
+mod screen;
+mod talk;
+
+use std::io::IsTerminal;
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Args;
+use client::Client;
+use client::core::CatchUp;
+use protocol::UserId;
+
+use super::connection::Device;
+use talk::Talk;
+
+/// Messages of the past that are shown at the start.
+const PAST: u32 = 50;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat chat --user 1 --to 2
+  printf 'hello\\n' | packetboat chat --user 1 --to 2 --device script")]
+pub struct Chat {
+    #[command(flatten)]
+    device: Device,
+    /// With whom.
+    #[arg(long)]
+    to: UserId,
+}
+
+impl Chat {
+    pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
+        let mut settings = self.device.config(config)?;
+        settings.catch_up = CatchUp::Recent(PAST);
+        let me = self.device.sign_in.user;
+        let (client, events) = Client::connect(settings).await?;
+        let talk = Talk::new(client.clone(), events, me, self.to)?;
+        let result = if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
+            screen::run(talk).await
+        } else {
+            lines::run(talk).await
+        };
+        client.close().await;
+        result.map(|()| ExitCode::SUCCESS)
+    }
+}

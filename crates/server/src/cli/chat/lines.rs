@@ -1,0 +1,64 @@
+//! The chat for scripts: lines in, lines out.
+
+use std::io::{BufRead, Write};
+use std::time::Duration;
+
+use anyhow::Result;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::talk::{News, Talk};
+use crate::cli::send::word;
+
+/// How long to wait for answers after the end of the input.
+const LINGER: Duration = Duration::from_secs(10);
+
+pub(super) async fn run(mut talk: Talk) -> Result<()> {
+    let (feed, mut lines) = mpsc::channel(16);
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines() {
+            if feed.blocking_send(line).is_err() {
+                break;
+            }
+        }
+    });
+    let mut open = true;
+    while open {
+        tokio::select! {
+            biased;
+            news = talk.next() => show(&talk, news?)?,
+            line = lines.recv() => match line {
+                Some(text) => talk.say(text?).await?,
+                None => open = false,
+            },
+        }
+    }
+    let settled = async {
+        while talk.under_way() > 0 {
+            let news = talk.next().await?;
+            show(&talk, news)?;
+        }
+        anyhow::Ok(())
+    };
+    timeout(LINGER, settled).await??;
+    Ok(())
+}
+
+fn show(talk: &Talk, news: News) -> Result<()> {
+    let mut output = std::io::stdout().lock();
+    match news {
+        News::Message(index) => {
+            let said = &talk.messages[index];
+            let who = if said.mine { talk.me } else { talk.peer };
+            writeln!(output, "{who}: {}", said.text)?;
+        }
+        News::Status(index) => {
+            let said = &talk.messages[index];
+            if let Some(status) = &said.status {
+                writeln!(output, "[{}] {}", word(status), said.text)?;
+            }
+        }
+        News::State | News::Nothing => {}
+    }
+    Ok(output.flush()?)
+}

@@ -1,0 +1,134 @@
+//! The chat for people: the conversation above, a line to write below.
+
+use anyhow::Result;
+use client::core::{SendStatus, State};
+use crossterm::event::{Event as Input, EventStream, KeyCode, KeyEventKind, KeyModifiers};
+use futures_util::StreamExt;
+use ratatui::Frame;
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Modifier, Style};
+use ratatui::text::{Line, Span};
+use ratatui::widgets::{Block, Paragraph, Wrap};
+
+use super::talk::{Said, Talk};
+
+pub(super) async fn run(talk: Talk) -> Result<()> {
+    let mut terminal = ratatui::init();
+    let result = Screen {
+        talk,
+        line: String::new(),
+    }
+    .run(&mut terminal)
+    .await;
+    ratatui::restore();
+    result
+}
+
+struct Screen {
+    talk: Talk,
+    line: String,
+}
+
+impl Screen {
+    async fn run(&mut self, terminal: &mut ratatui::DefaultTerminal) -> Result<()> {
+        let mut keys = EventStream::new();
+        loop {
+            terminal.draw(|frame| self.draw(frame))?;
+            tokio::select! {
+                news = self.talk.next() => drop(news?),
+                input = keys.next() => match input {
+                    Some(input) => if !self.input(&input?).await? { return Ok(()) },
+                    None => return Ok(()),
+                },
+            }
+        }
+    }
+
+    /// False: the user wants to leave.
+    async fn input(&mut self, input: &Input) -> Result<bool> {
+        let Input::Key(key) = input else {
+            return Ok(true);
+        };
+        if key.kind == KeyEventKind::Release {
+            return Ok(true);
+        }
+        match key.code {
+            KeyCode::Esc => return Ok(false),
+            KeyCode::Char('c' | 'd') if key.modifiers.contains(KeyModifiers::CONTROL) => {
+                return Ok(false);
+            }
+            KeyCode::Char(c) => self.line.push(c),
+            KeyCode::Backspace => drop(self.line.pop()),
+            KeyCode::Enter if !self.line.is_empty() => {
+                let text = std::mem::take(&mut self.line);
+                self.talk.say(text).await?;
+            }
+            _ => {}
+        }
+        Ok(true)
+    }
+
+    fn draw(&self, frame: &mut Frame<'_>) {
+        let [above, below] =
+            Layout::vertical([Constraint::Min(1), Constraint::Length(3)]).areas(frame.area());
+        let title = format!(
+            " {} with {}: {} ",
+            self.talk.me,
+            self.talk.peer,
+            state(&self.talk.state)
+        );
+        let room = usize::from(above.height.saturating_sub(2));
+        let skip = self.talk.messages.len().saturating_sub(room);
+        let lines: Vec<Line<'_>> = self.talk.messages[skip..].iter().map(said).collect();
+        let messages = Paragraph::new(lines)
+            .wrap(Wrap { trim: false })
+            .block(Block::bordered().title(title));
+        frame.render_widget(messages, above);
+        let input = Paragraph::new(self.line.as_str())
+            .block(Block::bordered().title(" Enter sends, Esc leaves "));
+        frame.render_widget(input, below);
+        let column = self
+            .line
+            .chars()
+            .count()
+            .min(usize::from(below.width.saturating_sub(3)));
+        frame.set_cursor_position((below.x + 1 + column as u16, below.y + 1));
+    }
+}
+
+fn said(said: &Said) -> Line<'_> {
+    let quiet = Style::default().fg(Color::DarkGray);
+    if !said.mine {
+        return Line::from(said.text.as_str());
+    }
+    let mark = match &said.status {
+        None => Span::raw(""),
+        Some(SendStatus::Pending) => Span::styled("  … sending", quiet),
+        Some(SendStatus::Failed(why)) => Span::styled(
+            format!("  ✗ failed: {}", why.text),
+            Style::default().fg(Color::Red),
+        ),
+        Some(SendStatus::Accepted { .. } | SendStatus::Placed { .. }) => {
+            Span::styled("  ✓ sent", quiet)
+        }
+        Some(SendStatus::Delivered { .. }) => Span::styled("  ✓✓ delivered", quiet),
+        Some(SendStatus::Read { .. }) => {
+            Span::styled("  ✓✓ read", Style::default().fg(Color::Green))
+        }
+    };
+    let text = Span::styled(
+        said.text.as_str(),
+        Style::default().add_modifier(Modifier::BOLD),
+    );
+    Line::from(vec![Span::raw("› "), text, mark])
+}
+
+fn state(state: &State) -> String {
+    match state {
+        State::Idle | State::Connecting => "connecting".into(),
+        State::Syncing => "catching up".into(),
+        State::Ready => "connected".into(),
+        State::Reconnecting { why, .. } => format!("reconnecting ({})", why.text),
+        State::Closed(why) => format!("closed ({})", why.text),
+    }
+}

@@ -1,0 +1,133 @@
+//! `packetboat listen`: messages to standard output.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use client::core::{CatchUp, Origin, Shown, State};
+use client::{Client, Event, Events};
+use serde::Serialize;
+use tokio::time::{Instant, sleep_until};
+
+use super::connection::Device;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat listen --user 2
+  packetboat listen --user 2 --platform ios --count 3 --timeout 10")]
+pub struct Listen {
+    #[command(flatten)]
+    device: Device,
+    /// End after so many messages.
+    #[arg(long)]
+    count: Option<u64>,
+    /// End after so many seconds: exit 1 if --count is not reached by then.
+    #[arg(long, value_name = "SECONDS")]
+    timeout: Option<f64>,
+    /// Show messages, but never acknowledge one nor remember it (for tests: the server will reconnect
+    /// this session and keep the messages).
+    #[arg(long)]
+    no_ack: bool,
+    /// Only what comes from now on, not what this device has missed.
+    #[arg(long)]
+    from_now: bool,
+    /// My own messages, too.
+    #[arg(long)]
+    own: bool,
+}
+
+/// One line of output.
+#[derive(Serialize)]
+struct Line<'a> {
+    msg_id: String,
+    send_id: String,
+    from: i64,
+    conversation: String,
+    seq: u64,
+    /// When the server accepted it, in milliseconds since 1970.
+    accepted_at: i64,
+    text: std::borrow::Cow<'a, str>,
+}
+
+impl Listen {
+    pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
+        let mut settings = self.device.config(config)?;
+        settings.acks = !self.no_ack;
+        if self.from_now {
+            settings.catch_up = CatchUp::Recent(0);
+        }
+        let deadline = match self.timeout {
+            Some(seconds) => Some(Instant::now() + Duration::try_from_secs_f64(seconds)?),
+            None => None,
+        };
+        let (client, mut events) = Client::connect(settings).await?;
+        let result = self.listen(&mut events, deadline).await;
+        client.close().await;
+        result
+    }
+
+    async fn listen(&self, events: &mut Events, deadline: Option<Instant>) -> Result<ExitCode> {
+        let mut seen = 0;
+        while self.count.is_none_or(|count| seen < count) {
+            let event = tokio::select! {
+                biased;
+                event = events.next() => event,
+                () = until(deadline) => break,
+                _ = tokio::signal::ctrl_c() => break,
+            };
+            match event {
+                Some(Event::Message(shown)) if self.own || shown.origin == Origin::Other => {
+                    print(&shown)?;
+                    seen += 1;
+                }
+                Some(Event::State(State::Closed(why))) => bail!("the connection ended: {why}"),
+                Some(Event::Gap {
+                    conversation,
+                    from,
+                    to,
+                }) if !self.from_now => {
+                    eprintln!(
+                        "packetboat: {conversation}: messages {from} to {to} are missing here"
+                    );
+                }
+                Some(Event::Reset(reset)) => eprintln!("packetboat: starting anew: {reset:?}"),
+                Some(_) => {}
+                None => bail!("the client ended"),
+            }
+        }
+        events.taken();
+        match self.count {
+            Some(count) if seen < count => {
+                eprintln!("packetboat: {seen} of {count} messages came in time");
+                Ok(ExitCode::FAILURE)
+            }
+            _ => Ok(ExitCode::SUCCESS),
+        }
+    }
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => sleep_until(deadline).await,
+        None => std::future::pending().await,
+    }
+}
+
+fn print(shown: &Shown) -> Result<()> {
+    let message = &shown.placed.message;
+    let line = Line {
+        msg_id: message.id.to_string(),
+        send_id: message.send_id.to_string(),
+        from: message.from.get(),
+        conversation: shown.placed.conversation.to_string(),
+        seq: shown.placed.position.seq.0,
+        accepted_at: message.accepted_at.millis(),
+        text: String::from_utf8_lossy(&message.content.data),
+    };
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{}", serde_json::to_string(&line)?)?;
+    Ok(output.flush()?)
+}

@@ -1,0 +1,131 @@
+//! The commands.
+
+mod all;
+mod audit;
+pub mod bench;
+mod chat;
+mod config;
+mod connection;
+mod desk;
+mod dlq;
+mod listen;
+mod send;
+mod token;
+mod trace;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand, ValueEnum};
+
+use crate::settings::SettingsError;
+
+/// Instant messaging that loses nothing it accepted, and shows what became of it.
+#[derive(Debug, Parser)]
+#[command(
+    name = "packetboat",
+    version,
+    arg_required_else_help = true,
+    max_term_width = 100
+)]
+pub struct Cli {
+    /// Settings file (TOML). Also: environment PACKETBOAT_SECTION__KEY, which wins over the file.
+    #[arg(long, global = true, env = "PACKETBOAT_CONFIG", value_name = "FILE")]
+    pub config: Option<PathBuf>,
+
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Run boat, station, carrier and horn in this one process.
+    All(all::All),
+    /// Print a development token.
+    Token(token::Token),
+    /// Send messages; one JSON line for each.
+    Send(send::Send),
+    /// Receive messages; one JSON line for each.
+    Listen(listen::Listen),
+    /// Chat in the terminal.
+    Chat(chat::Chat),
+    /// Look into the dead letters, and send them on their way again.
+    Dlq(dlq::Dlq),
+    /// Tell the life of one message.
+    Trace(trace::Trace),
+    /// Account for every accepted message; name those that are missing.
+    Audit(audit::Audit),
+    /// Show or check the settings.
+    Config(config::Config),
+    /// Measure: connections and private chat, against a bare floor.
+    Bench(bench::Bench),
+}
+
+/// How results are printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub enum Output {
+    #[default]
+    Table,
+    Json,
+}
+
+/// Runs one command to its end.
+pub fn run(cli: Cli) -> Result<ExitCode> {
+    let file = cli.config.as_deref();
+    match cli.command {
+        Command::All(command) => command.run(file),
+        Command::Token(command) => command.run(file),
+        Command::Send(command) => on_runtime(command.run(file)),
+        Command::Listen(command) => on_runtime(command.run(file)),
+        Command::Chat(command) => on_runtime(command.run(file)),
+        Command::Dlq(command) => on_runtime(command.run(file)),
+        Command::Trace(command) => on_runtime(command.run(file)),
+        Command::Audit(command) => on_runtime(command.run(file)),
+        Command::Config(command) => command.run(file),
+        Command::Bench(command) => command.run(file),
+    }
+}
+
+fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    let result = runtime.block_on(command);
+    // A blocked read of the terminal must not hold the end.
+    runtime.shutdown_background();
+    result
+}
+
+/// 3 for settings that cannot be, 1 for everything else (usage is clap's 2).
+pub fn exit_code(error: &anyhow::Error) -> ExitCode {
+    if error.chain().any(|cause| cause.is::<SettingsError>()) {
+        ExitCode::from(3)
+    } else {
+        ExitCode::FAILURE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn each_command_ends_its_help_with_examples() {
+        let mut cli = Cli::command();
+        for command in cli.get_subcommands_mut() {
+            let name = command.get_name().to_owned();
+            let help = command.render_long_help().to_string();
+            let examples = help.split("Examples:").nth(1).unwrap_or_default();
+            let count = examples.matches("packetboat ").count();
+            assert!(count >= 2, "`{name} --help` ends with {count} examples");
+        }
+    }
+}

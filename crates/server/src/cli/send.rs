@@ -1,0 +1,169 @@
+//! `packetboat send`: messages from the command line.
+
+use std::collections::VecDeque;
+use std::io::{BufRead, IsTerminal, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use client::core::{CatchUp, SendStatus};
+use client::{Client, ClientConfig, SendTicket};
+use protocol::message::Content;
+use protocol::{Code, DeviceId, Platform, Recipient, Refusal, UserId};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+
+use super::connection::SignIn;
+
+/// Messages under way at a time.
+const PIPELINE: usize = 256;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat send --user 1 --to 2 \"hello\"
+  seq 1000 | packetboat send --user 1 --to 2 --stdin")]
+pub struct Send {
+    #[command(flatten)]
+    sign_in: SignIn,
+    /// The platform that it is sent from. A bot signs nobody out and gets no mail of its own.
+    #[arg(long, default_value = "bot")]
+    platform: Platform,
+    /// Who receives it.
+    #[arg(long)]
+    to: UserId,
+    /// One message a line of standard input.
+    #[arg(long, conflicts_with = "text")]
+    stdin: bool,
+    /// Give up on a message when the server has not accepted it for so long.
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    timeout: u64,
+    /// The message.
+    #[arg(required_unless_present = "stdin")]
+    text: Option<String>,
+}
+
+/// One line of output.
+#[derive(Serialize)]
+struct Line<'a> {
+    send_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    msg_id: Option<String>,
+    status: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    code: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Send {
+    pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
+        let device = DeviceId::new(&format!("send-{}", uuid::Uuid::new_v4()))?;
+        let token = self.sign_in.token(config, self.platform)?;
+        let mut settings = ClientConfig::new(&self.sign_in.url, token, self.platform, device);
+        settings.catch_up = CatchUp::Recent(0);
+        let (client, mut events) = Client::connect(settings).await?;
+        // What comes in meanwhile is not ours to show.
+        tokio::spawn(async move { while events.next().await.is_some() {} });
+
+        let patience = Duration::from_secs(self.timeout);
+        let mut lines = self.lines();
+        let mut tickets: VecDeque<SendTicket> = VecDeque::new();
+        let mut all_accepted = true;
+        loop {
+            tokio::select! {
+                biased;
+                line = lines.recv(), if tickets.len() < PIPELINE => match line {
+                    Some(text) => {
+                        let to = Recipient::User(self.to);
+                        tickets.push_back(client.send(to, Content::text(text?)).await?);
+                    }
+                    None if tickets.is_empty() => break,
+                    None => all_accepted &= report(&mut tickets, patience).await?,
+                },
+                accepted = report(&mut tickets, patience), if !tickets.is_empty() => {
+                    all_accepted &= accepted?;
+                }
+            }
+        }
+        client.close().await;
+        Ok(if all_accepted {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+
+    /// The texts to be sent, read beside the sending and no faster.
+    fn lines(&self) -> mpsc::Receiver<std::io::Result<String>> {
+        let (feed, lines) = mpsc::channel(PIPELINE);
+        let text = self.text.clone();
+        std::thread::spawn(move || match text {
+            Some(text) => drop(feed.blocking_send(Ok(text))),
+            None => {
+                let input = std::io::stdin();
+                if input.is_terminal() {
+                    eprintln!("One message a line; end with Ctrl-D.");
+                }
+                for line in input.lock().lines() {
+                    if feed.blocking_send(line).is_err() {
+                        break;
+                    }
+                }
+            }
+        });
+        lines
+    }
+}
+
+/// Waits for the oldest send and prints its line; true where it was accepted. Cancel safe.
+async fn report(tickets: &mut VecDeque<SendTicket>, patience: Duration) -> Result<bool> {
+    let Some(ticket) = tickets.front_mut() else {
+        return Ok(true);
+    };
+    let answer = timeout(patience, ticket.accepted())
+        .await
+        .unwrap_or_else(|_| {
+            let text = format!(
+                "not accepted within {} s; it may still be",
+                patience.as_secs()
+            );
+            Err(Refusal::new(Code::DeadlineExceeded, text))
+        });
+    let send_id = ticket.send_id().to_string();
+    tickets.pop_front();
+    let accepted = answer.is_ok();
+    let line = match answer {
+        Ok(id) => Line {
+            send_id,
+            msg_id: Some(id.to_string()),
+            status: "accepted",
+            code: None,
+            error: None,
+        },
+        Err(refusal) => Line {
+            send_id,
+            msg_id: None,
+            status: "failed",
+            code: Some(refusal.code.name()),
+            error: Some(refusal.text),
+        },
+    };
+    let mut output = std::io::stdout().lock();
+    writeln!(output, "{}", serde_json::to_string(&line)?)?;
+    output.flush()?;
+    Ok(accepted)
+}
+
+/// The status in a word.
+pub(super) fn word(status: &SendStatus) -> &'static str {
+    match status {
+        SendStatus::Pending => "sending",
+        SendStatus::Failed(_) => "failed",
+        SendStatus::Accepted { .. } | SendStatus::Placed { .. } => "sent",
+        SendStatus::Delivered { .. } => "delivered",
+        SendStatus::Read { .. } => "read",
+    }
+}

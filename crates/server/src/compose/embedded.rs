@@ -1,0 +1,231 @@
+//! All four services in one process, on one directory or in memory: a cluster of one.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use api::transport::{self, Connector};
+use backend::clock::{Clock, Entropy, SystemClock, SystemEntropy};
+use backend::conversations::ConversationStore;
+use backend::conversations::EmbeddedConversations;
+use backend::devices::DeviceStore;
+use backend::devices::EmbeddedDevices;
+use backend::discovery::EmbeddedRegistry;
+use backend::discovery::Registry;
+use backend::embedded::{Engine, EngineOptions};
+use backend::heads::EmbeddedHeads;
+use backend::heads::HeadStore;
+use backend::history::EmbeddedHistory;
+use backend::history::HistoryStore;
+use backend::ledger::EmbeddedLedger;
+use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
+use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
+use backend::queue::Queue;
+use backend::queue::{EmbeddedQueue, QueueConfig};
+use serde::{Deserialize, Serialize};
+use tokio_util::sync::CancellationToken;
+
+use crate::settings::Settings;
+
+/// Section `embedded` of the settings.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Where everything is kept; made when it is not there.
+    pub data: PathBuf,
+    pub engine: EngineOptions,
+    pub queue: QueueConfig,
+    pub mailbox: MailboxConfig,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            data: PathBuf::from("data"),
+            engine: EngineOptions::default(),
+            queue: QueueConfig::default(),
+            mailbox: MailboxConfig::default(),
+        }
+    }
+}
+
+/// Every seam of a system. Tests may wrap one before it is started.
+#[derive(Clone)]
+pub struct Seams {
+    pub queue: Arc<dyn Queue>,
+    pub mailbox: Arc<dyn MailboxStore>,
+    pub history: Arc<dyn HistoryStore>,
+    pub heads: Arc<dyn HeadStore>,
+    pub conversations: Arc<dyn ConversationStore>,
+    pub devices: Arc<dyn DeviceStore>,
+    pub ledger: Arc<dyn LedgerStore>,
+    pub registry: Arc<dyn Registry>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl Seams {
+    /// On a directory that no other process uses.
+    pub fn on_disk(dir: &Path, config: &Config) -> Result<Seams> {
+        let engine = Engine::open(dir, config.engine.clone())
+            .with_context(|| format!("opening the data in {}", dir.display()))?;
+        Seams::over(
+            engine,
+            config,
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        )
+    }
+
+    /// Gone with the process.
+    pub fn in_memory(config: &Config) -> Result<Seams> {
+        Seams::over(
+            Engine::memory(),
+            config,
+            Arc::new(SystemClock),
+            Arc::new(SystemEntropy),
+        )
+    }
+
+    pub fn over(
+        engine: Engine,
+        config: &Config,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<Seams> {
+        Ok(Seams {
+            queue: Arc::new(EmbeddedQueue::open(
+                engine.clone(),
+                config.queue.clone(),
+                clock.clone(),
+            )?),
+            mailbox: Arc::new(EmbeddedMailbox::open(
+                engine.clone(),
+                &config.mailbox,
+                entropy.as_ref(),
+            )?),
+            history: Arc::new(EmbeddedHistory::new(engine.clone())),
+            heads: Arc::new(EmbeddedHeads::new(engine.clone())),
+            conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
+            devices: Arc::new(EmbeddedDevices::new(engine.clone())),
+            ledger: Arc::new(EmbeddedLedger::open(engine.clone())?),
+            registry: Arc::new(EmbeddedRegistry::new(engine, entropy.clone())),
+            clock,
+            entropy,
+        })
+    }
+}
+
+/// A running system of one.
+pub struct System {
+    pub seams: Seams,
+    pub boat: boat::Running,
+    station: station::Running,
+    carrier: carrier::Running,
+    horn: horn::Running,
+    stop_boat: CancellationToken,
+    stop_station: CancellationToken,
+    stop_consumers: CancellationToken,
+}
+
+impl System {
+    /// Starts station and carrier before the boat, so that the first client finds them.
+    pub async fn start(settings: &Settings, seams: Seams) -> Result<System> {
+        let transport = transport::Config::default();
+        let connector = Connector::new(transport.clone());
+        let stop_consumers = CancellationToken::new();
+        let stop_station = CancellationToken::new();
+        let stop_boat = CancellationToken::new();
+
+        let horn_parts = horn::Parts {
+            queue: seams.queue.clone(),
+            ledger: seams.ledger.clone(),
+            clock: seams.clock.clone(),
+            entropy: seams.entropy.clone(),
+        };
+        let horn = horn::start(settings.horn.clone(), horn_parts, stop_consumers.clone())
+            .await
+            .context("starting horn")?;
+        let carrier_parts = carrier::Parts {
+            queue: seams.queue.clone(),
+            mailbox: seams.mailbox.clone(),
+            history: seams.history.clone(),
+            heads: seams.heads.clone(),
+            conversations: seams.conversations.clone(),
+            devices: seams.devices.clone(),
+            ledger: seams.ledger.clone(),
+            registry: seams.registry.clone(),
+            connector: connector.clone(),
+            clock: seams.clock.clone(),
+            entropy: seams.entropy.clone(),
+        };
+        let carrier = carrier::start(
+            settings.carrier.clone(),
+            carrier_parts,
+            stop_consumers.clone(),
+        )
+        .await
+        .context("starting carrier")?;
+        let station_parts = station::Parts {
+            queue: seams.queue.clone(),
+            mailbox: seams.mailbox.clone(),
+            history: seams.history.clone(),
+            heads: seams.heads.clone(),
+            conversations: seams.conversations.clone(),
+            devices: seams.devices.clone(),
+            ledger: seams.ledger.clone(),
+            registry: seams.registry.clone(),
+            connector: connector.clone(),
+            clock: seams.clock.clone(),
+            entropy: seams.entropy.clone(),
+        };
+        let station = station::start(
+            settings.station.clone(),
+            station_parts,
+            stop_station.clone(),
+        )
+        .await
+        .context("starting station")?;
+        let boat_parts = boat::Parts {
+            registry: seams.registry.clone(),
+            connector,
+            clock: seams.clock.clone(),
+            entropy: seams.entropy.clone(),
+            transport,
+        };
+        let boat = boat::start(settings.boat.clone(), boat_parts, stop_boat.clone())
+            .await
+            .context("starting boat")?;
+        Ok(System {
+            seams,
+            boat,
+            station,
+            carrier,
+            horn,
+            stop_boat,
+            stop_station,
+            stop_consumers,
+        })
+    }
+
+    pub fn websocket(&self) -> SocketAddr {
+        self.boat.websocket()
+    }
+
+    pub fn tcp(&self) -> SocketAddr {
+        self.boat.tcp()
+    }
+
+    /// Leaves in order: clients first, then sends in flight, then deliveries.
+    pub async fn drain(self) {
+        self.stop_boat.cancel();
+        self.boat.drained().await;
+        self.stop_station.cancel();
+        self.station.drained().await;
+        self.stop_consumers.cancel();
+        self.carrier.drained().await;
+        self.horn.drained().await;
+    }
+}

@@ -1,0 +1,3 @@
+//! Plugs parts together into a running system.
+
+pub mod embedded;

@@ -1,0 +1,97 @@
+//! Settings: command line over environment over file over default. Unknown keys are errors.
+
+use std::path::Path;
+
+use figment::Figment;
+use figment::providers::{Env, Format, Serialized, Toml};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+
+use crate::{admin, compose, telemetry};
+
+/// `PACKETBOAT_BOAT__WEBSOCKET=127.0.0.1:9100` sets `websocket` in section `boat`.
+const PREFIX: &str = "PACKETBOAT_";
+
+/// All settings of the program, a section a part.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Settings {
+    pub log: telemetry::Config,
+    pub admin: admin::Config,
+    pub embedded: compose::embedded::Config,
+    pub boat: boat::Config,
+    pub station: station::Config,
+    pub carrier: carrier::Config,
+    pub horn: horn::Config,
+}
+
+/// What is wrong with the settings: the key, the place it came from, and what was expected.
+#[derive(Debug, Error)]
+pub enum SettingsError {
+    #[error("the settings cannot be used: {0}")]
+    Unusable(Box<figment::Error>),
+    #[error("the settings file {0} cannot be read")]
+    NoFile(String),
+    #[error("{0}")]
+    Contradiction(String),
+}
+
+impl Settings {
+    /// Reads file and environment; checks what can be checked without starting anything.
+    pub fn load(file: Option<&Path>) -> Result<Settings, SettingsError> {
+        let mut figment = Figment::from(Serialized::defaults(Settings::default()));
+        if let Some(file) = file {
+            if !file.is_file() {
+                return Err(SettingsError::NoFile(file.display().to_string()));
+            }
+            figment = figment.merge(Toml::file_exact(file));
+        }
+        // Names without "__" belong to the command line (PACKETBOAT_TOKEN …).
+        let environment = Env::prefixed(PREFIX)
+            .filter(|key| key.as_str().contains("__"))
+            .split("__");
+        let settings: Settings = figment
+            .merge(environment)
+            .extract()
+            .map_err(|e| SettingsError::Unusable(Box::new(e)))?;
+        settings.check()?;
+        Ok(settings)
+    }
+
+    /// Settings that are each fine and together are not.
+    fn check(&self) -> Result<(), SettingsError> {
+        let open: Vec<_> = [self.boat.websocket, self.boat.tcp]
+            .into_iter()
+            .filter(|address| !address.ip().is_loopback())
+            .collect();
+        if let (Some(address), true) = (open.first(), self.station.auth.key_file.is_none()) {
+            return Err(SettingsError::Contradiction(format!(
+                "boat listens on {address}, which others can reach, while station.auth still has the \
+                 well-known development key: anybody could sign in as anybody. Let station.auth.key_file name \
+                 a file with a secret of your own, or listen on 127.0.0.1."
+            )));
+        }
+        Ok(())
+    }
+
+    /// All settings as TOML, secrets struck out.
+    pub fn print(&self) -> anyhow::Result<String> {
+        let mut value = toml::Value::try_from(self)?;
+        redact(&mut value);
+        Ok(toml::to_string_pretty(&value)?)
+    }
+}
+
+/// Strikes out every value whose key names a secret itself (not a file that holds one).
+fn redact(value: &mut toml::Value) {
+    let toml::Value::Table(table) = value else {
+        return;
+    };
+    for (key, value) in table.iter_mut() {
+        let secret = ["key", "secret", "password"].contains(&key.as_str());
+        match value {
+            toml::Value::String(text) if secret && !text.is_empty() => *text = "(redacted)".into(),
+            _ => redact(value),
+        }
+    }
+}
