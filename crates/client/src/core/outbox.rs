@@ -254,10 +254,7 @@ impl Outbox {
 
     /// Transmits what may be transmitted. A live connection is the caller's to see to.
     pub(super) fn pump(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
-        if now.since(self.second) >= SECOND || now < self.second {
-            self.second = now;
-            self.in_second = 0;
-        }
+        self.count_from(now);
         while self.in_flight < self.window
             && self.in_second < limits.sends_per_second
             && let Some(&order) = self.open.first()
@@ -412,8 +409,16 @@ impl Outbox {
         }
         let order = *self.by_send.get(&send_id)?;
         let followed = self.followed.get_mut(&order)?;
-        let message = followed.message.take();
-        if followed.row.seq.is_none() {
+        let message = followed.message.take().map(|message| Message {
+            id,
+            accepted_at: id.timestamp(),
+            ..message
+        });
+        // A repeat that the server took for a new message is dropped for the first one: that is ours.
+        let renamed = std::mem::replace(&mut followed.row.id, id);
+        if followed.row.seq.is_none() || renamed != id {
+            self.by_id.remove(&renamed);
+            self.by_id.insert(id, order);
             followed.row.seq = Some(position.seq);
             out.change(Change::Followed(followed.row));
             if followed.row.status == Status::Sent {
@@ -546,10 +551,19 @@ impl Outbox {
             age: now.since(entry.row.created_at),
             seen_seq: None,
         }));
-        self.in_second += 1;
         entry.tries = entry.tries.saturating_add(1);
         entry.tried_on = connection;
         self.set_phase(order, Phase::InFlight { until });
+        self.count_from(now);
+        self.in_second += 1;
+    }
+
+    /// A new second begins where the last one is over.
+    fn count_from(&mut self, now: Timestamp) {
+        if now.since(self.second) >= SECOND || now < self.second {
+            self.second = now;
+            self.in_second = 0;
+        }
     }
 
     fn fail(&mut self, order: u64, refusal: Refusal, out: &mut Out) {

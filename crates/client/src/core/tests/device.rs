@@ -1,0 +1,344 @@
+//! One core in a test's hand: time stands still until the test moves it, the store obeys when told.
+
+use std::time::Duration;
+
+use protocol::frame::{
+    Accepted, ClientFrame, HistoryPage, ListPage, Send, ServerFrame, Summary, SyncAnswer, SyncPage,
+    SyncQuery, Welcome,
+};
+use protocol::message::Content;
+use protocol::{
+    Code, ConversationId, DeviceId, Message, MessageId, Options, Placed, Platform, Position,
+    Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
+};
+
+use super::world::START;
+use crate::core::{
+    Action, CatchUp, Change, Core, Limits, Saved, SendStatus, Settings, Shown, State,
+};
+
+pub(super) fn user(number: i64) -> UserId {
+    UserId::new(number).expect("positive")
+}
+
+pub(super) fn id(number: u64) -> MessageId {
+    MessageId::new(number as i64).expect("positive")
+}
+
+pub(super) fn send_id(number: u8) -> SendId {
+    SendId::from_bytes([number; 16])
+}
+
+pub(super) fn to(number: i64) -> Recipient {
+    Recipient::User(user(number))
+}
+
+/// The conversation of user 1, who is always us, with this peer.
+pub(super) fn with(peer: i64) -> ConversationId {
+    ConversationId::private(user(1), user(peer)).expect("two users")
+}
+
+/// The message at `seq` of the conversation with 2, sent by 2. Its id is 100 + seq.
+pub(super) fn message(seq: u64) -> Placed {
+    message_of(2, 2, "far", seq)
+}
+
+pub(super) fn message_of(peer: i64, from: i64, device: &str, seq: u64) -> Placed {
+    let base = peer as u64 * 50;
+    let receiver = if from == 1 { peer } else { 1 };
+    Placed {
+        conversation: with(peer),
+        position: Position {
+            seq: Seq(seq),
+            prev: (seq > 1).then(|| id(base + seq - 1)),
+        },
+        message: Message {
+            id: id(base + seq),
+            from: user(from),
+            to: to(receiver),
+            accepted_at: START,
+            device: DeviceId::new(device).expect("short"),
+            send_id: SendId::from_bytes([
+                peer as u8, seq as u8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 9,
+            ]),
+            options: Options::CHAT,
+            content: Content::text(format!("message {seq}")),
+        },
+    }
+}
+
+pub(super) fn summary(peer: i64, seq: u64) -> Summary {
+    Summary {
+        conversation: with(peer),
+        seq: Seq(seq),
+        read_seq: Seq::ZERO,
+        version: START,
+        newest: None,
+    }
+}
+
+pub(super) struct Device {
+    pub(super) core: Core,
+    pub(super) saved: Saved,
+    pub(super) now: Timestamp,
+    /// The store confirms at once.
+    pub(super) stores: bool,
+    /// The application takes at once.
+    pub(super) takes: bool,
+    pub(super) waiting_store: Option<(u64, Vec<Change>)>,
+    pub(super) sent: Vec<ClientFrame>,
+    pub(super) shown: Vec<Shown>,
+    pub(super) statuses: Vec<(SendId, SendStatus)>,
+    /// Gaps, resets and the like.
+    pub(super) told: Vec<Action>,
+    pub(super) connects: usize,
+}
+
+impl Device {
+    pub(super) fn new() -> Device {
+        Device::with(CatchUp::Everything, Limits::default(), Saved::default())
+    }
+
+    pub(super) fn with(catch_up: CatchUp, limits: Limits, saved: Saved) -> Device {
+        let settings = Settings {
+            token: "token".into(),
+            platform: Platform::Ios,
+            device: DeviceId::new("here").expect("short"),
+            acks: true,
+            catch_up,
+            limits,
+        };
+        Device::of(settings, saved)
+    }
+
+    pub(super) fn of(settings: Settings, saved: Saved) -> Device {
+        let mut device = Device {
+            core: Core::new(settings, saved.clone()),
+            saved,
+            now: START,
+            stores: true,
+            takes: true,
+            waiting_store: None,
+            sent: Vec::new(),
+            shown: Vec::new(),
+            statuses: Vec::new(),
+            told: Vec::new(),
+            connects: 0,
+        };
+        device.core.start();
+        device.drain();
+        device
+    }
+
+    /// Connected, welcomed and told an empty list.
+    pub(super) fn ready() -> Device {
+        let mut device = Device::new();
+        device.sign_in();
+        device.list(Vec::new());
+        device
+    }
+
+    /// The process dies; another one starts from what is stored.
+    pub(super) fn crash(&mut self) {
+        let fresh = Device::with(CatchUp::Everything, Limits::default(), self.saved.clone());
+        *self = Device {
+            now: self.now,
+            ..fresh
+        };
+    }
+
+    pub(super) fn sign_in(&mut self) {
+        self.sign_in_to(7, 8);
+    }
+
+    pub(super) fn sign_in_to(&mut self, cluster: u64, send_window: u32) {
+        self.core.handle_connected(self.now);
+        self.drain();
+        self.hear(ServerFrame::Welcome(Welcome {
+            session: SessionId::new(1).expect("positive"),
+            user: user(1),
+            server_time: self.now,
+            heartbeat: Duration::from_secs(30),
+            frame_bytes_max: 64 * 1024,
+            send_window,
+            cluster,
+            marker: 5,
+            recovered: true,
+        }));
+    }
+
+    pub(super) fn lose(&mut self, jitter: u64) {
+        let why = Refusal::new(Code::Unavailable, "lost");
+        self.core.handle_disconnected(why, self.now, jitter);
+        self.drain();
+    }
+
+    /// Loses the connection and is back at once.
+    pub(super) fn reconnect(&mut self) {
+        self.lose(0);
+        self.wait(0);
+        self.sign_in();
+    }
+
+    /// Lets time pass, timer by timer.
+    pub(super) fn wait(&mut self, millis: u64) {
+        let until = self.now + Duration::from_millis(millis);
+        while let Some(at) = self.core.poll_timeout().filter(|at| *at <= until) {
+            self.now = self.now.max(at);
+            self.core.handle_timeout(self.now);
+            self.drain();
+        }
+        self.now = until;
+    }
+
+    pub(super) fn hear(&mut self, frame: ServerFrame) {
+        self.core.handle_frame(frame, self.now);
+        self.drain();
+    }
+
+    pub(super) fn push(&mut self, placed: Placed) {
+        self.hear(ServerFrame::Message(placed));
+    }
+
+    pub(super) fn send(&mut self, to: Recipient, number: u8) {
+        let content = Content::text(format!("send {number}"));
+        let sent = self.core.send(send_id(number), to, content, self.now);
+        sent.expect("room in the outbox");
+        self.drain();
+    }
+
+    pub(super) fn accept(&mut self, number: u8) {
+        self.hear(ServerFrame::Accepted(Accepted {
+            send_id: send_id(number),
+            id: id(number.into()),
+            accepted_at: self.now,
+        }));
+    }
+
+    pub(super) fn refuse(&mut self, number: u8, code: Code) {
+        self.hear(ServerFrame::Refused {
+            send_id: send_id(number),
+            refusal: Refusal::new(code, "no"),
+        });
+    }
+
+    /// Answers the list question that is open.
+    pub(super) fn list(&mut self, conversations: Vec<Summary>) {
+        let request = self.question(|query| matches!(query, SyncQuery::List { .. }));
+        self.answer(
+            request,
+            SyncAnswer::List(ListPage {
+                conversations,
+                version: self.now,
+                more: false,
+            }),
+        );
+    }
+
+    pub(super) fn answer(&mut self, request: u32, answer: SyncAnswer) {
+        self.hear(ServerFrame::Page(SyncPage { request, answer }));
+    }
+
+    pub(super) fn history(&mut self, request: u32, messages: Vec<Placed>, last: u64) {
+        let page = HistoryPage {
+            conversation: with(2),
+            messages,
+            last_seq: Seq(last),
+            more: false,
+        };
+        self.answer(request, SyncAnswer::History(page));
+    }
+
+    /// The last question of this kind.
+    pub(super) fn question(&self, is_it: impl Fn(&SyncQuery) -> bool) -> u32 {
+        let questions = self.sent.iter().rev().filter_map(|frame| match frame {
+            ClientFrame::Sync(request) => Some(request),
+            _ => None,
+        });
+        let mut found = questions.filter(|request| is_it(&request.query));
+        found.next().expect("it was asked").request
+    }
+
+    /// What was transmitted since the last time this was asked.
+    pub(super) fn take_sent(&mut self) -> Vec<ClientFrame> {
+        std::mem::take(&mut self.sent)
+    }
+
+    pub(super) fn take_sends(&mut self) -> Vec<Send> {
+        (self.take_sent().into_iter())
+            .filter_map(|frame| match frame {
+                ClientFrame::Send(send) => Some(send),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Positions that were acknowledged as received since the last time anything was asked.
+    pub(super) fn take_acked(&mut self) -> Vec<u64> {
+        (self.take_sent().into_iter())
+            .filter_map(|frame| match frame {
+                ClientFrame::Ack(ack) => Some(ack.items),
+                _ => None,
+            })
+            .flatten()
+            .map(|item| item.seq.0)
+            .collect()
+    }
+
+    pub(super) fn take_shown(&mut self) -> Vec<u64> {
+        (self.shown.drain(..))
+            .map(|shown| shown.placed.position.seq.0)
+            .collect()
+    }
+
+    pub(super) fn status_of(&self, number: u8) -> Option<&SendStatus> {
+        let mut of_it = (self.statuses.iter().rev()).filter(|(of, _)| *of == send_id(number));
+        of_it.next().map(|(_, status)| status)
+    }
+
+    pub(super) fn is_ready(&self) -> bool {
+        *self.core.state() == State::Ready
+    }
+
+    /// The store that waits is done.
+    pub(super) fn store(&mut self) {
+        let (batch, changes) = self.waiting_store.take().expect("a store waits");
+        changes
+            .into_iter()
+            .for_each(|change| self.saved.apply(change));
+        self.core.handle_stored(batch, self.now);
+        self.drain();
+    }
+
+    pub(super) fn drain(&mut self) {
+        while let Some(action) = self.core.poll_action() {
+            match action {
+                Action::Connect => self.connects += 1,
+                Action::Transmit(frame) => self.sent.push(frame),
+                Action::Store { batch, changes } => {
+                    self.waiting_store = Some((batch, changes));
+                    if self.stores {
+                        self.store();
+                    }
+                }
+                Action::Show(shown) => {
+                    let number = shown.number;
+                    self.shown.push(shown);
+                    if self.takes {
+                        self.core.handle_taken(number, self.now);
+                    }
+                }
+                Action::Status { send_id, status } => self.statuses.push((send_id, status)),
+                Action::Disconnect(why) => {
+                    self.told.push(Action::Disconnect(why.clone()));
+                    self.core.handle_disconnected(why, self.now, 0);
+                }
+                Action::State(_) => {}
+                action @ (Action::Receipt(_)
+                | Action::Gap { .. }
+                | Action::Reset(_)
+                | Action::Older { .. }) => self.told.push(action),
+            }
+        }
+    }
+}

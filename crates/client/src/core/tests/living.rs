@@ -1,0 +1,97 @@
+use std::time::Duration;
+
+use protocol::frame::{ClientFrame, ServerFrame};
+use protocol::{Code, Refusal};
+
+use super::device::Device;
+use crate::core::{Action, State};
+
+#[test]
+fn hello_comes_first_and_carries_the_marker_of_the_last_welcome() {
+    let mut device = Device::ready();
+    let hello = |device: &Device| match &device.sent[0] {
+        ClientFrame::Hello(hello) => hello.marker,
+        frame => panic!("{frame:?} before hello"),
+    };
+    assert_eq!(hello(&device), None);
+    device.take_sent();
+    device.reconnect();
+    assert_eq!(hello(&device), Some(5));
+}
+
+#[test]
+fn connects_again_after_a_random_pause_or_when_the_server_says() {
+    let mut device = Device::ready();
+    device.lose(300);
+    assert!(matches!(device.core.state(), State::Reconnecting { .. }));
+    device.wait(299);
+    assert_eq!(device.connects, 1);
+    device.wait(1);
+    assert_eq!(device.connects, 2);
+    device.sign_in();
+    let closing = Refusal::new(Code::Draining, "leaving").retry_after(Duration::from_secs(9));
+    device.hear(ServerFrame::Closing(closing));
+    device.lose(1);
+    device.wait(8999);
+    assert_eq!(device.connects, 2);
+    device.wait(1);
+    assert_eq!(device.connects, 3);
+}
+
+#[test]
+fn terminal_codes_end_it() {
+    for code in [Code::Displaced, Code::Unauthenticated, Code::TokenExpired] {
+        let mut device = Device::ready();
+        device.hear(ServerFrame::Closing(Refusal::new(code, "for good")));
+        device.lose(1);
+        device.wait(3_600_000);
+        assert!(matches!(device.core.state(), State::Closed(why) if why.code == code));
+        assert_eq!(device.connects, 1);
+        assert_eq!(device.core.poll_timeout(), None);
+    }
+}
+
+#[test]
+fn a_silent_client_pings_and_a_silent_server_is_left() {
+    let mut device = Device::ready();
+    device.take_sent();
+    device.wait(30_000);
+    let nonce = match device.take_sent()[..] {
+        [ClientFrame::Ping { nonce }] => nonce,
+        ref other => panic!("{other:?}"),
+    };
+    let server_time = device.now;
+    device.hear(ServerFrame::Pong { nonce, server_time });
+    device.wait(30_000);
+    assert!(matches!(device.take_sent()[..], [ClientFrame::Ping { .. }]));
+    device.wait(9_999);
+    assert!(device.told.is_empty());
+    device.wait(1);
+    assert!(
+        matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HeartbeatMissed)
+    );
+}
+
+/// Found by the random worlds: acks that were repeated into a dead connection kept it alive.
+#[test]
+fn who_only_sends_notices_a_dead_connection_too() {
+    let mut device = Device::ready();
+    device.push(super::device::message(1));
+    device.wait(40_000);
+    assert!(
+        matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HeartbeatMissed)
+    );
+}
+
+#[test]
+fn no_welcome_in_time_is_tried_again() {
+    let mut device = Device::new();
+    device.core.handle_connected(device.now);
+    device.drain();
+    device.wait(10_000);
+    assert!(
+        matches!(&device.told[..], [Action::Disconnect(why)] if why.code == Code::HandshakeTimeout)
+    );
+    device.wait(1000);
+    assert_eq!(device.connects, 2);
+}

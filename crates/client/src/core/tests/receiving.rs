@@ -1,0 +1,530 @@
+use std::time::Duration;
+
+use protocol::frame::{Acked, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery};
+use protocol::receipt::ReceiptKind;
+use protocol::{Code, Platform, Refusal, Seq};
+
+use super::device::{Device, id, message, message_of, summary, with};
+use super::world::START;
+use crate::core::{Action, CatchUp, Cursor, Kept, Limits, Origin, Reset, Saved, Settings};
+
+fn is_history(query: &SyncQuery) -> bool {
+    matches!(query, SyncQuery::History { .. })
+}
+
+fn asks_history(device: &mut Device) -> Vec<HistoryRange> {
+    (device.take_sent().into_iter())
+        .filter_map(|frame| match frame {
+            ClientFrame::Sync(request) => Some(request.query),
+            _ => None,
+        })
+        .filter_map(|query| match query {
+            SyncQuery::History { range, .. } => Some(range),
+            _ => None,
+        })
+        .collect()
+}
+
+fn forward(after: u64) -> HistoryRange {
+    HistoryRange::Forward { after: Seq(after) }
+}
+
+/// A device that has seen the conversation with 2 up to `seq`, at `START`.
+fn seen(seq: u64) -> Saved {
+    let mut saved = Saved {
+        list_version: START,
+        ..Saved::default()
+    };
+    let kept = Kept {
+        cursor: Cursor {
+            seq: Seq(seq),
+            id: Some(id(100 + seq)),
+            at: START,
+        },
+        known: Seq(seq),
+        ..Kept::default()
+    };
+    saved.conversations.insert(with(2), kept);
+    saved
+}
+
+// proves S2-05, S2-06, S2-08: the first has no predecessor, the next joins it: nothing is asked.
+#[test]
+fn contiguous_messages_ask_nothing() {
+    let mut device = Device::ready();
+    device.take_sent();
+    for seq in 1..=3 {
+        device.push(message(seq));
+    }
+    assert!(asks_history(&mut device).is_empty());
+    assert_eq!(device.take_shown(), [1, 2, 3]);
+}
+
+// proves S2-04, S2-07: a missing predecessor is fetched, page after page, and all is shown in order.
+#[test]
+fn a_gap_is_fetched() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.take_sent();
+    device.push(message(5));
+    assert_eq!(device.take_shown(), [1]);
+    assert_eq!(asks_history(&mut device), [forward(1)]);
+    device.push(message(6));
+    assert!(
+        asks_history(&mut device).is_empty(),
+        "one question is enough"
+    );
+    let request = 2;
+    device.history(request, vec![message(2), message(3)], 6);
+    assert_eq!(device.take_shown(), [2, 3]);
+    assert_eq!(asks_history(&mut device), [forward(3)]);
+    device.history(3, vec![message(4), message(5)], 6);
+    assert_eq!(device.take_shown(), [4, 5, 6]);
+    assert!(asks_history(&mut device).is_empty());
+}
+
+// proves S3-07, S3-14: acknowledged after the store; a crash before it brings the message again.
+#[test]
+fn a_crash_before_the_store_shows_it_again_and_nothing_was_acknowledged() {
+    let mut device = Device::ready();
+    device.take_sent();
+    device.stores = false;
+    device.push(message(1));
+    assert_eq!(device.take_shown(), [1]);
+    assert!(device.take_acked().is_empty());
+    device.crash();
+    device.sign_in();
+    device.list(vec![]);
+    device.take_sent();
+    device.push(message(1));
+    assert_eq!(device.take_shown(), [1]);
+    assert_eq!(device.take_acked(), [1]);
+    device.crash();
+    device.sign_in();
+    device.list(vec![]);
+    device.take_sent();
+    device.push(message(1));
+    assert!(device.take_shown().is_empty(), "stored, so shown once");
+    assert_eq!(device.take_acked(), [1], "but acknowledged again");
+}
+
+#[test]
+fn nothing_is_acknowledged_before_the_application_has_it() {
+    let mut device = Device::ready();
+    device.take_sent();
+    device.takes = false;
+    device.push(message(1));
+    device.push(message(2));
+    assert!(device.take_acked().is_empty());
+    assert!(!device.saved.conversations.contains_key(&with(2)));
+    device.core.handle_taken(1, device.now);
+    device.drain();
+    assert_eq!(device.take_acked(), [1]);
+    assert_eq!(device.saved.conversations[&with(2)].cursor.seq, Seq(1));
+}
+
+#[test]
+fn a_slow_application_is_shown_no_more_than_it_can_take_and_then_the_rest() {
+    let limits = Limits {
+        untaken_max: 2,
+        held_max: 1,
+        ..Limits::default()
+    };
+    let mut device = Device::with(CatchUp::Everything, limits, Saved::default());
+    device.sign_in();
+    device.list(vec![]);
+    device.takes = false;
+    for seq in 1..=6 {
+        device.push(message(seq));
+    }
+    assert_eq!(device.take_shown(), [1, 2]);
+    device.take_sent();
+    device.core.handle_taken(2, device.now);
+    device.drain();
+    assert_eq!(device.take_shown(), [3], "it was held");
+    device.takes = true;
+    device.core.handle_taken(3, device.now);
+    device.drain();
+    let request = device.question(is_history);
+    device.history(request, (4..=5).map(message).collect(), 6);
+    let request = device.question(is_history);
+    device.history(request, vec![message(6)], 6);
+    assert_eq!(device.take_shown(), [4, 5, 6]);
+}
+
+// proves S3-07: the same message twice is shown once, and acknowledged both times.
+#[test]
+fn repeats_are_acknowledged_but_not_shown() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.take_sent();
+    device.push(message(1));
+    assert_eq!(device.take_shown(), [1]);
+    assert_eq!(device.take_acked(), [1]);
+}
+
+#[test]
+fn one_send_in_two_places_is_shown_once() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    let mut copy = message(2);
+    copy.message.send_id = message(1).message.send_id;
+    device.push(copy);
+    device.push(message(3));
+    assert_eq!(device.take_shown(), [1, 3]);
+    assert_eq!(device.saved.conversations[&with(2)].cursor.seq, Seq(3));
+}
+
+#[test]
+fn acks_are_batched_and_repeated_until_confirmed() {
+    let mut device = Device::ready();
+    device.stores = false;
+    for seq in 1..=3 {
+        device.push(message(seq));
+    }
+    device.take_sent();
+    device.stores = true;
+    device.store();
+    let acks: Vec<usize> = (device.take_sent().iter())
+        .filter_map(|frame| match frame {
+            ClientFrame::Ack(ack) => Some(ack.items.len()),
+            _ => None,
+        })
+        .collect();
+    assert!(
+        acks.iter().sum::<usize>() == 3 && acks.len() <= 2,
+        "{acks:?}"
+    );
+    device.wait(5000);
+    assert_eq!(device.take_acked(), [1, 2, 3], "not confirmed");
+    device.hear(ServerFrame::Acked(Acked {
+        kind: ReceiptKind::Received,
+        ids: vec![id(101), id(102)],
+        refused: vec![(id(103), Refusal::new(Code::NotFound, "never sent"))],
+    }));
+    device.wait(20_000);
+    assert!(device.take_acked().is_empty());
+    assert!(device.core.is_flushed());
+}
+
+// proves S3-10: read is another receipt than received; it survives a restart until it is recorded.
+#[test]
+fn a_read_is_told_until_the_server_has_recorded_it() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.push(message(2));
+    device.take_sent();
+    device.core.read(with(2), Seq(2), id(102), device.now);
+    device.core.read(with(2), Seq(1), id(101), device.now);
+    device.drain();
+    let reads = |device: &mut Device| -> Vec<u64> {
+        (device.take_sent().into_iter())
+            .filter_map(|frame| match frame {
+                ClientFrame::Ack(ack) if ack.kind == ReceiptKind::Read => Some(ack.items[0].seq.0),
+                _ => None,
+            })
+            .collect()
+    };
+    assert_eq!(reads(&mut device), [2], "forward only");
+    device.crash();
+    device.sign_in();
+    assert_eq!(reads(&mut device), [2]);
+    device.hear(ServerFrame::Acked(Acked {
+        kind: ReceiptKind::Read,
+        ids: vec![id(102)],
+        refused: vec![],
+    }));
+    device.crash();
+    device.sign_in();
+    assert!(reads(&mut device).is_empty());
+}
+
+#[test]
+fn own_messages_of_other_devices_are_marked_and_acknowledged_where_pushed() {
+    let mut device = Device::ready();
+    device.take_sent();
+    device.push(message_of(2, 1, "elsewhere", 1));
+    assert_eq!(device.shown[0].origin, Origin::OwnElsewhere);
+    assert_eq!(device.take_acked(), [1]);
+}
+
+// proves S0-16, S0-20: after signing in, what came since the newest local message is loaded forward.
+#[test]
+fn a_short_absence_is_caught_up_forward() {
+    let mut device = Device::with(CatchUp::Recent(10), Limits::default(), seen(3));
+    device.now = START + Duration::from_secs(3600);
+    device.sign_in();
+    let list = |query: &SyncQuery| {
+        *query
+            == SyncQuery::List {
+                since: START,
+                after: None,
+            }
+    };
+    device.question(list);
+    device.take_sent().clear();
+    device.answer(1, list_page(vec![summary(2, 50)], device.now));
+    assert_eq!(asks_history(&mut device), [forward(3)]);
+    device.history(2, (4..=50).map(message).collect(), 50);
+    assert_eq!(device.take_shown(), (4..=50).collect::<Vec<_>>());
+    assert!(device.is_ready());
+}
+
+fn list_page(
+    conversations: Vec<protocol::frame::Summary>,
+    version: protocol::Timestamp,
+) -> SyncAnswer {
+    SyncAnswer::List(protocol::frame::ListPage {
+        conversations,
+        version,
+        more: false,
+    })
+}
+
+// proves S0-18, S0-19, S0-22: after a day or more the newest are loaded backward; the rest is told as a
+// gap and loaded on demand.
+#[test]
+fn a_long_absence_is_caught_up_backward() {
+    let mut device = Device::with(CatchUp::Recent(2), Limits::default(), seen(3));
+    device.now = START + Duration::from_secs(24 * 3600);
+    device.sign_in();
+    device.list(vec![summary(2, 9)]);
+    let request = device.question(|query| {
+        matches!(
+            query,
+            SyncQuery::History {
+                range: HistoryRange::Backward { before: None },
+                limit: 2,
+                ..
+            }
+        )
+    });
+    device.push(message(10));
+    device.history(request, vec![message(9), message(8)], 9);
+    assert_eq!(device.take_shown(), [8, 9, 10]);
+    let gap = Action::Gap {
+        conversation: with(2),
+        from: Seq(4),
+        to: Seq(7),
+    };
+    assert_eq!(device.told, [gap]);
+
+    let request = device.core.load_older(with(2), Some(Seq(8)), 2, device.now);
+    device.drain();
+    device.history(request, vec![message(7), message(6)], 9);
+    assert!(
+        matches!(&device.told[1], Action::Older { request: of, answer: Ok(page) }
+        if *of == request && page.messages.len() == 2)
+    );
+    assert!(
+        device.shown.is_empty(),
+        "what is loaded on demand is not shown by itself"
+    );
+}
+
+// proves S0-22: backward loading ends at the message that was here.
+#[test]
+fn backward_loading_ends_at_what_is_here() {
+    let mut device = Device::with(CatchUp::Recent(5), Limits::default(), seen(3));
+    device.now = START + Duration::from_secs(48 * 3600);
+    device.sign_in();
+    device.list(vec![summary(2, 6)]);
+    let request = device.question(is_history);
+    device.history(request, (4..=6).map(message).collect(), 6);
+    assert_eq!(device.take_shown(), [4, 5, 6]);
+    assert!(device.told.is_empty(), "no gap");
+}
+
+// proves S0-23: a new device of an existing user loads the newest backward and knows what it left out.
+#[test]
+fn a_fresh_device_begins_with_the_newest_or_with_the_first() {
+    let mut device = Device::with(CatchUp::Recent(1), Limits::default(), Saved::default());
+    device.sign_in();
+    device.push(message_of(3, 3, "far", 1));
+    assert!(device.shown.is_empty(), "the list decides");
+    device.list(vec![summary(2, 9)]);
+    let request = device.question(is_history);
+    device.history(request, vec![message(9)], 9);
+    assert_eq!(device.take_shown(), [1, 9]);
+    assert_eq!(device.told.len(), 1);
+
+    let mut device = Device::ready();
+    device.reconnect();
+    device.list(vec![summary(2, 2)]);
+    let request = device.question(is_history);
+    device.history(request, vec![message(1), message(2)], 2);
+    assert_eq!(device.take_shown(), [1, 2]);
+}
+
+#[test]
+fn from_now_on_shows_what_was_pushed_since_the_connection() {
+    let mut device = Device::with(CatchUp::Recent(0), Limits::default(), Saved::default());
+    device.sign_in();
+    device.push(message(9));
+    device.list(vec![summary(2, 9)]);
+    device.push(message(10));
+    assert_eq!(device.take_shown(), [9, 10]);
+    assert_eq!(device.saved.conversations[&with(2)].cursor.seq, Seq(10));
+}
+
+#[test]
+fn the_list_is_read_page_by_page_and_its_version_kept_at_the_end() {
+    let mut device = Device::new();
+    device.sign_in();
+    let mut page = protocol::frame::ListPage {
+        conversations: vec![summary(2, 0)],
+        version: START + Duration::from_secs(1),
+        more: true,
+    };
+    device.answer(1, SyncAnswer::List(page.clone()));
+    assert_eq!(device.saved.list_version.millis(), 0);
+    let after = Some(with(2));
+    let request =
+        device.question(|query| matches!(query, SyncQuery::List { after: a, .. } if *a == after));
+    page.more = false;
+    page.version = START + Duration::from_secs(2);
+    device.answer(request, SyncAnswer::List(page));
+    assert_eq!(
+        device.saved.list_version,
+        START + Duration::from_secs(1),
+        "the earliest is safe"
+    );
+    assert!(device.is_ready());
+}
+
+#[test]
+fn what_the_list_named_is_fetched_after_a_restart_too() {
+    let mut device = Device::new();
+    device.sign_in();
+    device.list(vec![summary(2, 4)]);
+    device.crash();
+    device.sign_in();
+    device.list(vec![]);
+    let request = device.question(is_history);
+    device.history(request, (1..=4).map(message).collect(), 4);
+    assert_eq!(device.take_shown(), [1, 2, 3, 4]);
+}
+
+#[test]
+fn resync_compares_again() {
+    let mut device = Device::ready();
+    device.take_sent();
+    device.hear(ServerFrame::Resync);
+    assert!(!device.is_ready());
+    device.list(vec![summary(2, 1)]);
+    let request = device.question(is_history);
+    device.history(request, vec![message(1)], 1);
+    assert_eq!(device.take_shown(), [1]);
+    assert!(device.is_ready());
+}
+
+#[test]
+fn a_refused_question_is_asked_again_later() {
+    let mut device = Device::ready();
+    device.push(message(2));
+    let request = device.question(is_history);
+    device.take_sent();
+    device.hear(ServerFrame::Error {
+        request: Some(request),
+        refusal: Refusal::new(Code::Unavailable, "later"),
+    });
+    assert!(asks_history(&mut device).is_empty());
+    device.wait(1000);
+    assert_eq!(asks_history(&mut device), [forward(0)]);
+}
+
+#[test]
+fn what_can_never_be_fetched_is_told_as_a_gap() {
+    let mut device = Device::ready();
+    device.push(message(3));
+    let request = device.question(is_history);
+    device.hear(ServerFrame::Error {
+        request: Some(request),
+        refusal: Refusal::new(Code::Forbidden, "no"),
+    });
+    assert_eq!(device.take_shown(), [3]);
+    assert!(matches!(
+        device.told[..],
+        [Action::Gap {
+            from: Seq(1),
+            to: Seq(2),
+            ..
+        }]
+    ));
+}
+
+// A server that was put back: said honestly, and what is new there is shown.
+#[test]
+fn a_server_behind_the_client_is_told_and_followed() {
+    let mut device = Device::with(CatchUp::Everything, Limits::default(), seen(8));
+    device.sign_in();
+    device.list(vec![summary(2, 5)]);
+    let request = device.question(is_history);
+    device.hear(ServerFrame::Error {
+        request: Some(request),
+        refusal: Refusal::new(Code::Reset, "you are ahead"),
+    });
+    let request = device.question(|query| matches!(query, SyncQuery::History { limit: 1, .. }));
+    device.history(request, vec![message(5)], 5);
+    let reset = Reset::Behind {
+        conversation: with(2),
+        ours: Seq(8),
+        theirs: Seq(5),
+    };
+    assert_eq!(device.told, [Action::Reset(reset)]);
+    device.push(message(6));
+    assert_eq!(device.take_shown(), [6]);
+}
+
+#[test]
+fn a_list_that_is_only_late_is_no_reset() {
+    let mut device = Device::new();
+    device.sign_in();
+    device.push(message(1));
+    device.push(message(2));
+    // The answer was made before the second message was there.
+    device.list(vec![summary(2, 1)]);
+    let request = device.question(is_history);
+    device.history(request, vec![], 2);
+    assert!(device.told.is_empty());
+    assert_eq!(device.take_shown(), [1, 2]);
+    assert!(device.is_ready());
+}
+
+#[test]
+fn another_installation_gets_nothing_of_what_is_kept() {
+    let mut device = Device::ready();
+    device.send(super::device::to(2), 1);
+    device.take_sent();
+    device.lose(0);
+    device.wait(0);
+    device.sign_in_to(8, 8);
+    assert!(matches!(
+        device.told[0],
+        Action::Reset(Reset::OtherAccount { .. })
+    ));
+    assert!(matches!(device.told[1], Action::Disconnect(_)));
+    assert!(device.take_sends().is_empty());
+}
+
+#[test]
+fn without_acks_messages_are_shown_and_nothing_else() {
+    let settings = Settings {
+        token: "token".into(),
+        platform: Platform::Ios,
+        device: protocol::DeviceId::new("here").expect("short"),
+        acks: false,
+        catch_up: CatchUp::Everything,
+        limits: Limits::default(),
+    };
+    let mut device = Device::of(settings, Saved::default());
+    device.sign_in();
+    device.list(vec![]);
+    device.take_sent();
+    device.push(message(1));
+    device.push(message(1));
+    device.wait(10_000);
+    assert_eq!(device.take_shown(), [1]);
+    assert!(device.take_acked().is_empty());
+    assert!(device.saved.conversations.is_empty());
+}

@@ -1,0 +1,356 @@
+use std::time::Duration;
+
+use protocol::frame::{MessageStatus, PlacedEcho, ServerFrame, SyncAnswer, SyncQuery};
+use protocol::message::Content;
+use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::{Code, Position, Seq};
+
+use super::device::{Device, id, message, send_id, to, user, with};
+use crate::core::{CatchUp, Limits, Origin, Saved, SendError, SendStatus};
+
+fn numbers(sends: &[protocol::frame::Send]) -> Vec<u8> {
+    sends
+        .iter()
+        .map(|send| send.send_id.as_bytes()[0])
+        .collect()
+}
+
+fn echo(device: &mut Device, number: u8, seq: u64) {
+    device.hear(ServerFrame::Placed(PlacedEcho {
+        send_id: send_id(number),
+        id: id(number.into()),
+        conversation: with(2),
+        position: Position {
+            seq: Seq(seq),
+            prev: None,
+        },
+    }));
+}
+
+fn receipt(device: &mut Device, kind: ReceiptKind, number: u8, seq: u64) {
+    device.hear(ServerFrame::Receipts(vec![Receipt {
+        kind,
+        conversation: with(2),
+        id: id(number.into()),
+        seq: Seq(seq),
+        by: user(2),
+        at: device.now,
+    }]));
+}
+
+// proves S3-20, S3-21: resent after 1, 2 and 4 s with the same send_id, three times; then failed, and kept.
+#[test]
+fn no_answer_is_resent_after_one_two_and_four_seconds_and_then_has_failed() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    let first = device.take_sends();
+    assert_eq!((first.len(), first[0].attempt), (1, 0));
+    let mut age = Duration::ZERO;
+    for (attempt, seconds) in [(1, 1), (2, 2), (3, 4)] {
+        device.wait(seconds * 1000 - 1);
+        assert!(device.take_sends().is_empty(), "too early");
+        device.wait(1);
+        age += Duration::from_secs(seconds);
+        let again = device.take_sends();
+        assert_eq!(again.len(), 1);
+        assert_eq!(again[0].send_id, first[0].send_id);
+        assert_eq!(again[0].content, first[0].content);
+        assert_eq!((again[0].attempt, again[0].age), (attempt, age));
+        assert_eq!(device.status_of(1), Some(&SendStatus::Pending));
+    }
+    device.wait(10_000);
+    assert!(device.take_sends().is_empty(), "three times at most");
+    assert!(matches!(device.status_of(1), Some(SendStatus::Failed(_))));
+    assert_eq!(device.saved.outbox.len(), 1, "kept for retry or give up");
+
+    assert!(device.core.retry(send_id(1), device.now));
+    device.drain();
+    assert_eq!(numbers(&device.take_sends()), [1]);
+    device.accept(1);
+    assert_eq!(
+        device.status_of(1),
+        Some(&SendStatus::Accepted { id: id(1) })
+    );
+    assert!(device.saved.outbox.is_empty());
+}
+
+// proves S3-22: the answer to a resend is the answer to the send, once.
+#[test]
+fn a_resend_makes_no_second_message() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.wait(1000);
+    let sends = device.take_sends();
+    assert_eq!(numbers(&sends), [1, 1]);
+    device.accept(1);
+    device.accept(1);
+    device.wait(60_000);
+    assert!(device.take_sends().is_empty());
+    let accepted = |(_, status): &&(_, SendStatus)| matches!(status, SendStatus::Accepted { .. });
+    assert_eq!(device.statuses.iter().filter(accepted).count(), 1);
+}
+
+#[test]
+fn nothing_is_transmitted_before_it_is_stored() {
+    let mut device = Device::ready();
+    device.stores = false;
+    device.send(to(2), 1);
+    assert!(device.take_sends().is_empty());
+    device.store();
+    assert_eq!(numbers(&device.take_sends()), [1]);
+}
+
+// proves S3-20: the outbox survives a restart, in order, and says that it may have been tried.
+#[test]
+fn the_outbox_survives_a_restart() {
+    let mut device = Device::ready();
+    for number in 1..=3 {
+        device.send(to(2), number);
+    }
+    device.accept(1);
+    device.now = device.now + Duration::from_secs(5);
+    device.crash();
+    assert_eq!(device.status_of(2), Some(&SendStatus::Pending));
+    device.sign_in();
+    let sends = device.take_sends();
+    assert_eq!(numbers(&sends), [2, 3]);
+    assert!(sends.iter().all(|send| send.attempt > 0));
+    assert_eq!(sends[0].age, Duration::from_secs(5));
+}
+
+#[test]
+fn a_failed_send_stays_failed_over_a_restart_and_holds_back_its_conversation_only() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.wait(60_000);
+    device.crash();
+    assert!(matches!(device.status_of(1), Some(SendStatus::Failed(_))));
+    device.sign_in();
+    device.send(to(2), 2);
+    device.send(to(3), 3);
+    assert_eq!(numbers(&device.take_sends()), [3]);
+    assert!(device.core.give_up(send_id(1), device.now));
+    device.drain();
+    assert_eq!(numbers(&device.take_sends()), [2]);
+    assert!(!device.saved.outbox.contains_key(&1));
+}
+
+#[test]
+fn the_window_is_kept_and_filled_in_order() {
+    let mut device = Device::new();
+    device.sign_in_to(7, 2);
+    for number in 1..=5 {
+        device.send(to(2), number);
+    }
+    assert_eq!(numbers(&device.take_sends()), [1, 2]);
+    device.accept(1);
+    assert_eq!(numbers(&device.take_sends()), [3]);
+    device.accept(2);
+    device.accept(3);
+    assert_eq!(numbers(&device.take_sends()), [4, 5]);
+}
+
+// proves S3-20: unanswered sends are resent in order after a reconnect.
+#[test]
+fn what_was_under_way_is_resent_in_order_after_a_reconnect() {
+    let mut device = Device::ready();
+    for number in 1..=3 {
+        device.send(to(2), number);
+    }
+    device.accept(2);
+    device.take_sent();
+    device.reconnect();
+    let sends = device.take_sends();
+    assert_eq!(numbers(&sends), [1, 3]);
+    assert!(sends.iter().all(|send| send.attempt == 1));
+}
+
+#[test]
+fn after_a_refusal_its_conversation_is_resent_in_order_and_others_go_on() {
+    let mut device = Device::ready();
+    for number in 1..=3 {
+        device.send(to(2), number);
+    }
+    device.take_sent();
+    device.refuse(1, Code::Unavailable);
+    device.refuse(2, Code::EarlierSendFailed);
+    device.refuse(3, Code::EarlierSendFailed);
+    device.send(to(2), 4);
+    device.send(to(3), 5);
+    assert_eq!(numbers(&device.take_sends()), [5]);
+    device.accept(5);
+    device.wait(1000);
+    assert_eq!(numbers(&device.take_sends()), [1, 2, 3, 4]);
+}
+
+#[test]
+fn a_hint_says_when_to_come_again() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.take_sent();
+    let refusal = protocol::Refusal::new(Code::RateLimited, "slowly");
+    device.hear(ServerFrame::Refused {
+        send_id: send_id(1),
+        refusal: refusal.retry_after(Duration::from_secs(7)),
+    });
+    device.wait(6999);
+    assert!(device.take_sends().is_empty());
+    device.wait(1);
+    assert_eq!(numbers(&device.take_sends()), [1]);
+}
+
+// proves S3-21: a definite no is told at once, kept, and what follows it goes on.
+#[test]
+fn what_can_never_be_accepted_fails_at_once_and_holds_up_nothing() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.refuse(1, Code::Forbidden);
+    assert!(
+        matches!(device.status_of(1), Some(SendStatus::Failed(why)) if why.code == Code::Forbidden)
+    );
+    device.take_sent();
+    device.send(to(2), 2);
+    assert_eq!(numbers(&device.take_sends()), [2]);
+    // Larger than a frame: the server would end the connection.
+    let huge = Content::text("x".repeat(64 * 1024));
+    let sent = device.core.send(send_id(3), to(2), huge, device.now);
+    sent.expect("taken");
+    device.drain();
+    assert!(
+        matches!(device.status_of(3), Some(SendStatus::Failed(why)) if why.code == Code::TooLarge)
+    );
+    assert!(device.take_sends().is_empty());
+}
+
+#[test]
+fn a_full_outbox_refuses() {
+    let limits = Limits {
+        outbox_max: 2,
+        ..Limits::default()
+    };
+    let mut device = Device::with(CatchUp::Everything, limits, Saved::default());
+    device.send(to(2), 1);
+    device.send(to(2), 2);
+    let third = device
+        .core
+        .send(send_id(3), to(2), Content::text("x"), device.now);
+    assert_eq!(third, Err(SendError::OutboxFull(2)));
+}
+
+// proves S3-10, S3-16, S3-17: accepted, placed, delivered, read; whatever comes late changes nothing.
+#[test]
+fn the_status_only_moves_forward() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.accept(1);
+    echo(&mut device, 1, 1);
+    receipt(&mut device, ReceiptKind::Received, 1, 1);
+    receipt(&mut device, ReceiptKind::Received, 1, 1);
+    echo(&mut device, 1, 1);
+    receipt(&mut device, ReceiptKind::Read, 1, 1);
+    device.accept(1);
+    let ranks: Vec<u8> = device
+        .statuses
+        .iter()
+        .map(|(_, status)| status.rank())
+        .collect();
+    assert_eq!(ranks, [0, 2, 3, 4, 5]);
+}
+
+#[test]
+fn a_read_of_a_later_message_reads_those_before() {
+    let mut device = Device::ready();
+    for number in 1..=2 {
+        device.send(to(2), number);
+        device.accept(number);
+        echo(&mut device, number, number.into());
+    }
+    receipt(&mut device, ReceiptKind::Read, 2, 2);
+    assert_eq!(device.status_of(1), Some(&SendStatus::Read { id: id(1) }));
+    assert_eq!(device.status_of(2), Some(&SendStatus::Read { id: id(2) }));
+}
+
+// proves S3-18: receipts that were missed are learnt by query.
+#[test]
+fn missed_receipts_are_asked_for_after_a_reconnect() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.accept(1);
+    echo(&mut device, 1, 1);
+    device.reconnect();
+    let ids = vec![id(1)];
+    let request = device.question(|query| *query == SyncQuery::Status { ids: ids.clone() });
+    let status = MessageStatus {
+        id: id(1),
+        delivered_at: Some(device.now),
+        read_at: None,
+    };
+    device.answer(request, SyncAnswer::Status(vec![status]));
+    assert_eq!(
+        device.status_of(1),
+        Some(&SendStatus::Delivered { id: id(1) })
+    );
+}
+
+#[test]
+fn own_messages_are_shown_in_their_place() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.accept(1);
+    assert!(device.shown.is_empty());
+    echo(&mut device, 1, 1);
+    assert_eq!(device.shown[0].origin, Origin::OwnHere);
+    assert_eq!(
+        device.shown[0].placed.message.content,
+        Content::text("send 1")
+    );
+    let mut answer = message(2);
+    answer.position.prev = Some(id(1));
+    device.push(answer);
+    assert_eq!(device.take_shown(), [1, 2]);
+    assert!(device.told.is_empty());
+}
+
+// An echo that is lost costs nothing: the conversation is looked at when the place does not come.
+#[test]
+fn a_lost_echo_is_made_up_for() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.accept(1);
+    device.wait(10_000);
+    let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
+    let mut own = super::device::message_of(2, 1, "here", 1);
+    own.message.send_id = send_id(1);
+    own.message.id = id(1);
+    device.history(request, vec![own], 1);
+    let placed = SendStatus::Placed {
+        id: id(1),
+        seq: Seq(1),
+    };
+    assert_eq!(device.status_of(1), Some(&placed));
+    assert_eq!(device.take_shown(), [1]);
+}
+
+#[test]
+fn sends_keep_below_the_rate() {
+    let limits = Limits {
+        sends_per_second: 3,
+        ..Limits::default()
+    };
+    let mut device = Device::with(CatchUp::Everything, limits, Saved::default());
+    device.sign_in();
+    for number in 1..=5 {
+        device.send(to(2), number);
+    }
+    assert_eq!(numbers(&device.take_sends()), [1, 2, 3]);
+    device.wait(999);
+    assert!(device.take_sends().is_empty());
+    device.wait(1);
+    assert_eq!(
+        numbers(&device.take_sends()),
+        [1, 2, 3],
+        "what has no answer goes first"
+    );
+    device.wait(1000);
+    assert_eq!(numbers(&device.take_sends()), [4, 5]);
+}
