@@ -19,6 +19,7 @@ use protocol::{ConversationId, MessageId, Position, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{ConversationStore, Listed};
+use crate::embedded::recent::Recent;
 use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Order, Table};
 use crate::{Error, Result};
@@ -30,11 +31,12 @@ const SCAN: usize = 256;
 
 type Key = [u8; 25];
 
-/// Conversation lists in the embedded store.
+/// Conversation lists in the embedded store. Make one for each store: it remembers the rows that it
+/// wrote.
 pub struct EmbeddedConversations {
     engine: Engine,
     /// Held between looking at a row or register and writing it, never across an await.
-    writing: Mutex<()>,
+    writing: Mutex<Recent<Key, Kept>>,
 }
 
 /// A row without what its key says.
@@ -56,8 +58,16 @@ impl EmbeddedConversations {
     pub fn new(engine: Engine) -> EmbeddedConversations {
         EmbeddedConversations {
             engine,
-            writing: Mutex::new(()),
+            writing: Mutex::default(),
         }
+    }
+
+    fn standing(&self, recent: &mut Recent<Key, Kept>, key: &Key) -> Result<Option<Kept>> {
+        if let Some(row) = recent.get(key) {
+            return Ok(Some(row));
+        }
+        let value = self.engine.get(Table::Conversation, key)?;
+        value.map(|value| decode(SEAM, &value)).transpose()
     }
 
     fn registers(&self, keys: &[Key]) -> Result<Vec<Registers>> {
@@ -105,42 +115,38 @@ impl EmbeddedConversations {
 #[async_trait]
 impl ConversationStore for EmbeddedConversations {
     async fn save(&self, rows: Vec<ConversationRow>) -> Result<()> {
-        let keys: Vec<_> = rows
-            .iter()
-            .map(|row| key(row.owner, row.conversation))
-            .collect();
-        let _writing = self.writing.lock();
-        let standing = self.engine.multi_get(Table::Conversation, &keys)?;
+        let mut writing = self.writing.lock();
         // A busy conversation has many rows in one call, and only the last is written.
-        let mut last: BTreeMap<Key, Kept> = BTreeMap::new();
-        for (key, standing) in keys.iter().zip(standing) {
-            if let Some(standing) = standing {
-                last.insert(*key, decode(SEAM, &standing)?);
-            }
-        }
         let mut changed: BTreeMap<Key, Kept> = BTreeMap::new();
-        for (key, row) in keys.iter().zip(&rows) {
+        for row in rows {
+            let key = key(row.owner, row.conversation);
+            let standing = match changed.get(&key) {
+                Some(row) => Some(*row),
+                None => self.standing(&mut writing, &key)?,
+            };
             let mut new = Kept {
                 source: row.source,
                 version: row.version,
                 position: row.position,
                 last_id: row.last_id,
             };
-            match last.get(key) {
+            match standing {
                 Some(old) if old.source > new.source => continue,
                 // A clock that is behind must not hide the change from who has seen the older stamp.
                 Some(old) => new.version = new.version.max(old.version),
                 None => {}
             }
-            last.insert(*key, new);
-            changed.insert(*key, new);
+            changed.insert(key, new);
         }
         let mut batch = Batch::new();
-        for (key, row) in changed {
-            batch.put(Table::Conversation, key.to_vec(), encode(SEAM, &row)?);
+        for (key, row) in &changed {
+            batch.put(Table::Conversation, key.to_vec(), encode(SEAM, row)?);
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
+        }
+        for (key, row) in changed {
+            writing.put(key, row);
         }
         Ok(())
     }
@@ -264,9 +270,9 @@ fn owner_bounds(owner: UserId) -> ([u8; 8], [u8; 8]) {
 
 #[cfg(test)]
 mod tests {
-    use super::EmbeddedConversations;
+    use super::*;
     use crate::conversations::contract;
-    use crate::fresh::on_memory_and_disk;
+    use crate::fresh::{Fresh, at, on_memory_and_disk};
 
     on_memory_and_disk!(super::EmbeddedConversations::new:
         a_row_comes_back_with_its_registers,
@@ -276,4 +282,29 @@ mod tests {
         pages_of_the_list_visit_each_conversation_once,
         registers_only_move_forward,
     );
+
+    /// A store that remembers nothing looks before it writes.
+    #[tokio::test]
+    async fn a_new_life_replaces_nothing_that_is_later() {
+        let (engine, fresh) = (Engine::memory(), Fresh::new(1));
+        let (owner, conversation) = (fresh.user(), fresh.conversation());
+        let row = |offset| ConversationRow {
+            owner,
+            conversation,
+            position: Position {
+                seq: Seq(offset),
+                prev: None,
+            },
+            last_id: MessageId::floor_of(at(offset)),
+            version: at(offset),
+            source: Version { epoch: 1, offset },
+        };
+        for offset in [9, 8] {
+            let store = EmbeddedConversations::new(engine.clone());
+            store.save(vec![row(offset)]).await.expect("saves");
+        }
+        let store = EmbeddedConversations::new(engine);
+        let found = store.get(&[(owner, conversation)]).await.expect("reads");
+        assert_eq!(found[0].map(|listed| listed.row), Some(row(9)));
+    }
 }

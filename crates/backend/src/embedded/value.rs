@@ -11,7 +11,16 @@ use crate::{Error, Result};
 const FORMAT: u8 = 1;
 
 pub(crate) fn encode<T: Serialize>(seam: &'static str, value: &T) -> Result<Bytes> {
-    postcard::to_stdvec(&(FORMAT, value))
+    encode_sized(seam, value, 64)
+}
+
+/// As [`encode`], for a value of about `bytes`.
+pub(crate) fn encode_sized<T: Serialize>(
+    seam: &'static str,
+    value: &T,
+    bytes: usize,
+) -> Result<Bytes> {
+    postcard::to_extend(&(FORMAT, value), Vec::with_capacity(bytes))
         .map(Bytes::from)
         .map_err(|error| Error::conflict(seam, error))
 }

@@ -1,36 +1,39 @@
-//! Heads in the embedded store: table `head`, the conversation's key → the head, its version first.
+//! Heads in the embedded store: table `head`, the conversation's key → the head.
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::ConversationId;
 use protocol::conversation::Head;
 use protocol::history::Version;
-use serde::{Deserialize, Serialize};
 
 use super::HeadStore;
 use crate::Result;
-use crate::embedded::value::{decode, decode_front, encode};
+use crate::embedded::recent::Recent;
+use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Table};
 
 const SEAM: &str = "heads";
 
-/// Heads in the embedded store.
+/// Heads in the embedded store. Make one for each store: it remembers the versions that it wrote.
 pub struct EmbeddedHeads {
     engine: Engine,
     /// Held between looking at a head's version and writing it, never across an await.
-    writing: Mutex<()>,
+    versions: Mutex<Recent<ConversationId, Version>>,
 }
-
-/// A head behind its version, which is read alone.
-#[derive(Serialize, Deserialize)]
-struct Kept(Version, Head);
 
 impl EmbeddedHeads {
     pub fn new(engine: Engine) -> EmbeddedHeads {
         EmbeddedHeads {
             engine,
-            writing: Mutex::new(()),
+            versions: Mutex::default(),
         }
+    }
+
+    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
+        let Some(value) = self.engine.get(Table::Head, key)? else {
+            return Ok(None);
+        };
+        decode(SEAM, &value).map(|head: Head| Some(head.version))
     }
 }
 
@@ -41,34 +44,32 @@ impl HeadStore for EmbeddedHeads {
         self.engine
             .multi_get(Table::Head, &keys)?
             .into_iter()
-            .map(|value| {
-                let kept = value
-                    .map(|value| decode::<Kept>(SEAM, &value))
-                    .transpose()?;
-                Ok(kept.map(|Kept(_, head)| head))
-            })
+            .map(|value| value.map(|value| decode(SEAM, &value)).transpose())
             .collect()
     }
 
     async fn save(&self, mut heads: Vec<(ConversationId, Head)>) -> Result<()> {
         // Of two writes of one key in a batch the later counts.
         heads.sort_by_key(|(_, head)| head.version);
-        let keys: Vec<_> = heads.iter().map(|(c, _)| c.to_key()).collect();
-        let _writing = self.writing.lock();
-        let standing = self.engine.multi_get(Table::Head, &keys)?;
+        let mut versions = self.versions.lock();
         let mut batch = Batch::new();
-        for (((_, head), key), standing) in heads.iter().zip(keys).zip(standing) {
-            if let Some(standing) = standing {
-                let (version, _): (Version, _) = decode_front(SEAM, &standing)?;
-                if version > head.version {
-                    continue;
-                }
+        let mut written = Vec::with_capacity(heads.len());
+        for (conversation, head) in heads {
+            let key = conversation.to_key();
+            let standing = match versions.get(&conversation) {
+                Some(version) => Some(version),
+                None => self.version(&key)?,
+            };
+            if standing <= Some(head.version) {
+                batch.put(Table::Head, key.to_vec(), encode(SEAM, &head)?);
+                written.push((conversation, head.version));
             }
-            let value = encode(SEAM, &Kept(head.version, *head))?;
-            batch.put(Table::Head, key.to_vec(), value);
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
+        }
+        for (conversation, version) in written {
+            versions.put(conversation, version);
         }
         Ok(())
     }
@@ -76,8 +77,8 @@ impl HeadStore for EmbeddedHeads {
 
 #[cfg(test)]
 mod tests {
-    use super::EmbeddedHeads;
-    use crate::fresh::on_memory_and_disk;
+    use super::*;
+    use crate::fresh::{Fresh, on_memory_and_disk};
     use crate::heads::contract;
 
     on_memory_and_disk!(super::EmbeddedHeads::new:
@@ -85,4 +86,19 @@ mod tests {
         a_head_comes_back_whole,
         only_a_later_version_replaces,
     );
+
+    /// A store that remembers nothing looks before it writes.
+    #[tokio::test]
+    async fn a_new_life_replaces_nothing_that_is_later() {
+        let (engine, fresh) = (Engine::memory(), Fresh::new(1));
+        let (conversation, id) = (fresh.conversation(), fresh.message());
+        let head = |offset| Head::default().moved_by(Version { epoch: 1, offset }, id);
+        for offset in [9, 8] {
+            let store = EmbeddedHeads::new(engine.clone());
+            let saved = store.save(vec![(conversation, head(offset))]).await;
+            saved.expect("saves");
+        }
+        let found = EmbeddedHeads::new(engine).load(&[conversation]).await;
+        assert_eq!(found.expect("loads"), [Some(head(9))]);
+    }
 }

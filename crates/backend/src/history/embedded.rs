@@ -3,7 +3,7 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `private` | owner, id | the row: one range of an owner is all its messages in order of id |
-//! | `private-index` | owner, peer, seq | id |
+//! | `private-index` | conversation, seq | id, the same for both sides |
 //! | `private-status` | owner, id | registers |
 
 use std::borrow::Cow;
@@ -21,7 +21,8 @@ use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, Timest
 use serde::{Deserialize, Serialize};
 
 use super::{HistoryStore, StatusWrite};
-use crate::embedded::value::{decode, decode_front, encode};
+use crate::embedded::recent::Recent;
+use crate::embedded::value::{decode, decode_front, encode, encode_sized};
 use crate::embedded::{Batch, Engine, Order as Scan, Table};
 use crate::{Error, Result};
 
@@ -30,11 +31,12 @@ const SEAM: &str = "history";
 /// Rows read at once where a search goes on until it finds something.
 const SCAN: usize = 256;
 
-/// History in the embedded store; several of one store see the same.
+/// History in the embedded store. Make one for each store: it remembers what it wrote.
 pub struct EmbeddedHistory {
     engine: Engine,
-    /// Held between looking at a row's version or register and writing it, never across an await.
-    writing: Mutex<()>,
+    /// The newest version among each conversation's rows; a later one need not be compared. Held between
+    /// looking at a row's version or register and writing it, never across an await.
+    writing: Mutex<Recent<ConversationId, Option<Version>>>,
 }
 
 /// A row without what its key says; the version stands first, to be read alone.
@@ -56,7 +58,7 @@ impl EmbeddedHistory {
     pub fn new(engine: Engine) -> EmbeddedHistory {
         EmbeddedHistory {
             engine,
-            writing: Mutex::new(()),
+            writing: Mutex::default(),
         }
     }
 
@@ -67,6 +69,47 @@ impl EmbeddedHistory {
             .zip(found)
             .map(|(&(owner, id), value)| value.map(|value| row(owner, id, &value)).transpose())
             .collect()
+    }
+
+    /// The newest version in a conversation: that of its last position, as positions follow the log.
+    fn newest(
+        &self,
+        recent: &mut Recent<ConversationId, Option<Version>>,
+        row: &PrivateRow,
+        conversation: ConversationId,
+    ) -> Result<Option<Version>> {
+        if let Some(newest) = recent.get(&conversation) {
+            return Ok(newest);
+        }
+        let (first, last) = (Seq::ZERO, Seq(u64::MAX));
+        let (first, last) = (
+            index_key(conversation, first),
+            index_key(conversation, last),
+        );
+        let found = self.engine.range(
+            Table::PrivateIndex,
+            &first[..]..&last[..],
+            Scan::Backward,
+            1,
+        )?;
+        let newest = match found.first() {
+            Some((_, id)) => self.version(row.owner, id_of(id)?)?,
+            None => None,
+        };
+        recent.put(conversation, newest);
+        Ok(newest)
+    }
+
+    fn version(&self, owner: UserId, id: MessageId) -> Result<Option<Version>> {
+        let Some(row) = self.engine.get(Table::Private, &row_key(owner, id))? else {
+            return Ok(None);
+        };
+        decode_front(SEAM, &row).map(|(version, _)| Some(version))
+    }
+
+    /// Whether this row, or a later one, is there.
+    fn stands(&self, row: &PrivateRow) -> Result<bool> {
+        Ok(self.version(row.owner, row.id)? >= Some(row.version))
     }
 
     fn page(
@@ -138,26 +181,34 @@ impl HistoryStore for EmbeddedHistory {
     async fn save_private(&self, mut rows: Vec<PrivateRow>) -> Result<()> {
         // Of two writes of one key in a batch the later counts.
         rows.sort_by_key(|row| row.version);
-        let keys: Vec<_> = rows.iter().map(|row| row_key(row.owner, row.id)).collect();
-        let _writing = self.writing.lock();
-        let standing = self.engine.multi_get(Table::Private, &keys)?;
+        let mut writing = self.writing.lock();
         let mut batch = Batch::new();
-        for ((row, key), standing) in rows.iter().zip(keys).zip(standing) {
-            if let Some(standing) = standing {
-                let (version, _): (Version, _) = decode_front(SEAM, &standing)?;
-                if version >= row.version {
-                    continue;
-                }
+        let mut saved = Vec::with_capacity(rows.len());
+        let mut indexed = None;
+        for row in &rows {
+            let Some(conversation) = row.conversation() else {
+                return Err(Error::conflict(SEAM, "a row of a user with itself"));
+            };
+            let newest = self.newest(&mut writing, row, conversation)?;
+            if newest >= Some(row.version) && self.stands(row)? {
+                continue;
             }
-            batch.put(Table::Private, key.to_vec(), encode(SEAM, &kept(row))?);
-            batch.put(
-                Table::PrivateIndex,
-                index_key(row.owner, row.peer, row.seq).to_vec(),
-                row.id.get().to_be_bytes().to_vec(),
-            );
+            let value = encode_sized(SEAM, &kept(row), row.content.data.len() + 128)?;
+            batch.put(Table::Private, row_key(row.owner, row.id).to_vec(), value);
+            // Both sides stand at one position under one id.
+            let position = index_key(conversation, row.seq);
+            if indexed != Some((position, row.id)) {
+                let id = row.id.get().to_be_bytes();
+                batch.put(Table::PrivateIndex, position.to_vec(), id.to_vec());
+                indexed = Some((position, row.id));
+            }
+            saved.push((conversation, newest.max(Some(row.version))));
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
+        }
+        for (conversation, newest) in saved {
+            writing.put(conversation, newest);
         }
         Ok(())
     }
@@ -183,10 +234,10 @@ impl HistoryStore for EmbeddedHistory {
         range: HistoryRange,
         limit: usize,
     ) -> Result<Vec<PrivateRow>> {
-        let Some(peer) = conversation.peer_of(owner) else {
+        if conversation.peer_of(owner).is_none() {
             return Ok(Vec::new());
-        };
-        let key = |seq| index_key(owner, peer, seq);
+        }
+        let key = |seq| index_key(conversation, seq);
         let (start, end, order) = match range {
             HistoryRange::Forward { after } => (key(after), key(Seq(u64::MAX)), Order::Forward),
             HistoryRange::Backward { before } => (
@@ -345,17 +396,16 @@ fn owner_bounds(owner: UserId) -> ([u8; 8], [u8; 8]) {
     (owner.to_be_bytes(), (owner + 1).to_be_bytes())
 }
 
-fn index_key(owner: UserId, peer: UserId, seq: Seq) -> [u8; 24] {
-    let mut key = [0; 24];
-    key[..8].copy_from_slice(&owner.get().to_be_bytes());
-    key[8..16].copy_from_slice(&peer.get().to_be_bytes());
-    key[16..].copy_from_slice(&seq.0.to_be_bytes());
+fn index_key(conversation: ConversationId, seq: Seq) -> [u8; 25] {
+    let mut key = [0; 25];
+    key[..17].copy_from_slice(&conversation.to_key());
+    key[17..].copy_from_slice(&seq.0.to_be_bytes());
     key
 }
 
 fn seq_of(index_key: &[u8]) -> Result<u64> {
     index_key
-        .get(16..)
+        .get(17..)
         .and_then(|bytes| bytes.try_into().ok())
         .map(u64::from_be_bytes)
         .ok_or_else(|| Error::corrupt(SEAM, "a key of the index is torn"))

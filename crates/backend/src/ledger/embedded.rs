@@ -86,8 +86,7 @@ impl EmbeddedLedger {
         batch.put(Table::Ledger, key, encode(SEAM, &said)?);
         for entry in entries {
             if let Event::Placed { send_id, .. } = entry.event {
-                let key = [send_id.as_bytes(), &message.get().to_be_bytes()[..]].concat();
-                batch.put(Table::LedgerSend, key, Vec::new());
+                batch.put(Table::LedgerSend, send_key(send_id, message), Vec::new());
             }
         }
         Ok(())
@@ -149,16 +148,44 @@ impl LedgerStore for EmbeddedLedger {
         self.engine
             .prefix(Table::LedgerSend, send_id.as_bytes(), Order::Forward, SCAN)?
             .iter()
-            .map(|(key, _)| {
-                let torn = || Error::corrupt(SEAM, "a key names no message");
-                let id = key
-                    .get(16..)
-                    .and_then(|id| id.try_into().ok())
-                    .ok_or_else(torn)?;
-                MessageId::new(i64::from_be_bytes(id)).map_err(|_| torn())
-            })
+            .map(|(key, _)| message_of(key.get(16..).unwrap_or_default()))
             .collect()
     }
+
+    async fn forget(&self, before: MessageId, limit: usize) -> Result<usize> {
+        // The first key of the first message: the count of lives lies below it.
+        let start = 1u64.to_be_bytes();
+        let end = before.get().to_be_bytes();
+        let rows = self
+            .engine
+            .range(Table::Ledger, &start[..]..&end[..], Order::Forward, limit)?;
+        let mut batch = Batch::new();
+        for (key, value) in &rows {
+            let message = message_of(key.get(..8).unwrap_or_default())?;
+            for said in decode::<Vec<Kept>>(SEAM, value)? {
+                if let Event::Placed { send_id, .. } = said.event {
+                    batch.remove(Table::LedgerSend, send_key(send_id, message));
+                }
+            }
+            batch.remove(Table::Ledger, key.clone());
+        }
+        if !batch.is_empty() {
+            self.engine.write(batch)?;
+        }
+        Ok(rows.len())
+    }
+}
+
+fn message_of(bytes: &[u8]) -> Result<MessageId> {
+    bytes
+        .try_into()
+        .ok()
+        .and_then(|bytes| MessageId::new(i64::from_be_bytes(bytes)).ok())
+        .ok_or_else(|| Error::corrupt(SEAM, "a key names no message"))
+}
+
+fn send_key(send_id: SendId, message: MessageId) -> Vec<u8> {
+    [send_id.as_bytes(), &message.get().to_be_bytes()[..]].concat()
 }
 
 fn pair(first: [u8; 8], second: [u8; 8]) -> Vec<u8> {
@@ -184,6 +211,7 @@ mod tests {
         the_same_entry_may_stand_twice,
         a_long_life_is_read_whole,
         a_send_id_finds_its_message,
+        what_is_forgotten_leaves_nothing,
     );
 
     /// Each life of the store writes beside the lives before, even at the same millisecond.

@@ -21,4 +21,8 @@ pub trait LedgerStore: Send + Sync {
 
     /// The messages that were placed under this send_id: normally one.
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>>;
+
+    /// Forgets what was said of messages below `before`, about `limit` rows at most; answers how many.
+    /// Repeat until it answers 0. A backend whose rows expire by themselves answers 0 at once.
+    async fn forget(&self, before: MessageId, limit: usize) -> Result<usize>;
 }

@@ -26,38 +26,69 @@ on_memory_and_disk!(super::EmbeddedHistory::new:
     a_row_written_again_keeps_its_status,
 );
 
-/// A crash finds a message with both rows and both index entries, or with none.
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+/// What user 1 says to user 2 at a position, written by the record of the same number.
+fn rows(seq: u64, text: &str) -> Vec<PrivateRow> {
+    let placed = Placed {
+        conversation: ConversationId::private(user(1), user(2)).expect("two users"),
+        position: Position {
+            seq: Seq(seq),
+            prev: None,
+        },
+        message: Message {
+            id: MessageId::floor_of(at(seq)),
+            from: user(1),
+            to: Recipient::User(user(2)),
+            accepted_at: at(seq),
+            device: DeviceId::new("d").expect("a name"),
+            send_id: SendId::from_bytes([seq as u8; 16]),
+            options: Options::CHAT,
+            content: Content::text(text),
+        },
+    };
+    let version = Version {
+        epoch: 1,
+        offset: seq,
+    };
+    PrivateRow::pair_of(&placed, version)
+        .expect("private")
+        .to_vec()
+}
+
+/// A store that remembers nothing looks before it writes.
+#[tokio::test]
+async fn a_new_life_replaces_nothing_that_is_later() {
+    let engine = Engine::memory();
+    let store = || EmbeddedHistory::new(engine.clone());
+    for seq in [3, 9] {
+        store()
+            .save_private(rows(seq, "good"))
+            .await
+            .expect("saves");
+    }
+    let mut zombie = rows(9, "a zombie's");
+    zombie.iter_mut().for_each(|row| row.version.offset = 5);
+    // The conversation is known from an earlier row of this life.
+    let life = store();
+    life.save_private(rows(4, "good")).await.expect("saves");
+    life.save_private(zombie).await.expect("saves");
+    let keys = [(user(1), MessageId::floor_of(at(9)))];
+    let found = store().private(&keys).await.expect("reads");
+    assert_eq!(found, [Some(rows(9, "good").remove(0))]);
+}
+
+/// A crash finds a message with both rows and its index entry, or with none.
 #[tokio::test]
 async fn a_crash_never_splits_a_message() {
-    let user = |n| UserId::new(n).expect("positive");
     let conversation = ConversationId::private(user(1), user(2)).expect("two users");
     let engine = Engine::memory();
     engine.hold_syncs();
     let store = EmbeddedHistory::new(engine.clone());
     for seq in 1..=3 {
-        let placed = Placed {
-            conversation,
-            position: Position {
-                seq: Seq(seq),
-                prev: None,
-            },
-            message: Message {
-                id: MessageId::floor_of(at(seq)),
-                from: user(1),
-                to: Recipient::User(user(2)),
-                accepted_at: at(seq),
-                device: DeviceId::new("d").expect("a name"),
-                send_id: SendId::from_bytes([seq as u8; 16]),
-                options: Options::CHAT,
-                content: Content::text("hello"),
-            },
-        };
-        let version = Version {
-            epoch: 1,
-            offset: seq,
-        };
-        let rows = PrivateRow::pair_of(&placed, version).expect("private");
-        store.save_private(rows.to_vec()).await.expect("saves");
+        store.save_private(rows(seq, "hello")).await.expect("saves");
     }
     let writes = engine.undurable();
     assert_eq!(writes, 3, "one write a call");
