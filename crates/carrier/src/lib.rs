@@ -40,3 +40,6 @@ mod writer;
 pub use config::Config;
 pub use dead_letters::DeadLetters;
 pub use start::{GROUP, Parts, Running, StartError, start};
+
+#[cfg(test)]
+mod tests;

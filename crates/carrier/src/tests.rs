@@ -1,0 +1,11 @@
+//! A carrier on embedded parts in memory and paused time, with a small boat that does what the test says.
+
+mod crashes;
+mod dead_letters;
+mod delivering;
+mod faults;
+mod kickouts;
+mod placing;
+mod retrying;
+mod stopping;
+mod world;

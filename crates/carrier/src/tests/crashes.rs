@@ -1,0 +1,112 @@
+//! T-C1: a carrier that ends between any two effects, as the stores and the log see it.
+
+use std::sync::Arc;
+
+use backend::queue::Polled;
+use protocol::keys::Topic;
+use protocol::{Platform, Seq};
+
+use super::world::*;
+use crate::records::Records;
+use crate::work;
+use crate::writer::Writer;
+use crate::{Config, GROUP};
+
+/// Reads and writes all that waits on `message`, and dies before it delivers or commits anything.
+async fn write_and_die(world: &World) -> usize {
+    let mut consumer = world
+        .parts
+        .queue
+        .subscribe(GROUP, &[Topic::Message])
+        .await
+        .expect("a member");
+    let records = Records::new(world.parts.queue.clone(), "doomed");
+    let mut writer = Writer::new(&world.parts, &Config::default(), records);
+    let mut written = 0;
+    while let Ok(polled) =
+        tokio::time::timeout(std::time::Duration::from_millis(10), consumer.poll(100)).await
+    {
+        let Polled::Records(records) = polled.expect("the log is well") else {
+            continue;
+        };
+        let reads: Vec<_> = records
+            .into_iter()
+            .map(|record| Arc::new(work::read(record, 1 << 20, 3).expect("ours")))
+            .collect();
+        written += writer.write(&reads).await.expect("written").deliver.len();
+    }
+    written
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_carrier_that_dies_after_writing_changes_no_place_and_loses_nothing() {
+    let mut world = World::without_carrier(Config::default()).await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let mut sent = Vec::new();
+    for _ in 0..30 {
+        sent.push(world.send(ALICE, BOB).await);
+    }
+    for _ in 0..3 {
+        assert_eq!(write_and_die(&world).await, 30);
+    }
+    sent.push(world.send(ALICE, BOB).await);
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let ids: Vec<i64> = sent.iter().map(|id| id.get()).collect();
+    assert_eq!(world.boat.pushed_to(20), ids);
+    let expected: Vec<_> = (1..).map(Seq).zip(sent).collect();
+    assert_eq!(world.conversation(BOB, ALICE).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn rows_without_a_head_are_found_and_keep_their_places() {
+    let mut world = World::without_carrier(Config::default()).await;
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        sent.push(world.send(ALICE, BOB).await);
+    }
+    // The rows were written, and the head was not.
+    let reads: Vec<_> = world
+        .records(Topic::Message)
+        .await
+        .into_iter()
+        .map(|record| work::read(record, 1 << 20, 3).expect("ours"))
+        .collect();
+    let (mut seq, mut prev) = (Seq::ZERO, None);
+    for read in reads {
+        let api::task::Work::Message(task) = &read.task.work else {
+            panic!("a message");
+        };
+        seq = seq.next();
+        let placed = protocol::Placed {
+            message: task.message.clone(),
+            conversation: between(ALICE, BOB),
+            position: protocol::Position { seq, prev },
+        };
+        prev = Some(task.message.id);
+        let version = protocol::history::Version {
+            epoch: world.parts.queue.epoch(),
+            offset: read.source.offset,
+        };
+        let rows = protocol::history::PrivateRow::pair_of(&placed, version).expect("private");
+        world
+            .parts
+            .history
+            .save_private(rows.into())
+            .await
+            .expect("written");
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let expected: Vec<_> = (1..).map(Seq).zip(sent).collect();
+    assert_eq!(world.conversation(ALICE, BOB).await, expected);
+    let head = world
+        .parts
+        .heads
+        .load(&[between(ALICE, BOB)])
+        .await
+        .expect("heads");
+    assert_eq!(head[0].expect("written").seq, Seq(5));
+}

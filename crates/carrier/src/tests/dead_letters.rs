@@ -1,0 +1,229 @@
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::Platform;
+use protocol::keys::Topic;
+use protocol::ledger::{DeadReason, Event};
+
+use super::faults::Mood;
+use super::world::*;
+use crate::Config;
+use crate::dead_letters::{Filter, Redriven, Selection};
+
+// Pitfall E of S1, T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
+#[tokio::test(start_paused = true)]
+async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody() {
+    let world = World::with(Config {
+        record_bytes_max: 4096,
+        ..Config::default()
+    })
+    .await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let key = protocol::keys::record_key(between(ALICE, BOB));
+    world
+        .publish_raw(
+            Topic::Message,
+            &key,
+            Bytes::from_static(b"\xff\xffnot a task"),
+        )
+        .await;
+    world.publish_raw(Topic::Message, &key, Bytes::new()).await;
+    world
+        .publish_raw(Topic::Message, &key, Bytes::from(vec![0; 5000]))
+        .await;
+    let elsewhere = api::task::Task::new(
+        api::task::Work::Message(task(world.message(ALICE, BOB))),
+        world.now(),
+    );
+    let home = protocol::keys::partition_of(&key, 3);
+    let wrong = backend::queue::Partition {
+        topic: Topic::Message,
+        number: (home + 1) % 3,
+    };
+    world.publish_at(wrong, &key, elsewhere.encode()).await;
+    let id = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+
+    assert_eq!(world.boat.pushed_to(20), [id.get()]);
+    let stats = world.dead_letters().stats().await.expect("readable");
+    let counts: Vec<(&str, u64)> = stats
+        .reasons
+        .iter()
+        .map(|(reason, summary)| (reason.as_str(), summary.letters))
+        .collect();
+    assert_eq!(
+        counts,
+        [("misplaced", 1), ("too-large", 1), ("undecodable", 2)]
+    );
+    for record in world.records(Topic::Dead).await {
+        let letter = api::dead_letter::DeadLetter::from_headers(&record.headers);
+        assert_eq!(letter.expect("readable").origin.topic, Topic::Message);
+    }
+}
+
+// proves S1-29, S1-30; Pitfall H: what reaches the letters by failing is a mailbox that refuses.
+#[tokio::test(start_paused = true)]
+async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
+    let world = World::new().await;
+    world.know(BOB, Platform::Web).await;
+    *world.mailbox.mood.lock() = Mood::Refusing;
+    let id = world.send(ALICE, BOB).await;
+    world
+        .until("a letter", async || {
+            !world.records(Topic::Dead).await.is_empty()
+        })
+        .await;
+    *world.mailbox.mood.lock() = Mood::Well;
+
+    let desk = world.dead_letters();
+    let page = desk
+        .list(&Filter::default(), None, 10)
+        .await
+        .expect("readable");
+    let [letter] = &page.letters[..] else {
+        panic!("{page:?}");
+    };
+    assert_eq!(letter.reason, DeadReason::MaxRetries);
+    assert_eq!((letter.message, letter.retry_count), (Some(id), 6));
+    assert_eq!(letter.targets, ["2/web"]);
+    let shown = desk
+        .show(&letter.id, true)
+        .await
+        .expect("readable")
+        .expect("there");
+    assert!(shown.body.expect("asked for").contains("number 1"));
+    assert!(
+        desk.show("message-0-99", true)
+            .await
+            .expect("readable")
+            .is_none()
+    );
+    let json = serde_json::to_string(&page).expect("serialisable");
+    assert!(json.contains("\"reason\":\"max-retries\""), "{json}");
+    assert_eq!(
+        serde_json::from_str::<crate::dead_letters::Page>(&json).expect("back"),
+        page
+    );
+
+    let all = Selection::Filter {
+        filter: Filter::default(),
+        limit: 10,
+    };
+    let plan = desk.plan(&all).await.expect("readable");
+    assert_eq!(plan[0].redriven, Redriven::ToRetry);
+    assert_eq!(
+        world.waiting(BOB, Platform::Web).await,
+        0,
+        "a plan does nothing"
+    );
+    let done = desk.redrive(&all).await.expect("redriven");
+    assert_eq!((done.len(), done[0].redriven), (1, Redriven::ToRetry));
+    world.until_quiet().await;
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
+
+    let ids = Selection::Ids(vec![letter.id.clone(), "message-9-9".to_owned()]);
+    let again = desk.redrive(&ids).await.expect("readable");
+    let outcomes: Vec<Redriven> = again.iter().map(|redrive| redrive.redriven).collect();
+    assert_eq!(outcomes, [Redriven::Before, Redriven::NoSuchLetter]);
+    let events = world.events(id).await;
+    assert!(events.iter().any(|(target, event)| {
+        target.is_some() && matches!(event, Event::Redriven { letter: l } if *l == letter.id)
+    }));
+    let stats = desk.stats().await.expect("readable");
+    assert_eq!(stats.reasons["max-retries"].redriven, 1);
+    let open = Filter {
+        redriven: Some(false),
+        ..Filter::default()
+    };
+    assert_eq!(
+        desk.list(&open, None, 10).await.expect("readable").letters,
+        []
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_without_a_place_gets_one_when_it_is_redriven() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let refused = world.message(ALICE, BOB);
+    world.history.refused.lock().insert(refused.id);
+    world.accept(task(refused.clone())).await;
+    let other = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    world.history.refused.lock().clear();
+    let desk = world.dead_letters();
+    let all = Selection::Filter {
+        filter: Filter::default(),
+        limit: 10,
+    };
+    let done = desk.redrive(&all).await.expect("redriven");
+    assert_eq!(done[0].redriven, Redriven::ToMessage { marked: true });
+    world.until_quiet().await;
+    let ids: Vec<_> = world
+        .conversation(BOB, ALICE)
+        .await
+        .into_iter()
+        .map(|(_, id)| id)
+        .collect();
+    assert_eq!(ids, [other, refused.id]);
+    assert_eq!(world.boat.pushed_to(20), [other.get(), refused.id.get()]);
+}
+
+// T-C5: nothing is dropped, and the others pass.
+#[tokio::test(start_paused = true)]
+async fn a_dead_topic_that_takes_no_writes_holds_the_offset_of_its_record_only() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.queue.no_letters.store(true, Ordering::SeqCst);
+    let key = protocol::keys::record_key(between(ALICE, BOB));
+    world
+        .publish_raw(Topic::Message, &key, Bytes::from_static(b"\xff"))
+        .await;
+    let mut sent = Vec::new();
+    for _ in 0..5 {
+        sent.push(world.send(ALICE, BOB).await.get());
+    }
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(world.boat.pushed_to(20), sent);
+    assert_eq!(world.uncommitted().await, 6, "no commit passes the record");
+    world.queue.no_letters.store(false, Ordering::SeqCst);
+    world.until_quiet().await;
+    assert_eq!(world.records(Topic::Dead).await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn letters_are_listed_page_by_page() {
+    let world = World::new().await;
+    let key = protocol::keys::record_key(between(ALICE, BOB));
+    for number in 0..7u8 {
+        world
+            .publish_raw(Topic::Message, &key, Bytes::from(vec![0xff, number]))
+            .await;
+    }
+    world.until_quiet().await;
+    let desk = world.dead_letters();
+    let (mut at, mut sizes, mut ids) = (None, Vec::new(), Vec::new());
+    loop {
+        let page = desk
+            .list(&Filter::default(), at, 3)
+            .await
+            .expect("readable");
+        sizes.push(page.letters.len());
+        ids.extend(page.letters.into_iter().map(|letter| letter.id));
+        match page.next {
+            Some(next) => at = Some(next),
+            None => break,
+        }
+    }
+    assert_eq!(sizes, [3, 3, 1]);
+    ids.sort();
+    ids.dedup();
+    assert_eq!(ids.len(), 7);
+}

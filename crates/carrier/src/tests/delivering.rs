@@ -1,0 +1,199 @@
+use protocol::frame::ServerFrame;
+use protocol::keys::Topic;
+use protocol::ledger::Event;
+use protocol::{Platform, Seq};
+
+use super::world::*;
+
+// proves S1-61: online, so it is delivered; its place is told to the session that sent it.
+#[tokio::test(start_paused = true)]
+async fn a_message_reaches_its_receiver_and_its_sender_learns_its_place() {
+    let world = World::new().await;
+    world
+        .sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)
+        .await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let message = world.message(ALICE, BOB);
+    let id = message.id;
+    world
+        .accept(from_session(message.clone(), 10, &world.life))
+        .await;
+    world.until_quiet().await;
+
+    assert_eq!(world.boat.pushed_to(20), [id.get()]);
+    assert_eq!(
+        world.boat.pushed_to(10),
+        [0i64; 0],
+        "not to the session that sent it"
+    );
+    let [ServerFrame::Message(placed)] = &world.boat.frames()[..] else {
+        panic!("{:?}", world.boat.frames());
+    };
+    assert_eq!((&placed.message, placed.position.seq), (&message, Seq(1)));
+    let [ServerFrame::Placed(echo)] = &world.boat.told_frames(10)[..] else {
+        panic!("{:?}", world.boat.told_frames(10));
+    };
+    assert_eq!((echo.send_id, echo.id), (message.send_id, id));
+
+    assert_eq!(world.conversation(BOB, ALICE).await, [(Seq(1), id)]);
+    let head = world
+        .parts
+        .heads
+        .load(&[between(ALICE, BOB)])
+        .await
+        .expect("heads");
+    assert_eq!(head[0].expect("written").seq, Seq(1));
+    let key = (user(BOB), between(ALICE, BOB));
+    let listed = world.parts.conversations.get(&[key]).await.expect("lists");
+    assert_eq!(listed[0].expect("listed").row.last_id, id);
+    assert_eq!(
+        world.waiting(BOB, Platform::Web).await,
+        0,
+        "never in the mailbox"
+    );
+
+    let web = Some(target(BOB, Platform::Web));
+    let events = world.events(id).await;
+    assert!(
+        matches!(events[0].1, Event::Placed { seq: Seq(1), .. }),
+        "{events:?}"
+    );
+    assert!(matches!(&events[1], (t, Event::Pushed { .. }) if *t == web));
+    assert!(matches!(&events[2], (t, Event::Acked { .. }) if *t == web));
+    assert_eq!(events[3], (None, Event::Settled));
+    assert_eq!(events.len(), 4);
+}
+
+// proves S1-11, S1-61: offline, so it is stored, and horn gets a task.
+#[tokio::test(start_paused = true)]
+async fn an_absent_receiver_gets_it_stored_and_horn_a_task() {
+    let world = World::new().await;
+    world.know(BOB, Platform::Ios).await;
+    world.know(BOB, Platform::Web).await;
+    let id = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.waiting(BOB, Platform::Ios).await, 1);
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
+    let tasks = world.records(Topic::Notification).await;
+    let mut told: Vec<_> = tasks
+        .into_iter()
+        .map(|record| api::task::NotificationTask::decode(record.value).expect("a task"))
+        .map(|task| (task.notification.message, task.notification.target.platform))
+        .collect();
+    told.sort();
+    assert_eq!(told, [(id, Platform::Ios), (id, Platform::Web)]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_many_senders_keep_their_order_and_every_place_is_used_once() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let mut sent = Vec::new();
+    for _ in 0..100 {
+        for from in [1, 3, 4, 5, 6] {
+            sent.push((from, world.send(from, BOB).await));
+        }
+    }
+    world.until_quiet().await;
+    for from in [1, 3, 4, 5, 6] {
+        let of_sender = sent.iter().filter(|(sender, _)| *sender == from);
+        let expected: Vec<_> = (1..).map(Seq).zip(of_sender.map(|(_, id)| *id)).collect();
+        assert_eq!(world.conversation(BOB, from).await, expected);
+        let pushed = world.boat.pushed_to(20);
+        let in_order: Vec<i64> = expected.iter().map(|(_, id)| id.get()).collect();
+        let of_sender: Vec<i64> = pushed
+            .into_iter()
+            .filter(|id| in_order.contains(id))
+            .collect();
+        assert_eq!(of_sender, in_order, "live, in order");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_session_without_room_gets_it_from_its_mailbox_after_a_hint() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Full).await;
+    world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
+    assert_eq!(world.boat.hinted(), [20]);
+}
+
+// proves S1-16, S1-36: what its boat does not know is removed at that moment, and the message stored.
+#[tokio::test(start_paused = true)]
+async fn a_session_that_its_boat_does_not_know_is_forgotten() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.boat.drop_session(20);
+    world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
+    let sessions = world
+        .parts
+        .mailbox
+        .sessions(&[user(BOB)], Default::default())
+        .await;
+    assert_eq!(sessions[0].as_ref().expect("well").len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_senders_other_devices_see_what_was_sent() {
+    let world = World::new().await;
+    world
+        .sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)
+        .await;
+    world
+        .sign_in(ALICE, Platform::Web, 11, Manner::Acknowledges)
+        .await;
+    world
+        .sign_in(ALICE, Platform::Desktop, 12, Manner::Silent)
+        .await;
+    let message = world.message(ALICE, BOB);
+    let id = message.id;
+    world.accept(from_session(message, 10, &world.life)).await;
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(11), [id.get()]);
+    assert_eq!(
+        world.boat.closed(),
+        [12],
+        "who misses it begins anew, and syncs"
+    );
+    assert_eq!(world.waiting(ALICE, Platform::Desktop).await, 0);
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_is_gone_is_believed_dead_once_nobody_reaches_it() {
+    let mut world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    world.sink_boat();
+    world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+}
+
+// proves S1-10 from the carrier's side: a boat without a lease that answers is used as before.
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_lost_its_lease_is_still_delivered_to() {
+    let mut world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.lease = None;
+    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    let id = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(20), [id.get()]);
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
+}

@@ -1,0 +1,244 @@
+//! Embedded parts that can be told to fail.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use async_trait::async_trait;
+use backend::history::{EmbeddedHistory, HistoryStore, StatusWrite};
+use backend::mailbox::{EmbeddedMailbox, MailboxStore};
+use backend::queue::{Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, Record};
+use backend::{Error, Result};
+use parking_lot::Mutex;
+use protocol::frame::HistoryRange;
+use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
+use protocol::keys::Topic;
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
+    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+};
+use protocol::message::Target;
+use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
+
+pub(super) struct FaultyHistory {
+    pub(super) store: EmbeddedHistory,
+    pub(super) away: AtomicBool,
+    pub(super) refused: Mutex<BTreeSet<MessageId>>,
+}
+
+#[async_trait]
+impl HistoryStore for FaultyHistory {
+    async fn save_private(&self, rows: Vec<PrivateRow>) -> Result<()> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(Error::unavailable("history", "away"));
+        }
+        if rows.iter().any(|row| self.refused.lock().contains(&row.id)) {
+            return Err(Error::conflict("history", "this row cannot be"));
+        }
+        self.store.save_private(rows).await
+    }
+
+    async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
+        self.store.private(keys).await
+    }
+
+    async fn find_private(
+        &self,
+        owner: UserId,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        self.store.find_private(owner, range, order, limit).await
+    }
+
+    async fn conversation(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        self.store
+            .conversation(owner, conversation, range, limit)
+            .await
+    }
+
+    async fn find_send(
+        &self,
+        from: UserId,
+        conversation: ConversationId,
+        send_id: SendId,
+        since: MessageId,
+    ) -> Result<Option<PrivateRow>> {
+        self.store
+            .find_send(from, conversation, send_id, since)
+            .await
+    }
+
+    async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
+        self.store.set_status(writes).await
+    }
+
+    async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>> {
+        self.store.status(keys).await
+    }
+
+    async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()> {
+        self.store.delete(keys).await
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Mood {
+    Well,
+    Away,
+    Refusing,
+}
+
+pub(super) struct FaultyMailbox {
+    pub(super) store: EmbeddedMailbox,
+    pub(super) mood: Mutex<Mood>,
+}
+
+#[async_trait]
+impl MailboxStore for FaultyMailbox {
+    async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
+        let mood = *self.mood.lock();
+        match mood {
+            Mood::Well => self.store.route_or_store(requests).await,
+            Mood::Away => (requests.iter())
+                .map(|_| Err(Error::unavailable("mailbox", "away")))
+                .collect(),
+            Mood::Refusing => (requests.iter())
+                .map(|_| Err(Error::conflict("mailbox", "no more memory")))
+                .collect(),
+        }
+    }
+
+    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+        self.store.connect(request).await
+    }
+
+    async fn reassert(
+        &self,
+        sessions: Vec<(UserId, NewSession)>,
+        denied: Denied,
+        now: Timestamp,
+    ) -> Vec<Result<ReassertAnswer>> {
+        self.store.reassert(sessions, denied, now).await
+    }
+
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
+        self.store.disconnect(sessions).await
+    }
+
+    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
+        self.store.sessions(users, denied).await
+    }
+
+    async fn page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<MailPage> {
+        self.store.page(target, after, limit, now).await
+    }
+
+    async fn acknowledge(
+        &self,
+        acked: Vec<(Target, Vec<MessageId>)>,
+        now: Timestamp,
+    ) -> Result<Vec<Vec<MessageId>>> {
+        self.store.acknowledge(acked, now).await
+    }
+
+    async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
+        self.store.trim(target, policy, now).await
+    }
+
+    async fn waiting(&self, target: Target) -> Result<u64> {
+        self.store.waiting(target).await
+    }
+
+    async fn dedupe_begin(
+        &self,
+        sends: Vec<(DedupeKey, MessageId)>,
+        now: Timestamp,
+    ) -> Vec<Result<DedupeAnswer>> {
+        self.store.dedupe_begin(sends, now).await
+    }
+
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()> {
+        self.store.dedupe_done(sends).await
+    }
+
+    async fn marker(&self) -> Result<u64> {
+        self.store.marker().await
+    }
+}
+
+/// A log whose topic `dead` can be closed.
+#[derive(Clone)]
+pub(super) struct FaultyQueue {
+    pub(super) log: EmbeddedQueue,
+    pub(super) no_letters: Arc<AtomicBool>,
+}
+
+struct FaultyProducer {
+    producer: Arc<dyn Producer>,
+    no_letters: Arc<AtomicBool>,
+}
+
+#[async_trait]
+impl Producer for FaultyProducer {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+        let mut answers = Vec::new();
+        for record in records {
+            let dead = record.partition.topic == Topic::Dead;
+            if dead && self.no_letters.load(Ordering::SeqCst) {
+                answers.push(Err(Error::unavailable("queue", "no leader for dead")));
+            } else {
+                answers.extend(self.producer.publish(vec![record]).await);
+            }
+        }
+        answers
+    }
+}
+
+#[async_trait]
+impl Queue for FaultyQueue {
+    fn producer(&self) -> Arc<dyn Producer> {
+        Arc::new(FaultyProducer {
+            producer: self.log.producer(),
+            no_letters: self.no_letters.clone(),
+        })
+    }
+
+    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>> {
+        self.log.subscribe(group, topics).await
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        self.log.partitions(topic)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.log.epoch()
+    }
+
+    async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
+        self.log.read(partition, from, max).await
+    }
+
+    async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
+        self.log.bounds(partition).await
+    }
+
+    async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
+        self.log.committed(group, partition).await
+    }
+}

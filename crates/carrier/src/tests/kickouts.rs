@@ -1,0 +1,111 @@
+use api::task::{KickoutTask, Task, Work};
+use protocol::keys::Topic;
+use protocol::ledger::DeadReason;
+use protocol::presence::{BoatLife, SessionKey};
+use protocol::{Code, Incarnation, Platform, Refusal};
+
+use super::world::*;
+
+fn kickout(world: &World, sessions: Vec<SessionKey>) -> Task {
+    let task = KickoutTask {
+        sessions,
+        refusal: Refusal::new(Code::Displaced, "signed in elsewhere"),
+    };
+    Task::new(Work::Kickout(task), world.now())
+}
+
+// proves S1-62, S1-22: exactly the named session is ended, and told why.
+#[tokio::test(start_paused = true)]
+async fn a_kickout_ends_exactly_the_sessions_it_names() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world
+        .sign_in(BOB, Platform::Ios, 21, Manner::Acknowledges)
+        .await;
+    let task = kickout(&world, vec![world.key(BOB, 20)]);
+    world.publish(Topic::Message, &task).await;
+    world.until_quiet().await;
+    assert_eq!(world.boat.closed(), [20]);
+    let told = world.boat.told.lock().clone();
+    let Some(api::v1::notice::Notice::Close(refusal)) = &told[0].notice else {
+        panic!("{told:?}");
+    };
+    assert_eq!(refusal.code, u32::from(Code::Displaced.number()));
+    let sessions = world
+        .parts
+        .mailbox
+        .sessions(&[user(BOB)], Default::default())
+        .await;
+    let left: Vec<i64> = sessions[0]
+        .as_ref()
+        .expect("well")
+        .iter()
+        .map(|s| s.session.get())
+        .collect();
+    assert_eq!(left, [21]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kickout_waits_for_a_boat_that_comes_back() {
+    let mut world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let door = world.door.take();
+    drop(door);
+    let task = kickout(&world, vec![world.key(BOB, 20)]);
+    world.publish(Topic::Message, &task).await;
+    world
+        .until("a retry", async || {
+            !world.records(Topic::Retry(1)).await.is_empty()
+        })
+        .await;
+    world.reopen_boat();
+    world.until_quiet().await;
+    assert_eq!(world.boat.closed(), [20]);
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kickout_of_a_boat_that_is_over_is_done() {
+    let mut world = World::new().await;
+    let ghost = SessionKey {
+        life: BoatLife {
+            boat: protocol::BoatId::new("boat-9").expect("short"),
+            incarnation: Incarnation(1),
+        },
+        ..world.key(BOB, 20)
+    };
+    world
+        .publish(Topic::Message, &kickout(&world, vec![ghost]))
+        .await;
+    world.until_quiet().await;
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+    world.stop().await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kickout_that_never_succeeds_is_a_dead_letter() {
+    let mut world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    // Unreachable, with a lease: it may live.
+    world.door = None;
+    let task = kickout(&world, vec![world.key(BOB, 20)]);
+    world.publish(Topic::Message, &task).await;
+    world
+        .until("a letter", async || {
+            !world.records(Topic::Dead).await.is_empty()
+        })
+        .await;
+    let page = world
+        .dead_letters()
+        .list(&Default::default(), None, 10)
+        .await
+        .expect("readable");
+    assert_eq!(page.letters[0].reason, DeadReason::MaxRetries);
+    assert_eq!(page.letters[0].retry_count, 6);
+}

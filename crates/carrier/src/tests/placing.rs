@@ -1,0 +1,153 @@
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::task::MessageTask;
+use protocol::frame::ServerFrame;
+use protocol::keys::Topic;
+use protocol::ledger::{DeadReason, Event};
+use protocol::{Platform, SendId, Seq};
+
+use super::world::*;
+
+#[tokio::test(start_paused = true)]
+async fn the_same_id_published_twice_is_placed_once() {
+    let world = World::new().await;
+    world.know(BOB, Platform::Web).await;
+    let message = world.message(ALICE, BOB);
+    let repeat = MessageTask {
+        maybe_repeat: true,
+        ..from_session(message.clone(), 10, &world.life)
+    };
+    world.accept(task(message.clone())).await;
+    world.accept(repeat.clone()).await;
+    world.until_quiet().await;
+    // And once more, when the first two are long done.
+    world.accept(repeat).await;
+    let next = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    let expected = [(Seq(1), message.id), (Seq(2), next)];
+    assert_eq!(world.conversation(ALICE, BOB).await, expected);
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 2);
+    let echoes = world.boat.told_frames(10);
+    assert_eq!(
+        echoes.len(),
+        2,
+        "each repeat is told where the first one stands"
+    );
+    assert!(
+        echoes.iter().all(|echo| {
+            matches!(echo, ServerFrame::Placed(echo) if echo.position.seq == Seq(1))
+        })
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unsure_copy_is_dropped_and_its_sender_told_the_first_id() {
+    let world = World::new().await;
+    let first = world.message(ALICE, BOB);
+    let mut copy = world.message(ALICE, BOB);
+    copy.send_id = first.send_id;
+    let unsure = MessageTask {
+        unsure: true,
+        age: Duration::from_secs(5),
+        ..from_session(copy.clone(), 10, &world.life)
+    };
+    // In one batch, and in two.
+    world.accept(task(first.clone())).await;
+    world.accept(unsure.clone()).await;
+    world.until_quiet().await;
+    world.accept(unsure).await;
+    world.until_quiet().await;
+    assert_eq!(world.conversation(ALICE, BOB).await, [(Seq(1), first.id)]);
+    let echoes = world.boat.told_frames(10);
+    assert_eq!(echoes.len(), 2);
+    for echo in echoes {
+        assert!(matches!(echo, ServerFrame::Placed(echo) if echo.id == first.id));
+    }
+    let events = world.events(copy.id).await;
+    assert!(
+        events.contains(&(None, Event::Repeat { of: first.id })),
+        "{events:?}"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_unsure_send_that_nobody_has_seen_is_placed() {
+    let world = World::new().await;
+    let message = world.message(ALICE, BOB);
+    let unsure = MessageTask {
+        unsure: true,
+        age: Duration::from_secs(5),
+        ..task(message.clone())
+    };
+    world.accept(unsure).await;
+    let mut other = world.message(ALICE, BOB);
+    other.send_id = SendId::from_bytes([99; 16]);
+    world.accept(task(other.clone())).await;
+    world.until_quiet().await;
+    let expected = [(Seq(1), message.id), (Seq(2), other.id)];
+    assert_eq!(world.conversation(ALICE, BOB).await, expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_id_from_a_clock_that_was_behind_still_gets_the_next_place() {
+    let world = World::new().await;
+    let early = world.message(ALICE, BOB);
+    let late = world.send(ALICE, BOB).await;
+    world.accept(task(early.clone())).await;
+    world.until_quiet().await;
+    let expected = [(Seq(1), late), (Seq(2), early.id)];
+    assert_eq!(world.conversation(ALICE, BOB).await, expected);
+}
+
+// T-S2: the partitions wait, in order, and nothing goes through a retry topic.
+#[tokio::test(start_paused = true)]
+async fn a_history_that_is_away_holds_messages_and_loses_none() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.history.away.store(true, Ordering::SeqCst);
+    let mut sent = Vec::new();
+    for _ in 0..20 {
+        sent.push(world.send(ALICE, BOB).await);
+        world.send(ALICE, 3).await;
+    }
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(
+        world.boat.pushed_to(20),
+        [0i64; 0],
+        "written first, then delivered"
+    );
+    assert_eq!(world.uncommitted().await, 40);
+    world.history.away.store(false, Ordering::SeqCst);
+    world.until_quiet().await;
+    let ids: Vec<i64> = sent.iter().map(|id| id.get()).collect();
+    assert_eq!(world.boat.pushed_to(20), ids);
+    let expected: Vec<_> = (1..).map(Seq).zip(sent).collect();
+    assert_eq!(world.conversation(BOB, ALICE).await, expected);
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_row_that_the_store_refuses_is_a_dead_letter_and_leaves_no_hole() {
+    let world = World::new().await;
+    let first = world.message(ALICE, BOB);
+    let refused = world.message(ALICE, BOB);
+    let last = world.message(ALICE, BOB);
+    world.history.refused.lock().insert(refused.id);
+    for message in [&first, &refused, &last] {
+        world.accept(task(message.clone())).await;
+    }
+    world.until_quiet().await;
+    let expected = [(Seq(1), first.id), (Seq(2), last.id)];
+    assert_eq!(world.conversation(ALICE, BOB).await, expected);
+    let page = world
+        .dead_letters()
+        .list(&Default::default(), None, 10)
+        .await;
+    let page = page.expect("readable");
+    assert_eq!(page.letters.len(), 1);
+    assert_eq!(page.letters[0].reason, DeadReason::StoreRejected);
+    assert_eq!(page.letters[0].message, Some(refused.id));
+}

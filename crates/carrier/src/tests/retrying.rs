@@ -1,0 +1,159 @@
+use std::time::Duration;
+
+use api::task::{DeliverTask, Task, Work};
+use protocol::keys::Topic;
+use protocol::ledger::Event;
+use protocol::{Platform, Position, Seq};
+
+use super::faults::Mood;
+use super::world::*;
+
+// proves S1-15, S1-23, S1-24, S1-27
+#[tokio::test(start_paused = true)]
+async fn a_client_that_never_acknowledges_is_closed_and_only_its_platform_is_tried_again() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.sign_in(BOB, Platform::Ios, 21, Manner::Silent).await;
+    let id = world.send(ALICE, BOB).await;
+    world
+        .until("a retry is queued", async || {
+            !world.records(Topic::Retry(1)).await.is_empty()
+        })
+        .await;
+    assert_eq!(world.boat.closed(), [21]);
+    let [record] = &world.records(Topic::Retry(1)).await[..] else {
+        panic!("one record");
+    };
+    let task = Task::decode(record.value.clone()).expect("a task");
+    assert_eq!(task.retry_count, 1);
+    let Work::Deliver(deliver) = task.work else {
+        panic!("{task:?}");
+    };
+    assert_eq!(deliver.targets, [target(BOB, Platform::Ios)]);
+    assert_eq!(deliver.placed.position.seq, Seq(1));
+    // The phone comes back, and acknowledges.
+    world
+        .sign_in(BOB, Platform::Ios, 22, Manner::Acknowledges)
+        .await;
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(22), [id.get()]);
+    assert_eq!(world.boat.pushed_to(20), [id.get()], "not again");
+    assert_eq!(world.waiting(BOB, Platform::Ios).await, 0);
+}
+
+// proves S1-25: whoever takes nothing three times counts as offline.
+#[tokio::test(start_paused = true)]
+async fn a_platform_that_never_acknowledges_ends_in_the_mailbox() {
+    let world = World::new().await;
+    for number in 20..24 {
+        world
+            .sign_in(BOB, Platform::Web, number, Manner::Silent)
+            .await;
+    }
+    // It signs in again each time it is closed, and is as silent as before.
+    let id = world.send(ALICE, BOB).await;
+    for number in 24..27 {
+        let closed = world.boat.closed().len();
+        world
+            .until("closed", async || world.boat.closed().len() > closed)
+            .await;
+        world
+            .sign_in(BOB, Platform::Web, number, Manner::Silent)
+            .await;
+    }
+    world.until_quiet().await;
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
+    assert_eq!(world.boat.hinted(), [26]);
+    let events = world.events(id).await;
+    let attempts: Vec<u32> = events
+        .iter()
+        .filter_map(|(_, event)| match event {
+            Event::Retried { attempt, .. } => Some(*attempt),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(attempts, [1, 2, 3], "retry_count only grows");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_says_nothing_is_tried_again() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Lost).await;
+    let id = world.send(ALICE, BOB).await;
+    world
+        .until("pushed", async || !world.boat.pushed_to(20).is_empty())
+        .await;
+    world.boat.set(20, Manner::Acknowledges);
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(20), [id.get(), id.get()]);
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_mailbox_that_is_away_delays_and_does_not_count() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    *world.mailbox.mood.lock() = Mood::Away;
+    let id = world.send(ALICE, BOB).await;
+    tokio::time::sleep(Duration::from_secs(3600)).await;
+    assert_eq!(world.boat.pushed_to(20), [0i64; 0]);
+    *world.mailbox.mood.lock() = Mood::Well;
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(20), [id.get()]);
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+    let events = world.events(id).await;
+    let counted = |event: &Event| matches!(event, Event::Retried { attempt, .. } if *attempt > 0);
+    assert!(
+        !events.iter().any(|(_, event)| counted(event)),
+        "{events:?}"
+    );
+}
+
+// Pitfall F of S1: what waits long in its tier holds neither the other tiers nor new messages.
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_in_one_tier_holds_nobody_else() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let deliver = |message: protocol::Message, after: u64| {
+        let deliver = DeliverTask {
+            placed: protocol::Placed {
+                conversation: between(ALICE, BOB),
+                position: Position {
+                    seq: Seq(1),
+                    prev: None,
+                },
+                message,
+            },
+            targets: vec![target(BOB, Platform::Web)],
+            live_users: Vec::new(),
+            due_at: world.now() + Duration::from_secs(after),
+            cause: "a test".to_owned(),
+            letter: None,
+        };
+        Task {
+            retry_count: 1,
+            ..Task::new(Work::Deliver(deliver), world.now())
+        }
+    };
+    for _ in 0..50 {
+        let slow = deliver(world.message(ALICE, BOB), 600);
+        world.publish(Topic::Retry(5), &slow).await;
+    }
+    let quick = world.message(ALICE, BOB);
+    world
+        .publish(Topic::Retry(1), &deliver(quick.clone(), 1))
+        .await;
+    let fresh = world.send(ALICE, BOB).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(world.boat.pushed_to(20), [fresh.get()]);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(world.boat.pushed_to(20), [fresh.get(), quick.id.get()]);
+    tokio::time::sleep(Duration::from_secs(600)).await;
+    assert_eq!(world.boat.pushed_to(20).len(), 52);
+}

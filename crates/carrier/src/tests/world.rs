@@ -1,0 +1,536 @@
+//! A carrier with everything around it.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::time::Duration;
+
+use api::task::{MessageTask, Origin, Task, Work};
+use api::transport::{Connector, InProcess};
+use api::v1;
+use api::v1::boat_service_server::{BoatService, BoatServiceServer};
+use api::v1::outcome::Kind;
+use async_trait::async_trait;
+use backend::clock::{Clock, SeededEntropy, TimerClock};
+use backend::conversations::EmbeddedConversations;
+use backend::devices::{EmbeddedDevices, Seen};
+use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
+use backend::embedded::Engine;
+use backend::heads::EmbeddedHeads;
+use backend::history::EmbeddedHistory;
+use backend::ledger::EmbeddedLedger;
+use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
+use backend::queue::{EmbeddedQueue, NewRecord, Partition, Queue, QueueConfig, Record};
+use bytes::Bytes;
+use futures_util::StreamExt;
+use futures_util::stream::BoxStream;
+use parking_lot::Mutex;
+use protocol::frame::{HistoryRange, ServerFrame};
+use protocol::keys::{self, Topic};
+use protocol::ledger::Event;
+use protocol::mailbox::{ConnectRequest, NewSession};
+use protocol::message::{Content, Target};
+use protocol::presence::{BoatLife, Denied, SessionKey};
+use protocol::{
+    ConversationId, DeviceId, Message, MessageId, Options, Platform, Recipient, SendId, Seq,
+    SessionId, Timestamp, UserId,
+};
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+use tokio_util::sync::CancellationToken;
+use tonic::service::Routes;
+use tonic::{Request, Response, Status, Streaming};
+
+use super::faults::{FaultyHistory, FaultyMailbox, FaultyQueue, Mood};
+use crate::{Config, DeadLetters, Parts, Running, start};
+
+pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
+pub(super) const ALICE: i64 = 1;
+pub(super) const BOB: i64 = 2;
+/// Few, so that messages meet in one.
+const PARTITIONS: u32 = 3;
+
+pub(super) fn user(number: i64) -> UserId {
+    UserId::new(number).expect("positive")
+}
+
+pub(super) fn session(number: i64) -> SessionId {
+    SessionId::new(number).expect("positive")
+}
+
+pub(super) fn between(one: i64, other: i64) -> ConversationId {
+    ConversationId::private(user(one), user(other)).expect("two users")
+}
+
+pub(super) fn target(number: i64, platform: Platform) -> Target {
+    Target {
+        user: user(number),
+        platform,
+    }
+}
+
+pub(super) struct World {
+    pub(super) parts: Parts,
+    pub(super) history: Arc<FaultyHistory>,
+    pub(super) mailbox: Arc<FaultyMailbox>,
+    pub(super) queue: FaultyQueue,
+    pub(super) boat: Arc<Peer>,
+    pub(super) life: BoatLife,
+    /// The boat's lease and its door.
+    pub(super) lease: Option<Registration>,
+    pub(super) door: Option<InProcess>,
+    pub(super) config: Config,
+    pub(super) carrier: Option<Carrier>,
+    next_message: AtomicI64,
+}
+
+pub(super) struct Carrier {
+    pub(super) running: Running,
+    pub(super) stop: CancellationToken,
+}
+
+/// How a session takes what is pushed to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Manner {
+    Acknowledges,
+    /// Reads, and never acknowledges.
+    Silent,
+    Full,
+    /// Its boat says nothing of it, ever.
+    Lost,
+}
+
+/// A boat of the test's own.
+#[derive(Default)]
+pub(super) struct Peer {
+    sessions: Mutex<BTreeMap<i64, Manner>>,
+    pub(super) pushed: Mutex<Vec<(i64, i64)>>,
+    frames: Mutex<Vec<Bytes>>,
+    pub(super) told: Mutex<Vec<v1::Notice>>,
+}
+
+impl World {
+    /// With a carrier.
+    pub(super) async fn new() -> World {
+        World::with(Config::default()).await
+    }
+
+    pub(super) async fn with(config: Config) -> World {
+        let mut world = World::without_carrier(config).await;
+        world.carrier = Some(world.start().await);
+        world
+    }
+
+    pub(super) async fn without_carrier(config: Config) -> World {
+        let engine = Engine::memory();
+        let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
+        let entropy = Arc::new(SeededEntropy::new(7));
+        let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
+        let log = QueueConfig {
+            partitions: PARTITIONS,
+            ..QueueConfig::default()
+        };
+        let queue = FaultyQueue {
+            log: EmbeddedQueue::open(engine.clone(), log, clock.clone()).expect("a new log"),
+            no_letters: Arc::default(),
+        };
+        let mailbox = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), &*entropy);
+        let mailbox = Arc::new(FaultyMailbox {
+            store: mailbox.expect("a new mailbox"),
+            mood: Mutex::new(Mood::Well),
+        });
+        let history = Arc::new(FaultyHistory {
+            store: EmbeddedHistory::new(engine.clone()),
+            away: AtomicBool::new(false),
+            refused: Mutex::default(),
+        });
+        let connector = Connector::default();
+        let parts = Parts {
+            queue: Arc::new(queue.clone()),
+            mailbox: mailbox.clone(),
+            history: history.clone(),
+            heads: Arc::new(EmbeddedHeads::new(engine.clone())),
+            conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
+            devices: Arc::new(EmbeddedDevices::new(engine.clone())),
+            ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
+            registry: Arc::new(registry.clone()),
+            connector: connector.clone(),
+            clock,
+            entropy,
+        };
+        let boat = Arc::new(Peer::default());
+        let routes = Routes::new(BoatServiceServer::new(Door(boat.clone())));
+        let door = connector.serve_in_process("boat-1", routes);
+        let lease = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
+        let lease = lease.await.expect("a lease");
+        World {
+            parts,
+            history,
+            mailbox,
+            queue,
+            boat,
+            life: lease.instance.life.clone(),
+            lease: Some(lease),
+            door: Some(door),
+            config,
+            carrier: None,
+            next_message: AtomicI64::new(0),
+        }
+    }
+
+    pub(super) async fn start(&self) -> Carrier {
+        let stop = CancellationToken::new();
+        let running = start(self.config.clone(), self.parts.clone(), stop.clone());
+        Carrier {
+            running: running.await.expect("a carrier"),
+            stop,
+        }
+    }
+
+    /// Ends the carrier in order.
+    pub(super) async fn stop(&mut self) {
+        let carrier = self.carrier.take().expect("a carrier runs");
+        carrier.stop.cancel();
+        carrier.running.drained().await;
+    }
+
+    pub(super) fn now(&self) -> Timestamp {
+        self.parts.clock.now()
+    }
+
+    /// `number` names the session.
+    pub(super) async fn sign_in(&self, who: i64, platform: Platform, number: i64, manner: Manner) {
+        self.know(who, platform).await;
+        let request = ConnectRequest {
+            user: user(who),
+            entry: NewSession {
+                key: self.key(who, number),
+                platform,
+                device: DeviceId::new("device").expect("short"),
+            },
+            denied: Denied::default(),
+            now: self.now(),
+        };
+        self.parts
+            .mailbox
+            .connect(request)
+            .await
+            .expect("registered");
+        self.boat.sessions.lock().insert(number, manner);
+    }
+
+    /// The platform was signed in on once.
+    pub(super) async fn know(&self, who: i64, platform: Platform) {
+        let seen = Seen {
+            user: user(who),
+            platform,
+            device: DeviceId::new("device").expect("short"),
+            at: self.now(),
+        };
+        self.parts.devices.seen(seen).await.expect("written");
+    }
+
+    pub(super) fn key(&self, who: i64, number: i64) -> SessionKey {
+        SessionKey {
+            user: user(who),
+            session: session(number),
+            life: self.life.clone(),
+        }
+    }
+
+    pub(super) fn message(&self, from: i64, to: i64) -> Message {
+        let number = self.next_message.fetch_add(1, Ordering::SeqCst) + 1;
+        let floor = MessageId::floor_of(self.now()).get();
+        Message {
+            id: MessageId::new(floor + number).expect("positive"),
+            from: user(from),
+            to: Recipient::User(user(to)),
+            accepted_at: self.now(),
+            device: DeviceId::new("phone").expect("short"),
+            send_id: SendId::from_bytes([number as u8; 16]),
+            options: Options::CHAT,
+            content: Content::text(format!("number {number}")),
+        }
+    }
+
+    /// Accepted, as a station would.
+    pub(super) async fn send(&self, from: i64, to: i64) -> MessageId {
+        let message = self.message(from, to);
+        let id = message.id;
+        self.accept(task(message)).await;
+        id
+    }
+
+    pub(super) async fn accept(&self, task: MessageTask) {
+        self.publish(Topic::Message, &Task::new(Work::Message(task), self.now()))
+            .await;
+    }
+
+    pub(super) async fn publish(&self, topic: Topic, task: &Task) {
+        let key = crate::work::key_of(&task.work).expect("it belongs to somebody");
+        self.publish_raw(topic, &key, task.encode()).await;
+    }
+
+    pub(super) async fn publish_raw(&self, topic: Topic, key: &[u8], value: Bytes) {
+        let number = keys::partition_of(key, self.queue.partitions(topic));
+        self.publish_at(Partition { topic, number }, key, value)
+            .await;
+    }
+
+    pub(super) async fn publish_at(&self, partition: Partition, key: &[u8], value: Bytes) {
+        let record = NewRecord {
+            partition,
+            key: Bytes::copy_from_slice(key),
+            headers: Vec::new(),
+            value,
+        };
+        let answers = self.queue.log.producer().publish(vec![record]).await;
+        answers
+            .into_iter()
+            .for_each(|answer| assert!(answer.is_ok(), "{answer:?}"));
+    }
+
+    /// Waits until that is so; time passes by itself meanwhile.
+    pub(super) async fn until(&self, what: &str, is_so: impl AsyncFn() -> bool) {
+        for _ in 0..100_000 {
+            if is_so().await {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        panic!("never: {what}");
+    }
+
+    /// Waits until the carrier has committed all there is of its topics.
+    pub(super) async fn until_quiet(&self) {
+        self.until("everything committed", async || {
+            self.uncommitted().await == 0
+        })
+        .await;
+    }
+
+    pub(super) async fn uncommitted(&self) -> u64 {
+        let mut open = 0;
+        let topics = Topic::ALL.into_iter();
+        for topic in topics.filter(|t| matches!(t, Topic::Message | Topic::Retry(_))) {
+            for number in 0..self.queue.partitions(topic) {
+                let partition = Partition { topic, number };
+                let (_, end) = self.queue.bounds(partition).await.expect("bounds");
+                let committed = self.queue.committed(crate::GROUP, partition);
+                open += end - committed.await.expect("an offset").unwrap_or(0);
+            }
+        }
+        open
+    }
+
+    pub(super) async fn records(&self, topic: Topic) -> Vec<Record> {
+        let mut records = Vec::new();
+        for number in 0..self.queue.partitions(topic) {
+            let partition = Partition { topic, number };
+            records.extend(self.queue.read(partition, 0, 1000).await.expect("readable"));
+        }
+        records
+    }
+
+    pub(super) async fn waiting(&self, who: i64, platform: Platform) -> u64 {
+        let waiting = self.parts.mailbox.waiting(target(who, platform));
+        waiting.await.expect("the mailbox is well")
+    }
+
+    pub(super) async fn events(&self, id: MessageId) -> Vec<(Option<Target>, Event)> {
+        let lives = self.parts.ledger.trace(&[id]).await.expect("a ledger");
+        let entries = lives.into_iter().flatten();
+        entries.map(|entry| (entry.target, entry.event)).collect()
+    }
+
+    /// The conversation as its first user has it.
+    pub(super) async fn conversation(&self, one: i64, other: i64) -> Vec<(Seq, MessageId)> {
+        let rows = self.parts.history.conversation(
+            user(one),
+            between(one, other),
+            HistoryRange::Forward { after: Seq::ZERO },
+            1000,
+        );
+        let rows = rows.await.expect("history is well");
+        rows.into_iter().map(|row| (row.seq, row.id)).collect()
+    }
+
+    pub(super) fn dead_letters(&self) -> DeadLetters {
+        DeadLetters::new(
+            self.parts.queue.clone(),
+            self.parts.ledger.clone(),
+            self.parts.clock.clone(),
+        )
+    }
+
+    /// The boat answers again, in the same life.
+    pub(super) fn reopen_boat(&mut self) {
+        let routes = Routes::new(BoatServiceServer::new(Door(self.boat.clone())));
+        self.door = Some(self.parts.connector.serve_in_process("boat-1", routes));
+    }
+
+    /// The boat's process is gone, and its lease with it.
+    pub(super) fn sink_boat(&mut self) {
+        self.door = None;
+        self.lease = None;
+    }
+}
+
+pub(super) fn task(message: Message) -> MessageTask {
+    MessageTask {
+        message,
+        origin: None,
+        maybe_repeat: false,
+        unsure: false,
+        age: Duration::ZERO,
+        letter: None,
+    }
+}
+
+pub(super) fn from_session(message: Message, number: i64, life: &BoatLife) -> MessageTask {
+    MessageTask {
+        origin: Some(Origin {
+            session: session(number),
+            life: life.clone(),
+        }),
+        ..task(message)
+    }
+}
+
+impl Peer {
+    pub(super) fn set(&self, number: i64, manner: Manner) {
+        self.sessions.lock().insert(number, manner);
+    }
+
+    pub(super) fn drop_session(&self, number: i64) {
+        self.sessions.lock().remove(&number);
+    }
+
+    /// Ids of what was pushed to a session, in order.
+    pub(super) fn pushed_to(&self, number: i64) -> Vec<i64> {
+        let pushed = self.pushed.lock();
+        let mine = pushed.iter().filter(|(session, _)| *session == number);
+        mine.map(|(_, id)| *id).collect()
+    }
+
+    /// What was pushed, as a client reads it.
+    pub(super) fn frames(&self) -> Vec<ServerFrame> {
+        let frames = self.frames.lock();
+        let frames = frames.iter().map(|frame| decoded(frame.clone()));
+        frames.collect()
+    }
+
+    pub(super) fn closed(&self) -> Vec<i64> {
+        self.told_of(|notice| matches!(notice, v1::notice::Notice::Close(_)))
+    }
+
+    pub(super) fn hinted(&self) -> Vec<i64> {
+        self.told_of(|notice| matches!(notice, v1::notice::Notice::Hint(_)))
+    }
+
+    fn told_of(&self, wanted: impl Fn(&v1::notice::Notice) -> bool) -> Vec<i64> {
+        let told = self.told.lock();
+        let wanted = told
+            .iter()
+            .filter(|told| told.notice.as_ref().is_some_and(&wanted));
+        wanted.map(|told| told.session).collect()
+    }
+
+    /// Frames that a session was told by notice.
+    pub(super) fn told_frames(&self, number: i64) -> Vec<ServerFrame> {
+        let told = self.told.lock();
+        let mine = told.iter().filter(|told| told.session == number);
+        let frames = mine.filter_map(|told| match &told.notice {
+            Some(v1::notice::Notice::Frame(frame)) => Some(decoded(frame.clone())),
+            _ => None,
+        });
+        frames.collect()
+    }
+
+    /// A boat closes what it is told to close.
+    fn tell(&self, notices: Vec<v1::Notice>) -> Vec<i64> {
+        let mut missing = Vec::new();
+        for notice in notices {
+            let mut sessions = self.sessions.lock();
+            if !sessions.contains_key(&notice.session) {
+                missing.push(notice.session);
+            }
+            if matches!(notice.notice, Some(v1::notice::Notice::Close(_))) {
+                sessions.remove(&notice.session);
+            }
+            drop(sessions);
+            self.told.lock().push(notice);
+        }
+        missing
+    }
+
+    fn take(&self, delivery: &v1::Delivery) -> Option<(Duration, Kind)> {
+        self.pushed.lock().push((delivery.session, delivery.msg_id));
+        self.frames.lock().push(delivery.frame.clone());
+        match self.sessions.lock().get(&delivery.session) {
+            None => Some((Duration::ZERO, Kind::NoSession)),
+            Some(Manner::Acknowledges) => Some((Duration::from_millis(5), Kind::Done)),
+            Some(Manner::Silent) => Some((Duration::from_secs(2), Kind::NoAck)),
+            Some(Manner::Full) => Some((Duration::ZERO, Kind::Full)),
+            Some(Manner::Lost) => None,
+        }
+    }
+}
+
+fn decoded(frame: Bytes) -> ServerFrame {
+    api::codec::decode_server(frame, 1 << 20).expect("a frame of ours")
+}
+
+struct Door(Arc<Peer>);
+
+#[async_trait]
+impl BoatService for Door {
+    type DeliverStream = BoxStream<'static, Result<v1::OutcomeBatch, Status>>;
+
+    async fn deliver(
+        &self,
+        request: Request<Streaming<v1::DeliverBatch>>,
+    ) -> Result<Response<Self::DeliverStream>, Status> {
+        let (outcomes, answers) = mpsc::channel(1024);
+        let peer = self.0.clone();
+        tokio::spawn(async move {
+            let mut batches = request.into_inner();
+            while let Ok(Some(batch)) = batches.message().await {
+                peer.tell(batch.notices);
+                for delivery in batch.deliveries {
+                    let Some((after, kind)) = peer.take(&delivery) else {
+                        continue;
+                    };
+                    let outcomes = outcomes.clone();
+                    tokio::spawn(async move {
+                        tokio::time::sleep(after).await;
+                        let outcome = v1::Outcome {
+                            token: delivery.token,
+                            kind: kind.into(),
+                        };
+                        let batch = v1::OutcomeBatch {
+                            outcomes: vec![outcome],
+                        };
+                        drop(outcomes.send(Ok(batch)).await);
+                    });
+                }
+            }
+        });
+        Ok(Response::new(ReceiverStream::new(answers).boxed()))
+    }
+
+    async fn notice(
+        &self,
+        request: Request<v1::NoticeRequest>,
+    ) -> Result<Response<v1::NoticeResponse>, Status> {
+        let missing = self.0.tell(request.into_inner().notices);
+        Ok(Response::new(v1::NoticeResponse { missing }))
+    }
+
+    async fn probe(
+        &self,
+        _: Request<v1::ProbeRequest>,
+    ) -> Result<Response<v1::ProbeResponse>, Status> {
+        Ok(Response::new(v1::ProbeResponse { alive: true }))
+    }
+}
