@@ -21,7 +21,7 @@ mod questions;
 mod saved;
 mod sync;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 mod timeline;
 
 use std::collections::VecDeque;

@@ -4,7 +4,7 @@ mod device;
 mod living;
 mod receiving;
 mod sending;
-mod server;
+pub(crate) mod server;
 mod world;
 
 use std::time::Duration;

@@ -125,6 +125,8 @@ impl Engine {
         if let Some(connection) = self.connection.take() {
             connection.close().await;
         }
+        // Whoever waits may open the same state at once.
+        drop(self.shelf);
         for done in self.closing.into_iter().flat_map(|(_, done)| done) {
             // Nobody may be waiting any more.
             let _ = done.send(());

@@ -1,1 +1,387 @@
+//! The driver against real sockets.
 
+mod boat;
+
+use std::path::Path;
+use std::time::Duration;
+
+use protocol::message::Content;
+use protocol::{Code, DeviceId, Platform, Recipient, UserId};
+use tokio::time::timeout;
+
+use super::*;
+use crate::core::{Origin, Reset, SendStatus, Shown};
+use boat::Boat;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn config(url: String, user: i64) -> ClientConfig {
+    let device = DeviceId::new(&format!("device-of-{user}")).expect("short");
+    let mut config = ClientConfig::new(url, user.to_string(), Platform::Desktop, device);
+    config.limits.backoff = Duration::from_millis(50);
+    config
+}
+
+fn websocket(boat: &Boat, user: i64) -> ClientConfig {
+    config(format!("ws://{}", boat.websocket), user)
+}
+
+fn tcp(boat: &Boat, user: i64) -> ClientConfig {
+    config(format!("tcp://{}", boat.tcp), user)
+}
+
+fn kept(config: ClientConfig, folder: &Path) -> ClientConfig {
+    ClientConfig {
+        state: store::State::Path(folder.join("state.db")),
+        ..config
+    }
+}
+
+async fn start(config: ClientConfig) -> (Client, Events) {
+    let (client, events) = Client::connect(config).await.expect("started");
+    timeout(PATIENCE, client.ready())
+        .await
+        .expect("in time")
+        .expect("ready");
+    (client, events)
+}
+
+fn to(user: i64) -> Recipient {
+    Recipient::User(UserId::new(user).expect("positive"))
+}
+
+async fn say(client: &Client, user: i64, text: &str) -> SendTicket {
+    client
+        .send(to(user), Content::text(text))
+        .await
+        .expect("taken")
+}
+
+async fn next_message(events: &mut Events) -> Shown {
+    let next = async {
+        loop {
+            match events.next().await.expect("the client lives") {
+                Event::Message(shown) => return shown,
+                _ => continue,
+            }
+        }
+    };
+    timeout(PATIENCE, next).await.expect("a message in time")
+}
+
+async fn next_texts(events: &mut Events, count: usize) -> Vec<String> {
+    let mut texts = Vec::new();
+    while texts.len() < count {
+        texts.push(text(&next_message(events).await));
+    }
+    texts
+}
+
+fn text(shown: &Shown) -> String {
+    String::from_utf8_lossy(&shown.placed.message.content.data).into_owned()
+}
+
+async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let waiting = async {
+        while !is_so() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    timeout(PATIENCE, waiting)
+        .await
+        .unwrap_or_else(|_| panic!("never: {what}"));
+}
+
+async fn no_message(events: &mut Events) {
+    let quiet = timeout(Duration::from_millis(150), async {
+        loop {
+            if let Some(Event::Message(shown)) = events.next().await {
+                return shown;
+            }
+        }
+    });
+    assert!(quiet.await.is_err(), "nothing more is shown");
+}
+
+// proves S3-09, S3-11, S3-12, S3-13, S3-14, S3-15, S3-16: the six steps over both transports.
+#[tokio::test]
+async fn a_message_goes_from_websocket_to_tcp_and_its_receipts_come_back() {
+    let boat = Boat::start().await;
+    let (alice, _alice_events) = start(websocket(&boat, 1)).await;
+    let (bob, mut bob_events) = start(tcp(&boat, 2)).await;
+    let mut ticket = say(&alice, 2, "hello").await;
+    let id = ticket.accepted().await.expect("accepted");
+    let shown = next_message(&mut bob_events).await;
+    assert_eq!(
+        (text(&shown).as_str(), shown.placed.message.id),
+        ("hello", id)
+    );
+    assert_eq!(shown.origin, Origin::Other);
+    assert!(
+        ticket.status().rank() < 4,
+        "taken only when the next one is asked for"
+    );
+    bob_events.taken();
+    timeout(PATIENCE, ticket.delivered())
+        .await
+        .expect("in time")
+        .expect("delivered");
+    let placed = &shown.placed;
+    bob.read(placed.conversation, placed.position.seq, id)
+        .await
+        .expect("read");
+    let read = ticket
+        .status
+        .wait_for(|status| *status == SendStatus::Read { id });
+    timeout(PATIENCE, read)
+        .await
+        .expect("in time")
+        .expect("read");
+}
+
+// proves S3-07: what was taken is acknowledged; what was only shown comes again after the process died.
+#[tokio::test]
+async fn only_what_was_taken_is_kept() {
+    let boat = Boat::start().await;
+    let folder = tempfile::tempdir().expect("folder");
+    let (alice, _events) = start(tcp(&boat, 1)).await;
+    let (bob, mut events) = start(kept(tcp(&boat, 2), folder.path())).await;
+    for text in ["one", "two", "three"] {
+        say(&alice, 2, text)
+            .await
+            .accepted()
+            .await
+            .expect("accepted");
+    }
+    assert_eq!(next_texts(&mut events, 2).await, ["one", "two"]);
+    until("one is acknowledged", || boat.acked() == 1).await;
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    assert_eq!(boat.acked(), 1, "two was shown, not taken");
+    bob.close().await;
+    drop(events);
+    let (bob, mut events) = start(kept(tcp(&boat, 2), folder.path())).await;
+    assert_eq!(next_texts(&mut events, 2).await, ["two", "three"]);
+    events.taken();
+    bob.close().await;
+    assert_eq!(boat.acked(), 3, "closing waits for what was taken");
+    let (_bob, mut events) = start(kept(tcp(&boat, 2), folder.path())).await;
+    no_message(&mut events).await;
+}
+
+// proves S3-20: a send made without a connection waits in the outbox, over a restart, and goes out.
+#[tokio::test]
+async fn the_outbox_survives_a_restart() {
+    let boat = Boat::start().await;
+    let folder = tempfile::tempdir().expect("folder");
+    let nowhere = "tcp://127.0.0.1:9".to_owned();
+    let (alice, events) = Client::connect(kept(config(nowhere, 1), folder.path()))
+        .await
+        .expect("started");
+    let ticket = say(&alice, 2, "later").await;
+    assert_eq!(ticket.status(), SendStatus::Pending);
+    alice.close().await;
+    drop(events);
+    let (_alice, mut events) = start(kept(tcp(&boat, 1), folder.path())).await;
+    let shown = next_message(&mut events).await;
+    assert_eq!(
+        (text(&shown).as_str(), shown.origin),
+        ("later", Origin::OwnHere)
+    );
+    assert_eq!(shown.placed.message.send_id, ticket.send_id());
+}
+
+// proves S3-22: the answer is lost with the connection; the resend is the same message.
+#[tokio::test]
+async fn a_lost_answer_makes_no_second_message() {
+    let boat = Boat::start().await;
+    let (alice, _events) = start(websocket(&boat, 1)).await;
+    boat.set_mute(true);
+    let mut ticket = say(&alice, 2, "once").await;
+    until("the server has it", || boat.messages() == 1).await;
+    boat.set_mute(false);
+    boat.drop_connections();
+    timeout(PATIENCE, ticket.accepted())
+        .await
+        .expect("in time")
+        .expect("accepted");
+    assert_eq!(boat.messages(), 1);
+    let (_bob, mut events) = start(tcp(&boat, 2)).await;
+    assert_eq!(next_texts(&mut events, 1).await, ["once"]);
+    no_message(&mut events).await;
+}
+
+#[tokio::test]
+async fn after_a_cut_everything_comes_once_and_in_order() {
+    let boat = Boat::start().await;
+    let (alice, _alice_events) = start(websocket(&boat, 1)).await;
+    let (_bob, mut events) = start(websocket(&boat, 2)).await;
+    let mut tickets = Vec::new();
+    for number in 0..60 {
+        tickets.push(say(&alice, 2, &number.to_string()).await);
+        if number % 15 == 7 {
+            boat.drop_connections();
+        }
+    }
+    for ticket in &mut tickets {
+        timeout(PATIENCE, ticket.accepted())
+            .await
+            .expect("in time")
+            .expect("accepted");
+    }
+    let expected: Vec<String> = (0..60).map(|number| number.to_string()).collect();
+    assert_eq!(next_texts(&mut events, 60).await, expected);
+    no_message(&mut events).await;
+}
+
+#[tokio::test]
+async fn who_never_takes_events_can_still_send() {
+    let boat = Boat::start().await;
+    let (alice, events) = start(tcp(&boat, 1)).await;
+    let (bob, _bob_events) = start(tcp(&boat, 2)).await;
+    let mut tickets = Vec::new();
+    for number in 0..2000 {
+        let (from, to) = if number % 2 == 0 {
+            (&alice, 2)
+        } else {
+            (&bob, 1)
+        };
+        tickets.push(say(from, to, "x").await);
+    }
+    for mut ticket in tickets {
+        timeout(PATIENCE, ticket.accepted())
+            .await
+            .expect("in time")
+            .expect("accepted");
+    }
+    assert_eq!(boat.acked(), 0);
+    drop(events);
+}
+
+#[tokio::test]
+async fn terminal_codes_end_the_client_and_say_why() {
+    for over in [websocket, tcp] {
+        let boat = Boat::start().await;
+        let (alice, mut events) = start(over(&boat, 1)).await;
+        boat.set_mute(true);
+        let mut ticket = say(&alice, 2, "too late").await;
+        boat.close_connections(Code::Displaced);
+        let refusal = timeout(PATIENCE, ticket.accepted()).await.expect("in time");
+        assert_eq!(refusal.map_err(|why| why.code), Err(Code::Displaced));
+        let last = async {
+            let mut last = None;
+            while let Some(event) = events.next().await {
+                last = Some(event);
+            }
+            last
+        };
+        let last = timeout(PATIENCE, last).await.expect("the events end");
+        assert!(
+            matches!(last, Some(Event::State(State::Closed(why))) if why.code == Code::Displaced)
+        );
+        assert!(matches!(
+            alice.send(to(2), Content::text("x")).await,
+            Err(ClientError::Closed(_))
+        ));
+        assert_eq!(boat.hellos(), 1, "it does not come back");
+    }
+}
+
+#[tokio::test]
+async fn a_device_is_for_one_client_at_a_time() {
+    let boat = Boat::start().await;
+    let folder = tempfile::tempdir().expect("folder");
+    let (client, _events) = start(kept(tcp(&boat, 1), folder.path())).await;
+    let second = Client::connect(kept(tcp(&boat, 1), folder.path())).await;
+    assert!(matches!(
+        second,
+        Err(ConnectError::Store(StoreError::Locked(_)))
+    ));
+    client.close().await;
+    start(kept(tcp(&boat, 1), folder.path())).await;
+}
+
+#[tokio::test]
+async fn another_installation_is_told_and_begins_with_nothing() {
+    let boat = Boat::start().await;
+    let (alice, mut events) = start(tcp(&boat, 1)).await;
+    say(&alice, 2, "old")
+        .await
+        .accepted()
+        .await
+        .expect("accepted");
+    assert_eq!(next_texts(&mut events, 1).await, ["old"]);
+    boat.replace();
+    boat.set_mute(true);
+    let mut lost = say(&alice, 2, "never").await;
+    boat.drop_connections();
+    let refusal = timeout(PATIENCE, lost.accepted()).await.expect("in time");
+    assert_eq!(refusal.map_err(|why| why.code), Err(Code::Reset));
+    boat.set_mute(false);
+    let reset = async {
+        loop {
+            if let Some(Event::Reset(reset)) = events.next().await {
+                return reset;
+            }
+        }
+    };
+    let reset = timeout(PATIENCE, reset).await.expect("in time");
+    assert!(matches!(reset, Reset::OtherAccount { now, .. } if now.cluster == 2));
+    say(&alice, 2, "new")
+        .await
+        .accepted()
+        .await
+        .expect("accepted");
+    assert!(next_texts(&mut events, 1).await[0] != "old");
+}
+
+#[tokio::test]
+async fn without_acks_nothing_is_acknowledged() {
+    let boat = Boat::start().await;
+    let (alice, _alice_events) = start(tcp(&boat, 1)).await;
+    let quiet = ClientConfig {
+        acks: false,
+        ..tcp(&boat, 2)
+    };
+    let (bob, mut events) = start(quiet).await;
+    say(&alice, 2, "psst")
+        .await
+        .accepted()
+        .await
+        .expect("accepted");
+    assert_eq!(next_texts(&mut events, 1).await, ["psst"]);
+    events.taken();
+    bob.close().await;
+    assert_eq!(boat.acked(), 0);
+}
+
+// proves S0-23: older messages are loaded on demand, and are not shown by themselves.
+#[tokio::test]
+async fn older_messages_are_loaded_on_demand() {
+    let boat = Boat::start().await;
+    let (alice, _alice_events) = start(tcp(&boat, 1)).await;
+    for number in 1..=3 {
+        say(&alice, 2, &number.to_string())
+            .await
+            .accepted()
+            .await
+            .expect("accepted");
+    }
+    let recent = ClientConfig {
+        catch_up: CatchUp::Recent(1),
+        ..tcp(&boat, 2)
+    };
+    let (bob, mut events) = start(recent).await;
+    let newest = next_message(&mut events).await.placed;
+    assert_eq!(newest.position.seq.0, 3);
+    let page = bob
+        .load_older(newest.conversation, Some(newest.position.seq), 10)
+        .await
+        .expect("a page");
+    let seqs: Vec<u64> = page
+        .messages
+        .iter()
+        .map(|placed| placed.position.seq.0)
+        .collect();
+    assert_eq!(seqs, [2, 1]);
+    no_message(&mut events).await;
+}

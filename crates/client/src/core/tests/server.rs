@@ -23,20 +23,20 @@ const LIST_PAGE: usize = 2;
 const LOOK_BACK: Duration = Duration::from_secs(5);
 
 #[derive(Default)]
-pub(super) struct Server {
-    pub(super) logs: BTreeMap<ConversationId, Vec<Placed>>,
+pub(crate) struct Server {
+    pub(crate) logs: BTreeMap<ConversationId, Vec<Placed>>,
     versions: BTreeMap<ConversationId, Timestamp>,
-    pub(super) accepted: BTreeMap<(UserId, SendId), Accepted>,
+    pub(crate) accepted: BTreeMap<(UserId, SendId), Accepted>,
     /// Sends under one `send_id` beyond the first.
-    pub(super) repeats: usize,
+    pub(crate) repeats: usize,
     receipts: BTreeMap<MessageId, ReceiptKind>,
-    pub(super) mail: BTreeMap<(UserId, Platform), BTreeMap<MessageId, Placed>>,
+    pub(crate) mail: BTreeMap<(UserId, Platform), BTreeMap<MessageId, Placed>>,
     last_id: i64,
 }
 
 impl Server {
     /// Accepts a send: at once in its place.
-    pub(super) fn accept(
+    pub(crate) fn accept(
         &mut self,
         from: UserId,
         device: &DeviceId,
@@ -79,7 +79,7 @@ impl Server {
         (accepted, Some(placed))
     }
 
-    pub(super) fn answer(
+    pub(crate) fn answer(
         &self,
         user: UserId,
         query: SyncQuery,
@@ -170,7 +170,7 @@ impl Server {
     }
 
     /// A receipt that tells the sender something new, and who that is.
-    pub(super) fn receipt(
+    pub(crate) fn receipt(
         &mut self,
         kind: ReceiptKind,
         conversation: ConversationId,

@@ -683,13 +683,12 @@ impl World {
                     .filter(|(id, _)| after.is_none_or(|after| **id > after));
                 let page: Vec<&Placed> =
                     rest.by_ref().take(limit as usize).map(|(_, p)| p).collect();
-                let next = rest
-                    .next()
-                    .and(page.last())
-                    .map(|last| protocol::mailbox::MailCursor {
+                let next = rest.next().and_then(|_| page.last()).map(|last| {
+                    protocol::mailbox::MailCursor {
                         accepted_at: last.message.accepted_at,
                         id: last.message.id,
-                    });
+                    }
+                });
                 let mails = page.iter().map(|placed| PageItem {
                     id: placed.message.id,
                     frame: encode_message(placed),

@@ -1,0 +1,317 @@
+//! A server in a test: real sockets and frames, and the services as a value behind them.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
+
+use api::codec::{Frames, decode_client, encode_message, encode_server};
+use bytes::Bytes;
+use futures_util::{Sink, SinkExt, Stream, StreamExt};
+use protocol::frame::{Acked, ClientFrame, Hello, PlacedEcho, ServerFrame, SyncPage, Welcome};
+use protocol::receipt::ReceiptKind;
+use protocol::{Code, DeviceId, MessageId, Recipient, Refusal, SessionId, Timestamp, UserId};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
+use tokio_tungstenite::tungstenite::protocol::CloseFrame;
+use tokio_util::codec::Framed;
+
+use crate::core::tests::server::Server;
+
+const FRAME_MAX: usize = 64 * 1024;
+
+/// Tells a connection what to do.
+enum Order {
+    Write(Bytes),
+    /// Close with this code, on WebSocket without a frame before it.
+    Close(Code),
+    Drop,
+}
+
+#[derive(Default)]
+struct Inside {
+    server: Server,
+    connections: BTreeMap<u64, (Option<UserId>, mpsc::UnboundedSender<Order>)>,
+    last: u64,
+    cluster: u64,
+    /// Messages are accepted, but nobody is told.
+    mute: bool,
+    acked: Vec<MessageId>,
+    hellos: Vec<Hello>,
+}
+
+#[derive(Clone)]
+pub(super) struct Boat {
+    inside: Arc<Mutex<Inside>>,
+    pub(super) websocket: SocketAddr,
+    pub(super) tcp: SocketAddr,
+}
+
+impl Boat {
+    pub(super) async fn start() -> Boat {
+        let websocket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let boat = Boat {
+            inside: Arc::new(Mutex::new(Inside {
+                cluster: 1,
+                ..Inside::default()
+            })),
+            websocket: websocket.local_addr().expect("bound"),
+            tcp: tcp.local_addr().expect("bound"),
+        };
+        tokio::spawn(boat.clone().serve(websocket, tcp));
+        boat
+    }
+
+    async fn serve(self, websocket: TcpListener, tcp: TcpListener) {
+        loop {
+            tokio::select! {
+                Ok((socket, _)) = websocket.accept() => {
+                    tokio::spawn(self.clone().serve_websocket(socket));
+                }
+                Ok((socket, _)) = tcp.accept() => {
+                    let (sink, stream) = Framed::new(socket, Frames::new(FRAME_MAX)).split();
+                    let stream = stream.filter_map(|frame| std::future::ready(frame.ok()));
+                    tokio::spawn(self.clone().converse(sink, stream, |_| None));
+                }
+            }
+        }
+    }
+
+    #[allow(clippy::result_large_err, reason = "the shape is tungstenite's")]
+    async fn serve_websocket(self, socket: TcpStream) {
+        let negotiate = |request: &Request, mut response: Response| {
+            let name = "Sec-WebSocket-Protocol";
+            assert_eq!(request.headers()[name], "packetboat.v1");
+            response
+                .headers_mut()
+                .insert(name, request.headers()[name].clone());
+            Ok(response)
+        };
+        let Ok(socket) = tokio_tungstenite::accept_hdr_async(socket, negotiate).await else {
+            return;
+        };
+        let (sink, stream) = socket.split();
+        let stream = stream.filter_map(|message| {
+            std::future::ready(match message {
+                Ok(Message::Binary(bytes)) => Some(bytes),
+                _ => None,
+            })
+        });
+        let (close_sender, mut close) = mpsc::unbounded_channel::<Message>();
+        let sink = sink.with(move |bytes: Bytes| {
+            let close = close.try_recv().ok();
+            std::future::ready(Ok::<_, tokio_tungstenite::tungstenite::Error>(
+                close.unwrap_or(Message::Binary(bytes)),
+            ))
+        });
+        let closing = move |code: Code| {
+            let frame = CloseFrame {
+                code: code.number().into(),
+                reason: code.name().into(),
+            };
+            close_sender.send(Message::Close(Some(frame))).ok()
+        };
+        self.converse(Box::pin(sink), stream, closing).await;
+    }
+
+    async fn converse<S, R>(self, mut sink: S, mut stream: R, close: impl Fn(Code) -> Option<()>)
+    where
+        S: Sink<Bytes> + Unpin,
+        R: Stream<Item = Bytes> + Unpin,
+    {
+        let (sender, mut orders) = mpsc::unbounded_channel();
+        let number = {
+            let mut inside = self.lock();
+            inside.last += 1;
+            let number = inside.last;
+            inside.connections.insert(number, (None, sender));
+            number
+        };
+        let mut hello: Option<Hello> = None;
+        loop {
+            tokio::select! {
+                frame = stream.next() => {
+                    let Some(bytes) = frame else { break };
+                    let frame = decode_client(bytes, FRAME_MAX).expect("a frame");
+                    match frame {
+                        ClientFrame::Hello(first) => {
+                            self.welcome(number, &first);
+                            hello = Some(first);
+                        }
+                        frame => {
+                            let device = hello.as_ref().expect("hello first").device.clone();
+                            self.handle(number, &device, frame);
+                        }
+                    }
+                }
+                order = orders.recv() => match order {
+                    Some(Order::Write(bytes)) => {
+                        if sink.send(bytes).await.is_err() {
+                            break;
+                        }
+                    }
+                    Some(Order::Close(code)) => {
+                        // As a close frame, or as the last frame where there are none.
+                        let refusal = Refusal::new(code, code.name());
+                        let last = encode_server(&ServerFrame::Closing(refusal));
+                        close(code);
+                        let _ = sink.send(last).await;
+                        break;
+                    }
+                    Some(Order::Drop) | None => break,
+                },
+            }
+        }
+        self.lock().connections.remove(&number);
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inside> {
+        self.inside.lock().expect("not poisoned")
+    }
+
+    fn welcome(&self, number: u64, hello: &Hello) {
+        let user: UserId = hello.token.parse().expect("the token is the user");
+        let mut inside = self.lock();
+        inside.hellos.push(hello.clone());
+        if let Some((whose, _)) = inside.connections.get_mut(&number) {
+            *whose = Some(user);
+        }
+        let welcome = Welcome {
+            session: SessionId::new(number as i64).expect("positive"),
+            user,
+            server_time: Timestamp::from_millis(1),
+            heartbeat: Duration::from_secs(30),
+            frame_bytes_max: FRAME_MAX as u32,
+            send_window: 16,
+            cluster: inside.cluster,
+            marker: 1,
+            recovered: true,
+        };
+        inside.write(number, &ServerFrame::Welcome(welcome));
+    }
+
+    fn handle(&self, number: u64, device: &DeviceId, frame: ClientFrame) {
+        let mut inside = self.lock();
+        let Some(user) = inside.connections.get(&number).and_then(|(user, _)| *user) else {
+            return;
+        };
+        let now = Timestamp::from_millis(1_000_000 + inside.last as i64);
+        match frame {
+            ClientFrame::Send(send) => {
+                let (accepted, placed) = inside.server.accept(user, device, &send, now);
+                if inside.mute {
+                    return;
+                }
+                inside.write(number, &ServerFrame::Accepted(accepted));
+                let Some(placed) = placed else { return };
+                let echo = PlacedEcho {
+                    send_id: send.send_id,
+                    id: accepted.id,
+                    conversation: placed.conversation,
+                    position: placed.position,
+                };
+                inside.write(number, &ServerFrame::Placed(echo));
+                if let Recipient::User(to) = send.to {
+                    inside.write_to(to, &encode_message(&placed));
+                }
+            }
+            ClientFrame::Ack(ack) => {
+                for item in &ack.items {
+                    if ack.kind == ReceiptKind::Received {
+                        inside.acked.push(item.id);
+                    }
+                    let told =
+                        (inside.server).receipt(ack.kind, item.conversation, item.seq, user, now);
+                    if let Some((from, receipt)) = told {
+                        let frame = encode_server(&ServerFrame::Receipts(vec![receipt]));
+                        inside.write_to(from, &frame);
+                    }
+                }
+                let acked = Acked {
+                    kind: ack.kind,
+                    ids: ack.items.iter().map(|item| item.id).collect(),
+                    refused: Vec::new(),
+                };
+                inside.write(number, &ServerFrame::Acked(acked));
+            }
+            ClientFrame::Sync(request) => {
+                let now = Timestamp::from_millis(i64::MAX / 2);
+                let answer = inside
+                    .server
+                    .answer(user, request.query, now)
+                    .expect("an answer");
+                let page = SyncPage {
+                    request: request.request,
+                    answer,
+                };
+                inside.write(number, &ServerFrame::Page(page));
+            }
+            ClientFrame::Ping { nonce } => {
+                let server_time = now;
+                inside.write(number, &ServerFrame::Pong { nonce, server_time });
+            }
+            ClientFrame::GiveUp(_) | ClientFrame::Hello(_) => {}
+        }
+    }
+
+    // What tests do and see.
+
+    pub(super) fn drop_connections(&self) {
+        self.order_all(|| Order::Drop);
+    }
+
+    pub(super) fn close_connections(&self, code: Code) {
+        self.order_all(|| Order::Close(code));
+    }
+
+    fn order_all(&self, order: impl Fn() -> Order) {
+        for (_, sender) in self.lock().connections.values() {
+            let _ = sender.send(order());
+        }
+    }
+
+    pub(super) fn set_mute(&self, mute: bool) {
+        self.lock().mute = mute;
+    }
+
+    /// All data is new and belongs to another installation.
+    pub(super) fn replace(&self) {
+        let mut inside = self.lock();
+        inside.server = Server::default();
+        inside.cluster += 1;
+    }
+
+    pub(super) fn acked(&self) -> usize {
+        let inside = self.lock();
+        let ids: std::collections::BTreeSet<_> = inside.acked.iter().collect();
+        ids.len()
+    }
+
+    /// Messages that were accepted, without repeats.
+    pub(super) fn messages(&self) -> usize {
+        self.lock().server.accepted.len()
+    }
+
+    pub(super) fn hellos(&self) -> usize {
+        self.lock().hellos.len()
+    }
+}
+
+impl Inside {
+    fn write(&mut self, number: u64, frame: &ServerFrame) {
+        if let Some((_, sender)) = self.connections.get(&number) {
+            let _ = sender.send(Order::Write(encode_server(frame)));
+        }
+    }
+
+    fn write_to(&mut self, user: UserId, frame: &Bytes) {
+        for (whose, sender) in self.connections.values() {
+            if *whose == Some(user) {
+                let _ = sender.send(Order::Write(frame.clone()));
+            }
+        }
+    }
+}
