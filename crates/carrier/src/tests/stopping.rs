@@ -77,7 +77,7 @@ async fn carriers_come_and_go_and_nothing_is_lost() {
     }
     let mut second = None;
     let mut sent: Vec<(i64, i64)> = Vec::new();
-    for round in 0..60 {
+    for round in 0..80 {
         for who in &users {
             sent.push((*who, world.send(ALICE, *who).await.get()));
         }
@@ -85,6 +85,8 @@ async fn carriers_come_and_go_and_nothing_is_lost() {
             10 => second = Some(world.start().await),
             30 => world.stop().await,
             45 => world.carrier = Some(world.start().await),
+            // The second one gets back partitions that it had before.
+            60 => world.stop().await,
             _ => {}
         }
         tokio::time::sleep(Duration::from_millis(7)).await;
