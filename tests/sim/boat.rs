@@ -32,6 +32,8 @@ pub(crate) struct Boat {
 struct Held {
     session: Session,
     timer: Option<Timestamp>,
+    /// The last assertion got no answer.
+    in_doubt: bool,
 }
 
 #[derive(Debug)]
@@ -97,6 +99,12 @@ impl Boat {
             boat: BoatId::new(&format!("boat-{}", self.index)).expect("short"),
             incarnation: Incarnation(self.life),
         }
+    }
+
+    /// Whether the last assertion got no answer; `doubt` from now on.
+    pub(crate) fn replace_doubt(&mut self, id: SessionId, doubt: bool) -> bool {
+        let held = self.sessions.get_mut(&id);
+        held.is_some_and(|held| std::mem::replace(&mut held.in_doubt, doubt))
     }
 
     pub(crate) fn session(&self, id: SessionId) -> Option<&Session> {
@@ -178,6 +186,7 @@ impl World {
             Held {
                 session: machine,
                 timer: None,
+                in_doubt: false,
             },
         );
         if here.sessions.len() == 1 {

@@ -148,6 +148,23 @@ impl World {
             catch_up: CatchUp::Everything,
             limits: Limits::default(),
         };
+        // What was not in the outbox when the device died was never sent: the application shares its fate.
+        let kept: BTreeSet<SendId> = device
+            .saved
+            .outbox
+            .values()
+            .map(|row| row.send_id)
+            .collect();
+        device.sent.retain(|id, status| {
+            kept.contains(id) || !matches!(status, SendStatus::Pending | SendStatus::Failed(_))
+        });
+        for row in device.saved.outbox.values() {
+            device.sent.insert(row.send_id, SendStatus::Pending);
+        }
+        let sent = &device.sent;
+        device
+            .order
+            .retain(|(_, send_id)| sent.contains_key(send_id));
         let mut core = Core::new(settings, device.saved.clone());
         core.start();
         device.core = Some(core);

@@ -231,7 +231,13 @@ impl World {
             Call::Receipts(_) => Reply::Receipts(Err(refusal())),
             Call::FetchMail { .. } => Reply::Page(Err(refusal())),
             Call::Sync(request) => Reply::Sync(request.request, Err(refusal())),
-            Call::RemoveMail(_) | Call::Leave | Call::Reassert => return,
+            Call::Reassert => {
+                if !open.answered && self.boats[open.boat].life == open.boat_life {
+                    self.boats[open.boat].replace_doubt(open.session, true);
+                }
+                return;
+            }
+            Call::RemoveMail(_) | Call::Leave => return,
         };
         self.reply(open, reply);
     }
@@ -243,6 +249,8 @@ impl World {
         {
             return;
         }
+        let in_doubt = matches!(reply, Reply::Reasserted(_))
+            && self.boats[open.boat].replace_doubt(open.session, false);
         let now = self.now;
         self.with_session(
             open.boat,
@@ -254,7 +262,9 @@ impl World {
                 Reply::Page(answer) => session.handle_page(answer, now),
                 Reply::Sync(request, answer) => session.handle_answer(request, answer),
                 Reply::Reasserted(ReassertAnswer::Known { mail_waits }) => {
-                    if mail_waits {
+                    if in_doubt {
+                        session.resync();
+                    } else if mail_waits {
                         session.hint();
                     }
                 }

@@ -4,6 +4,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use api::task::Work;
+use protocol::keys::Topic;
+use protocol::mailbox::DedupeKey;
 use protocol::{DeviceId, Platform, Timestamp, UserId};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -186,6 +189,29 @@ impl World {
         self.crash_carrier();
         let luck = self.rng.random();
         self.disk.crash(luck);
+        self.remember_sends();
+    }
+
+    /// The dedupe keys are in memory: the log tells them again.
+    fn remember_sends(&mut self) {
+        let log = self
+            .disk
+            .log
+            .iter()
+            .filter(|((topic, _), _)| *topic == Topic::Message);
+        let tasks: Vec<_> = log
+            .flat_map(|(_, records)| records)
+            .map(|r| r.task.clone())
+            .collect();
+        for task in tasks {
+            let Work::Message(work) = &task.work else {
+                continue;
+            };
+            let (from, send_id) = (work.message.from, work.message.send_id);
+            let (key, id, now) = (DedupeKey { from, send_id }, work.message.id, self.now);
+            self.apply(Effect::DedupeBegin { key, id, now });
+            self.apply(Effect::DedupeDone { key, id });
+        }
     }
 
     fn heal(&mut self) {

@@ -20,6 +20,8 @@ pub(crate) struct State {
     pub(crate) session: Session,
     /// `None`: the task is awake, or will look before it sleeps.
     pub(crate) waker: Option<Waker>,
+    /// The last assertion got no answer: whether it registered the session anew is not known.
+    pub(crate) in_doubt: bool,
 }
 
 impl Connection {
@@ -29,6 +31,7 @@ impl Connection {
             state: Mutex::new(State {
                 session: Session::new(id, limits, now),
                 waker: None,
+                in_doubt: false,
             }),
         })
     }

@@ -58,15 +58,21 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
     if sessions.is_empty() {
         return;
     }
-    // A failure is made good by the next pass.
     let Ok(answers) = boat.stations.reassert(lane, &sessions).await else {
+        // Made good by the next pass. The station may have done it all the same.
+        for connection in connections {
+            connection.lock().in_doubt = true;
+        }
         return;
     };
     for (connection, answer) in connections.into_iter().zip(answers) {
         match answer {
             Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
                 boat.metrics.known.increment(1);
-                if mail_waits {
+                if std::mem::take(&mut connection.lock().in_doubt) {
+                    // Known perhaps only since the assertion whose answer was lost.
+                    connection.update(|session| session.resync());
+                } else if mail_waits {
                     // A hint, or the removal of what was acknowledged, was lost on its way.
                     connection.update(|session| session.hint());
                 }
@@ -74,6 +80,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
             Reasserted::Answer(ReassertAnswer::Restored { .. }) => {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);
+                connection.lock().in_doubt = false;
                 connection.update(|session| session.resync());
             }
             Reasserted::Answer(ReassertAnswer::Displaced) => {
@@ -81,7 +88,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
                 let refusal = Refusal::new(Code::Displaced, "signed in elsewhere on this platform");
                 connection.update(|session| session.close(refusal, boat.now()));
             }
-            Reasserted::Unavailable => {}
+            Reasserted::Unavailable => connection.lock().in_doubt = true,
         }
     }
 }

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use api::task::{MessageTask, Task, Work};
 use api::transport::{self, Connector};
 use backend::clock::{Clock, Entropy, SystemClock, SystemEntropy};
 use backend::conversations::ConversationStore;
@@ -22,11 +23,14 @@ use backend::ledger::EmbeddedLedger;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
-use backend::queue::Queue;
-use backend::queue::{EmbeddedQueue, QueueConfig};
+use backend::queue::{EmbeddedQueue, Partition, Queue, QueueConfig, Record};
+use protocol::MessageId;
+use protocol::keys::Topic;
+use protocol::mailbox::DedupeKey;
 use serde::{Deserialize, Serialize};
 use tokio_util::sync::CancellationToken;
 
+use super::upkeep::Upkeep;
 use crate::settings::Settings;
 
 /// Section `embedded` of the settings.
@@ -54,6 +58,8 @@ impl Default for Config {
 /// Every seam of a system. Tests may wrap one before it is started.
 #[derive(Clone)]
 pub struct Seams {
+    /// What nobody else cleans up.
+    upkeep: Upkeep,
     pub queue: Arc<dyn Queue>,
     pub mailbox: Arc<dyn MailboxStore>,
     pub history: Arc<dyn HistoryStore>,
@@ -95,17 +101,13 @@ impl Seams {
         clock: Arc<dyn Clock>,
         entropy: Arc<dyn Entropy>,
     ) -> Result<Seams> {
+        let queue = EmbeddedQueue::open(engine.clone(), config.queue.clone(), clock.clone())?;
+        let mailbox = EmbeddedMailbox::open(engine.clone(), &config.mailbox, entropy.as_ref())?;
+        let (queue, mailbox) = (Arc::new(queue), Arc::new(mailbox));
         Ok(Seams {
-            queue: Arc::new(EmbeddedQueue::open(
-                engine.clone(),
-                config.queue.clone(),
-                clock.clone(),
-            )?),
-            mailbox: Arc::new(EmbeddedMailbox::open(
-                engine.clone(),
-                &config.mailbox,
-                entropy.as_ref(),
-            )?),
+            upkeep: Upkeep::new(queue.clone(), mailbox.clone(), clock.clone()),
+            queue,
+            mailbox,
             history: Arc::new(EmbeddedHistory::new(engine.clone())),
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
@@ -116,6 +118,58 @@ impl Seams {
             entropy,
         })
     }
+}
+
+/// Sends of the log that are remembered at start: what a client resends after a crash was sent lately.
+const REMEMBERED: u64 = 200_000;
+/// Records read at a time.
+const PAGE: usize = 1000;
+
+/// Dedupe keys of the embedded mailbox die with the process; the newest part of the log tells them again,
+/// so that a resend after a crash is answered with the first id.
+async fn remember_sends(seams: &Seams) -> Result<()> {
+    let partitions = seams.queue.partitions(Topic::Message);
+    for number in 0..partitions {
+        let partition = Partition {
+            topic: Topic::Message,
+            number,
+        };
+        let (first, end) = seams.queue.bounds(partition).await?;
+        let mut next = first.max(end.saturating_sub(REMEMBERED / u64::from(partitions.max(1))));
+        while next < end {
+            let records = seams.queue.read(partition, next, PAGE).await?;
+            let Some(last) = records.last() else { break };
+            next = last.offset + 1;
+            remember(seams, &records).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn remember(seams: &Seams, records: &[Record]) -> Result<()> {
+    let sends: Vec<(DedupeKey, MessageId)> = records
+        .iter()
+        .filter_map(
+            |record| match Task::decode(record.value.clone()).ok()?.work {
+                Work::Message(MessageTask { message, .. }) => {
+                    let key = DedupeKey {
+                        from: message.from,
+                        send_id: message.send_id,
+                    };
+                    Some((key, message.id))
+                }
+                Work::Deliver(_) | Work::Kickout(_) => None,
+            },
+        )
+        .collect();
+    for begun in seams
+        .mailbox
+        .dedupe_begin(sends.clone(), seams.clock.now())
+        .await
+    {
+        begun?;
+    }
+    Ok(seams.mailbox.dedupe_done(sends).await?)
 }
 
 /// A running system of one.
@@ -133,12 +187,16 @@ pub struct System {
 impl System {
     /// Starts station and carrier before the boat, so that the first client finds them.
     pub async fn start(settings: &Settings, seams: Seams) -> Result<System> {
+        remember_sends(&seams)
+            .await
+            .context("reading the newest sends from the log")?;
         let transport = transport::Config::default();
         let connector = Connector::new(transport.clone());
         let stop_consumers = CancellationToken::new();
         let stop_station = CancellationToken::new();
         let stop_boat = CancellationToken::new();
 
+        tokio::spawn(seams.upkeep.clone().run(stop_consumers.clone()));
         let horn_parts = horn::Parts {
             queue: seams.queue.clone(),
             ledger: seams.ledger.clone(),

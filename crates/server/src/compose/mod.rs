@@ -1,3 +1,4 @@
 //! Plugs parts together into a running system.
 
 pub mod embedded;
+mod upkeep;
