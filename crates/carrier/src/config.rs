@@ -184,3 +184,33 @@ mod tiers {
             .map_err(|_| de::Error::custom(format!("{count} delays, {RETRY_TIERS} are needed")))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_survive_being_written_down() {
+        let config = Config::default();
+        let text = serde_json::to_string(&config).expect("serialisable");
+        assert!(
+            text.contains(r#""retry_delays":["1s","5s","30s","2m","10m"]"#),
+            "{text}"
+        );
+        let back: Config = serde_json::from_str(&text).expect("as it was");
+        assert_eq!(back, config);
+    }
+
+    #[test]
+    fn what_cannot_be_is_refused() {
+        let read = |text: &str| serde_json::from_str::<Config>(text);
+        assert!(read(r#"{"retry_delay": []}"#).is_err(), "no such setting");
+        assert!(
+            read(r#"{"retry_delays": ["1s", "2s"]}"#).is_err(),
+            "too few"
+        );
+        let shrinking = r#"{"retry_delays": ["5s", "1s", "30s", "2min", "10min"]}"#;
+        let config = read(shrinking).expect("readable");
+        assert_eq!(config.limits(), None, "tiers that shrink");
+    }
+}

@@ -66,9 +66,9 @@ pub struct Limits {
 impl Default for Limits {
     fn default() -> Self {
         Limits {
-            in_flight_min: 256,
+            in_flight_min: 1024,
             in_flight_max: 16_384,
-            ack_latency_target: Duration::from_millis(500),
+            ack_latency_target: Duration::from_secs(1),
             lane_window: 64,
             lane_max: 512,
             ack_wait: Duration::from_secs(2),

@@ -1,7 +1,11 @@
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::Event;
 use protocol::{Platform, Seq};
+use tokio::time::Instant;
 
 use super::world::*;
 
@@ -86,6 +90,7 @@ async fn an_absent_receiver_gets_it_stored_and_horn_a_task() {
     assert_eq!(told, [(id, Platform::Ios), (id, Platform::Web)]);
 }
 
+// Pitfall B of S1: what is keyed alike stays in order.
 #[tokio::test(start_paused = true)]
 async fn messages_of_many_senders_keep_their_order_and_every_place_is_used_once() {
     let world = World::new().await;
@@ -191,9 +196,46 @@ async fn a_boat_that_lost_its_lease_is_still_delivered_to() {
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
     world.lease = None;
-    tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+    tokio::time::sleep(Duration::from_secs(30)).await;
     let id = world.send(ALICE, BOB).await;
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
+}
+
+// proves S1-17, T-C3: clients that never answer take no time from the others. The boat says nothing of
+// them, so each of their messages is in flight for seconds.
+#[tokio::test(start_paused = true)]
+async fn dead_clients_cost_the_others_no_time() {
+    let slowest = async |dead: i64| {
+        let world = World::new().await;
+        for n in 0..50 {
+            let manner = if n < dead {
+                Manner::Lost
+            } else {
+                Manner::Acknowledges
+            };
+            world.sign_in(100 + n, Platform::Web, 100 + n, manner).await;
+        }
+        let mut sent_at = BTreeMap::new();
+        for _ in 0..100 {
+            for n in 0..50 {
+                let id = world.send(ALICE, 100 + n).await;
+                sent_at.insert(id.get(), Instant::now());
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        let pushed = world.boat.pushed.lock();
+        let pushed_at = world.boat.pushed_at.lock();
+        let live = pushed.iter().zip(pushed_at.iter());
+        let live = live.filter(|((session, _), _)| *session >= 100 + dead);
+        let waits: Vec<Duration> = live.map(|((_, id), at)| *at - sent_at[id]).collect();
+        assert_eq!(waits.len(), 100 * (50 - dead as usize));
+        waits.into_iter().max().expect("many")
+    };
+    let (healthy, with_dead) = (slowest(0).await, slowest(5).await);
+    assert!(
+        with_dead <= healthy + Duration::from_millis(2),
+        "{healthy:?}, {with_dead:?}"
+    );
 }

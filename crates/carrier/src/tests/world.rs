@@ -36,6 +36,7 @@ use protocol::{
     SessionId, Timestamp, UserId,
 };
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
@@ -105,6 +106,8 @@ pub(super) enum Manner {
 pub(super) struct Peer {
     sessions: Mutex<BTreeMap<i64, Manner>>,
     pub(super) pushed: Mutex<Vec<(i64, i64)>>,
+    /// When each of these was.
+    pub(super) pushed_at: Mutex<Vec<Instant>>,
     frames: Mutex<Vec<Bytes>>,
     pub(super) told: Mutex<Vec<v1::Notice>>,
 }
@@ -466,6 +469,7 @@ impl Peer {
 
     fn take(&self, delivery: &v1::Delivery) -> Option<(Duration, Kind)> {
         self.pushed.lock().push((delivery.session, delivery.msg_id));
+        self.pushed_at.lock().push(Instant::now());
         self.frames.lock().push(delivery.frame.clone());
         match self.sessions.lock().get(&delivery.session) {
             None => Some((Duration::ZERO, Kind::NoSession)),
