@@ -1,1 +1,10 @@
-//! What the whole-system tests share.
+//! What the whole-system tests share: a system in one process, its users, its faults, its log.
+
+pub mod faults;
+pub mod logs;
+pub mod person;
+pub mod system;
+pub mod wire;
+
+pub use person::{Device, user};
+pub use system::{Cluster, settings};

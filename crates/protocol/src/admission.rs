@@ -79,19 +79,25 @@ pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// Judges a send by what its dedupe key says; `None` where the key could not be asked.
 pub fn judge(send: &Send, offered: MessageId, known: Option<DedupeAnswer>) -> Verdict {
+    let unsure = || Doubt::Unsure {
+        age: send.age.saturating_add(AGE_MARGIN).min(AGE_MAX),
+    };
     match known {
         Some(DedupeAnswer::Done(id)) => Verdict::Known(id),
+        // The pending one may itself be an unsure copy that the writer dropped: then its id stands nowhere,
+        // and a second record under it must be looked for as well.
         Some(DedupeAnswer::Pending(id)) => Verdict::Publish {
             id,
-            doubt: Doubt::MaybeRepeat,
+            doubt: match send.attempt {
+                0 => Doubt::MaybeRepeat,
+                _ => unsure(),
+            },
         },
         Some(DedupeAnswer::Fresh) | None => Verdict::Publish {
             id: offered,
             doubt: match send.attempt {
                 0 => Doubt::None,
-                _ => Doubt::Unsure {
-                    age: send.age.saturating_add(AGE_MARGIN).min(AGE_MAX),
-                },
+                _ => unsure(),
             },
         },
     }
@@ -167,6 +173,11 @@ mod tests {
         let fresh = Some(DedupeAnswer::Fresh);
         assert_eq!(judge(&resend, id(9), fresh), publish(id(9), Doubt::None));
         assert_eq!(judge(&resend, id(9), None), publish(id(9), Doubt::None));
+        let pending = Some(DedupeAnswer::Pending(id(4)));
+        assert_eq!(
+            judge(&resend, id(9), pending),
+            publish(id(4), Doubt::MaybeRepeat)
+        );
 
         resend.attempt = 1;
         resend.age = Duration::from_secs(3);
@@ -175,10 +186,7 @@ mod tests {
         };
         assert_eq!(judge(&resend, id(9), fresh), publish(id(9), unsure));
         assert_eq!(judge(&resend, id(9), None), publish(id(9), unsure));
-        assert_eq!(
-            judge(&resend, id(9), Some(DedupeAnswer::Pending(id(4)))),
-            publish(id(4), Doubt::MaybeRepeat)
-        );
+        assert_eq!(judge(&resend, id(9), pending), publish(id(4), unsure));
         assert_eq!(
             judge(&resend, id(9), Some(DedupeAnswer::Done(id(4)))),
             Verdict::Known(id(4))

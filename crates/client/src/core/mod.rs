@@ -19,6 +19,7 @@ mod link;
 mod outbox;
 mod questions;
 mod saved;
+mod sent;
 mod sync;
 #[cfg(test)]
 pub(crate) mod tests;
@@ -149,7 +150,7 @@ impl Core {
             }
             ServerFrame::Receipts(receipts) => {
                 for receipt in receipts {
-                    self.outbox.receipt(&receipt, &mut self.out);
+                    self.outbox.sent.receipt(&receipt, &mut self.out);
                 }
             }
             ServerFrame::Pong { .. } => {}
@@ -176,7 +177,7 @@ impl Core {
         if self.link.is_live() {
             (self.outbox).timeout(now, &self.settings.limits, &mut self.out);
             self.acks.timeout(now);
-            for conversation in self.outbox.unplaced(now, &self.settings.limits) {
+            for conversation in self.outbox.sent.unplaced(now, &self.settings.limits) {
                 self.suspect(conversation);
             }
             for (request, question) in self.questions.overdue(now) {
@@ -333,7 +334,7 @@ impl Core {
         self.questions.list_again();
         self.timeline.connected(&mut self.questions);
         let until = now + self.settings.limits.answer;
-        (self.questions).ask_status(self.outbox.unread_ids(), until, &mut self.out);
+        (self.questions).ask_status(self.outbox.sent.unread_ids(), until, &mut self.out);
     }
 
     fn answered(
@@ -360,7 +361,7 @@ impl Core {
                 self.end_found(conversation, ours, &page);
             }
             (Question::Status, SyncAnswer::Status(statuses)) => {
-                self.outbox.statuses(&statuses, &mut self.out);
+                self.outbox.sent.statuses(&statuses, &mut self.out);
             }
             (Question::Older, SyncAnswer::History(page)) => self.out.push(Action::Older {
                 request,

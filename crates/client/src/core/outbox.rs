@@ -15,6 +15,7 @@ use protocol::{
 };
 
 use super::saved::{FollowedRow, OutboxRow};
+use super::sent::Sent;
 use super::{Action, Change, Limits, Out, SendError, SendStatus};
 
 /// Receivers in an order: kind and number.
@@ -32,17 +33,15 @@ const STATUSES_MAX: usize = 100;
 pub(super) struct Outbox {
     device: DeviceId,
     entries: BTreeMap<u64, Entry>,
-    followed: BTreeMap<u64, Followed>,
+    /// What left it as accepted.
+    pub(super) sent: Sent,
     by_send: BTreeMap<SendId, u64>,
-    by_id: BTreeMap<MessageId, u64>,
     lanes: BTreeMap<LaneKey, Lane>,
     /// The firsts of their lanes that may be transmitted.
     open: BTreeSet<u64>,
     timers: BTreeSet<(Timestamp, u64)>,
     /// Wait until this store is durable.
     storing: VecDeque<(u64, u64)>,
-    /// Accepted on this connection, and when its place should be known.
-    unplaced: VecDeque<(Timestamp, u64)>,
     in_flight: usize,
     window: usize,
     frame_bytes_max: usize,
@@ -74,13 +73,6 @@ enum Phase {
     Failed,
 }
 
-#[derive(Debug)]
-struct Followed {
-    row: FollowedRow,
-    /// Until it is placed, so that it can be shown in its place.
-    message: Option<Message>,
-}
-
 /// What of one receiver is not under way and not failed for good.
 #[derive(Debug, Default)]
 struct Lane {
@@ -102,14 +94,12 @@ impl Outbox {
             device,
             orders: last_order.copied().unwrap_or_default(),
             entries: BTreeMap::new(),
-            followed: BTreeMap::new(),
+            sent: Sent::new(followed),
             by_send: BTreeMap::new(),
-            by_id: BTreeMap::new(),
             lanes: BTreeMap::new(),
             open: BTreeSet::new(),
             timers: BTreeSet::new(),
             storing: VecDeque::new(),
-            unplaced: VecDeque::new(),
             in_flight: 0,
             window: 1,
             frame_bytes_max: usize::MAX,
@@ -130,23 +120,11 @@ impl Outbox {
             // It may have been tried before the restart.
             outbox.insert(row, phase, 1);
         }
-        for (order, row) in followed {
-            outbox.by_send.insert(row.send_id, order);
-            outbox.by_id.insert(row.id, order);
-            outbox
-                .followed
-                .insert(order, Followed { row, message: None });
-        }
         outbox
     }
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
-    }
-
-    #[cfg(test)]
-    pub(super) fn all_placed(&self) -> bool {
-        self.unplaced.is_empty()
     }
 
     pub(super) fn next_order(&self) -> u64 {
@@ -162,7 +140,7 @@ impl Outbox {
         if self.entries.len() >= limits.outbox_max {
             return Err(SendError::OutboxFull(self.entries.len()));
         }
-        if self.by_send.contains_key(&row.send_id) {
+        if self.by_send.contains_key(&row.send_id) || self.sent.has(row.send_id) {
             return Err(SendError::Repeated);
         }
         self.orders = row.order;
@@ -232,24 +210,7 @@ impl Outbox {
             self.set_phase(order, Phase::Waiting);
         }
         // The next sync brings their places.
-        self.unplaced.clear();
-    }
-
-    /// Conversations of accepted sends whose place should be known by now.
-    pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> Vec<ConversationId> {
-        let mut late = Vec::new();
-        while let Some(&(at, order)) = self.unplaced.front()
-            && at <= now
-        {
-            self.unplaced.pop_front();
-            if let Some(followed) = self.followed.get(&order)
-                && followed.row.seq.is_none()
-            {
-                late.push(followed.row.conversation);
-                self.unplaced.push_back((now + limits.placed, order));
-            }
-        }
-        late
+        self.sent.disconnected();
     }
 
     /// Transmits what may be transmitted. A live connection is the caller's to see to.
@@ -274,7 +235,7 @@ impl Outbox {
         // Something could go, were it not for the rate.
         let is_paced = !self.open.is_empty() && self.in_flight < self.window;
         let next_second = is_paced.then(|| self.second + SECOND);
-        let unplaced = self.unplaced.front().map(|(at, _)| *at);
+        let unplaced = self.sent.deadline();
         timer.into_iter().chain(next_second).chain(unplaced).min()
     }
 
@@ -379,15 +340,13 @@ impl Outbox {
             return;
         };
         self.settle(order, id, conversation, out);
-        if let Some(followed) = self.followed.get_mut(&order) {
-            followed.message = Some(message);
-        }
-        self.unplaced.push_back((now + limits.placed, order));
-        self.follow_fewer(limits, out);
+        (self.sent).expect_place(order, message, now + limits.placed);
+        self.sent.follow_fewer(limits, out);
         out.status(accepted.send_id, SendStatus::Accepted { id });
     }
 
-    /// The message of `send_id` has its place. Answers the whole message where this device has it still.
+    /// The message of `send_id` has its place: it is accepted, whether we heard of that or not. Answers
+    /// the whole message where this device has it still.
     pub(super) fn placed(
         &mut self,
         send_id: SendId,
@@ -407,131 +366,17 @@ impl Outbox {
                 out.transmit(ClientFrame::GiveUp(send_id));
             }
         }
-        let order = *self.by_send.get(&send_id)?;
-        let followed = self.followed.get_mut(&order)?;
-        let message = followed.message.take().map(|message| Message {
-            id,
-            accepted_at: id.timestamp(),
-            ..message
-        });
-        // A repeat that the server took for a new message is dropped for the first one: that is ours.
-        let renamed = std::mem::replace(&mut followed.row.id, id);
-        if followed.row.seq.is_none() || renamed != id {
-            self.by_id.remove(&renamed);
-            self.by_id.insert(id, order);
-            followed.row.seq = Some(position.seq);
-            out.change(Change::Followed(followed.row));
-            if followed.row.status == Status::Sent {
-                let seq = position.seq;
-                out.status(send_id, SendStatus::Placed { id, seq });
-            }
-        }
-        self.follow_fewer(limits, out);
-        Some(Placed {
-            message: message?,
-            conversation,
-            position,
-        })
-    }
-
-    pub(super) fn receipt(&mut self, receipt: &Receipt, out: &mut Out) {
-        let known = self.by_id.get(&receipt.id).copied();
-        if let Some(order) = known {
-            self.advance(order, receipt.kind, out);
-        }
-        if receipt.kind == ReceiptKind::Read {
-            let before: Vec<u64> = (self.followed.iter())
-                .filter(|(_, followed)| {
-                    followed.row.conversation == receipt.conversation
-                        && followed.row.seq.is_some_and(|seq| seq <= receipt.seq)
-                })
-                .map(|(&order, _)| order)
-                .collect();
-            for order in before {
-                self.advance(order, ReceiptKind::Read, out);
-            }
-        }
-        if known.is_none() {
-            out.push(Action::Receipt(*receipt));
-        }
-    }
-
-    /// The messages whose status may have moved while we were away: the newest of them.
-    pub(super) fn unread_ids(&self) -> Vec<MessageId> {
-        (self.followed.values().rev())
-            .map(|followed| followed.row.id)
-            .take(STATUSES_MAX)
-            .collect()
-    }
-
-    pub(super) fn statuses(&mut self, statuses: &[MessageStatus], out: &mut Out) {
-        for status in statuses {
-            let Some(&order) = self.by_id.get(&status.id) else {
-                continue;
-            };
-            if status.read_at.is_some() {
-                self.advance(order, ReceiptKind::Read, out);
-            } else if status.delivered_at.is_some() {
-                self.advance(order, ReceiptKind::Received, out);
-            }
-        }
-    }
-
-    /// Moves a followed send on. Read is the end: it is followed no longer.
-    fn advance(&mut self, order: u64, kind: ReceiptKind, out: &mut Out) {
-        let Some(followed) = self.followed.get_mut(&order) else {
-            return;
-        };
-        let (send_id, id) = (followed.row.send_id, followed.row.id);
-        let status = followed.row.status.advanced_by(kind);
-        if status == followed.row.status {
-            return;
-        }
-        followed.row.status = status;
-        match status {
-            Status::Sent => {}
-            Status::Delivered => {
-                out.change(Change::Followed(followed.row));
-                out.status(send_id, SendStatus::Delivered { id });
-            }
-            Status::Read => {
-                self.unfollow(order, out);
-                out.status(send_id, SendStatus::Read { id });
-            }
-        }
+        let placed = self.sent.placed(send_id, id, conversation, position, out);
+        self.sent.follow_fewer(limits, out);
+        placed
     }
 
     /// Accepted: it leaves the outbox and is followed.
     fn settle(&mut self, order: u64, id: MessageId, conversation: ConversationId, out: &mut Out) {
-        let Some(entry) = self.remove(order) else {
-            return;
-        };
-        let row = FollowedRow {
-            order,
-            send_id: entry.row.send_id,
-            conversation,
-            id,
-            seq: None,
-            status: Status::Sent,
-        };
-        self.by_id.insert(id, order);
-        self.followed.insert(order, Followed { row, message: None });
-        out.change(Change::Followed(row));
-    }
-
-    fn follow_fewer(&mut self, limits: &Limits, out: &mut Out) {
-        while self.followed.len() > limits.followed_max
-            && let Some((&order, _)) = self.followed.first_key_value()
-        {
-            self.unfollow(order, out);
-        }
-    }
-
-    fn unfollow(&mut self, order: u64, out: &mut Out) {
-        if let Some(followed) = self.followed.remove(&order) {
-            self.by_id.remove(&followed.row.id);
-            self.by_send.remove(&followed.row.send_id);
-            out.change(Change::Forget { order });
+        if let Some(entry) = self.remove(order) {
+            let send_id = entry.row.send_id;
+            self.by_send.remove(&send_id);
+            self.sent.follow(order, send_id, conversation, id, out);
         }
     }
 

@@ -113,7 +113,7 @@ async fn a_send_of_unknown_outcome_is_published_again_under_its_id() {
             other => panic!("not a message: {other:?}"),
         })
         .collect();
-    assert_eq!(marks, [(id, false, false), (id, true, false)]);
+    assert_eq!(marks, [(id, false, false), (id, false, true)]);
 }
 
 #[tokio::test(start_paused = true)]

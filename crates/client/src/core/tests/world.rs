@@ -213,7 +213,7 @@ impl World {
                 && end.core.untaken() == 0
                 && *end.core.state() == State::Ready
                 && end.core.questions.is_quiet()
-                && end.core.outbox.all_placed()
+                && end.core.outbox.sent.all_placed()
         };
         self.plan.is_empty()
             && self.pushes.is_empty()
