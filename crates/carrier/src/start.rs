@@ -72,7 +72,8 @@ pub struct Running {
 }
 
 impl Running {
-    /// Waits until the carrier has ended: what could finish is committed, and it has left its group.
+    /// Waits until the carrier has ended: what could finish is committed, and it has left its group. It
+    /// ends when its token is cancelled; when it ends before, one of its parts has panicked.
     pub async fn drained(&self) {
         self.tasks.wait().await;
     }
@@ -102,7 +103,7 @@ pub async fn start(
         parts,
         roster,
         tasks: TaskTracker::new(),
-        stop: shutdown,
+        stop: shutdown.child_token(),
         ended: CancellationToken::new(),
     };
     // Nothing that was started outlives a start that fails.
@@ -257,7 +258,11 @@ impl Carrier {
             gauges: Gauges::new(number),
         };
         let ended = self.ended.clone();
+        // A shard that ends by itself, by a panic, takes the carrier with it: one that only takes records
+        // and delivers none would be worse.
+        let stop = self.stop.clone().drop_guard();
         self.tasks.spawn(async move {
+            let _stop = stop;
             executor.run(ended).await;
             // Its streams end with its fleet.
             streams.close();

@@ -239,3 +239,30 @@ async fn dead_clients_cost_the_others_no_time() {
         "{healthy:?}, {with_dead:?}"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn several_shards_share_the_partitions_and_the_boats() {
+    let mut world = World::with(crate::Config {
+        shards: 3,
+        ..crate::Config::default()
+    })
+    .await;
+    let users: Vec<i64> = (BOB..BOB + 20).collect();
+    for who in &users {
+        world
+            .sign_in(*who, Platform::Web, 100 + who, Manner::Acknowledges)
+            .await;
+    }
+    let mut sent = Vec::new();
+    for _ in 0..10 {
+        for who in &users {
+            sent.push((100 + who, world.send(ALICE, *who).await.get()));
+        }
+    }
+    world.until_quiet().await;
+    let mut pushed = world.boat.pushed.lock().clone();
+    pushed.sort_unstable();
+    sent.sort_unstable();
+    assert_eq!(pushed, sent);
+    world.stop().await;
+}

@@ -82,7 +82,7 @@ pub struct Origin {
     pub life: BoatLife,
 }
 
-/// A placed message and to whom it is owed; made by [`plan`](super::plan).
+/// A placed message and to whom it is [owed](super::owed).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub placed: Placed,
