@@ -7,8 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use protocol::frame::{Accepted, ClientFrame, MessageStatus, Send};
-use protocol::receipt::{Receipt, ReceiptKind, Status};
+use protocol::frame::{Accepted, ClientFrame, Send};
 use protocol::{
     Code, ConversationId, DeviceId, Message, MessageId, Placed, Position, Recipient, Refusal,
     SendId, Timestamp, UserId,
@@ -16,7 +15,7 @@ use protocol::{
 
 use super::saved::{FollowedRow, OutboxRow};
 use super::sent::Sent;
-use super::{Action, Change, Limits, Out, SendError, SendStatus};
+use super::{Change, Limits, Out, SendError, SendStatus};
 
 /// Receivers in an order: kind and number.
 type LaneKey = (u8, i64);
@@ -25,9 +24,6 @@ type LaneKey = (u8, i64);
 const FRAME_OVERHEAD: usize = 512;
 
 const SECOND: Duration = Duration::from_secs(1);
-
-/// How many statuses are asked for after a reconnect.
-const STATUSES_MAX: usize = 100;
 
 #[derive(Debug)]
 pub(super) struct Outbox {

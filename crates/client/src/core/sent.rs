@@ -1,0 +1,231 @@
+//! Own messages that the server has: from *accepted* to *read*.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use protocol::frame::MessageStatus;
+use protocol::receipt::{Receipt, ReceiptKind, Status};
+use protocol::{ConversationId, Message, MessageId, Placed, Position, SendId, Timestamp};
+
+use super::saved::FollowedRow;
+use super::{Action, Change, Limits, Out, SendStatus};
+
+/// How many statuses are asked for after a reconnect.
+const STATUSES_MAX: usize = 100;
+
+/// Accepted sends whose status is followed, by their order.
+#[derive(Debug)]
+pub(super) struct Sent {
+    followed: BTreeMap<u64, Followed>,
+    by_send: BTreeMap<SendId, u64>,
+    by_id: BTreeMap<MessageId, u64>,
+    /// Accepted on this connection, and when its place should be known.
+    unplaced: VecDeque<(Timestamp, u64)>,
+}
+
+#[derive(Debug)]
+struct Followed {
+    row: FollowedRow,
+    /// Until it is placed, so that it can be shown in its place.
+    message: Option<Message>,
+}
+
+impl Sent {
+    pub(super) fn new(rows: BTreeMap<u64, FollowedRow>) -> Sent {
+        Sent {
+            by_send: rows
+                .iter()
+                .map(|(&order, row)| (row.send_id, order))
+                .collect(),
+            by_id: rows.iter().map(|(&order, row)| (row.id, order)).collect(),
+            followed: rows
+                .into_iter()
+                .map(|(order, row)| (order, Followed { row, message: None }))
+                .collect(),
+            unplaced: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn has(&self, send_id: SendId) -> bool {
+        self.by_send.contains_key(&send_id)
+    }
+
+    /// From now on its status is followed.
+    pub(super) fn follow(
+        &mut self,
+        order: u64,
+        send_id: SendId,
+        conversation: ConversationId,
+        id: MessageId,
+        out: &mut Out,
+    ) {
+        let row = FollowedRow {
+            order,
+            send_id,
+            conversation,
+            id,
+            seq: None,
+            status: Status::Sent,
+        };
+        self.by_send.insert(send_id, order);
+        self.by_id.insert(id, order);
+        self.followed.insert(order, Followed { row, message: None });
+        out.change(Change::Followed(row));
+    }
+
+    /// Keeps the message until it is placed, which should be known at `until`.
+    pub(super) fn expect_place(&mut self, order: u64, message: Message, until: Timestamp) {
+        if let Some(followed) = self.followed.get_mut(&order) {
+            followed.message = Some(message);
+            self.unplaced.push_back((until, order));
+        }
+    }
+
+    /// The next sync brings the places that are missing.
+    pub(super) fn disconnected(&mut self) {
+        self.unplaced.clear();
+    }
+
+    pub(super) fn deadline(&self) -> Option<Timestamp> {
+        self.unplaced.front().map(|(at, _)| *at)
+    }
+
+    /// Conversations of accepted sends whose place should be known by now.
+    pub(super) fn unplaced(&mut self, now: Timestamp, limits: &Limits) -> Vec<ConversationId> {
+        let mut late = Vec::new();
+        while let Some(&(at, order)) = self.unplaced.front()
+            && at <= now
+        {
+            self.unplaced.pop_front();
+            if let Some(followed) = self.followed.get(&order)
+                && followed.row.seq.is_none()
+            {
+                late.push(followed.row.conversation);
+                self.unplaced.push_back((now + limits.placed, order));
+            }
+        }
+        late
+    }
+
+    #[cfg(test)]
+    pub(super) fn all_placed(&self) -> bool {
+        self.unplaced.is_empty()
+    }
+
+    /// Answers the whole message where this device has it still.
+    pub(super) fn placed(
+        &mut self,
+        send_id: SendId,
+        id: MessageId,
+        conversation: ConversationId,
+        position: Position,
+        out: &mut Out,
+    ) -> Option<Placed> {
+        let order = *self.by_send.get(&send_id)?;
+        let followed = self.followed.get_mut(&order)?;
+        let message = followed.message.take().map(|message| Message {
+            id,
+            accepted_at: id.timestamp(),
+            ..message
+        });
+        // A repeat that the server took for a new message is dropped for the first one: that is ours.
+        let renamed = std::mem::replace(&mut followed.row.id, id);
+        if followed.row.seq.is_none() || renamed != id {
+            self.by_id.remove(&renamed);
+            self.by_id.insert(id, order);
+            followed.row.seq = Some(position.seq);
+            out.change(Change::Followed(followed.row));
+            if followed.row.status == Status::Sent {
+                let seq = position.seq;
+                out.status(send_id, SendStatus::Placed { id, seq });
+            }
+        }
+        Some(Placed {
+            message: message?,
+            conversation,
+            position,
+        })
+    }
+
+    pub(super) fn receipt(&mut self, receipt: &Receipt, out: &mut Out) {
+        let known = self.by_id.get(&receipt.id).copied();
+        if let Some(order) = known {
+            self.advance(order, receipt.kind, out);
+        }
+        if receipt.kind == ReceiptKind::Read {
+            let before: Vec<u64> = (self.followed.iter())
+                .filter(|(_, followed)| {
+                    followed.row.conversation == receipt.conversation
+                        && followed.row.seq.is_some_and(|seq| seq <= receipt.seq)
+                })
+                .map(|(&order, _)| order)
+                .collect();
+            for order in before {
+                self.advance(order, ReceiptKind::Read, out);
+            }
+        }
+        if known.is_none() {
+            out.push(Action::Receipt(*receipt));
+        }
+    }
+
+    /// The messages whose status may have moved while we were away: the newest of them.
+    pub(super) fn unread_ids(&self) -> Vec<MessageId> {
+        (self.followed.values().rev())
+            .map(|followed| followed.row.id)
+            .take(STATUSES_MAX)
+            .collect()
+    }
+
+    pub(super) fn statuses(&mut self, statuses: &[MessageStatus], out: &mut Out) {
+        for status in statuses {
+            let Some(&order) = self.by_id.get(&status.id) else {
+                continue;
+            };
+            if status.read_at.is_some() {
+                self.advance(order, ReceiptKind::Read, out);
+            } else if status.delivered_at.is_some() {
+                self.advance(order, ReceiptKind::Received, out);
+            }
+        }
+    }
+
+    /// Moves a followed send on. Read is the end: it is followed no longer.
+    fn advance(&mut self, order: u64, kind: ReceiptKind, out: &mut Out) {
+        let Some(followed) = self.followed.get_mut(&order) else {
+            return;
+        };
+        let (send_id, id) = (followed.row.send_id, followed.row.id);
+        let status = followed.row.status.advanced_by(kind);
+        if status == followed.row.status {
+            return;
+        }
+        followed.row.status = status;
+        match status {
+            Status::Sent => {}
+            Status::Delivered => {
+                out.change(Change::Followed(followed.row));
+                out.status(send_id, SendStatus::Delivered { id });
+            }
+            Status::Read => {
+                self.unfollow(order, out);
+                out.status(send_id, SendStatus::Read { id });
+            }
+        }
+    }
+
+    pub(super) fn follow_fewer(&mut self, limits: &Limits, out: &mut Out) {
+        while self.followed.len() > limits.followed_max
+            && let Some((&order, _)) = self.followed.first_key_value()
+        {
+            self.unfollow(order, out);
+        }
+    }
+
+    fn unfollow(&mut self, order: u64, out: &mut Out) {
+        if let Some(followed) = self.followed.remove(&order) {
+            self.by_id.remove(&followed.row.id);
+            self.by_send.remove(&followed.row.send_id);
+            out.change(Change::Forget { order });
+        }
+    }
+}

@@ -1,0 +1,349 @@
+//! What boats and the services behind them do.
+
+use super::*;
+
+impl World {
+    pub(super) fn step_wire(&mut self, index: usize) {
+        let now = self.now;
+        if self.wires[index]
+            .session
+            .poll_timeout()
+            .is_some_and(|at| at <= now)
+        {
+            self.wires[index].session.handle_timeout(now);
+            self.drain_session(index);
+        }
+        while (self.wires[index].up.front()).is_some_and(|(at, _)| *at <= now) {
+            let (_, frame) = self.wires[index].up.pop_front().expect("it is there");
+            self.wires[index].session.handle_frame(frame, now);
+            self.drain_session(index);
+        }
+        while let Some(due) = self.wires[index]
+            .answers
+            .iter()
+            .position(|(at, _)| *at <= now)
+        {
+            let (_, answer) = self.wires[index].answers.remove(due);
+            self.answer(index, answer);
+            self.drain_session(index);
+        }
+        while (self.wires[index].down.front()).is_some_and(|(at, _)| *at <= now) {
+            let (_, down) = self.wires[index].down.pop_front().expect("it is there");
+            let at = self.wires[index].end;
+            match down {
+                Down::Frame(frame) => {
+                    self.ends[at].core.handle_frame(frame, now);
+                    self.drain_end(at);
+                }
+                Down::End(why) => self.hang_up(at, why),
+            }
+        }
+    }
+
+    pub(super) fn drain_session(&mut self, index: usize) {
+        while let Some(action) = self.wires[index].session.poll_action() {
+            match action {
+                session::Action::Transmit(outgoing) => {
+                    let weight = outgoing.weight();
+                    self.transmit_down(index, outgoing);
+                    self.wires[index].session.handle_written(weight);
+                }
+                session::Action::Admit(hello) => {
+                    self.later(index, 30, Answer::Admitted(hello.platform));
+                }
+                session::Action::Submit(sends) => {
+                    let trouble = match self.rng.random_range(0..2) {
+                        _ if !self.chance(self.weather.refusals) => Trouble::None,
+                        0 => Trouble::Refused,
+                        _ => Trouble::Unknown,
+                    };
+                    let slow = if self.chance(5) { 9000 } else { 50 };
+                    self.later(index, slow, Answer::Submitted(sends, trouble));
+                }
+                session::Action::Receipts(ack) => self.later(index, 30, Answer::Receipts(ack)),
+                session::Action::FetchMail { after, limit } => {
+                    self.later(index, 30, Answer::Page(after, limit));
+                }
+                session::Action::Sync(request) => {
+                    let slow = if self.chance(3) { 15_000 } else { 50 };
+                    self.later(index, slow, Answer::Sync(request));
+                }
+                session::Action::Resolve { token, outcome } => {
+                    if outcome != Outcome::Done {
+                        self.undelivered(index, token);
+                    }
+                }
+                session::Action::RemoveMail { ids } => {
+                    let end = &self.ends[self.wires[index].end];
+                    let mail = self
+                        .server
+                        .mail
+                        .entry((end.user, end.platform))
+                        .or_default();
+                    mail.retain(|id, _| !ids.contains(id));
+                }
+                session::Action::Close(why) => {
+                    let when = self.soon(60);
+                    let wire = &mut self.wires[index];
+                    if !wire.silent && !wire.gone {
+                        let when = wire
+                            .down
+                            .back()
+                            .map_or(when, |(before, _)| when.max(*before));
+                        wire.down.push_back((when, Down::End(why)));
+                    }
+                }
+                session::Action::Leave => {}
+            }
+        }
+    }
+
+    pub(super) fn later(&mut self, index: usize, longest: u64, answer: Answer) {
+        let when = self.soon(longest);
+        self.wires[index].answers.push((when, answer));
+    }
+
+    pub(super) fn transmit_down(&mut self, index: usize, outgoing: Outgoing) {
+        let frame = match outgoing {
+            Outgoing::Frame(frame) => frame,
+            Outgoing::Encoded(bytes) => decode_server(bytes, 1 << 20).expect("our own frame"),
+        };
+        let soon = self.soon(60);
+        let wire = &mut self.wires[index];
+        if !wire.silent && !wire.gone {
+            let when = wire
+                .down
+                .back()
+                .map_or(soon, |(before, _)| soon.max(*before));
+            wire.down.push_back((when, Down::Frame(frame)));
+        }
+    }
+
+    pub(super) fn answer(&mut self, index: usize, answer: Answer) {
+        let now = self.now;
+        let end = self.wires[index].end;
+        let (me, device) = (self.ends[end].user, self.ends[end].device.clone());
+        match answer {
+            Answer::Admitted(platform) => self.admit(index, me, platform),
+            Answer::Submitted(sends, trouble) => {
+                let answers = self.submit(index, me, &device, sends, trouble);
+                self.wires[index].session.handle_submitted(answers, now);
+            }
+            Answer::Receipts(ack) => {
+                self.receive(end, &ack);
+                let acked = Acked {
+                    kind: ack.kind,
+                    ids: ack.items.iter().map(|item| item.id).collect(),
+                    refused: Vec::new(),
+                };
+                self.wires[index].session.handle_receipts(Ok(acked), now);
+            }
+            Answer::Page(after, limit) => {
+                let platform = self.ends[end].platform;
+                let mail = self.server.mail.entry((me, platform)).or_default();
+                let after = after.map(|cursor| cursor.id);
+                let mut rest = mail
+                    .iter()
+                    .filter(|(id, _)| after.is_none_or(|after| **id > after));
+                let page: Vec<&Placed> =
+                    rest.by_ref().take(limit as usize).map(|(_, p)| p).collect();
+                let next = rest.next().and_then(|_| page.last()).map(|last| {
+                    protocol::mailbox::MailCursor {
+                        accepted_at: last.message.accepted_at,
+                        id: last.message.id,
+                    }
+                });
+                let mails = page.iter().map(|placed| PageItem {
+                    id: placed.message.id,
+                    frame: encode_message(placed),
+                });
+                let page = Page {
+                    mails: mails.collect(),
+                    next,
+                };
+                self.wires[index].session.handle_page(Ok(page), now);
+            }
+            Answer::Sync(request) => {
+                let answer = self.server.answer(me, request.query, now);
+                let answer = answer.map(|answer| {
+                    Outgoing::Frame(ServerFrame::Page(SyncPage {
+                        request: request.request,
+                        answer,
+                    }))
+                });
+                self.wires[index]
+                    .session
+                    .handle_answer(request.request, answer);
+            }
+        }
+    }
+
+    pub(super) fn admit(&mut self, index: usize, me: UserId, platform: Platform) {
+        for other in 0..self.wires.len() {
+            let end = &self.ends[self.wires[other].end];
+            if other != index && end.user == me && end.platform == platform {
+                // The same device: an old connection that was admitted late, not somebody else.
+                let why = Refusal::new(Code::Reconnect, "replaced by another connection");
+                self.wires[other].session.close(why, self.now);
+                self.drain_session(other);
+            }
+        }
+        let mail = self.server.mail.entry((me, platform)).or_default();
+        let admission = Admission {
+            user: me,
+            marker: 1,
+            recovered: true,
+            mail_waits: !mail.is_empty(),
+            cluster: 1,
+            server_time: self.now,
+            expires_at: Timestamp::MAX,
+        };
+        (self.wires[index].session).handle_admitted(Ok(admission), self.now);
+    }
+
+    pub(super) fn submit(
+        &mut self,
+        index: usize,
+        me: UserId,
+        device: &DeviceId,
+        sends: Vec<Send>,
+        trouble: Trouble,
+    ) -> Vec<Result<protocol::frame::Accepted, Refusal>> {
+        let end = self.wires[index].end;
+        // From here on everything of the same receiver fails, as in one produce batch.
+        let fails_from = match trouble {
+            Trouble::None => sends.len(),
+            Trouble::Refused | Trouble::Unknown => self.rng.random_range(0..sends.len()),
+        };
+        let mut failing: Vec<Recipient> = Vec::new();
+        let mut answers = Vec::new();
+        for (place, send) in sends.into_iter().enumerate() {
+            if place == fails_from {
+                failing.push(send.to);
+            }
+            let fails = failing.contains(&send.to);
+            let is_first = place == fails_from;
+            if !fails || (trouble == Trouble::Unknown && is_first) {
+                let (accepted, placed) = self.server.accept(me, device, &send, self.now);
+                if let Some(placed) = placed {
+                    self.deliver(index, end, &placed);
+                }
+                if !fails {
+                    answers.push(Ok(accepted));
+                    continue;
+                }
+            }
+            answers.push(Err(Refusal::new(
+                Code::Unavailable,
+                "the log did not answer",
+            )));
+        }
+        answers
+    }
+
+    /// Echoes the place to the sending session, and has the message pushed a little later.
+    pub(super) fn deliver(&mut self, index: usize, end: usize, placed: &Placed) {
+        let echo = ServerFrame::Placed(PlacedEcho {
+            send_id: placed.message.send_id,
+            id: placed.message.id,
+            conversation: placed.conversation,
+            position: placed.position,
+        });
+        if !self.chance(10) {
+            self.wires[index]
+                .session
+                .notice(api::codec::encode_server(&echo));
+        }
+        self.next += 1;
+        let when = self.soon(200);
+        self.pushes.insert((when, self.next), (placed.clone(), end));
+    }
+
+    pub(super) fn push(&mut self, placed: &Placed, origin: usize) {
+        let message = &placed.message;
+        let Recipient::User(to) = message.to else {
+            return;
+        };
+        for at in 0..self.ends.len() {
+            let end = &self.ends[at];
+            let is_other_own = end.user == message.from && at != origin;
+            if end.user != to && !is_other_own {
+                continue;
+            }
+            let key = (end.user, end.platform);
+            let open: Vec<usize> = (0..self.wires.len())
+                .filter(|wire| self.wires[*wire].end == at && self.wires[*wire].session.is_open())
+                .collect();
+            if open.is_empty() && end.user == to {
+                self.server
+                    .mail
+                    .entry(key)
+                    .or_default()
+                    .insert(message.id, placed.clone());
+            }
+            for index in open {
+                let push = Push {
+                    token: Some(Token {
+                        source: u32::from(is_other_own),
+                        number: message.id.get() as u64,
+                    }),
+                    id: message.id,
+                    frame: encode_message(placed),
+                    needs_ack: true,
+                };
+                self.wires[index].session.push(push, self.now);
+                self.drain_session(index);
+            }
+        }
+    }
+
+    /// A push failed: the receiver's platform finds it in the mailbox, the sender's other device syncs.
+    pub(super) fn undelivered(&mut self, index: usize, token: Token) {
+        let at = self.wires[index].end;
+        if token.source == 1 {
+            let why = Refusal::new(Code::Reconnect, "sync");
+            self.wires[index].session.close(why, self.now);
+            return;
+        }
+        let id = MessageId::new(token.number as i64).expect("positive");
+        let placed = (self.server.logs.values().flatten())
+            .find(|placed| placed.message.id == id)
+            .cloned()
+            .expect("it was placed");
+        let key = (self.ends[at].user, self.ends[at].platform);
+        self.server.mail.entry(key).or_default().insert(id, placed);
+        for wire in 0..self.wires.len() {
+            if self.wires[wire].end == at && wire != index {
+                self.wires[wire].session.hint();
+                self.drain_session(wire);
+            }
+        }
+        self.wires[index].session.hint();
+    }
+
+    /// No acknowledgement without the message on the device. // I8
+    pub(super) fn receive(&mut self, at: usize, ack: &Ack) {
+        for item in &ack.items {
+            let kept = self.ends[at].saved.conversations.get(&item.conversation);
+            let has = kept.is_some_and(|kept| kept.cursor.seq >= item.seq);
+            assert!(
+                has || ack.kind == ReceiptKind::Read,
+                "acknowledged what is not stored"
+            );
+            let by = self.ends[at].user;
+            let told = self
+                .server
+                .receipt(ack.kind, item.conversation, item.seq, by, self.now);
+            let Some((from, receipt)) = told else {
+                continue;
+            };
+            let bytes = api::codec::encode_server(&ServerFrame::Receipts(vec![receipt]));
+            for wire in 0..self.wires.len() {
+                if self.ends[self.wires[wire].end].user == from {
+                    self.wires[wire].session.notice(bytes.clone());
+                    self.drain_session(wire);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,235 @@
+//! What clients and their processes do.
+
+use super::*;
+
+impl World {
+    pub(super) fn send(&mut self, at: usize) {
+        self.next += 1;
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.next.to_be_bytes());
+        let send_id = SendId::from_bytes(bytes);
+        let peers: Vec<i64> = (1..=3)
+            .filter(|peer| user(*peer) != self.ends[at].user)
+            .collect();
+        let to = Recipient::User(user(peers[self.rng.random_range(0..peers.len())]));
+        let end = &mut self.ends[at];
+        let content = Content::text(format!("{} from {}", self.next, end.device));
+        end.core
+            .send(send_id, to, content, self.now)
+            .expect("room in the outbox");
+        end.sent.push((send_id, to));
+        self.drain_end(at);
+    }
+
+    /// The connection breaks: noticed by the client at once, or not at all.
+    pub(super) fn cut(&mut self, at: usize) {
+        let Some(index) = self.ends[at].wire else {
+            return;
+        };
+        let quietly = self.rng.random_bool(0.4);
+        let wire = &mut self.wires[index];
+        wire.silent = true;
+        // Some of what was on its way still arrives at the server.
+        let arrives = self.rng.random_range(0..=wire.up.len());
+        wire.up.truncate(arrives);
+        wire.down.clear();
+        if !quietly {
+            self.hang_up(at, Refusal::new(Code::Unavailable, "cut"));
+        }
+    }
+
+    /// The client's process dies and starts again from what it had stored.
+    pub(super) fn crash(&mut self, at: usize) {
+        let device = self.ends[at].device.clone();
+        let end = &mut self.ends[at];
+        if let Some(index) = end.wire.take() {
+            let wire = &mut self.wires[index];
+            (wire.silent, wire.gone) = (true, true);
+            wire.down.clear();
+        }
+        end.storing = None;
+        end.taking.clear();
+        end.dialing = None;
+        end.failed.clear();
+        for (conversation, shown) in &mut end.shown {
+            let kept = end.saved.conversations.get(conversation);
+            shown.truncate(kept.map_or(0, |kept| kept.cursor.seq.0 as usize));
+        }
+        let rows = end.saved.outbox.values().map(|row| row.send_id);
+        let durable: BTreeSet<SendId> = rows.collect();
+        let ranks = &mut end.ranks;
+        // What was not in the store was never transmitted, so it does not exist.
+        end.sent.retain(|(send_id, _)| {
+            durable.contains(send_id) || ranks.get(send_id).is_some_and(|rank| *rank >= 2)
+        });
+        // What was learnt and not stored is learnt again.
+        for send_id in durable {
+            ranks.insert(send_id, 0);
+        }
+        for row in end.saved.followed.values() {
+            let rank = match (row.status, row.seq) {
+                (Status::Sent, None) => 2,
+                (Status::Sent, Some(_)) => 3,
+                (Status::Delivered | Status::Read, _) => 4,
+            };
+            ranks.insert(row.send_id, rank);
+        }
+        end.core = begin(&device, end.platform, end.saved.clone());
+        self.drain_end(at);
+    }
+
+    pub(super) fn hang_up(&mut self, at: usize, why: Refusal) {
+        let jitter = self.rng.random();
+        let end = &mut self.ends[at];
+        if let Some(index) = end.wire.take() {
+            let wire = &mut self.wires[index];
+            wire.gone = true;
+            wire.down.clear();
+        }
+        end.core.handle_disconnected(why, self.now, jitter);
+        self.drain_end(at);
+    }
+
+    pub(super) fn step_end(&mut self, at: usize) {
+        let now = self.now;
+        let due = |at: Timestamp| at <= now;
+        if self.ends[at].dialing.is_some_and(due) {
+            self.ends[at].dialing = None;
+            self.dial(at);
+        }
+        let end = &mut self.ends[at];
+        if let Some((_, batch, changes)) = end.storing.take_if(|(at, ..)| due(*at)) {
+            changes
+                .into_iter()
+                .for_each(|change| end.saved.apply(change));
+            end.core.handle_stored(batch, now);
+            self.drain_end(at);
+        }
+        let end = &mut self.ends[at];
+        while end.taking.front().is_some_and(|(at, _)| due(*at)) {
+            let (_, shown) = end.taking.pop_front().expect("it is there");
+            let list = end.shown.entry(shown.placed.conversation).or_default();
+            list.push(shown.placed);
+            end.core.handle_taken(shown.number, now);
+        }
+        self.drain_end(at);
+        let end = &mut self.ends[at];
+        if end.failed.first().is_some_and(|(at, _)| due(*at)) {
+            let (_, send_id) = end.failed.remove(0);
+            // It may have been accepted late, after all.
+            if end.core.retry(send_id, now) {
+                end.ranks.insert(send_id, 0);
+            }
+            self.drain_end(at);
+        }
+        if self.ends[at].core.poll_timeout().is_some_and(due) {
+            self.ends[at].core.handle_timeout(now);
+            self.drain_end(at);
+        }
+    }
+
+    pub(super) fn dial(&mut self, at: usize) {
+        if self.chance(20) {
+            return self.hang_up(at, Refusal::new(Code::Unavailable, "no route"));
+        }
+        self.next += 1;
+        let id = SessionId::new(self.next as i64).expect("positive");
+        let session_limits = session::Limits {
+            push_window: 5,
+            mail_page: 3,
+            send_window: 4,
+            ..session::Limits::default()
+        };
+        self.wires.push(Wire {
+            end: at,
+            session: Session::new(id, Arc::new(session_limits), self.now),
+            up: VecDeque::new(),
+            down: VecDeque::new(),
+            answers: Vec::new(),
+            silent: false,
+            gone: false,
+        });
+        self.ends[at].wire = Some(self.wires.len() - 1);
+        self.ends[at].core.handle_connected(self.now);
+        self.drain_end(at);
+    }
+
+    pub(super) fn drain_end(&mut self, at: usize) {
+        while let Some(action) = self.ends[at].core.poll_action() {
+            match action {
+                Action::Connect => {
+                    let when = self.soon(100);
+                    self.ends[at].dialing = Some(when);
+                }
+                Action::Disconnect(why) => {
+                    if let Some(index) = self.ends[at].wire {
+                        self.wires[index].silent = true;
+                    }
+                    self.hang_up(at, why);
+                }
+                Action::Transmit(frame) => self.transmit_up(at, frame),
+                Action::Store { batch, changes } => {
+                    assert!(self.ends[at].storing.is_none(), "one store at a time");
+                    let when = self.soon(30);
+                    self.ends[at].storing = Some((when, batch, changes));
+                }
+                Action::Show(shown) => {
+                    let slow = if self.chance(3) { 4000 } else { 20 };
+                    let soon = self.soon(slow);
+                    let end = &mut self.ends[at];
+                    let when = end
+                        .taking
+                        .back()
+                        .map_or(soon, |(before, _)| soon.max(*before));
+                    end.taking.push_back((when, shown));
+                }
+                Action::Status { send_id, status } => self.status(at, send_id, status),
+                Action::State(State::Closed(why)) => panic!("closed for good: {why}"),
+                Action::Reset(reset) => panic!("there is only one history: {reset:?}"),
+                Action::Gap { .. } => panic!("everything can be had"),
+                Action::Receipt(_) | Action::State(_) | Action::Older { .. } => {}
+            }
+        }
+    }
+
+    /// Statuses only move forward. // I7
+    pub(super) fn status(&mut self, at: usize, send_id: SendId, status: SendStatus) {
+        let when = self.soon(500);
+        let end = &mut self.ends[at];
+        let rank = status.rank();
+        let known = end.ranks.insert(send_id, rank);
+        if let Some(known) = known {
+            let is_same = rank == 0 && known == 0;
+            assert!(
+                rank > known || is_same,
+                "{send_id}: {known} then {status:?}"
+            );
+        }
+        if let SendStatus::Failed(why) = status {
+            assert!(
+                why.code.retryable(),
+                "nothing is refused for good here: {why}"
+            );
+            end.failed.push((when, send_id));
+        }
+    }
+
+    pub(super) fn transmit_up(&mut self, at: usize, frame: ClientFrame) {
+        if let ClientFrame::Send(send) = &frame {
+            let is_stored = self.ends[at]
+                .saved
+                .outbox
+                .values()
+                .any(|row| row.send_id == send.send_id);
+            assert!(is_stored, "transmitted before it was stored");
+        }
+        let soon = self.soon(60);
+        let Some(wire) = self.ends[at].wire.map(|index| &mut self.wires[index]) else {
+            return;
+        };
+        if !wire.silent {
+            let when = wire.up.back().map_or(soon, |(before, _)| soon.max(*before));
+            wire.up.push_back((when, frame));
+        }
+    }
+}
