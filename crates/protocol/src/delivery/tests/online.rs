@@ -379,3 +379,55 @@ fn records_of_a_revoked_partition_end_without_a_settlement() {
     let load = world.delivery.load();
     assert_eq!((load.pushes, load.lanes), (0, 0));
 }
+
+// R7: what is routed again is not overtaken by what came after it.
+#[test]
+fn a_message_that_is_routed_again_keeps_its_place_in_the_lane() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    world.send(1, BOB, &[Platform::Web], Options::CHAT);
+    world.send(2, BOB, &[Platform::Web], Options::CHAT);
+    // The client is back under another session; its old one is gone.
+    world.sign_out(20);
+    world.sign_in(BOB, Platform::Web, 21);
+    let mut routes = std::collections::VecDeque::new();
+    let placed = placed(3, BOB, Options::CHAT);
+    let task = Task {
+        owed: vec![Owed {
+            user: user(BOB),
+            platforms: vec![Platform::Web],
+            live: true,
+        }],
+        placed,
+        frame: Bytes::new(),
+        retry_count: 0,
+        first_at: world.now,
+        origin: None,
+        letter: None,
+        traceparent: None,
+        noted: Vec::new(),
+    };
+    world
+        .delivery
+        .handle_task(world.now, at(9), task)
+        .expect("room");
+    for push in std::mem::take(&mut world.pushes) {
+        let gone = Outcome::NoSession;
+        world.delivery.handle_outcome(world.now, push.token, gone);
+    }
+    // The mailbox answers only now, in the order in which it was asked.
+    while let Some(action) = world.delivery.poll_action() {
+        if let Action::Route(route) = action {
+            routes.push_back(route);
+        }
+    }
+    assert_eq!(routes.len(), 3);
+    for route in routes {
+        let answer = world.route(&route);
+        world.delivery.handle_routed(world.now, route.token, answer);
+        world.drain();
+    }
+    let order: Vec<i64> = world.pushes.iter().map(|push| push.message.get()).collect();
+    assert_eq!(order, [1, 2, 3]);
+    assert!(world.pushes.iter().all(|push| push.session == session(21)));
+}

@@ -1,0 +1,285 @@
+//! Lanes, pushes, and what boats answered.
+
+use super::record::{Leg, keeping_mail, mail};
+use super::{Delivery, OpenPush, RouteKind};
+use crate::code::{Code, Refusal};
+use crate::delivery::arena::Key;
+use crate::delivery::lanes::{LegKey, Waiting};
+use crate::delivery::settle::Failure;
+use crate::delivery::{Action, Notice, Outcome, Push, PushToken, Word};
+use crate::ledger::{Event, FailureCause, LedgerEntry};
+use crate::message::Target;
+use crate::presence::{BoatLife, SessionEntry, SessionKey};
+use crate::{Options, SessionId, Timestamp};
+
+impl Delivery {
+    pub(super) fn add_leg(
+        &mut self,
+        key: Key,
+        target: Target,
+        mirror: bool,
+        sessions: Vec<SessionEntry>,
+    ) -> Option<LegKey> {
+        let record = self.records.get_mut(key)?;
+        record.open += 1;
+        record.legs.push(Leg {
+            target,
+            mirror,
+            sessions,
+            reroutes: 0,
+        });
+        Some(LegKey {
+            record: key,
+            leg: record.legs.len() as u32 - 1,
+        })
+    }
+
+    /// A leg comes to its lane: it is pushed, waits, or finds no room.
+    pub(super) fn enter_lane(&mut self, now: Timestamp, key: LegKey) {
+        let Some(leg) = self.leg(key.record, key.leg) else {
+            return;
+        };
+        let (target, newest) = (leg.target, leg.sessions[0].clone());
+        let (window, most) = (self.limits.lane_window, self.limits.lane_max);
+        let lane = self.lanes.of(target);
+        if lane.waiting.is_empty() && lane.takes(window) {
+            self.push(now, key);
+        } else if lane.waiting.len() + lane.outstanding < most {
+            lane.waiting.push_back(Waiting {
+                key,
+                session: newest.session,
+                life: newest.life,
+            });
+        } else {
+            self.session_failed(now, key, Outcome::Full);
+        }
+    }
+
+    pub(super) fn pump(&mut self, now: Timestamp, target: Target) {
+        while let Some(key) = self.lanes.next(target, self.limits.lane_window) {
+            self.push(now, key);
+        }
+    }
+
+    /// Writes towards all sessions of the leg; the newest decides.
+    pub(super) fn push(&mut self, now: Timestamp, key: LegKey) {
+        let Some(record) = self.records.get_mut(key.record) else {
+            return;
+        };
+        let leg = &record.legs[key.leg as usize];
+        let message = &record.task.placed.message;
+        let target = leg.target;
+        let attempt = record.task.retry_count;
+        let deadline = now + self.limits.push_deadline();
+        for (nth, entry) in leg.sessions.iter().enumerate() {
+            let push = self.pushes.insert(OpenPush {
+                leg: key,
+                session: SessionKey {
+                    user: target.user,
+                    session: entry.session,
+                    life: entry.life.clone(),
+                },
+                target,
+                decides: nth == 0,
+                sent_at: now,
+            });
+            self.deadlines.push_back((deadline, push));
+            self.actions.push_back(Action::Push(Push {
+                token: PushToken(push),
+                life: entry.life.clone(),
+                session: entry.session,
+                message: message.id,
+                frame: record.task.frame.clone(),
+                needs_ack: message.options.has(Options::NEEDS_ACK),
+                deadline,
+            }));
+            record.ledger.push(LedgerEntry {
+                message: message.id,
+                at: now,
+                target: Some(target),
+                event: Event::Pushed {
+                    session: entry.session,
+                    life: entry.life.clone(),
+                    attempt,
+                },
+            });
+        }
+        // The leg itself is open already; each further session is one thing more.
+        record.open += leg.sessions.len() - 1;
+        self.lanes.of(target).outstanding += 1;
+        self.forget_old_deadlines();
+    }
+
+    /// Answered pushes leave their deadlines behind; they are swept before they outweigh the rest.
+    fn forget_old_deadlines(&mut self) {
+        if self.deadlines.len() > 2 * self.pushes.len() + 1024 {
+            let pushes = &self.pushes;
+            self.deadlines
+                .retain(|(_, push)| pushes.get(*push).is_some());
+        }
+    }
+
+    pub(super) fn push_done(&mut self, now: Timestamp, push: &OpenPush) {
+        let Some(record) = self.records.get_mut(push.leg.record) else {
+            return;
+        };
+        let session = push.session.session;
+        let event = if record.task.placed.message.options.has(Options::NEEDS_ACK) {
+            self.budget.acked(now, now.since(push.sent_at));
+            Event::Acked { session }
+        } else {
+            Event::Written { session }
+        };
+        if push.decides {
+            record.note(now, Some(push.target), event);
+        }
+        self.close_one(now, push.leg.record);
+    }
+
+    /// A session that does not decide: it is put right, and nothing is owed.
+    pub(super) fn further_push_failed(
+        &mut self,
+        now: Timestamp,
+        push: &OpenPush,
+        outcome: Outcome,
+    ) {
+        let session = &push.session;
+        match outcome {
+            Outcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
+            Outcome::NoAck | Outcome::Full => self.close(session.life.clone(), session.session),
+            Outcome::Done | Outcome::Unreachable => {}
+        }
+        self.close_one(now, push.leg.record);
+    }
+
+    pub(super) fn deciding_push_failed(
+        &mut self,
+        now: Timestamp,
+        push: &OpenPush,
+        outcome: Outcome,
+    ) {
+        let session = &push.session;
+        match outcome {
+            Outcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
+            Outcome::NoAck => self.close_once(push),
+            Outcome::Done | Outcome::Full | Outcome::Unreachable => {}
+        }
+        self.session_failed(now, push.leg, outcome);
+        // What happened to the session happens to all that wait for it.
+        let waiting = self
+            .lanes
+            .take_waiting(push.target, |waiting| match outcome {
+                Outcome::Unreachable => waiting.life == session.life,
+                Outcome::Done | Outcome::NoAck | Outcome::NoSession | Outcome::Full => {
+                    waiting.session == session.session
+                }
+            });
+        for key in waiting {
+            self.session_failed(now, key, outcome);
+        }
+    }
+
+    /// The session that decides on this leg did not take the message.
+    pub(super) fn session_failed(&mut self, now: Timestamp, key: LegKey, outcome: Outcome) {
+        let reroutes_max = self.limits.reroutes_max;
+        let Some(record) = self.records.get_mut(key.record) else {
+            return;
+        };
+        let options = record.task.placed.message.options;
+        let leg = &mut record.legs[key.leg as usize];
+        let target = leg.target;
+        let cause = match outcome {
+            Outcome::Done => return,
+            Outcome::NoAck => FailureCause::NoAck,
+            Outcome::NoSession => FailureCause::NoSession,
+            Outcome::Full => FailureCause::SessionFull,
+            Outcome::Unreachable => FailureCause::BoatUnreachable,
+        };
+        if leg.mirror {
+            return self.mirror_failed(now, key, cause);
+        }
+        let stores = options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail();
+        match outcome {
+            Outcome::NoSession if leg.reroutes < reroutes_max => {
+                leg.reroutes += 1;
+                let mail = stores.then(|| mail(&record.task));
+                record.note_failed(now, Some(target), cause);
+                self.lanes.of(target).rerouting += 1;
+                let again = RouteKind::Again(key.leg);
+                let platforms = keeping_mail(&[target.platform]);
+                self.route(key.record, again, target.user, platforms, Vec::new(), mail);
+            }
+            Outcome::Full if stores => {
+                let mail = Some(mail(&record.task));
+                record.note_failed(now, Some(target), cause);
+                let platforms = vec![target.platform];
+                self.route(
+                    key.record,
+                    RouteKind::Store(key.leg),
+                    target.user,
+                    platforms.clone(),
+                    platforms,
+                    mail,
+                );
+            }
+            Outcome::Done
+            | Outcome::NoAck
+            | Outcome::NoSession
+            | Outcome::Full
+            | Outcome::Unreachable => self.fail_leg(now, key.record, target, cause),
+        }
+    }
+
+    /// A session of the sender missed it: it is ended, so that it syncs; or its boat is out of reach, and
+    /// that must be tried again.
+    fn mirror_failed(&mut self, now: Timestamp, key: LegKey, cause: FailureCause) {
+        let Some(record) = self.records.get_mut(key.record) else {
+            return;
+        };
+        let leg = &record.legs[key.leg as usize];
+        let (target, newest) = (leg.target, leg.sessions[0].clone());
+        record.note_failed(now, Some(target), cause);
+        match cause {
+            FailureCause::BoatUnreachable => record.failures.push(Failure {
+                user: target.user,
+                platform: None,
+                cause,
+            }),
+            FailureCause::NoAck
+            | FailureCause::NoSession
+            | FailureCause::SessionFull
+            | FailureCause::MailboxUnavailable
+            | FailureCause::MailboxRefused => {
+                record.note(now, Some(target), Event::ReachableBySync);
+                // A session that gave no ack was told already.
+                if cause == FailureCause::SessionFull {
+                    self.close(newest.life, newest.session);
+                }
+            }
+        }
+        self.close_one(now, key.record);
+    }
+
+    fn close_once(&mut self, push: &OpenPush) {
+        let session = push.session.session;
+        let lane = self.lanes.of(push.target);
+        if lane.closed.replace(session) != Some(session) {
+            self.close(push.session.life.clone(), session);
+        }
+    }
+
+    pub(super) fn close(&mut self, life: BoatLife, session: SessionId) {
+        self.actions.push_back(close(life, session));
+    }
+}
+
+pub(super) fn close(life: BoatLife, session: SessionId) -> Action {
+    Action::Notice(Notice {
+        life,
+        session,
+        word: Word::Close(Refusal::new(
+            Code::Reconnect,
+            "a delivery was not acknowledged in time",
+        )),
+    })
+}

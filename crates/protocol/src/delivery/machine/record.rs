@@ -1,0 +1,159 @@
+//! A record in flight: what became of it so far.
+
+use crate::delivery::settle::{Failure, insists};
+use crate::delivery::{Owed, RouteFailure, Source, Task};
+use crate::ledger::{Event, FailureCause, LedgerEntry};
+use crate::mailbox::Mail;
+use crate::message::Target;
+use crate::notify::{Notification, wants_notification};
+use crate::presence::SessionEntry;
+use crate::{Options, Platform, Timestamp, UserId};
+
+#[derive(Clone, Debug)]
+pub(super) struct Record {
+    pub(super) source: Source,
+    pub(super) task: Task,
+    pub(super) legs: Vec<Leg>,
+    /// Routes, legs and further pushes without an end.
+    pub(super) open: usize,
+    pub(super) failures: Vec<Failure>,
+    pub(super) notifications: Vec<Notification>,
+    pub(super) ledger: Vec<LedgerEntry>,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Leg {
+    pub(super) target: Target,
+    /// To the sender's own other sessions: never stored, at most told to begin anew.
+    pub(super) mirror: bool,
+    /// Of its platform, newest first; the first one decides.
+    pub(super) sessions: Vec<SessionEntry>,
+    pub(super) reroutes: u8,
+}
+
+impl Record {
+    pub(super) fn stores_for(&self, target: Target) -> bool {
+        let options = self.task.placed.message.options;
+        options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail()
+    }
+
+    pub(super) fn note(&mut self, at: Timestamp, target: Option<Target>, event: Event) {
+        self.ledger.push(LedgerEntry {
+            message: self.task.placed.message.id,
+            at,
+            target,
+            event,
+        });
+    }
+
+    pub(super) fn note_stored(&mut self, now: Timestamp, target: Target) {
+        self.note(now, Some(target), Event::StoredOffline);
+        self.notify(now, target);
+    }
+
+    /// A device acknowledged it a short while ago; the ledger has that from whoever took the ack.
+    pub(super) fn note_had(&mut self, now: Timestamp, target: Target) {
+        self.note(now, Some(target), Event::ReachableBySync);
+    }
+
+    /// Nobody is there, and the options ask for no storing.
+    pub(super) fn note_absent(&mut self, now: Timestamp, target: Target) {
+        let event = if insists(self.task.placed.message.options) {
+            Event::ReachableBySync
+        } else {
+            Event::Dropped
+        };
+        self.note(now, Some(target), event);
+        self.notify(now, target);
+    }
+
+    pub(super) fn notify(&mut self, now: Timestamp, target: Target) {
+        let message = &self.task.placed.message;
+        if wants_notification(message.options) {
+            self.notifications.push(Notification {
+                message: message.id,
+                from: message.from,
+                target,
+                conversation: self.task.placed.conversation,
+                accepted_at: message.accepted_at,
+            });
+            self.note(now, Some(target), Event::Notified);
+        }
+    }
+
+    pub(super) fn note_failed(
+        &mut self,
+        now: Timestamp,
+        target: Option<Target>,
+        cause: FailureCause,
+    ) {
+        let attempt = self.task.retry_count;
+        self.note(now, target, Event::Failed { cause, attempt });
+    }
+
+    /// The attempt at the target came to nothing; it stays owed if anybody insists, and where it was no
+    /// attempt at all.
+    pub(super) fn fail(&mut self, now: Timestamp, target: Target, cause: FailureCause) {
+        self.note_failed(now, Some(target), cause);
+        if self.stays_owed(cause) {
+            self.failures.push(Failure {
+                user: target.user,
+                platform: Some(target.platform),
+                cause,
+            });
+        } else {
+            self.note(now, Some(target), Event::Dropped);
+        }
+    }
+
+    pub(super) fn stays_owed(&self, cause: FailureCause) -> bool {
+        cause == FailureCause::MailboxUnavailable || insists(self.task.placed.message.options)
+    }
+
+    /// The user could not be routed at all.
+    pub(super) fn fail_all(&mut self, now: Timestamp, owed: &Owed, failure: RouteFailure) {
+        let cause = cause_of(failure);
+        for target in targets(owed.user, &owed.platforms) {
+            self.fail(now, target, cause);
+        }
+        if owed.live {
+            self.note_failed(now, None, cause);
+        }
+        let mirror = owed.user == self.task.placed.message.from;
+        if owed.live && (mirror || self.stays_owed(cause)) {
+            self.failures.push(Failure {
+                user: owed.user,
+                platform: None,
+                cause,
+            });
+        }
+    }
+}
+
+pub(super) fn targets<'a>(
+    user: UserId,
+    platforms: impl IntoIterator<Item = &'a Platform>,
+) -> impl Iterator<Item = Target> {
+    let platforms = platforms.into_iter().copied();
+    platforms.map(move |platform| Target { user, platform })
+}
+
+pub(super) fn keeping_mail(platforms: &[Platform]) -> Vec<Platform> {
+    let platforms = platforms.iter().copied();
+    platforms.filter(|platform| platform.keeps_mail()).collect()
+}
+
+pub(super) fn mail(task: &Task) -> Mail {
+    Mail {
+        id: task.placed.message.id,
+        accepted_at: task.placed.message.accepted_at,
+        body: task.frame.clone(),
+    }
+}
+
+pub(super) fn cause_of(failure: RouteFailure) -> FailureCause {
+    match failure {
+        RouteFailure::Unavailable => FailureCause::MailboxUnavailable,
+        RouteFailure::Refused => FailureCause::MailboxRefused,
+    }
+}

@@ -1,0 +1,256 @@
+//! What the mailbox answered, and what follows from it.
+
+use std::collections::BTreeSet;
+
+use super::record::{cause_of, targets};
+use super::{Delivery, pushing};
+use crate::delivery::arena::Key;
+use crate::delivery::lanes::LegKey;
+use crate::delivery::{Action, Notice, Owed, RouteFailure, Word};
+use crate::ledger::{Event, FailureCause};
+use crate::mailbox::RouteAnswer;
+use crate::message::Target;
+use crate::presence::SessionEntry;
+use crate::{Platform, Timestamp};
+
+impl Delivery {
+    pub(super) fn routed_first(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        index: usize,
+        answer: Result<RouteAnswer, RouteFailure>,
+    ) {
+        let Some(record) = self.records.get_mut(key) else {
+            return;
+        };
+        let owed = record.task.owed[index].clone();
+        let mirror = owed.user == record.task.placed.message.from;
+        let mut answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => return record.fail_all(now, &owed, failure),
+        };
+        if mirror && let Some(origin) = &record.task.origin {
+            answer.live.retain(|entry| entry.session != origin.session);
+        }
+        let nobody = owed.platforms.is_empty() && answer.live.is_empty();
+        if nobody && !mirror {
+            record.note(now, None, Event::ReachableBySync);
+        }
+        self.start_legs(now, key, &owed, &answer, mirror);
+    }
+
+    /// Starts a leg for each platform that has sessions, and ends the others.
+    fn start_legs(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        owed: &Owed,
+        answer: &RouteAnswer,
+        mirror: bool,
+    ) {
+        let also = answer.live.iter().map(|entry| entry.platform);
+        let wanted: BTreeSet<Platform> = owed
+            .platforms
+            .iter()
+            .copied()
+            .chain(also.filter(|_| owed.live))
+            .collect();
+        for target in targets(owed.user, &wanted) {
+            match Answered::of(answer, target.platform) {
+                Answered::Live(sessions) => {
+                    let Some(leg) = self.add_leg(key, target, mirror, sessions) else {
+                        return;
+                    };
+                    self.enter_lane(now, leg);
+                }
+                ended => self.note_end(now, key, target, ended),
+            }
+        }
+    }
+
+    /// The mailbox's answer ends what is owed to the target, unless a session lives there.
+    fn note_end(&mut self, now: Timestamp, key: Key, target: Target, answered: Answered) {
+        let Some(record) = self.records.get_mut(key) else {
+            return;
+        };
+        match answered {
+            Answered::Live(_) => {}
+            Answered::Stored => record.note_stored(now, target),
+            Answered::Acknowledged => record.note_had(now, target),
+            // It was asked to store, and says neither that it did nor that somebody lives.
+            Answered::Nobody if record.stores_for(target) => {
+                record.fail(now, target, FailureCause::MailboxRefused);
+            }
+            Answered::Nobody => record.note_absent(now, target),
+        }
+    }
+
+    pub(super) fn routed_offline(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        index: usize,
+        answer: Result<RouteAnswer, RouteFailure>,
+    ) {
+        let Some(record) = self.records.get_mut(key) else {
+            return;
+        };
+        let mut owed = record.task.owed[index].clone();
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => return record.fail_all(now, &owed, failure),
+        };
+        for target in targets(owed.user, &owed.platforms) {
+            if target.platform.keeps_mail() {
+                self.after_forced_store(now, key, target, &answer);
+            } else if let Some(record) = self.records.get_mut(key) {
+                record.note_absent(now, target);
+            }
+        }
+        // Sessions on platforms that nothing was stored for.
+        let rest = RouteAnswer {
+            live: (answer.live.iter())
+                .filter(|entry| !owed.platforms.contains(&entry.platform))
+                .cloned()
+                .collect(),
+            stored: Vec::new(),
+            acknowledged: answer.acknowledged,
+            dropped: 0,
+        };
+        owed.platforms.clear();
+        self.start_legs(now, key, &owed, &rest, false);
+    }
+
+    pub(super) fn routed_renew(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        index: usize,
+        answer: Result<RouteAnswer, RouteFailure>,
+    ) {
+        let Some(record) = self.records.get_mut(key) else {
+            return;
+        };
+        let owed = record.task.owed[index].clone();
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(failure) => return record.fail_all(now, &owed, failure),
+        };
+        for entry in answer.live {
+            let target = Target {
+                user: owed.user,
+                platform: entry.platform,
+            };
+            record.note(now, Some(target), Event::ReachableBySync);
+            self.actions
+                .push_back(pushing::close(entry.life, entry.session));
+        }
+    }
+
+    pub(super) fn routed_again(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        leg: u32,
+        answer: Result<RouteAnswer, RouteFailure>,
+    ) {
+        self.end_reroute(key, leg);
+        let Some(state) = self.leg_mut(key, leg) else {
+            return;
+        };
+        let target = state.target;
+        match answer {
+            Ok(answer) => match Answered::of(&answer, target.platform) {
+                Answered::Live(sessions) => {
+                    state.sessions = sessions;
+                    self.push(now, LegKey { record: key, leg });
+                }
+                ended => {
+                    self.note_end(now, key, target, ended);
+                    self.close_one(now, key);
+                }
+            },
+            Err(failure) => self.fail_leg(now, key, target, cause_of(failure)),
+        }
+        self.pump(now, target);
+    }
+
+    pub(super) fn routed_store(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        leg: u32,
+        answer: Result<RouteAnswer, RouteFailure>,
+    ) {
+        let Some(target) = self.leg_mut(key, leg).map(|leg| leg.target) else {
+            return;
+        };
+        match answer {
+            Ok(answer) => {
+                self.after_forced_store(now, key, target, &answer);
+                self.close_one(now, key);
+            }
+            Err(failure) => self.fail_leg(now, key, target, cause_of(failure)),
+        }
+    }
+
+    /// The mailbox was told to store: it has, or the device had it already, or it refuses.
+    fn after_forced_store(
+        &mut self,
+        now: Timestamp,
+        key: Key,
+        target: Target,
+        answer: &RouteAnswer,
+    ) {
+        let Some(record) = self.records.get_mut(key) else {
+            return;
+        };
+        if answer.stored.contains(&target.platform) {
+            record.note_stored(now, target);
+            let live = answer.live.iter();
+            for entry in live.filter(|entry| entry.platform == target.platform) {
+                self.actions.push_back(Action::Notice(Notice {
+                    life: entry.life.clone(),
+                    session: entry.session,
+                    word: Word::Hint,
+                }));
+            }
+        } else if answer.acknowledged.contains(&target.platform) {
+            record.note_had(now, target);
+        } else {
+            record.fail(now, target, FailureCause::MailboxRefused);
+        }
+    }
+}
+
+/// What the mailbox's answer says of one platform.
+enum Answered {
+    /// The sessions, newest first.
+    Live(Vec<SessionEntry>),
+    Stored,
+    Acknowledged,
+    Nobody,
+}
+
+impl Answered {
+    fn of(answer: &RouteAnswer, platform: Platform) -> Answered {
+        if answer.acknowledged.contains(&platform) {
+            return Answered::Acknowledged;
+        }
+        let live = answer.live.iter();
+        let mut sessions: Vec<SessionEntry> = live
+            .filter(|entry| entry.platform == platform)
+            .cloned()
+            .collect();
+        if !sessions.is_empty() {
+            sessions.sort_by_key(|entry| std::cmp::Reverse((entry.login, entry.session)));
+            return Answered::Live(sessions);
+        }
+        if answer.stored.contains(&platform) {
+            Answered::Stored
+        } else {
+            Answered::Nobody
+        }
+    }
+}
