@@ -169,6 +169,10 @@ impl World {
                 }
             }
             BoatEvent::Sweep { boat, life } => self.sweep(boat, life),
+            // One process: clients are let in once the carrier has gone over what the log had.
+            BoatEvent::Up { boat } if self.plan.embedded && !self.carrier_caught_up() => {
+                self.after(DOWN, Event::Boat(BoatEvent::Up { boat }));
+            }
             BoatEvent::Up { boat } => {
                 self.boats[boat].up = true;
                 self.start_sweep(boat);
@@ -397,6 +401,9 @@ impl World {
     }
 
     fn start_sweep(&mut self, boat: usize) {
+        if !self.plan.sweeps {
+            return;
+        }
         let life = self.boats[boat].life;
         let wait = SWEEP / 2 + self.up_to(SWEEP / 2);
         self.after(wait, Event::Boat(BoatEvent::Sweep { boat, life }));

@@ -179,6 +179,18 @@ impl World {
         self.after(DOWN, Event::Carrier(CarrierEvent::Up));
     }
 
+    /// Every message of the log is committed.
+    pub(crate) fn carrier_caught_up(&self) -> bool {
+        let mut logs = self
+            .disk
+            .log
+            .iter()
+            .filter(|((topic, _), _)| *topic == Topic::Message);
+        logs.all(|(place, log)| {
+            self.disk.committed.get(place).copied().unwrap_or_default() >= log.len() as u64
+        })
+    }
+
     /// Something new may stand in the log.
     pub(crate) fn wake_carrier(&mut self) {
         let (life, hop) = (self.carrier.life, self.hop());
@@ -406,24 +418,20 @@ impl World {
             && let Some(first) = self.find_send(work, batch)
             && first != message.id
         {
-            let entry = |event| LedgerEntry {
-                message: message.id,
-                at: self.now,
-                target: None,
-                event,
-            };
-            let told = vec![
-                entry(LedgerEvent::Repeat { of: first }),
-                entry(LedgerEvent::Settled),
-            ];
-            self.judge.repeat(message.id, first);
-            self.echo(work, first, batch);
-            return batch.dropped.push((source, told));
+            return self.drop_copy(source, work, first, batch);
         }
         let ruling = match head.place(version, message.id) {
             Placement::New(position) => Ruling::Place(position),
-            Placement::Redelivery | Placement::CheckRow => {
-                head.compare(version, self.standing(message.from, message.id, batch))
+            placement @ (Placement::Redelivery | Placement::CheckRow) => {
+                let row = self.standing(message.from, message.id, batch);
+                // An old id without a row may be a first try that reached the log after its resend.
+                if row.is_none()
+                    && placement == Placement::CheckRow
+                    && let Some(first) = self.find_send(work, batch)
+                {
+                    return self.drop_copy(source, work, first, batch);
+                }
+                head.compare(version, row)
             }
         };
         let position = match ruling {
@@ -527,7 +535,7 @@ impl World {
     /// The first message of the sender under this send_id.
     fn find_send(&self, work: &MessageTask, batch: &Batch) -> Option<MessageId> {
         let message = &work.message;
-        let since = MessageId::floor_of(message.accepted_at - work.age);
+        let since = MessageId::floor_of(message.accepted_at - work.age - Duration::from_secs(2));
         let fits = |row: &&PrivateRow| {
             row.owner == message.from && row.send_id == message.send_id && row.id >= since
         };
@@ -540,6 +548,29 @@ impl World {
         written
             .or_else(|| batch.rows.iter().find(fits))
             .map(|row| row.id)
+    }
+
+    fn drop_copy(
+        &mut self,
+        source: Source,
+        work: &MessageTask,
+        first: MessageId,
+        batch: &mut Batch,
+    ) {
+        let (message, at) = (work.message.id, self.now);
+        let entry = |event| LedgerEntry {
+            message,
+            at,
+            target: None,
+            event,
+        };
+        let told = vec![
+            entry(LedgerEvent::Repeat { of: first }),
+            entry(LedgerEvent::Settled),
+        ];
+        self.judge.repeat(message, first);
+        self.echo(work, first, batch);
+        batch.dropped.push((source, told));
     }
 
     /// Tells the sender of a dropped copy where the first one stands.

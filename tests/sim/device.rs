@@ -296,6 +296,7 @@ impl World {
 
     fn device_action(&mut self, index: usize, action: Action) {
         let life = self.devices[index].life;
+        self.trace(|| format!("  device {index}: {action:?}"));
         match action {
             Action::Connect => {
                 let hop = self.hop();
@@ -353,6 +354,7 @@ impl World {
 
     fn show(&mut self, index: usize, shown: Shown) {
         let now = self.now;
+        self.trace(|| format!("device {index} shows {:?}", shown.placed.position));
         let device = &mut self.devices[index];
         let message = &shown.placed.message;
         let list = device.shown.entry(shown.placed.conversation).or_default();

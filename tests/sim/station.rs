@@ -130,7 +130,8 @@ impl Station {
 impl World {
     pub(crate) fn start_station(&mut self, index: usize) {
         let stations = self.stations.len() as u64;
-        let skew = self.rng.random_range(-3000..=3000);
+        // Clocks differ by less than a client waits before it sends again.
+        let skew = self.rng.random_range(-450..=450);
         let station = &mut self.stations[index];
         station.life += 1;
         // Another node number at each start, as a lease hands them out.
@@ -189,7 +190,13 @@ impl World {
                     // The station died with it.
                     self.give_up(&mut open);
                 } else if self.step(&mut open) {
-                    let wait = self.step_time();
+                    let early = self.sabotage == Some(Sabotage::DrainBeforeOnline)
+                        && open.waits.is_some()
+                        && open.step == 1;
+                    let wait = match early {
+                        true => self.up_to(Duration::from_millis(400)),
+                        false => self.step_time(),
+                    };
                     self.after(wait, Event::Call(CallEvent::Step { call }));
                     self.calls.open.insert(call, open);
                 } else if !std::mem::replace(&mut open.done, true) && !open.answered {

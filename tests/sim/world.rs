@@ -141,9 +141,7 @@ impl World {
                 return Err("the world does not come to rest".into());
             }
             self.note(at.millis() as u64 ^ number);
-            if self.traced {
-                println!("{:>8} {event:?}", at.since(START).as_millis());
-            }
+            self.trace(|| format!("{event:?}"));
             self.dispatch(event);
             if let Some(finding) = self.judge.finding() {
                 return Err(finding);
@@ -250,6 +248,13 @@ impl World {
     pub(crate) fn next_serial(&mut self) -> i64 {
         self.serial += 1;
         self.serial
+    }
+
+    /// Tells what happens, where a trace is asked for.
+    pub(crate) fn trace(&self, what: impl FnOnce() -> String) {
+        if self.traced {
+            println!("{:>8} {}", self.now.since(START).as_millis(), what());
+        }
     }
 
     fn note(&mut self, what: u64) {

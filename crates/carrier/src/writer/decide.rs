@@ -132,8 +132,17 @@ impl Writer {
         let head = before.heads.get(&conversation).copied().unwrap_or_default();
         let ruling = match head.place(version, id) {
             Placement::New(position) => Ruling::Place(position),
-            Placement::Redelivery | Placement::CheckRow => {
+            placement @ (Placement::Redelivery | Placement::CheckRow) => {
                 let row = self.standing(task.message.from, id, before).await?;
+                // An old id without a row may be a first try that reached the log after its resend.
+                if row.is_none()
+                    && placement == Placement::CheckRow
+                    && let Some((first, position)) =
+                        self.first_send(task, conversation, version, before).await?
+                {
+                    let now = self.clock.now();
+                    return Ok(repeat(read, task, conversation, first, position, now));
+                }
                 head.compare(version, row)
             }
         };

@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::task::{MessageTask, Task, Work};
@@ -172,6 +173,39 @@ async fn remember(seams: &Seams, records: &[Record]) -> Result<()> {
     Ok(seams.mailbox.dedupe_done(sends).await?)
 }
 
+/// How long clients are kept waiting for the carrier after a start.
+const CATCH_UP: Duration = Duration::from_secs(10);
+
+/// Where each partition of topic `message` ends now.
+async fn ends(seams: &Seams) -> Result<Vec<(Partition, u64)>> {
+    let mut ends = Vec::new();
+    for number in 0..seams.queue.partitions(Topic::Message) {
+        let partition = Partition { topic: Topic::Message, number };
+        ends.push((partition, seams.queue.bounds(partition).await?.1));
+    }
+    Ok(ends)
+}
+
+/// Waits until the carrier has gone over what the log had. After the loss of power the stores may be a
+/// little behind the log, and a client that came in before would find less than it was shown.
+async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
+    let wait = async {
+        for (partition, end) in ends {
+            while seams.queue.committed(carrier::GROUP, *partition).await?.unwrap_or(0) < *end {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        anyhow::Ok(())
+    };
+    match tokio::time::timeout(CATCH_UP, wait).await {
+        Ok(result) => result,
+        Err(_) => {
+            tracing::warn!("the carrier is not done with the log of the last run; clients come in now");
+            Ok(())
+        }
+    }
+}
+
 /// A running system of one.
 pub struct System {
     pub seams: Seams,
@@ -197,6 +231,7 @@ impl System {
         let stop_boat = CancellationToken::new();
 
         tokio::spawn(seams.upkeep.clone().run(stop_consumers.clone()));
+        let ends = ends(&seams).await?;
         let horn_parts = horn::Parts {
             queue: seams.queue.clone(),
             ledger: seams.ledger.clone(),
@@ -226,6 +261,7 @@ impl System {
         )
         .await
         .context("starting carrier")?;
+        caught_up(&seams, &ends).await?;
         let station_parts = station::Parts {
             queue: seams.queue.clone(),
             mailbox: seams.mailbox.clone(),
