@@ -1,0 +1,126 @@
+//! Somebody who is not there when it is written.
+
+use protocol::message::Target;
+use protocol::{MessageId, Platform};
+use tests::person::text;
+use tests::{Cluster, user};
+
+async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64 {
+    let target = Target {
+        user: user(user_number),
+        platform,
+    };
+    let mailbox = &cluster.seams.mailbox;
+    mailbox.waiting(target).await.expect("the mailbox answers")
+}
+
+// proves S1-11, S1-19, S1-04, S1-63
+#[tokio::test]
+async fn what_came_while_i_was_away_arrives_in_order_and_once() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("bea.sqlite");
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let bea = cluster.device(2).keeping(state.clone()).ready().await;
+    bea.close().await;
+
+    let mut ids: Vec<MessageId> = Vec::new();
+    for number in 0..20 {
+        ids.push(ada.say(2, &number.to_string()).await);
+    }
+    cluster.assert_settled(20).await;
+    assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, 20);
+    for event in [
+        "StoredOffline",
+        "Notified",
+        "NotificationSent { provider: \"record\", ok: true }",
+    ] {
+        cluster
+            .assert_traced(ids[7], event, Some("2/desktop"))
+            .await;
+    }
+
+    let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
+    for id in &ids {
+        assert_eq!(bea.hear().await.placed.message.id, *id);
+    }
+    bea.hears_nothing().await;
+    tests::system::eventually("the mailbox is empty", async || {
+        (waiting(&cluster, 2, Platform::Desktop).await == 0).then_some(())
+    })
+    .await;
+    cluster
+        .assert_traced(ids[7], "Fetched", Some("2/desktop"))
+        .await;
+    let verdict = cluster.trace(ids[7]).await.verdict.join("\n");
+    assert!(verdict.contains("offline"), "{verdict}");
+    bea.close().await;
+
+    // Nor again the next time.
+    let mut bea = cluster.device(2).keeping(state).ready().await;
+    bea.hears_nothing().await;
+    cluster.assert_settled(20).await;
+    cluster.stop().await;
+}
+
+// proves S1-19: one platform is there and the other is not.
+#[tokio::test]
+async fn a_platform_that_is_away_has_its_own_copy_waiting() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut desk = cluster.device(2).ready().await;
+    let phone = || cluster.device(2).on(Platform::Ios).named("phone");
+    phone().ready().await.close().await;
+
+    let id = ada.say(2, "see you").await;
+    assert_eq!(desk.hear().await.placed.message.id, id);
+    cluster.assert_settled(1).await;
+    cluster.assert_traced(id, "Acked", Some("2/desktop")).await;
+    cluster
+        .assert_traced(id, "StoredOffline", Some("2/ios"))
+        .await;
+    assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, 0);
+    assert_eq!(waiting(&cluster, 2, Platform::Ios).await, 1);
+
+    let mut phone = phone().ready().await;
+    assert_eq!(text(&phone.hear().await), "see you");
+    phone.hears_nothing().await;
+    desk.hears_nothing().await;
+    cluster.stop().await;
+}
+
+// Nobody ever signed in as this user: there is no mailbox to put it in, and nothing is lost.
+#[tokio::test]
+async fn a_message_to_a_newcomer_is_found_at_the_first_sign_in() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let id = ada.say(77, "welcome aboard").await;
+    cluster.assert_settled(1).await;
+    cluster.assert_traced(id, "ReachableBySync", None).await;
+    let mut newcomer = cluster.device(77).ready().await;
+    assert_eq!(text(&newcomer.hear().await), "welcome aboard");
+    newcomer.hears_nothing().await;
+    cluster.stop().await;
+}
+
+// The system ends and begins again on the same directory.
+#[tokio::test]
+async fn messages_wait_through_a_restart() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let data = dir.path().join("data");
+    let cluster = Cluster::on_disk(tests::settings(), &data).await;
+    cluster.device(2).ready().await.close().await;
+    let ada = cluster.device(1).ready().await;
+    for number in 0..5 {
+        ada.say(2, &number.to_string()).await;
+    }
+    ada.close().await;
+    let settings = cluster.stop().await;
+
+    let cluster = Cluster::on_disk(settings, &data).await;
+    let mut bea = cluster.device(2).ready().await;
+    assert_eq!(bea.hear_texts(5).await, ["0", "1", "2", "3", "4"]);
+    bea.hears_nothing().await;
+    cluster.assert_settled(5).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,359 @@
+//! Whoever breaks the protocol gets its code, and nobody else notices. docs/protocol.md lists the codes.
+
+use std::time::Duration;
+
+use api::codec::encode_client;
+use api::v1;
+use bytes::Bytes;
+use protocol::frame::{Ack, AckItem, ClientFrame, Hello, ServerFrame};
+use protocol::receipt::ReceiptKind;
+use protocol::{Code, MessageId, Platform, Seq};
+use tests::Cluster;
+use tests::person::{Device, conversation};
+use tests::system::sign;
+use tests::wire::{PORTS, Port, Wire, hello, send};
+
+/// Two people whose chat must go on whatever others do.
+struct Neighbours {
+    one: Device,
+    other: Device,
+    rounds: usize,
+}
+
+impl Neighbours {
+    async fn arrive(cluster: &Cluster) -> Neighbours {
+        Neighbours {
+            one: cluster.device(101).ready().await,
+            other: cluster.device(102).over_tcp().ready().await,
+            rounds: 0,
+        }
+    }
+
+    async fn chat(&mut self, what: &str) {
+        self.rounds += 1;
+        self.one.say(102, what).await;
+        assert_eq!(self.other.hear_texts(1).await, [what]);
+    }
+}
+
+#[tokio::test]
+async fn bytes_that_are_no_frames_end_only_their_own_connection() {
+    let cluster = Cluster::start().await;
+    let mut neighbours = Neighbours::arrive(&cluster).await;
+    let whole = encode_client(&ClientFrame::Hello(hello(cluster.token(1))));
+    let frames = [
+        (
+            "garbage",
+            Bytes::from_static(b"\xff\xff\xff\xff\xff"),
+            Code::Malformed,
+        ),
+        ("nothing", Bytes::new(), Code::Malformed),
+        (
+            "other protocol",
+            Bytes::from_static(b"GET / HTTP/1.1"),
+            Code::Malformed,
+        ),
+        (
+            "half a hello",
+            whole.slice(..whole.len() / 2),
+            Code::Malformed,
+        ),
+        (
+            "oversize",
+            Bytes::from(vec![1; 64 * 1024 + 1]),
+            Code::TooLarge,
+        ),
+    ];
+    for port in PORTS {
+        for (what, bytes, code) in &frames {
+            // Before the sign-in …
+            let mut wire = Wire::open(&cluster, port).await;
+            wire.send_frame(bytes.clone()).await;
+            assert_eq!(wire.closing().await, Some(*code), "{what} first, {port:?}");
+            // … and after it.
+            let mut wire = Wire::signed_in(&cluster, port, 1).await;
+            let bytes = if *what == "half a hello" {
+                let send = encode_client(&ClientFrame::Send(send(2, "cut off")));
+                send.slice(..send.len() / 2)
+            } else {
+                bytes.clone()
+            };
+            wire.send_frame(bytes).await;
+            assert_eq!(wire.closing().await, Some(*code), "{what} later, {port:?}");
+            neighbours.chat(what).await;
+        }
+    }
+    let mut wire = Wire::open(&cluster, Port::WebSocket).await;
+    wire.send_text("hello").await;
+    assert_eq!(wire.closing().await, Some(Code::Malformed), "a text");
+    neighbours.chat("after a text").await;
+    for (what, bytes, code) in [
+        ("a length without end", &[0xff; 6][..], Code::Malformed),
+        (
+            "four gigabytes",
+            &[0xff, 0xff, 0xff, 0xff, 0x0f][..],
+            Code::TooLarge,
+        ),
+    ] {
+        let mut wire = Wire::open(&cluster, Port::Tcp).await;
+        wire.send_raw(bytes).await;
+        assert_eq!(wire.closing().await, Some(code), "{what}");
+        neighbours.chat(what).await;
+    }
+    cluster.assert_settled(neighbours.rounds as u64).await;
+    cluster.stop().await;
+}
+
+// A frame that never gets complete is no frame: its sender is waited for no longer than for a hello.
+#[tokio::test]
+async fn half_a_frame_is_waited_for_only_so_long() {
+    let mut settings = tests::settings();
+    settings.boat.session.handshake = Duration::from_millis(200);
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let mut neighbours = Neighbours::arrive(&cluster).await;
+    let whole = encode_client(&ClientFrame::Hello(hello(cluster.token(1))));
+    for port in PORTS {
+        let mut wire = Wire::open(&cluster, port).await;
+        let beginning = match port {
+            // A length, and less than it promises; a masked binary message, likewise.
+            Port::Tcp => [&[100][..], &whole[..50]].concat(),
+            Port::WebSocket => [&[0x82, 0x80 | 100, 0, 0, 0, 0][..], &whole[..50]].concat(),
+        };
+        wire.send_raw(&beginning).await;
+        assert_eq!(
+            wire.closing().await,
+            Some(Code::HandshakeTimeout),
+            "{port:?}"
+        );
+        neighbours.chat("meanwhile").await;
+    }
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_connection_begins_with_a_hello_that_can_be_believed() {
+    let cluster = Cluster::start().await;
+    let mut neighbours = Neighbours::arrive(&cluster).await;
+    let good = || hello(cluster.token(1));
+    let mut expired = cluster.claims(1);
+    (expired.iat, expired.nbf, expired.exp) = (1_000_000, 1_000_000, 1_000_060);
+    let mut early = cluster.claims(1);
+    early.nbf += 1800;
+    let mut elsewhere = cluster.claims(1);
+    elsewhere.aud = "ferry".into();
+    let mut stranger = cluster.claims(1);
+    stranger.iss = "somebody".into();
+    let mut nobody = cluster.claims(1);
+    nobody.sub = "0".into();
+    let for_web = cluster.claims(1).for_platform(Platform::Web);
+    let forged = station::auth::DevelopmentKey::new(&[7; 32])
+        .and_then(|key| key.sign(&cluster.claims(1)))
+        .expect("a token");
+    let cases = [
+        (
+            "version 0",
+            Hello {
+                version: 0,
+                ..good()
+            },
+            Code::UnsupportedVersion,
+        ),
+        (
+            "version 2",
+            Hello {
+                version: 2,
+                ..good()
+            },
+            Code::UnsupportedVersion,
+        ),
+        ("no token", hello(String::new()), Code::Unauthenticated),
+        ("no JWT", hello("sesame".into()), Code::Unauthenticated),
+        ("other key", hello(forged), Code::Unauthenticated),
+        ("expired", hello(sign(&expired)), Code::TokenExpired),
+        ("not yet valid", hello(sign(&early)), Code::Unauthenticated),
+        (
+            "other audience",
+            hello(sign(&elsewhere)),
+            Code::Unauthenticated,
+        ),
+        (
+            "other issuer",
+            hello(sign(&stranger)),
+            Code::Unauthenticated,
+        ),
+        ("user 0", hello(sign(&nobody)), Code::Unauthenticated),
+        (
+            "other platform",
+            hello(sign(&for_web)),
+            Code::Unauthenticated,
+        ),
+    ];
+    for port in PORTS {
+        for (what, hello, code) in &cases {
+            let mut wire = Wire::open(&cluster, port).await;
+            wire.send(&ClientFrame::Hello(hello.clone())).await;
+            assert_eq!(wire.closing().await, Some(*code), "{what}, {port:?}");
+        }
+        for (what, frames) in [
+            ("a ping first", vec![ClientFrame::Ping { nonce: 1 }]),
+            ("a send first", vec![ClientFrame::Send(send(2, "hi"))]),
+            (
+                "two hellos",
+                vec![ClientFrame::Hello(good()), ClientFrame::Hello(good())],
+            ),
+        ] {
+            let mut wire = Wire::open(&cluster, port).await;
+            for frame in &frames {
+                wire.send(frame).await;
+            }
+            assert_eq!(
+                wire.closing().await,
+                Some(Code::Malformed),
+                "{what}, {port:?}"
+            );
+        }
+        neighbours.chat("meanwhile").await;
+    }
+    cluster.assert_settled(neighbours.rounds as u64).await;
+    cluster.stop().await;
+}
+
+// Each is answered by itself, and its connection goes on.
+#[tokio::test]
+async fn a_send_that_cannot_be_is_refused_and_the_next_one_goes() {
+    let cluster = Cluster::start().await;
+    let mut neighbours = Neighbours::arrive(&cluster).await;
+    let mut bea = cluster.device(2).ready().await;
+    let mut good = 0;
+    for port in PORTS {
+        let mut wire = Wire::signed_in(&cluster, port, 1).await;
+        let maximal = "m".repeat(60 * 1024);
+        let oversize = "o".repeat(60 * 1024 + 1);
+        for (what, to, text, code) in [
+            ("to oneself", 1, "me", Code::ToSelf),
+            ("empty", 2, "", Code::InvalidArgument),
+            ("one byte too long", 2, &oversize, Code::TooLarge),
+        ] {
+            assert_eq!(
+                wire.ask(send(to, text)).await,
+                Err(code),
+                "{what}, {port:?}"
+            );
+            wire.is_alive().await;
+        }
+        let nobody = to_nobody();
+        wire.send_frame(nobody.0).await;
+        assert_eq!(
+            wire.answer(&nobody.1).await,
+            Err(Code::InvalidArgument),
+            "{port:?}"
+        );
+
+        for text in ["after all that", &maximal] {
+            let id = wire.ask(send(2, text)).await.expect("this one is good");
+            let heard = bea.hear().await;
+            assert_eq!(heard.placed.message.id, id);
+            assert_eq!(heard.placed.message.content.data, text);
+            good += 1;
+        }
+        neighbours.chat("meanwhile").await;
+    }
+    bea.hears_nothing().await;
+    cluster
+        .assert_settled(good + neighbours.rounds as u64)
+        .await;
+    cluster.stop().await;
+}
+
+/// A send to user 0, which only bytes can say.
+fn to_nobody() -> (Bytes, protocol::frame::Send) {
+    use api::v1::client_frame::Frame;
+    let send = send(2, "is anybody there?");
+    let mut wire = api::v1::ClientFrame::from(&ClientFrame::Send(send.clone()));
+    if let Some(Frame::Send(v1::Send {
+        message: Some(message),
+        ..
+    })) = &mut wire.frame
+    {
+        message.to_id = 0;
+    }
+    (Bytes::from(prost::Message::encode_to_vec(&wire)), send)
+}
+
+#[tokio::test]
+async fn an_ack_for_what_was_never_sent_is_refused_and_changes_nothing() {
+    let cluster = Cluster::start().await;
+    let mut neighbours = Neighbours::arrive(&cluster).await;
+    let ada = cluster.device(1).ready().await;
+    let mut ticket = ada.write(2, "for bea only").await;
+    let id = tests::person::accepted(&mut ticket).await;
+    cluster.assert_settled(1).await;
+    let made_up = MessageId::new(id.get() - 1).expect("an id");
+    for port in PORTS {
+        // User 3 acknowledges a message between 1 and 2, one that never was, and one of its own with 1.
+        let mut wire = Wire::signed_in(&cluster, port, 3).await;
+        for (conversation, id) in [
+            (conversation(1, 2), id),
+            (conversation(1, 3), id),
+            (conversation(1, 3), made_up),
+        ] {
+            for kind in [ReceiptKind::Received, ReceiptKind::Read] {
+                let item = AckItem {
+                    conversation,
+                    id,
+                    seq: Seq(1),
+                };
+                wire.send(&ClientFrame::Ack(Ack {
+                    kind,
+                    items: vec![item],
+                }))
+                .await;
+                let code = wire
+                    .find(|frame| match frame {
+                        ServerFrame::Acked(acked) => acked
+                            .refused
+                            .into_iter()
+                            .find(|(refused, _)| *refused == id)
+                            .map(|(_, refusal)| refusal.code),
+                        _ => None,
+                    })
+                    .await;
+                assert_eq!(
+                    code,
+                    Code::NotFound,
+                    "{conversation} {id} {kind:?} {port:?}"
+                );
+            }
+        }
+        wire.is_alive().await;
+        neighbours.chat("meanwhile").await;
+    }
+    assert!(
+        ticket.status().rank() < 4,
+        "nobody of hers has it: {:?}",
+        ticket.status()
+    );
+    cluster.stop().await;
+}
+
+// Two sends under one name, one of them a different text: the name decides.
+// proves S3-22
+#[tokio::test]
+async fn a_send_id_stands_for_one_message_whatever_is_sent_under_it() {
+    let cluster = Cluster::start().await;
+    let mut bea = cluster.device(2).ready().await;
+    for port in PORTS {
+        let mut wire = Wire::signed_in(&cluster, port, 1).await;
+        let first = send(2, "the first");
+        let mut second = send(2, "the second");
+        second.send_id = first.send_id;
+        wire.send(&ClientFrame::Send(first.clone())).await;
+        wire.send(&ClientFrame::Send(second.clone())).await;
+        let id = wire.answer(&first).await.expect("accepted");
+        assert_eq!(wire.answer(&second).await, Ok(id), "{port:?}");
+        assert_eq!(bea.hear_texts(1).await, ["the first"]);
+        bea.hears_nothing().await;
+    }
+    cluster.assert_settled(2).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,169 @@
+//! Two people who are both there.
+
+use client::core::{Origin, SendStatus};
+use protocol::{Platform, Seq};
+use tests::Cluster;
+use tests::person::{accepted, reaches, text};
+
+// proves S3-11, S3-12, S3-13, S2-07, S1-59, S1-61
+#[tokio::test]
+async fn two_users_chat_over_websocket_and_tcp() {
+    let cluster = Cluster::start().await;
+    let mut ada = cluster.device(1).over_websocket().ready().await;
+    let mut bea = cluster.device(2).over_tcp().ready().await;
+
+    let asked = ada.say(2, "tea?").await;
+    let heard = bea.hear().await;
+    assert_eq!(
+        (text(&heard).as_str(), heard.origin),
+        ("tea?", Origin::Other)
+    );
+    assert_eq!(heard.placed.message.id, asked);
+    assert_eq!(heard.placed.position.seq, Seq(1));
+
+    bea.say(1, "at four").await;
+    let answer = ada.hear().await;
+    assert_eq!(text(&answer), "at four");
+    assert_eq!(answer.placed.position.seq, Seq(2));
+    assert_eq!(answer.placed.position.prev, Some(asked));
+
+    cluster.assert_settled(2).await;
+    cluster
+        .assert_traced(asked, "Acked", Some("2/desktop"))
+        .await;
+    ada.close().await;
+    bea.close().await;
+    cluster.stop().await;
+}
+
+// Both write at once: both see one order, and each writer's own.
+// proves S2-07
+#[tokio::test]
+async fn both_sides_see_one_order() {
+    let cluster = Cluster::start().await;
+    let mut ada = cluster
+        .device(1)
+        .named("writes")
+        .on(Platform::Ios)
+        .ready()
+        .await;
+    let mut bea = cluster
+        .device(2)
+        .named("writes")
+        .on(Platform::Ios)
+        .ready()
+        .await;
+    let mut ada_sees = cluster.device(1).ready().await;
+    let mut bea_sees = cluster.device(2).ready().await;
+    let mut tickets = Vec::new();
+    for number in 0..50 {
+        tickets.push(ada.write(2, &format!("a{number}")).await);
+        tickets.push(bea.write(1, &format!("b{number}")).await);
+    }
+    for ticket in &mut tickets {
+        accepted(ticket).await;
+    }
+    let seen = ada_sees.hear_texts(100).await;
+    assert_eq!(seen, bea_sees.hear_texts(100).await);
+    let of = |who: &str| -> Vec<String> {
+        let own = seen.iter().filter(|text| text.starts_with(who));
+        own.cloned().collect()
+    };
+    assert_eq!(
+        of("a"),
+        (0..50).map(|n| format!("a{n}")).collect::<Vec<_>>()
+    );
+    assert_eq!(
+        of("b"),
+        (0..50).map(|n| format!("b{n}")).collect::<Vec<_>>()
+    );
+    assert_eq!(ada.hear_texts(50).await, of("b"));
+    assert_eq!(bea.hear_texts(50).await, of("a"));
+    cluster.assert_settled(100).await;
+    cluster.stop().await;
+}
+
+// proves S1-19, S1-61
+#[tokio::test]
+async fn each_platform_of_a_user_gets_the_message() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut desk = cluster.device(2).ready().await;
+    let mut phone = cluster
+        .device(2)
+        .on(Platform::Ios)
+        .named("phone")
+        .ready()
+        .await;
+    let mut web = cluster
+        .device(2)
+        .on(Platform::Web)
+        .named("tab")
+        .ready()
+        .await;
+    let id = ada.say(2, "everywhere").await;
+    for device in [&mut desk, &mut phone, &mut web] {
+        assert_eq!(device.hear().await.placed.message.id, id);
+        device.hears_nothing().await;
+    }
+    cluster.assert_settled(1).await;
+    for target in ["2/desktop", "2/ios", "2/web"] {
+        cluster.assert_traced(id, "Acked", Some(target)).await;
+    }
+    cluster.stop().await;
+}
+
+// Bots may sign in side by side, as one user on one platform.
+// proves S1-20
+#[tokio::test]
+async fn all_sessions_of_a_platform_get_the_message() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut first = cluster
+        .device(2)
+        .on(Platform::Bot)
+        .named("one")
+        .ready()
+        .await;
+    let mut second = cluster
+        .device(2)
+        .on(Platform::Bot)
+        .named("two")
+        .ready()
+        .await;
+    ada.say(2, "to all of you").await;
+    assert_eq!(first.hear_texts(1).await, ["to all of you"]);
+    assert_eq!(second.hear_texts(1).await, ["to all of you"]);
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn my_other_device_shows_what_i_send() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut phone = cluster
+        .device(1)
+        .on(Platform::Ios)
+        .named("phone")
+        .ready()
+        .await;
+    let _bea = cluster.device(2).ready().await;
+    let mut ticket = ada.write(2, "from my desk").await;
+    let shown = phone.hear().await;
+    assert_eq!(text(&shown), "from my desk");
+    assert_eq!(shown.origin, Origin::OwnElsewhere);
+    phone.hears_nothing().await;
+    // The device that sent it knows its place without being told twice.
+    reaches(&mut ticket, |s| {
+        s.rank()
+            >= SendStatus::Placed {
+                id: shown.placed.message.id,
+                seq: Seq(1),
+            }
+            .rank()
+    })
+    .await;
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}

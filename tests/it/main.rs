@@ -1,0 +1,10 @@
+//! The whole system in one process, as its users see it.
+
+mod absence;
+mod bad_input;
+mod chatting;
+mod dead_letters;
+mod receipts;
+mod resending;
+mod sessions;
+mod stores_away;

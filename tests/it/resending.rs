@@ -1,0 +1,100 @@
+//! A client that did not hear the answer sends again.
+
+use std::time::Duration;
+
+use protocol::MessageId;
+use protocol::frame::{Send, ServerFrame};
+use tests::faults::FaultyMailbox;
+use tests::wire::{Port, Wire, send};
+use tests::{Cluster, settings};
+
+fn again(send: &Send) -> Send {
+    Send {
+        attempt: send.attempt + 1,
+        age: Duration::from_secs(1),
+        ..send.clone()
+    }
+}
+
+/// The id of the place that the sender is told.
+async fn placed(wire: &mut Wire, of: &Send) -> MessageId {
+    let send_id = of.send_id;
+    wire.find(|frame| match frame {
+        ServerFrame::Placed(echo) if echo.send_id == send_id => Some(echo.id),
+        _ => None,
+    })
+    .await
+}
+
+// proves S3-22
+#[tokio::test]
+async fn a_repeated_send_is_answered_with_the_first_id_and_shown_once() {
+    let cluster = Cluster::start().await;
+    let mut bea = cluster.device(2).ready().await;
+    let first = send(2, "once");
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    let id = ada.ask(first.clone()).await.expect("accepted");
+    assert_eq!(ada.ask(again(&first)).await, Ok(id));
+    drop(ada);
+    let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    assert_eq!(ada.ask(again(&again(&first))).await, Ok(id));
+
+    assert_eq!(bea.hear().await.placed.message.id, id);
+    bea.hears_nothing().await;
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+// proves S3-22
+#[tokio::test]
+async fn after_a_restart_a_repeat_is_still_a_repeat() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let first = send(2, "once");
+    let cluster = Cluster::on_disk(settings(), dir.path()).await;
+    cluster.device(2).ready().await.close().await;
+    let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    let id = ada.ask(first.clone()).await.expect("accepted");
+    drop(ada);
+    let settings = cluster.stop().await;
+
+    let cluster = Cluster::on_disk(settings, dir.path()).await;
+    let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    assert_eq!(ada.ask(again(&first)).await, Ok(id));
+    let mut bea = cluster.device(2).ready().await;
+    assert_eq!(bea.hear().await.placed.message.id, id);
+    bea.hears_nothing().await;
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+// The memory of sends is away: the answer may name a new id, but the writer finds the first message, tells
+// its place, and nobody sees a second one.
+// proves S3-22 in part: one message; the id that the sender ends up with is the first.
+#[tokio::test]
+async fn with_the_memory_of_sends_gone_a_repeat_makes_no_second_message() {
+    let mut memory = None;
+    let cluster = Cluster::with(settings(), |mut seams| {
+        let mailbox = FaultyMailbox::around(seams.mailbox.clone());
+        memory = Some(mailbox.dedupe_away.clone());
+        seams.mailbox = mailbox;
+        seams
+    })
+    .await;
+    let memory = memory.expect("it was wrapped");
+    let mut bea = cluster.device(2).ready().await;
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    let first = send(2, "once");
+    memory.on();
+    let id = ada.ask(first.clone()).await.expect("accepted");
+    assert_eq!(placed(&mut ada, &first).await, id);
+    assert_eq!(bea.hear().await.placed.message.id, id);
+
+    ada.ask(again(&first)).await.expect("accepted");
+    assert_eq!(placed(&mut ada, &first).await, id);
+    memory.off();
+    let next = send(2, "twice");
+    ada.ask(next.clone()).await.expect("accepted");
+    assert_eq!(bea.hear_texts(1).await, ["twice"]);
+    bea.hears_nothing().await;
+    cluster.stop().await;
+}

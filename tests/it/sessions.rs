@@ -1,0 +1,118 @@
+//! Signing in twice, and signing in without listening.
+
+use protocol::frame::ServerFrame;
+use protocol::{Code, Platform};
+use tests::Cluster;
+use tests::person::text;
+use tests::wire::{PORTS, Port, Wire};
+
+// proves S1-22
+#[tokio::test]
+async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let old = cluster
+        .device(2)
+        .on(Platform::Ios)
+        .named("old")
+        .ready()
+        .await;
+    let desk = cluster.device(2).ready().await;
+    let mut new = cluster
+        .device(2)
+        .on(Platform::Ios)
+        .named("new")
+        .ready()
+        .await;
+
+    assert_eq!(old.ended().await, Code::Displaced);
+    ada.say(2, "which one?").await;
+    assert_eq!(new.hear_texts(1).await, ["which one?"]);
+    let refused = old.client.ready().await.expect_err("it does not come back");
+    assert_eq!(refused.code, Code::Displaced);
+    // Another platform is none of its business.
+    desk.client.ready().await.expect("it stays signed in");
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+// proves S1-15, S1-16, S1-23, S1-24
+#[tokio::test]
+async fn a_session_that_never_acknowledges_is_sent_away_and_the_message_kept() {
+    for port in PORTS {
+        let cluster = Cluster::start().await;
+        let ada = cluster.device(1).ready().await;
+        let mut deaf = Wire::signed_in(&cluster, port, 2).await;
+        let id = ada.say(2, "are you listening?").await;
+        let pushed = deaf
+            .find(|frame| match frame {
+                ServerFrame::Message(placed) => Some(placed.message.id),
+                _ => None,
+            })
+            .await;
+        assert_eq!(pushed, id);
+        assert_eq!(deaf.closing().await, Some(Code::Reconnect), "{port:?}");
+
+        cluster
+            .assert_traced(id, "Failed { cause: NoAck", Some("2/desktop"))
+            .await;
+        cluster
+            .assert_traced(id, "Retried { attempt: 1", Some("2/desktop"))
+            .await;
+        cluster
+            .assert_traced(id, "StoredOffline", Some("2/desktop"))
+            .await;
+        let mut bea = cluster.device(2).ready().await;
+        assert_eq!(text(&bea.hear().await), "are you listening?");
+        bea.hears_nothing().await;
+        cluster
+            .assert_traced(id, "Fetched", Some("2/desktop"))
+            .await;
+        cluster.assert_settled(1).await;
+        cluster.stop().await;
+    }
+}
+
+// It comes back at once, as clients do, and does not acknowledge again: from the third retry on the
+// message waits, and is not pushed at it without end.
+// proves S1-15, S1-25
+#[tokio::test]
+async fn a_deaf_client_that_keeps_coming_back_cannot_hold_a_message() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let deaf = cluster.device(2).named("deaf").deaf().connect().await;
+    deaf.client.ready().await.expect("signed in");
+    let id = ada.say(2, "hello?").await;
+    cluster
+        .assert_traced(id, "StoredOffline", Some("2/desktop"))
+        .await;
+    cluster.assert_settled(1).await;
+    // Coming back, it would sign the next one out: the newest sign-in counts.
+    deaf.close().await;
+    let mut bea = cluster.device(2).named("hears").ready().await;
+    assert_eq!(text(&bea.hear().await), "hello?");
+    bea.hears_nothing().await;
+    cluster
+        .assert_traced(id, "Fetched", Some("2/desktop"))
+        .await;
+    cluster.stop().await;
+}
+
+// proves S1-17 in part: a deaf neighbour does not hold up a chat.
+#[tokio::test]
+async fn a_deaf_session_costs_only_itself() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    let _deaf = Wire::signed_in(&cluster, Port::Tcp, 3).await;
+    ada.write(3, "into the void").await;
+    let begin = tokio::time::Instant::now();
+    for number in 0..20 {
+        ada.say(2, &number.to_string()).await;
+        bea.hear().await;
+    }
+    // One acknowledgement deadline of the deaf one would be 300 ms in each round.
+    assert!(begin.elapsed() < std::time::Duration::from_secs(3));
+    cluster.assert_settled(21).await;
+    cluster.stop().await;
+}

@@ -1,0 +1,106 @@
+//! A part that is away for a while costs time, and nothing else.
+
+use std::time::Duration;
+
+use client::core::SendStatus;
+use protocol::Code;
+use tests::faults::{FaultyHistory, FaultyQueue};
+use tests::person::{accepted, reaches};
+use tests::wire::{Port, Wire, send};
+use tests::{Cluster, settings};
+
+#[tokio::test]
+async fn while_history_is_away_nothing_is_shown_and_then_everything() {
+    let mut away = None;
+    let mut cluster = Cluster::with(settings(), |mut seams| {
+        let history = FaultyHistory::around(seams.history.clone());
+        away = Some(history.away.clone());
+        seams.history = history;
+        seams
+    })
+    .await;
+    let away = away.expect("it was wrapped");
+    cluster.expect_log("messages cannot be written: their partitions wait");
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+
+    away.on();
+    let mut last = ada.write(2, "0").await;
+    for number in 1..10 {
+        last = ada.write(2, &number.to_string()).await;
+    }
+    // Accepted means that the log has it: history is not asked.
+    accepted(&mut last).await;
+    bea.hears_nothing().await;
+    let report = cluster.audit().await;
+    assert!(report.even && report.in_flight == 10, "{report:?}");
+    away.off();
+
+    let heard = bea.hear_texts(10).await;
+    assert_eq!(heard, (0..10).map(|n| n.to_string()).collect::<Vec<_>>());
+    bea.hears_nothing().await;
+    cluster.assert_settled(10).await;
+    cluster.stop().await;
+}
+
+// No false acknowledgement: what the log does not take is refused for now, and later sends of that
+// conversation wait their turn.
+#[tokio::test]
+async fn what_the_log_cannot_take_is_not_accepted() {
+    let mut full = None;
+    let cluster = Cluster::with(settings(), |mut seams| {
+        let queue = FaultyQueue::around(seams.queue.clone());
+        full = Some(queue.full.clone());
+        seams.queue = queue;
+        seams
+    })
+    .await;
+    let full = full.expect("it was wrapped");
+    let mut bea = cluster.device(2).ready().await;
+    let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    let (first, second) = (send(2, "first"), send(2, "second"));
+    full.on();
+    let refused = ada.ask(first.clone()).await.expect_err("the log is full");
+    assert!(refused.retryable(), "{refused}");
+    full.off();
+    assert_eq!(ada.ask(second.clone()).await, Err(Code::EarlierSendFailed));
+    let id = ada.ask(first).await.expect("there is room again");
+    ada.ask(second).await.expect("its turn has come");
+    let heard = bea.hear().await;
+    assert_eq!(heard.placed.message.id, id);
+    assert_eq!(bea.hear_texts(1).await, ["second"]);
+    bea.hears_nothing().await;
+    cluster.assert_settled(2).await;
+    cluster.stop().await;
+}
+
+// The same, as an application sees it: it writes, and the client goes on by itself.
+#[tokio::test]
+async fn a_client_goes_on_by_itself_when_the_log_is_back() {
+    let mut full = None;
+    let cluster = Cluster::with(settings(), |mut seams| {
+        let queue = FaultyQueue::around(seams.queue.clone());
+        full = Some(queue.full.clone());
+        seams.queue = queue;
+        seams
+    })
+    .await;
+    let full = full.expect("it was wrapped");
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    full.on();
+    let mut tickets = Vec::new();
+    for number in 0..5 {
+        tickets.push(ada.write(2, &number.to_string()).await);
+    }
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(tickets.iter().all(|t| t.status() == SendStatus::Pending));
+    full.off();
+    assert_eq!(bea.hear_texts(5).await, ["0", "1", "2", "3", "4"]);
+    for ticket in &mut tickets {
+        reaches(ticket, |s| matches!(s, SendStatus::Delivered { .. })).await;
+    }
+    bea.hears_nothing().await;
+    cluster.assert_settled(5).await;
+    cluster.stop().await;
+}

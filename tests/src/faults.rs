@@ -1,0 +1,308 @@
+//! Single seams that fail when a test wants them to, around the real ones.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use backend::history::{HistoryStore, StatusWrite};
+use backend::mailbox::MailboxStore;
+use backend::queue::{Consumer, NewRecord, Partition, Producer, Queue, Record};
+use backend::{Error, Result};
+use protocol::frame::HistoryRange;
+use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
+use protocol::keys::Topic;
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
+    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+};
+use protocol::message::Target;
+use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
+
+/// On or off; clones are the same one.
+#[derive(Clone, Debug, Default)]
+pub struct Switch(Arc<AtomicBool>);
+
+impl Switch {
+    pub fn on(&self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+
+    pub fn off(&self) {
+        self.0.store(false, Ordering::SeqCst);
+    }
+
+    pub fn is_on(&self) -> bool {
+        self.0.load(Ordering::SeqCst)
+    }
+
+    fn check(&self, seam: &'static str) -> Result<()> {
+        if self.is_on() {
+            return Err(Error::unavailable(seam, "away, as the test wants it"));
+        }
+        Ok(())
+    }
+}
+
+/// A mailbox that will have nothing to do with some users, and forgets sends when told to.
+pub struct FaultyMailbox {
+    inner: Arc<dyn MailboxStore>,
+    pub refused: Mutex<BTreeSet<UserId>>,
+    /// Whether a send is a repeat cannot be asked.
+    pub dedupe_away: Switch,
+}
+
+impl FaultyMailbox {
+    pub fn around(inner: Arc<dyn MailboxStore>) -> Arc<FaultyMailbox> {
+        Arc::new(FaultyMailbox {
+            inner,
+            refused: Mutex::default(),
+            dedupe_away: Switch::default(),
+        })
+    }
+
+    pub fn refuse(&self, user: UserId) {
+        self.refused.lock().expect("no panic").insert(user);
+    }
+
+    pub fn accept_all(&self) {
+        self.refused.lock().expect("no panic").clear();
+    }
+}
+
+#[async_trait]
+impl MailboxStore for FaultyMailbox {
+    async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
+        let mut answers = Vec::with_capacity(requests.len());
+        for request in requests {
+            let refused = self
+                .refused
+                .lock()
+                .expect("no panic")
+                .contains(&request.user);
+            if refused {
+                answers.push(Err(Error::conflict(
+                    "mailbox",
+                    "refused, as the test wants it",
+                )));
+            } else {
+                answers.extend(self.inner.route_or_store(vec![request]).await);
+            }
+        }
+        answers
+    }
+
+    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+        self.inner.connect(request).await
+    }
+
+    async fn reassert(
+        &self,
+        sessions: Vec<(UserId, NewSession)>,
+        denied: Denied,
+        now: Timestamp,
+    ) -> Vec<Result<ReassertAnswer>> {
+        self.inner.reassert(sessions, denied, now).await
+    }
+
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
+        self.inner.disconnect(sessions).await
+    }
+
+    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
+        self.inner.sessions(users, denied).await
+    }
+
+    async fn page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<MailPage> {
+        self.inner.page(target, after, limit, now).await
+    }
+
+    async fn acknowledge(
+        &self,
+        acked: Vec<(Target, Vec<MessageId>)>,
+        now: Timestamp,
+    ) -> Result<Vec<Vec<MessageId>>> {
+        self.inner.acknowledge(acked, now).await
+    }
+
+    async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
+        self.inner.trim(target, policy, now).await
+    }
+
+    async fn waiting(&self, target: Target) -> Result<u64> {
+        self.inner.waiting(target).await
+    }
+
+    async fn dedupe_begin(
+        &self,
+        sends: Vec<(DedupeKey, MessageId)>,
+        now: Timestamp,
+    ) -> Vec<Result<DedupeAnswer>> {
+        if self.dedupe_away.is_on() {
+            let away = || {
+                self.dedupe_away
+                    .check("mailbox")
+                    .map(|()| DedupeAnswer::Fresh)
+            };
+            return sends.iter().map(|_| away()).collect();
+        }
+        self.inner.dedupe_begin(sends, now).await
+    }
+
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()> {
+        self.dedupe_away.check("mailbox")?;
+        self.inner.dedupe_done(sends).await
+    }
+
+    async fn marker(&self) -> Result<u64> {
+        self.inner.marker().await
+    }
+}
+
+/// A history that is away for a while.
+pub struct FaultyHistory {
+    inner: Arc<dyn HistoryStore>,
+    pub away: Switch,
+}
+
+impl FaultyHistory {
+    pub fn around(inner: Arc<dyn HistoryStore>) -> Arc<FaultyHistory> {
+        Arc::new(FaultyHistory {
+            inner,
+            away: Switch::default(),
+        })
+    }
+
+    fn here(&self) -> Result<&Arc<dyn HistoryStore>> {
+        self.away.check("history")?;
+        Ok(&self.inner)
+    }
+}
+
+#[async_trait]
+impl HistoryStore for FaultyHistory {
+    async fn save_private(&self, rows: Vec<PrivateRow>) -> Result<()> {
+        self.here()?.save_private(rows).await
+    }
+
+    async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
+        self.here()?.private(keys).await
+    }
+
+    async fn find_private(
+        &self,
+        owner: UserId,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        self.here()?.find_private(owner, range, order, limit).await
+    }
+
+    async fn conversation(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        let inner = self.here()?;
+        inner.conversation(owner, conversation, range, limit).await
+    }
+
+    async fn find_send(
+        &self,
+        from: UserId,
+        conversation: ConversationId,
+        send_id: SendId,
+        since: MessageId,
+    ) -> Result<Option<PrivateRow>> {
+        let inner = self.here()?;
+        inner.find_send(from, conversation, send_id, since).await
+    }
+
+    async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
+        self.here()?.set_status(writes).await
+    }
+
+    async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>> {
+        self.here()?.status(keys).await
+    }
+
+    async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()> {
+        self.here()?.delete(keys).await
+    }
+}
+
+/// A log that takes no messages while it is told so: everything else goes on.
+pub struct FaultyQueue {
+    inner: Arc<dyn Queue>,
+    pub full: Switch,
+}
+
+struct FaultyProducer {
+    inner: Arc<dyn Producer>,
+    full: Switch,
+}
+
+impl FaultyQueue {
+    pub fn around(inner: Arc<dyn Queue>) -> Arc<FaultyQueue> {
+        Arc::new(FaultyQueue {
+            inner,
+            full: Switch::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Producer for FaultyProducer {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+        let messages = records.iter().any(|r| r.partition.topic == Topic::Message);
+        if messages && self.full.is_on() {
+            let full = || Err(Error::unavailable("log", "full, as the test wants it"));
+            return records.iter().map(|_| full()).collect();
+        }
+        self.inner.publish(records).await
+    }
+}
+
+#[async_trait]
+impl Queue for FaultyQueue {
+    fn producer(&self) -> Arc<dyn Producer> {
+        Arc::new(FaultyProducer {
+            inner: self.inner.producer(),
+            full: self.full.clone(),
+        })
+    }
+
+    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>> {
+        self.inner.subscribe(group, topics).await
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        self.inner.partitions(topic)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.inner.epoch()
+    }
+
+    async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
+        self.inner.read(partition, from, max).await
+    }
+
+    async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
+        self.inner.bounds(partition).await
+    }
+
+    async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
+        self.inner.committed(group, partition).await
+    }
+}

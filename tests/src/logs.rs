@@ -1,0 +1,79 @@
+//! Collects warnings and errors, so that a test fails on the ones it did not expect.
+
+use std::fmt::{self, Write};
+use std::sync::{Arc, Mutex};
+
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+/// The warnings of one test, for as long as it runs on this thread.
+pub struct Logs {
+    lines: Lines,
+    expected: Vec<&'static str>,
+    _here: tracing::subscriber::DefaultGuard,
+}
+
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Logs {
+    /// From here on, on this thread: a runtime of one thread logs everything here.
+    pub fn collect() -> Logs {
+        let lines = Lines::default();
+        let here = tracing_subscriber::registry().with(lines.clone());
+        Logs {
+            lines,
+            expected: Vec::new(),
+            _here: tracing::subscriber::set_default(here),
+        }
+    }
+
+    /// Lines that contain this are part of the test.
+    pub fn expect(&mut self, part: &'static str) {
+        self.expected.push(part);
+    }
+
+    /// Panics where something was logged that should not be, or was not that should.
+    pub fn check(&self) {
+        let lines = self.lines.0.lock().expect("nobody panics with it");
+        for expected in &self.expected {
+            let found = lines.iter().any(|line| line.contains(expected));
+            assert!(found, "nothing was logged of {expected:?}: {lines:#?}");
+        }
+        let unexpected: Vec<_> = lines
+            .iter()
+            .filter(|line| !self.expected.iter().any(|part| line.contains(part)))
+            .collect();
+        assert!(
+            unexpected.is_empty(),
+            "unexpected log lines: {unexpected:#?}"
+        );
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Lines {
+    fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {
+        if *event.metadata().level() > Level::WARN {
+            return;
+        }
+        let mut line = Line(format!(
+            "{} {}:",
+            event.metadata().level(),
+            event.metadata().target()
+        ));
+        event.record(&mut line);
+        if let Ok(mut lines) = self.0.lock() {
+            lines.push(line.0);
+        }
+    }
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        // Writing to a string cannot fail.
+        let _ = write!(self.0, " {}={value:?}", field.name());
+    }
+}

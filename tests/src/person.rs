@@ -1,0 +1,193 @@
+//! Somebody with a device: the real client, with short words for tests.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use client::core::{Limits, Origin, SendStatus, Shown, State};
+use client::{Client, ClientConfig, Event, Events, SendTicket};
+use protocol::message::Content;
+use protocol::{Code, ConversationId, DeviceId, MessageId, Platform, Recipient, UserId};
+use tokio::time::timeout;
+
+use crate::system::SOON;
+
+pub fn user(number: i64) -> UserId {
+    UserId::new(number).expect("a user")
+}
+
+pub fn conversation(one: i64, other: i64) -> ConversationId {
+    ConversationId::private(user(one), user(other)).expect("two users")
+}
+
+/// A device before it connects.
+pub struct DeviceBuilder {
+    websocket: String,
+    tcp: String,
+    config: ClientConfig,
+}
+
+impl DeviceBuilder {
+    pub(crate) fn new(websocket: String, tcp: String, token: String) -> DeviceBuilder {
+        let device = DeviceId::new("one").expect("a name");
+        let mut config = ClientConfig::new(&websocket, token, Platform::Desktop, device);
+        config.limits = Limits {
+            backoff: Duration::from_millis(50),
+            backoff_max: Duration::from_millis(200),
+            refused_wait: Duration::from_millis(50),
+            ..Limits::default()
+        };
+        DeviceBuilder {
+            websocket,
+            tcp,
+            config,
+        }
+    }
+
+    pub fn on(mut self, platform: Platform) -> DeviceBuilder {
+        self.config.platform = platform;
+        self
+    }
+
+    pub fn named(mut self, device: &str) -> DeviceBuilder {
+        self.config.device = DeviceId::new(device).expect("a name");
+        self
+    }
+
+    pub fn over_tcp(mut self) -> DeviceBuilder {
+        self.config.url.clone_from(&self.tcp);
+        self
+    }
+
+    pub fn over_websocket(mut self) -> DeviceBuilder {
+        self.config.url.clone_from(&self.websocket);
+        self
+    }
+
+    /// Shows, but never acknowledges.
+    pub fn deaf(mut self) -> DeviceBuilder {
+        self.config.acks = false;
+        self
+    }
+
+    pub fn keeping(mut self, file: PathBuf) -> DeviceBuilder {
+        self.config.state = client::store::State::Path(file);
+        self.config.durability = client::store::Durability::Process;
+        self
+    }
+
+    /// Connects and waits until it has caught up.
+    pub async fn ready(self) -> Device {
+        let device = self.connect().await;
+        timeout(SOON, device.client.ready())
+            .await
+            .expect("ready in time")
+            .expect("signed in");
+        device
+    }
+
+    pub async fn connect(self) -> Device {
+        let (client, events) = Client::connect(self.config).await.expect("a client");
+        Device { client, events }
+    }
+}
+
+/// A device at work.
+pub struct Device {
+    pub client: Client,
+    pub events: Events,
+}
+
+impl Device {
+    /// Sends, and waits until it is accepted.
+    pub async fn say(&self, to: i64, text: &str) -> MessageId {
+        let mut ticket = self.write(to, text).await;
+        accepted(&mut ticket).await
+    }
+
+    /// Sends, and does not wait.
+    pub async fn write(&self, to: i64, text: &str) -> SendTicket {
+        let to = Recipient::User(user(to));
+        let sent = self.client.send(to, Content::text(text)).await;
+        sent.expect("it is in the outbox")
+    }
+
+    /// The next message that this device did not send itself.
+    pub async fn hear(&mut self) -> Shown {
+        let hearing = async {
+            loop {
+                match self.events.next().await {
+                    Some(Event::Message(shown)) if shown.origin != Origin::OwnHere => return shown,
+                    Some(Event::Gap { .. } | Event::Reset(_)) => panic!("something is missing"),
+                    Some(_) => {}
+                    None => panic!("the client has ended"),
+                }
+            }
+        };
+        let shown = timeout(SOON, hearing).await.expect("a message in time");
+        self.events.taken();
+        shown
+    }
+
+    /// The texts of the next messages.
+    pub async fn hear_texts(&mut self, count: usize) -> Vec<String> {
+        let mut texts = Vec::new();
+        for _ in 0..count {
+            texts.push(text(&self.hear().await));
+        }
+        texts
+    }
+
+    /// Nothing comes for a while that this device did not send itself.
+    pub async fn hears_nothing(&mut self) {
+        let waiting = async {
+            loop {
+                match self.events.next().await {
+                    Some(Event::Message(shown)) if shown.origin != Origin::OwnHere => return shown,
+                    Some(_) => {}
+                    None => std::future::pending().await,
+                }
+            }
+        };
+        if let Ok(shown) = timeout(Duration::from_millis(150), waiting).await {
+            panic!("{:?} came", text(&shown));
+        }
+    }
+
+    /// Waits for the end, and says why it came.
+    pub async fn ended(&self) -> Code {
+        let mut state = self.client.state();
+        let closed = timeout(SOON, state.wait_for(|s| matches!(s, State::Closed(_)))).await;
+        match closed.expect("an end in time").as_deref() {
+            Ok(State::Closed(why)) => why.code,
+            other => panic!("{other:?} is no end"),
+        }
+    }
+
+    pub async fn close(mut self) {
+        self.events.taken();
+        self.client.close().await;
+    }
+}
+
+pub fn text(shown: &Shown) -> String {
+    String::from_utf8_lossy(&shown.placed.message.content.data).into_owned()
+}
+
+pub async fn accepted(ticket: &mut SendTicket) -> MessageId {
+    let accepted = timeout(SOON, ticket.accepted()).await;
+    accepted
+        .expect("an answer in time")
+        .expect("it is accepted")
+}
+
+/// Waits until the send has come at least so far.
+pub async fn reaches(ticket: &mut SendTicket, wanted: impl Fn(&SendStatus) -> bool) {
+    let reaching = async {
+        while !wanted(&ticket.status()) {
+            ticket.changed().await.expect("it goes on");
+        }
+    };
+    if timeout(SOON, reaching).await.is_err() {
+        panic!("it stays {:?}", ticket.status());
+    }
+}

@@ -1,0 +1,223 @@
+//! A whole system in this process, on ports of its own.
+
+use std::path::Path;
+use std::time::Duration;
+
+use carrier::dead_letters::DeadLetters;
+use protocol::{MessageId, Timestamp};
+use server::admin::{audit, trace};
+use server::compose::embedded::{Seams, System};
+use server::settings::Settings;
+use station::auth::{Claims, DevelopmentKey};
+
+use crate::logs::Logs;
+use crate::person::DeviceBuilder;
+
+/// How long anything may take that should come soon.
+pub const SOON: Duration = Duration::from_secs(10);
+
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Free ports, and waits that a test can sit through.
+pub fn settings() -> Settings {
+    let mut settings = Settings::default();
+    settings.boat.websocket = ([127, 0, 0, 1], 0).into();
+    settings.boat.tcp = ([127, 0, 0, 1], 0).into();
+    settings.boat.session.ack_wait = Duration::from_millis(300);
+    settings.boat.session.mail_retry = Duration::from_millis(100);
+    settings.boat.retry_pause = Duration::from_millis(100);
+    settings.boat.drain_pause = Duration::from_millis(1);
+    settings.boat.close_grace = Duration::from_millis(200);
+    settings.carrier.ack_wait = Duration::from_millis(300);
+    settings.carrier.commit_interval = Duration::from_millis(10);
+    settings.carrier.backoff_min = Duration::from_millis(10);
+    settings.carrier.backoff_max = Duration::from_millis(50);
+    settings.carrier.finish_wait = Duration::from_millis(500);
+    settings.carrier.retry_delays = [10, 20, 30, 40, 50].map(Duration::from_millis);
+    settings
+}
+
+/// All four services, and what a test wants to know of them. End it with [`stop`](Cluster::stop).
+pub struct Cluster {
+    system: Option<System>,
+    settings: Settings,
+    pub seams: Seams,
+    logs: Option<Logs>,
+}
+
+impl Cluster {
+    /// In memory.
+    pub async fn start() -> Cluster {
+        Cluster::with(settings(), |seams| seams).await
+    }
+
+    /// In memory, with other settings, and seams as `wrap` makes them.
+    pub async fn with(settings: Settings, wrap: impl FnOnce(Seams) -> Seams) -> Cluster {
+        let seams = Seams::in_memory(&settings.embedded).expect("stores in memory");
+        Cluster::over(settings, wrap(seams)).await
+    }
+
+    /// On a directory, as an earlier one may have left it.
+    pub async fn on_disk(settings: Settings, dir: &Path) -> Cluster {
+        let seams = Seams::on_disk(dir, &settings.embedded).expect("stores on disk");
+        Cluster::over(settings, seams).await
+    }
+
+    async fn over(settings: Settings, seams: Seams) -> Cluster {
+        let logs = Logs::collect();
+        let system = System::start(&settings, seams.clone()).await;
+        Cluster {
+            system: Some(system.expect("the system starts")),
+            settings,
+            seams,
+            logs: Some(logs),
+        }
+    }
+
+    /// Warnings that contain this belong to the test; one at least must come.
+    pub fn expect_log(&mut self, part: &'static str) {
+        if let Some(logs) = &mut self.logs {
+            logs.expect(part);
+        }
+    }
+
+    fn system(&self) -> &System {
+        self.system.as_ref().expect("it runs")
+    }
+
+    pub fn websocket(&self) -> std::net::SocketAddr {
+        self.system().websocket()
+    }
+
+    pub fn tcp(&self) -> std::net::SocketAddr {
+        self.system().tcp()
+    }
+
+    pub fn url(&self) -> String {
+        format!("ws://{}", self.websocket())
+    }
+
+    pub fn now(&self) -> Timestamp {
+        self.seams.clock.now()
+    }
+
+    /// Claims for an hour.
+    pub fn claims(&self, user: i64) -> Claims {
+        Claims::new(crate::user(user), self.now(), Duration::from_secs(3600))
+    }
+
+    /// Signed with the development key.
+    pub fn token(&self, user: i64) -> String {
+        sign(&self.claims(user))
+    }
+
+    /// A device of this user: desktop, over WebSocket, nothing kept, unless it is told otherwise.
+    pub fn device(&self, user: i64) -> DeviceBuilder {
+        DeviceBuilder::new(
+            self.url(),
+            format!("tcp://{}", self.tcp()),
+            self.token(user),
+        )
+    }
+
+    pub fn letters(&self) -> DeadLetters {
+        DeadLetters::new(
+            self.seams.queue.clone(),
+            self.seams.ledger.clone(),
+            self.seams.clock.clone(),
+        )
+    }
+
+    pub async fn audit(&self) -> audit::Report {
+        let (queue, ledger) = (&self.seams.queue, &self.seams.ledger);
+        audit::audit(queue.as_ref(), ledger.as_ref(), &audit::Question::default())
+            .await
+            .expect("an audit")
+    }
+
+    /// Waits until nothing is in flight, and asserts that the books balance with so many messages.
+    pub async fn assert_settled(&self, accepted: u64) {
+        let mut report = self.audit().await;
+        let settling = async {
+            while report.in_flight > 0 || !report.even {
+                tokio::time::sleep(PAUSE).await;
+                report = self.audit().await;
+            }
+        };
+        // Where it does not, the figures below tell more than a missed deadline.
+        let _ = tokio::time::timeout(SOON, settling).await;
+        assert!(report.even && report.in_flight == 0, "{report:?}");
+        assert_eq!(report.accepted, accepted, "{report:?}");
+        assert_eq!(report.settled, accepted, "{report:?}");
+    }
+
+    pub async fn trace(&self, id: MessageId) -> trace::Report {
+        let (queue, ledger) = (&self.seams.queue, &self.seams.ledger);
+        let lives = trace::trace(queue.as_ref(), ledger.as_ref(), trace::Name::Message(id)).await;
+        lives
+            .expect("a trace")
+            .pop()
+            .expect("something is known of it")
+    }
+
+    /// Waits until the trace of a message has an event of this name, for `target` (`2/ios`) where one is named.
+    pub async fn assert_traced(&self, id: MessageId, event: &str, target: Option<&str>) {
+        let mut report = self.trace(id).await;
+        let happened = |report: &trace::Report| {
+            report.events.iter().any(|e| {
+                format!("{:?}", e.event).starts_with(event)
+                    && target.is_none_or(|target| e.target.as_deref() == Some(target))
+            })
+        };
+        let happening = async {
+            while !happened(&report) {
+                tokio::time::sleep(PAUSE).await;
+                report = self.trace(id).await;
+            }
+        };
+        let _ = tokio::time::timeout(SOON, happening).await;
+        assert!(happened(&report), "no {event} for {target:?}: {report:#?}");
+    }
+
+    /// Ends the system in order and answers what it was made of; fails on unexpected log lines.
+    pub async fn stop(mut self) -> Settings {
+        if let Some(system) = self.system.take() {
+            tokio::time::timeout(SOON, system.drain())
+                .await
+                .expect("it drains");
+        }
+        if let Some(logs) = self.logs.take() {
+            logs.check();
+        }
+        self.settings.clone()
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        let forgotten = self.system.is_some() && !std::thread::panicking();
+        assert!(!forgotten, "end a cluster with stop()");
+    }
+}
+
+/// A token with these claims.
+pub fn sign(claims: &Claims) -> String {
+    DevelopmentKey::default().sign(claims).expect("a token")
+}
+
+/// Asks until there is an answer.
+pub async fn eventually<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let asking = async {
+        loop {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    };
+    match tokio::time::timeout(SOON, asking).await {
+        Ok(answer) => answer,
+        Err(_) => panic!("not in time: {what}"),
+    }
+}

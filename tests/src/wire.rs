@@ -1,0 +1,212 @@
+//! A connection below the client: frames, and bytes that are none.
+
+use std::time::Duration;
+
+use api::codec::{Frames, decode_server, encode_client};
+use bytes::Bytes;
+use futures_util::{SinkExt, StreamExt};
+use protocol::frame::{ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
+use protocol::message::Content;
+use protocol::{Code, DeviceId, Options, Platform, Recipient, SendId};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_tungstenite::WebSocketStream;
+use tokio_tungstenite::tungstenite::Message;
+use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_util::codec::Framed;
+
+use crate::system::{Cluster, SOON};
+use crate::user;
+
+const FRAME_MAX: usize = 1 << 20;
+
+/// Which port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    WebSocket,
+    Tcp,
+}
+
+pub const PORTS: [Port; 2] = [Port::WebSocket, Port::Tcp];
+
+/// A connection that says what the test wants.
+pub enum Wire {
+    WebSocket(Box<WebSocketStream<TcpStream>>),
+    Tcp(Framed<TcpStream, Frames>),
+}
+
+impl Wire {
+    pub async fn open(cluster: &Cluster, port: Port) -> Wire {
+        match port {
+            Port::WebSocket => {
+                let address = cluster.websocket();
+                let stream = TcpStream::connect(address).await.expect("connects");
+                let mut request = format!("ws://{address}/")
+                    .into_client_request()
+                    .expect("a request");
+                let subprotocol = "packetboat.v1".parse().expect("a header");
+                request
+                    .headers_mut()
+                    .insert("Sec-WebSocket-Protocol", subprotocol);
+                let (socket, _) = tokio_tungstenite::client_async(request, stream)
+                    .await
+                    .expect("upgrades");
+                Wire::WebSocket(Box::new(socket))
+            }
+            Port::Tcp => {
+                let stream = TcpStream::connect(cluster.tcp()).await.expect("connects");
+                Wire::Tcp(Framed::new(stream, Frames::new(FRAME_MAX)))
+            }
+        }
+    }
+
+    /// Open and signed in.
+    pub async fn signed_in(cluster: &Cluster, port: Port, user: i64) -> Wire {
+        let mut wire = Wire::open(cluster, port).await;
+        wire.send(&ClientFrame::Hello(hello(cluster.token(user))))
+            .await;
+        wire.welcome().await;
+        wire
+    }
+
+    pub async fn send(&mut self, frame: &ClientFrame) {
+        self.send_frame(encode_client(frame)).await;
+    }
+
+    /// Bytes as one frame, whatever they are.
+    pub async fn send_frame(&mut self, bytes: Bytes) {
+        // The other side may have had enough before all is written.
+        let _ = match self {
+            Wire::WebSocket(socket) => socket.send(Message::Binary(bytes)).await.is_ok(),
+            Wire::Tcp(framed) => framed.send(bytes).await.is_ok(),
+        };
+    }
+
+    /// A WebSocket text message.
+    pub async fn send_text(&mut self, text: &str) {
+        let Wire::WebSocket(socket) = self else {
+            panic!("only a WebSocket has texts");
+        };
+        socket.send(Message::text(text)).await.expect("sends");
+    }
+
+    /// Bytes below the framing.
+    pub async fn send_raw(&mut self, bytes: &[u8]) {
+        let stream = match self {
+            Wire::WebSocket(socket) => socket.get_mut(),
+            Wire::Tcp(framed) => framed.get_mut(),
+        };
+        let _ = stream.write_all(bytes).await;
+    }
+
+    /// The next frame; `None` at the end.
+    pub async fn next(&mut self) -> Option<ServerFrame> {
+        let bytes = timeout(SOON, self.next_bytes())
+            .await
+            .expect("a frame in time")?;
+        Some(decode_server(bytes, FRAME_MAX).expect("a frame of ours"))
+    }
+
+    async fn next_bytes(&mut self) -> Option<Bytes> {
+        match self {
+            Wire::WebSocket(socket) => loop {
+                match socket.next().await? {
+                    Ok(Message::Binary(bytes)) => return Some(bytes),
+                    Ok(Message::Close(_)) | Err(_) => return None,
+                    Ok(_) => {}
+                }
+            },
+            Wire::Tcp(framed) => framed.next().await?.ok(),
+        }
+    }
+
+    /// Nothing comes for a while.
+    pub async fn hears_nothing(&mut self) {
+        if let Ok(bytes) = timeout(Duration::from_millis(100), self.next_bytes()).await {
+            let frame = bytes.map(|bytes| decode_server(bytes, FRAME_MAX));
+            panic!("{frame:?} came");
+        }
+    }
+
+    pub async fn welcome(&mut self) -> Welcome {
+        match self.next().await {
+            Some(ServerFrame::Welcome(welcome)) => welcome,
+            other => panic!("{other:?} instead of a welcome"),
+        }
+    }
+
+    /// The next frame that `pick` takes; others are skipped.
+    pub async fn find<T>(&mut self, mut pick: impl FnMut(ServerFrame) -> Option<T>) -> T {
+        loop {
+            let frame = self.next().await.expect("the connection goes on");
+            let shown = format!("{frame:?}");
+            if let ServerFrame::Closing(_) = frame {
+                panic!("{shown}");
+            }
+            if let Some(found) = pick(frame) {
+                return found;
+            }
+        }
+    }
+
+    /// What the connection ends with; frames before it are skipped. `None`: it just ended.
+    pub async fn closing(&mut self) -> Option<Code> {
+        while let Some(frame) = self.next().await {
+            if let ServerFrame::Closing(refusal) = frame {
+                return Some(refusal.code);
+            }
+        }
+        None
+    }
+
+    /// Proves that this connection is served.
+    pub async fn is_alive(&mut self) {
+        self.send(&ClientFrame::Ping { nonce: 77 }).await;
+        self.find(|frame| matches!(frame, ServerFrame::Pong { nonce: 77, .. }).then_some(()))
+            .await;
+    }
+
+    /// The answer to a send.
+    pub async fn answer(&mut self, send: &Send) -> Result<protocol::MessageId, Code> {
+        let wanted = send.send_id;
+        self.find(|frame| match frame {
+            ServerFrame::Accepted(accepted) if accepted.send_id == wanted => Some(Ok(accepted.id)),
+            ServerFrame::Refused { send_id, refusal } if send_id == wanted => {
+                Some(Err(refusal.code))
+            }
+            _ => None,
+        })
+        .await
+    }
+
+    /// Sends and waits for the answer.
+    pub async fn ask(&mut self, send: Send) -> Result<protocol::MessageId, Code> {
+        self.send(&ClientFrame::Send(send.clone())).await;
+        self.answer(&send).await
+    }
+}
+
+/// A first frame.
+pub fn hello(token: String) -> Hello {
+    Hello {
+        version: VERSION,
+        token,
+        device: DeviceId::new("wire").expect("a name"),
+        platform: Platform::Desktop,
+        marker: None,
+    }
+}
+
+/// A first try of a text.
+pub fn send(to: i64, text: &str) -> Send {
+    Send {
+        send_id: SendId::from_uuid(uuid::Uuid::new_v4()),
+        to: Recipient::User(user(to)),
+        options: Options::CHAT,
+        content: Content::text(text),
+        attempt: 0,
+        age: Duration::ZERO,
+        seen_seq: None,
+    }
+}
