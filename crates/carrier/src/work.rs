@@ -110,15 +110,17 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
             traceparent: None,
         })
     };
-    if raw.value.len() > bytes_max {
-        let error = format!("{} bytes, at most {bytes_max} are taken", raw.value.len());
-        return Err(spoilt(DeadReason::TooLarge, error));
-    }
+    let too_large = (raw.value.len() > bytes_max)
+        .then(|| format!("{} bytes, at most {bytes_max} are taken", raw.value.len()));
+    // A record that is too large is read all the same: its letter and the ledger must name the message.
     let decoded = catch_unwind(AssertUnwindSafe(|| Task::decode(raw.value.clone())));
-    let task = match decoded {
-        Ok(Ok(task)) => task,
-        Ok(Err(refusal)) => return Err(spoilt(DeadReason::Undecodable, refusal.to_string())),
-        Err(_) => {
+    let task = match (decoded, &too_large) {
+        (Ok(Ok(task)), _) => task,
+        (_, Some(error)) => return Err(spoilt(DeadReason::TooLarge, error.clone())),
+        (Ok(Err(refusal)), None) => {
+            return Err(spoilt(DeadReason::Undecodable, refusal.to_string()));
+        }
+        (Err(_), None) => {
             let error = "reading it panicked".to_owned();
             return Err(spoilt(DeadReason::HandlerPanic, error));
         }
@@ -128,6 +130,9 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
         record: raw,
         task,
     };
+    if let Some(error) = too_large {
+        return Err(Spoilt::of(read, DeadReason::TooLarge, error));
+    }
     match misplaced(&read, partitions) {
         Some(error) => Err(Spoilt::of(read, DeadReason::Misplaced, error)),
         None => Ok(read),
