@@ -13,7 +13,11 @@ impl Session {
     pub fn handle_admitted(&mut self, answer: Result<Admission, Refusal>, now: Timestamp) {
         match (&self.phase, answer) {
             (Phase::Admitting, Ok(admission)) => self.open(admission, now),
-            (Phase::Admitting, Err(refusal)) => self.end(refusal),
+            (Phase::Admitting, Err(refusal)) => {
+                self.end(refusal);
+                // This was the answer: no other will come.
+                self.phase = Phase::Closed { admitting: false };
+            }
             (Phase::Closed { admitting: true }, answer) => {
                 // The client left meanwhile, but the station has registered it.
                 if let Ok(admission) = answer {

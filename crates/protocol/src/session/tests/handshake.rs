@@ -68,6 +68,7 @@ fn a_station_that_says_no_ends_it_with_its_code() {
     let actions = drained(&mut session);
     assert_eq!(closed(&actions), Some(Code::Unauthenticated));
     assert!(!actions.contains(&Action::Leave));
+    assert!(session.is_settled(), "nobody waits for it any more");
 }
 
 // Pitfall J of S1: a close while the station is asked neither waits nor leaves a registration behind.
