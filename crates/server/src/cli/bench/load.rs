@@ -29,6 +29,9 @@ const SETTLE: Duration = Duration::from_secs(20);
 const SIGN_INS: usize = 64;
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// Longer ones count as this long.
+const LATENCY_MAX_US: u64 = 60_000_000;
+
 pub(super) type Socket = WebSocketStream<TcpStream>;
 
 /// How sends are paced.
@@ -104,7 +107,7 @@ pub(super) async fn run(server: &Server, dialect: &Dialect, load: Load) -> Resul
         sending: AtomicBool::new(true),
         measuring: AtomicBool::new(false),
         arrived: AtomicU64::new(0),
-        latency: Mutex::new(Histogram::new(3)?),
+        latency: Mutex::new(Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?),
     });
     let mut pairs = JoinSet::new();
     let mut sockets = sockets.into_iter();

@@ -65,6 +65,9 @@ struct ChatArgs {
     /// Size of a message's body.
     #[arg(long, default_value_t = 200)]
     bytes: usize,
+    /// Instead of half of each side's own saturated rate, this many messages a second on both.
+    #[arg(long, value_name = "MESSAGES")]
+    rate: Option<f64>,
     /// How often floor and server take turns; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
@@ -145,7 +148,7 @@ async fn chat(settings: &Settings, data: &Path, args: ChatArgs) -> Result<Chat> 
         for dialect in [&Dialect::Floor, &packetboat] {
             let saturated = one_run(dialect, data, args, Pace::Closed).await?;
             let half = Pace::Open {
-                rate: saturated.rate / 2.0,
+                rate: args.rate.unwrap_or(saturated.rate / 2.0),
             };
             let half = one_run(dialect, data, args, half).await?;
             eprintln!(
@@ -199,6 +202,9 @@ fn start_packetboat(data: &Path) -> Result<Server> {
             ("PACKETBOAT_BOAT__TCP", free()),
             ("PACKETBOAT_ADMIN__LISTEN", free()),
             ("PACKETBOAT_LOG__LEVEL", "warn".to_owned()),
+            // A pair of the load is faster than a person may be.
+            ("PACKETBOAT_STATION__USER_SENDS_PER_SECOND", "1000000".to_owned()),
+            ("PACKETBOAT_STATION__USER_SENDS_BURST", "1000000".to_owned()),
         ],
     )
 }
