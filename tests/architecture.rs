@@ -15,7 +15,9 @@ const ARROWS: [(&str, &[&str]); 9] = [
     ("client", &["protocol", "api"]),
     (
         "server",
-        &["protocol", "api", "backend", "boat", "station", "carrier", "horn", "client"],
+        &[
+            "protocol", "api", "backend", "boat", "station", "carrier", "horn", "client",
+        ],
     ),
 ];
 
@@ -44,17 +46,30 @@ fn the_rules_know_no_clock_no_chance_and_no_runtime() {
     let packages = metadata();
     let uses = dependencies(&packages, "protocol");
     for vendor in NOT_IN_PROTOCOL {
-        assert!(!uses.contains(&vendor), "protocol must not depend on {vendor}");
+        assert!(
+            !uses.contains(&vendor),
+            "protocol must not depend on {vendor}"
+        );
     }
 }
 
 fn metadata() -> serde_json::Value {
     let output = Command::new(env!("CARGO"))
-        .args(["metadata", "--format-version", "1", "--no-deps", "--offline"])
+        .args([
+            "metadata",
+            "--format-version",
+            "1",
+            "--no-deps",
+            "--offline",
+        ])
         .current_dir(env!("CARGO_MANIFEST_DIR"))
         .output()
         .expect("cargo metadata runs");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{}",
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).expect("cargo metadata prints JSON")
 }
 

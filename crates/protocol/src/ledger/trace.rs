@@ -308,11 +308,13 @@ impl Obligation {
         stored: Option<Timestamp>,
     ) {
         match event {
-            &Event::Acked { session } | &Event::Written { session } => self.end_with(End::Delivered {
-                at,
-                session,
-                offline: None,
-            }),
+            &Event::Acked { session } | &Event::Written { session } => {
+                self.end_with(End::Delivered {
+                    at,
+                    session,
+                    offline: None,
+                })
+            }
             &Event::Fetched { session } => self.end_with(End::Delivered {
                 at,
                 session,

@@ -180,7 +180,10 @@ const CATCH_UP: Duration = Duration::from_secs(10);
 async fn ends(seams: &Seams) -> Result<Vec<(Partition, u64)>> {
     let mut ends = Vec::new();
     for number in 0..seams.queue.partitions(Topic::Message) {
-        let partition = Partition { topic: Topic::Message, number };
+        let partition = Partition {
+            topic: Topic::Message,
+            number,
+        };
         ends.push((partition, seams.queue.bounds(partition).await?.1));
     }
     Ok(ends)
@@ -191,7 +194,13 @@ async fn ends(seams: &Seams) -> Result<Vec<(Partition, u64)>> {
 async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
     let wait = async {
         for (partition, end) in ends {
-            while seams.queue.committed(carrier::GROUP, *partition).await?.unwrap_or(0) < *end {
+            while seams
+                .queue
+                .committed(carrier::GROUP, *partition)
+                .await?
+                .unwrap_or(0)
+                < *end
+            {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
         }
@@ -200,7 +209,9 @@ async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
     match tokio::time::timeout(CATCH_UP, wait).await {
         Ok(result) => result,
         Err(_) => {
-            tracing::warn!("the carrier is not done with the log of the last run; clients come in now");
+            tracing::warn!(
+                "the carrier is not done with the log of the last run; clients come in now"
+            );
             Ok(())
         }
     }

@@ -203,7 +203,10 @@ fn start_packetboat(data: &Path) -> Result<Server> {
             ("PACKETBOAT_ADMIN__LISTEN", free()),
             ("PACKETBOAT_LOG__LEVEL", "warn".to_owned()),
             // A pair of the load is faster than a person may be.
-            ("PACKETBOAT_STATION__USER_SENDS_PER_SECOND", "1000000".to_owned()),
+            (
+                "PACKETBOAT_STATION__USER_SENDS_PER_SECOND",
+                "1000000".to_owned(),
+            ),
             ("PACKETBOAT_STATION__USER_SENDS_BURST", "1000000".to_owned()),
         ],
     )
