@@ -1,0 +1,49 @@
+//! Two terminals.
+
+use crate::process::{All, Process, SOON, run};
+
+// proves S3-10, S3-16, S3-17: the sender sees its message sent, delivered, read.
+#[test]
+fn two_chats_see_each_other_and_what_became_of_their_lines() {
+    let all = All::start();
+    let mut ada = Process::start(&mut all.user(&["chat", "--user", "1", "--to", "2"]));
+    let mut bea = Process::start(&mut all.user_over_tcp(&["chat", "--user", "2", "--to", "1"]));
+    ada.type_line("hello");
+    ada.line_is("[sent] hello");
+    bea.line_is("1: hello");
+    ada.line_is("[read] hello");
+    bea.type_line("good evening");
+    bea.line_is("[sent] good evening");
+    ada.line_is("2: good evening");
+    bea.line_is("[read] good evening");
+    for chat in [&mut ada, &mut bea] {
+        chat.feed(String::new());
+        assert!(chat.ended(SOON).success());
+    }
+}
+
+// proves S3-17: delivered is not read.
+#[test]
+fn a_listener_has_it_delivered_and_not_read() {
+    let all = All::start();
+    let _listener = Process::start(&mut all.user(&["listen", "--user", "2"]));
+    let mut ada = Process::start(&mut all.user(&["chat", "--user", "1", "--to", "2"]));
+    ada.type_line("hello");
+    ada.line_is("[delivered] hello");
+    ada.feed(String::new());
+    assert!(ada.ended(SOON).success());
+    let rest: Vec<String> = std::iter::from_fn(|| ada.line()).collect();
+    assert!(!rest.contains(&"[read] hello".to_owned()), "{rest:?}");
+}
+
+#[test]
+fn a_message_that_can_never_be_sent_says_why() {
+    let all = All::start();
+    let refused = run(&mut all.user(&["send", "--user", "1", "--to", "1", "me"]));
+    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    assert!((refused.stdout + &refused.stderr).contains("oneself"));
+    let forged =
+        run(&mut all.user(&["send", "--user", "1", "--to", "2", "--token", "sesame", "x"]));
+    assert_eq!(forged.code, Some(1), "{}", forged.stdout);
+    assert!((forged.stdout + &forged.stderr).contains("unauthenticated"));
+}
