@@ -97,7 +97,10 @@ async fn without_pushed_receipts_the_status_is_there_to_be_asked_for() {
         .await;
         // proves S3-15
         bea.find(|frame| match frame {
-            ServerFrame::Acked(acked) if acked.kind == kind => Some(assert_eq!(acked.ids, [id])),
+            ServerFrame::Acked(acked) if acked.kind == kind => {
+                assert_eq!(acked.ids, [id]);
+                Some(())
+            }
             _ => None,
         })
         .await;

@@ -3,6 +3,11 @@
 //!
 //! A finding names its seed; `PACKETBOAT_SIM_SEED=n cargo test -p tests --test sim` replays it.
 
+#![allow(
+    clippy::print_stdout,
+    reason = "a replayed world is told on standard output"
+)]
+
 mod boat;
 mod carrier;
 mod device;

@@ -107,6 +107,10 @@ impl Report {
     }
 }
 
+/// A figure of each round, and a sum over all of them.
+type Rounds = fn(&Side) -> &Vec<f64>;
+type Count = fn(&Side) -> u64;
+
 fn table(chat: &Chat) -> Table {
     let mut table = Table::new();
     table.load_style(presets::ASCII_MARKDOWN);
@@ -115,7 +119,7 @@ fn table(chat: &Chat) -> Table {
         chat.pairs, chat.body_bytes
     );
     table.set_header([title.as_str(), "floor", "packetboat", "ratio"]);
-    let rows: [(&str, fn(&Side) -> &Vec<f64>); 4] = [
+    let rows: [(&str, Rounds); 4] = [
         ("messages/s at saturation", |side| &side.rate),
         ("server CPU, µs a message", |side| &side.cpu_us),
         ("half load, p50 ms from due", |side| &side.half_p50_ms),
@@ -130,7 +134,7 @@ fn table(chat: &Chat) -> Table {
             format!("{:.2}", ours / floor),
         ]);
     }
-    let counts: [(&str, fn(&Side) -> u64); 5] = [
+    let counts: [(&str, Count); 5] = [
         ("accepted", |side| side.accepted),
         ("lost", |side| side.lost),
         ("shown twice", |side| side.repeated),

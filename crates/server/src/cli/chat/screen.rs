@@ -35,7 +35,9 @@ impl Screen {
         loop {
             terminal.draw(|frame| self.draw(frame))?;
             tokio::select! {
-                news = self.talk.next() => drop(news?),
+                news = self.talk.next() => {
+                    news?;
+                }
                 input = keys.next() => match input {
                     Some(input) => if !self.input(&input?).await? { return Ok(()) },
                     None => return Ok(()),
