@@ -15,10 +15,10 @@ use backend::ledger::LedgerStore;
 use backend::queue::{NewRecord, Partition, Queue, Record};
 use backend::{Error, Result};
 use bytes::Bytes;
-use protocol::MessageId;
 use protocol::keys::Topic;
 use protocol::ledger::{Event, LedgerEntry};
 use protocol::message::Target;
+use protocol::{MessageId, Timestamp};
 
 pub use self::types::{
     Cursor, Filter, Listed, Page, Redrive, Redriven, Selection, Shown, Stats, Summary,
@@ -160,8 +160,9 @@ impl DeadLetters {
             };
             let redriven = match self.task(&found).await {
                 Ok((record, redriven)) => {
+                    let at = self.clock.now();
                     self.publish(record).await?;
-                    self.mark(&found).await?;
+                    self.mark(&found, at).await?;
                     tracing::info!(
                         letter = found.letter.id(),
                         ?redriven,
@@ -182,11 +183,11 @@ impl DeadLetters {
         answers.into_iter().next().unwrap_or_else(missing).map(drop)
     }
 
-    async fn mark(&self, found: &Found) -> Result<()> {
+    /// `at` is from before the record was published: a carrier may have settled it by now.
+    async fn mark(&self, found: &Found, at: Timestamp) -> Result<()> {
         let Some(message) = found.letter.message else {
             return Ok(());
         };
-        let at = self.clock.now();
         let entry = |target| LedgerEntry {
             message,
             at,

@@ -123,6 +123,7 @@ impl Life {
         for entry in &entries {
             life.read(entry, &letters, &mut stored);
         }
+        life.redriven = letters.are_under_way(&entries, life.placed.as_ref());
         let from = life.placed.map(|place| place.from);
         for (target, obligation) in &mut life.obligations {
             obligation.owed = from != Some(target.user);
@@ -163,17 +164,7 @@ impl Life {
             // A second record of the same id was dropped: that says nothing of the first.
             (&Event::Repeat { of }, _) if of == self.message => {}
             (&Event::Repeat { of }, _) => self.repeat_of = Some(of),
-            (Event::Settled, _) => {
-                self.settled_at.get_or_insert(at);
-                self.redriven = false;
-            }
-            (Event::Redriven { letter }, _) => {
-                self.redriven |= redriven.whole.contains(letter.as_str());
-                if let Some(target) = entry.target {
-                    self.obligation(target)
-                        .read(at, &entry.event, redriven, None);
-                }
-            }
+            (Event::Settled, _) => _ = self.settled_at.get_or_insert(at),
             (Event::Dead { letter, .. }, None) if redriven.all.contains(letter.as_str()) => {}
             (Event::Dead { reason, letter }, None) => {
                 self.dead = Some(Letter {
@@ -296,6 +287,24 @@ impl<'a> Redriven<'a> {
         }
         whole.retain(|letter| all.contains(letter));
         Redriven { all, whole }
+    }
+
+    /// A letter of the whole message has come to its end when the record settled after it got its place;
+    /// where it had that before it died, when the record settled after the letter was redriven. The desk's
+    /// word for when that was is the last resort: it is written down after the fact, by another clock.
+    fn are_under_way(&self, entries: &[&LedgerEntry], placed: Option<&Place>) -> bool {
+        let latest = |pick: &dyn Fn(&Event) -> bool| {
+            let picked = entries.iter().filter(|entry| pick(&entry.event));
+            picked.map(|entry| entry.at).max()
+        };
+        let whole = |letter: &String| self.whole.contains(letter.as_str());
+        let died = latest(&|e| matches!(e, Event::Dead { letter, .. } if whole(letter)));
+        let Some(redriven) = latest(&|e| matches!(e, Event::Redriven { letter } if whole(letter)))
+        else {
+            return false;
+        };
+        let since = placed.map(|place| place.at).filter(|at| Some(*at) > died);
+        latest(&|e| matches!(e, Event::Settled)) < Some(since.unwrap_or(redriven))
     }
 }
 

@@ -168,6 +168,23 @@ fn a_dead_letter_is_an_end_until_it_is_redriven() {
     assert!(life(&entries).is_settled());
 }
 
+// The desk writes down that it redrove a letter when the carrier may be done with it already.
+#[test]
+fn a_redriven_letter_that_was_settled_meanwhile_is_settled() {
+    let web = target(2, WEB);
+    let mut entries = vec![
+        entry(1, None, dead("a")),
+        entry(1, None, Event::Settled),
+        entry(9, None, redriven("a")),
+    ];
+    assert_eq!(life(&entries).open(), [Open::Message]);
+    entries.push(entry(5, None, placed(1)));
+    assert_eq!(life(&entries).open(), [Open::Message]);
+    entries.push(entry(6, Some(web), Event::StoredOffline));
+    entries.push(entry(6, None, Event::Settled));
+    assert!(life(&entries).is_settled());
+}
+
 #[test]
 fn a_dead_letter_of_the_whole_ends_every_part() {
     let web = target(2, WEB);
