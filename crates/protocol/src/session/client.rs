@@ -62,7 +62,7 @@ impl Session {
         self.finish();
     }
 
-    /// The socket has taken this [weight](Outgoing::weight) of what was transmitted.
+    /// The socket has taken this [weight](super::Outgoing::weight) of what was transmitted.
     pub fn handle_written(&mut self, weight: usize) {
         self.written = self.transmitted.min(self.written + weight as u64);
         if let Some(pushes) = &mut self.pushes {
