@@ -104,6 +104,8 @@ async fn each_platform_of_a_user_gets_the_message() {
     let id = ada.say(2, "everywhere").await;
     for device in [&mut desk, &mut phone, &mut web] {
         assert_eq!(device.hear().await.placed.message.id, id);
+    }
+    for device in [&mut desk, &mut phone, &mut web] {
         device.hears_nothing().await;
     }
     cluster.assert_settled(1).await;

@@ -24,12 +24,12 @@ pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.boat.websocket = ([127, 0, 0, 1], 0).into();
     settings.boat.tcp = ([127, 0, 0, 1], 0).into();
-    settings.boat.session.ack_wait = Duration::from_millis(300);
+    settings.boat.session.ack_wait = Duration::from_secs(1);
     settings.boat.session.mail_retry = Duration::from_millis(100);
     settings.boat.retry_pause = Duration::from_millis(100);
     settings.boat.drain_pause = Duration::from_millis(1);
     settings.boat.close_grace = Duration::from_millis(200);
-    settings.carrier.ack_wait = Duration::from_millis(300);
+    settings.carrier.ack_wait = Duration::from_secs(1);
     settings.carrier.commit_interval = Duration::from_millis(10);
     settings.carrier.backoff_min = Duration::from_millis(10);
     settings.carrier.backoff_max = Duration::from_millis(50);
