@@ -9,7 +9,7 @@ use api::codec::{decode_server, encode_client};
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
 use protocol::frame::HistoryPage;
-use protocol::{Code, Refusal, SendId};
+use protocol::{Code, Refusal, SendId, Timestamp};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
 use tokio::sync::{mpsc, oneshot, watch};
@@ -166,12 +166,7 @@ impl Engine {
                 Done::Stored(batch) => self.core.handle_stored(batch, now),
                 Done::Switched(saved) => self.begin_anew(*saved),
             },
-            Wake::Taken(true) => {
-                let taken = *self.feed.taken.borrow_and_update();
-                if taken.epoch == self.epoch {
-                    self.core.handle_taken(taken.number, now);
-                }
-            }
+            Wake::Taken(true) => self.take(now),
             Wake::Taken(false) => self.events_open = false,
             Wake::Command(Some(command)) => self.obey(command),
             Wake::Command(None) => self.commands_open = false,
@@ -271,10 +266,20 @@ impl Engine {
                 self.older.insert(request, reply);
             }
             Command::Close(done) => {
+                // What the application said before it asked to close counts, whichever is heard first.
+                self.take(now);
                 let (_, waiting) =
                     (self.closing).get_or_insert_with(|| (Instant::now() + CLOSING, Vec::new()));
                 waiting.push(done);
             }
+        }
+    }
+
+    /// The application has what it was given so far.
+    fn take(&mut self, now: Timestamp) {
+        let taken = *self.feed.taken.borrow_and_update();
+        if taken.epoch == self.epoch {
+            self.core.handle_taken(taken.number, now);
         }
     }
 

@@ -163,7 +163,7 @@ async fn only_what_was_taken_is_kept() {
     assert_eq!(next_texts(&mut events, 2).await, ["two", "three"]);
     events.taken();
     bob.close().await;
-    assert_eq!(boat.acked(), 3, "closing waits for what was taken");
+    until("closing waits for what was taken", || boat.acked() == 3).await;
     let (_bob, mut events) = start(kept(tcp(&boat, 2), folder.path())).await;
     no_message(&mut events).await;
 }

@@ -182,7 +182,7 @@ impl Boat {
         let welcome = Welcome {
             session: SessionId::new(number as i64).expect("positive"),
             user,
-            server_time: Timestamp::from_millis(1),
+            server_time: Timestamp::from_millis(1_000_000 + inside.last as i64),
             heartbeat: Duration::from_secs(30),
             frame_bytes_max: FRAME_MAX as u32,
             send_window: 16,
@@ -238,7 +238,6 @@ impl Boat {
                 inside.write(number, &ServerFrame::Acked(acked));
             }
             ClientFrame::Sync(request) => {
-                let now = Timestamp::from_millis(i64::MAX / 2);
                 let answer = inside
                     .server
                     .answer(user, request.query, now)
