@@ -415,19 +415,19 @@ impl World {
             .copied()
             .unwrap_or_default();
         if work.unsure
-            && let Some(first) = self.find_send(work, batch)
+            && let Some(first) = self.find_send(work, version, batch)
             && first != message.id
         {
             return self.drop_copy(source, work, first, batch);
         }
         let ruling = match head.place(version, message.id) {
             Placement::New(position) => Ruling::Place(position),
-            placement @ (Placement::Redelivery | Placement::CheckRow) => {
+            Placement::Redelivery | Placement::CheckRow => {
                 let row = self.standing(message.from, message.id, batch);
-                // An old id without a row may be a first try that reached the log after its resend.
+                // An old id without a row may be a first try that reached the log after its resend, now or
+                // before this redelivery.
                 if row.is_none()
-                    && placement == Placement::CheckRow
-                    && let Some(first) = self.find_send(work, batch)
+                    && let Some(first) = self.find_send(work, version, batch)
                 {
                     return self.drop_copy(source, work, first, batch);
                 }
@@ -533,11 +533,14 @@ impl World {
     }
 
     /// The first message of the sender under this send_id.
-    fn find_send(&self, work: &MessageTask, batch: &Batch) -> Option<MessageId> {
+    fn find_send(&self, work: &MessageTask, version: Version, batch: &Batch) -> Option<MessageId> {
         let message = &work.message;
         let since = MessageId::floor_of(message.accepted_at - work.age - Duration::from_secs(2));
         let fits = |row: &&PrivateRow| {
-            row.owner == message.from && row.send_id == message.send_id && row.id >= since
+            row.owner == message.from
+                && row.send_id == message.send_id
+                && row.id >= since
+                && row.version < version
         };
         let written = self
             .disk

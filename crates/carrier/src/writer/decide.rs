@@ -132,11 +132,11 @@ impl Writer {
         let head = before.heads.get(&conversation).copied().unwrap_or_default();
         let ruling = match head.place(version, id) {
             Placement::New(position) => Ruling::Place(position),
-            placement @ (Placement::Redelivery | Placement::CheckRow) => {
+            Placement::Redelivery | Placement::CheckRow => {
                 let row = self.standing(task.message.from, id, before).await?;
-                // An old id without a row may be a first try that reached the log after its resend.
+                // An old id without a row may be a first try that reached the log after its resend, now or
+                // before this redelivery.
                 if row.is_none()
-                    && placement == Placement::CheckRow
                     && let Some((first, position)) =
                         self.first_send(task, conversation, version, before).await?
                 {

@@ -47,6 +47,10 @@ impl Journal {
             self.file = open(&self.dir, self.number + 1)?;
             self.number += 1;
         }
+        // Several rotations between two syncs: ours and its successor may both be gone.
+        if !path(&self.dir, self.number).try_exists()? {
+            *self = Journal::find(&self.dir)?;
+        }
         self.file.sync_data()
     }
 }
