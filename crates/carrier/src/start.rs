@@ -164,16 +164,30 @@ impl Carrier {
             ways.insert(Topic::Message, progress.clone());
             let shard = self.start_shard(number, Ways::new(ways));
             let line = self.line(consumer, progress, shard.clone());
-            consumers.spawn(self.intake(line).run(self.stop.clone()));
+            self.consume(&consumers, self.intake(line).run(self.stop.clone()));
             shards.push(shard);
         }
         for (tier, consumer, progress) in tiers {
             let shard = shards[usize::from(tier) % shards.len()].clone();
             let line = self.line(consumer, progress, shard);
-            consumers.spawn(self.tier(line, tier).run(self.stop.clone()));
+            self.consume(&consumers, self.tier(line, tier).run(self.stop.clone()));
         }
         consumers.close();
         Ok(consumers)
+    }
+
+    /// A consumer that ends by itself, by a panic, takes the carrier with it, as a shard does: nobody
+    /// would read its partitions.
+    fn consume(
+        &self,
+        consumers: &TaskTracker,
+        consumer: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let stop = self.stop.clone().drop_guard();
+        consumers.spawn(async move {
+            let _stop = stop;
+            consumer.await;
+        });
     }
 
     fn line(

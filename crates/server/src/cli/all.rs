@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
 use tokio::signal::unix::{SignalKind, signal};
@@ -65,11 +65,14 @@ impl All {
             desk: Arc::new(Desk::new(&seams)),
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
-        let system = System::start(&settings, seams).await?;
+        let mut system = System::start(&settings, seams).await?;
         phases.enter(Phase::Ready);
         self.announce(&system, admin)?;
 
-        stop_requested().await?;
+        tokio::select! {
+            requested = stop_requested() => requested?,
+            part = system.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
+        }
         phases.enter(Phase::Draining);
         tokio::select! {
             () = system.drain() => {}

@@ -29,6 +29,7 @@ use protocol::MessageId;
 use protocol::keys::Topic;
 use protocol::mailbox::DedupeKey;
 use serde::{Deserialize, Serialize};
+use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use super::upkeep::Upkeep;
@@ -221,9 +222,9 @@ async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
 pub struct System {
     pub seams: Seams,
     pub boat: boat::Running,
-    station: station::Running,
-    carrier: carrier::Running,
-    horn: horn::Running,
+    station: JoinHandle<()>,
+    carrier: JoinHandle<()>,
+    horn: JoinHandle<()>,
     stop_boat: CancellationToken,
     stop_station: CancellationToken,
     stop_consumers: CancellationToken,
@@ -306,9 +307,9 @@ impl System {
         Ok(System {
             seams,
             boat,
-            station,
-            carrier,
-            horn,
+            station: tokio::spawn(async move { station.drained().await }),
+            carrier: tokio::spawn(async move { carrier.drained().await }),
+            horn: tokio::spawn(async move { horn.drained().await }),
             stop_boat,
             stop_station,
             stop_consumers,
@@ -323,14 +324,30 @@ impl System {
         self.boat.tcp()
     }
 
+    /// Waits until a part ends that nobody asked to end, and names it: the others go on, but what was
+    /// accepted is no longer carried, so the process should end and be started again.
+    pub async fn failed(&mut self) -> &'static str {
+        tokio::select! {
+            _ = &mut self.station => "station",
+            _ = &mut self.carrier => "carrier",
+            _ = &mut self.horn => "horn",
+        }
+    }
+
     /// Leaves in order: clients first, then sends in flight, then deliveries.
     pub async fn drain(self) {
         self.stop_boat.cancel();
         self.boat.drained().await;
         self.stop_station.cancel();
-        self.station.drained().await;
+        ended("station", self.station).await;
         self.stop_consumers.cancel();
-        self.carrier.drained().await;
-        self.horn.drained().await;
+        ended("carrier", self.carrier).await;
+        ended("horn", self.horn).await;
+    }
+}
+
+async fn ended(part: &str, running: JoinHandle<()>) {
+    if let Err(error) = running.await {
+        tracing::error!(part, %error, "a part did not end in order");
     }
 }
