@@ -268,7 +268,10 @@ impl World {
 
     fn drive_without_writing(&mut self, boat: usize, session: SessionId) {
         while let Some(action) = self.next_action(boat, session) {
-            let writes = !matches!(action, Action::Transmit(Outgoing::Encoded(_)));
+            let writes = !matches!(
+                action,
+                Action::Transmit(Outgoing::Encoded(_) | Outgoing::Notice(_))
+            );
             self.session_action(boat, session, action, writes);
         }
         self.after_drive(boat, session);
@@ -315,7 +318,7 @@ impl World {
                 if write && let Some(connection) = self.wire.of_session(boat, id) {
                     let frame = match outgoing {
                         Outgoing::Frame(frame) => frame,
-                        Outgoing::Encoded(bytes) => decode(bytes),
+                        Outgoing::Encoded(bytes) | Outgoing::Notice(bytes) => decode(bytes),
                     };
                     self.send_down(connection, frame);
                 }

@@ -9,6 +9,7 @@ use server::admin::{audit, trace};
 use server::compose::embedded::{Seams, System};
 use server::settings::Settings;
 use station::auth::{Claims, DevelopmentKey};
+use tokio::runtime::Handle;
 
 use crate::logs::Logs;
 use crate::person::DeviceBuilder;
@@ -66,7 +67,7 @@ impl Cluster {
 
     async fn over(settings: Settings, seams: Seams) -> Cluster {
         let logs = Logs::collect();
-        let system = System::start(&settings, seams.clone()).await;
+        let system = System::start(&settings, seams.clone(), Handle::current()).await;
         Cluster {
             system: Some(system.expect("the system starts")),
             settings,

@@ -12,6 +12,7 @@ use protocol::frame::{Hello, SyncRequest};
 use protocol::presence::BoatLife;
 use protocol::session::{Admission, Limits, Outgoing};
 use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
+use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
@@ -37,6 +38,8 @@ pub(crate) struct Boat {
     pub(crate) entropy: Arc<dyn Entropy>,
     /// Connections and calls for single sessions.
     pub(crate) tasks: TaskTracker,
+    /// Where calls are made, apart from the connections.
+    services: Handle,
     /// Registered, and not leaving.
     pub(crate) ready: watch::Sender<bool>,
     /// The time of day at the start, carried on by the runtime's timer: it never steps.
@@ -66,6 +69,7 @@ impl Boat {
             sources: Sources::default(),
             entropy,
             tasks: TaskTracker::new(),
+            services: Handle::current(),
             ready: watch::Sender::new(false),
             clock: TimerClock::starting_at(clock.now()),
             lives: RwLock::default(),
@@ -149,14 +153,15 @@ impl Boat {
         peer: SocketAddr,
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
-        self.tasks.spawn(async move {
+        let call = async move {
             let answer = boat.connect(connection.id(), hello, peer).await;
             if answer.is_ok() {
                 boat.sessions.fetch_add(1, Ordering::Relaxed);
                 boat.metrics.sessions.increment(1.0);
             }
             connection.update(|session| session.handle_admitted(answer, boat.now()));
-        });
+        };
+        self.tasks.spawn_on(call, &self.services);
     }
 
     pub(crate) fn fetch_mail(
@@ -165,13 +170,14 @@ impl Boat {
         request: MailPageRequest,
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
-        self.tasks.spawn(async move {
+        let call = async move {
             let page = match boat.call().await {
                 Ok(_call) => boat.stations.mail_page(connection.id(), request).await,
                 Err(refusal) => Err(refusal),
             };
             connection.update(|session| session.handle_page(page, boat.now()));
-        });
+        };
+        self.tasks.spawn_on(call, &self.services);
     }
 
     pub(crate) fn ask(
@@ -181,7 +187,7 @@ impl Boat {
         request: SyncRequest,
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
-        self.tasks.spawn(async move {
+        let call = async move {
             let number = request.request;
             let page = match boat.call().await {
                 Ok(_call) => boat.stations.sync(connection.id(), user, request).await,
@@ -189,7 +195,8 @@ impl Boat {
             };
             let answer = page.map(Outgoing::Encoded);
             connection.update(|session| session.handle_answer(number, answer));
-        });
+        };
+        self.tasks.spawn_on(call, &self.services);
     }
 
     async fn connect(

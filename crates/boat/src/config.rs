@@ -37,6 +37,10 @@ pub struct Config {
     /// How long a client may take to read its last frames; then the connection is dropped.
     #[serde(with = "humantime_serde")]
     pub close_grace: Duration,
+    /// How long echoes and receipts may wait on their way to a client, to be written together with what
+    /// comes next; messages and answers never wait. Zero: not at all.
+    #[serde(with = "humantime_serde")]
+    pub linger: Duration,
     /// The bounds of one session.
     pub session: Limits,
     /// Calls to stations are gathered in this many lanes, so that a slow one does not hold up all.
@@ -96,6 +100,7 @@ impl Default for Config {
             accept_pause: Duration::from_millis(100),
             upgrade_timeout: Duration::from_secs(5),
             close_grace: Duration::from_secs(2),
+            linger: Duration::from_millis(200),
             session: Limits::default(),
             lanes: 4,
             lane_items_max: 65_536,

@@ -30,6 +30,8 @@ use crate::metrics::Metrics;
 const READS_A_TURN: usize = 64;
 /// Handed to the link before it is flushed.
 const FLUSH_BYTES: usize = 64 * 1024;
+/// What may wait is written when it is this much.
+const LINGER_BYTES: usize = 16 * 1024;
 
 pub(crate) struct Drive<L: Link> {
     boat: Arc<Boat>,
@@ -38,6 +40,9 @@ pub(crate) struct Drive<L: Link> {
     stage: Stage<L>,
     /// Transmitted and not yet taken by the link, each with its weight.
     queue: VecDeque<(Bytes, u32)>,
+    /// Something in the queue is to be written now; otherwise all of it may wait until `lingers_until`.
+    urgent: bool,
+    lingers_until: Option<Instant>,
     /// Weight of what the link has taken and the socket has not.
     in_link: usize,
     timer: Option<Pin<Box<Sleep>>>,
@@ -78,6 +83,8 @@ impl<L: Link> Drive<L> {
             peer: arrival.peer,
             stage: Stage::Serving(link),
             queue: VecDeque::new(),
+            urgent: false,
+            lingers_until: None,
             in_link: 0,
             timer: None,
             unwritten: 0,
@@ -148,6 +155,11 @@ impl<L: Link> Drive<L> {
             Action::Transmit(outgoing) => {
                 let weight = outgoing.weight() as u32;
                 self.unwritten += weight as usize;
+                if !outgoing.may_wait() || self.unwritten > LINGER_BYTES {
+                    self.urgent = true;
+                } else if self.lingers_until.is_none() {
+                    self.lingers_until = Some(Instant::now() + boat.config.linger);
+                }
                 self.queue.push_back((encoded(outgoing), weight));
             }
             Action::Resolve { token, outcome } => {
@@ -277,7 +289,17 @@ impl<L: Link> Drive<L> {
         }
     }
 
+    /// Whether all that is queued may wait for company a little longer.
+    fn lingers(&self) -> bool {
+        let serving = matches!(self.stage, Stage::Serving(_));
+        let early = |until| Instant::now() < until;
+        serving && !self.urgent && self.in_link == 0 && self.lingers_until.is_some_and(early)
+    }
+
     fn try_write(&mut self, cx: &mut Context<'_>) -> Result<bool, Gone> {
+        if self.lingers() {
+            return Ok(false);
+        }
         let mut progress = false;
         loop {
             let (link, ending) = match &mut self.stage {
@@ -314,6 +336,7 @@ impl<L: Link> Drive<L> {
                 continue;
             }
             self.queue = VecDeque::new();
+            (self.urgent, self.lingers_until) = (false, None);
             if let Some(closed) = ending {
                 if !*closed {
                     *closed = true;
@@ -332,12 +355,13 @@ impl<L: Link> Drive<L> {
         {
             self.stage = Stage::Gone;
         }
-        let Some(due) = self.connection.lock().session.poll_timeout() else {
+        let now = self.boat.now();
+        let due = self.connection.lock().session.poll_timeout();
+        let due = due.map(|due| Instant::now() + due.since(now));
+        let Some(rings) = due.into_iter().chain(self.lingers_until).min() else {
             self.timer = None;
             return false;
         };
-        let now = self.boat.now();
-        let rings = Instant::now() + due.since(now);
         let timer = match &mut self.timer {
             Some(timer) => {
                 if timer.deadline() > rings {
@@ -437,7 +461,7 @@ fn hear_frame(session: &mut Session, frame: Bytes, max: usize, now: Timestamp) {
 
 fn encoded(outgoing: Outgoing) -> Bytes {
     match outgoing {
-        Outgoing::Encoded(frame) => frame,
+        Outgoing::Encoded(frame) | Outgoing::Notice(frame) => frame,
         Outgoing::Frame(frame) => encode_server(&frame),
     }
 }

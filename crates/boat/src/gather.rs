@@ -72,6 +72,8 @@ impl<T: Gathered> Gather<T> {
     pub(crate) async fn next(&self, items_max: usize) -> Vec<T> {
         self.waiting.lock().busy = false;
         loop {
+            // Sessions that are ready in this turn of the runtime come along.
+            tokio::task::yield_now().await;
             let batch = self.take(items_max);
             if !batch.is_empty() {
                 return batch;

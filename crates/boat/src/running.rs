@@ -11,6 +11,7 @@ use backend::discovery::{Registry, Role};
 use protocol::presence::BoatLife;
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -36,6 +37,9 @@ pub struct Parts {
     pub entropy: Arc<dyn Entropy>,
     /// How the gRPC side listens, where it does.
     pub transport: transport::Config,
+    /// Where clients are served. A runtime of their own keeps the few tasks that carry messages from
+    /// standing in line behind thousands of connections.
+    pub connections: Handle,
 }
 
 /// Why a boat did not start.
@@ -121,8 +125,13 @@ pub async fn start(
     shutdown: CancellationToken,
 ) -> Result<Running, StartError> {
     let shutdown = shutdown.child_token();
-    let websocket = listen("websocket", config.websocket)?;
-    let tcp = listen("tcp", config.tcp)?;
+    let (websocket, tcp) = {
+        let _sockets_belong_there = parts.connections.enter();
+        (
+            listen("websocket", config.websocket)?,
+            listen("tcp", config.tcp)?,
+        )
+    };
     let grpc = config
         .listen
         .map(|address| listen("listen", address))
@@ -151,9 +160,12 @@ pub async fn start(
         spawn(watch_pauses(Arc::clone(&boat))),
     ];
     let doors = [
-        spawn(serve_websocket(websocket, Arc::clone(&boat))),
-        spawn(serve_tcp(tcp, Arc::clone(&boat))),
-    ];
+        parts
+            .connections
+            .spawn(serve_websocket(websocket, Arc::clone(&boat))),
+        parts.connections.spawn(serve_tcp(tcp, Arc::clone(&boat))),
+    ]
+    .map(AbortOnDropHandle::new);
     boat.ready.send_replace(true);
     tracing::info!(life = ?boat.life(), %websocket_at, %tcp_at, "a boat serves");
 

@@ -136,7 +136,20 @@ impl Executor {
                 }
                 () = ended.cancelled() => return,
             }
+            // What boats are ready to say in this turn of the runtime goes with it.
+            tokio::task::yield_now().await;
+            self.hear_more(&mut heard);
         }
+    }
+
+    fn hear_more(&mut self, heard: &mut Vec<Heard>) {
+        while heard.len() < HEARD
+            && let Ok(more) = self.heard.try_recv()
+        {
+            heard.push(more);
+        }
+        let now = self.clock.now();
+        heard.drain(..).for_each(|heard| self.hear(now, heard));
     }
 
     /// Is there anything that time alone moves on?

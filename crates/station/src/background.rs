@@ -38,14 +38,19 @@ impl Workers<'_> {
         let stop = self.stop.clone();
         self.tasks.spawn(async move {
             loop {
-                let mut batch = Vec::new();
-                let ended = tokio::select! {
+                let first = tokio::select! {
                     biased;
-                    count = waiting.recv_many(&mut batch, BATCH_MAX) => count == 0,
-                    () = stop.cancelled() => true,
+                    first = waiting.recv() => first,
+                    () = stop.cancelled() => None,
                 };
-                if ended {
-                    break;
+                let Some(first) = first else { break };
+                // What others offer in this turn of the runtime comes along.
+                tokio::task::yield_now().await;
+                let mut batch = vec![first];
+                while batch.len() < BATCH_MAX
+                    && let Ok(more) = waiting.try_recv()
+                {
+                    batch.push(more);
                 }
                 work(batch).await;
             }

@@ -239,6 +239,31 @@ async fn expect_after_acks(client: &mut Client, id: i64) {
     }
 }
 
+// What nobody waits for goes out with what comes next, or alone when its time is over.
+#[tokio::test]
+async fn receipts_wait_for_company_and_messages_do_not() {
+    const HOUR: Duration = Duration::from_secs(3600);
+    for linger in [HOUR, Duration::from_millis(50)] {
+        let harbour = Harbour::with(|config| config.linger = linger).await;
+        let stream = Stream::open(&harbour).await;
+        for mut client in harbour.both().await {
+            let session = client.hello(2).await.session.get();
+            stream.deliver(vec![delivery(session, 1)]).await;
+            expect_message(&mut client, 1).await;
+            client.received(1).await;
+            let alone = timeout(Duration::from_millis(500), client.next()).await;
+            if linger == HOUR {
+                assert!(alone.is_err(), "nothing else is to be said: {alone:?}");
+                stream.deliver(vec![delivery(session, 2)]).await;
+                assert!(matches!(client.next().await, Some(ServerFrame::Acked(_))));
+                expect_message(&mut client, 2).await;
+            } else {
+                assert!(matches!(alone, Ok(Some(ServerFrame::Acked(_)))));
+            }
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_session_without_room_says_full() {
     let harbour = Harbour::with(|config| config.session.push_window = 2).await;

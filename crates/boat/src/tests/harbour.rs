@@ -285,6 +285,7 @@ impl Harbour {
             clock: Arc::new(SystemClock),
             entropy,
             transport: api::transport::Config::default(),
+            connections: tokio::runtime::Handle::current(),
         };
         let running = start(config, parts, CancellationToken::new())
             .await

@@ -39,15 +39,26 @@ pub enum Action {
 pub enum Outgoing {
     /// A complete frame, shared with other receivers.
     Encoded(Bytes),
+    /// The same, of what nobody waits for: echoes and receipts.
+    Notice(Bytes),
     Frame(ServerFrame),
 }
 
 impl Outgoing {
+    /// Does it lose nothing by going out together with what comes next, a moment later? Echoes and
+    /// receipts do not, and outnumber the messages.
+    pub fn may_wait(&self) -> bool {
+        matches!(
+            self,
+            Outgoing::Notice(_) | Outgoing::Frame(ServerFrame::Acked(_))
+        )
+    }
+
     /// What it counts as against the bound of outgoing bytes: its length, or a guess a little too high.
     pub fn weight(&self) -> usize {
         const SMALL: usize = 64;
         match self {
-            Outgoing::Encoded(bytes) => bytes.len(),
+            Outgoing::Encoded(bytes) | Outgoing::Notice(bytes) => bytes.len(),
             Outgoing::Frame(frame) => {
                 SMALL
                     + match frame {

@@ -44,7 +44,7 @@ impl Session {
     /// after it.
     pub fn notice(&mut self, frame: Bytes) {
         if self.is_open() {
-            self.transmit_any(Outgoing::Encoded(frame));
+            self.transmit_any(Outgoing::Notice(frame));
         }
     }
 

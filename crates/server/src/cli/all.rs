@@ -1,5 +1,6 @@
 //! `packetboat all`: the four services in one process.
 
+use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -7,6 +8,7 @@ use std::sync::Arc;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use serde_json::json;
+use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 
@@ -42,13 +44,13 @@ impl All {
         telemetry::start_logs(&settings.log)?;
         let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
         tracing::info!(files, data = %settings.embedded.data.display(), "limits");
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?;
-        runtime.block_on(self.serve(settings))
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let connections = runtime("connections", cores)?;
+        let services = runtime("services", cores)?;
+        services.block_on(self.serve(settings, connections.handle().clone()))
     }
 
-    async fn serve(self, settings: Settings) -> Result<ExitCode> {
+    async fn serve(self, settings: Settings, connections: Handle) -> Result<ExitCode> {
         let phases = Phases::default();
         let metrics = telemetry::start_metrics()?;
         let seams = if self.memory {
@@ -65,7 +67,7 @@ impl All {
             desk: Arc::new(Desk::new(&seams)),
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
-        let mut system = System::start(&settings, seams).await?;
+        let mut system = System::start(&settings, seams, connections).await?;
         phases.enter(Phase::Ready);
         self.announce(&system, admin)?;
 
@@ -108,6 +110,16 @@ impl All {
         }
         Ok(output.flush()?)
     }
+}
+
+/// Clients and services have threads of their own, as they have in processes of their own.
+fn runtime(name: &str, threads: usize) -> Result<Runtime> {
+    let runtime = Builder::new_multi_thread()
+        .thread_name(name)
+        .worker_threads(threads)
+        .enable_all()
+        .build()?;
+    Ok(runtime)
 }
 
 /// SIGTERM or Ctrl-C.

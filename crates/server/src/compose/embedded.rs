@@ -29,6 +29,7 @@ use protocol::MessageId;
 use protocol::keys::Topic;
 use protocol::mailbox::DedupeKey;
 use serde::{Deserialize, Serialize};
+use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
@@ -231,8 +232,9 @@ pub struct System {
 }
 
 impl System {
-    /// Starts station and carrier before the boat, so that the first client finds them.
-    pub async fn start(settings: &Settings, seams: Seams) -> Result<System> {
+    /// Starts station and carrier before the boat, so that the first client finds them. Clients are served
+    /// on the runtime `connections`, everything else on this one.
+    pub async fn start(settings: &Settings, seams: Seams, connections: Handle) -> Result<System> {
         remember_sends(&seams)
             .await
             .context("reading the newest sends from the log")?;
@@ -300,6 +302,7 @@ impl System {
             clock: seams.clock.clone(),
             entropy: seams.entropy.clone(),
             transport,
+            connections,
         };
         let boat = boat::start(settings.boat.clone(), boat_parts, stop_boat.clone())
             .await

@@ -106,7 +106,9 @@ impl World {
     pub(super) fn transmit_down(&mut self, index: usize, outgoing: Outgoing) {
         let frame = match outgoing {
             Outgoing::Frame(frame) => frame,
-            Outgoing::Encoded(bytes) => decode_server(bytes, 1 << 20).expect("our own frame"),
+            Outgoing::Encoded(bytes) | Outgoing::Notice(bytes) => {
+                decode_server(bytes, 1 << 20).expect("our own frame")
+            }
         };
         let soon = self.soon(60);
         let wire = &mut self.wires[index];
