@@ -10,7 +10,7 @@ use backend::mailbox::MailboxStore;
 use backend::queue::{Consumer, NewRecord, Partition, Producer, Queue, Record};
 use backend::{Error, Result};
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
+use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
@@ -196,6 +196,10 @@ impl HistoryStore for FaultyHistory {
         self.here()?.private(keys).await
     }
 
+    async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<Place>>> {
+        self.here()?.places(keys).await
+    }
+
     async fn find_private(
         &self,
         owner: UserId,
@@ -226,6 +230,10 @@ impl HistoryStore for FaultyHistory {
     ) -> Result<Option<PrivateRow>> {
         let inner = self.here()?;
         inner.find_send(from, conversation, send_id, since).await
+    }
+
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
+        self.here()?.sent_as(send_id).await
     }
 
     async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {

@@ -45,6 +45,24 @@ pub struct PrivateRow {
     pub version: Version,
 }
 
+/// Where a row stands, and what else a receipt is checked against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    pub peer: UserId,
+    pub direction: Direction,
+    pub seq: Seq,
+}
+
+impl From<&PrivateRow> for Place {
+    fn from(row: &PrivateRow) -> Place {
+        Place {
+            peer: row.peer,
+            direction: row.direction,
+            seq: row.seq,
+        }
+    }
+}
+
 impl PrivateRow {
     /// The two rows of a private message, the sender's first (proved in the tests: S0-01, S0-53).
     /// `None` for a message that is not private.

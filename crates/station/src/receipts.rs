@@ -14,7 +14,7 @@ use backend::clock::Clock;
 use backend::conversations::ConversationStore;
 use backend::history::{HistoryStore, StatusWrite};
 use protocol::frame::{AckItem, Acked};
-use protocol::history::{Direction, PrivateRow};
+use protocol::history::{Direction, Place};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, ConversationId, MessageId, Refusal, Seq, Timestamp, UserId};
 
@@ -57,18 +57,18 @@ impl Receipts {
             .iter()
             .flat_map(|item| item.ack.items.iter().map(|ack| (item.user, ack.id)))
             .collect();
-        let rows = match within(self.deadline, self.history.private(&keys)).await {
-            Ok(rows) => rows,
+        let places = match within(self.deadline, self.history.places(&keys)).await {
+            Ok(places) => places,
             Err(refusal) => return refuse_all(&items, &refusal),
         };
         let now = self.clock.now();
-        let mut rows = rows.into_iter();
+        let mut places = places.into_iter();
         let mut moves = Moves::default();
         let answers: Vec<Acked> = items
             .iter()
             .map(|item| {
-                let rows = rows.by_ref().take(item.ack.items.len());
-                moves.judge(item, rows, now)
+                let places = places.by_ref().take(item.ack.items.len());
+                moves.judge(item, places, now)
             })
             .collect();
         let (recorded, refused) = answers.iter().fold((0, 0), |(yes, no), answer| {
@@ -125,7 +125,7 @@ impl Moves {
     fn judge(
         &mut self,
         item: &ReceiptItem,
-        rows: impl Iterator<Item = Option<PrivateRow>>,
+        places: impl Iterator<Item = Option<Place>>,
         at: Timestamp,
     ) -> Acked {
         let (kind, user) = (item.ack.kind, item.user);
@@ -134,8 +134,8 @@ impl Moves {
             ids: Vec::with_capacity(item.ack.items.len()),
             refused: Vec::new(),
         };
-        for (ack, row) in item.ack.items.iter().zip(rows) {
-            let Some(row) = row.filter(|row| speaks_of(ack, row)) else {
+        for (ack, place) in item.ack.items.iter().zip(places) {
+            let Some(place) = place.filter(|place| speaks_of(user, ack, place)) else {
                 answer.refused.push((ack.id, unknown()));
                 continue;
             };
@@ -149,15 +149,15 @@ impl Moves {
                 .or_insert(Seq::ZERO);
             *register = ack.seq.max(*register);
             // One's own message, on another device of one's own: nobody is told.
-            if row.direction == Direction::In {
+            if place.direction == Direction::In {
                 self.statuses.push(StatusWrite {
-                    owner: row.peer,
+                    owner: place.peer,
                     id: ack.id,
                     kind,
                     at,
                 });
                 self.tells.push(Tell {
-                    sender: row.peer,
+                    sender: place.peer,
                     receipt: Receipt {
                         kind,
                         conversation: ack.conversation,
@@ -174,8 +174,8 @@ impl Moves {
 }
 
 /// A receipt counts only for what the acknowledger's own row says: this conversation, this place.
-fn speaks_of(ack: &AckItem, row: &PrivateRow) -> bool {
-    row.seq == ack.seq && row.conversation() == Some(ack.conversation)
+fn speaks_of(user: UserId, ack: &AckItem, place: &Place) -> bool {
+    place.seq == ack.seq && ConversationId::private(user, place.peer) == Some(ack.conversation)
 }
 
 fn unknown() -> Refusal {

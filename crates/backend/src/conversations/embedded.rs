@@ -2,7 +2,7 @@
 //!
 //! | table | key | value |
 //! | --- | --- | --- |
-//! | `conversation` | owner, kind, conversation | the row |
+//! | `conversation` | owner, kind, peer or group | the row |
 //! | `conversation-register` | the same | registers |
 //!
 //! The list difference reads all rows of an owner: a second order by version would cost a removal and an
@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::conversation::ConversationRow;
 use protocol::history::Version;
-use protocol::{ConversationId, MessageId, Position, Seq, Timestamp, UserId};
+use protocol::{ConversationId, GroupId, MessageId, Position, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{ConversationStore, Listed};
@@ -29,14 +29,21 @@ const SEAM: &str = "conversations";
 /// Rows read at once where the list difference looks for changed ones.
 const SCAN: usize = 256;
 
-type Key = [u8; 25];
+type Key = [u8; 17];
 
 /// Conversation lists in the embedded store. Make one for each store: it remembers the rows that it
 /// wrote.
 pub struct EmbeddedConversations {
     engine: Engine,
     /// Held between looking at a row or register and writing it, never across an await.
-    writing: Mutex<Recent<Key, Kept>>,
+    writing: Mutex<Written>,
+}
+
+/// What was written lately.
+#[derive(Default)]
+struct Written {
+    rows: Recent<Key, Kept>,
+    registers: Recent<Key, Registers>,
 }
 
 /// A row without what its key says.
@@ -48,7 +55,7 @@ struct Kept {
     last_id: MessageId,
 }
 
-#[derive(Clone, Copy, Default, Serialize, Deserialize)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct Registers {
     read: Seq,
     received: Seq,
@@ -81,32 +88,46 @@ impl EmbeddedConversations {
             .collect()
     }
 
+    fn standing_registers(
+        &self,
+        recent: &mut Recent<Key, Registers>,
+        key: Key,
+    ) -> Result<Registers> {
+        match recent.get(&key) {
+            Some(registers) => Ok(registers),
+            None => Ok(self.registers(&[key])?.pop().unwrap_or_default()),
+        }
+    }
+
     fn move_registers(
         &self,
         moves: Vec<(UserId, ConversationId, Seq)>,
         forward: impl Fn(&mut Registers, Seq),
     ) -> Result<()> {
-        let keys: Vec<_> = moves.iter().map(|&(owner, c, _)| key(owner, c)).collect();
-        let _writing = self.writing.lock();
-        let mut registers: BTreeMap<Key, (Registers, bool)> = keys
-            .iter()
-            .copied()
-            .zip(self.registers(&keys)?.into_iter().map(|r| (r, false)))
-            .collect();
-        for (key, (_, _, seq)) in keys.iter().zip(moves) {
-            if let Some((registers, changed)) = registers.get_mut(key) {
-                let before = (registers.read, registers.received);
-                forward(registers, seq);
-                *changed |= before != (registers.read, registers.received);
+        let mut writing = self.writing.lock();
+        let mut changed: BTreeMap<Key, Registers> = BTreeMap::new();
+        for (owner, conversation, seq) in moves {
+            let key = key(owner, conversation)?;
+            let standing = match changed.get(&key) {
+                Some(registers) => *registers,
+                None => self.standing_registers(&mut writing.registers, key)?,
+            };
+            let mut moved = standing;
+            forward(&mut moved, seq);
+            if moved != standing {
+                changed.insert(key, moved);
             }
         }
         let mut batch = Batch::new();
-        for (key, (registers, _)) in registers.iter().filter(|(_, (_, changed))| *changed) {
+        for (key, registers) in &changed {
             let value = encode(SEAM, registers)?;
             batch.put(Table::ConversationRegister, key.to_vec(), value);
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
+        }
+        for (key, registers) in changed {
+            writing.registers.put(key, registers);
         }
         Ok(())
     }
@@ -119,10 +140,10 @@ impl ConversationStore for EmbeddedConversations {
         // A busy conversation has many rows in one call, and only the last is written.
         let mut changed: BTreeMap<Key, Kept> = BTreeMap::new();
         for row in rows {
-            let key = key(row.owner, row.conversation);
+            let key = key(row.owner, row.conversation)?;
             let standing = match changed.get(&key) {
                 Some(row) => Some(*row),
-                None => self.standing(&mut writing, &key)?,
+                None => self.standing(&mut writing.rows, &key)?,
             };
             let mut new = Kept {
                 source: row.source,
@@ -146,13 +167,16 @@ impl ConversationStore for EmbeddedConversations {
             self.engine.write(batch)?;
         }
         for (key, row) in changed {
-            writing.put(key, row);
+            writing.rows.put(key, row);
         }
         Ok(())
     }
 
     async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>> {
-        let row_keys: Vec<_> = keys.iter().map(|&(owner, c)| key(owner, c)).collect();
+        let row_keys = keys
+            .iter()
+            .map(|&(owner, conversation)| key(owner, conversation))
+            .collect::<Result<Vec<_>>>()?;
         let rows = self.engine.multi_get(Table::Conversation, &row_keys)?;
         let registers = self.registers(&row_keys)?;
         keys.iter()
@@ -173,7 +197,7 @@ impl ConversationStore for EmbeddedConversations {
     ) -> Result<Vec<Listed>> {
         let (first, end) = owner_bounds(owner);
         let mut from = match after {
-            Some(conversation) => Bound::Excluded(key(owner, conversation).to_vec()),
+            Some(conversation) => Bound::Excluded(key(owner, conversation)?.to_vec()),
             None => Bound::Included(first.to_vec()),
         };
         let mut found: Vec<(Key, ConversationId, Kept)> = Vec::new();
@@ -185,7 +209,7 @@ impl ConversationStore for EmbeddedConversations {
             for (key, value) in &page {
                 let kept: Kept = decode(SEAM, value)?;
                 if kept.version >= since && found.len() < limit {
-                    let (key, conversation) = conversation_of(key)?;
+                    let (key, conversation) = conversation_of(owner, key)?;
                     found.push((key, conversation, kept));
                 }
             }
@@ -234,32 +258,40 @@ fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Re
     }
 }
 
-/// Keys sort as conversations do: the tag of the conversation's own key is replaced by its rank.
-fn key(owner: UserId, conversation: ConversationId) -> Key {
-    let mut key = [0; 25];
-    key[..8].copy_from_slice(&owner.get().to_be_bytes());
-    key[8..].copy_from_slice(&conversation.to_key());
-    key[8] = match conversation {
-        ConversationId::Private { .. } => 0,
-        ConversationId::Group(_) => 1,
-        ConversationId::System(_) => 2,
+/// Keys of an owner sort as its conversations do. Short enough to lie in the store's index itself.
+fn key(owner: UserId, conversation: ConversationId) -> Result<Key> {
+    let (kind, other) = match conversation {
+        ConversationId::Private { .. } => {
+            let peer = conversation
+                .peer_of(owner)
+                .ok_or_else(|| Error::conflict(SEAM, "a private conversation of others"))?;
+            (0, peer.get())
+        }
+        ConversationId::Group(group) => (1, group.get()),
+        ConversationId::System(user) => (2, user.get()),
     };
-    key
+    let mut key = [0; 17];
+    key[..8].copy_from_slice(&owner.get().to_be_bytes());
+    key[8] = kind;
+    key[9..].copy_from_slice(&other.to_be_bytes());
+    Ok(key)
 }
 
-fn conversation_of(stored: &[u8]) -> Result<(Key, ConversationId)> {
-    let torn = || Error::corrupt(SEAM, "a key names no conversation");
-    let key: Key = stored.try_into().map_err(|_| torn())?;
-    let mut conversation = [0; 17];
-    conversation.copy_from_slice(&key[8..]);
-    conversation[0] = match key[8] {
-        0 => b'p',
-        1 => b'g',
-        2 => b's',
-        _ => return Err(torn()),
+fn conversation_of(owner: UserId, stored: &[u8]) -> Result<(Key, ConversationId)> {
+    let conversation = |key: &Key| {
+        let other = i64::from_be_bytes(key[9..].try_into().ok()?);
+        match key[8] {
+            0 => ConversationId::private(owner, UserId::new(other).ok()?),
+            1 => GroupId::new(other).ok().map(ConversationId::Group),
+            2 => UserId::new(other).ok().map(ConversationId::System),
+            _ => None,
+        }
     };
-    let conversation = ConversationId::from_key(&conversation).ok_or_else(torn)?;
-    Ok((key, conversation))
+    stored
+        .try_into()
+        .ok()
+        .and_then(|key: Key| Some((key, conversation(&key)?)))
+        .ok_or_else(|| Error::corrupt(SEAM, "a key names no conversation"))
 }
 
 /// The first key of an owner, and the first after it.
@@ -287,7 +319,8 @@ mod tests {
     #[tokio::test]
     async fn a_new_life_replaces_nothing_that_is_later() {
         let (engine, fresh) = (Engine::memory(), Fresh::new(1));
-        let (owner, conversation) = (fresh.user(), fresh.conversation());
+        let (owner, peer) = (fresh.user(), fresh.user());
+        let conversation = ConversationId::private(owner, peer).expect("two users");
         let row = |offset| ConversationRow {
             owner,
             conversation,

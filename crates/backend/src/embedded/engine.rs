@@ -56,7 +56,7 @@ pub struct EngineOptions {
 impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
-            memtable_bytes: 8 << 20,
+            memtable_bytes: 64 << 20,
             cache_bytes: 32 << 20,
             journal_bytes: 256 << 20,
             fsync: true,

@@ -3,8 +3,11 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `private` | owner, id | the row: one range of an owner is all its messages in order of id |
-//! | `private-index` | conversation, seq | id, the same for both sides |
+//! | `private-index` | both users, seq | id, the same for both sides |
+//! | `private-send` | send_id (its end), sender | id, the rest of send_id |
 //! | `private-status` | owner, id | registers |
+//!
+//! Keys of at most 20 bytes lie in the store's index itself: comparing two of them touches no other memory.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -14,7 +17,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::Mutex;
 use protocol::frame::HistoryRange;
-use protocol::history::{Direction, IdRange, Order, PrivateRow, RowStatus, Version};
+use protocol::history::{Direction, IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, Timestamp, UserId};
@@ -37,6 +40,8 @@ pub struct EmbeddedHistory {
     /// The newest version among each conversation's rows; a later one need not be compared. Held between
     /// looking at a row's version or register and writing it, never across an await.
     writing: Mutex<Recent<ConversationId, Option<Version>>>,
+    /// Where the newest incoming rows stand: what is acknowledged was written a moment ago.
+    places: Mutex<Recent<(UserId, MessageId), Place>>,
 }
 
 /// A row without what its key says; the version stands first, to be read alone.
@@ -59,6 +64,7 @@ impl EmbeddedHistory {
         EmbeddedHistory {
             engine,
             writing: Mutex::default(),
+            places: Mutex::default(),
         }
     }
 
@@ -105,6 +111,22 @@ impl EmbeddedHistory {
             return Ok(None);
         };
         decode_front(SEAM, &row).map(|(version, _)| Some(version))
+    }
+
+    fn place(&self, (owner, id): (UserId, MessageId)) -> Result<Option<Place>> {
+        if let Some(place) = self.places.lock().get(&(owner, id)) {
+            return Ok(Some(place));
+        }
+        let Some(row) = self.engine.get(Table::Private, &row_key(owner, id))? else {
+            return Ok(None);
+        };
+        type Front = (Version, UserId, Direction, Timestamp, Seq);
+        let ((_, peer, direction, _, seq), _) = decode_front::<Front>(SEAM, &row)?;
+        Ok(Some(Place {
+            peer,
+            direction,
+            seq,
+        }))
     }
 
     /// Whether this row, or a later one, is there.
@@ -196,25 +218,37 @@ impl HistoryStore for EmbeddedHistory {
             let value = encode_sized(SEAM, &kept(row), row.content.data.len() + 128)?;
             batch.put(Table::Private, row_key(row.owner, row.id).to_vec(), value);
             // Both sides stand at one position under one id.
-            let position = index_key(conversation, row.seq);
-            if indexed != Some((position, row.id)) {
+            let position = (index_key(conversation, row.seq), row.id);
+            if indexed.as_ref() != Some(&position) {
                 let id = row.id.get().to_be_bytes();
-                batch.put(Table::PrivateIndex, position.to_vec(), id.to_vec());
-                indexed = Some((position, row.id));
+                batch.put(Table::PrivateIndex, position.0.clone(), id.to_vec());
+                indexed = Some(position);
             }
-            saved.push((conversation, newest.max(Some(row.version))));
+            if row.direction == Direction::Out {
+                let (key, value) = send_entry(row);
+                batch.put(Table::PrivateSend, key, value);
+            }
+            saved.push((conversation, row, newest.max(Some(row.version))));
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
         }
-        for (conversation, newest) in saved {
+        let mut places = self.places.lock();
+        for (conversation, row, newest) in saved {
             writing.put(conversation, newest);
+            if row.direction == Direction::In {
+                places.put((row.owner, row.id), Place::from(row));
+            }
         }
         Ok(())
     }
 
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
         self.rows(keys)
+    }
+
+    async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<Place>>> {
+        keys.iter().map(|&key| self.place(key)).collect()
     }
 
     async fn find_private(
@@ -284,22 +318,32 @@ impl HistoryStore for EmbeddedHistory {
         let Some(peer) = conversation.peer_of(from) else {
             return Ok(None);
         };
-        let mut after = MessageId::new(since.get() - 1).ok();
-        loop {
-            let range = IdRange {
-                after,
-                before: None,
-            };
-            let rows = self.page(from, range, Order::Forward, SCAN)?;
-            let full = rows.len() == SCAN;
-            after = rows.last().map(|row| row.id);
-            let found = rows.into_iter().find(|row| {
-                row.direction == Direction::Out && row.peer == peer && row.send_id == send_id
-            });
-            if found.is_some() || !full {
-                return Ok(found);
+        let (key, rest) = split(send_id);
+        let found = self
+            .engine
+            .get(Table::PrivateSend, &send_key(key, from))?
+            .map(|value| sent(&value))
+            .transpose()?;
+        let Some((id, _)) = found.filter(|(id, kept)| *id >= since && *kept == rest) else {
+            return Ok(None);
+        };
+        let row = self.rows(&[(from, id)])?.pop().flatten();
+        Ok(row.filter(|row| row.peer == peer && row.send_id == send_id))
+    }
+
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
+        let (prefix, rest) = split(send_id);
+        let mut found = Vec::new();
+        for (key, value) in
+            self.engine
+                .prefix(Table::PrivateSend, &prefix, Scan::Forward, SCAN)?
+        {
+            let (id, kept) = sent(&value)?;
+            if kept == rest {
+                found.push((sender_of(&key)?, id));
             }
         }
+        Ok(found)
     }
 
     async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
@@ -396,19 +440,62 @@ fn owner_bounds(owner: UserId) -> ([u8; 8], [u8; 8]) {
     (owner.to_be_bytes(), (owner + 1).to_be_bytes())
 }
 
-fn index_key(conversation: ConversationId, seq: Seq) -> [u8; 25] {
-    let mut key = [0; 25];
-    key[..17].copy_from_slice(&conversation.to_key());
-    key[17..].copy_from_slice(&seq.0.to_be_bytes());
-    key
+/// The users of a private conversation, then the position: its bytes without leading zeros after their
+/// number, which sorts as the position does.
+fn index_key(conversation: ConversationId, seq: Seq) -> Vec<u8> {
+    let bytes = seq.0.to_be_bytes();
+    let zeros = seq.0.leading_zeros() as usize / 8;
+    let users = &conversation.to_key()[1..];
+    [users, &[(bytes.len() - zeros) as u8], &bytes[zeros..]].concat()
 }
 
 fn seq_of(index_key: &[u8]) -> Result<u64> {
-    index_key
-        .get(17..)
+    let torn = || Error::corrupt(SEAM, "a key of the index is torn");
+    let (&length, kept) = index_key
+        .get(16..)
+        .and_then(<[u8]>::split_first)
+        .ok_or_else(torn)?;
+    if kept.len() != usize::from(length) || kept.len() > 8 {
+        return Err(torn());
+    }
+    let mut bytes = [0; 8];
+    bytes[8 - kept.len()..].copy_from_slice(kept);
+    Ok(u64::from_be_bytes(bytes))
+}
+
+/// The end of a send_id, which tells nearly all of them apart and goes into the key, and its begin.
+fn split(send_id: SendId) -> ([u8; 12], [u8; 4]) {
+    let (mut end, mut begin) = ([0; 12], [0; 4]);
+    begin.copy_from_slice(&send_id.as_bytes()[..4]);
+    end.copy_from_slice(&send_id.as_bytes()[4..]);
+    (end, begin)
+}
+
+fn send_key(end: [u8; 12], from: UserId) -> Vec<u8> {
+    [&end[..], &from.get().to_be_bytes()].concat()
+}
+
+fn send_entry(row: &PrivateRow) -> (Vec<u8>, Vec<u8>) {
+    let (end, begin) = split(row.send_id);
+    let value = [&row.id.get().to_be_bytes()[..], &begin].concat();
+    (send_key(end, row.owner), value)
+}
+
+/// The id of an entry, and the begin of its send_id.
+fn sent(value: &[u8]) -> Result<(MessageId, [u8; 4])> {
+    let (id, begin) = value.split_at_checked(8).unwrap_or_default();
+    let begin = begin
+        .try_into()
+        .map_err(|_| Error::corrupt(SEAM, "an entry of a send_id is torn"))?;
+    Ok((id_of(id)?, begin))
+}
+
+fn sender_of(send_key: &[u8]) -> Result<UserId> {
+    send_key
+        .get(12..)
         .and_then(|bytes| bytes.try_into().ok())
-        .map(u64::from_be_bytes)
-        .ok_or_else(|| Error::corrupt(SEAM, "a key of the index is torn"))
+        .and_then(|bytes| UserId::new(i64::from_be_bytes(bytes)).ok())
+        .ok_or_else(|| Error::corrupt(SEAM, "a key names no sender"))
 }
 
 fn id_of(bytes: &[u8]) -> Result<MessageId> {

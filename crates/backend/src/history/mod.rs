@@ -6,7 +6,7 @@ mod embedded;
 
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
+use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
 
@@ -31,6 +31,9 @@ pub trait HistoryStore: Send + Sync {
 
     /// Each of these rows, in order of the question.
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>>;
+
+    /// Where each of these rows stands: all that a receipt needs, and cheaper than the row.
+    async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<Place>>>;
 
     /// Rows of one owner with all peers, by id (S0-58 to S0-60: bounds exclusive, an empty range is an
     /// empty list, at most `limit`).
@@ -60,6 +63,9 @@ pub trait HistoryStore: Send + Sync {
         send_id: SendId,
         since: MessageId,
     ) -> Result<Option<PrivateRow>>;
+
+    /// Who sent a message under this send_id, and its id. Several users may have chosen the same one.
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>>;
 
     /// Moves registers forward; read implies delivered. Answers for which of them the status advanced: a
     /// repeat, or received after read, did not.

@@ -11,7 +11,7 @@ use backend::queue::{Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Qu
 use backend::{Error, Result};
 use parking_lot::Mutex;
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
+use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
@@ -41,6 +41,10 @@ impl HistoryStore for FaultyHistory {
 
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
         self.store.private(keys).await
+    }
+
+    async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<Place>>> {
+        self.store.places(keys).await
     }
 
     async fn find_private(
@@ -75,6 +79,10 @@ impl HistoryStore for FaultyHistory {
         self.store
             .find_send(from, conversation, send_id, since)
             .await
+    }
+
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
+        self.store.sent_as(send_id).await
     }
 
     async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {

@@ -41,6 +41,8 @@ tables! {
     Private => "private",
     /// Where a private message lies by another order than its key.
     PrivateIndex => "private-index",
+    /// Private messages by send_id.
+    PrivateSend => "private-send",
     /// Status columns of private messages.
     PrivateStatus => "private-status",
     /// The single writer's state of each conversation.
