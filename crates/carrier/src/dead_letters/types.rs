@@ -85,6 +85,8 @@ pub struct Shown {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
     pub reasons: BTreeMap<String, Summary>,
+    /// Newer letters that were not counted, as there are too many.
+    pub left_off: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -14,8 +14,9 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Output;
+use super::audit::more;
 use super::desk::Desk;
-use crate::admin::desk::{ListQuestion, ShowQuestion};
+use crate::admin::desk::{LETTERS_MAX, ListQuestion, ShowQuestion};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -43,7 +44,7 @@ enum What {
         /// Only those that nobody sent on their way again.
         #[arg(long)]
         open: bool,
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = letters)]
         limit: usize,
         /// Go on where a page ended.
         #[arg(long, value_name = "PLACE")]
@@ -70,7 +71,7 @@ enum What {
         #[arg(long, conflicts_with_all = ["ids", "reason"])]
         all: bool,
         /// At most so many of --reason or --all, oldest first.
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = LETTERS_MAX, value_parser = letters)]
         limit: usize,
     },
 }
@@ -78,6 +79,13 @@ enum What {
 fn reason(name: &str) -> Result<DeadReason, String> {
     let known = || DeadReason::ALL.map(DeadReason::name).join(", ");
     DeadReason::from_name(name).ok_or_else(|| format!("no such reason; there are {}", known()))
+}
+
+fn letters(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=LETTERS_MAX) => Ok(count),
+        _ => Err(format!("1 to {LETTERS_MAX} at a time")),
+    }
 }
 
 impl Dlq {
@@ -113,20 +121,24 @@ impl Dlq {
             What::Redrive {
                 ids, reason, limit, ..
             } => {
-                let selection = if ids.is_empty() {
+                let by_id = !ids.is_empty();
+                let selection = if by_id {
+                    Selection::Ids(ids)
+                } else {
                     let filter = Filter {
                         reason,
                         redriven: Some(false),
                         ..Filter::default()
                     };
                     Selection::Filter { filter, limit }
-                } else {
-                    Selection::Ids(ids)
                 };
                 let done: Vec<Redrive> = desk
                     .post("/api/v1/dead-letters/redrive", &selection)
                     .await?;
                 show(output, &done, redriven)?;
+                if !by_id && done.len() == limit {
+                    eprintln!("packetboat: that is as many as go at a time; there may be more");
+                }
                 let went = |r: &Redrive| {
                     matches!(r.redriven, Redriven::ToRetry | Redriven::ToMessage { .. })
                 };
@@ -218,6 +230,7 @@ fn stats(stats: &Stats) {
         ]);
     }
     println!("{table}");
+    more(stats.left_off);
 }
 
 fn redriven(done: &Vec<Redrive>) {
