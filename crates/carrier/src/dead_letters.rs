@@ -1,6 +1,6 @@
 //! The operator's side of the dead letters: look at them, count them, send them on their way again.
 //!
-//! The topic `dead` is only ever appended to. That a letter was redriven stands in the ledger of its
+//! The topics `dead` and `notification-dead` are only ever appended to. That a letter was redriven stands in the ledger of its
 //! message, so that nobody redrives it twice without being told.
 
 mod types;
@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::dead_letter::DeadLetter;
-use api::task::{Task, Work};
+use api::task::{NotificationTask, Task, Work};
 use backend::Error;
 use backend::clock::Clock;
 use backend::ledger::LedgerStore;
@@ -21,7 +21,7 @@ use protocol::message::Target;
 use protocol::{MessageId, Timestamp};
 
 pub use self::types::{
-    Cursor, Filter, Listed, Page, Redrive, Redriven, Selection, Shown, Stats, Summary,
+    Cursor, Filter, Kind, Listed, Page, Redrive, Redriven, Selection, Shown, Stats, Summary,
 };
 use crate::records::Records;
 
@@ -62,7 +62,7 @@ impl DeadLetters {
         }
     }
 
-    /// Letters that the filter lets through, oldest first, at most `limit`; the page says where to go on.
+    /// Letters that the filter lets through, messages before notifications and the oldest first, at most `limit`; the page says where to go on.
     pub async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
         let mut page = Page::default();
         let mut at = after;
@@ -101,11 +101,11 @@ impl DeadLetters {
             headers: headers
                 .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
                 .collect(),
-            body: with_body.then(|| describe(&found.record.value)),
+            body: with_body.then(|| describe(found.cursor.kind, &found.record.value)),
         }))
     }
 
-    /// How many there are, by reason; of very many the oldest.
+    /// How many there are, by kind and reason; of very many the first.
     pub async fn stats(&self) -> Result<Stats> {
         let mut stats = Stats::default();
         let mut seen = BTreeSet::new();
@@ -117,8 +117,11 @@ impl DeadLetters {
                 let id = found.letter.id();
                 if seen.insert(id.clone()) {
                     let listed = found.listed(redriven.contains(&id));
-                    stats
-                        .reasons
+                    let reasons = match listed.cursor.kind {
+                        Kind::Message => &mut stats.messages,
+                        Kind::Notification => &mut stats.notifications,
+                    };
+                    reasons
                         .entry(listed.reason.name().to_owned())
                         .or_insert_with(Summary::default)
                         .count(&listed);
@@ -127,7 +130,7 @@ impl DeadLetters {
             match next {
                 Some(next) if (seen.len() as u64) < COUNTED => at = Some(next),
                 Some(next) => {
-                    stats.left_off = self.after(next).await?;
+                    stats.left_off = self.count_behind(next).await?;
                     return Ok(stats);
                 }
                 None => return Ok(stats),
@@ -154,7 +157,7 @@ impl DeadLetters {
     }
 
     /// Sends letters on their way again: one that has its place to the shortest retry topic, any other to
-    /// `message`, under its own id. Answers what became of each. A failure in between leaves the letters
+    /// `message`, under its own id; a notification to `notification`. Answers what became of each. A failure in between leaves the letters
     /// after it untouched, and one at most redriven without being marked: repeating that does no harm.
     pub async fn redrive(&self, selection: &Selection) -> Result<Vec<Redrive>> {
         let mut done = Vec::new();
@@ -271,45 +274,51 @@ impl DeadLetters {
         }
     }
 
-    /// Records that lie behind a place.
-    async fn after(&self, cursor: Cursor) -> Result<u64> {
-        let mut behind = 0;
-        for number in cursor.partition..self.queue.partitions(Topic::Dead) {
-            let partition = Partition {
-                topic: Topic::Dead,
-                number,
-            };
-            let (begin, end) = self.queue.bounds(partition).await?;
-            let from = if number == cursor.partition {
-                cursor.offset + 1
-            } else {
-                begin
-            };
-            behind += end.saturating_sub(from);
-        }
-        Ok(behind)
+    /// All partitions that hold letters, from the one of `after` on.
+    fn partitions(&self, after: Option<Cursor>) -> Vec<(Kind, Partition)> {
+        let all = Kind::ALL.into_iter().flat_map(|kind| {
+            let topic = kind.topic();
+            let numbers = 0..self.queue.partitions(topic);
+            numbers.map(move |number| (kind, Partition { topic, number }))
+        });
+        let first = after.map(|cursor| (cursor.kind, cursor.partition));
+        all.filter(|(kind, partition)| Some((*kind, partition.number)) >= first)
+            .collect()
     }
 
-    /// The next letters after a place, and where to go on; `None` at the end of the topic. Records of the
-    /// topic that are no letters of ours are passed over.
+    /// Where what lies behind a place begins and ends in a partition.
+    async fn behind(
+        &self,
+        after: Option<Cursor>,
+        kind: Kind,
+        partition: Partition,
+    ) -> Result<(u64, u64)> {
+        let (begin, end) = self.queue.bounds(partition).await?;
+        let here = |at: &Cursor| (at.kind, at.partition) == (kind, partition.number);
+        let next = after.filter(here).map_or(0, |cursor| cursor.offset + 1);
+        Ok((begin.max(next), end))
+    }
+
+    /// How many records lie behind a place.
+    async fn count_behind(&self, cursor: Cursor) -> Result<u64> {
+        let mut count = 0;
+        for (kind, partition) in self.partitions(Some(cursor)) {
+            let (from, end) = self.behind(Some(cursor), kind, partition).await?;
+            count += end.saturating_sub(from);
+        }
+        Ok(count)
+    }
+
+    /// The next letters after a place, and where to go on; `None` at the end. Records that are no letters
+    /// of ours are passed over.
     async fn read(
         &self,
         after: Option<Cursor>,
         max: usize,
     ) -> Result<(Vec<Found>, Option<Cursor>)> {
-        let first = after.map_or(0, |cursor| cursor.partition);
         tokio::task::yield_now().await;
-        for number in first..self.queue.partitions(Topic::Dead) {
-            let partition = Partition {
-                topic: Topic::Dead,
-                number,
-            };
-            let (begin, end) = self.queue.bounds(partition).await?;
-            let from = match after {
-                Some(cursor) if cursor.partition == number => cursor.offset + 1,
-                _ => 0,
-            };
-            let from = from.max(begin);
+        for (kind, partition) in self.partitions(after) {
+            let (from, end) = self.behind(after, kind, partition).await?;
             if from >= end {
                 continue;
             }
@@ -318,10 +327,12 @@ impl DeadLetters {
                 continue;
             };
             let next = Cursor {
-                partition: number,
+                kind,
+                partition: partition.number,
                 offset: last.offset,
             };
-            return Ok((records.into_iter().filter_map(found).collect(), Some(next)));
+            let found = records.into_iter().filter_map(|record| found(kind, record));
+            return Ok((found.collect(), Some(next)));
         }
         Ok((Vec::new(), None))
     }
@@ -353,6 +364,11 @@ impl DeadLetters {
         let Some((key, value)) = self.bytes(cursor, letter).await? else {
             return Ok(Err(Redriven::BytesGone));
         };
+        if cursor.kind == Kind::Notification {
+            let record = self.records.raw(Topic::Notification, key, value);
+            let marked = letter.message.is_some();
+            return Ok(Ok((record, Redriven::ToNotification { marked })));
+        }
         let Ok(mut task) = Task::decode(value.clone()) else {
             // A later version may be able to read it.
             let record = self.records.raw(Topic::Message, key, value);
@@ -381,7 +397,7 @@ impl DeadLetters {
     /// died.
     async fn bytes(&self, cursor: Cursor, letter: &DeadLetter) -> Result<Option<(Bytes, Bytes)>> {
         let partition = Partition {
-            topic: Topic::Dead,
+            topic: cursor.kind.topic(),
             number: cursor.partition,
         };
         let Some(record) = self.record(partition, cursor.offset).await? else {
@@ -404,10 +420,11 @@ impl DeadLetters {
     }
 }
 
-fn found(record: Record) -> Option<Found> {
+fn found(kind: Kind, record: Record) -> Option<Found> {
     match DeadLetter::from_headers(&record.headers) {
         Ok(letter) => Some(Found {
             cursor: Cursor {
+                kind,
                 partition: record.partition.number,
                 offset: record.offset,
             },
@@ -456,9 +473,12 @@ fn redrive(letter: &DeadLetter, redriven: Redriven) -> Redrive {
 }
 
 /// What is in a letter, for a person.
-fn describe(value: &Bytes) -> String {
-    match Task::decode(value.clone()) {
-        Ok(task) => format!("{task:#?}"),
-        Err(refusal) => format!("{refusal}\n{}", value.escape_ascii()),
-    }
+fn describe(kind: Kind, value: &Bytes) -> String {
+    let told = match kind {
+        Kind::Message => Task::decode(value.clone()).map(|task| format!("{task:#?}")),
+        Kind::Notification => {
+            NotificationTask::decode(value.clone()).map(|task| format!("{task:#?}"))
+        }
+    };
+    told.unwrap_or_else(|refusal| format!("{refusal}\n{}", value.escape_ascii()))
 }

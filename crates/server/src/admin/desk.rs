@@ -9,7 +9,7 @@ use axum::{Json, Router};
 use backend::clock::Clock;
 use backend::ledger::LedgerStore;
 use carrier::DeadLetters;
-use carrier::dead_letters::{Cursor, Filter, Page, Redrive, Selection, Shown, Stats};
+use carrier::dead_letters::{Cursor, Filter, Kind, Page, Redrive, Selection, Shown, Stats};
 use protocol::ledger::DeadReason;
 use serde::{Deserialize, Serialize};
 
@@ -48,12 +48,14 @@ type Answer<T> = Result<Json<T>, Refused>;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuestion {
+    /// Messages or notifications; default: both.
+    pub topic: Option<Kind>,
     pub reason: Option<String>,
     pub conversation: Option<String>,
     /// Only those that were, or were not, redriven.
     pub redriven: Option<bool>,
     pub limit: Option<usize>,
-    /// Where the page before ended: partition and offset.
+    /// Where the page before ended, as its answer says it.
     pub after: Option<String>,
 }
 
@@ -98,8 +100,10 @@ async fn audit_all(
 
 async fn list(State(desk): State<Arc<Desk>>, Query(question): Query<ListQuestion>) -> Answer<Page> {
     let reason = question.reason.as_deref().map(reason).transpose()?;
-    let after = question.after.as_deref().map(cursor).transpose()?;
+    let after = question.after.map(|text| text.parse()).transpose();
+    let after: Option<Cursor> = after.map_err(|text| (StatusCode::BAD_REQUEST, text))?;
     let filter = Filter {
+        kind: question.topic,
         reason,
         conversation: question.conversation,
         redriven: question.redriven,
@@ -164,22 +168,6 @@ fn reason(name: &str) -> Result<DeadReason, Refused> {
         let known: Vec<_> = DeadReason::ALL.iter().map(|reason| reason.name()).collect();
         let text = format!("{name:?} is no reason; there are {}", known.join(", "));
         (StatusCode::BAD_REQUEST, text)
-    })
-}
-
-/// `0-17`: partition and offset.
-fn cursor(text: &str) -> Result<Cursor, Refused> {
-    let parts = text.split_once('-').and_then(|(partition, offset)| {
-        Some(Cursor {
-            partition: partition.parse().ok()?,
-            offset: offset.parse().ok()?,
-        })
-    });
-    parts.ok_or_else(|| {
-        (
-            StatusCode::BAD_REQUEST,
-            format!("{text:?} is no place in a list"),
-        )
     })
 }
 
