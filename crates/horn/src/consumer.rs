@@ -73,12 +73,12 @@ enum Turn {
 impl Horn {
     pub(crate) fn new(config: &Config, parts: Parts, provider: Arc<dyn Provider>) -> Horn {
         Horn {
+            metrics: Arc::new(HornMetrics::new(provider.name())),
             provider,
             producer: parts.queue.producer(),
             ledger: parts.ledger,
             clock: parts.clock,
             entropy: parts.entropy,
-            metrics: Arc::new(HornMetrics::new()),
             limits: config.limits(),
             timeout: config.timeout,
             concurrency: config.concurrency.max(1),
