@@ -52,7 +52,7 @@ async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     cluster
         .assert_traced(ids[7], "Fetched", Some("2/desktop"))
         .await;
-    let verdict = cluster.trace(ids[7]).await.verdict.join("\n");
+    let verdict = cluster.trace(ids[7]).await.verdict.first.join("\n");
     assert!(verdict.contains("offline"), "{verdict}");
     bea.close().await;
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use carrier::dead_letters::DeadLetters;
 use protocol::{MessageId, Timestamp};
+use server::admin::log::Log;
 use server::admin::{audit, trace};
 use server::compose::embedded::{Seams, System};
 use server::settings::Settings;
@@ -130,9 +131,17 @@ impl Cluster {
         )
     }
 
+    fn log(&self) -> Log {
+        Log::new(self.seams.queue.clone())
+    }
+
     pub async fn audit(&self) -> audit::Report {
-        let (queue, ledger) = (&self.seams.queue, &self.seams.ledger);
-        audit::audit(queue.as_ref(), ledger.as_ref(), &audit::Question::default())
+        let (log, ledger) = (self.log(), &self.seams.ledger);
+        let all = audit::Question {
+            all: true,
+            ..audit::Question::default()
+        };
+        audit::audit(&log, ledger.as_ref(), &all, self.now())
             .await
             .expect("an audit")
     }
@@ -154,8 +163,8 @@ impl Cluster {
     }
 
     pub async fn trace(&self, id: MessageId) -> trace::Report {
-        let (queue, ledger) = (&self.seams.queue, &self.seams.ledger);
-        let lives = trace::trace(queue.as_ref(), ledger.as_ref(), trace::Name::Message(id)).await;
+        let (log, ledger) = (self.log(), &self.seams.ledger);
+        let lives = trace::trace(&log, ledger.as_ref(), trace::Name::Message(id)).await;
         lives
             .expect("a trace")
             .pop()
@@ -166,7 +175,7 @@ impl Cluster {
     pub async fn assert_traced(&self, id: MessageId, event: &str, target: Option<&str>) {
         let mut report = self.trace(id).await;
         let happened = |report: &trace::Report| {
-            report.events.iter().any(|e| {
+            report.events.first.iter().any(|e| {
                 format!("{:?}", e.event).starts_with(event)
                     && target.is_none_or(|target| e.target.as_deref() == Some(target))
             })

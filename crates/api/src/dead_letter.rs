@@ -1,5 +1,5 @@
-//! The headers of a dead letter: what ordinary tools show beside a record of the topic `dead`. The
-//! record's value is the original one, byte for byte, so that a redrive is exact.
+//! The headers of a dead letter: what ordinary tools show beside a record of the topics `dead` and
+//! `notification-dead`. The record's value is the original one, byte for byte, so that a redrive is exact.
 
 use bytes::Bytes;
 use protocol::delivery::Source;
@@ -12,8 +12,6 @@ use crate::status::clip;
 
 /// The longest `error-message`, in bytes; longer ones are cut.
 pub const ERROR_BYTES_MAX: usize = 512;
-/// What the value of the record is.
-pub const SCHEMA: &str = "packetboat.v1.Task";
 
 /// Where the record that died stood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -39,7 +37,7 @@ pub struct DeadLetter {
     /// What went wrong, for a person; never a body. Control characters become spaces, and it is cut
     /// to [`ERROR_BYTES_MAX`].
     pub error_message: String,
-    /// Which carrier gave up.
+    /// Which carrier gave up; of a notification `horn` and the provider's name.
     pub carrier: String,
     pub build: String,
     pub traceparent: Option<String>,
@@ -66,7 +64,7 @@ impl DeadLetter {
             header("error-message", readable(&self.error_message)),
             header("carrier-id", self.carrier.clone()),
             header("build", self.build.clone()),
-            header("schema", SCHEMA),
+            header("schema", schema(self.origin.topic)),
         ];
         let optional = [
             ("msg-id", self.message.map(|id| id.to_string())),
@@ -118,6 +116,14 @@ pub fn letter_id(origin: Origin, targets: &[Target]) -> String {
         offset: origin.offset,
     };
     source.letter(targets)
+}
+
+/// What the value of the record is.
+fn schema(topic: Topic) -> &'static str {
+    match topic {
+        Topic::Notification | Topic::NotificationDead => "packetboat.v1.NotificationTask",
+        Topic::Message | Topic::Retry(_) | Topic::Dead => "packetboat.v1.Task",
+    }
 }
 
 fn header(name: &str, value: impl Into<String>) -> (String, Bytes) {

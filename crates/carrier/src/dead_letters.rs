@@ -1,19 +1,19 @@
 //! The operator's side of the dead letters: look at them, count them, send them on their way again.
 //!
-//! The topic `dead` is only ever appended to. That a letter was redriven stands in the ledger of its
+//! The topics `dead` and `notification-dead` are only ever appended to. That a letter was redriven stands in the ledger of its
 //! message, so that nobody redrives it twice without being told.
 
 mod types;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use api::dead_letter::DeadLetter;
-use api::task::{DeliverTask, MessageTask, Task, Work};
+use api::task::{NotificationTask, Task, Work};
+use backend::Error;
 use backend::clock::Clock;
 use backend::ledger::LedgerStore;
 use backend::queue::{NewRecord, Partition, Queue, Record};
-use backend::{Error, Result};
 use bytes::Bytes;
 use protocol::keys::Topic;
 use protocol::ledger::{Event, LedgerEntry};
@@ -21,12 +21,16 @@ use protocol::message::Target;
 use protocol::{MessageId, Timestamp};
 
 pub use self::types::{
-    Cursor, Filter, Listed, Page, Redrive, Redriven, Selection, Shown, Stats, Summary,
+    Cursor, Filter, Kind, Listed, Page, Redrive, Redriven, Selection, Shown, Stats, Summary,
 };
 use crate::records::Records;
 
-/// Records that are read from the log at once.
-const STEP: usize = 256;
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Records that are read from the log at once, before others have their turn on the thread.
+const STEP: usize = 100;
+/// Letters that are counted at most.
+const COUNTED: u64 = 200_000;
 
 /// Reads and redrives the dead letters of one installation.
 #[derive(Clone)]
@@ -58,7 +62,7 @@ impl DeadLetters {
         }
     }
 
-    /// Letters that the filter lets through, oldest first, at most `limit`; the page says where to go on.
+    /// Letters that the filter lets through, messages before notifications and the oldest first, at most `limit`; the page says where to go on.
     pub async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
         let mut page = Page::default();
         let mut at = after;
@@ -87,7 +91,7 @@ impl DeadLetters {
 
     /// One letter, if it is there; with what is in it, if that is asked for.
     pub async fn show(&self, id: &str, with_body: bool) -> Result<Option<Shown>> {
-        let Some(found) = self.find(&BTreeSet::from([id.to_owned()])).await?.pop() else {
+        let Some(found) = self.find(id).await? else {
             return Ok(None);
         };
         let redriven = self.redriven(std::slice::from_ref(&found)).await?;
@@ -97,11 +101,11 @@ impl DeadLetters {
             headers: headers
                 .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
                 .collect(),
-            body: with_body.then(|| describe(&found.record.value)),
+            body: with_body.then(|| describe(found.cursor.kind, &found.record.value)),
         }))
     }
 
-    /// How many there are, by reason.
+    /// How many there are, by kind and reason; of very many the first.
     pub async fn stats(&self) -> Result<Stats> {
         let mut stats = Stats::default();
         let mut seen = BTreeSet::new();
@@ -113,15 +117,22 @@ impl DeadLetters {
                 let id = found.letter.id();
                 if seen.insert(id.clone()) {
                     let listed = found.listed(redriven.contains(&id));
-                    stats
-                        .reasons
+                    let reasons = match listed.cursor.kind {
+                        Kind::Message => &mut stats.messages,
+                        Kind::Notification => &mut stats.notifications,
+                    };
+                    reasons
                         .entry(listed.reason.name().to_owned())
                         .or_insert_with(Summary::default)
                         .count(&listed);
                 }
             }
             match next {
-                Some(next) => at = Some(next),
+                Some(next) if (seen.len() as u64) < COUNTED => at = Some(next),
+                Some(next) => {
+                    stats.left_off = self.count_behind(next).await?;
+                    return Ok(stats);
+                }
                 None => return Ok(stats),
             }
         }
@@ -132,12 +143,12 @@ impl DeadLetters {
         let mut plan = Vec::new();
         for chosen in self.choose(selection).await? {
             plan.push(match chosen {
-                Ok(found) => {
-                    let redriven = match self.task(&found).await {
-                        Ok(ready) => ready.1,
-                        Err(refused) => refused,
-                    };
-                    found.redrive(redriven)
+                Ok((cursor, letter)) => {
+                    let task = self.task(cursor, &letter).await?;
+                    redrive(
+                        &letter,
+                        task.map_or_else(|refused| refused, |ready| ready.1),
+                    )
                 }
                 Err(refused) => refused,
             });
@@ -146,33 +157,29 @@ impl DeadLetters {
     }
 
     /// Sends letters on their way again: one that has its place to the shortest retry topic, any other to
-    /// `message`, under its own id. Answers what became of each. A failure in between leaves the letters
+    /// `message`, under its own id; a notification to `notification`. Answers what became of each. A failure in between leaves the letters
     /// after it untouched, and one at most redriven without being marked: repeating that does no harm.
     pub async fn redrive(&self, selection: &Selection) -> Result<Vec<Redrive>> {
         let mut done = Vec::new();
         for chosen in self.choose(selection).await? {
-            let found = match chosen {
-                Ok(found) => found,
+            let (cursor, letter) = match chosen {
+                Ok(chosen) => chosen,
                 Err(refused) => {
                     done.push(refused);
                     continue;
                 }
             };
-            let redriven = match self.task(&found).await {
+            let redriven = match self.task(cursor, &letter).await? {
                 Ok((record, redriven)) => {
                     let at = self.clock.now();
                     self.publish(record).await?;
-                    self.mark(&found, at).await?;
-                    tracing::info!(
-                        letter = found.letter.id(),
-                        ?redriven,
-                        "a dead letter is redriven"
-                    );
+                    self.mark(&letter, at).await?;
+                    tracing::info!(letter = letter.id(), ?redriven, "a dead letter is redriven");
                     redriven
                 }
                 Err(refused) => refused,
             };
-            done.push(found.redrive(redriven));
+            done.push(redrive(&letter, redriven));
         }
         Ok(done)
     }
@@ -184,8 +191,8 @@ impl DeadLetters {
     }
 
     /// `at` is from before the record was published: a carrier may have settled it by now.
-    async fn mark(&self, found: &Found, at: Timestamp) -> Result<()> {
-        let Some(message) = found.letter.message else {
+    async fn mark(&self, letter: &DeadLetter, at: Timestamp) -> Result<()> {
+        let Some(message) = letter.message else {
             return Ok(());
         };
         let entry = |target| LedgerEntry {
@@ -193,10 +200,10 @@ impl DeadLetters {
             at,
             target,
             event: Event::Redriven {
-                letter: found.letter.id(),
+                letter: letter.id(),
             },
         };
-        let targets = &found.letter.targets;
+        let targets = &letter.targets;
         let entries = if targets.is_empty() {
             vec![entry(None)]
         } else {
@@ -205,97 +212,113 @@ impl DeadLetters {
         self.ledger.append(entries).await
     }
 
-    /// The letters that are meant, each once; those that cannot be redriven say why.
-    async fn choose(&self, selection: &Selection) -> Result<Vec<Result<Found, Redrive>>> {
-        let found = match selection {
-            Selection::Ids(ids) => self.find(&ids.iter().cloned().collect()).await?,
-            Selection::Filter { filter, limit } => self.matching(filter, *limit).await?,
+    /// The letters that are meant, oldest first and each once, without their bytes; those that cannot be
+    /// redriven say why.
+    async fn choose(
+        &self,
+        selection: &Selection,
+    ) -> Result<Vec<Result<(Cursor, DeadLetter), Redrive>>> {
+        let (wanted, most) = match selection {
+            Selection::Ids(ids) => (ids.iter().collect(), ids.len()),
+            Selection::Filter { limit, .. } => (BTreeSet::new(), *limit),
         };
-        let redriven = self.redriven(&found).await?;
         let mut chosen = Vec::new();
         let mut there = BTreeSet::new();
-        for found in found {
-            let id = found.letter.id();
-            if !there.insert(id.clone()) {
-                continue;
-            }
-            chosen.push(if redriven.contains(&id) {
-                Err(found.redrive(Redriven::Before))
-            } else {
-                Ok(found)
-            });
-        }
-        if let Selection::Ids(ids) = selection {
-            let missing = ids.iter().filter(|id| !there.contains(*id));
-            chosen.extend(missing.map(|id| {
-                Err(Redrive {
-                    id: id.clone(),
-                    redriven: Redriven::NoSuchLetter,
-                })
-            }));
-        }
-        Ok(chosen)
-    }
-
-    async fn matching(&self, filter: &Filter, limit: usize) -> Result<Vec<Found>> {
-        let mut matching = Vec::new();
         let mut at = None;
-        loop {
+        while chosen.len() < most {
             let (found, next) = self.read(at, STEP).await?;
             let redriven = self.redriven(&found).await?;
             for found in found {
-                let listed = found.listed(redriven.contains(&found.letter.id()));
-                if filter.lets_through(&listed) {
-                    matching.push(found);
-                    if matching.len() == limit {
-                        return Ok(matching);
+                let id = found.letter.id();
+                let redriven = redriven.contains(&id);
+                let meant = match selection {
+                    Selection::Ids(_) => wanted.contains(&id),
+                    Selection::Filter { filter, .. } => {
+                        filter.lets_through(&found.listed(redriven))
                     }
+                };
+                if meant && chosen.len() < most && there.insert(id) {
+                    chosen.push(if redriven {
+                        Err(redrive(&found.letter, Redriven::Before))
+                    } else {
+                        Ok((found.cursor, found.letter))
+                    });
                 }
             }
             match next {
                 Some(next) => at = Some(next),
-                None => return Ok(matching),
+                None => break,
             }
         }
+        let missing = wanted.into_iter().filter(|id| !there.contains(*id));
+        chosen.extend(missing.map(|id| {
+            Err(Redrive {
+                id: id.clone(),
+                redriven: Redriven::NoSuchLetter,
+            })
+        }));
+        Ok(chosen)
     }
 
-    async fn find(&self, ids: &BTreeSet<String>) -> Result<Vec<Found>> {
-        let mut matching: BTreeMap<String, Found> = BTreeMap::new();
+    async fn find(&self, id: &str) -> Result<Option<Found>> {
         let mut at = None;
         loop {
             let (found, next) = self.read(at, STEP).await?;
-            for found in found {
-                let id = found.letter.id();
-                if ids.contains(&id) {
-                    matching.entry(id).or_insert(found);
-                }
+            if let Some(found) = found.into_iter().find(|found| found.letter.id() == id) {
+                return Ok(Some(found));
             }
             match next {
-                Some(next) if matching.len() < ids.len() => at = Some(next),
-                _ => return Ok(matching.into_values().collect()),
+                Some(next) => at = Some(next),
+                None => return Ok(None),
             }
         }
     }
 
-    /// The next letters after a place, and where to go on; `None` at the end of the topic. Records of the
-    /// topic that are no letters of ours are passed over.
+    /// All partitions that hold letters, from the one of `after` on.
+    fn partitions(&self, after: Option<Cursor>) -> Vec<(Kind, Partition)> {
+        let all = Kind::ALL.into_iter().flat_map(|kind| {
+            let topic = kind.topic();
+            let numbers = 0..self.queue.partitions(topic);
+            numbers.map(move |number| (kind, Partition { topic, number }))
+        });
+        let first = after.map(|cursor| (cursor.kind, cursor.partition));
+        all.filter(|(kind, partition)| Some((*kind, partition.number)) >= first)
+            .collect()
+    }
+
+    /// Where what lies behind a place begins and ends in a partition.
+    async fn behind(
+        &self,
+        after: Option<Cursor>,
+        kind: Kind,
+        partition: Partition,
+    ) -> Result<(u64, u64)> {
+        let (begin, end) = self.queue.bounds(partition).await?;
+        let here = |at: &Cursor| (at.kind, at.partition) == (kind, partition.number);
+        let next = after.filter(here).map_or(0, |cursor| cursor.offset + 1);
+        Ok((begin.max(next), end))
+    }
+
+    /// How many records lie behind a place.
+    async fn count_behind(&self, cursor: Cursor) -> Result<u64> {
+        let mut count = 0;
+        for (kind, partition) in self.partitions(Some(cursor)) {
+            let (from, end) = self.behind(Some(cursor), kind, partition).await?;
+            count += end.saturating_sub(from);
+        }
+        Ok(count)
+    }
+
+    /// The next letters after a place, and where to go on; `None` at the end. Records that are no letters
+    /// of ours are passed over.
     async fn read(
         &self,
         after: Option<Cursor>,
         max: usize,
     ) -> Result<(Vec<Found>, Option<Cursor>)> {
-        let first = after.map_or(0, |cursor| cursor.partition);
-        for number in first..self.queue.partitions(Topic::Dead) {
-            let partition = Partition {
-                topic: Topic::Dead,
-                number,
-            };
-            let (begin, end) = self.queue.bounds(partition).await?;
-            let from = match after {
-                Some(cursor) if cursor.partition == number => cursor.offset + 1,
-                _ => 0,
-            };
-            let from = from.max(begin);
+        tokio::task::yield_now().await;
+        for (kind, partition) in self.partitions(after) {
+            let (from, end) = self.behind(after, kind, partition).await?;
             if from >= end {
                 continue;
             }
@@ -304,10 +327,12 @@ impl DeadLetters {
                 continue;
             };
             let next = Cursor {
-                partition: number,
+                kind,
+                partition: partition.number,
                 offset: last.offset,
             };
-            return Ok((records.into_iter().filter_map(found).collect(), Some(next)));
+            let found = records.into_iter().filter_map(|record| found(kind, record));
+            return Ok((found.collect(), Some(next)));
         }
         Ok((Vec::new(), None))
     }
@@ -331,55 +356,75 @@ impl DeadLetters {
     }
 
     /// The record that sends a letter on its way again.
-    async fn task(&self, found: &Found) -> Result<(NewRecord, Redriven), Redriven> {
-        let id = found.letter.id();
-        let value = self.value(found).await?;
-        let key = found.record.key.clone();
+    async fn task(
+        &self,
+        cursor: Cursor,
+        letter: &DeadLetter,
+    ) -> Result<Result<(NewRecord, Redriven), Redriven>> {
+        let Some((key, value)) = self.bytes(cursor, letter).await? else {
+            return Ok(Err(Redriven::BytesGone));
+        };
+        if cursor.kind == Kind::Notification {
+            let record = self.records.raw(Topic::Notification, key, value);
+            let marked = letter.message.is_some();
+            return Ok(Ok((record, Redriven::ToNotification { marked })));
+        }
         let Ok(mut task) = Task::decode(value.clone()) else {
             // A later version may be able to read it.
             let record = self.records.raw(Topic::Message, key, value);
-            return Ok((record, Redriven::ToMessage { marked: false }));
+            return Ok(Ok((record, Redriven::ToMessage { marked: false })));
         };
         task.retry_count = 0;
         let (topic, redriven) = match &mut task.work {
-            Work::Deliver(DeliverTask { letter, due_at, .. }) => {
-                *letter = Some(id);
-                *due_at = self.clock.now();
+            Work::Deliver(deliver) => {
+                deliver.letter = Some(letter.id());
+                deliver.due_at = self.clock.now();
                 (Topic::Retry(1), Redriven::ToRetry)
             }
-            Work::Message(MessageTask { letter, .. }) => {
-                *letter = Some(id);
+            Work::Message(message) => {
+                message.letter = Some(letter.id());
                 (Topic::Message, Redriven::ToMessage { marked: true })
             }
             Work::Kickout(_) => (Topic::Message, Redriven::ToMessage { marked: false }),
         };
-        match self.records.task(topic, &task) {
-            Some(record) => Ok((record, redriven)),
-            None => Err(Redriven::BelongsNowhere),
-        }
+        let record = self.records.task(topic, &task);
+        Ok(record
+            .map(|record| (record, redriven))
+            .ok_or(Redriven::BelongsNowhere))
     }
 
-    /// The original bytes: in the letter, or, where that was too large, where it came from.
-    async fn value(&self, found: &Found) -> Result<Bytes, Redriven> {
-        if !found.record.value.is_empty() {
-            return Ok(found.record.value.clone());
-        }
-        let origin = found.letter.origin;
+    /// Key and original bytes: of the letter, or, where it was too large to keep them, of the record that
+    /// died.
+    async fn bytes(&self, cursor: Cursor, letter: &DeadLetter) -> Result<Option<(Bytes, Bytes)>> {
         let partition = Partition {
-            topic: origin.topic,
-            number: origin.partition,
+            topic: cursor.kind.topic(),
+            number: cursor.partition,
         };
-        let read = self.queue.read(partition, origin.offset, 1).await;
-        let record = read.ok().and_then(|records| records.into_iter().next());
-        let record = record.filter(|record| record.offset == origin.offset);
-        record.map_or(Err(Redriven::BytesGone), |record| Ok(record.value))
+        let Some(record) = self.record(partition, cursor.offset).await? else {
+            return Ok(None);
+        };
+        if !record.value.is_empty() {
+            return Ok(Some((record.key, record.value)));
+        }
+        let origin = Partition {
+            topic: letter.origin.topic,
+            number: letter.origin.partition,
+        };
+        let origin = self.record(origin, letter.origin.offset).await?;
+        Ok(origin.map(|origin| (record.key, origin.value)))
+    }
+
+    async fn record(&self, partition: Partition, offset: u64) -> Result<Option<Record>> {
+        let records = self.queue.read(partition, offset, 1).await?;
+        Ok(records.into_iter().find(|record| record.offset == offset))
     }
 }
 
-fn found(record: Record) -> Option<Found> {
+fn found(kind: Kind, record: Record) -> Option<Found> {
     match DeadLetter::from_headers(&record.headers) {
         Ok(letter) => Some(Found {
             cursor: Cursor {
+                kind,
                 partition: record.partition.number,
                 offset: record.offset,
             },
@@ -418,19 +463,22 @@ impl Found {
             redriven,
         }
     }
+}
 
-    fn redrive(&self, redriven: Redriven) -> Redrive {
-        Redrive {
-            id: self.letter.id(),
-            redriven,
-        }
+fn redrive(letter: &DeadLetter, redriven: Redriven) -> Redrive {
+    Redrive {
+        id: letter.id(),
+        redriven,
     }
 }
 
 /// What is in a letter, for a person.
-fn describe(value: &Bytes) -> String {
-    match Task::decode(value.clone()) {
-        Ok(task) => format!("{task:#?}"),
-        Err(refusal) => format!("{refusal}\n{}", value.escape_ascii()),
-    }
+fn describe(kind: Kind, value: &Bytes) -> String {
+    let told = match kind {
+        Kind::Message => Task::decode(value.clone()).map(|task| format!("{task:#?}")),
+        Kind::Notification => {
+            NotificationTask::decode(value.clone()).map(|task| format!("{task:#?}"))
+        }
+    };
+    told.unwrap_or_else(|refusal| format!("{refusal}\n{}", value.escape_ascii()))
 }

@@ -10,7 +10,8 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Who tells users: `record` keeps the newest in memory and logs them, `webhook` calls `url`.
+    /// Who tells users: `record` tells nobody and keeps the newest in memory (a line each at log level
+    /// debug), `webhook` calls `url`.
     pub provider: ProviderKind,
     /// Where the webhook lives, `http://` or `https://`. Required by `webhook`.
     pub url: Option<String>,

@@ -16,7 +16,8 @@ use backend::ledger::LedgerStore;
 use backend::queue::{Consumer, Partition, Polled, Producer, Record};
 use protocol::delivery::{Offsets, Source};
 use protocol::keys::Topic;
-use protocol::notify::{Collapse, Failure, Limits, Next, Undeliverable};
+use protocol::ledger::DeadReason;
+use protocol::notify::{Collapse, Failure, Limits, Next};
 use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
@@ -72,12 +73,12 @@ enum Turn {
 impl Horn {
     pub(crate) fn new(config: &Config, parts: Parts, provider: Arc<dyn Provider>) -> Horn {
         Horn {
+            metrics: Arc::new(HornMetrics::new(provider.name())),
             provider,
             producer: parts.queue.producer(),
             ledger: parts.ledger,
             clock: parts.clock,
             entropy: parts.entropy,
-            metrics: Arc::new(HornMetrics::new()),
             limits: config.limits(),
             timeout: config.timeout,
             concurrency: config.concurrency.max(1),
@@ -238,6 +239,7 @@ impl Horn {
             value,
             task,
             attempts: 0,
+            failed_first: None,
             abandoned: false,
         };
         if self
@@ -262,7 +264,8 @@ impl Horn {
         {
             let accepted_at = pending.task.notification.accepted_at;
             if !self.limits.is_news(accepted_at, self.clock.now()) {
-                let expired = Outcome::Dead(Undeliverable::Expired, String::new());
+                let text = format!("the message is older than {:?}", self.limits.age_max);
+                let expired = Outcome::Dead(DeadReason::Expired, text);
                 self.ended.push(Ended::new(pending, expired));
                 continue;
             }
@@ -318,7 +321,8 @@ impl Horn {
         }
     }
 
-    fn fail(&mut self, pending: Pending, error: ProviderError) {
+    fn fail(&mut self, mut pending: Pending, error: ProviderError) {
+        pending.failed_first.get_or_insert_with(|| self.clock.now());
         let chance = self.entropy.next();
         let next = self
             .limits

@@ -11,7 +11,6 @@
 
 mod config;
 mod consumer;
-mod letter;
 mod metrics;
 pub mod provider;
 mod start;

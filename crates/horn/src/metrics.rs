@@ -15,8 +15,8 @@ pub(crate) struct HornMetrics {
 }
 
 impl HornMetrics {
-    pub(crate) fn new() -> HornMetrics {
-        let outcome = |outcome: &'static str| metrics::counter!("horn_notifications_total", "outcome" => outcome);
+    pub(crate) fn new(provider: &'static str) -> HornMetrics {
+        let outcome = |outcome: &'static str| metrics::counter!("horn_notifications_total", "provider" => provider, "outcome" => outcome);
         HornMetrics {
             sent: outcome("sent"),
             collapsed: outcome("collapsed"),

@@ -1,6 +1,7 @@
 //! A horn on an embedded log, with a webhook on a port of its own or a provider in this process.
 
 mod outcomes;
+mod telling;
 mod webhook;
 
 use std::collections::BTreeMap;

@@ -97,7 +97,8 @@ impl FailureCause {
     }
 }
 
-/// Why a record is a dead letter. A closed list: each has a page in docs/operations.
+/// Why a record is a dead letter: a message's or a notification's. A closed list: docs/operations tells
+/// of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum DeadReason {
     /// The bytes are no record of ours.
@@ -114,10 +115,12 @@ pub enum DeadReason {
     HandlerPanic,
     /// Too old to be of use.
     Expired,
+    /// The provider will never take it.
+    Refused,
 }
 
 impl DeadReason {
-    pub const ALL: [DeadReason; 7] = [
+    pub const ALL: [DeadReason; 8] = [
         DeadReason::Undecodable,
         DeadReason::TooLarge,
         DeadReason::Misplaced,
@@ -125,6 +128,7 @@ impl DeadReason {
         DeadReason::StoreRejected,
         DeadReason::HandlerPanic,
         DeadReason::Expired,
+        DeadReason::Refused,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -136,6 +140,7 @@ impl DeadReason {
             DeadReason::StoreRejected => "store-rejected",
             DeadReason::HandlerPanic => "handler-panic",
             DeadReason::Expired => "expired",
+            DeadReason::Refused => "refused",
         }
     }
 

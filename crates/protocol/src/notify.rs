@@ -3,7 +3,7 @@
 mod attempt;
 mod collapse;
 
-pub use attempt::{Failure, Limits, Next, Undeliverable};
+pub use attempt::{Failure, Limits, Next};
 pub use collapse::Collapse;
 
 use crate::message::Target;

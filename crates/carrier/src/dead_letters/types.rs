@@ -1,22 +1,85 @@
 //! Dead letters as the command line and the console show them.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
 
+use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::{MessageId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-/// A place in the topic `dead`.
+/// What died: a message's task, or a notification's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    Message,
+    Notification,
+}
+
+impl Kind {
+    pub const ALL: [Kind; 2] = [Kind::Message, Kind::Notification];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Message => "message",
+            Kind::Notification => "notification",
+        }
+    }
+
+    pub fn from_name(name: &str) -> Option<Kind> {
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    /// Where its letters lie.
+    pub(super) const fn topic(self) -> Topic {
+        match self {
+            Kind::Message => Topic::Dead,
+            Kind::Notification => Topic::NotificationDead,
+        }
+    }
+}
+
+/// A place among the letters; written `message-0-17`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Cursor {
+    pub kind: Kind,
     pub partition: u32,
     pub offset: u64,
+}
+
+impl fmt::Display for Cursor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}-{}-{}", self.kind.name(), self.partition, self.offset)
+    }
+}
+
+impl FromStr for Cursor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Cursor, String> {
+        let parts: Vec<&str> = text.split('-').collect();
+        let cursor = match parts[..] {
+            [kind, partition, offset] => Kind::from_name(kind)
+                .zip(partition.parse().ok())
+                .zip(offset.parse().ok()),
+            _ => None,
+        };
+        cursor
+            .map(|((kind, partition), offset)| Cursor {
+                kind,
+                partition,
+                offset,
+            })
+            .ok_or_else(|| format!("{text:?} is no place among the letters, as message-0-17 is"))
+    }
 }
 
 /// Which letters are meant: those for which all that is set here is so.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Filter {
+    pub kind: Option<Kind>,
     #[serde(with = "reason_or_none")]
     pub reason: Option<DeadReason>,
     pub message: Option<MessageId>,
@@ -29,7 +92,8 @@ pub struct Filter {
 
 impl Filter {
     pub fn lets_through(&self, letter: &Listed) -> bool {
-        self.reason.is_none_or(|reason| reason == letter.reason)
+        self.kind.is_none_or(|kind| kind == letter.cursor.kind)
+            && self.reason.is_none_or(|reason| reason == letter.reason)
             && self.message.is_none_or(|id| Some(id) == letter.message)
             && (self.conversation.is_none() || self.conversation == letter.conversation)
             && self
@@ -81,10 +145,13 @@ pub struct Shown {
     pub body: Option<String>,
 }
 
-/// Letters by the name of their reason.
+/// Letters of each kind by the name of their reason.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Stats {
-    pub reasons: BTreeMap<String, Summary>,
+    pub messages: BTreeMap<String, Summary>,
+    pub notifications: BTreeMap<String, Summary>,
+    /// Newer letters that were not counted, as there are too many.
+    pub left_off: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -132,6 +199,10 @@ pub enum Redriven {
     /// It had none, and gets one now. Not marked: no message is known whose ledger could say that it
     /// was redriven, so nothing will keep the next one from doing it again.
     ToMessage {
+        marked: bool,
+    },
+    /// Its user is told again. Not marked: as above.
+    ToNotification {
         marked: bool,
     },
     /// It was redriven before, and is left alone.

@@ -50,7 +50,7 @@ async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody()
     assert_eq!(world.boat.pushed_to(20), [id.get()]);
     let stats = world.dead_letters().stats().await.expect("readable");
     let counts: Vec<(&str, u64)> = stats
-        .reasons
+        .messages
         .iter()
         .map(|(reason, summary)| (reason.as_str(), summary.letters))
         .collect();
@@ -133,7 +133,7 @@ async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
         target.is_some() && matches!(event, Event::Redriven { letter: l } if *l == letter.id)
     }));
     let stats = desk.stats().await.expect("readable");
-    assert_eq!(stats.reasons["max-retries"].redriven, 1);
+    assert_eq!(stats.messages["max-retries"].redriven, 1);
     let open = Filter {
         redriven: Some(false),
         ..Filter::default()

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use api::task::NotificationTask;
 use bytes::Bytes;
+use protocol::Timestamp;
 use protocol::delivery::Source;
 use tokio::time::Instant;
 
@@ -15,6 +16,7 @@ pub(super) struct Pending {
     pub(super) task: NotificationTask,
     /// Calls made for it.
     pub(super) attempts: u32,
+    pub(super) failed_first: Option<Timestamp>,
     /// Its partition is somebody else's: no more attempts.
     pub(super) abandoned: bool,
 }

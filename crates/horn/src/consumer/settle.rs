@@ -1,18 +1,18 @@
 //! Records outcomes, in this order: dead letter, ledger, commit. A crash between any two of them tells
 //! somebody again, or writes a letter again under the same name.
 
+use api::dead_letter::{DeadLetter, Origin};
 use api::task::NotificationTask;
-use backend::queue::{Consumer, Partition};
+use backend::queue::{Consumer, NewRecord, Partition};
 use bytes::Bytes;
 use protocol::Timestamp;
 use protocol::delivery::Source;
-use protocol::ledger::{Event, LedgerEntry};
-use protocol::notify::Undeliverable;
+use protocol::keys::{Topic, partition_of};
+use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use tokio::time::Instant;
 
 use super::pending::Pending;
 use super::{Horn, STORE_RETRY};
-use crate::letter::Letter;
 
 /// A record with an outcome.
 pub(super) struct Ended {
@@ -21,6 +21,7 @@ pub(super) struct Ended {
     value: Bytes,
     task: Option<NotificationTask>,
     attempts: u32,
+    failed_first: Option<Timestamp>,
     outcome: Outcome,
     /// The log has the dead letter.
     buried: bool,
@@ -33,7 +34,7 @@ pub(super) enum Outcome {
     /// Nobody is there to be told.
     Nobody,
     /// Why, and what the last attempt said.
-    Dead(Undeliverable, String),
+    Dead(DeadReason, String),
 }
 
 impl Ended {
@@ -44,6 +45,7 @@ impl Ended {
             value: pending.value,
             task: Some(pending.task),
             attempts: pending.attempts,
+            failed_first: pending.failed_first,
             outcome,
             buried: false,
         }
@@ -56,26 +58,48 @@ impl Ended {
             value,
             task: None,
             attempts: 0,
-            outcome: Outcome::Dead(Undeliverable::Undecodable, text),
+            failed_first: None,
+            outcome: Outcome::Dead(DeadReason::Undecodable, text),
             buried: false,
         }
     }
 
-    fn letter(&self, provider: &'static str, failed_at: Timestamp) -> Option<Letter<'_>> {
-        match &self.outcome {
-            Outcome::Dead(reason, error) if !self.buried => Some(Letter {
-                source: self.source,
-                key: &self.key,
-                value: &self.value,
-                task: self.task.as_ref(),
-                reason: *reason,
-                attempts: self.attempts,
-                error,
-                provider,
-                failed_at,
-            }),
-            _ => None,
+    /// The dead letter that is still to be written, of so many partitions.
+    fn letter(&self, provider: &str, now: Timestamp, partitions: u32) -> Option<NewRecord> {
+        let Outcome::Dead(reason, error) = &self.outcome else {
+            return None;
+        };
+        if self.buried {
+            return None;
         }
+        let notification = self.task.as_ref().map(|task| task.notification);
+        let letter = DeadLetter {
+            origin: Origin {
+                topic: self.source.topic,
+                partition: self.source.partition,
+                offset: self.source.offset,
+            },
+            message: notification.map(|n| n.message),
+            conversation: notification.map(|n| n.conversation),
+            targets: notification.map(|n| n.target).into_iter().collect(),
+            retry_count: self.attempts.saturating_sub(1),
+            first_failed_at: self.failed_first.unwrap_or(now),
+            last_failed_at: now,
+            reason: *reason,
+            error_message: error.clone(),
+            carrier: format!("horn/{provider}"),
+            build: env!("CARGO_PKG_VERSION").to_owned(),
+            traceparent: self.task.as_ref().and_then(|task| task.traceparent.clone()),
+        };
+        Some(NewRecord {
+            partition: Partition {
+                topic: Topic::NotificationDead,
+                number: partition_of(&self.key, partitions),
+            },
+            key: self.key.clone(),
+            headers: letter.to_headers(),
+            value: self.value.clone(),
+        })
     }
 
     fn entry(&self, provider: &str, at: Timestamp) -> Option<LedgerEntry> {
@@ -126,6 +150,12 @@ impl Horn {
             }
             for ended in std::mem::take(&mut self.ended) {
                 self.count(&ended.outcome);
+                if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
+                    // It was not told: a redrive is no repeat.
+                    let notification = task.notification;
+                    self.collapse
+                        .forget(notification.message, notification.target);
+                }
                 self.offsets.settle(ended.source);
             }
         }
@@ -139,7 +169,7 @@ impl Horn {
             .iter()
             .enumerate()
             .filter_map(|(place, ended)| {
-                Some((place, ended.letter(name, now)?.record(self.dead_partitions)))
+                Some((place, ended.letter(name, now, self.dead_partitions)?))
             })
             .unzip();
         if letters.is_empty() {

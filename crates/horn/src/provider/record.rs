@@ -1,4 +1,4 @@
-//! Keeps the newest notifications in memory and logs them: for one machine, and for tests.
+//! Keeps the newest notifications in memory: for one machine, and for tests.
 
 use std::collections::VecDeque;
 
@@ -52,7 +52,7 @@ impl Provider for Recorder {
 
     async fn send(&self, push: &Push) -> Result<(), ProviderError> {
         let notification = push.notification;
-        tracing::info!(
+        tracing::debug!(
             user = %notification.target.user,
             platform = %notification.target.platform,
             message = %notification.message,

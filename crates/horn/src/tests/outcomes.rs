@@ -2,7 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use api::dead_letter::DeadLetter;
 use async_trait::async_trait;
+use protocol::ledger::DeadReason;
 use protocol::notify::Failure;
 use tokio::sync::Semaphore;
 
@@ -237,7 +239,30 @@ async fn a_provider_that_panics_costs_one_notification() {
     desk.reaches(first, 2).await;
     let letters = desk.letters().await;
     assert_eq!(letters.len(), 1);
-    assert_eq!(letters[0].1["reason"], "panicked");
+    assert_eq!(letters[0].1["reason"], "handler-panic");
+    horn.stop().await;
+}
+
+/// The same horn remembers whom it told, not whom it gave up.
+#[tokio::test]
+async fn what_was_given_up_is_told_when_it_is_sent_on_its_way_again() {
+    let desk = Desk::new();
+    let refusing = Scripted::new(9, |_| Err(ProviderError::new(Failure::Refused, "no")));
+    let horn = desk.horn(quick(), refusing.clone()).await;
+    let notification = mail(1);
+    for times in 1..=2 {
+        let partition = desk.publish(notification).await;
+        desk.reaches(partition, times).await;
+        assert_eq!(refusing.calls(), times);
+    }
+    let letters = desk.letters().await;
+    assert_eq!(letters.len(), 2);
+    let letter = DeadLetter::from_headers(&letters[0].0.headers).expect("readable");
+    assert_eq!(letter.reason, DeadReason::Refused);
+    assert_eq!(letter.message, Some(notification.message));
+    assert_eq!(letter.conversation, Some(notification.conversation));
+    assert_eq!(letter.targets, [notification.target]);
+    assert_eq!(letter.error_message, "no");
     horn.stop().await;
 }
 

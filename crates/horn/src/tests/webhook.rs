@@ -189,8 +189,10 @@ async fn a_refusal_is_final() {
         headers["error-message"],
         "the webhook answered 400 Bad Request"
     );
-    assert_eq!(headers["attempts"], "1");
-    assert_eq!(headers["platform"], "web");
+    assert_eq!(headers["retry-count"], "0");
+    assert_eq!(headers["platforms"], "2/web");
+    assert_eq!(headers["carrier-id"], "horn/webhook");
+    assert_eq!(headers["schema"], "packetboat.v1.NotificationTask");
     NotificationTask::decode(letters[0].0.value.clone()).expect("the original bytes");
 }
 
@@ -237,7 +239,7 @@ async fn a_hanging_server_is_given_up() {
     let scene = Scene::new(&[Answer::Hang, Answer::Hang, Answer::Hang]).await;
     assert!(!scene.outcome().await);
     assert_eq!(scene.calls(), 3);
-    assert_eq!(scene.letter_reasons().await, ["max-attempts"]);
+    assert_eq!(scene.letter_reasons().await, ["max-retries"]);
     scene.horn.stop().await;
 }
 

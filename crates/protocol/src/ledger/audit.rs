@@ -102,6 +102,21 @@ impl Audit {
         }
     }
 
+    /// Takes over what a second look found, at the messages that were missing and at no others: what
+    /// moved while it was looked for is settled or in flight after all.
+    pub fn look_again(&mut self, second: Audit) {
+        for balance in self.minutes.values_mut() {
+            balance.missing.clear();
+        }
+        for (minute, found) in second.minutes {
+            let balance = self.minutes.entry(minute).or_default();
+            balance.settled += found.settled;
+            balance.in_flight += found.in_flight;
+            balance.missing = found.missing;
+        }
+        self.contradictions.extend(second.contradictions);
+    }
+
     fn look_at_place(&mut self, life: &Life) {
         let message = life.message;
         if !life.placed_again.is_empty() {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use crate::Timestamp;
+use crate::ledger::DeadReason;
 
 /// How long and how often a notification is tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,36 +40,9 @@ pub enum Next {
         after: Duration,
     },
     /// A dead letter.
-    GiveUp(Undeliverable),
+    GiveUp(DeadReason),
     /// Done: nobody is there to be told.
     Nobody,
-}
-
-/// Why a notification is a dead letter. A closed list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Undeliverable {
-    /// The bytes are no notification.
-    Undecodable,
-    /// The provider will never take it.
-    Refused,
-    /// Tried as often as allowed.
-    MaxAttempts,
-    /// Too old to be news.
-    Expired,
-    /// Our own code failed on it.
-    Panicked,
-}
-
-impl Undeliverable {
-    pub const fn name(self) -> &'static str {
-        match self {
-            Undeliverable::Undecodable => "undecodable",
-            Undeliverable::Refused => "refused",
-            Undeliverable::MaxAttempts => "max-attempts",
-            Undeliverable::Expired => "expired",
-            Undeliverable::Panicked => "panicked",
-        }
-    }
 }
 
 impl Limits {
@@ -88,10 +62,10 @@ impl Limits {
     ) -> Next {
         match failure {
             Failure::Gone => Next::Nobody,
-            Failure::Refused => Next::GiveUp(Undeliverable::Refused),
-            Failure::Panicked => Next::GiveUp(Undeliverable::Panicked),
+            Failure::Refused => Next::GiveUp(DeadReason::Refused),
+            Failure::Panicked => Next::GiveUp(DeadReason::HandlerPanic),
             Failure::Unavailable | Failure::Throttled if attempts >= self.attempts_max => {
-                Next::GiveUp(Undeliverable::MaxAttempts)
+                Next::GiveUp(DeadReason::MaxRetries)
             }
             Failure::Unavailable | Failure::Throttled => {
                 let doublings = attempts.saturating_sub(1).min(31);
@@ -152,9 +126,9 @@ mod tests {
         let give_up = |why| Next::GiveUp(why);
         assert_eq!(
             after(Failure::Throttled, 8),
-            give_up(Undeliverable::MaxAttempts)
+            give_up(DeadReason::MaxRetries)
         );
-        assert_eq!(after(Failure::Refused, 1), give_up(Undeliverable::Refused));
+        assert_eq!(after(Failure::Refused, 1), give_up(DeadReason::Refused));
         assert_eq!(after(Failure::Gone, 1), Next::Nobody);
     }
 

@@ -1,40 +1,68 @@
 //! The audit: of what the log accepted, everything is settled or in flight, or it is named.
 
+use std::ops::Range;
+use std::time::Duration;
+
 use anyhow::Result;
 use backend::ledger::LedgerStore;
-use backend::queue::Queue;
-use protocol::ledger::audit::{Audit, Balance, Carried};
+use protocol::ledger::audit::{Audit, Balance};
 use protocol::ledger::trace::Life;
 use protocol::{MessageId, Timestamp};
 use serde::{Deserialize, Serialize};
+use tokio::task::yield_now;
 
-use super::log;
+use super::log::{Log, Turn};
+use super::shortlist::Shortlist;
 
-/// Lives read from the ledger at a time.
-const PAGE: usize = 500;
+/// Lives read from the ledger at a time, before others have their turn on the thread.
+const PAGE: usize = 50;
 /// What seems missing is looked at again so often: it may have moved while it was looked for.
 const LOOKS: usize = 4;
+/// What is audited where nobody says.
+pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
+/// Messages of one audit, each about a hundred bytes of memory, where nobody says.
+pub const MESSAGES: usize = 500_000;
+/// Messages of one audit at most.
+pub const MESSAGES_MAX: usize = 5_000_000;
+/// Names of one kind in a report.
+const NAMES: usize = 1000;
+/// Minutes in a report: a week and some.
+const MINUTES: usize = 11_000;
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct Question {
-    /// Milliseconds since 1970; default: everything the log keeps.
+    /// Milliseconds since 1970; default: a day ago, or `until` less a day.
     pub since: Option<i64>,
+    /// Default: now and what comes while it is looked.
     pub until: Option<i64>,
+    /// From the beginning of the log on, unless `since` says otherwise.
+    pub all: bool,
+    /// The oldest so many messages of the window.
+    pub limit: Option<usize>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
+    /// Of what was looked at, nothing is missing and nothing contradicts itself.
     pub even: bool,
+    /// Milliseconds since 1970: the window that was looked at.
+    pub since: i64,
+    pub until: Option<i64>,
     pub accepted: u64,
     pub settled: u64,
     pub in_flight: u64,
     /// Message ids that neither the ledger nor the log accounts for.
-    pub missing: Vec<String>,
+    pub missing: Shortlist<String>,
     /// Two entries of the ledger that cannot both be.
-    pub contradictions: Vec<String>,
+    pub contradictions: Shortlist<String>,
     /// Records of the log that are none of ours (they are dead letters).
     pub unreadable: u64,
-    pub minutes: Vec<Minute>,
+    pub minutes: Shortlist<Minute>,
+    /// Records of messages of the window that were not looked at, as they are too many for one audit.
+    pub left_off: u64,
+    /// Where to go on for them: `since` of the next question.
+    pub next: Option<i64>,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -47,74 +75,81 @@ pub struct Minute {
     pub missing: u64,
 }
 
+impl Question {
+    /// The time in which the messages were accepted that this asks for.
+    pub fn window(&self, now: Timestamp) -> Range<Timestamp> {
+        let until = self.until.map(Timestamp::from_millis);
+        let since = match (self.since, self.all) {
+            (Some(since), _) => Timestamp::from_millis(since),
+            (None, true) => Timestamp::ZERO,
+            (None, false) => until.unwrap_or(now) - WINDOW,
+        };
+        since..until.unwrap_or(Timestamp::MAX)
+    }
+}
+
 /// Accounts for every message that was accepted in the time asked for.
+///
+/// # Errors
+/// `Busy`, where another question is reading the log; a log or a ledger that does not answer.
 pub async fn audit(
-    queue: &dyn Queue,
+    log: &Log,
     ledger: &dyn LedgerStore,
     question: &Question,
+    now: Timestamp,
 ) -> Result<Report> {
-    let since = question
-        .since
-        .map_or(Timestamp::ZERO, Timestamp::from_millis);
-    let until = question
-        .until
-        .map_or(Timestamp::MAX, Timestamp::from_millis);
-    let accepted = log::accepted(queue, since, until).await?;
-    let ids: Vec<MessageId> = accepted.messages.into_keys().collect();
-    let mut audit = look(queue, ledger, &ids).await?;
+    let turn = log.turn().await?;
+    let window = question.window(now);
+    let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
+    let accepted = turn.accepted(&window, most).await?;
+    let mut audit = look(&turn, ledger, &accepted.messages).await?;
     for _ in 1..LOOKS {
         let missing = audit.total().missing;
         if missing.is_empty() {
             break;
         }
-        // A record may have been read before it moved to a retry topic, and that topic before it came.
-        if look(queue, ledger, &missing)
-            .await?
-            .total()
-            .missing
-            .is_empty()
-        {
-            audit = look(queue, ledger, &ids).await?;
-        }
+        audit.look_again(look(&turn, ledger, &missing).await?);
     }
-    Ok(report(&audit, accepted.unreadable))
+    let Balance {
+        accepted: counted,
+        settled,
+        in_flight,
+        missing,
+    } = audit.total();
+    Ok(Report {
+        even: audit.is_even(),
+        since: window.start.millis(),
+        until: (window.end < Timestamp::MAX).then(|| window.end.millis()),
+        accepted: counted,
+        settled,
+        in_flight,
+        missing: Shortlist::of(missing.iter().map(MessageId::to_string), NAMES),
+        contradictions: Shortlist::of(audit.contradictions().map(|c| format!("{c:?}")), NAMES),
+        unreadable: accepted.unreadable,
+        minutes: Shortlist::of(audit.minutes().map(minute), MINUTES),
+        left_off: accepted.left_off,
+        next: accepted.next.map(Timestamp::millis),
+    })
 }
 
-async fn look(queue: &dyn Queue, ledger: &dyn LedgerStore, ids: &[MessageId]) -> Result<Audit> {
-    let carried: Carried = log::carried(queue).await?;
+async fn look(turn: &Turn<'_>, ledger: &dyn LedgerStore, ids: &[MessageId]) -> Result<Audit> {
+    let carried = turn.carried(ids).await?;
     let mut audit = Audit::default();
     for ids in ids.chunks(PAGE) {
         for (id, entries) in ids.iter().zip(ledger.trace(ids).await?) {
             audit.add(&Life::of(*id, &entries), &carried);
         }
+        yield_now().await;
     }
     Ok(audit)
 }
 
-fn report(audit: &Audit, unreadable: u64) -> Report {
-    let Balance {
-        accepted,
-        settled,
-        in_flight,
-        missing,
-    } = audit.total();
-    Report {
-        even: audit.is_even(),
-        accepted,
-        settled,
-        in_flight,
-        missing: missing.iter().map(MessageId::to_string).collect(),
-        contradictions: audit.contradictions().map(|c| format!("{c:?}")).collect(),
-        unreadable,
-        minutes: audit
-            .minutes()
-            .map(|(at, balance)| Minute {
-                at: at.millis(),
-                accepted: balance.accepted,
-                settled: balance.settled,
-                in_flight: balance.in_flight,
-                missing: balance.missing.len() as u64,
-            })
-            .collect(),
+fn minute((at, balance): (Timestamp, &Balance)) -> Minute {
+    Minute {
+        at: at.millis(),
+        accepted: balance.accepted,
+        settled: balance.settled,
+        in_flight: balance.in_flight,
+        missing: balance.missing.len() as u64,
     }
 }

@@ -6,23 +6,25 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
+use backend::clock::Clock;
 use backend::ledger::LedgerStore;
-use backend::queue::Queue;
 use carrier::DeadLetters;
-use carrier::dead_letters::{Cursor, Filter, Page, Redrive, Selection, Shown, Stats};
+use carrier::dead_letters::{Cursor, Filter, Kind, Page, Redrive, Selection, Shown, Stats};
 use protocol::ledger::DeadReason;
 use serde::{Deserialize, Serialize};
 
+use super::log::{Busy, Log};
 use super::{audit, trace};
 use crate::compose::embedded::Seams;
 
-/// Letters of one answer.
-const PAGE_MAX: usize = 1000;
+/// Letters of one answer, and of one redrive.
+pub const LETTERS_MAX: usize = 1000;
 
-/// What the desk works with.
+/// What the desk works with. Whatever goes over the log takes its turn.
 pub struct Desk {
-    queue: Arc<dyn Queue>,
+    log: Log,
     ledger: Arc<dyn LedgerStore>,
+    clock: Arc<dyn Clock>,
     letters: DeadLetters,
 }
 
@@ -31,8 +33,9 @@ impl Desk {
         let (queue, ledger) = (seams.queue.clone(), seams.ledger.clone());
         Desk {
             letters: DeadLetters::new(queue.clone(), ledger.clone(), seams.clock.clone()),
-            queue,
+            log: Log::new(queue),
             ledger,
+            clock: seams.clock.clone(),
         }
     }
 }
@@ -45,12 +48,14 @@ type Answer<T> = Result<Json<T>, Refused>;
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ListQuestion {
+    /// Messages or notifications; default: both.
+    pub topic: Option<Kind>,
     pub reason: Option<String>,
     pub conversation: Option<String>,
     /// Only those that were, or were not, redriven.
     pub redriven: Option<bool>,
     pub limit: Option<usize>,
-    /// Where the page before ended: partition and offset.
+    /// Where the page before ended, as its answer says it.
     pub after: Option<String>,
 }
 
@@ -76,7 +81,7 @@ async fn trace_one(
     Path(id): Path<String>,
 ) -> Answer<Vec<trace::Report>> {
     let name = id.parse().map_err(|text| (StatusCode::BAD_REQUEST, text))?;
-    trace::trace(desk.queue.as_ref(), desk.ledger.as_ref(), name)
+    trace::trace(&desk.log, desk.ledger.as_ref(), name)
         .await
         .map(Json)
         .map_err(failed)
@@ -86,7 +91,8 @@ async fn audit_all(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<audit::Question>,
 ) -> Answer<audit::Report> {
-    audit::audit(desk.queue.as_ref(), desk.ledger.as_ref(), &question)
+    let now = desk.clock.now();
+    audit::audit(&desk.log, desk.ledger.as_ref(), &question, now)
         .await
         .map(Json)
         .map_err(failed)
@@ -94,14 +100,17 @@ async fn audit_all(
 
 async fn list(State(desk): State<Arc<Desk>>, Query(question): Query<ListQuestion>) -> Answer<Page> {
     let reason = question.reason.as_deref().map(reason).transpose()?;
-    let after = question.after.as_deref().map(cursor).transpose()?;
+    let after = question.after.map(|text| text.parse()).transpose();
+    let after: Option<Cursor> = after.map_err(|text| (StatusCode::BAD_REQUEST, text))?;
     let filter = Filter {
+        kind: question.topic,
         reason,
         conversation: question.conversation,
         redriven: question.redriven,
         ..Filter::default()
     };
-    let limit = question.limit.unwrap_or(100).clamp(1, PAGE_MAX);
+    let limit = question.limit.unwrap_or(100).clamp(1, LETTERS_MAX);
+    let _turn = desk.log.turn().await.map_err(busy)?;
     desk.letters
         .list(&filter, after, limit)
         .await
@@ -110,6 +119,7 @@ async fn list(State(desk): State<Arc<Desk>>, Query(question): Query<ListQuestion
 }
 
 async fn stats(State(desk): State<Arc<Desk>>) -> Answer<Stats> {
+    let _turn = desk.log.turn().await.map_err(busy)?;
     desk.letters
         .stats()
         .await
@@ -122,6 +132,7 @@ async fn show(
     Path(id): Path<String>,
     Query(question): Query<ShowQuestion>,
 ) -> Answer<Shown> {
+    let _turn = desk.log.turn().await.map_err(busy)?;
     match desk.letters.show(&id, question.body).await {
         Ok(Some(shown)) => Ok(Json(shown)),
         Ok(None) => Err((StatusCode::NOT_FOUND, format!("no dead letter {id}"))),
@@ -133,6 +144,16 @@ async fn redrive(
     State(desk): State<Arc<Desk>>,
     Json(selection): Json<Selection>,
 ) -> Answer<Vec<Redrive>> {
+    let asked = match &selection {
+        Selection::Ids(ids) => ids.len(),
+        Selection::Filter { limit, .. } => *limit,
+    };
+    if asked > LETTERS_MAX {
+        let text =
+            format!("at most {LETTERS_MAX} letters are redriven at a time: ask again for the rest");
+        return Err((StatusCode::BAD_REQUEST, text));
+    }
+    let _turn = desk.log.turn().await.map_err(busy)?;
     let redriven = desk
         .letters
         .redrive(&selection)
@@ -150,23 +171,48 @@ fn reason(name: &str) -> Result<DeadReason, Refused> {
     })
 }
 
-/// `0-17`: partition and offset.
-fn cursor(text: &str) -> Result<Cursor, Refused> {
-    let parts = text.split_once('-').and_then(|(partition, offset)| {
-        Some(Cursor {
-            partition: partition.parse().ok()?,
-            offset: offset.parse().ok()?,
-        })
-    });
-    parts.ok_or_else(|| {
-        (
-            StatusCode::BAD_REQUEST,
-            format!("{text:?} is no place in a list"),
-        )
-    })
+fn busy(busy: Busy) -> Refused {
+    (StatusCode::TOO_MANY_REQUESTS, busy.to_string())
 }
 
 fn failed(error: anyhow::Error) -> Refused {
+    let error = match error.downcast() {
+        Ok(refused) => return busy(refused),
+        Err(error) => error,
+    };
     tracing::warn!(error = format!("{error:#}"), "the desk could not answer");
     (StatusCode::SERVICE_UNAVAILABLE, format!("{error:#}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::compose::embedded::Config;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_desk_that_is_busy_says_that_one_may_ask_again() {
+        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
+        let desk = Arc::new(Desk::new(&seams));
+        let turn = desk.log.turn().await.expect("nobody reads");
+        let audited = audit_all(State(desk.clone()), Query(audit::Question::default())).await;
+        let listed = list(State(desk.clone()), Query(ListQuestion::default())).await;
+        let counted = stats(State(desk.clone())).await;
+        for refused in [audited.err(), listed.err(), counted.err()] {
+            let (status, text) = refused.expect("refused");
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+            assert!(text.contains("ask again"), "{text}");
+        }
+        drop(turn);
+        assert!(stats(State(desk)).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_redrive_has_an_end() {
+        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
+        let desk = Arc::new(Desk::new(&seams));
+        let many = Selection::Ids(vec!["message-0-0".to_owned(); LETTERS_MAX + 1]);
+        let (status, text) = redrive(State(desk), Json(many)).await.expect_err("refused");
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(text.contains("1000"), "{text}");
+    }
 }

@@ -1,113 +1,252 @@
 //! Reads the log as the operators' commands need it: what was accepted, and what is still carried.
+//!
+//! One question reads the log at a time. It goes on page by page and lets others run in between, and it
+//! keeps of each record only what was asked for.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
+use std::ops::{ControlFlow, Range};
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Result;
 use api::task::{MessageTask, Task, Work};
 use backend::queue::{Partition, Queue, Record};
 use protocol::keys::{RETRY_TIERS, Topic};
 use protocol::ledger::audit::Carried;
-use protocol::{MessageId, SendId, Timestamp};
+use protocol::{Message, MessageId, SendId, Timestamp};
+use thiserror::Error;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::yield_now;
+use tokio::time::timeout;
 
-/// The consumer group of carriers.
-const GROUP: &str = "carrier";
-/// Records read at a time.
-const PAGE: usize = 1000;
+/// Records read at a time, before others have their turn on the thread.
+const PAGE: usize = 200;
+/// How long a question waits for the one before it.
+const TURN_WAIT: Duration = Duration::from_secs(5);
+/// A record is appended after its message was accepted, but two clocks say when.
+const CLOCKS_APART: Duration = Duration::from_secs(600);
+/// Ids of one send, normally one.
+const IDS_MAX: usize = 256;
 
-/// Goes over all kept records of a topic, oldest first in each partition.
-async fn each(
-    queue: &dyn Queue,
-    topic: Topic,
-    uncommitted_only: bool,
-    mut seen: impl FnMut(&Record),
-) -> Result<()> {
-    for number in 0..queue.partitions(topic) {
-        let partition = Partition { topic, number };
-        let committed = queue.committed(GROUP, partition).await?.unwrap_or(0);
-        let (first, end) = queue.bounds(partition).await?;
-        let mut next = if uncommitted_only {
-            committed.max(first)
-        } else {
-            first
-        };
-        while next < end {
-            let records = queue.read(partition, next, PAGE).await?;
-            let Some(last) = records.last() else { break };
-            next = last.offset + 1;
-            for record in &records {
-                seen(record);
-            }
-        }
-    }
-    Ok(())
+/// Somebody else's question is reading the log.
+#[derive(Debug, Error)]
+#[error("another question is reading the log: ask again in a moment")]
+pub struct Busy;
+
+/// The log, for one reader at a time.
+pub struct Log {
+    queue: Arc<dyn Queue>,
+    readers: Semaphore,
 }
 
-/// What the log accepted between two moments, and how many of its records are none of ours.
+/// The right to go over the log.
+pub struct Turn<'a> {
+    queue: &'a dyn Queue,
+    _permit: SemaphorePermit<'a>,
+}
+
+/// Where to begin in a partition.
+#[derive(Clone, Copy)]
+enum Begin {
+    /// With the first record that carriers have not committed.
+    Uncommitted,
+    /// With the first record that may hold a message accepted then.
+    AcceptedAt(Timestamp),
+}
+
+/// What the log accepted in a window of time, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
-    pub(super) messages: BTreeMap<MessageId, SendId>,
+    pub(super) messages: Vec<MessageId>,
+    /// Records of messages that found no room.
+    pub(super) left_off: u64,
+    /// Where to go on: nothing accepted then or later is among `messages`.
+    pub(super) next: Option<Timestamp>,
+    /// Records that are none of ours.
     pub(super) unreadable: u64,
 }
 
-pub(super) async fn accepted(
-    queue: &dyn Queue,
-    since: Timestamp,
-    until: Timestamp,
-) -> Result<Accepted> {
-    let mut accepted = Accepted::default();
-    each(queue, Topic::Message, false, |record| {
-        match Task::decode(record.value.clone()) {
-            Ok(Task {
-                work: Work::Message(MessageTask { message, .. }),
-                ..
-            }) => {
-                if (since..until).contains(&message.accepted_at) {
-                    accepted.messages.insert(message.id, message.send_id);
-                }
-            }
-            Ok(_) => {}
-            Err(_) => accepted.unreadable += 1,
+impl Log {
+    pub fn new(queue: Arc<dyn Queue>) -> Log {
+        Log {
+            queue,
+            readers: Semaphore::new(1),
         }
-    })
-    .await?;
-    Ok(accepted)
+    }
+
+    /// Waits a few seconds for the question before this one.
+    ///
+    /// # Errors
+    /// It takes longer: ask again.
+    pub async fn turn(&self) -> Result<Turn<'_>, Busy> {
+        match timeout(TURN_WAIT, self.readers.acquire()).await {
+            Ok(Ok(permit)) => Ok(Turn {
+                queue: self.queue.as_ref(),
+                _permit: permit,
+            }),
+            _ => Err(Busy),
+        }
+    }
 }
 
-/// What records that nobody has committed carry: they will be done, or done again.
-pub(super) async fn carried(queue: &dyn Queue) -> Result<Carried> {
-    let mut carried = Carried::default();
-    let topics = (1..=RETRY_TIERS).map(Topic::Retry).chain([Topic::Message]);
-    for topic in topics {
-        each(queue, topic, true, |record| {
-            match Task::decode(record.value.clone()) {
-                Ok(Task {
-                    work: Work::Message(task),
-                    ..
-                }) => carried.add_message(task.message.id),
-                Ok(Task {
-                    work: Work::Deliver(task),
-                    ..
-                }) => {
-                    carried.add_targets(task.placed.message.id, task.targets);
+impl Turn<'_> {
+    /// Shows each record of a topic, oldest first in each partition, until told to stop.
+    async fn each(
+        &self,
+        topic: Topic,
+        begin: Begin,
+        mut seen: impl FnMut(Record) -> ControlFlow<()>,
+    ) -> Result<()> {
+        for number in 0..self.queue.partitions(topic) {
+            let partition = Partition { topic, number };
+            let (first, end) = self.queue.bounds(partition).await?;
+            let mut next = match begin {
+                Begin::Uncommitted => {
+                    let committed = self.queue.committed(carrier::GROUP, partition).await?;
+                    committed.unwrap_or(0).max(first)
                 }
-                Ok(Task {
-                    work: Work::Kickout(_),
-                    ..
-                })
-                | Err(_) => {}
+                Begin::AcceptedAt(at) => self.appended_since(partition, first..end, at).await?,
+            };
+            while next < end {
+                let records = self.queue.read(partition, next, PAGE).await?;
+                let Some(last) = records.last() else { break };
+                next = last.offset + 1;
+                for record in records {
+                    if seen(record).is_break() {
+                        return Ok(());
+                    }
+                }
+                yield_now().await;
             }
+        }
+        Ok(())
+    }
+
+    /// The first of these offsets whose record may hold a message accepted at `at` or later. Time grows
+    /// along a partition: no ids are made while the clock is behind the last one.
+    async fn appended_since(
+        &self,
+        partition: Partition,
+        offsets: Range<u64>,
+        at: Timestamp,
+    ) -> Result<u64> {
+        let at = at - CLOCKS_APART;
+        let Range {
+            start: mut low,
+            end: mut high,
+        } = offsets;
+        while low < high && at > Timestamp::ZERO {
+            let middle = low + (high - low) / 2;
+            let records = self.queue.read(partition, middle, 1).await?;
+            match records.first() {
+                Some(record) if record.appended_at < at => low = record.offset + 1,
+                _ => high = middle,
+            }
+            yield_now().await;
+        }
+        Ok(low)
+    }
+
+    /// The oldest messages of a window, at most so many.
+    pub(super) async fn accepted(
+        &self,
+        window: &Range<Timestamp>,
+        most: usize,
+    ) -> Result<Accepted> {
+        let mut ids = BTreeSet::new();
+        let mut accepted = Accepted::default();
+        self.each(Topic::Message, Begin::AcceptedAt(window.start), |record| {
+            match Task::decode(record.value) {
+                Ok(task) => {
+                    let id = message_of(task).map(|message| message.id);
+                    ids.extend(id.filter(|id| window.contains(&id.timestamp())));
+                }
+                Err(_) => accepted.unreadable += 1,
+            }
+            while ids.len() > most {
+                let left = ids.pop_last().map(MessageId::timestamp);
+                accepted.next = accepted.next.min(left).or(left);
+                accepted.left_off += 1;
+            }
+            ControlFlow::Continue(())
         })
         .await?;
+        if let Some(next) = accepted.next {
+            // Whole milliseconds, so that the next window begins where this one ends.
+            accepted.left_off += ids.split_off(&MessageId::floor_of(next)).len() as u64;
+        }
+        accepted.messages = ids.into_iter().collect();
+        Ok(accepted)
     }
-    Ok(carried)
+
+    /// What is carried of these messages (in order of their ids) by records that nobody has committed:
+    /// they will be done, or done again. Reads in the order in which a message moves from topic to topic.
+    pub(super) async fn carried(&self, of: &[MessageId]) -> Result<Carried> {
+        let wanted = |id: MessageId| of.binary_search(&id).is_ok();
+        let mut carried = Carried::default();
+        let retries = (1..=RETRY_TIERS).map(Topic::Retry);
+        for topic in [Topic::Message].into_iter().chain(retries) {
+            self.each(topic, Begin::Uncommitted, |record| {
+                match Task::decode(record.value).map(|task| task.work) {
+                    Ok(Work::Message(task)) if wanted(task.message.id) => {
+                        carried.add_message(task.message.id);
+                    }
+                    Ok(Work::Deliver(task)) if wanted(task.placed.message.id) => {
+                        carried.add_targets(task.placed.message.id, task.targets);
+                    }
+                    _ => {}
+                }
+                ControlFlow::Continue(())
+            })
+            .await?;
+        }
+        Ok(carried)
+    }
+
+    /// The ids under which the log has a send: normally one.
+    pub(super) async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>> {
+        let mut ids = BTreeSet::new();
+        self.each(
+            Topic::Message,
+            Begin::AcceptedAt(Timestamp::ZERO),
+            |record| {
+                let message = Task::decode(record.value).ok().and_then(message_of);
+                ids.extend(message.filter(|m| m.send_id == send_id).map(|m| m.id));
+                enough(ids.len() == IDS_MAX)
+            },
+        )
+        .await?;
+        Ok(ids.into_iter().collect())
+    }
+
+    /// Whether the log has a message.
+    pub(super) async fn has(&self, id: MessageId) -> Result<bool> {
+        let mut found = false;
+        self.each(
+            Topic::Message,
+            Begin::AcceptedAt(id.timestamp()),
+            |record| {
+                let message = Task::decode(record.value).ok().and_then(message_of);
+                found = message.is_some_and(|message| message.id == id);
+                enough(found)
+            },
+        )
+        .await?;
+        Ok(found)
+    }
 }
 
-/// The ids under which the log has a send: normally one.
-pub(super) async fn sent_as(queue: &dyn Queue, send_id: SendId) -> Result<Vec<MessageId>> {
-    let accepted = accepted(queue, Timestamp::ZERO, Timestamp::MAX).await?;
-    let ids = accepted
-        .messages
-        .into_iter()
-        .filter(|(_, sent)| *sent == send_id);
-    Ok(ids.map(|(id, _)| id).collect())
+fn message_of(task: Task) -> Option<Message> {
+    match task.work {
+        Work::Message(MessageTask { message, .. }) => Some(message),
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    }
+}
+
+fn enough(enough: bool) -> ControlFlow<()> {
+    if enough {
+        ControlFlow::Break(())
+    } else {
+        ControlFlow::Continue(())
+    }
 }

@@ -2,7 +2,10 @@
 
 pub mod audit;
 pub mod desk;
-mod log;
+pub mod log;
+mod shortlist;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 
 use std::net::SocketAddr;
@@ -20,6 +23,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::phase::{Phase, Phases};
 pub use desk::Desk;
+pub use shortlist::Shortlist;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

@@ -2,13 +2,17 @@
 
 use anyhow::Result;
 use backend::ledger::LedgerStore;
-use backend::queue::Queue;
 use protocol::ledger::LedgerEntry;
 use protocol::ledger::trace::Life;
 use protocol::{MessageId, SendId};
 use serde::{Deserialize, Serialize};
+use tokio::task::yield_now;
 
-use super::log;
+use super::log::Log;
+use super::shortlist::Shortlist;
+
+/// Events, and sentences, of one report.
+const EVENTS: usize = 1000;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -17,8 +21,8 @@ pub struct Report {
     pub accepted_at: i64,
     pub settled: bool,
     /// What became of it, a sentence each: the message, then each (user, platform).
-    pub verdict: Vec<String>,
-    pub events: Vec<Event>,
+    pub verdict: Shortlist<String>,
+    pub events: Shortlist<Event>,
 }
 
 /// One thing that happened.
@@ -51,31 +55,28 @@ impl std::str::FromStr for Name {
     }
 }
 
-/// The lives of all messages of that name: one, or none if nothing is known of it.
-pub async fn trace(queue: &dyn Queue, ledger: &dyn LedgerStore, name: Name) -> Result<Vec<Report>> {
+/// The lives of all messages of that name: one, or none if nothing is known of it. The log is read only
+/// for what the ledger does not know.
+///
+/// # Errors
+/// `Busy`, where another question is reading the log; a log or a ledger that does not answer.
+pub async fn trace(log: &Log, ledger: &dyn LedgerStore, name: Name) -> Result<Vec<Report>> {
     let ids = match name {
         Name::Message(id) => vec![id],
         Name::Send(send_id) => match ledger.sent_as(send_id).await? {
-            ids if ids.is_empty() => log::sent_as(queue, send_id).await?,
+            ids if ids.is_empty() => log.turn().await?.sent_as(send_id).await?,
             ids => ids,
         },
     };
     let mut lives = Vec::new();
-    for (id, entries) in ids.iter().zip(ledger.trace(&ids).await?) {
-        if !entries.is_empty() || is_in_log(queue, *id).await? {
-            lives.push(report(*id, entries));
+    for id in ids {
+        let entries: Vec<_> = ledger.trace(&[id]).await?.into_iter().flatten().collect();
+        if !entries.is_empty() || log.turn().await?.has(id).await? {
+            lives.push(report(id, entries));
         }
+        yield_now().await;
     }
     Ok(lives)
-}
-
-async fn is_in_log(queue: &dyn Queue, id: MessageId) -> Result<bool> {
-    let at = id.timestamp();
-    let next = at + std::time::Duration::from_millis(1);
-    Ok(log::accepted(queue, at, next)
-        .await?
-        .messages
-        .contains_key(&id))
 }
 
 fn report(id: MessageId, mut entries: Vec<LedgerEntry>) -> Report {
@@ -85,14 +86,15 @@ fn report(id: MessageId, mut entries: Vec<LedgerEntry>) -> Report {
         msg_id: id.to_string(),
         accepted_at: id.timestamp().millis(),
         settled: life.is_settled(),
-        verdict: life.verdict(),
-        events: entries
-            .into_iter()
-            .map(|entry| Event {
-                at: entry.at.millis(),
-                target: entry.target.map(|t| format!("{}/{}", t.user, t.platform)),
-                event: entry.event,
-            })
-            .collect(),
+        verdict: Shortlist::of(life.verdict(), EVENTS),
+        events: Shortlist::of(entries.into_iter().map(event), EVENTS),
+    }
+}
+
+fn event(entry: LedgerEntry) -> Event {
+    Event {
+        at: entry.at.millis(),
+        target: entry.target.map(|t| format!("{}/{}", t.user, t.platform)),
+        event: entry.event,
     }
 }

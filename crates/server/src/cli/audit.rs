@@ -2,27 +2,43 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::Args;
 use comfy_table::{Table, presets};
+use protocol::Timestamp;
 
 use super::Output;
 use super::desk::Desk;
-use crate::admin::audit::{Question, Report};
+use crate::admin::Shortlist;
+use crate::admin::audit::{MESSAGES, MESSAGES_MAX, Question, Report};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat audit
-  packetboat audit --last 1h --output json")]
+  packetboat audit --last 1h --output json
+  packetboat audit --since 2026-03-01T09:00:00Z --until 2026-03-01T10:00:00Z --minutes")]
 pub struct Audit {
     #[command(flatten)]
     desk: Desk,
-    /// Only what was accepted in this time before now. Default: everything that the log keeps.
+    /// Only what was accepted in this time before now. Default: 24h.
     #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
     last: Option<Duration>,
+    /// Only what was accepted then or later.
+    #[arg(long, value_name = "WHEN", value_parser = moment, conflicts_with = "last")]
+    since: Option<Timestamp>,
+    /// Only what was accepted before.
+    #[arg(long, value_name = "WHEN", value_parser = moment, conflicts_with = "last")]
+    until: Option<Timestamp>,
+    /// Everything that the log keeps, from the beginning on.
+    #[arg(long, conflicts_with_all = ["last", "since"])]
+    all: bool,
+    /// The oldest so many of them: the server holds about a hundred bytes for each.
+    #[arg(long, value_name = "MESSAGES", default_value_t = MESSAGES as u64,
+          value_parser = clap::value_parser!(u64).range(1..=MESSAGES_MAX as u64))]
+    limit: u64,
     /// A line for each minute.
     #[arg(long)]
     minutes: bool,
@@ -32,19 +48,36 @@ pub struct Audit {
 
 impl Audit {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
-        let since = self.last.map(|last| (SystemClock.now() - last).millis());
-        let question = Question { since, until: None };
+        let last = self.last.map(|last| SystemClock.now() - last);
+        let question = Question {
+            since: self.since.or(last).map(Timestamp::millis),
+            until: self.until.map(Timestamp::millis),
+            all: self.all,
+            limit: Some(self.limit as usize),
+        };
         let report: Report = self.desk.get("/api/v1/audit", &question).await?;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string(&report)?),
             Output::Table => print(&report, self.minutes),
         }
-        Ok(if report.even {
+        Ok(if report.even && report.left_off == 0 {
             ExitCode::SUCCESS
         } else {
             ExitCode::FAILURE
         })
     }
+}
+
+/// `2026-03-01T09:00:00Z`.
+fn moment(text: &str) -> Result<Timestamp, String> {
+    let at = humantime::parse_rfc3339_weak(text).map_err(|e| e.to_string())?;
+    let since_1970 = at.duration_since(UNIX_EPOCH).map_err(|e| e.to_string())?;
+    Ok(Timestamp::ZERO + since_1970)
+}
+
+fn told(millis: i64) -> String {
+    let at = UNIX_EPOCH + Duration::from_millis(millis.max(0) as u64);
+    humantime::format_rfc3339_millis(at).to_string()
 }
 
 fn print(report: &Report, minutes: bool) {
@@ -58,16 +91,23 @@ fn print(report: &Report, minutes: bool) {
         report.accepted,
         report.settled,
         report.in_flight,
-        report.missing.len(),
+        report.missing.total(),
     );
-    report
-        .missing
-        .iter()
-        .for_each(|id| println!("missing: {id}"));
-    report
-        .contradictions
-        .iter()
-        .for_each(|what| println!("contradiction: {what}"));
+    match (report.since, report.until) {
+        (..=0, None) => println!("of all that the log keeps"),
+        (..=0, Some(until)) => println!("accepted before {}", told(until)),
+        (since, None) => println!("accepted since {}", told(since)),
+        (since, Some(until)) => println!("accepted from {} to {}", told(since), told(until)),
+    }
+    if report.left_off > 0 {
+        let next = report.next.map(told).unwrap_or_default();
+        println!(
+            "NOT LOOKED AT: {} more. Go on with --since {next}, or set a larger --limit",
+            report.left_off
+        );
+    }
+    names("missing", &report.missing);
+    names("contradiction", &report.contradictions);
     if report.unreadable > 0 {
         println!(
             "{} records are none of ours: see packetboat dlq list",
@@ -78,11 +118,9 @@ fn print(report: &Report, minutes: bool) {
         let mut table = Table::new();
         table.load_style(presets::NOTHING);
         table.set_header(["minute", "accepted", "settled", "in flight", "missing"]);
-        for minute in &report.minutes {
-            let at = Duration::from_millis(minute.at.max(0) as u64);
-            let at = std::time::UNIX_EPOCH + at;
+        for minute in &report.minutes.first {
             table.add_row([
-                humantime::format_rfc3339_seconds(at).to_string(),
+                told(minute.at),
                 minute.accepted.to_string(),
                 minute.settled.to_string(),
                 minute.in_flight.to_string(),
@@ -90,5 +128,21 @@ fn print(report: &Report, minutes: bool) {
             ]);
         }
         println!("{table}");
+        more(report.minutes.left_off);
+    }
+}
+
+fn names(what: &str, names: &Shortlist<String>) {
+    names
+        .first
+        .iter()
+        .for_each(|name| println!("{what}: {name}"));
+    more(names.left_off);
+}
+
+/// Says so where a list is longer than its answer.
+pub(super) fn more(left_off: u64) {
+    if left_off > 0 {
+        println!("… and {left_off} more");
     }
 }

@@ -5,7 +5,9 @@ use std::process::ExitCode;
 use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
-use carrier::dead_letters::{Filter, Listed, Page, Redrive, Redriven, Selection, Shown, Stats};
+use carrier::dead_letters::{
+    Filter, Kind, Listed, Page, Redrive, Redriven, Selection, Shown, Stats,
+};
 use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use protocol::Timestamp;
@@ -14,13 +16,16 @@ use serde::Serialize;
 use serde_json::json;
 
 use super::Output;
+use super::audit::more;
 use super::desk::Desk;
-use crate::admin::desk::{ListQuestion, ShowQuestion};
+use crate::admin::desk::{LETTERS_MAX, ListQuestion, ShowQuestion};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat dlq list --reason max-retries
-  packetboat dlq redrive message-3-1042")]
+  packetboat dlq stats
+  packetboat dlq redrive message-3-1042
+  packetboat dlq redrive --topic notification --reason refused")]
 pub struct Dlq {
     #[command(subcommand)]
     what: What,
@@ -32,8 +37,11 @@ pub struct Dlq {
 
 #[derive(Debug, Subcommand)]
 enum What {
-    /// The letters, oldest first.
+    /// The letters: messages, then notifications, the oldest first.
     List {
+        /// Only messages, or only notifications.
+        #[arg(long, value_name = "message|notification", value_parser = topic)]
+        topic: Option<Kind>,
         /// Only those that died of this.
         #[arg(long, value_parser = reason)]
         reason: Option<DeadReason>,
@@ -43,7 +51,7 @@ enum What {
         /// Only those that nobody sent on their way again.
         #[arg(long)]
         open: bool,
-        #[arg(long, default_value_t = 100)]
+        #[arg(long, default_value_t = 100, value_parser = letters)]
         limit: usize,
         /// Go on where a page ended.
         #[arg(long, value_name = "PLACE")]
@@ -69,8 +77,11 @@ enum What {
         /// All that were not redriven.
         #[arg(long, conflicts_with_all = ["ids", "reason"])]
         all: bool,
+        /// Of --reason or --all only messages, or only notifications.
+        #[arg(long, value_name = "message|notification", value_parser = topic, conflicts_with = "ids")]
+        topic: Option<Kind>,
         /// At most so many of --reason or --all, oldest first.
-        #[arg(long, default_value_t = 1000)]
+        #[arg(long, default_value_t = LETTERS_MAX, value_parser = letters)]
         limit: usize,
     },
 }
@@ -80,11 +91,24 @@ fn reason(name: &str) -> Result<DeadReason, String> {
     DeadReason::from_name(name).ok_or_else(|| format!("no such reason; there are {}", known()))
 }
 
+fn topic(name: &str) -> Result<Kind, String> {
+    let known = || Kind::ALL.map(Kind::name).join(" and ");
+    Kind::from_name(name).ok_or_else(|| format!("there are {}", known()))
+}
+
+fn letters(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=LETTERS_MAX) => Ok(count),
+        _ => Err(format!("1 to {LETTERS_MAX} at a time")),
+    }
+}
+
 impl Dlq {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
         let (desk, output) = (self.desk, self.output);
         match self.what {
             What::List {
+                topic,
                 reason,
                 conversation,
                 open,
@@ -92,6 +116,7 @@ impl Dlq {
                 after,
             } => {
                 let question = ListQuestion {
+                    topic,
                     reason: reason.map(|reason| reason.name().into()),
                     conversation,
                     redriven: open.then_some(false),
@@ -111,24 +136,38 @@ impl Dlq {
                 show(output, &found, stats)
             }
             What::Redrive {
-                ids, reason, limit, ..
+                ids,
+                reason,
+                topic,
+                limit,
+                all: _,
             } => {
-                let selection = if ids.is_empty() {
+                let by_id = !ids.is_empty();
+                let selection = if by_id {
+                    Selection::Ids(ids)
+                } else {
                     let filter = Filter {
+                        kind: topic,
                         reason,
                         redriven: Some(false),
                         ..Filter::default()
                     };
                     Selection::Filter { filter, limit }
-                } else {
-                    Selection::Ids(ids)
                 };
                 let done: Vec<Redrive> = desk
                     .post("/api/v1/dead-letters/redrive", &selection)
                     .await?;
                 show(output, &done, redriven)?;
+                if !by_id && done.len() == limit {
+                    eprintln!("packetboat: that is as many as go at a time; there may be more");
+                }
                 let went = |r: &Redrive| {
-                    matches!(r.redriven, Redriven::ToRetry | Redriven::ToMessage { .. })
+                    matches!(
+                        r.redriven,
+                        Redriven::ToRetry
+                            | Redriven::ToMessage { .. }
+                            | Redriven::ToNotification { .. }
+                    )
                 };
                 Ok(if done.iter().all(went) {
                     ExitCode::SUCCESS
@@ -171,7 +210,7 @@ fn list(page: &Page) {
     }
     println!("{table}");
     if let Some(next) = page.next {
-        println!("more: --after {}-{}", next.partition, next.offset);
+        println!("more: --after {next}");
     }
 }
 
@@ -201,23 +240,31 @@ fn one(shown: &Shown) {
 }
 
 fn stats(stats: &Stats) {
-    if stats.reasons.is_empty() {
+    if stats.messages.is_empty() && stats.notifications.is_empty() {
         println!("Nothing is dead.");
         return;
     }
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
-    table.set_header(["reason", "letters", "redriven", "oldest", "newest"]);
-    for (reason, summary) in &stats.reasons {
-        table.add_row([
-            reason.clone(),
-            summary.letters.to_string(),
-            summary.redriven.to_string(),
-            summary.oldest.map(time).unwrap_or_default(),
-            summary.newest.map(time).unwrap_or_default(),
-        ]);
+    table.set_header(["topic", "reason", "letters", "redriven", "oldest", "newest"]);
+    let kinds = [
+        (Kind::Message, &stats.messages),
+        (Kind::Notification, &stats.notifications),
+    ];
+    for (kind, reasons) in kinds {
+        for (reason, summary) in reasons {
+            table.add_row([
+                kind.name().to_owned(),
+                reason.clone(),
+                summary.letters.to_string(),
+                summary.redriven.to_string(),
+                summary.oldest.map(time).unwrap_or_default(),
+                summary.newest.map(time).unwrap_or_default(),
+            ]);
+        }
     }
     println!("{table}");
+    more(stats.left_off);
 }
 
 fn redriven(done: &Vec<Redrive>) {
@@ -229,6 +276,10 @@ fn redriven(done: &Vec<Redrive>) {
             Redriven::ToRetry => "on its way: its delivery is tried again",
             Redriven::ToMessage { marked: true } => "on its way: it will be placed and delivered",
             Redriven::ToMessage { marked: false } => {
+                "on its way, but no message is known to note it under: do not redrive it again"
+            }
+            Redriven::ToNotification { marked: true } => "on its way: its user is told again",
+            Redriven::ToNotification { marked: false } => {
                 "on its way, but no message is known to note it under: do not redrive it again"
             }
             Redriven::Before => "left alone: it was redriven before",

@@ -9,6 +9,7 @@ use comfy_table::{Table, presets};
 use serde_json::json;
 
 use super::Output;
+use super::audit::more;
 use super::desk::Desk;
 use crate::admin::trace::{Name, Report};
 
@@ -44,13 +45,14 @@ impl Trace {
 
 fn print(life: &Report) {
     println!("message {}", life.msg_id);
-    for sentence in &life.verdict {
+    for sentence in &life.verdict.first {
         println!("  {sentence}");
     }
+    more(life.verdict.left_off);
     let mut table = Table::new();
     table.load_style(presets::NOTHING);
     table.set_header(["  after", "for", "what"]);
-    for event in &life.events {
+    for event in &life.events.first {
         table.add_row([
             format!("  {} ms", event.at - life.accepted_at),
             event.target.clone().unwrap_or_default(),
@@ -58,6 +60,7 @@ fn print(life: &Report) {
         ]);
     }
     println!("{table}");
+    more(life.events.left_off);
 }
 
 /// `Pushed { attempt: 1, … }` as `pushed attempt=1 …`.

@@ -1,5 +1,10 @@
 //! What could not be delivered, from the operator's commands.
 
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use crate::process::{All, Process, run};
 
 /// Waits that a test can sit through.
@@ -64,4 +69,90 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
     all.traced(&id, &["Redriven", "Settled"]);
     all.nothing_for("2");
     run(&mut all.operator(&["audit"])).ok();
+}
+
+/// A webhook that refuses what it is told, until it does not.
+struct Webhook {
+    url: String,
+    refuses: Arc<AtomicBool>,
+}
+
+impl Webhook {
+    fn refusing() -> Webhook {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/", listener.local_addr().expect("bound"));
+        let refuses = Arc::new(AtomicBool::new(true));
+        let mood = refuses.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let status = if mood.load(Ordering::SeqCst) {
+                    "400 Bad Request"
+                } else {
+                    "200 OK"
+                };
+                answer(stream.expect("a connection"), status);
+            }
+        });
+        Webhook { url, refuses }
+    }
+}
+
+fn answer(mut stream: TcpStream, status: &str) {
+    let mut request = BufReader::new(stream.try_clone().expect("the same socket"));
+    let mut length = 0;
+    let mut line = String::new();
+    while request.read_line(&mut line).expect("a header") > 2 {
+        if let Some(text) = line.to_lowercase().strip_prefix("content-length:") {
+            length = text.trim().parse().expect("a number");
+        }
+        line.clear();
+    }
+    request.read_exact(&mut vec![0; length]).expect("a body");
+    let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    // Who asked may be gone.
+    let _ = stream.write_all(head.as_bytes());
+}
+
+// proves S1-30 in part, for notifications
+#[test]
+fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
+    let webhook = Webhook::refusing();
+    let url = &webhook.url;
+    let all = All::with(&format!(
+        "horn.provider = \"webhook\"\nhorn.url = \"{url}\""
+    ));
+    all.nothing_for("2"); // known from now on, and away
+    let id = all.send("1", "2", "are you there?");
+    all.traced(&id, &["StoredOffline", "\"ok\":false"]);
+
+    let of = |topic: &str| {
+        let list = ["dlq", "list", "--topic", topic, "--output", "json"];
+        let list = run(&mut all.operator(&list)).ok().stdout;
+        serde_json::from_str::<serde_json::Value>(&list).expect("JSON")["letters"].clone()
+    };
+    assert_eq!(of("message"), serde_json::json!([]));
+    let letters = of("notification");
+    let letter = letters[0]["id"].as_str().expect("a letter");
+    assert!(letter.starts_with("notification-"), "{letter}");
+    assert_eq!(letters[0]["reason"], "refused");
+    assert_eq!(letters[0]["targets"], serde_json::json!(["2/desktop"]));
+    let both = run(&mut all.operator(&["dlq", "list"])).ok().stdout;
+    assert!(both.contains(letter) && both.contains(&id), "{both}");
+    let shown = run(&mut all.operator(&["dlq", "show", letter, "--body"])).ok();
+    let shown = shown.stdout;
+    assert!(
+        shown.contains("answered 400") && shown.contains("NotificationTask"),
+        "{shown}"
+    );
+    let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
+    assert!(stats.contains("notification  refused  1"), "{stats}");
+
+    webhook.refuses.store(false, Ordering::SeqCst);
+    let redrive = ["dlq", "redrive", "--topic", "notification", "--all"];
+    let redriven = run(&mut all.operator(&redrive)).ok().stdout;
+    assert!(redriven.contains("told again"), "{redriven}");
+    all.traced(&id, &["Redriven", "\"ok\":true"]);
+    let again = run(&mut all.operator(&redrive)).ok().stdout;
+    assert!(again.contains("No letter matches"), "{again}");
+    all.at_rest();
 }

@@ -65,6 +65,9 @@ fn a_wrong_command_line_ends_with_2() {
         &["listen", "--user", "2", "--platform", "toaster"],
         &["dlq", "redrive"],
         &["dlq", "list", "--reason", "boredom"],
+        &["dlq", "redrive", "--all", "--limit", "1001"],
+        &["audit", "--all", "--last", "1h"],
+        &["audit", "--since", "yesterday"],
         &["all", "--memory", "--data", "here"],
     ] {
         let ended = run(&mut packetboat(arguments));

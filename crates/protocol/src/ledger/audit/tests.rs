@@ -156,6 +156,37 @@ fn two_messages_at_one_position_contradict() {
     assert!(!audit.is_even());
 }
 
+#[test]
+fn a_second_look_counts_what_had_moved() {
+    let mut audit = audit(
+        &[
+            Fate::Acked,
+            Fate::Untouched,
+            Fate::Retrying,
+            Fate::Untouched,
+        ],
+        &Carried::default(),
+    );
+    assert_eq!(audit.total().missing, [message(1), message(2), message(3)]);
+    let mut carried = Carried::default();
+    carried.add_message(message(2));
+    let mut second = Audit::default();
+    for (n, fate) in [(1, Fate::Stored), (2, Fate::Retrying), (3, Fate::Untouched)] {
+        second.add(&Life::of(message(n), &entries(n, fate)), &carried);
+    }
+    audit.look_again(second);
+    let total = audit.total();
+    assert_eq!(
+        (
+            total.accepted,
+            total.settled,
+            total.in_flight,
+            total.missing
+        ),
+        (4, 2, 1, vec![message(3)])
+    );
+}
+
 proptest! {
     /// accepted = settled + in flight + missing; missing is exactly what is open and not carried.
     #[test]
