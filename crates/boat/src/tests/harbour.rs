@@ -323,6 +323,15 @@ impl Harbour {
 
 /// A message from 1 to 2 as a carrier encodes it.
 pub(super) fn frame_of(id: i64) -> Bytes {
+    encoded(id, Content::text(format!("message {id}")))
+}
+
+/// The same with so many bytes of text.
+pub(super) fn large_frame_of(id: i64, bytes: usize) -> Bytes {
+    encoded(id, Content::text("a".repeat(bytes)))
+}
+
+fn encoded(id: i64, content: Content) -> Bytes {
     encode_message(&Placed {
         message: Message {
             id: message(id),
@@ -332,7 +341,7 @@ pub(super) fn frame_of(id: i64) -> Bytes {
             device: DeviceId::new("laptop").expect("short"),
             send_id: send_id(id as u8),
             options: Options::CHAT,
-            content: Content::text(format!("message {id}")),
+            content,
         },
         conversation: ConversationId::private(user(1), user(2)).expect("two users"),
         position: Position {

@@ -112,6 +112,7 @@ fn unacknowledged_mail_ends_the_session_and_stays() {
     drained(&mut session);
     session.handle_page(mails(&[1], None), START);
     drained(&mut session);
+    write_all(&mut session, START);
     session.handle_timeout(after(2000));
     let actions = drained(&mut session);
     assert_eq!(closed(&actions), Some(Code::Reconnect));
@@ -149,7 +150,7 @@ fn a_page_that_does_not_move_on_ends_the_drain() {
 #[test]
 fn a_restored_session_is_told_to_sync_and_drains() {
     let mut session = open();
-    session.resync();
+    session.resync(START);
     let actions = drained(&mut session);
     assert_eq!(told(&actions), [&ServerFrame::Resync]);
     assert_eq!(actions[1..], [fetch(None)]);
