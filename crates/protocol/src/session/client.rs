@@ -60,13 +60,15 @@ impl Session {
         self.finish();
     }
 
-    /// The socket has taken this [weight](super::Outgoing::weight) of what was transmitted.
+    /// The socket has taken this [weight](super::Outgoing::weight) of what was transmitted: there is room
+    /// for more, so poll for actions.
     pub fn handle_written(&mut self, weight: usize, now: Timestamp) {
         self.written = self.transmitted.min(self.written + weight as u64);
         self.written_at = now;
         if let Some(pushes) = &mut self.pushes {
             pushes.handle_written(self.written, now, &mut self.actions);
         }
+        self.push_mail(now);
     }
 
     /// Counts a frame; false if nothing more is heard.

@@ -154,17 +154,22 @@ impl Session {
         }
     }
 
-    /// Pushes of the page at hand what the window lets through.
+    /// Pushes of the page at hand what the windows let through.
     pub(super) fn push_mail(&mut self, now: Timestamp) {
         if !matches!(self.phase, Phase::Open) {
             return;
         }
         let limits = Arc::clone(&self.limits);
-        while let Some(mail) = &mut self.mail
-            && let Some(item) = mail.next_pending()
-        {
+        loop {
+            let outgoing = self.outgoing();
+            let Some(mail) = &mut self.mail else { return };
+            let Some(item) = mail.next_pending() else {
+                return;
+            };
             let pushes = self.pushes.get_or_insert_default();
-            let room = pushes.mail() < 2 * limits.mail_page as usize
+            // What waits here is no reason to call the client slow.
+            let room = outgoing < limits.outgoing_bytes_max as usize
+                && pushes.mail() < 2 * limits.mail_page as usize
                 && pushes.has_room(
                     item.frame.len(),
                     limits.push_window as usize,
