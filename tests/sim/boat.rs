@@ -20,6 +20,9 @@ const DOWN: Duration = Duration::from_millis(700);
 /// How often a boat says again which sessions it holds.
 const SWEEP: Duration = Duration::from_secs(20);
 
+/// What a socket takes in a millisecond.
+const LINK_BYTES_PER_MILLI: u64 = 64;
+
 pub(crate) struct Boat {
     pub(crate) index: usize,
     /// Counts its starts; doubles as the incarnation.
@@ -61,6 +64,13 @@ pub(crate) enum BoatEvent {
         life: BoatLife,
         session: SessionId,
         notice: Notice,
+    },
+    /// The socket has taken something.
+    Written {
+        boat: usize,
+        life: u64,
+        session: SessionId,
+        weight: usize,
     },
     Sweep {
         boat: usize,
@@ -160,12 +170,23 @@ impl World {
                         boat,
                         session,
                         |s| match notice {
-                            Notice::Frame(frame) => s.notice(frame),
+                            Notice::Frame(frame) => s.notice(frame, now),
                             Notice::Hint => s.hint(),
                             Notice::Close(refusal) => s.close(refusal, now),
                         },
                         true,
                     );
+                }
+            }
+            BoatEvent::Written {
+                boat,
+                life,
+                session,
+                weight,
+            } => {
+                if self.boats[boat].life == life {
+                    let told = |s: &mut Session| s.handle_written(weight, now);
+                    self.with_session(boat, session, told, true);
                 }
             }
             BoatEvent::Sweep { boat, life } => self.sweep(boat, life),
@@ -322,9 +343,16 @@ impl World {
                     };
                     self.send_down(connection, frame);
                 }
-                if let Some(held) = self.boats[boat].sessions.get_mut(&id) {
-                    held.session.handle_written(weight);
-                }
+                let (life, session) = (self.boats[boat].life, id);
+                self.after(
+                    Duration::from_millis(weight as u64 / LINK_BYTES_PER_MILLI),
+                    Event::Boat(BoatEvent::Written {
+                        boat,
+                        life,
+                        session,
+                        weight,
+                    }),
+                );
             }
             Action::Resolve { token, outcome } => {
                 let hop = self.hop();

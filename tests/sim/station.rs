@@ -267,15 +267,15 @@ impl World {
                 Reply::Submitted(answers) => session.handle_submitted(answers, now),
                 Reply::Receipts(answer) => session.handle_receipts(answer, now),
                 Reply::Page(answer) => session.handle_page(answer, now),
-                Reply::Sync(request, answer) => session.handle_answer(request, answer),
+                Reply::Sync(request, answer) => session.handle_answer(request, answer, now),
                 Reply::Reasserted(ReassertAnswer::Known { mail_waits }) => {
                     if in_doubt {
-                        session.resync();
+                        session.resync(now);
                     } else if mail_waits {
                         session.hint();
                     }
                 }
-                Reply::Reasserted(ReassertAnswer::Restored { .. }) => session.resync(),
+                Reply::Reasserted(ReassertAnswer::Restored { .. }) => session.resync(now),
                 Reply::Reasserted(ReassertAnswer::Displaced) => {
                     session.close(displaced(), now);
                 }

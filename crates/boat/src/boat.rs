@@ -194,7 +194,7 @@ impl Boat {
                 Err(refusal) => Err(refusal),
             };
             let answer = page.map(Outgoing::Encoded);
-            connection.update(|session| session.handle_answer(number, answer));
+            connection.update(|session| session.handle_answer(number, answer, boat.now()));
         };
         self.tasks.spawn_on(call, &self.services);
     }

@@ -326,7 +326,8 @@ impl<L: Link> Drive<L> {
                 }
                 let written = std::mem::take(&mut self.in_link);
                 self.unwritten -= written;
-                self.connection.lock().session.handle_written(written);
+                let now = self.boat.now();
+                (self.connection.lock().session).handle_written(written, now);
                 progress = true;
             }
             if blocked {

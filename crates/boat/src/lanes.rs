@@ -9,11 +9,13 @@ use protocol::presence::SessionKey;
 use protocol::session::Session;
 use protocol::{Code, Refusal};
 use tokio::time::sleep;
+use tracing::warn;
 
 use crate::Config;
 use crate::boat::Boat;
 use crate::connection::Connection;
 use crate::gather::{Gather, Gathered};
+use crate::metrics::Metrics;
 
 pub(crate) struct Lanes(Vec<Lane>);
 
@@ -164,8 +166,8 @@ pub(crate) async fn carry_mail_acks(boat: Arc<Boat>, lane: usize) {
     let acks = &boat.lanes.get(lane).mail_acks;
     loop {
         let batch = acks.next(boat.config.batch_items_max).await;
-        if boat.stations.mail_ack(lane, &batch).await.is_err() {
-            retry_later(&boat, acks, batch).await;
+        if let Err(refusal) = boat.stations.mail_ack(lane, &batch).await {
+            retry_or_drop(&boat, acks, batch, "mail_ack", &refusal).await;
         }
     }
 }
@@ -175,15 +177,26 @@ pub(crate) async fn carry_leaves(boat: Arc<Boat>, lane: usize) {
     let leaves = &boat.lanes.get(lane).leaves;
     loop {
         let batch = leaves.next(boat.config.batch_items_max).await;
-        if boat.stations.disconnect(lane, &batch).await.is_err() {
-            retry_later(&boat, leaves, batch).await;
+        if let Err(refusal) = boat.stations.disconnect(lane, &batch).await {
+            retry_or_drop(&boat, leaves, batch, "disconnect", &refusal).await;
         }
     }
 }
 
-/// What does not fit any more is no loss: what is acknowledged once more is removed then, and whoever
-/// pushes to a session that is gone finds out.
-async fn retry_later<T: Gathered>(boat: &Boat, gather: &Gather<T>, batch: Vec<T>) {
+/// Tries later what may succeed later. What does not fit any more, or is refused for good, is no loss:
+/// what is acknowledged once more is removed then, and whoever pushes to a session that is gone finds out.
+async fn retry_or_drop<T: Gathered>(
+    boat: &Boat,
+    gather: &Gather<T>,
+    batch: Vec<T>,
+    call: &'static str,
+    refusal: &Refusal,
+) {
+    if !refusal.code.retryable() {
+        let items = batch.len();
+        warn!(call, items, error = %refusal, "a station refuses this for good; it is dropped");
+        return Metrics::dropped(call, items);
+    }
     let lost = gather.put_back(batch);
     boat.metrics.lane_overflows.increment(lost as u64);
     sleep(boat.config.retry_pause).await;

@@ -64,6 +64,11 @@ impl Metrics {
         counter!("boat_disconnects_total", "code" => code).increment(1);
     }
 
+    /// What a station refused for good, and nobody waits for.
+    pub(crate) fn dropped(call: &'static str, items: usize) {
+        counter!("boat_lane_drops_total", "call" => call).increment(items as u64);
+    }
+
     pub(crate) fn called(call: &'static str, result: &'static str) {
         counter!("boat_station_calls_total", "call" => call, "result" => result).increment(1);
     }

@@ -40,6 +40,6 @@ async fn resync_all(boat: &Boat) {
         if index > 0 && index % RESYNC_BATCH == 0 {
             sleep(RESYNC_PAUSE).await;
         }
-        connection.update(|session| session.resync());
+        connection.update(|session| session.resync(boat.now()));
     }
 }

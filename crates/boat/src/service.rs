@@ -84,7 +84,7 @@ impl Boat {
                 return false;
             }
             match notice.kind {
-                NoticeKind::Frame(frame) => session.notice(frame),
+                NoticeKind::Frame(frame) => session.notice(frame, self.now()),
                 NoticeKind::Hint => session.hint(),
                 NoticeKind::Close(refusal) => session.close(refusal, self.now()),
             }

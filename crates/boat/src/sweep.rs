@@ -71,7 +71,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
                 boat.metrics.known.increment(1);
                 if std::mem::take(&mut connection.lock().in_doubt) {
                     // Known perhaps only since the assertion whose answer was lost.
-                    connection.update(|session| session.resync());
+                    connection.update(|session| session.resync(boat.now()));
                 } else if mail_waits {
                     // A hint, or the removal of what was acknowledged, was lost on its way.
                     connection.update(|session| session.hint());
@@ -81,7 +81,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);
                 connection.lock().in_doubt = false;
-                connection.update(|session| session.resync());
+                connection.update(|session| session.resync(boat.now()));
             }
             Reasserted::Answer(ReassertAnswer::Displaced) => {
                 boat.metrics.displaced.increment(1);

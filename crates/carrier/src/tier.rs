@@ -9,9 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::Work;
+use backend::Kind;
 use backend::history::HistoryStore;
 use backend::queue::{Partition, Polled, Record};
 use protocol::delivery::Source;
+use protocol::history::PrivateRow;
 use protocol::ledger::DeadReason;
 use protocol::{MessageId, Placed, Recipient, Timestamp, UserId};
 use tokio::time::Instant;
@@ -24,6 +26,8 @@ use crate::records::{Records, task_of};
 use crate::stores::{self, Timed};
 use crate::work::{self, Read, Spoilt};
 use crate::writer::give_up;
+
+type Rows = BTreeMap<MessageId, Result<Placed, String>>;
 
 pub(crate) struct Tier {
     pub(crate) line: Line,
@@ -143,26 +147,29 @@ impl Tier {
                 continue;
             };
             match read.task.work.clone() {
-                Work::Deliver(mut deliver) => {
-                    // As history has it now.
-                    if let Some(placed) = rows.get(&deliver.placed.message.id) {
-                        deliver.placed = placed.clone();
+                Work::Deliver(mut deliver) => match rows.get(&deliver.placed.message.id) {
+                    Some(Err(error)) => {
+                        let dead = Spoilt::of(read, DeadReason::StoreRejected, error);
+                        batch.effects.push(give_up(&self.records, &dead, now));
                     }
-                    batch
-                        .deliver
-                        .push((read.source, task_of(read.task, deliver)));
-                }
+                    as_it_is => {
+                        // As history has it now.
+                        if let Some(Ok(placed)) = as_it_is {
+                            deliver.placed = placed.clone();
+                        }
+                        batch
+                            .deliver
+                            .push((read.source, task_of(read.task, deliver)));
+                    }
+                },
                 Work::Message(_) | Work::Kickout(_) => batch.kickouts.push(read),
             }
         }
         self.line.hand_over(batch);
     }
 
-    /// The messages as history has them.
-    async fn rows(
-        &mut self,
-        due: &[(Timestamp, Source)],
-    ) -> stores::Result<BTreeMap<MessageId, Placed>> {
+    /// The messages as history has them, or why it cannot read its row.
+    async fn rows(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<Rows> {
         let keys: Vec<(UserId, MessageId)> = due
             .iter()
             .filter_map(|key| row_of(self.held.get(key)?))
@@ -170,9 +177,34 @@ impl Tier {
         if keys.is_empty() {
             return Ok(BTreeMap::new());
         }
-        let rows = self.stores.within(self.history.private(&keys)).await?;
+        let rows = match self.stores.within(self.history.private(&keys)).await {
+            Ok(rows) => rows,
+            Err(error) if error.kind == Kind::Corrupt => return self.rows_one_by_one(&keys).await,
+            Err(error) => return Err(error),
+        };
         let placed = rows.iter().flatten().filter_map(|row| row.placed());
-        Ok(placed.map(|placed| (placed.message.id, placed)).collect())
+        Ok(placed
+            .map(|placed| (placed.message.id, Ok(placed)))
+            .collect())
+    }
+
+    async fn rows_one_by_one(&mut self, keys: &[(UserId, MessageId)]) -> stores::Result<Rows> {
+        let mut rows = Rows::new();
+        for key in keys {
+            let one = self.history.private(std::slice::from_ref(key));
+            match self.stores.within(one).await {
+                Ok(found) => {
+                    let placed = found.first().and_then(Option::as_ref);
+                    let placed = placed.and_then(PrivateRow::placed);
+                    rows.extend(placed.map(|placed| (key.1, Ok(placed))));
+                }
+                Err(error) if error.kind == Kind::Corrupt => {
+                    rows.insert(key.1, Err(format!("{error}: {}", error.source)));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(rows)
     }
 
     async fn release(&mut self, partitions: &[Partition], lost: bool) {

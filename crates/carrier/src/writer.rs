@@ -3,6 +3,9 @@
 //! A batch is decided in order, record by record, against the heads and what is already decided; then it
 //! takes effect in the ruled order: rows → heads → conversation rows. Only what was written is delivered.
 //! A crash anywhere brings the records back, and they are decided the same way.
+//!
+//! What the store refuses, or has kept of a conversation and cannot read, is the fault of single records:
+//! they are found and given up, and the others pass.
 
 mod decide;
 mod heads;
@@ -53,12 +56,6 @@ pub(crate) enum Halt {
     Overtaken(ConversationId),
 }
 
-impl From<Error> for Halt {
-    fn from(error: Error) -> Self {
-        Halt::Store(error)
-    }
-}
-
 impl std::fmt::Display for Halt {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
@@ -78,9 +75,24 @@ struct Pending {
 }
 
 enum WriteFailure {
-    /// The store refuses a row of this batch.
+    /// The store refuses a row of this batch, or cannot read what it has of one of its conversations.
     Refused(Error),
     Halt(Halt),
+}
+
+impl From<Halt> for WriteFailure {
+    fn from(halt: Halt) -> Self {
+        WriteFailure::Halt(halt)
+    }
+}
+
+impl From<Error> for WriteFailure {
+    fn from(error: Error) -> Self {
+        match error.kind {
+            Kind::Corrupt => WriteFailure::Refused(error),
+            Kind::Unavailable | Kind::Conflict => WriteFailure::Halt(Halt::Store(error)),
+        }
+    }
 }
 
 impl Writer {
@@ -109,40 +121,32 @@ impl Writer {
     /// # Errors
     /// Nothing of the batch may be settled: repeat it later, as it is.
     pub(crate) async fn write(&mut self, reads: &[Arc<Read>]) -> Result<Batch, Halt> {
-        match self.write_together(reads).await {
-            Ok(batch) => Ok(batch),
-            Err(WriteFailure::Halt(halt)) => Err(halt),
-            Err(WriteFailure::Refused(_)) => self.write_one_by_one(reads).await,
+        let mut written = Batch::default();
+        // What is refused together is tried again in halves, in order, until it is one record.
+        let mut parts = vec![reads];
+        while let Some(part) = parts.pop() {
+            match (self.write_together(part).await, part) {
+                (Ok(batch), _) => written.append(batch),
+                (Err(WriteFailure::Halt(halt)), _) => return Err(halt),
+                (Err(WriteFailure::Refused(error)), [read]) => {
+                    let error = format!("{error}: {}", error.source);
+                    let given_up = self.give_up(read, DeadReason::StoreRejected, &error);
+                    written.effects.push(given_up);
+                }
+                (Err(WriteFailure::Refused(_)), _) => {
+                    let (first, second) = part.split_at(part.len() / 2);
+                    parts.extend([second, first]);
+                }
+            }
         }
-    }
-
-    /// Finds the record whose row is refused, and gives it up.
-    async fn write_one_by_one(&mut self, reads: &[Arc<Read>]) -> Result<Batch, Halt> {
-        let mut all = Batch::default();
-        for read in reads {
-            let one = match self.write_together(std::slice::from_ref(read)).await {
-                Ok(one) => one,
-                Err(WriteFailure::Halt(halt)) => return Err(halt),
-                Err(WriteFailure::Refused(error)) => Batch {
-                    effects: vec![self.give_up(
-                        read,
-                        DeadReason::StoreRejected,
-                        &error.source.to_string(),
-                    )],
-                    ..Batch::default()
-                },
-            };
-            all.append(one);
-        }
-        Ok(all)
+        Ok(written)
     }
 
     async fn write_together(&mut self, reads: &[Arc<Read>]) -> Result<Batch, WriteFailure> {
         let now = self.clock.now();
-        let decided = self.decide_all(reads).await.map_err(WriteFailure::Halt)?;
+        let decided = self.decide_all(reads).await?;
         let receivers = reads.iter().filter_map(|read| receiver(read));
-        let loaded = self.platforms.load(receivers, now).await;
-        loaded.map_err(|error| WriteFailure::Halt(error.into()))?;
+        self.platforms.load(receivers, now).await?;
 
         let mut batch = Batch::default();
         let mut pending = Pending::default();
@@ -225,17 +229,16 @@ impl Writer {
             return Ok(());
         }
         let saved = self.history.save_private(pending.rows);
-        self.stores.within(saved).await.map_err(|error| {
-            if error.kind == Kind::Conflict {
-                WriteFailure::Refused(error)
-            } else {
-                WriteFailure::Halt(error.into())
-            }
-        })?;
-        let later = |error: Error| WriteFailure::Halt(error.into());
-        self.heads.save(pending.heads).await.map_err(later)?;
+        self.stores
+            .within(saved)
+            .await
+            .map_err(|error| match error.kind {
+                Kind::Conflict => WriteFailure::Refused(error),
+                Kind::Unavailable | Kind::Corrupt => error.into(),
+            })?;
+        self.heads.save(pending.heads).await?;
         let listed = pending.listed.into_values().collect();
-        self.list(listed).await.map_err(later)
+        Ok(self.list(listed).await?)
     }
 
     /// A row that took long after its stamp might be passed by a client's list version: it is stamped

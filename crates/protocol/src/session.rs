@@ -58,6 +58,8 @@ pub struct Session {
     /// Weight of all that was transmitted, and of what of it is written.
     transmitted: u64,
     written: u64,
+    /// When the socket took something last, or, later, when something waited for it again.
+    written_at: Timestamp,
     actions: VecDeque<Action>,
     sends: Option<Box<Sends>>,
     pushes: Option<Box<Pushes>>,
@@ -97,6 +99,7 @@ impl Session {
             refused_acks: Rate::default(),
             transmitted: 0,
             written: 0,
+            written_at: now,
             actions: VecDeque::new(),
             sends: None,
             pushes: None,
@@ -176,7 +179,8 @@ impl Session {
             Phase::Open | Phase::Draining(_) => {
                 let silence = self.heard_at + self.limits.silence_max();
                 let mail = self.mail.as_ref().and_then(|mail| mail.retry_at());
-                let deadlines = [Some(self.expires_at), self.ack_deadline(), mail];
+                let (ack, write) = (self.ack_deadline(), self.write_deadline());
+                let deadlines = [Some(self.expires_at), ack, write, mail];
                 Some(
                     deadlines
                         .into_iter()
@@ -220,6 +224,15 @@ impl Session {
             return self.end(Refusal::new(
                 Code::Reconnect,
                 "a message was not acknowledged in time; reconnect and sync",
+            ));
+        }
+        if self
+            .write_deadline()
+            .is_some_and(|deadline| now >= deadline)
+        {
+            return self.end(Refusal::new(
+                Code::Slow,
+                "nothing of what waits for you was read for too long; reconnect and sync",
             ));
         }
         if let Some(mail) = &mut self.mail {
@@ -300,11 +313,11 @@ impl Session {
         }
     }
 
-    fn transmit(&mut self, frame: ServerFrame) {
-        self.transmit_any(Outgoing::Frame(frame));
+    fn transmit(&mut self, frame: ServerFrame, now: Timestamp) {
+        self.transmit_any(Outgoing::Frame(frame), now);
     }
 
-    fn transmit_any(&mut self, outgoing: Outgoing) {
+    fn transmit_any(&mut self, outgoing: Outgoing, now: Timestamp) {
         if self.is_closed() {
             return;
         }
@@ -313,6 +326,9 @@ impl Session {
                 Code::Slow,
                 "too much waits to be read by you; reconnect and sync",
             ));
+        }
+        if self.outgoing() == 0 {
+            self.written_at = now;
         }
         self.transmitted += outgoing.weight() as u64;
         self.actions.push_back(Action::Transmit(outgoing));
@@ -333,8 +349,14 @@ impl Session {
     }
 
     fn ack_deadline(&self) -> Option<Timestamp> {
-        let oldest = self.pushes.as_ref()?.oldest()?;
-        Some(oldest + self.limits.ack_wait)
+        self.pushes.as_ref()?.ack_deadline(&self.limits)
+    }
+
+    /// Until when the socket must take something of what waits for it.
+    fn write_deadline(&self) -> Option<Timestamp> {
+        let waits = self.outgoing();
+        let travel = || self.limits.travel(waits);
+        (waits > 0).then(|| self.written_at + self.limits.write_wait + travel())
     }
 
     /// Gives back what is empty: most sessions are idle most of the time.

@@ -11,7 +11,7 @@ use tokio_util::task::AbortOnDropHandle;
 
 use super::client::{Client, message};
 use super::eventually;
-use super::harbour::{Harbour, frame_of, settle};
+use super::harbour::{Harbour, frame_of, large_frame_of, settle};
 
 /// A carrier's side of a `Deliver` stream. Inside one process a stream lives by its reader, so there is
 /// one all the time.
@@ -120,6 +120,60 @@ async fn who_does_not_acknowledge_is_sent_away() {
         assert_eq!(client.closing().await, Some(Code::Reconnect));
         stream.deliver(vec![delivery(session, 1)]).await;
         assert_eq!(stream.outcomes(1).await, [(1, Kind::NoSession)]);
+    }
+}
+
+/// As large as a frame of ours may be.
+fn large(session: i64, id: i64) -> v1::Delivery {
+    v1::Delivery {
+        frame: large_frame_of(id, 60 * 1024),
+        ..delivery(session, id)
+    }
+}
+
+// The kernel takes it at once, and the link has yet to carry it.
+#[tokio::test]
+async fn a_large_message_is_waited_for_on_a_slow_link() {
+    let harbour = Harbour::with(|config| {
+        config.session.ack_wait = Duration::from_millis(200);
+        config.session.link_bytes_min = 10 * 1024;
+    })
+    .await;
+    let mut stream = Stream::open(&harbour).await;
+    for mut client in harbour.both().await {
+        let session = client.hello(2).await.session.get();
+        stream.deliver(vec![large(session, 1)]).await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        expect_message(&mut client, 1).await;
+        client.received(1).await;
+        assert_eq!(stream.outcomes(1).await, [(1, Kind::Done)]);
+    }
+}
+
+#[tokio::test]
+async fn who_reads_nothing_is_sent_away() {
+    let harbour = Harbour::with(|config| {
+        config.session.write_wait = Duration::from_millis(300);
+        config.session.link_bytes_min = u32::MAX;
+        config.session.outgoing_bytes_max = u32::MAX;
+    })
+    .await;
+    for mut client in harbour.both().await {
+        let session = client.hello(2).await.session.get();
+        // More than kernels hold.
+        let notice = v1::Notice {
+            session,
+            notice: Some(v1::notice::Notice::Frame(large_frame_of(1, 60 * 1024))),
+        };
+        for _ in 0..20 {
+            let request = v1::NoticeRequest {
+                life: Some(harbour.life()),
+                notices: vec![notice.clone(); 16],
+            };
+            harbour.carrier().notice(request).await.expect("answers");
+        }
+        eventually("sent away", || harbour.running.sessions() == 0).await;
+        assert_eq!(client.closing().await, Some(Code::Slow));
     }
 }
 

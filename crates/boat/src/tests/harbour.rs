@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::codec::encode_message;
@@ -43,6 +43,9 @@ pub(super) struct Peer {
     pub(super) reassert_as: Mutex<v1::reassert_result::Outcome>,
     /// Calls answer that nobody is there.
     pub(super) down: AtomicBool,
+    /// Removals and sign-offs are refused for good, and counted.
+    pub(super) refuses: AtomicBool,
+    pub(super) refused: AtomicUsize,
     /// While set, sends (or connects) wait for a permit.
     pub(super) held: AtomicBool,
     pub(super) permits: Semaphore,
@@ -61,6 +64,8 @@ impl Peer {
             mail: Mutex::default(),
             reassert_as: Mutex::new(v1::reassert_result::Outcome::Known),
             down: AtomicBool::new(false),
+            refuses: AtomicBool::new(false),
+            refused: AtomicUsize::new(0),
             held: AtomicBool::new(false),
             permits: Semaphore::new(0),
             last_id: AtomicI64::new(0),
@@ -72,6 +77,15 @@ impl Peer {
             return Err(Status::unavailable("down"));
         }
         Ok(())
+    }
+
+    fn take(&self) -> Result<(), Status> {
+        if self.refuses.load(Ordering::Relaxed) {
+            self.refused.fetch_add(1, Ordering::Relaxed);
+            let refusal = Refusal::new(Code::InvalidArgument, "this cannot be");
+            return Err(from_refusal(&refusal));
+        }
+        self.up()
     }
 
     async fn pass(&self) {
@@ -118,7 +132,7 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::DisconnectRequest>,
     ) -> Result<Response<v1::DisconnectResponse>, Status> {
-        self.0.up()?;
+        self.0.take()?;
         self.0
             .disconnects
             .lock()
@@ -206,7 +220,7 @@ impl StationService for PeerService {
         &self,
         request: Request<v1::MailAckRequest>,
     ) -> Result<Response<v1::MailAckResponse>, Status> {
-        self.0.up()?;
+        self.0.take()?;
         for item in request.into_inner().items {
             self.0
                 .mail
@@ -324,6 +338,15 @@ impl Harbour {
 
 /// A message from 1 to 2 as a carrier encodes it.
 pub(super) fn frame_of(id: i64) -> Bytes {
+    encoded(id, Content::text(format!("message {id}")))
+}
+
+/// The same with so many bytes of text.
+pub(super) fn large_frame_of(id: i64, bytes: usize) -> Bytes {
+    encoded(id, Content::text("a".repeat(bytes)))
+}
+
+fn encoded(id: i64, content: Content) -> Bytes {
     encode_message(&Placed {
         message: Message {
             id: message(id),
@@ -333,7 +356,7 @@ pub(super) fn frame_of(id: i64) -> Bytes {
             device: DeviceId::new("laptop").expect("short"),
             send_id: send_id(id as u8),
             options: Options::CHAT,
-            content: Content::text(format!("message {id}")),
+            content,
         },
         conversation: ConversationId::private(user(1), user(2)).expect("two users"),
         position: Position {

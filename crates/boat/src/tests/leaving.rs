@@ -9,7 +9,7 @@ use tokio::net::TcpStream;
 
 use super::client::send_of;
 use super::eventually;
-use super::harbour::{Harbour, settle};
+use super::harbour::{Harbour, frame_of, settle};
 
 // R18, T-U1: who is aboard gets answers, a reason and a delay; then everything is signed off and the lease
 // given up.
@@ -138,6 +138,36 @@ async fn sign_offs_wait_for_the_stations() {
     settle().await;
     assert!(harbour.peer.disconnects.lock().is_empty());
     harbour.peer.down.store(false, Ordering::Relaxed);
+    eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
+}
+
+#[tokio::test]
+async fn what_a_station_refuses_for_good_is_not_said_again() {
+    let harbour = Harbour::with(|config| {
+        config.retry_pause = Duration::from_millis(20);
+        config.lanes = 1;
+    })
+    .await;
+    harbour.peer.mail.lock().push_back(api::v1::MailItem {
+        msg_id: 1,
+        frame: frame_of(1),
+    });
+    harbour.peer.refuses.store(true, Ordering::Relaxed);
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    assert!(matches!(client.next().await, Some(ServerFrame::Message(_))));
+    client.received(1).await;
+    client.ping().await;
+    drop(client);
+    let refused = || harbour.peer.refused.load(Ordering::Relaxed);
+    eventually("a removal and a sign-off", || refused() == 2).await;
+    settle().await;
+    assert_eq!(refused(), 2);
+    // The lanes go on.
+    harbour.peer.refuses.store(false, Ordering::Relaxed);
+    let mut next = harbour.tcp().await;
+    next.hello(2).await;
+    drop(next);
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
 }
 

@@ -72,6 +72,8 @@ pub(super) fn target(number: i64, platform: Platform) -> Target {
 
 pub(super) struct World {
     pub(super) parts: Parts,
+    /// What all stores stand on.
+    pub(super) engine: Engine,
     pub(super) history: Arc<FaultyHistory>,
     pub(super) mailbox: Arc<FaultyMailbox>,
     pub(super) queue: FaultyQueue,
@@ -168,6 +170,7 @@ impl World {
         let lease = lease.await.expect("a lease");
         World {
             parts,
+            engine,
             history,
             mailbox,
             queue,

@@ -12,7 +12,7 @@ use protocol::history::{PrivateRow, Version};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::{ConversationId, MessageId, Placed, Platform, Position, SendId, Timestamp, UserId};
 
-use super::{Halt, Writer};
+use super::{Halt, WriteFailure, Writer};
 use crate::work::Read;
 
 /// A record's place, and what it looks like there.
@@ -56,7 +56,10 @@ struct Pending {
 }
 
 impl Writer {
-    pub(super) async fn decide_all(&mut self, reads: &[Arc<Read>]) -> Result<Vec<Decided>, Halt> {
+    pub(super) async fn decide_all(
+        &mut self,
+        reads: &[Arc<Read>],
+    ) -> Result<Vec<Decided>, WriteFailure> {
         let mut before = Before {
             heads: self.heads.load(conversations(reads)).await?,
             ..Before::default()
@@ -74,7 +77,7 @@ impl Writer {
     }
 
     /// Reads together the rows that the heads cannot do without.
-    async fn prefetch(&self, reads: &[Arc<Read>], before: &mut Before) -> Result<(), Halt> {
+    async fn prefetch(&self, reads: &[Arc<Read>], before: &mut Before) -> Result<(), WriteFailure> {
         let mut keys = Vec::new();
         for read in reads {
             let Some((task, conversation)) = message(read) else {
@@ -107,7 +110,7 @@ impl Writer {
         read: &Read,
         task: &MessageTask,
         before: &mut Before,
-    ) -> Result<Decided, Halt> {
+    ) -> Result<Decided, WriteFailure> {
         let Some(conversation) = task.message.conversation() else {
             return Ok(Decided::Dead(
                 DeadReason::Misplaced,
@@ -130,8 +133,8 @@ impl Writer {
         }
         let id = task.message.id;
         let head = before.heads.get(&conversation).copied().unwrap_or_default();
-        let ruling = match head.place(version, id) {
-            Placement::New(position) => Ruling::Place(position),
+        let (ruling, row) = match head.place(version, id) {
+            Placement::New(position) => (Ruling::Place(position), None),
             Placement::Redelivery | Placement::CheckRow => {
                 let row = self.standing(task.message.from, id, before).await?;
                 // An old id without a row may be a first try that reached the log after its resend, now or
@@ -143,13 +146,17 @@ impl Writer {
                     let now = self.clock.now();
                     return Ok(repeat(read, task, conversation, first, position, now));
                 }
-                head.compare(version, row)
+                (head.compare(version, row), row)
             }
         };
-        let (position, moved) = match ruling {
-            Ruling::Place(position) => (position, Some(head.moved_by(version, id))),
-            Ruling::Keep(position) => (position, None),
-            Ruling::Repeat(position) => {
+        let (position, moved, version) = match (ruling, row) {
+            (Ruling::Place(position), _) => (position, Some(head.moved_by(version, id)), version),
+            (Ruling::Keep(position), _) => (position, None, version),
+            // A letter sent on its way again: it has its place, and what follows was not done.
+            (Ruling::Repeat(position), Some(row)) if task.letter.is_some() => {
+                (position, None, row.version)
+            }
+            (Ruling::Repeat(position), _) => {
                 return Ok(repeat(
                     read,
                     task,
@@ -160,13 +167,13 @@ impl Writer {
                 ));
             }
             // An unsure copy whose first one was found is not here any more: it is another's row now.
-            Ruling::Unplaced => {
+            (Ruling::Unplaced, _) => {
                 let error = "handled before, and refused a place".to_owned();
                 return Ok(Decided::Dead(DeadReason::StoreRejected, error));
             }
-            Ruling::Overtaken => {
+            (Ruling::Overtaken, _) => {
                 self.heads.forget_one(conversation);
-                return Err(Halt::Overtaken(conversation));
+                return Err(Halt::Overtaken(conversation).into());
             }
         };
         let laid_out = catch_unwind(AssertUnwindSafe(|| {
@@ -211,7 +218,7 @@ impl Writer {
         from: UserId,
         id: MessageId,
         before: &Before,
-    ) -> Result<Option<Standing>, Halt> {
+    ) -> Result<Option<Standing>, WriteFailure> {
         if let Some(pending) = before.placed.iter().find(|pending| pending.id == id) {
             return Ok(Some(pending.standing));
         }
@@ -230,7 +237,7 @@ impl Writer {
         conversation: ConversationId,
         version: Version,
         before: &Before,
-    ) -> Result<Option<(MessageId, Position)>, Halt> {
+    ) -> Result<Option<(MessageId, Position)>, WriteFailure> {
         let message = &task.message;
         let since = message.accepted_at - task.age - self.unsure_margin;
         let since = MessageId::floor_of(since);

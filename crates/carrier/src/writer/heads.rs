@@ -68,7 +68,13 @@ impl Heads {
             .iter()
             .map(|(conversation, (_, head))| (*conversation, *head))
             .collect();
-        self.stores.within(self.store.save(values)).await?;
+        if let Err(error) = self.stores.within(self.store.save(values)).await {
+            // What is damaged there is found when it is read again, before anything is written.
+            heads
+                .keys()
+                .for_each(|conversation| self.forget_one(*conversation));
+            return Err(error);
+        }
         for (conversation, head) in heads {
             self.cache.put(conversation, head);
         }

@@ -18,20 +18,18 @@ impl Session {
         match frame {
             ClientFrame::Hello(hello) => self.handle_hello(hello),
             ClientFrame::Ping { nonce } if !matches!(self.phase, Phase::Opened) => {
-                self.transmit(ServerFrame::Pong {
-                    nonce,
-                    server_time: now,
-                });
+                let server_time = now;
+                self.transmit(ServerFrame::Pong { nonce, server_time }, now);
             }
             _ if !self.is_welcomed() => {}
-            ClientFrame::Send(send) => self.handle_send(send),
+            ClientFrame::Send(send) => self.handle_send(send, now),
             ClientFrame::GiveUp(send_id) => {
                 if let Some(sends) = &mut self.sends {
                     sends.give_up(send_id);
                 }
             }
             ClientFrame::Ack(ack) => self.handle_ack(ack, now),
-            ClientFrame::Sync(request) => self.handle_sync(request),
+            ClientFrame::Sync(request) => self.handle_sync(request, now),
             ClientFrame::Ping { .. } => {}
         }
     }
@@ -39,7 +37,7 @@ impl Session {
     /// A send came whose content cannot be: refused like one that the station refuses for ever.
     pub fn handle_invalid_send(&mut self, send_id: SendId, refusal: Refusal, now: Timestamp) {
         if self.heard(now) && self.is_welcomed() {
-            self.transmit(ServerFrame::Refused { send_id, refusal });
+            self.transmit(ServerFrame::Refused { send_id, refusal }, now);
         }
     }
 
@@ -47,7 +45,7 @@ impl Session {
     pub fn handle_invalid_question(&mut self, request: u32, refusal: Refusal, now: Timestamp) {
         if self.heard(now) && self.is_welcomed() {
             let request = Some(request);
-            self.transmit(ServerFrame::Error { request, refusal });
+            self.transmit(ServerFrame::Error { request, refusal }, now);
         }
     }
 
@@ -62,12 +60,15 @@ impl Session {
         self.finish();
     }
 
-    /// The socket has taken this [weight](super::Outgoing::weight) of what was transmitted.
-    pub fn handle_written(&mut self, weight: usize) {
+    /// The socket has taken this [weight](super::Outgoing::weight) of what was transmitted: there is room
+    /// for more, so poll for actions.
+    pub fn handle_written(&mut self, weight: usize, now: Timestamp) {
         self.written = self.transmitted.min(self.written + weight as u64);
+        self.written_at = now;
         if let Some(pushes) = &mut self.pushes {
-            pushes.handle_written(self.written, &mut self.actions);
+            pushes.handle_written(self.written, now, &mut self.actions);
         }
+        self.push_mail(now);
     }
 
     /// Counts a frame; false if nothing more is heard.
@@ -116,17 +117,17 @@ impl Session {
         self.actions.push_back(Action::Admit(hello));
     }
 
-    fn handle_send(&mut self, send: Send) {
+    fn handle_send(&mut self, send: Send, now: Timestamp) {
         let send_id = send.send_id;
         if let Some(refusal) = self.refuse(&send) {
-            return self.transmit(ServerFrame::Refused { send_id, refusal });
+            return self.transmit(ServerFrame::Refused { send_id, refusal }, now);
         }
         let window = self.limits.send_window as usize;
         let sends = self.sends.get_or_insert_default();
         match sends.arrive(send, window) {
             Arrival::Waits | Arrival::Known => {}
             Arrival::Refused(refusal) => {
-                self.transmit(ServerFrame::Refused { send_id, refusal });
+                self.transmit(ServerFrame::Refused { send_id, refusal }, now);
                 self.check_held();
             }
         }
@@ -178,7 +179,7 @@ impl Session {
         }
     }
 
-    fn handle_sync(&mut self, request: SyncRequest) {
+    fn handle_sync(&mut self, request: SyncRequest, now: Timestamp) {
         let refusal = match &self.phase {
             Phase::Draining(refusal) => refusal.as_ref().clone(),
             _ if self.questions >= self.limits.questions_max => {
@@ -190,9 +191,7 @@ impl Session {
                 return self.actions.push_back(Action::Sync(request));
             }
         };
-        self.transmit(ServerFrame::Error {
-            request: Some(request.request),
-            refusal,
-        });
+        let request = Some(request.request);
+        self.transmit(ServerFrame::Error { request, refusal }, now);
     }
 }

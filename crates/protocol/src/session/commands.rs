@@ -28,12 +28,12 @@ impl Session {
             pushes.hold_early(push);
         } else if push.needs_ack {
             // Expected before it is handed out: an acknowledgement can never come too early.
-            if pushes.expect(&push, false, now) {
-                self.transmit_any(Outgoing::Encoded(push.frame));
+            if pushes.expect(&push, false, self.transmitted) {
+                self.transmit_any(Outgoing::Encoded(push.frame), now);
             }
         } else {
             let token = push.token;
-            self.transmit_any(Outgoing::Encoded(push.frame));
+            self.transmit_any(Outgoing::Encoded(push.frame), now);
             if let Some(token) = token {
                 self.expect_written(token);
             }
@@ -42,9 +42,9 @@ impl Session {
 
     /// Writes a complete frame that nobody waits for. Before the welcome it is dropped: a client syncs
     /// after it.
-    pub fn notice(&mut self, frame: Bytes) {
+    pub fn notice(&mut self, frame: Bytes, now: Timestamp) {
         if self.is_open() {
-            self.transmit_any(Outgoing::Notice(frame));
+            self.transmit_any(Outgoing::Notice(frame), now);
         }
     }
 
@@ -60,9 +60,9 @@ impl Session {
 
     /// Something may have been lost or stored while this session was not registered: the client
     /// compares its cursors, and what waits is fetched.
-    pub fn resync(&mut self) {
+    pub fn resync(&mut self, now: Timestamp) {
         if self.is_open() {
-            self.transmit(ServerFrame::Resync);
+            self.transmit(ServerFrame::Resync, now);
             self.hint();
         }
     }

@@ -12,9 +12,16 @@ pub struct Limits {
     /// How often a silent client pings. After 2.5 times as long without a frame: `heartbeat_missed`.
     #[serde(with = "humantime_serde")]
     pub heartbeat: Duration,
-    /// How long a device may take to acknowledge a message. After it: `reconnect`.
+    /// How long a device may take to acknowledge a message, from when the socket has taken it; large
+    /// ones are given the time that the slowest link needs. After it: `reconnect`.
     #[serde(with = "humantime_serde")]
     pub ack_wait: Duration,
+    /// How long the socket may take nothing of what waits for it, beside the time that the slowest link
+    /// needs for it. After it: `slow`.
+    #[serde(with = "humantime_serde")]
+    pub write_wait: Duration,
+    /// Bytes per second of the slowest link that is waited for.
+    pub link_bytes_min: u32,
     /// Frames that a client may send in one second; beyond: `rate_limited`.
     pub frames_per_second: u32,
     /// The largest frame that a client may send, in bytes; told in the welcome, kept by the links.
@@ -53,6 +60,8 @@ impl Default for Limits {
             handshake: Duration::from_secs(5),
             heartbeat: Duration::from_secs(30),
             ack_wait: Duration::from_secs(2),
+            write_wait: Duration::from_secs(20),
+            link_bytes_min: 8 * 1024,
             frames_per_second: 2000,
             frame_bytes_max: 64 * 1024,
             body_bytes_max: 60 * 1024,
@@ -75,5 +84,10 @@ impl Limits {
     /// The longest silence: two and a half heartbeats.
     pub fn silence_max(&self) -> Duration {
         self.heartbeat * 5 / 2
+    }
+
+    /// How long so many bytes are on their way on the slowest link.
+    pub(super) fn travel(&self, bytes: usize) -> Duration {
+        Duration::from_secs(bytes as u64) / self.link_bytes_min.max(1)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Action, Outcome, Push, Token};
+use super::{Action, Limits, Outcome, Push, Token};
 use crate::{MessageId, Timestamp};
 
 #[derive(Debug, Default)]
@@ -24,7 +24,12 @@ pub(super) struct Pushes {
 struct Outstanding {
     id: MessageId,
     token: Option<Token>,
-    since: Timestamp,
+    /// Where its frame ends in the outgoing stream.
+    position: u64,
+    /// When the socket had taken its frame: only then can it arrive.
+    written_at: Option<Timestamp>,
+    /// Of its frame and of all that were unacknowledged before it: they may still be on their way, too.
+    travelling: u32,
     bytes: u32,
     mail: bool,
 }
@@ -44,9 +49,9 @@ impl Pushes {
         waiting == 0 || (waiting < window && self.bytes + bytes <= window_bytes)
     }
 
-    /// Expects an acknowledgement of `id`. Answers whether its frame must be written: not when the
-    /// client is about to acknowledge an earlier copy.
-    pub(super) fn expect(&mut self, push: &Push, mail: bool, now: Timestamp) -> bool {
+    /// Expects an acknowledgement of `id`, whose frame follows the `transmitted` bytes before it. Answers
+    /// whether it must be written: not when the client is about to acknowledge an earlier copy.
+    pub(super) fn expect(&mut self, push: &Push, mail: bool, transmitted: u64) -> bool {
         if mail && self.mark_as_mail(push.id) {
             return false;
         }
@@ -58,7 +63,9 @@ impl Pushes {
         self.outstanding.push_back(Outstanding {
             id: push.id,
             token: push.token,
-            since: now,
+            position: transmitted + bytes as u64,
+            written_at: None,
+            travelling: self.bytes as u32,
             bytes: bytes as u32,
             mail,
         });
@@ -115,7 +122,17 @@ impl Pushes {
         found
     }
 
-    pub(super) fn handle_written(&mut self, written: u64, actions: &mut VecDeque<Action>) {
+    pub(super) fn handle_written(
+        &mut self,
+        written: u64,
+        now: Timestamp,
+        actions: &mut VecDeque<Action>,
+    ) {
+        let first = (self.outstanding).partition_point(|entry| entry.written_at.is_some());
+        let unwritten = self.outstanding.range_mut(first..);
+        for entry in unwritten.take_while(|entry| entry.position <= written) {
+            entry.written_at = Some(now);
+        }
         while let Some(&(position, token)) = self.unwritten.front()
             && position <= written
         {
@@ -137,9 +154,11 @@ impl Pushes {
         }
     }
 
-    /// Since when the oldest one is unacknowledged.
-    pub(super) fn oldest(&self) -> Option<Timestamp> {
-        self.outstanding.front().map(|entry| entry.since)
+    /// Until when the oldest one must be acknowledged; `None` while it is not written.
+    pub(super) fn ack_deadline(&self, limits: &Limits) -> Option<Timestamp> {
+        let oldest = self.outstanding.front()?;
+        let travel = limits.travel(oldest.travelling as usize);
+        Some(oldest.written_at? + limits.ack_wait + travel)
     }
 
     pub(super) fn mail(&self) -> usize {

@@ -31,7 +31,7 @@ impl Session {
     }
 
     /// The answers to `Submit`, one for each send, in order. A missing one counts as a failure.
-    pub fn handle_submitted(&mut self, answers: Vec<Result<Accepted, Refusal>>, _now: Timestamp) {
+    pub fn handle_submitted(&mut self, answers: Vec<Result<Accepted, Refusal>>, now: Timestamp) {
         let Some(sends) = &mut self.sends else {
             return;
         };
@@ -63,7 +63,7 @@ impl Session {
             frames.push(ServerFrame::Refused { send_id, refusal });
         }
         for frame in frames {
-            self.transmit(frame);
+            self.transmit(frame, now);
         }
         self.check_held();
     }
@@ -84,7 +84,7 @@ impl Session {
         let refused = (acked.refused.iter())
             .filter(|(_, refusal)| !refusal.code.retryable())
             .count() as u32;
-        self.transmit(ServerFrame::Acked(acked));
+        self.transmit(ServerFrame::Acked(acked), now);
         let limit = self.limits.refused_acks_per_minute;
         if refused > 0 && (self.refused_acks).exceeded(refused, limit, Duration::from_secs(60), now)
         {
@@ -104,21 +104,27 @@ impl Session {
     }
 
     /// The answer to a `Sync`: a page, or why there is none.
-    pub fn handle_answer(&mut self, request: u32, answer: Result<Outgoing, Refusal>) {
+    pub fn handle_answer(
+        &mut self,
+        request: u32,
+        answer: Result<Outgoing, Refusal>,
+        now: Timestamp,
+    ) {
         self.questions = self.questions.saturating_sub(1);
-        self.transmit_any(answer.unwrap_or_else(|refusal| {
+        let answer = answer.unwrap_or_else(|refusal| {
             Outgoing::Frame(ServerFrame::Error {
                 request: Some(request),
                 refusal,
             })
-        }));
+        });
+        self.transmit_any(answer, now);
     }
 
     fn open(&mut self, admission: Admission, now: Timestamp) {
         self.phase = Phase::Open;
         self.user = Some(admission.user);
         self.expires_at = admission.expires_at;
-        self.transmit(ServerFrame::Welcome(Welcome {
+        let welcome = Welcome {
             session: self.id,
             user: admission.user,
             server_time: admission.server_time,
@@ -128,7 +134,8 @@ impl Session {
             cluster: admission.cluster,
             marker: admission.marker,
             recovered: admission.recovered,
-        }));
+        };
+        self.transmit(ServerFrame::Welcome(welcome), now);
         let early = self.pushes.as_mut().map(|pushes| pushes.take_early());
         for push in early.unwrap_or_default() {
             self.push(push, now);
@@ -147,17 +154,22 @@ impl Session {
         }
     }
 
-    /// Pushes of the page at hand what the window lets through.
+    /// Pushes of the page at hand what the windows let through.
     pub(super) fn push_mail(&mut self, now: Timestamp) {
         if !matches!(self.phase, Phase::Open) {
             return;
         }
         let limits = Arc::clone(&self.limits);
-        while let Some(mail) = &mut self.mail
-            && let Some(item) = mail.next_pending()
-        {
+        loop {
+            let outgoing = self.outgoing();
+            let Some(mail) = &mut self.mail else { return };
+            let Some(item) = mail.next_pending() else {
+                return;
+            };
             let pushes = self.pushes.get_or_insert_default();
-            let room = pushes.mail() < 2 * limits.mail_page as usize
+            // What waits here is no reason to call the client slow.
+            let room = outgoing < limits.outgoing_bytes_max as usize
+                && pushes.mail() < 2 * limits.mail_page as usize
                 && pushes.has_room(
                     item.frame.len(),
                     limits.push_window as usize,
@@ -172,8 +184,8 @@ impl Session {
                 frame: item.frame,
                 needs_ack: true,
             };
-            if pushes.expect(&push, true, now) {
-                self.transmit_any(Outgoing::Encoded(push.frame));
+            if pushes.expect(&push, true, self.transmitted) {
+                self.transmit_any(Outgoing::Encoded(push.frame), now);
             }
         }
     }

@@ -170,11 +170,17 @@ fn open_with(limits: Limits) -> Session {
         ),
         "{first:?}"
     );
+    write_all(&mut session, START);
     session
 }
 
 fn open() -> Session {
     open_with(Limits::default())
+}
+
+/// The socket takes all that was transmitted.
+fn write_all(session: &mut Session, now: Timestamp) {
+    session.handle_written(session.outgoing(), now);
 }
 
 fn drained(session: &mut Session) -> Vec<Action> {

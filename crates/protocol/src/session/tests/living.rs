@@ -35,6 +35,7 @@ fn an_expired_token_ends_it() {
         },
     );
     drained(&mut session);
+    write_all(&mut session, START);
     assert_eq!(session.poll_timeout(), Some(expires_at));
     session.handle_timeout(expires_at);
     assert_eq!(closed(&drained(&mut session)), Some(Code::TokenExpired));
@@ -65,13 +66,13 @@ fn who_does_not_read_is_closed_and_nothing_is_lost() {
         ..Limits::default()
     });
     session.push(push(1), START);
-    session.notice(Bytes::from(vec![0; 1000]));
+    session.notice(Bytes::from(vec![0; 1000]), START);
     assert_eq!(
         closed(&drained(&mut session)),
         None,
         "the last one may pass the bound"
     );
-    session.notice(Bytes::from_static(b"one more"));
+    session.notice(Bytes::from_static(b"one more"), START);
     let actions = drained(&mut session);
     assert_eq!(actions[0], resolved(1, Outcome::NoAck));
     assert_eq!(closed(&actions), Some(Code::Slow));
@@ -84,15 +85,38 @@ fn what_is_written_makes_room() {
         ..Limits::default()
     });
     for _ in 0..100 {
-        session.notice(Bytes::from(vec![0; 60]));
+        session.notice(Bytes::from(vec![0; 60]), START);
         for action in drained(&mut session) {
             let Action::Transmit(outgoing) = action else {
                 panic!("{action:?}")
             };
-            session.handle_written(outgoing.weight());
+            session.handle_written(outgoing.weight(), START);
         }
     }
     assert!(!session.is_closed());
+}
+
+// proves S1-15: a peer that reads nothing is ended, though no acknowledgement is overdue yet.
+#[test]
+fn who_reads_nothing_is_closed_after_a_while() {
+    let mut session = open_with(Limits {
+        link_bytes_min: 1000,
+        ..Limits::default()
+    });
+    session.push(push(1), after(1000));
+    session.notice(Bytes::from(vec![0; 3000]), after(2000));
+    drained(&mut session);
+    // 20 s for the socket to begin, and 3 s for the rest to go.
+    assert_eq!(session.poll_timeout(), Some(after(24_007)));
+    session.handle_written(7, after(10_000));
+    session.handle_frame(received(&[1]), after(10_100));
+    drained(&mut session);
+    assert_eq!(session.poll_timeout(), Some(after(33_000)), "it reads");
+    session.handle_timeout(after(32_999));
+    assert_eq!(drained(&mut session), []);
+    session.handle_timeout(after(33_000));
+    let actions = drained(&mut session);
+    assert_eq!(closed(&actions), Some(Code::Slow));
 }
 
 #[test]
@@ -121,7 +145,8 @@ fn questions_are_limited_and_their_answers_passed_on() {
         panic!("{actions:?}");
     };
     assert_eq!(refusal.code, Code::RateLimited);
-    session.handle_answer(1, Ok(Outgoing::Encoded(Bytes::from_static(b"page"))));
+    let page = Outgoing::Encoded(Bytes::from_static(b"page"));
+    session.handle_answer(1, Ok(page), START);
     session.handle_frame(ClientFrame::Sync(question(3)), START);
     let actions = drained(&mut session);
     assert_eq!(pushed(&actions), [Bytes::from_static(b"page")]);

@@ -104,6 +104,45 @@ fn pages_wait_for_the_window() {
     assert_eq!(pushed(&drained(&mut session)), [frame_of(3)]);
 }
 
+// No acknowledgement will come that makes room.
+#[test]
+fn pages_go_on_when_what_needs_no_acknowledgement_is_written() {
+    let mut session = open_with(Limits {
+        push_window: 1,
+        ..Limits::default()
+    });
+    let silent = Push {
+        needs_ack: false,
+        ..push(9)
+    };
+    session.push(silent, START);
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1], None), START);
+    assert_eq!(pushed(&drained(&mut session)), Vec::<Bytes>::new());
+    write_all(&mut session, after(100));
+    let actions = drained(&mut session);
+    assert_eq!(actions[0], resolved(9, Outcome::Done));
+    assert_eq!(pushed(&actions), [frame_of(1)]);
+}
+
+#[test]
+fn pages_wait_until_the_client_reads() {
+    let mut session = open_with(Limits {
+        outgoing_bytes_max: 100,
+        ..Limits::default()
+    });
+    session.notice(Bytes::from(vec![0; 150]), START);
+    session.hint();
+    drained(&mut session);
+    session.handle_page(mails(&[1], None), START);
+    assert_eq!(drained(&mut session), []);
+    session.handle_written(50, after(100));
+    assert_eq!(drained(&mut session), []);
+    session.handle_written(50, after(200));
+    assert_eq!(pushed(&drained(&mut session)), [frame_of(1)]);
+}
+
 // proves S1-55: a device that does not take it loses nothing; no removal was asked for.
 #[test]
 fn unacknowledged_mail_ends_the_session_and_stays() {
@@ -112,6 +151,7 @@ fn unacknowledged_mail_ends_the_session_and_stays() {
     drained(&mut session);
     session.handle_page(mails(&[1], None), START);
     drained(&mut session);
+    write_all(&mut session, START);
     session.handle_timeout(after(2000));
     let actions = drained(&mut session);
     assert_eq!(closed(&actions), Some(Code::Reconnect));
@@ -149,7 +189,7 @@ fn a_page_that_does_not_move_on_ends_the_drain() {
 #[test]
 fn a_restored_session_is_told_to_sync_and_drains() {
     let mut session = open();
-    session.resync();
+    session.resync(START);
     let actions = drained(&mut session);
     assert_eq!(told(&actions), [&ServerFrame::Resync]);
     assert_eq!(actions[1..], [fetch(None)]);

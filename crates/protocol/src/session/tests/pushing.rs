@@ -36,6 +36,8 @@ fn an_acknowledgement_faster_than_the_write_counts() {
 fn a_missing_acknowledgement_ends_the_session() {
     let mut session = open();
     session.push(push(1), START);
+    drained(&mut session);
+    write_all(&mut session, START);
     session.push(push(2), after(1500));
     drained(&mut session);
     assert_eq!(session.poll_timeout(), Some(after(2000)));
@@ -56,6 +58,59 @@ fn a_missing_acknowledgement_ends_the_session() {
     assert_eq!(drained(&mut session), [resolved(3, Outcome::NoSession)]);
 }
 
+// A slow link: what the socket has not taken cannot be acknowledged.
+#[test]
+fn the_time_to_acknowledge_begins_when_the_frame_is_written() {
+    let mut session = open_with(Limits {
+        link_bytes_min: u32::MAX,
+        ..Limits::default()
+    });
+    session.push(push(1), START);
+    session.push(push(2), START);
+    drained(&mut session);
+    session.handle_timeout(after(5000));
+    assert_eq!(drained(&mut session), []);
+    let first = frame_of(1).len();
+    session.handle_written(first - 1, after(6000));
+    session.handle_timeout(after(8500));
+    assert_eq!(drained(&mut session), [], "a byte is missing");
+    session.handle_written(1, after(9000));
+    assert_eq!(session.poll_timeout(), Some(after(11_000)));
+    session.handle_frame(received(&[1]), after(10_999));
+    drained(&mut session);
+    session.handle_timeout(after(11_000));
+    assert_eq!(drained(&mut session), [], "the second is not written");
+    session.handle_written(first, after(12_000));
+    session.push(push(2), after(13_000));
+    assert_eq!(drained(&mut session), [], "a repeat changes nothing");
+    assert_eq!(session.poll_timeout(), Some(after(14_000)));
+    session.handle_timeout(after(14_000));
+    assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
+}
+
+// The socket takes what the link has yet to carry.
+#[test]
+fn a_large_message_is_given_the_time_that_a_slow_link_needs() {
+    let mut session = open_with(Limits {
+        link_bytes_min: 10_000,
+        ..Limits::default()
+    });
+    let large = |id| Push {
+        frame: Bytes::from(vec![0; 60_000]),
+        ..push(id)
+    };
+    session.push(large(1), START);
+    session.push(large(2), START);
+    drained(&mut session);
+    write_all(&mut session, START);
+    assert_eq!(session.poll_timeout(), Some(after(8000)));
+    session.handle_frame(received(&[1]), after(7900));
+    drained(&mut session);
+    assert_eq!(session.poll_timeout(), Some(after(14_000)), "both");
+    session.handle_timeout(after(14_000));
+    assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
+}
+
 // proves S3-07: a message that reached the socket but was not acknowledged is not done.
 #[test]
 fn a_connection_that_ends_leaves_its_pushes_undone() {
@@ -63,7 +118,7 @@ fn a_connection_that_ends_leaves_its_pushes_undone() {
     session.push(push(1), START);
     for action in drained(&mut session) {
         if let Action::Transmit(outgoing) = action {
-            session.handle_written(outgoing.weight());
+            session.handle_written(outgoing.weight(), START);
         }
     }
     session.handle_closed(START);
@@ -103,7 +158,6 @@ fn the_window_counts_messages_and_bytes() {
 #[test]
 fn without_acknowledgement_a_push_is_done_when_it_is_written() {
     let mut session = open();
-    session.handle_written(session.outgoing());
     session.push(
         Push {
             needs_ack: false,
@@ -120,9 +174,9 @@ fn without_acknowledgement_a_push_is_done_when_it_is_written() {
     );
     let first = frame_of(1).len();
     assert_eq!(pushed(&drained(&mut session)).len(), 2);
-    session.handle_written(first - 1);
+    session.handle_written(first - 1, START);
     assert_eq!(drained(&mut session), []);
-    session.handle_written(1);
+    session.handle_written(1, START);
     assert_eq!(drained(&mut session), [resolved(1, Outcome::Done)]);
     session.handle_closed(START);
     assert_eq!(drained(&mut session)[0], resolved(2, Outcome::NoAck));

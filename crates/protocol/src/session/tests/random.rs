@@ -174,7 +174,7 @@ impl World {
             Event::Written(weight) => {
                 let weight = weight.min(self.unwritten);
                 self.unwritten -= weight;
-                self.session.handle_written(weight);
+                self.session.handle_written(weight, now);
             }
             Event::Wait(millis) => {
                 self.now = now + Duration::from_millis(millis);

@@ -46,7 +46,7 @@ impl World {
                 session::Action::Transmit(outgoing) => {
                     let weight = outgoing.weight();
                     self.transmit_down(index, outgoing);
-                    self.wires[index].session.handle_written(weight);
+                    self.wires[index].session.handle_written(weight, self.now);
                 }
                 session::Action::Admit(hello) => {
                     self.later(index, 30, Answer::Admitted(hello.platform));
@@ -175,7 +175,7 @@ impl World {
                 });
                 self.wires[index]
                     .session
-                    .handle_answer(request.request, answer);
+                    .handle_answer(request.request, answer, now);
             }
         }
     }
@@ -254,7 +254,7 @@ impl World {
         if !self.chance(10) {
             self.wires[index]
                 .session
-                .notice(api::codec::encode_server(&echo));
+                .notice(api::codec::encode_server(&echo), self.now);
         }
         self.next += 1;
         let when = self.soon(200);
@@ -342,7 +342,7 @@ impl World {
             let bytes = api::codec::encode_server(&ServerFrame::Receipts(vec![receipt]));
             for wire in 0..self.wires.len() {
                 if self.ends[self.wires[wire].end].user == from {
-                    self.wires[wire].session.notice(bytes.clone());
+                    self.wires[wire].session.notice(bytes.clone(), self.now);
                     self.drain_session(wire);
                 }
             }

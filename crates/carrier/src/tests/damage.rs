@@ -1,0 +1,187 @@
+//! What the store has kept and cannot read is the fault of one conversation, not of its neighbours.
+
+use std::time::Duration;
+
+use api::task::MessageTask;
+use backend::embedded::{Batch, Table};
+use bytes::Bytes;
+use protocol::keys::Topic;
+use protocol::ledger::DeadReason;
+use protocol::{MessageId, Platform, Seq};
+
+use super::world::*;
+use crate::dead_letters::{Filter, Redriven, Selection};
+
+/// Something that cannot be read stands here; what stood before is answered.
+fn damage(world: &World, table: Table, key: &[u8]) -> Option<Bytes> {
+    let before = world.engine.get(table, key).expect("readable");
+    let mut batch = Batch::new();
+    batch.put(table, key.to_vec(), Bytes::from_static(b"\xffdamaged"));
+    world.engine.write(batch).expect("written");
+    before
+}
+
+fn repair(world: &World, table: Table, key: &[u8], before: Option<Bytes>) {
+    let mut batch = Batch::new();
+    match before {
+        Some(value) => batch.put(table, key.to_vec(), value),
+        None => batch.remove(table, key.to_vec()),
+    }
+    world.engine.write(batch).expect("written");
+}
+
+fn row_key(owner: i64, id: MessageId) -> Vec<u8> {
+    [owner.to_be_bytes(), id.get().to_be_bytes()].concat()
+}
+
+fn list_key(owner: i64, one: i64, other: i64) -> Vec<u8> {
+    let mut key = [&owner.to_be_bytes()[..], &between(one, other).to_key()].concat();
+    key[8] = 0;
+    key
+}
+
+/// Sends from many to one, so that each partition has some, and waits until all that is done.
+async fn send_all(world: &World, senders: std::ops::Range<i64>) -> Vec<MessageId> {
+    let mut sent = Vec::new();
+    for sender in senders {
+        sent.push(world.send(sender, BOB).await);
+    }
+    world.until_quiet().await;
+    sent
+}
+
+async fn redrive_all(world: &World) -> Vec<Redriven> {
+    let all = Selection::Filter {
+        filter: Filter {
+            reason: Some(DeadReason::StoreRejected),
+            redriven: Some(false),
+            ..Filter::default()
+        },
+        limit: 100,
+    };
+    let done = world.dead_letters().redrive(&all).await.expect("redriven");
+    world.until_quiet().await;
+    done.into_iter().map(|redrive| redrive.redriven).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_head_holds_its_own_conversation_only() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let key = between(12, BOB).to_key();
+    let before = damage(&world, Table::Head, &key);
+    let sent = send_all(&world, 10..20).await;
+    let lost = sent[2].get();
+    let mut arrived = world.boat.pushed_to(20);
+    arrived.sort_unstable();
+    let others: Vec<i64> = sent
+        .iter()
+        .map(|id| id.get())
+        .filter(|id| *id != lost)
+        .collect();
+    assert_eq!(arrived, others);
+    assert_eq!(world.records(Topic::Dead).await.len(), 1);
+
+    repair(&world, Table::Head, &key, before);
+    let next = world.send(12, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(
+        redrive_all(&world).await,
+        [Redriven::ToMessage { marked: true }]
+    );
+    let expected = [(Seq(1), next), (Seq(2), sent[2])];
+    assert_eq!(world.conversation(12, BOB).await, expected);
+    assert_eq!(world.boat.pushed_to(20)[9..], [next.get(), lost]);
+}
+
+// A copy is compared with its row.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_row_holds_the_record_that_needs_it_only() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let message = world.message(ALICE, BOB);
+    world.accept(task(message.clone())).await;
+    let second = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    damage(&world, Table::Private, &row_key(ALICE, message.id));
+    let copy = MessageTask {
+        maybe_repeat: true,
+        ..task(message.clone())
+    };
+    world.accept(copy).await;
+    let third = world.send(ALICE, BOB).await;
+    let others = send_all(&world, 10..20).await;
+    let mut arrived = world.boat.pushed_to(20);
+    assert_eq!(
+        arrived[..3],
+        [message.id, second, third].map(MessageId::get)
+    );
+    arrived[3..].sort_unstable();
+    assert_eq!(
+        arrived[3..],
+        others.iter().map(|id| id.get()).collect::<Vec<_>>()
+    );
+    assert_eq!(world.records(Topic::Dead).await.len(), 1);
+}
+
+// The row and the head stand; what comes after them is done when the letter is redriven.
+#[tokio::test(start_paused = true)]
+async fn a_damaged_list_row_makes_a_letter_that_is_delivered_from_its_place() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let key = list_key(BOB, 12, BOB);
+    let before = damage(&world, Table::Conversation, &key);
+    let sent = send_all(&world, 10..20).await;
+    assert_eq!(world.boat.pushed_to(20).len(), 9);
+
+    repair(&world, Table::Conversation, &key, before);
+    let next = world.send(12, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(
+        redrive_all(&world).await,
+        [Redriven::ToMessage { marked: true }]
+    );
+    assert_eq!(
+        world.boat.pushed_to(20)[9..],
+        [next, sent[2]].map(MessageId::get)
+    );
+    let expected = [(Seq(1), sent[2]), (Seq(2), next)];
+    assert_eq!(world.conversation(12, BOB).await, expected);
+    assert_eq!(world.conversation(BOB, 12).await, expected);
+    assert_eq!(world.records(Topic::Dead).await.len(), 1, "no other letter");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_whose_row_is_damaged_does_not_hold_its_tier() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Lost).await;
+    let sent = [world.send(12, BOB).await, world.send(13, BOB).await];
+    world
+        .until("both wait for their retry", async || {
+            world.records(Topic::Retry(1)).await.len() == 2
+        })
+        .await;
+    let key = row_key(BOB, sent[0]);
+    let before = damage(&world, Table::Private, &key);
+    world.boat.set(20, Manner::Acknowledges);
+    world.until_quiet().await;
+    let arrived = |id: MessageId| {
+        let pushed = world.boat.pushed_to(20);
+        pushed
+            .into_iter()
+            .filter(|&pushed| pushed == id.get())
+            .count()
+    };
+    assert_eq!((arrived(sent[0]), arrived(sent[1])), (1, 2));
+
+    repair(&world, Table::Private, &key, before);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(redrive_all(&world).await, [Redriven::ToRetry]);
+    assert_eq!(arrived(sent[0]), 2);
+}
