@@ -163,8 +163,9 @@ impl Cluster {
     }
 
     pub async fn trace(&self, id: MessageId) -> trace::Report {
-        let (log, ledger) = (self.log(), &self.seams.ledger);
-        let lives = trace::trace(&log, ledger.as_ref(), trace::Name::Message(id)).await;
+        let (log, history, ledger) = (self.log(), &self.seams.history, &self.seams.ledger);
+        let name = trace::Name::Message(id);
+        let lives = trace::trace(&log, history.as_ref(), ledger.as_ref(), name).await;
         lives
             .expect("a trace")
             .pop()

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, PrivateRow, RowStatus, Version};
+use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::message::{Content, Message, Placed, Position, Recipient};
 use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, DeviceId, MessageId, Options, Seq, UserId};
@@ -374,6 +374,53 @@ pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn HistoryStore, fre
     assert_eq!(find(talk.b, here, since).await, None);
     let other = elsewhere.conversation();
     assert_eq!(find(talk.a, other, since).await, None);
+}
+
+/// Two users may choose the same send_id; whoever asks is told of both.
+pub(super) async fn a_send_id_finds_its_messages(store: &dyn HistoryStore, fresh: &Fresh) {
+    let (one, other) = (Talk::new(fresh), Talk::new(fresh));
+    let [mine, theirs] = [&one, &other].map(|talk| talk.rows(fresh.message(), 1, 1));
+    let send_id = mine[0].send_id;
+    let theirs = theirs.map(|row| PrivateRow { send_id, ..row });
+    let sent = [&mine, &theirs].map(|rows| (rows[0].owner, rows[0].id));
+    store
+        .save_private([mine, theirs].concat())
+        .await
+        .expect("saves");
+    let mut found = store.sent_as(send_id).await.expect("reads");
+    found.sort_unstable();
+    assert_eq!(found, sent);
+    let never = store.sent_as(fresh.send_id()).await;
+    assert_eq!(never.expect("reads"), []);
+}
+
+/// What was just written, what was written long ago, and what never was.
+pub(super) async fn places_say_where_rows_stand(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let ids = talk.say(store, 3).await;
+    let keys = [
+        (talk.a, ids[1]),
+        (talk.b, ids[1]),
+        (talk.b, fresh.message()),
+    ];
+    let rows = store.private(&keys).await.expect("reads");
+    let places = store.places(&keys).await.expect("reads");
+    let wanted: Vec<_> = rows
+        .iter()
+        .map(|row| row.as_ref().map(Place::from))
+        .collect();
+    assert_eq!(places, wanted);
+    assert_eq!(places.iter().flatten().count(), 2);
+    // Where it is written again, it stands there.
+    let moved = talk.rows(ids[1], 9, 9).to_vec();
+    store.save_private(moved).await.expect("saves");
+    let places = store.places(&keys[..2]).await.expect("reads");
+    let seqs: Vec<_> = places
+        .into_iter()
+        .flatten()
+        .map(|place| place.seq)
+        .collect();
+    assert_eq!(seqs, [Seq(9), Seq(9)]);
 }
 
 async fn status(store: &dyn HistoryStore, owner: UserId, id: MessageId) -> RowStatus {

@@ -334,9 +334,9 @@ impl HistoryStore for EmbeddedHistory {
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
         let (prefix, rest) = split(send_id);
         let mut found = Vec::new();
-        for (key, value) in
-            self.engine
-                .prefix(Table::PrivateSend, &prefix, Scan::Forward, SCAN)?
+        for (key, value) in self
+            .engine
+            .prefix(Table::PrivateSend, &prefix, Scan::Forward, SCAN)?
         {
             let (id, kept) = sent(&value)?;
             if kept == rest {

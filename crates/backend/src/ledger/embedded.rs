@@ -3,7 +3,6 @@
 //! | table | key | value |
 //! | --- | --- | --- |
 //! | `ledger` | message, stamp | what one call said of the message |
-//! | `ledger-send` | send_id, message | nothing |
 //!
 //! Writing reads nothing: the stamp is new at each call (the store's life in its upper 24 bits), so a call
 //! never meets the row of another. A row's times are kept as distances from the message's own.
@@ -13,13 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use async_trait::async_trait;
 use protocol::ledger::{Event, LedgerEntry};
 use protocol::message::Target;
-use protocol::{MessageId, SendId, Timestamp};
+use protocol::{MessageId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::LedgerStore;
 use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Order, Table};
-use crate::{Error, Result};
+use crate::Result;
 
 const SEAM: &str = "ledger";
 
@@ -84,11 +83,6 @@ impl EmbeddedLedger {
             .collect();
         let key = pair(message.get().to_be_bytes(), stamp.to_be_bytes());
         batch.put(Table::Ledger, key, encode(SEAM, &said)?);
-        for entry in entries {
-            if let Event::Placed { send_id, .. } = entry.event {
-                batch.put(Table::LedgerSend, send_key(send_id, message), Vec::new());
-            }
-        }
         Ok(())
     }
 
@@ -144,14 +138,6 @@ impl LedgerStore for EmbeddedLedger {
             .collect()
     }
 
-    async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>> {
-        self.engine
-            .prefix(Table::LedgerSend, send_id.as_bytes(), Order::Forward, SCAN)?
-            .iter()
-            .map(|(key, _)| message_of(key.get(16..).unwrap_or_default()))
-            .collect()
-    }
-
     async fn forget(&self, before: MessageId, limit: usize) -> Result<usize> {
         // The first key of the first message: the count of lives lies below it.
         let start = 1u64.to_be_bytes();
@@ -160,13 +146,7 @@ impl LedgerStore for EmbeddedLedger {
             .engine
             .range(Table::Ledger, &start[..]..&end[..], Order::Forward, limit)?;
         let mut batch = Batch::new();
-        for (key, value) in &rows {
-            let message = message_of(key.get(..8).unwrap_or_default())?;
-            for said in decode::<Vec<Kept>>(SEAM, value)? {
-                if let Event::Placed { send_id, .. } = said.event {
-                    batch.remove(Table::LedgerSend, send_key(send_id, message));
-                }
-            }
+        for (key, _) in &rows {
             batch.remove(Table::Ledger, key.clone());
         }
         if !batch.is_empty() {
@@ -174,18 +154,6 @@ impl LedgerStore for EmbeddedLedger {
         }
         Ok(rows.len())
     }
-}
-
-fn message_of(bytes: &[u8]) -> Result<MessageId> {
-    bytes
-        .try_into()
-        .ok()
-        .and_then(|bytes| MessageId::new(i64::from_be_bytes(bytes)).ok())
-        .ok_or_else(|| Error::corrupt(SEAM, "a key names no message"))
-}
-
-fn send_key(send_id: SendId, message: MessageId) -> Vec<u8> {
-    [send_id.as_bytes(), &message.get().to_be_bytes()[..]].concat()
 }
 
 fn pair(first: [u8; 8], second: [u8; 8]) -> Vec<u8> {
@@ -210,7 +178,6 @@ mod tests {
         messages_do_not_mix,
         the_same_entry_may_stand_twice,
         a_long_life_is_read_whole,
-        a_send_id_finds_its_message,
         what_is_forgotten_leaves_nothing,
     );
 

@@ -5,8 +5,8 @@ mod contract;
 mod embedded;
 
 use async_trait::async_trait;
+use protocol::MessageId;
 use protocol::ledger::LedgerEntry;
-use protocol::{MessageId, SendId};
 
 pub use self::embedded::EmbeddedLedger;
 use crate::Result;
@@ -18,9 +18,6 @@ pub trait LedgerStore: Send + Sync {
 
     /// All entries of each message, oldest first. The same entry may stand twice after a crash.
     async fn trace(&self, messages: &[MessageId]) -> Result<Vec<Vec<LedgerEntry>>>;
-
-    /// The messages that were placed under this send_id: normally one.
-    async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>>;
 
     /// Forgets what was said of messages below `before`, about `limit` rows at most; answers how many.
     /// Repeat until it answers 0. A backend whose rows expire by themselves answers 0 at once.

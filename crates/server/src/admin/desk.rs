@@ -7,6 +7,7 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use backend::clock::Clock;
+use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use carrier::DeadLetters;
 use carrier::dead_letters::{Cursor, Filter, Kind, Page, Redrive, Selection, Shown, Stats};
@@ -23,6 +24,7 @@ pub const LETTERS_MAX: usize = 1000;
 /// What the desk works with. Whatever goes over the log takes its turn.
 pub struct Desk {
     log: Log,
+    history: Arc<dyn HistoryStore>,
     ledger: Arc<dyn LedgerStore>,
     clock: Arc<dyn Clock>,
     letters: DeadLetters,
@@ -34,6 +36,7 @@ impl Desk {
         Desk {
             letters: DeadLetters::new(queue.clone(), ledger.clone(), seams.clock.clone()),
             log: Log::new(queue),
+            history: seams.history.clone(),
             ledger,
             clock: seams.clock.clone(),
         }
@@ -81,7 +84,8 @@ async fn trace_one(
     Path(id): Path<String>,
 ) -> Answer<Vec<trace::Report>> {
     let name = id.parse().map_err(|text| (StatusCode::BAD_REQUEST, text))?;
-    trace::trace(&desk.log, desk.ledger.as_ref(), name)
+    let (history, ledger) = (desk.history.as_ref(), desk.ledger.as_ref());
+    trace::trace(&desk.log, history, ledger, name)
         .await
         .map(Json)
         .map_err(failed)

@@ -8,6 +8,7 @@ use api::dead_letter::{DeadLetter, Origin};
 use api::task::{MessageTask, Task, Work};
 use backend::clock::{Clock, TimerClock};
 use backend::embedded::Engine;
+use backend::history::EmbeddedHistory;
 use backend::ledger::{EmbeddedLedger, LedgerStore};
 use backend::queue::{EmbeddedQueue, NewRecord, Partition, Polled, Queue, QueueConfig};
 use bytes::Bytes;
@@ -32,6 +33,7 @@ fn user(n: i64) -> UserId {
 struct Books {
     queue: Arc<EmbeddedQueue>,
     log: Log,
+    history: EmbeddedHistory,
     ledger: EmbeddedLedger,
     clock: TimerClock,
 }
@@ -50,6 +52,7 @@ impl Books {
         Books {
             log: Log::new(queue.clone()),
             queue,
+            history: EmbeddedHistory::new(Engine::memory()),
             ledger: EmbeddedLedger::open(Engine::memory()).expect("opens"),
             clock,
         }
@@ -165,7 +168,7 @@ impl Books {
     }
 
     async fn trace(&self, name: Name) -> Vec<trace::Report> {
-        let lives = trace::trace(&self.log, &self.ledger, name).await;
+        let lives = trace::trace(&self.log, &self.history, &self.ledger, name).await;
         lives.expect("a trace")
     }
 }

@@ -1,6 +1,7 @@
 //! The life of one message, in order and in words.
 
 use anyhow::Result;
+use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use protocol::ledger::LedgerEntry;
 use protocol::ledger::trace::Life;
@@ -56,16 +57,21 @@ impl std::str::FromStr for Name {
 }
 
 /// The lives of all messages of that name: one, or none if nothing is known of it. The log is read only
-/// for what the ledger does not know.
+/// for what history and the ledger do not know.
 ///
 /// # Errors
 /// `Busy`, where another question is reading the log; a log or a ledger that does not answer.
-pub async fn trace(log: &Log, ledger: &dyn LedgerStore, name: Name) -> Result<Vec<Report>> {
+pub async fn trace(
+    log: &Log,
+    history: &dyn HistoryStore,
+    ledger: &dyn LedgerStore,
+    name: Name,
+) -> Result<Vec<Report>> {
     let ids = match name {
         Name::Message(id) => vec![id],
-        Name::Send(send_id) => match ledger.sent_as(send_id).await? {
-            ids if ids.is_empty() => log.turn().await?.sent_as(send_id).await?,
-            ids => ids,
+        Name::Send(send_id) => match history.sent_as(send_id).await? {
+            sent if sent.is_empty() => log.turn().await?.sent_as(send_id).await?,
+            sent => sent.into_iter().map(|(_, id)| id).collect(),
         },
     };
     let mut lives = Vec::new();

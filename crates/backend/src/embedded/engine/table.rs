@@ -55,6 +55,4 @@ tables! {
     Device => "device",
     /// What became of each message.
     Ledger => "ledger",
-    /// Messages by send_id.
-    LedgerSend => "ledger-send",
 }

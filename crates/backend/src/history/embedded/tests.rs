@@ -21,6 +21,8 @@ on_memory_and_disk!(super::EmbeddedHistory::new:
     a_page_ends_before_a_hole,
     only_a_later_version_replaces,
     a_send_is_found_by_its_send_id,
+    a_send_id_finds_its_messages,
+    places_say_where_rows_stand,
     receipts_only_move_forward,
     deleted_is_for_good,
     a_row_written_again_keeps_its_status,
@@ -104,4 +106,41 @@ async fn a_crash_never_splits_a_message() {
             assert_eq!(page.expect("reads").len(), kept);
         }
     }
+}
+
+/// A store that remembers nothing reads the row.
+#[tokio::test]
+async fn a_new_life_knows_where_rows_stand() {
+    let engine = Engine::memory();
+    let rows = rows(300, "hello");
+    let keys: Vec<_> = rows.iter().map(|row| (row.owner, row.id)).collect();
+    let store = EmbeddedHistory::new(engine.clone());
+    store.save_private(rows.clone()).await.expect("saves");
+    let places = EmbeddedHistory::new(engine).places(&keys).await;
+    let wanted: Vec<_> = rows.iter().map(|row| Some(Place::from(row))).collect();
+    assert_eq!(places.expect("reads"), wanted);
+}
+
+#[test]
+fn keys_of_the_index_sort_as_positions_do() {
+    let conversation = ConversationId::private(user(1), user(2)).expect("two users");
+    let seqs = [
+        0,
+        1,
+        255,
+        256,
+        65_535,
+        65_536,
+        u64::from(u32::MAX),
+        u64::MAX - 1,
+        u64::MAX,
+    ];
+    let keys: Vec<_> = seqs
+        .iter()
+        .map(|&seq| index_key(conversation, Seq(seq)))
+        .collect();
+    assert!(keys.is_sorted());
+    let read: Vec<_> = keys.iter().map(|key| seq_of(key).expect("whole")).collect();
+    assert_eq!(read, seqs);
+    assert!(seq_of(&keys[3][..17]).is_err());
 }
