@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_millis(50);
 const ROUTES: usize = 1024;
 /// What boats said that is handled in one turn.
 const HEARD: usize = 256;
-/// Kickouts that are done at the same time.
+/// Kickouts of one shard that are done at the same time.
 const KICKOUTS: usize = 64;
 
 pub(crate) struct Executor {
@@ -60,12 +60,14 @@ pub(crate) struct Executor {
     pub(crate) abandons: mpsc::Receiver<Abandon>,
     pub(crate) heard: mpsc::Receiver<Heard>,
     pub(crate) in_flight_max: usize,
+    pub(crate) kickouts_max: usize,
     pub(crate) backlog: Backlog,
     pub(crate) routes: Routes,
     pub(crate) gauges: Gauges,
 }
 
-/// Work that was handed over and is not begun.
+/// Work that was handed over and is not begun. While deliveries wait nothing more is taken; kickouts
+/// have a bound of their own, so that a boat that does not answer them holds nobody's messages.
 #[derive(Default)]
 pub(crate) struct Backlog {
     deliver: VecDeque<(Source, Task)>,
@@ -127,7 +129,7 @@ impl Executor {
                 Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
                     self.settler.add(effects);
                 }
-                Some(batch) = self.batches.recv(), if self.backlog.is_empty() => {
+                Some(batch) = self.batches.recv(), if self.backlog.deliver.is_empty() => {
                     self.take(batch);
                 }
                 _ = tick.tick(), if self.ticks() => {
@@ -146,7 +148,13 @@ impl Executor {
 
     fn take(&mut self, batch: Batch) {
         self.backlog.deliver.extend(batch.deliver);
-        self.backlog.kickouts.extend(batch.kickouts);
+        for read in batch.kickouts {
+            if self.backlog.kickouts.len() < self.kickouts_max {
+                self.backlog.kickouts.push_back(read);
+            } else {
+                self.settler.add(self.kicker.put_off(read));
+            }
+        }
         batch.effects.into_iter().for_each(|e| self.settler.add(e));
         for notice in batch.notices {
             self.fleet.notice(notice);
