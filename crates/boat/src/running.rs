@@ -22,7 +22,7 @@ use crate::drain;
 use crate::lanes::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
 use crate::listener::{bind, serve_tcp, serve_websocket};
 use crate::pauses::watch_pauses;
-use crate::registration::{Lease, keep};
+use crate::registration::{Lease, keep, within};
 use crate::service::routes;
 use crate::stations::Stations;
 use crate::sweep::sweep;
@@ -130,14 +130,13 @@ pub async fn start(
     let (websocket_at, tcp_at) = (local(&websocket, &config)?, local(&tcp, &config)?);
     let grpc_at = grpc.as_ref().map(|grpc| local(grpc, &config)).transpose()?;
 
-    let roster = parts.registry.watch(Role::Station).await?;
+    let roster = within(&config, parts.registry.watch(Role::Station)).await?;
     let stations = Stations::new(roster, parts.connector.clone(), &config);
     let boat = Boat::new(config, stations, &*parts.clock, Arc::clone(&parts.entropy));
 
     let (served, address) = serve(&boat, &parts, grpc, grpc_at);
-    let held = (parts.registry)
-        .register(Role::Boat, &boat.config.name, &address)
-        .await?;
+    let registering = (parts.registry).register(Role::Boat, &boat.config.name, &address);
+    let held = within(&boat.config, registering).await?;
     boat.begin_life(held.instance.life.clone());
     let lease = Lease {
         registry: parts.registry,

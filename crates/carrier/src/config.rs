@@ -37,7 +37,7 @@ pub struct Config {
     /// send goes back by its age and this.
     #[serde(with = "humantime_serde")]
     pub unsure_margin: Duration,
-    /// How long a store may take for one batch; after it the batch is repeated.
+    /// How long a store, or the log, may take for one batch; after it the batch is repeated.
     #[serde(with = "humantime_serde")]
     pub store_timeout: Duration,
     /// The first pause after a store, or the log, was unavailable; doubled each time.

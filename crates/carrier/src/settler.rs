@@ -139,7 +139,7 @@ async fn settle(
     mut batch: Vec<Effects>,
 ) -> Settled {
     let mut settled = Settled::default();
-    publish(&*producer, &mut batch, &mut settled).await;
+    publish(&*producer, stores, &mut batch, &mut settled).await;
     let entries: Vec<_> = batch
         .iter()
         .flat_map(|effects| effects.ledger.iter().cloned())
@@ -155,7 +155,12 @@ async fn settle(
 }
 
 /// Publishes all records of the batch in one call, and moves what was not taken to `failed`.
-async fn publish(producer: &dyn Producer, batch: &mut Vec<Effects>, settled: &mut Settled) {
+async fn publish(
+    producer: &dyn Producer,
+    stores: Timed,
+    batch: &mut Vec<Effects>,
+    settled: &mut Settled,
+) {
     let records: Vec<_> = batch
         .iter()
         .flat_map(|effects| effects.records.iter().cloned())
@@ -163,7 +168,17 @@ async fn publish(producer: &dyn Producer, batch: &mut Vec<Effects>, settled: &mu
     if records.is_empty() {
         return;
     }
-    let mut answers = producer.publish(records).await.into_iter();
+    let published = async { Ok(producer.publish(records).await) };
+    let mut answers = match stores.within(published).await {
+        Ok(answers) => answers.into_iter(),
+        Err(error) => {
+            // Whether they were taken is unknown, so all are published again: a retry, a letter or a
+            // notification that comes twice does no more than one, as after a crash.
+            settled.error = Some(format!("{error}: {}", error.source));
+            settled.failed.append(batch);
+            return;
+        }
+    };
     for mut effects in std::mem::take(batch) {
         let mut left = Vec::new();
         for mut record in std::mem::take(&mut effects.records) {

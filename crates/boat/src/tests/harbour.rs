@@ -28,7 +28,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::client::{Client, message, send_id, user};
-use crate::{Config, Parts, Running, start};
+use crate::{Config, Parts, Running, StartError, start};
 
 /// What the peer was told, and what it is to answer.
 pub(super) struct Peer {
@@ -287,20 +287,7 @@ impl Harbour {
         let registration = (registry.register(Role::Station, "test", "inproc:station/test"))
             .await
             .expect("registers");
-        let mut config = Config {
-            websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
-            tcp: SocketAddr::from(([127, 0, 0, 1], 0)),
-            ..Config::default()
-        };
-        configure(&mut config);
-        let parts = Parts {
-            registry: Arc::new(registry.clone()),
-            connector: connector.clone(),
-            clock: Arc::new(SystemClock),
-            entropy,
-            transport: api::transport::Config::default(),
-        };
-        let running = start(config, parts, CancellationToken::new())
+        let running = start_boat(&registry, &connector, configure)
             .await
             .expect("starts");
         Harbour {
@@ -311,6 +298,13 @@ impl Harbour {
             engine,
             _station: (guard, registration),
         }
+    }
+
+    pub(super) async fn start_another(
+        &self,
+        configure: impl FnOnce(&mut Config),
+    ) -> Result<Running, StartError> {
+        start_boat(&self.registry, &self.connector, configure).await
     }
 
     pub(super) async fn websocket(&self) -> Client {
@@ -333,6 +327,27 @@ impl Harbour {
     pub(super) fn life(&self) -> v1::BoatLife {
         (&self.running.life().expect("registered")).into()
     }
+}
+
+async fn start_boat(
+    registry: &EmbeddedRegistry,
+    connector: &Connector,
+    configure: impl FnOnce(&mut Config),
+) -> Result<Running, StartError> {
+    let mut config = Config {
+        websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
+        tcp: SocketAddr::from(([127, 0, 0, 1], 0)),
+        ..Config::default()
+    };
+    configure(&mut config);
+    let parts = Parts {
+        registry: Arc::new(registry.clone()),
+        connector: connector.clone(),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SeededEntropy::new(1)),
+        transport: api::transport::Config::default(),
+    };
+    start(config, parts, CancellationToken::new()).await
 }
 
 /// A message from 1 to 2 as a carrier encodes it.

@@ -139,7 +139,7 @@ impl World {
         };
         let queue = FaultyQueue {
             log: EmbeddedQueue::open(engine.clone(), log, clock.clone()).expect("a new log"),
-            no_letters: Arc::default(),
+            faults: Arc::default(),
         };
         let mailbox = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), &*entropy);
         let mailbox = Arc::new(FaultyMailbox {
