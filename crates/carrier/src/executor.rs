@@ -179,6 +179,7 @@ impl Executor {
     /// Does, or begins, all that the machine asks for.
     fn act(&mut self) {
         let mut unreachable = Vec::new();
+        let now = self.clock.now();
         loop {
             while let Some(action) = self.delivery.poll_action() {
                 match action {
@@ -186,14 +187,14 @@ impl Executor {
                     Action::Forget(key) => self.routes.forgets.push(key),
                     Action::Push(push) => {
                         let token = push.token;
-                        if !self.fleet.push(push) {
+                        if !self.fleet.push(push, now) {
                             unreachable.push(token);
                         }
                     }
                     Action::Notice(notice) => self.fleet.notice(notice),
                     Action::Settled(settlement) => {
                         self.gauges.settled(&settlement);
-                        let effects = self.records.settlement(*settlement, self.clock.now());
+                        let effects = self.records.settlement(*settlement, now);
                         self.settler.add(effects);
                     }
                 }
@@ -201,7 +202,6 @@ impl Executor {
             let Some(token) = unreachable.pop() else {
                 return;
             };
-            let now = self.clock.now();
             self.delivery
                 .handle_outcome(now, token, Outcome::Unreachable);
         }

@@ -244,12 +244,7 @@ impl Carrier {
                 config.clone(),
             ),
             roster: self.roster.clone(),
-            settler: Settler::new(
-                parts.queue.producer(),
-                parts.ledger.clone(),
-                parts.entropy.clone(),
-                config,
-            ),
+            settler: Settler::new(parts, config, self.records.clone()),
             kicker: Kicker {
                 mailbox: parts.mailbox.clone(),
                 connector: parts.connector.clone(),
