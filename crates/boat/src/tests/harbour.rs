@@ -12,7 +12,7 @@ use api::transport::{Channel, Connector, InProcess};
 use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
 use api::v1::station_service_server::{StationService, StationServiceServer};
-use backend::clock::{SeededEntropy, SystemClock};
+use backend::clock::{Entropy, SeededEntropy, SystemClock};
 use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
 use backend::embedded::Engine;
 use bytes::Bytes;
@@ -261,6 +261,19 @@ impl StationService for PeerService {
 
 pub(super) struct PeerService(Arc<Peer>);
 
+/// Chance that can fail: whoever asks next panics.
+pub(super) struct Chance {
+    seeded: SeededEntropy,
+    pub(super) fails: AtomicBool,
+}
+
+impl Entropy for Chance {
+    fn next(&self) -> u64 {
+        assert!(!self.fails.swap(false, Ordering::Relaxed), "as it was told");
+        self.seeded.next()
+    }
+}
+
 /// A boat with its peer, and what a carrier needs to reach it.
 pub(super) struct Harbour {
     pub(super) running: Running,
@@ -268,6 +281,7 @@ pub(super) struct Harbour {
     pub(super) registry: EmbeddedRegistry,
     pub(super) connector: Connector,
     pub(super) engine: Engine,
+    pub(super) chance: Arc<Chance>,
     _station: (InProcess, Registration),
 }
 
@@ -287,7 +301,11 @@ impl Harbour {
         let registration = (registry.register(Role::Station, "test", "inproc:station/test"))
             .await
             .expect("registers");
-        let running = start_boat(&registry, &connector, configure)
+        let chance = Arc::new(Chance {
+            seeded: SeededEntropy::new(1),
+            fails: AtomicBool::new(false),
+        });
+        let running = start_boat(&registry, &connector, chance.clone(), configure)
             .await
             .expect("starts");
         Harbour {
@@ -296,6 +314,7 @@ impl Harbour {
             registry,
             connector,
             engine,
+            chance,
             _station: (guard, registration),
         }
     }
@@ -304,7 +323,13 @@ impl Harbour {
         &self,
         configure: impl FnOnce(&mut Config),
     ) -> Result<Running, StartError> {
-        start_boat(&self.registry, &self.connector, configure).await
+        start_boat(
+            &self.registry,
+            &self.connector,
+            self.chance.clone(),
+            configure,
+        )
+        .await
     }
 
     pub(super) async fn websocket(&self) -> Client {
@@ -332,6 +357,7 @@ impl Harbour {
 async fn start_boat(
     registry: &EmbeddedRegistry,
     connector: &Connector,
+    entropy: Arc<dyn Entropy>,
     configure: impl FnOnce(&mut Config),
 ) -> Result<Running, StartError> {
     let mut config = Config {
@@ -344,7 +370,7 @@ async fn start_boat(
         registry: Arc::new(registry.clone()),
         connector: connector.clone(),
         clock: Arc::new(SystemClock),
-        entropy: Arc::new(SeededEntropy::new(1)),
+        entropy,
         transport: api::transport::Config::default(),
     };
     start(config, parts, CancellationToken::new()).await

@@ -228,6 +228,20 @@ async fn a_boat_does_not_wait_for_a_silent_registry_for_ever() {
     assert!(matches!(refused, Err(StartError::Registry(_))));
 }
 
+#[tokio::test]
+async fn a_part_that_panics_takes_the_boat_with_it() {
+    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_secs(1)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    // The sweep asks for it, sixty times a second.
+    harbour.chance.fails.store(true, Ordering::Relaxed);
+    assert_eq!(client.closing().await, Some(Code::Draining));
+    timeout(Duration::from_secs(5), harbour.running.left())
+        .await
+        .expect("left");
+    assert!(!*harbour.running.ready().borrow());
+}
+
 // T-B2
 // proves S0-26, S0-28
 #[tokio::test]
