@@ -58,6 +58,9 @@ pub struct Config {
     /// How long a station may take to answer; then the call counts as failed.
     #[serde(with = "humantime_serde")]
     pub station_timeout: Duration,
+    /// How long the registry may take to answer; then the call counts as failed.
+    #[serde(with = "humantime_serde")]
+    pub registry_timeout: Duration,
     /// How long to wait before a removal or a sign-off that failed is tried again.
     #[serde(with = "humantime_serde")]
     pub retry_pause: Duration,
@@ -108,6 +111,7 @@ impl Default for Config {
             batch_items_max: 1024,
             calls_max: 1024,
             station_timeout: Duration::from_secs(5),
+            registry_timeout: Duration::from_secs(5),
             retry_pause: Duration::from_secs(1),
             sweep_interval: Duration::from_secs(300),
             fence: Duration::from_secs(60),

@@ -4,19 +4,24 @@
 //! registered again, everything is said anew. Only a boat that no station answers either, for longer than
 //! the fence, sends its clients away.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend::discovery::{Registration, Registry, Role};
+use backend::{Error, Result};
 use protocol::{Code, Refusal};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
+use crate::Config;
 use crate::boat::Boat;
 use crate::sweep::{jittered, pass, random_below};
 
-/// How often a lost lease is asked for again, and the stations whether they answer.
+/// When a lost lease is asked for again, and the stations whether they answer; doubled each time, up to
+/// the second.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+const ASK_AGAIN_MAX: Duration = Duration::from_secs(4);
 /// Everything is said anew within about this time after a lost lease.
 pub(crate) const REASSERT_WITHIN: Duration = Duration::from_secs(2);
 
@@ -42,22 +47,35 @@ pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
     }
 }
 
+/// A call to the registry, for no longer than it may take. Whether it was done is unknown then; a lease
+/// that nobody holds ends by itself, and the next one is of a later incarnation.
+pub(crate) async fn within<T>(config: &Config, call: impl Future<Output = Result<T>>) -> Result<T> {
+    let most = config.registry_timeout;
+    (timeout(most, call).await).unwrap_or_else(|_| {
+        Err(Error::unavailable(
+            "registry",
+            format!("no answer within {most:?}"),
+        ))
+    })
+}
+
 async fn regain(boat: &Boat, lease: &Lease) -> Registration {
+    let mut pause = ASK_AGAIN;
     loop {
-        let name = &boat.config.name;
-        match lease
-            .registry
-            .register(Role::Boat, name, &lease.address)
-            .await
-        {
+        let registering = (lease.registry).register(Role::Boat, &boat.config.name, &lease.address);
+        match within(&boat.config, registering).await {
             Ok(registration) => return registration,
-            Err(error) => tracing::debug!(%error, "not registered yet"),
+            Err(error) => {
+                let pause_ms = pause.as_millis() as u64;
+                warn!(%error, source = %error.source, pause_ms, "not registered yet; it is tried again");
+            }
         }
         let _ = boat.stations.probe().await;
         if boat.stations.silence() > boat.config.fence {
             send_away(boat);
         }
-        sleep(jittered(&*boat.entropy, ASK_AGAIN)).await;
+        sleep(jittered(&*boat.entropy, pause)).await;
+        pause = (pause * 2).min(ASK_AGAIN_MAX);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::drain;
 use crate::lanes::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
 use crate::listener::{bind, serve_tcp, serve_websocket};
 use crate::pauses::watch_pauses;
-use crate::registration::{Lease, keep};
+use crate::registration::{Lease, keep, within};
 use crate::service::routes;
 use crate::stations::Stations;
 use crate::sweep::sweep;
@@ -64,6 +64,8 @@ pub struct Running {
     grpc: Option<SocketAddr>,
     shutdown: CancellationToken,
     ended: JoinHandle<()>,
+    /// Cancelled when `ended` is over.
+    left: CancellationToken,
 }
 
 impl Running {
@@ -107,6 +109,12 @@ impl Running {
         self.shutdown.cancel();
     }
 
+    /// Waits until the boat has left. When nobody asked it to, one of its parts has panicked: it left as
+    /// well as it could.
+    pub async fn left(&self) {
+        self.left.cancelled().await;
+    }
+
     /// Waits until the boat has left: every client gone, every lane empty, the lease given up.
     pub async fn drained(self) {
         if let Err(error) = self.ended.await {
@@ -139,39 +147,48 @@ pub async fn start(
     let (websocket_at, tcp_at) = (local(&websocket, &config)?, local(&tcp, &config)?);
     let grpc_at = grpc.as_ref().map(|grpc| local(grpc, &config)).transpose()?;
 
-    let roster = parts.registry.watch(Role::Station).await?;
+    let roster = within(&config, parts.registry.watch(Role::Station)).await?;
     let stations = Stations::new(roster, parts.connector.clone(), &config);
     let boat = Boat::new(config, stations, &*parts.clock, Arc::clone(&parts.entropy));
 
-    let (served, address) = serve(&boat, &parts, grpc, grpc_at);
-    let held = (parts.registry)
-        .register(Role::Boat, &boat.config.name, &address)
-        .await?;
+    let (served, address) = serve(&boat, &parts, grpc, grpc_at, &shutdown);
+    let registering = (parts.registry).register(Role::Boat, &boat.config.name, &address);
+    let held = within(&boat.config, registering).await?;
     boat.begin_life(held.instance.life.clone());
     let lease = Lease {
         registry: parts.registry,
         address,
         held,
     };
-    let kept = spawn(keep(Arc::clone(&boat), lease));
-    let carried = carry(&boat);
+    let kept = spawn(&shutdown, keep(Arc::clone(&boat), lease));
+    let carried = carry(&boat, &shutdown);
     let watched = [
-        spawn(sweep(Arc::clone(&boat))),
-        spawn(watch_pauses(Arc::clone(&boat))),
+        spawn(&shutdown, sweep(Arc::clone(&boat))),
+        spawn(&shutdown, watch_pauses(Arc::clone(&boat))),
     ];
     let doors = [
-        parts
-            .connections
-            .spawn(serve_websocket(websocket, Arc::clone(&boat))),
-        parts.connections.spawn(serve_tcp(tcp, Arc::clone(&boat))),
-    ]
-    .map(AbortOnDropHandle::new);
+        spawn_on(
+            &parts.connections,
+            &shutdown,
+            serve_websocket(websocket, Arc::clone(&boat)),
+        ),
+        spawn_on(
+            &parts.connections,
+            &shutdown,
+            serve_tcp(tcp, Arc::clone(&boat)),
+        ),
+    ];
     boat.ready.send_replace(true);
     tracing::info!(life = ?boat.life(), %websocket_at, %tcp_at, "a boat serves");
 
-    let leaving = (Arc::clone(&boat), shutdown.clone());
+    let left = CancellationToken::new();
+    let leaving = (
+        Arc::clone(&boat),
+        shutdown.clone(),
+        left.clone().drop_guard(),
+    );
     let ended = tokio::spawn(async move {
-        let (boat, shutdown) = leaving;
+        let (boat, shutdown, _left) = leaving;
         shutdown.cancelled().await;
         boat.begin_drain();
         drop(doors);
@@ -188,6 +205,7 @@ pub async fn start(
         grpc: grpc_at,
         shutdown,
         ended,
+        left,
     })
 }
 
@@ -219,6 +237,7 @@ fn serve(
     parts: &Parts,
     grpc: Option<TcpListener>,
     grpc_at: Option<SocketAddr>,
+    shutdown: &CancellationToken,
 ) -> (Served, String) {
     let routes = routes(Arc::clone(boat));
     let (Some(listener), Some(bound)) = (grpc, grpc_at) else {
@@ -231,7 +250,9 @@ fn serve(
     };
     let stop = CancellationToken::new();
     let (config, stopped) = (parts.transport.clone(), stop.clone());
+    let ends_boat = shutdown.clone().drop_guard();
     let serving = tokio::spawn(async move {
+        let _ends_boat = ends_boat;
         if let Err(error) = transport::serve(listener, routes, &config, stopped).await {
             tracing::error!(%error, "gRPC ended");
         }
@@ -241,21 +262,38 @@ fn serve(
     (Served::Far { stop, serving }, address)
 }
 
-fn carry(boat: &Arc<Boat>) -> Vec<AbortOnDropHandle<()>> {
+fn carry(boat: &Arc<Boat>, shutdown: &CancellationToken) -> Vec<AbortOnDropHandle<()>> {
     (0..boat.lanes.len())
         .flat_map(|lane| {
             [
-                spawn(carry_sends(Arc::clone(boat), lane)),
-                spawn(carry_receipts(Arc::clone(boat), lane)),
-                spawn(carry_mail_acks(Arc::clone(boat), lane)),
-                spawn(carry_leaves(Arc::clone(boat), lane)),
+                spawn(shutdown, carry_sends(Arc::clone(boat), lane)),
+                spawn(shutdown, carry_receipts(Arc::clone(boat), lane)),
+                spawn(shutdown, carry_mail_acks(Arc::clone(boat), lane)),
+                spawn(shutdown, carry_leaves(Arc::clone(boat), lane)),
             ]
         })
         .collect()
 }
 
-fn spawn(task: impl Future<Output = ()> + Send + 'static) -> AbortOnDropHandle<()> {
-    AbortOnDropHandle::new(tokio::spawn(task))
+/// A part that ends by itself, by a panic, takes the boat with it: one that holds clients and carries
+/// nothing for them would be worse.
+fn spawn(
+    shutdown: &CancellationToken,
+    part: impl Future<Output = ()> + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    spawn_on(&Handle::current(), shutdown, part)
+}
+
+fn spawn_on(
+    runtime: &Handle,
+    shutdown: &CancellationToken,
+    part: impl Future<Output = ()> + Send + 'static,
+) -> AbortOnDropHandle<()> {
+    let ends_boat = shutdown.clone().drop_guard();
+    AbortOnDropHandle::new(runtime.spawn(async move {
+        let _ends_boat = ends_boat;
+        part.await;
+    }))
 }
 
 fn listen(name: &'static str, address: SocketAddr) -> Result<TcpListener, StartError> {

@@ -37,7 +37,7 @@ pub struct Config {
     /// send goes back by its age and this.
     #[serde(with = "humantime_serde")]
     pub unsure_margin: Duration,
-    /// How long a store may take for one batch; after it the batch is repeated.
+    /// How long a store, or the log, may take for one batch; after it the batch is repeated.
     #[serde(with = "humantime_serde")]
     pub store_timeout: Duration,
     /// The first pause after a store, or the log, was unavailable; doubled each time.
@@ -82,6 +82,11 @@ pub struct Config {
     pub push_batch_max: usize,
     /// Notices that may wait for one boat; further ones are dropped, as the promise does not need them.
     pub notices_max: usize,
+    /// How long a boat may take to close the sessions of a kickout; then it counts as unreachable.
+    #[serde(with = "humantime_serde")]
+    pub kickout_timeout: Duration,
+    /// Kickouts that wait in one shard; further ones are put off for as long as the first retry.
+    pub kickouts_max: usize,
     /// How long a boat's lease is away before the boat is asked whether it lives.
     #[serde(with = "humantime_serde")]
     pub lease_patience: Duration,
@@ -126,6 +131,8 @@ impl Default for Config {
             retry_held_max: 4096,
             push_batch_max: 512,
             notices_max: 4096,
+            kickout_timeout: Duration::from_secs(1),
+            kickouts_max: 1024,
             lease_patience: Duration::from_secs(2),
             probe_timeout: Duration::from_secs(2),
             probe_interval: Duration::from_secs(10),

@@ -42,7 +42,7 @@ const TICK: Duration = Duration::from_millis(50);
 const ROUTES: usize = 1024;
 /// What boats said that is handled in one turn.
 const HEARD: usize = 256;
-/// Kickouts that are done at the same time.
+/// Kickouts of one shard that are done at the same time.
 const KICKOUTS: usize = 64;
 
 pub(crate) struct Executor {
@@ -60,12 +60,14 @@ pub(crate) struct Executor {
     pub(crate) abandons: mpsc::Receiver<Abandon>,
     pub(crate) heard: mpsc::Receiver<Heard>,
     pub(crate) in_flight_max: usize,
+    pub(crate) kickouts_max: usize,
     pub(crate) backlog: Backlog,
     pub(crate) routes: Routes,
     pub(crate) gauges: Gauges,
 }
 
-/// Work that was handed over and is not begun.
+/// Work that was handed over and is not begun. While deliveries wait nothing more is taken; kickouts
+/// have a bound of their own, so that a boat that does not answer them holds nobody's messages.
 #[derive(Default)]
 pub(crate) struct Backlog {
     deliver: VecDeque<(Source, Task)>,
@@ -127,7 +129,7 @@ impl Executor {
                 Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
                     self.settler.add(effects);
                 }
-                Some(batch) = self.batches.recv(), if self.backlog.is_empty() => {
+                Some(batch) = self.batches.recv(), if self.backlog.deliver.is_empty() => {
                     self.take(batch);
                 }
                 _ = tick.tick(), if self.ticks() => {
@@ -159,7 +161,13 @@ impl Executor {
 
     fn take(&mut self, batch: Batch) {
         self.backlog.deliver.extend(batch.deliver);
-        self.backlog.kickouts.extend(batch.kickouts);
+        for read in batch.kickouts {
+            if self.backlog.kickouts.len() < self.kickouts_max {
+                self.backlog.kickouts.push_back(read);
+            } else {
+                self.settler.add(self.kicker.put_off(read));
+            }
+        }
         batch.effects.into_iter().for_each(|e| self.settler.add(e));
         for notice in batch.notices {
             self.fleet.notice(notice);
@@ -184,6 +192,7 @@ impl Executor {
     /// Does, or begins, all that the machine asks for.
     fn act(&mut self) {
         let mut unreachable = Vec::new();
+        let now = self.clock.now();
         loop {
             while let Some(action) = self.delivery.poll_action() {
                 match action {
@@ -191,14 +200,14 @@ impl Executor {
                     Action::Forget(key) => self.routes.forgets.push(key),
                     Action::Push(push) => {
                         let token = push.token;
-                        if !self.fleet.push(push) {
+                        if !self.fleet.push(push, now) {
                             unreachable.push(token);
                         }
                     }
                     Action::Notice(notice) => self.fleet.notice(notice),
                     Action::Settled(settlement) => {
                         self.gauges.settled(&settlement);
-                        let effects = self.records.settlement(*settlement, self.clock.now());
+                        let effects = self.records.settlement(*settlement, now);
                         self.settler.add(effects);
                     }
                 }
@@ -206,7 +215,6 @@ impl Executor {
             let Some(token) = unreachable.pop() else {
                 return;
             };
-            let now = self.clock.now();
             self.delivery
                 .handle_outcome(now, token, Outcome::Unreachable);
         }

@@ -9,10 +9,12 @@ use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
 use api::v1::outcome::Kind;
 use backend::clock::Entropy;
+use protocol::Timestamp;
 use protocol::delivery::{Notice, Outcome, Push, PushToken, Word};
 use protocol::frame::ServerFrame;
 use protocol::presence::BoatLife;
 use tokio::sync::mpsc;
+use tokio::time::Instant;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tokio_util::task::TaskTracker;
 
@@ -42,7 +44,7 @@ pub(crate) struct Fleet {
 struct Boat {
     outbox: Arc<Outbox>,
     /// Of this turn.
-    deliveries: Vec<boat::Delivery>,
+    deliveries: Vec<(Instant, boat::Delivery)>,
     notices: Vec<boat::Notice>,
     _ends_stream: DropGuard,
 }
@@ -68,17 +70,19 @@ impl Fleet {
     }
 
     /// False where nobody knows how to reach the boat.
-    pub(crate) fn push(&mut self, push: Push) -> bool {
+    pub(crate) fn push(&mut self, push: Push, now: Timestamp) -> bool {
         let Some(boat) = self.boat(&push.life) else {
             return false;
         };
-        boat.deliveries.push(boat::Delivery {
+        let until = Instant::now() + push.deadline.since(now);
+        let delivery = boat::Delivery {
             token: push.token.number(),
             session: push.session,
             id: push.message,
             frame: push.frame,
             needs_ack: push.needs_ack,
-        });
+        };
+        boat.deliveries.push((until, delivery));
         true
     }
 

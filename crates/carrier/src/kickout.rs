@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::boat::{Notice, NoticeBatch, NoticeKind};
 use api::task::{KickoutTask, Task, Work};
@@ -10,7 +11,7 @@ use api::v1::NoticeRequest;
 use api::v1::boat_service_client::BoatServiceClient;
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
-use protocol::delivery::Limits;
+use protocol::delivery::{Limits, Source};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::presence::{BoatLife, SessionKey};
@@ -32,6 +33,7 @@ pub(crate) struct Kicker {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) stores: Timed,
     pub(crate) limits: Limits,
+    pub(crate) timeout: Duration,
 }
 
 impl Kicker {
@@ -92,7 +94,8 @@ impl Kicker {
                 })
                 .collect(),
         };
-        let mut boat = BoatServiceClient::new(self.connector.channel(&address));
+        let channel = self.connector.channel(&address);
+        let mut boat = BoatServiceClient::new(channel.with_unary_timeout(self.timeout));
         let answer = boat.notice(NoticeRequest::from(&batch)).await;
         // A session that is missing there is closed.
         answer.map(drop).map_err(|status| status.to_string())
@@ -116,13 +119,20 @@ impl Kicker {
             ..read.task.clone()
         };
         let tier = self.limits.tiers.of_retry(retry_count);
+        self.retry(read.source, tier, &again)
+    }
+
+    /// There is no room for it now. Nothing was tried, so nothing is counted.
+    pub(crate) fn put_off(&self, read: Read) -> Effects {
+        metrics::counter!("carrier_kickouts_put_off_total").increment(1);
+        self.retry(read.source, 1, &read.task)
+    }
+
+    fn retry(&self, source: Source, tier: u8, task: &Task) -> Effects {
+        let record = self.records.task(Topic::Retry(tier), task);
         Effects {
-            source: read.source,
-            records: self
-                .records
-                .task(Topic::Retry(tier), &again)
-                .into_iter()
-                .collect(),
+            source,
+            records: record.into_iter().collect(),
             ledger: Vec::new(),
         }
     }

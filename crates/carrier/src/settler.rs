@@ -3,38 +3,47 @@
 //!
 //! One call is under way at a time; what settles meanwhile goes with the next. A record whose effects
 //! cannot be made durable (a dead-letter topic that does not take writes) holds its own offset, and is
-//! tried again; the others pass.
+//! tried again; the others pass, except those that would overtake it under the same key.
+//!
+//! What the log refuses for good is not tried again: a retry becomes a dead letter, a letter loses its
+//! body, and what is left after that is given up and counted.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
-use backend::clock::Entropy;
+use api::task::NotificationTask;
+use backend::clock::{Clock, Entropy};
 use backend::ledger::LedgerStore;
-use backend::queue::Producer;
+use backend::queue::{NewRecord, Partition, Producer};
 use backend::{Error, Kind};
 use bytes::Bytes;
+use protocol::Timestamp;
 use protocol::delivery::Source;
 use protocol::keys::Topic;
+use protocol::ledger::{Event, LedgerEntry};
 use tokio::time::Instant;
 
-use crate::Config;
 use crate::backoff::Backoff;
 use crate::batch::Effects;
+use crate::records::Records;
 use crate::stores::Timed;
+use crate::work::Spoilt;
+use crate::writer::give_up;
+use crate::{Config, Parts};
 
 /// Effects of so many records in one call at most.
 const BATCH: usize = 2048;
 
 pub(crate) struct Settler {
-    producer: Arc<dyn Producer>,
-    ledger: Arc<dyn LedgerStore>,
+    way: Way,
     entropy: Arc<dyn Entropy>,
-    stores: Timed,
     waiting: VecDeque<Effects>,
-    /// Could not be made durable, and wait for the next try.
+    /// Could not be made durable, or must not overtake such, and wait for the next try. In order.
     held: Vec<Effects>,
+    /// Under which keys they are to be published.
+    held_keys: BTreeSet<(Partition, Bytes)>,
     again_at: Option<Instant>,
     backoff: Backoff,
     call: Option<Pin<Box<dyn Future<Output = Settled> + Send>>>,
@@ -50,19 +59,19 @@ struct Settled {
 }
 
 impl Settler {
-    pub(crate) fn new(
-        producer: Arc<dyn Producer>,
-        ledger: Arc<dyn LedgerStore>,
-        entropy: Arc<dyn Entropy>,
-        config: &Config,
-    ) -> Settler {
+    pub(crate) fn new(parts: &Parts, config: &Config, records: Records) -> Settler {
         Settler {
-            producer,
-            ledger,
-            entropy,
-            stores: Timed::new(config),
+            way: Way {
+                producer: parts.queue.producer(),
+                ledger: parts.ledger.clone(),
+                clock: parts.clock.clone(),
+                stores: Timed::new(config),
+                records,
+            },
+            entropy: parts.entropy.clone(),
             waiting: VecDeque::new(),
             held: Vec::new(),
+            held_keys: BTreeSet::new(),
             again_at: None,
             backoff: Backoff::new(config),
             call: None,
@@ -87,16 +96,28 @@ impl Settler {
         let mut batch = Vec::new();
         if self.again_at.is_some_and(|at| at <= now) {
             self.again_at = None;
+            self.held_keys.clear();
             batch.append(&mut self.held);
         }
-        let room = BATCH.saturating_sub(batch.len()).min(self.waiting.len());
-        batch.extend(self.waiting.drain(..room));
+        while batch.len() < BATCH
+            && let Some(effects) = self.waiting.pop_front()
+        {
+            if keys(&effects).any(|key| self.held_keys.contains(&key)) {
+                self.hold(effects);
+            } else {
+                batch.push(effects);
+            }
+        }
         if batch.is_empty() {
             return;
         }
         self.calling = batch.len();
-        let (producer, ledger) = (self.producer.clone(), self.ledger.clone());
-        self.call = Some(Box::pin(settle(producer, ledger, self.stores, batch)));
+        self.call = Some(Box::pin(self.way.clone().settle(batch)));
+    }
+
+    fn hold(&mut self, effects: Effects) {
+        self.held_keys.extend(keys(&effects));
+        self.held.push(effects);
     }
 
     /// When `begin` should be called again, if nothing else happens.
@@ -127,67 +148,143 @@ impl Settler {
                 metrics::counter!("carrier_settle_failures_total").increment(1);
             }
         }
-        self.held.extend(settled.failed);
+        settled.failed.into_iter().for_each(|e| self.hold(e));
         settled.done
     }
 }
 
-async fn settle(
-    producer: Arc<dyn Producer>,
-    ledger: Arc<dyn LedgerStore>,
-    stores: Timed,
-    mut batch: Vec<Effects>,
-) -> Settled {
-    let mut settled = Settled::default();
-    publish(&*producer, &mut batch, &mut settled).await;
-    let entries: Vec<_> = batch
-        .iter()
-        .flat_map(|effects| effects.ledger.iter().cloned())
-        .collect();
-    if !entries.is_empty()
-        && let Err(error) = stores.within(ledger.append(entries)).await
-    {
-        settled.error = Some(format!("{error}: {}", error.source));
-        settled.failed.append(&mut batch);
-    }
-    settled.done = batch.iter().map(|effects| effects.source).collect();
-    settled
+fn keys(effects: &Effects) -> impl Iterator<Item = (Partition, Bytes)> {
+    let records = effects.records.iter();
+    records.map(|record| (record.partition, record.key.clone()))
 }
 
-/// Publishes all records of the batch in one call, and moves what was not taken to `failed`.
-async fn publish(producer: &dyn Producer, batch: &mut Vec<Effects>, settled: &mut Settled) {
-    let records: Vec<_> = batch
-        .iter()
-        .flat_map(|effects| effects.records.iter().cloned())
-        .collect();
-    if records.is_empty() {
-        return;
+/// How effects become durable; clones share it.
+#[derive(Clone)]
+struct Way {
+    producer: Arc<dyn Producer>,
+    ledger: Arc<dyn LedgerStore>,
+    clock: Arc<dyn Clock>,
+    stores: Timed,
+    records: Records,
+}
+
+impl Settled {
+    fn note(&mut self, error: &Error) {
+        self.error = Some(format!("{error}: {}", error.source));
     }
-    let mut answers = producer.publish(records).await.into_iter();
-    for mut effects in std::mem::take(batch) {
-        let mut left = Vec::new();
-        for mut record in std::mem::take(&mut effects.records) {
-            let missing = || Err(Error::unavailable("queue", "no answer for a record"));
-            let Err(error) = answers.next().unwrap_or_else(missing) else {
-                continue;
-            };
-            let whole = !record.value.is_empty();
-            if error.kind == Kind::Conflict && record.partition.topic == Topic::Dead && whole {
+}
+
+impl Way {
+    async fn settle(self, mut batch: Vec<Effects>) -> Settled {
+        let mut settled = Settled::default();
+        self.publish(&mut batch, &mut settled).await;
+        let entries: Vec<_> = batch
+            .iter()
+            .flat_map(|effects| effects.ledger.iter().cloned())
+            .collect();
+        if !entries.is_empty()
+            && let Err(error) = self.stores.within(self.ledger.append(entries)).await
+        {
+            settled.note(&error);
+            settled.failed.append(&mut batch);
+        }
+        settled.done = batch.iter().map(|effects| effects.source).collect();
+        settled
+    }
+
+    /// Publishes all records of the batch in one call, and moves what was not taken to `failed`.
+    async fn publish(&self, batch: &mut Vec<Effects>, settled: &mut Settled) {
+        let records: Vec<_> = batch
+            .iter()
+            .flat_map(|effects| effects.records.iter().cloned())
+            .collect();
+        if records.is_empty() {
+            return;
+        }
+        let published = async { Ok(self.producer.publish(records).await) };
+        let mut answers = match self.stores.within(published).await {
+            Ok(answers) => answers.into_iter(),
+            Err(error) => {
+                // Whether they were taken is unknown, so all are published again: a retry, a letter or a
+                // notification that comes twice does no more than one, as after a crash.
+                settled.note(&error);
+                settled.failed.append(batch);
+                return;
+            }
+        };
+        for mut effects in std::mem::take(batch) {
+            let mut left = Vec::new();
+            for record in std::mem::take(&mut effects.records) {
+                let missing = || Err(Error::unavailable("queue", "no answer for a record"));
+                let Err(error) = answers.next().unwrap_or_else(missing) else {
+                    continue;
+                };
+                settled.note(&error);
+                match error.kind {
+                    Kind::Conflict => left.extend(self.refused(record, &mut effects, &error)),
+                    Kind::Unavailable | Kind::Corrupt => left.push(record),
+                }
+            }
+            if left.is_empty() {
+                batch.push(effects);
+            } else {
+                effects.records = left;
+                settled.failed.push(effects);
+            }
+        }
+    }
+
+    /// The log will never take this record. Answers what is to be published in its place.
+    fn refused(
+        &self,
+        mut record: NewRecord,
+        effects: &mut Effects,
+        error: &Error,
+    ) -> Option<NewRecord> {
+        let (topic, now) = (record.partition.topic, self.clock.now());
+        match topic {
+            Topic::Dead if !record.value.is_empty() => {
                 // The letter would never fit. Its origin still has the bytes.
                 let why = format!("{} bytes, which the log refused", record.value.len());
                 record
                     .headers
                     .push(("value-omitted".to_owned(), why.into()));
                 record.value = Bytes::new();
+                return Some(record);
             }
-            settled.error = Some(format!("{error}: {}", error.source));
-            left.push(record);
+            Topic::Retry(_) => {
+                let why = error.source.to_string();
+                if let Some(spoilt) = Spoilt::of_retry(effects.source, &record, why) {
+                    let mut dead = give_up(&self.records, &spoilt, now);
+                    effects.ledger.append(&mut dead.ledger);
+                    return dead.records.pop();
+                }
+            }
+            Topic::Notification => effects.ledger.extend(untold(&record, now)),
+            Topic::Message | Topic::Dead | Topic::NotificationDead => {}
         }
-        if left.is_empty() {
-            batch.push(effects);
-        } else {
-            effects.records = left;
-            settled.failed.push(effects);
-        }
+        tracing::error!(
+            source = %effects.source,
+            %topic,
+            %error,
+            why = %error.source,
+            "a record that the log refuses for good is given up"
+        );
+        metrics::counter!("carrier_records_given_up_total", "topic" => topic.name()).increment(1);
+        None
     }
+}
+
+/// That a notification never left, as the ledger says it.
+fn untold(record: &NewRecord, now: Timestamp) -> Option<LedgerEntry> {
+    let task = NotificationTask::decode(record.value.clone()).ok()?;
+    Some(LedgerEntry {
+        message: task.notification.message,
+        at: now,
+        target: Some(task.notification.target),
+        event: Event::NotificationSent {
+            provider: "log".to_owned(),
+            ok: false,
+        },
+    })
 }

@@ -8,5 +8,6 @@ mod faults;
 mod kickouts;
 mod placing;
 mod retrying;
+mod settling;
 mod stopping;
 mod world;

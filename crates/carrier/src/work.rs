@@ -4,11 +4,12 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use api::dead_letter::{DeadLetter, Origin};
 use api::task::{DeliverTask, KickoutTask, MessageTask, Task, Work};
-use backend::queue::{Partition, Record};
+use backend::queue::{NewRecord, Partition, Record};
 use bytes::Bytes;
 use protocol::delivery::Source;
 use protocol::keys::{self, Topic};
 use protocol::ledger::DeadReason;
+use protocol::message::Target;
 use protocol::{ConversationId, MessageId, Timestamp};
 
 /// A record that can be worked on.
@@ -37,6 +38,8 @@ pub(crate) struct Spoilt {
     pub(crate) error: String,
     pub(crate) message: Option<MessageId>,
     pub(crate) conversation: Option<ConversationId>,
+    /// Who misses it; nobody in particular where the whole record failed.
+    pub(crate) targets: Vec<Target>,
     pub(crate) retry_count: u32,
     pub(crate) traceparent: Option<String>,
 }
@@ -48,12 +51,40 @@ impl Spoilt {
             source: read.source,
             message: message_of(&read.task.work),
             conversation: conversation_of(&read.task.work),
+            targets: Vec::new(),
             retry_count: read.task.retry_count,
             traceparent: read.task.traceparent,
             record: read.record,
             reason,
             error: error.into(),
         })
+    }
+
+    /// What is left of the record at `source`, in a record that the log does not take; `None` where that
+    /// is no task.
+    pub(crate) fn of_retry(
+        source: Source,
+        retry: &NewRecord,
+        error: impl Into<String>,
+    ) -> Option<Box<Spoilt>> {
+        let task = Task::decode(retry.value.clone()).ok()?;
+        let targets = match &task.work {
+            Work::Deliver(deliver) => deliver.targets.clone(),
+            Work::Message(_) | Work::Kickout(_) => Vec::new(),
+        };
+        let record = Raw {
+            key: retry.key.clone(),
+            value: retry.value.clone(),
+            appended_at: task.first_at,
+        };
+        let read = Read {
+            source,
+            task,
+            record,
+        };
+        let mut spoilt = Spoilt::of(read, DeadReason::TooLarge, error);
+        spoilt.targets = targets;
+        Some(spoilt)
     }
 
     pub(crate) fn letter(&self, now: Timestamp, carrier: &str) -> DeadLetter {
@@ -65,7 +96,7 @@ impl Spoilt {
             },
             message: self.message,
             conversation: self.conversation,
-            targets: Vec::new(),
+            targets: self.targets.clone(),
             retry_count: self.retry_count,
             first_failed_at: self.record.appended_at,
             last_failed_at: now,
@@ -106,6 +137,7 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
             error,
             message: None,
             conversation: None,
+            targets: Vec::new(),
             retry_count: 0,
             traceparent: None,
         })

@@ -279,22 +279,29 @@ pub(crate) fn give_up(records: &Records, spoilt: &Spoilt, now: Timestamp) -> Eff
         "dead letter"
     );
     metrics::counter!("carrier_dead_letters_total", "reason" => spoilt.reason.name()).increment(1);
-    let entry = |message, event| LedgerEntry {
-        message,
-        at: now,
-        target: None,
-        event,
-    };
     let dead = Event::Dead {
         reason: spoilt.reason,
-        letter: spoilt.source.letter(&[]),
+        letter: spoilt.source.letter(&spoilt.targets),
     };
+    let mut events: Vec<_> = (spoilt.targets.iter())
+        .map(|target| (Some(*target), dead.clone()))
+        .collect();
+    if events.is_empty() {
+        events.push((None, dead));
+    }
+    events.push((None, Event::Settled));
+    let entries = spoilt.message.map(|message| {
+        events.into_iter().map(move |(target, event)| LedgerEntry {
+            message,
+            at: now,
+            target,
+            event,
+        })
+    });
     Effects {
         source: spoilt.source,
         records: vec![records.spoilt(spoilt, now)],
-        ledger: spoilt.message.map_or_else(Vec::new, |message| {
-            vec![entry(message, dead), entry(message, Event::Settled)]
-        }),
+        ledger: entries.into_iter().flatten().collect(),
     }
 }
 

@@ -16,9 +16,9 @@ use protocol::{MessageId, Timestamp};
 use serde::{Deserialize, Serialize};
 
 use super::LedgerStore;
+use crate::Result;
 use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Order, Table};
-use crate::Result;
 
 const SEAM: &str = "ledger";
 

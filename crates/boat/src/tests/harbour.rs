@@ -12,7 +12,7 @@ use api::transport::{Channel, Connector, InProcess};
 use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
 use api::v1::station_service_server::{StationService, StationServiceServer};
-use backend::clock::{SeededEntropy, SystemClock};
+use backend::clock::{Entropy, SeededEntropy, SystemClock};
 use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
 use backend::embedded::Engine;
 use bytes::Bytes;
@@ -28,7 +28,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status};
 
 use super::client::{Client, message, send_id, user};
-use crate::{Config, Parts, Running, start};
+use crate::{Config, Parts, Running, StartError, start};
 
 /// What the peer was told, and what it is to answer.
 pub(super) struct Peer {
@@ -261,6 +261,19 @@ impl StationService for PeerService {
 
 pub(super) struct PeerService(Arc<Peer>);
 
+/// Chance that can fail: whoever asks next panics.
+pub(super) struct Chance {
+    seeded: SeededEntropy,
+    pub(super) fails: AtomicBool,
+}
+
+impl Entropy for Chance {
+    fn next(&self) -> u64 {
+        assert!(!self.fails.swap(false, Ordering::Relaxed), "as it was told");
+        self.seeded.next()
+    }
+}
+
 /// A boat with its peer, and what a carrier needs to reach it.
 pub(super) struct Harbour {
     pub(super) running: Running,
@@ -268,6 +281,7 @@ pub(super) struct Harbour {
     pub(super) registry: EmbeddedRegistry,
     pub(super) connector: Connector,
     pub(super) engine: Engine,
+    pub(super) chance: Arc<Chance>,
     _station: (InProcess, Registration),
 }
 
@@ -287,21 +301,11 @@ impl Harbour {
         let registration = (registry.register(Role::Station, "test", "inproc:station/test"))
             .await
             .expect("registers");
-        let mut config = Config {
-            websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
-            tcp: SocketAddr::from(([127, 0, 0, 1], 0)),
-            ..Config::default()
-        };
-        configure(&mut config);
-        let parts = Parts {
-            registry: Arc::new(registry.clone()),
-            connector: connector.clone(),
-            clock: Arc::new(SystemClock),
-            entropy,
-            transport: api::transport::Config::default(),
-            connections: tokio::runtime::Handle::current(),
-        };
-        let running = start(config, parts, CancellationToken::new())
+        let chance = Arc::new(Chance {
+            seeded: SeededEntropy::new(1),
+            fails: AtomicBool::new(false),
+        });
+        let running = start_boat(&registry, &connector, chance.clone(), configure)
             .await
             .expect("starts");
         Harbour {
@@ -310,8 +314,22 @@ impl Harbour {
             registry,
             connector,
             engine,
+            chance,
             _station: (guard, registration),
         }
+    }
+
+    pub(super) async fn start_another(
+        &self,
+        configure: impl FnOnce(&mut Config),
+    ) -> Result<Running, StartError> {
+        start_boat(
+            &self.registry,
+            &self.connector,
+            self.chance.clone(),
+            configure,
+        )
+        .await
     }
 
     pub(super) async fn websocket(&self) -> Client {
@@ -334,6 +352,29 @@ impl Harbour {
     pub(super) fn life(&self) -> v1::BoatLife {
         (&self.running.life().expect("registered")).into()
     }
+}
+
+async fn start_boat(
+    registry: &EmbeddedRegistry,
+    connector: &Connector,
+    entropy: Arc<dyn Entropy>,
+    configure: impl FnOnce(&mut Config),
+) -> Result<Running, StartError> {
+    let mut config = Config {
+        websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
+        tcp: SocketAddr::from(([127, 0, 0, 1], 0)),
+        ..Config::default()
+    };
+    configure(&mut config);
+    let parts = Parts {
+        registry: Arc::new(registry.clone()),
+        connector: connector.clone(),
+        clock: Arc::new(SystemClock),
+        entropy,
+        transport: api::transport::Config::default(),
+        connections: tokio::runtime::Handle::current(),
+    };
+    start(config, parts, CancellationToken::new()).await
 }
 
 /// A message from 1 to 2 as a carrier encodes it.

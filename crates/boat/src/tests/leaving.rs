@@ -6,10 +6,12 @@ use backend::discovery::{Registry, Role};
 use protocol::Code;
 use protocol::frame::ServerFrame;
 use tokio::net::TcpStream;
+use tokio::time::timeout;
 
 use super::client::send_of;
 use super::eventually;
 use super::harbour::{Harbour, frame_of, settle};
+use crate::StartError;
 
 // R18, T-U1: who is aboard gets answers, a reason and a delay; then everything is signed off and the lease
 // given up.
@@ -186,6 +188,58 @@ async fn only_who_is_cut_off_from_everybody_sends_its_clients_away() {
     assert!(!*harbour.running.ready().borrow());
     harbour.peer.down.store(true, Ordering::Relaxed);
     assert_eq!(client.closing().await, Some(Code::Reconnect));
+}
+
+// A registry that says nothing at all holds nothing else up, and is asked again.
+#[tokio::test]
+async fn a_registry_that_hangs_is_asked_again() {
+    let harbour = Harbour::with(|config| {
+        config.registry_timeout = Duration::from_millis(100);
+        config.fence = Duration::from_millis(500);
+        config.reconnect_percent = 0;
+    })
+    .await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    let before = harbour.life();
+    harbour.engine.hold_syncs();
+    assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    harbour.peer.down.store(true, Ordering::Relaxed);
+    // Cut off from everybody: that is noticed meanwhile.
+    assert_eq!(client.closing().await, Some(Code::Reconnect));
+    harbour.peer.down.store(false, Ordering::Relaxed);
+    harbour.engine.release_syncs();
+    let mut ready = harbour.running.ready();
+    ready.wait_for(|ready| *ready).await.expect("alive");
+    assert!(harbour.life().incarnation > before.incarnation + 1);
+}
+
+#[tokio::test]
+async fn a_boat_does_not_wait_for_a_silent_registry_for_ever() {
+    let harbour = Harbour::open().await;
+    harbour.engine.hold_syncs();
+    let other = harbour.start_another(|config| {
+        config.name = "boat-2".into();
+        config.registry_timeout = Duration::from_millis(100);
+    });
+    let refused = timeout(Duration::from_secs(5), other)
+        .await
+        .expect("in time");
+    assert!(matches!(refused, Err(StartError::Registry(_))));
+}
+
+#[tokio::test]
+async fn a_part_that_panics_takes_the_boat_with_it() {
+    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_secs(1)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    // The sweep asks for it, sixty times a second.
+    harbour.chance.fails.store(true, Ordering::Relaxed);
+    assert_eq!(client.closing().await, Some(Code::Draining));
+    timeout(Duration::from_secs(5), harbour.running.left())
+        .await
+        .expect("left");
+    assert!(!*harbour.running.ready().borrow());
 }
 
 // T-B2

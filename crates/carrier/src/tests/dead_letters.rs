@@ -1,6 +1,7 @@
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use backend::Kind;
+use backend::queue::NewRecord;
 use bytes::Bytes;
 use protocol::Platform;
 use protocol::keys::Topic;
@@ -181,7 +182,9 @@ async fn a_dead_topic_that_takes_no_writes_holds_the_offset_of_its_record_only()
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
-    world.queue.no_letters.store(true, Ordering::SeqCst);
+    let closed = |record: &NewRecord| record.partition.topic == Topic::Dead;
+    let faults = &world.queue.faults;
+    faults.refuse(move |record| closed(record).then_some(Kind::Unavailable));
     let key = protocol::keys::record_key(between(ALICE, BOB));
     world
         .publish_raw(Topic::Message, &key, Bytes::from_static(b"\xff"))
@@ -193,7 +196,7 @@ async fn a_dead_topic_that_takes_no_writes_holds_the_offset_of_its_record_only()
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(world.boat.pushed_to(20), sent);
     assert_eq!(world.uncommitted().await, 6, "no commit passes the record");
-    world.queue.no_letters.store(false, Ordering::SeqCst);
+    faults.take_all();
     world.until_quiet().await;
     assert_eq!(world.records(Topic::Dead).await.len(), 1);
 }

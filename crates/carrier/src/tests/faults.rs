@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use backend::history::{EmbeddedHistory, HistoryStore, StatusWrite};
 use backend::mailbox::{EmbeddedMailbox, MailboxStore};
 use backend::queue::{Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, Record};
-use backend::{Error, Result};
+use backend::{Error, Kind, Result};
 use parking_lot::Mutex;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
@@ -189,16 +189,42 @@ impl MailboxStore for FaultyMailbox {
     }
 }
 
-/// A log whose topic `dead` can be closed.
+/// A log that takes what it is told to take.
 #[derive(Clone)]
 pub(super) struct FaultyQueue {
     pub(super) log: EmbeddedQueue,
-    pub(super) no_letters: Arc<AtomicBool>,
+    pub(super) faults: Arc<LogFaults>,
+}
+
+#[derive(Default)]
+pub(super) struct LogFaults {
+    refuse: Mutex<Option<Refuse>>,
+    /// Records are taken, and nobody is told.
+    pub(super) silent: AtomicBool,
+}
+
+/// Why a record is not taken.
+type Refuse = Box<dyn Fn(&NewRecord) -> Option<Kind> + Send>;
+
+impl LogFaults {
+    pub(super) fn refuse(&self, why: impl Fn(&NewRecord) -> Option<Kind> + Send + 'static) {
+        *self.refuse.lock() = Some(Box::new(why));
+    }
+
+    pub(super) fn take_all(&self) {
+        *self.refuse.lock() = None;
+    }
+
+    fn refused(&self, record: &NewRecord) -> Option<Error> {
+        let refuse = self.refuse.lock();
+        let kind = refuse.as_ref()?(record)?;
+        Some(Error::new("queue", kind, "not this one"))
+    }
 }
 
 struct FaultyProducer {
     producer: Arc<dyn Producer>,
-    no_letters: Arc<AtomicBool>,
+    faults: Arc<LogFaults>,
 }
 
 #[async_trait]
@@ -206,12 +232,13 @@ impl Producer for FaultyProducer {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
         let mut answers = Vec::new();
         for record in records {
-            let dead = record.partition.topic == Topic::Dead;
-            if dead && self.no_letters.load(Ordering::SeqCst) {
-                answers.push(Err(Error::unavailable("queue", "no leader for dead")));
-            } else {
-                answers.extend(self.producer.publish(vec![record]).await);
+            match self.faults.refused(&record) {
+                Some(error) => answers.push(Err(error)),
+                None => answers.extend(self.producer.publish(vec![record]).await),
             }
+        }
+        if self.faults.silent.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
         }
         answers
     }
@@ -222,7 +249,7 @@ impl Queue for FaultyQueue {
     fn producer(&self) -> Arc<dyn Producer> {
         Arc::new(FaultyProducer {
             producer: self.log.producer(),
-            no_letters: self.no_letters.clone(),
+            faults: self.faults.clone(),
         })
     }
 

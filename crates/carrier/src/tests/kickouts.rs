@@ -1,10 +1,17 @@
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
 use api::task::{KickoutTask, Task, Work};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::{Code, Incarnation, Platform, Refusal};
 
+use tokio::time::Instant;
+
 use super::world::*;
+use crate::Config;
 
 fn kickout(world: &World, sessions: Vec<SessionKey>) -> Task {
     let task = KickoutTask {
@@ -108,4 +115,58 @@ async fn a_kickout_that_never_succeeds_is_a_dead_letter() {
         .expect("readable");
     assert_eq!(page.letters[0].reason, DeadReason::MaxRetries);
     assert_eq!(page.letters[0].retry_count, 6);
+}
+
+async fn kick_many(world: &World, sessions: std::ops::Range<i64>) {
+    for number in sessions {
+        let task = kickout(world, vec![world.key(number, number)]);
+        world.publish(Topic::Message, &task).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_does_not_answer_kickouts_holds_no_messages() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.boat.hangs.store(true, Ordering::SeqCst);
+    kick_many(&world, 1000..1300).await;
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let begun = Instant::now();
+    let id = world.send(ALICE, BOB).await;
+    world
+        .until("pushed", async || world.boat.pushed_to(20) == [id.get()])
+        .await;
+    assert!(begun.elapsed() < Duration::from_millis(200));
+    // Each waits a second, 64 at a time, and is tried again.
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert!(world.records(Topic::Retry(1)).await.len() >= 300);
+    world.boat.hangs.store(false, Ordering::SeqCst);
+    world.until_quiet().await;
+    assert_eq!(world.boat.closed().len(), 300);
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn kickouts_that_find_no_room_are_put_off_and_not_counted() {
+    let world = World::with(Config {
+        kickouts_max: 8,
+        ..Config::default()
+    })
+    .await;
+    world.boat.hangs.store(true, Ordering::SeqCst);
+    kick_many(&world, 1000..1200).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let records = world.records(Topic::Retry(1)).await;
+    assert!(records.len() >= 100, "{}", records.len());
+    for record in records {
+        let task = Task::decode(record.value).expect("a task");
+        assert_eq!(task.retry_count, 0);
+    }
+    world.boat.hangs.store(false, Ordering::SeqCst);
+    world.until_quiet().await;
+    let closed: BTreeSet<i64> = world.boat.closed().into_iter().collect();
+    assert_eq!(closed, (1000..1200).collect());
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }

@@ -1,3 +1,4 @@
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::{DeliverTask, Task, Work};
@@ -111,6 +112,30 @@ async fn a_mailbox_that_is_away_delays_and_does_not_count() {
         !events.iter().any(|(_, event)| counted(event)),
         "{events:?}"
     );
+}
+
+// Whether the retry is queued is not known: it is queued again, and does no more than one.
+#[tokio::test(start_paused = true)]
+async fn a_log_that_says_nothing_is_asked_again() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
+    let id = world.send(ALICE, BOB).await;
+    world
+        .until("pushed", async || !world.boat.pushed_to(20).is_empty())
+        .await;
+    world
+        .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
+        .await;
+    world.queue.faults.silent.store(true, Ordering::SeqCst);
+    tokio::time::sleep(Duration::from_secs(8)).await;
+    assert!(world.uncommitted().await >= 2, "the message and its retry");
+    world.queue.faults.silent.store(false, Ordering::SeqCst);
+    world.until_quiet().await;
+    let retries = world.records(Topic::Retry(1)).await.len();
+    assert!(retries >= 2, "once more than needed");
+    assert_eq!(world.boat.pushed_to(21), vec![id.get(); retries]);
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }
 
 // Pitfall F of S1: what waits long in its tier holds neither the other tiers nor new messages.

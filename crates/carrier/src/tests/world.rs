@@ -112,6 +112,8 @@ pub(super) struct Peer {
     pub(super) pushed_at: Mutex<Vec<Instant>>,
     frames: Mutex<Vec<Bytes>>,
     pub(super) told: Mutex<Vec<v1::Notice>>,
+    /// Notices by call get no answer.
+    pub(super) hangs: AtomicBool,
 }
 
 impl World {
@@ -137,7 +139,7 @@ impl World {
         };
         let queue = FaultyQueue {
             log: EmbeddedQueue::open(engine.clone(), log, clock.clone()).expect("a new log"),
-            no_letters: Arc::default(),
+            faults: Arc::default(),
         };
         let mailbox = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), &*entropy);
         let mailbox = Arc::new(FaultyMailbox {
@@ -530,6 +532,9 @@ impl BoatService for Door {
         &self,
         request: Request<v1::NoticeRequest>,
     ) -> Result<Response<v1::NoticeResponse>, Status> {
+        if self.0.hangs.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
         let missing = self.0.tell(request.into_inner().notices);
         Ok(Response::new(v1::NoticeResponse { missing }))
     }

@@ -334,6 +334,7 @@ impl System {
             _ = &mut self.station => "station",
             _ = &mut self.carrier => "carrier",
             _ = &mut self.horn => "horn",
+            () = self.boat.left() => "boat",
         }
     }
 

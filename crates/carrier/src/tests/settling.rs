@@ -1,0 +1,189 @@
+//! A log that takes some records and not others.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use backend::Kind;
+use backend::queue::{NewRecord, Partition};
+use bytes::Bytes;
+use protocol::Platform;
+use protocol::delivery::Source;
+use protocol::keys::Topic;
+use protocol::ledger::{DeadReason, Event};
+use tokio::time::Instant;
+
+use super::world::*;
+use crate::Config;
+use crate::batch::Effects;
+use crate::dead_letters::{Filter, Listed, Redriven, Selection};
+use crate::records::Records;
+use crate::settler::Settler;
+
+/// A record of `topic message` whose only effect is a retry under a key.
+fn retry(offset: u64, key: &'static str) -> Effects {
+    let partition = |topic| Partition { topic, number: 0 };
+    Effects {
+        source: Source {
+            topic: Topic::Message,
+            partition: 0,
+            offset,
+        },
+        records: vec![NewRecord {
+            partition: partition(Topic::Retry(1)),
+            key: Bytes::from_static(key.as_bytes()),
+            headers: Vec::new(),
+            value: Bytes::from(offset.to_string()),
+        }],
+        ledger: Vec::new(),
+    }
+}
+
+async fn settle(settler: &mut Settler) -> Vec<u64> {
+    settler.begin(Instant::now());
+    let settled = settler.settled().await;
+    settled.into_iter().map(|source| source.offset).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
+    let world = World::without_carrier(Config::default()).await;
+    let records = Records::new(world.parts.queue.clone(), "carrier-1");
+    let mut settler = Settler::new(&world.parts, &world.config, records);
+    let faults = &world.queue.faults;
+    faults.refuse(|record| (record.key == "one").then_some(Kind::Unavailable));
+    [retry(1, "one"), retry(2, "two"), retry(3, "one")]
+        .into_iter()
+        .for_each(|effects| settler.add(effects));
+    assert_eq!(settle(&mut settler).await, [2]);
+    faults.take_all();
+    [retry(4, "one"), retry(5, "two")]
+        .into_iter()
+        .for_each(|effects| settler.add(effects));
+    assert_eq!(settle(&mut settler).await, [5], "4 waits for 1 and 3");
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    settler.add(retry(6, "one"));
+    assert_eq!(settle(&mut settler).await, [1, 3, 4, 6]);
+    let published = world.records(Topic::Retry(1)).await;
+    let values: Vec<&[u8]> = published.iter().map(|record| &record.value[..]).collect();
+    assert_eq!(values, [b"2", b"5", b"1", b"3", b"4", b"6"]);
+    assert_eq!(settler.len(), 0);
+}
+
+async fn letters(world: &World) -> Vec<Listed> {
+    let desk = world.dead_letters();
+    let page = desk.list(&Filter::default(), None, 10).await;
+    page.expect("readable").letters
+}
+
+async fn redrive_all(world: &World) -> Redriven {
+    let all = Selection::Filter {
+        filter: Filter::default(),
+        limit: 10,
+    };
+    let done = world.dead_letters().redrive(&all).await.expect("redriven");
+    done[0].redriven
+}
+
+fn is_of(record: &NewRecord, retry: bool) -> bool {
+    matches!(record.partition.topic, Topic::Retry(_)) == retry
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_that_the_log_never_takes_is_a_letter() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
+    let faults = &world.queue.faults;
+    faults.refuse(|record| is_of(record, true).then_some(Kind::Conflict));
+    let id = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    let [letter] = &letters(&world).await[..] else {
+        panic!("one letter");
+    };
+    assert_eq!(letter.reason, DeadReason::TooLarge);
+    assert_eq!(
+        (letter.message, &letter.targets[..]),
+        (Some(id), &["2/web".to_owned()][..])
+    );
+    let events = world.events(id).await;
+    let dead = |event: &Event| matches!(event, Event::Dead { letter: l, .. } if *l == letter.id);
+    let target = Some(target(BOB, Platform::Web));
+    assert!(
+        events
+            .iter()
+            .any(|(whose, event)| *whose == target && dead(event)),
+        "{events:?}"
+    );
+
+    faults.take_all();
+    world
+        .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
+        .await;
+    assert_eq!(redrive_all(&world).await, Redriven::ToRetry);
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(21), [id.get()]);
+}
+
+// The letter of such a retry is as large: it goes without its body, and its origin still has the message.
+#[tokio::test(start_paused = true)]
+async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
+    let faults = &world.queue.faults;
+    let refused = |record: &NewRecord| is_of(record, true) || !record.value.is_empty();
+    faults.refuse(move |record| refused(record).then_some(Kind::Conflict));
+    let id = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    let [letter] = &letters(&world).await[..] else {
+        panic!("one letter");
+    };
+    assert_eq!((letter.message, letter.bytes), (Some(id), 0));
+
+    faults.take_all();
+    world
+        .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
+        .await;
+    assert_eq!(
+        redrive_all(&world).await,
+        Redriven::ToMessage { marked: true }
+    );
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(21), [id.get()]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_log_takes_in_no_shape_is_given_up_and_stands_in_the_ledger() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
+    world.know(3, Platform::Ios).await;
+    let faults = &world.queue.faults;
+    faults.refuse(|_| Some(Kind::Conflict));
+    let pushed = world.send(ALICE, BOB).await;
+    let notified = world.send(ALICE, 3).await;
+    world.until_quiet().await;
+    let dead = |event: &Event| matches!(event, Event::Dead { .. });
+    assert!(
+        world
+            .events(pushed)
+            .await
+            .iter()
+            .any(|(_, event)| dead(event))
+    );
+    let untold = |event: &Event| matches!(event, Event::NotificationSent { ok: false, .. });
+    assert!(
+        world
+            .events(notified)
+            .await
+            .iter()
+            .any(|(_, event)| untold(event))
+    );
+    assert_eq!(world.waiting(3, Platform::Ios).await, 1);
+    let taken = Arc::new(AtomicBool::new(false));
+    let seen = taken.clone();
+    faults.refuse(move |_| {
+        seen.store(true, Ordering::SeqCst);
+        None
+    });
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert!(!taken.load(Ordering::SeqCst), "nothing is tried again");
+}
