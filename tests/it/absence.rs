@@ -14,7 +14,7 @@ async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64
     mailbox.waiting(target).await.expect("the mailbox answers")
 }
 
-// proves S1-11, S1-19, S1-04, S1-63
+// proves S1-11, S1-19, S1-04, S1-63, S2-03
 #[tokio::test]
 async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -100,6 +100,40 @@ async fn a_message_to_a_newcomer_is_found_at_the_first_sign_in() {
     let mut newcomer = cluster.device(77).ready().await;
     assert_eq!(text(&newcomer.hear().await), "welcome aboard");
     newcomer.hears_nothing().await;
+    cluster.stop().await;
+}
+
+// A phone that lay in a drawer: the mailbox has long dropped the oldest of what came for it.
+// proves S0-13
+#[tokio::test]
+async fn a_device_that_was_away_for_long_catches_up_with_all() {
+    const MESSAGES: usize = 30;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut settings = tests::settings();
+    settings.embedded.mailbox.count_max = 5;
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let ada = cluster.device(1).ready().await;
+    let mut desk = cluster.device(2).ready().await;
+    let mut tab = cluster.device(2).on(Platform::Web).ready().await;
+    let phone = || {
+        let phone = cluster.device(2).on(Platform::Ios).named("phone");
+        phone.keeping(dir.path().join("phone.sqlite"))
+    };
+    phone().ready().await.close().await;
+
+    let texts: Vec<String> = (0..MESSAGES).map(|number| number.to_string()).collect();
+    for text in &texts {
+        ada.say(2, text).await;
+    }
+    for device in [&mut desk, &mut tab] {
+        assert_eq!(device.hear_texts(MESSAGES).await, texts);
+    }
+    cluster.assert_settled(MESSAGES as u64).await;
+    assert_eq!(waiting(&cluster, 2, Platform::Ios).await, 5);
+
+    let mut phone = phone().ready().await;
+    assert_eq!(phone.hear_texts(MESSAGES).await, texts);
+    phone.hears_nothing().await;
     cluster.stop().await;
 }
 

@@ -5,7 +5,7 @@ use protocol::{Platform, Seq};
 use tests::Cluster;
 use tests::person::{accepted, reaches, text};
 
-// proves S3-11, S3-12, S3-13, S2-07, S1-59, S1-61
+// proves S3-11, S3-12, S3-13, S3-31, S2-02, S2-07, S1-59, S1-61
 #[tokio::test]
 async fn two_users_chat_over_websocket_and_tcp() {
     let cluster = Cluster::start().await;
@@ -83,7 +83,8 @@ async fn both_sides_see_one_order() {
     cluster.stop().await;
 }
 
-// proves S1-19, S1-61
+// One task on the log, however many of them are there.
+// proves S1-12, S1-13, S1-19, S1-61
 #[tokio::test]
 async fn each_platform_of_a_user_gets_the_message() {
     let cluster = Cluster::start().await;
@@ -102,6 +103,7 @@ async fn each_platform_of_a_user_gets_the_message() {
         .ready()
         .await;
     let id = ada.say(2, "everywhere").await;
+    assert_eq!(cluster.tasks().await, 1);
     for device in [&mut desk, &mut phone, &mut web] {
         assert_eq!(device.hear().await.placed.message.id, id);
     }

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use protocol::frame::ServerFrame;
+use protocol::presence::Denied;
 use protocol::{Code, Platform};
 use server::settings::Settings;
-use tests::Cluster;
 use tests::person::text;
+use tests::system::eventually;
 use tests::wire::{PORTS, Port, Wire};
+use tests::{Cluster, user};
 
 /// Acknowledgements are waited for no longer than a test can be.
 fn impatient() -> Settings {
@@ -45,6 +47,40 @@ async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
     desk.client.ready().await.expect("it stays signed in");
     cluster.assert_settled(1).await;
     cluster.stop().await;
+}
+
+// However it ended: in order, without a word, displaced, or with the boat.
+// proves S1-34
+#[tokio::test]
+async fn a_session_that_ended_leaves_nothing_behind() {
+    let cluster = Cluster::start().await;
+    let mailbox = cluster.seams.mailbox.clone();
+    let live = async |number: i64| {
+        let mut sessions = mailbox.sessions(&[user(number)], Denied::default()).await;
+        sessions.remove(0).expect("the mailbox answers").len()
+    };
+    let polite = cluster.device(1).ready().await;
+    let torn = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+    let old = Wire::signed_in(&cluster, Port::WebSocket, 3).await;
+    let _new = Wire::signed_in(&cluster, Port::WebSocket, 3).await;
+    let _stays = Wire::signed_in(&cluster, Port::Tcp, 4).await;
+    for number in 1..=4 {
+        assert_eq!(live(number).await, 1, "user {number}");
+    }
+    polite.close().await;
+    drop(torn);
+    for number in [1, 2] {
+        eventually("the entry is gone", async || {
+            (live(number).await == 0).then_some(())
+        })
+        .await;
+    }
+    drop(old);
+    assert_eq!(live(3).await, 1, "the newer one");
+    cluster.stop().await;
+    for number in 1..=4 {
+        assert_eq!(live(number).await, 0, "user {number}, after the boat left");
+    }
 }
 
 // proves S1-15, S1-16, S1-23, S1-24

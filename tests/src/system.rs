@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::time::Duration;
 
+use backend::queue::Partition;
 use carrier::dead_letters::DeadLetters;
+use protocol::keys::Topic;
 use protocol::{MessageId, Timestamp};
 use server::admin::log::Log;
 use server::admin::{audit, trace};
@@ -129,6 +131,19 @@ impl Cluster {
             self.seams.ledger.clone(),
             self.seams.clock.clone(),
         )
+    }
+
+    /// Records of topic `message`: one for each message that was accepted.
+    pub async fn tasks(&self) -> u64 {
+        let queue = &self.seams.queue;
+        let topic = Topic::Message;
+        let mut tasks = 0;
+        for number in 0..queue.partitions(topic) {
+            let bounds = queue.bounds(Partition { topic, number }).await;
+            let (first, end) = bounds.expect("the log answers");
+            tasks += end - first;
+        }
+        tasks
     }
 
     fn log(&self) -> Log {

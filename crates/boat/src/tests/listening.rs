@@ -193,6 +193,29 @@ async fn silence_is_noticed() {
     }
 }
 
+// proves S1-33: a session's heartbeat ends at its boat.
+#[tokio::test]
+async fn a_heartbeat_costs_the_station_nothing() {
+    let harbour = Harbour::with(|config| {
+        config.session.heartbeat = Duration::from_millis(100);
+    })
+    .await;
+    let mut clients = harbour.both().await;
+    for (user, client) in (1..).zip(&mut clients) {
+        client.hello(user).await;
+    }
+    for _ in 0..10 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        for client in &mut clients {
+            client.ping().await;
+        }
+    }
+    assert_eq!(harbour.running.sessions(), 2);
+    assert_eq!(harbour.peer.connects.lock().len(), 2);
+    assert!(harbour.peer.reasserted.lock().is_empty());
+    assert!(harbour.peer.disconnects.lock().is_empty());
+}
+
 // T-B7: who does not read is closed, and the boat holds no more than its bound for him.
 #[tokio::test]
 async fn who_does_not_read_is_closed_as_slow() {

@@ -9,7 +9,8 @@ use protocol::{Platform, Position, Seq};
 use super::faults::Mood;
 use super::world::*;
 
-// proves S1-15, S1-23, S1-24, S1-27
+// One record for both platforms; what is tried again names the one that failed.
+// proves S1-13, S1-15, S1-23, S1-24, S1-26, S1-27, S1-28
 #[tokio::test(start_paused = true)]
 async fn a_client_that_never_acknowledges_is_closed_and_only_its_platform_is_tried_again() {
     let world = World::new().await;
@@ -24,6 +25,7 @@ async fn a_client_that_never_acknowledges_is_closed_and_only_its_platform_is_tri
         })
         .await;
     assert_eq!(world.boat.closed(), [21]);
+    assert_eq!(world.records(Topic::Message).await.len(), 1);
     let [record] = &world.records(Topic::Retry(1)).await[..] else {
         panic!("one record");
     };

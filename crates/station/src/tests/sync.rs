@@ -170,6 +170,36 @@ async fn a_day_of_messages_is_loaded_forward_in_bounded_pages() {
     assert_eq!(pages, 10);
 }
 
+// Two stations with clocks apart: what one accepted in the same millisecond, or under a smaller id, comes
+// to its place after a device has read past it. The cursor is the place, so nothing is skipped.
+// proves S3-45, S3-47
+#[tokio::test(start_paused = true)]
+async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
+    let world = world().await;
+    let floor = MessageId::floor_of(BEGIN).get();
+    let at_place = |seq: u64, id: i64| {
+        let mut placed = world.placed(1, 2, seq, "x");
+        placed.message.id = MessageId::new(floor + id).expect("positive");
+        placed.message.accepted_at = BEGIN;
+        placed
+    };
+    let after = async |seq| {
+        let range = HistoryRange::Forward { after: Seq(seq) };
+        let page = world.history(2, between(1, 2), range, 10).await;
+        let messages = page.expect("a page").messages.into_iter();
+        messages
+            .map(|m| (m.position.seq.0, m.message.id.get() - floor))
+            .collect::<Vec<_>>()
+    };
+    world.keep(&at_place(1, 101)).await;
+    world.keep(&at_place(2, 102)).await;
+    assert_eq!(after(0).await, [(1, 101), (2, 102)]);
+    tokio::time::advance(Duration::from_millis(500)).await;
+    world.keep(&at_place(3, 103)).await;
+    world.keep(&at_place(4, 7)).await;
+    assert_eq!(after(2).await, [(3, 103), (4, 7)]);
+}
+
 // proves S0-22, S0-23: backward from the newest, page after page, down to what the device has.
 #[tokio::test(start_paused = true)]
 async fn history_is_loaded_backward_from_the_newest() {

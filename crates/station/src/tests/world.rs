@@ -295,15 +295,26 @@ impl World {
     /// Writes a message to where a carrier would have written it.
     pub(super) async fn place(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {
         let placed = self.placed(from, to, seq, text);
+        self.keep(&placed).await;
+        placed
+    }
+
+    /// The same for a message of the test's own making.
+    pub(super) async fn keep(&self, placed: &Placed) {
+        let message = &placed.message;
+        let Recipient::User(to) = message.to else {
+            panic!("{:?} is no user", message.to);
+        };
+        let seq = placed.position.seq;
         let version = Version {
             epoch: 1,
-            offset: seq,
+            offset: seq.0,
         };
-        let rows = PrivateRow::pair_of(&placed, version).expect("private");
+        let rows = PrivateRow::pair_of(placed, version).expect("private");
         let saved = self.parts.history.save_private(rows.to_vec()).await;
         saved.expect("saved");
         let head = Head {
-            seq: Seq(seq),
+            seq,
             last_id: Some(placed.message.id),
             max_id: Some(placed.message.id),
             version,
@@ -311,8 +322,8 @@ impl World {
         };
         let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
         saved.await.expect("saved");
-        let rows = [from, to].map(|owner| ConversationRow {
-            owner: user(owner),
+        let rows = [message.from, to].map(|owner| ConversationRow {
+            owner,
             conversation: placed.conversation,
             position: placed.position,
             last_id: placed.message.id,
@@ -321,7 +332,6 @@ impl World {
         });
         let saved = self.parts.conversations.save(rows.to_vec()).await;
         saved.expect("saved");
-        placed
     }
 
     pub(super) fn placed(&self, from: i64, to: i64, seq: u64, text: &str) -> Placed {

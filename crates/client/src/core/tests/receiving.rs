@@ -248,7 +248,7 @@ fn own_messages_of_other_devices_are_marked_and_acknowledged_where_pushed() {
     assert_eq!(device.take_acked(), [1]);
 }
 
-// proves S0-16, S0-20: after signing in, what came since the newest local message is loaded forward.
+// proves S0-16, S0-17, S0-20: on a phone, after signing in, what came since the newest local message is loaded forward.
 #[test]
 fn a_short_absence_is_caught_up_forward() {
     let mut device = Device::with(CatchUp::Recent(10), Limits::default(), seen(3));
@@ -268,6 +268,32 @@ fn a_short_absence_is_caught_up_forward() {
     device.history(2, (4..=50).map(message).collect(), 50);
     assert_eq!(device.take_shown(), (4..=50).collect::<Vec<_>>());
     assert!(device.is_ready());
+}
+
+// proves S4-01: the first question of each connection is for the list, and nothing is shown as caught up
+// before its answer.
+#[test]
+fn each_sign_in_asks_for_the_list_first() {
+    let mut device = Device::new();
+    for _ in 0..2 {
+        device.take_sent();
+        device.sign_in();
+        let first = device
+            .take_sent()
+            .into_iter()
+            .find_map(|frame| match frame {
+                ClientFrame::Sync(request) => Some(request),
+                _ => None,
+            });
+        let first = first.expect("a question");
+        assert!(matches!(first.query, SyncQuery::List { .. }), "{first:?}");
+        assert!(!device.is_ready());
+        let page = list_page(Vec::new(), device.now);
+        device.answer(first.request, page);
+        assert!(device.is_ready());
+        device.lose(0);
+        device.wait(0);
+    }
 }
 
 fn list_page(

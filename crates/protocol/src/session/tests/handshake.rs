@@ -87,6 +87,7 @@ fn a_client_that_leaves_while_the_station_is_asked_is_signed_off_afterwards() {
     assert!(session.is_settled());
 }
 
+// proves S3-30
 #[test]
 fn pushes_that_come_before_the_welcome_are_written_after_it() {
     let mut session = opened_with(Limits {

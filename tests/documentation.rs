@@ -1,0 +1,222 @@
+//! What docs/ and the README say, checked against the program: codes, reasons, settings, metrics, commands,
+//! paths.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use clap::{CommandFactory, Parser};
+use protocol::Code;
+use protocol::ledger::DeadReason;
+use server::cli::Cli;
+use server::settings::Settings;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+fn read(path: impl AsRef<Path>) -> String {
+    let path = root().join(path);
+    std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// Every page for people, by its path. The requirements are an input, not a description.
+fn pages() -> BTreeMap<String, String> {
+    let mut pages = BTreeMap::from([("README.md".to_owned(), read("README.md"))]);
+    let mut folders = vec!["docs".to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(root().join(&folder)).expect("a folder") {
+            let entry = entry.expect("an entry");
+            let path = format!("{folder}/{}", entry.file_name().to_string_lossy());
+            if path == "docs/spec" {
+                continue;
+            }
+            if entry.file_type().expect("a type").is_dir() {
+                folders.push(path);
+            } else if path.ends_with(".md") {
+                pages.insert(path.clone(), read(&path));
+            }
+        }
+    }
+    assert!(pages.len() > 5, "{:?}", pages.keys());
+    pages
+}
+
+/// The cells of all rows of the tables of a page.
+fn rows(page: &str) -> Vec<Vec<&str>> {
+    page.lines()
+        .filter(|line| line.starts_with('|'))
+        .map(|line| line.trim_matches('|').split('|').map(str::trim).collect())
+        .collect()
+}
+
+/// What stands between backticks.
+fn quoted(page: &str) -> impl Iterator<Item = &str> {
+    let prose = page.split("```").step_by(2);
+    prose.flat_map(|text| text.split('`').skip(1).step_by(2))
+}
+
+#[test]
+fn every_code_is_documented_and_nothing_else() {
+    let page = read("docs/protocol.md");
+    let documented: BTreeSet<(u16, &str)> = rows(&page)
+        .into_iter()
+        .filter_map(|row| Some((row.first()?.parse().ok()?, *row.get(1)?)))
+        .collect();
+    let known = Code::ALL.map(|code| (code.number(), code.name()));
+    assert_eq!(documented, BTreeSet::from(known));
+}
+
+#[test]
+fn every_reason_of_a_dead_letter_is_documented_and_nothing_else() {
+    let page = read("docs/operations/dead-letters.md");
+    let (_, reasons) = page.split_once("## Reasons").expect("the reasons");
+    let documented: BTreeSet<&str> = rows(reasons)
+        .into_iter()
+        .filter_map(|row| row.first()?.strip_prefix('`')?.strip_suffix('`'))
+        .collect();
+    assert_eq!(documented, DeadReason::ALL.map(DeadReason::name).into());
+}
+
+/// `carrier.retry_max` and its like.
+#[test]
+fn every_setting_that_a_page_names_exists() {
+    let defaults = serde_json::to_value(Settings::default()).expect("JSON");
+    let sections: BTreeSet<&String> = defaults.as_object().expect("sections").keys().collect();
+    let mut found = 0;
+    for (path, page) in pages() {
+        for key in quoted(&page) {
+            let mut parts = key.split('.').peekable();
+            let is_setting = parts
+                .next()
+                .is_some_and(|s| sections.contains(&s.to_owned()))
+                && parts.peek().is_some()
+                && parts.all(|p| {
+                    !p.is_empty() && p.chars().all(|c| "_".contains(c) || c.is_ascii_lowercase())
+                })
+                && !key.ends_with(".rs");
+            if is_setting {
+                found += 1;
+                let value = key.rsplit('.').fold(
+                    serde_json::json!(null),
+                    |inside, name| serde_json::json!({ name: inside }),
+                );
+                if let Err(error) = serde_json::from_value::<Settings>(value) {
+                    let unknown = error.to_string().contains("unknown field");
+                    assert!(!unknown, "{path}: {key}: {error}");
+                }
+            }
+        }
+    }
+    assert!(found > 5, "{found}");
+}
+
+/// By name only: a metric that was renamed leaves its alarm behind.
+#[test]
+fn every_metric_that_a_page_names_is_counted() {
+    let mut sources = String::new();
+    let mut folders = vec![root().join("crates")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                sources += &std::fs::read_to_string(path).expect("a source");
+            }
+        }
+    }
+    let roles = ["boat_", "station_", "carrier_", "horn_"];
+    let mut found = 0;
+    for (path, page) in pages() {
+        for name in quoted(&page).filter(|name| roles.iter().any(|role| name.starts_with(role))) {
+            assert!(sources.contains(&format!("\"{name}\"")), "{path}: {name}");
+            found += 1;
+        }
+    }
+    assert!(found > 5, "{found}");
+}
+
+/// One command line, up to a pipe, a redirection or a comment.
+fn arguments(line: &str) -> Vec<String> {
+    let mut arguments = vec![String::new()];
+    let mut quote = None;
+    for c in line.chars() {
+        match (c, quote) {
+            (_, Some(open)) if c == open => quote = None,
+            ('"' | '\'', None) => quote = Some(c),
+            ('|' | '>' | '#' | '…' | '&', None) => break,
+            (' ', None) => arguments.push(String::new()),
+            _ => arguments.last_mut().expect("never empty").push(c),
+        }
+    }
+    arguments.retain(|argument| !argument.is_empty());
+    arguments
+}
+
+fn assert_understood(place: &str, line: &str) {
+    let arguments = arguments(line);
+    if let Err(error) = Cli::try_parse_from(&arguments) {
+        assert!(!error.use_stderr(), "{place}: {arguments:?}: {error}");
+    }
+}
+
+/// In blocks of code; in prose a command may be named without what it needs.
+#[test]
+fn every_command_that_a_page_shows_is_understood() {
+    let mut found = 0;
+    for (path, page) in pages() {
+        let lines = page.split("```").skip(1).step_by(2).flat_map(str::lines);
+        for line in lines.filter(|line| line.contains("packetboat ")) {
+            let command = line.split_once("packetboat ").expect("it is there").1;
+            let command = command.trim_start_matches("-- ");
+            assert_understood(&path, &format!("packetboat {command}"));
+            found += 1;
+        }
+        for line in quoted(&page).filter(|quoted| quoted.starts_with("packetboat ")) {
+            let mut commands = Cli::command();
+            let name = line.split(' ').nth(1).expect("a command");
+            let known = commands.find_subcommand_mut(name).is_some();
+            assert!(known, "{path}: {line}");
+        }
+    }
+    assert!(found > 10, "{found}");
+}
+
+#[test]
+fn every_example_of_the_help_is_understood() {
+    for command in Cli::command().get_subcommands_mut() {
+        let help = command.render_long_help().to_string();
+        let examples = help.split("Examples:").nth(1).unwrap_or_default();
+        for line in examples.lines().filter(|line| line.contains("packetboat ")) {
+            let example = line.split_once("packetboat ").expect("it is there").1;
+            assert_understood(command.get_name(), &format!("packetboat {example}"));
+        }
+    }
+}
+
+#[test]
+fn every_file_that_a_page_names_is_there() {
+    let mut found = 0;
+    for (path, page) in pages() {
+        let folder = Path::new(&path).parent().expect("a folder");
+        let links = page
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next());
+        for link in links.filter(|link| !link.contains("://")) {
+            let target = root()
+                .join(folder)
+                .join(link.split('#').next().expect("a path"));
+            assert!(target.exists(), "{path}: {link}");
+            found += 1;
+        }
+        for name in quoted(&page) {
+            let ours = ["crates/", "tests/", "docs/", "proto/", "scripts/"];
+            if ours.iter().any(|folder| name.starts_with(folder)) {
+                assert!(root().join(name).exists(), "{path}: {name}");
+                found += 1;
+            }
+        }
+    }
+    assert!(found > 10, "{found}");
+}
