@@ -41,6 +41,10 @@ pub struct Config {
     /// comes next; messages and answers never wait. Zero: not at all.
     #[serde(with = "humantime_serde")]
     pub linger: Duration,
+    /// How long acknowledgements wait for others on their way to a station. A sender hears of a delivery
+    /// about so much later, and `linger`.
+    #[serde(with = "humantime_serde")]
+    pub receipts_linger: Duration,
     /// The bounds of one session.
     pub session: Limits,
     /// Calls to stations are gathered in this many lanes, so that a slow one does not hold up all.
@@ -104,6 +108,7 @@ impl Default for Config {
             upgrade_timeout: Duration::from_secs(5),
             close_grace: Duration::from_secs(2),
             linger: Duration::from_millis(200),
+            receipts_linger: Duration::from_millis(20),
             session: Limits::default(),
             lanes: 4,
             lane_items_max: 65_536,

@@ -1,7 +1,8 @@
 //! Gathers what many sessions have for one call: whatever waits while a call is in flight goes with
-//! the next one. No timer delays a lone item.
+//! the next one. Only what nobody waits for waits for a timer.
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -23,6 +24,7 @@ pub(crate) struct Gather<T> {
     came: Notify,
     items_max: usize,
     bytes_max: usize,
+    linger: Duration,
 }
 
 struct Waiting<T> {
@@ -38,6 +40,11 @@ const BATCH_BYTES: usize = 2 * 1024 * 1024;
 
 impl<T: Gathered> Gather<T> {
     pub(crate) fn new(items_max: usize, bytes_max: usize) -> Gather<T> {
+        Gather::lingering(items_max, bytes_max, Duration::ZERO)
+    }
+
+    /// One whose batches wait so long for company: for what nobody waits for.
+    pub(crate) fn lingering(items_max: usize, bytes_max: usize, linger: Duration) -> Gather<T> {
         Gather {
             waiting: Mutex::new(Waiting {
                 queue: VecDeque::new(),
@@ -48,6 +55,7 @@ impl<T: Gathered> Gather<T> {
             came: Notify::new(),
             items_max,
             bytes_max,
+            linger,
         }
     }
 
@@ -71,15 +79,16 @@ impl<T: Gathered> Gather<T> {
     /// done. Cancel safe.
     pub(crate) async fn next(&self, items_max: usize) -> Vec<T> {
         self.waiting.lock().busy = false;
-        loop {
-            // Sessions that are ready in this turn of the runtime come along.
-            tokio::task::yield_now().await;
-            let batch = self.take(items_max);
-            if !batch.is_empty() {
-                return batch;
-            }
+        while self.waiting.lock().queue.is_empty() {
             self.came.notified().await;
         }
+        if self.linger.is_zero() {
+            // Sessions that are ready in this turn of the runtime come along.
+            tokio::task::yield_now().await;
+        } else {
+            tokio::time::sleep(self.linger).await;
+        }
+        self.take(items_max)
     }
 
     /// Puts a batch back in front, to be tried again: as much of it as there is room for. Answers how
@@ -150,8 +159,22 @@ mod tests {
         }
         assert_eq!(gather.next(3).await, [Parcel(2), Parcel(3), Parcel(4)]);
         assert_eq!(gather.next(3).await, [Parcel(5)]);
-        let nothing = tokio::time::timeout(std::time::Duration::ZERO, gather.next(3)).await;
+        let nothing = tokio::time::timeout(Duration::ZERO, gather.next(3)).await;
         assert!(nothing.is_err() && gather.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_waits_for_waits_for_company() {
+        let linger = Duration::from_millis(20);
+        let gather = Gather::lingering(10, 100, linger);
+        gather.push(Parcel(1)).expect("room");
+        let begun = tokio::time::Instant::now();
+        let (batch, ()) = tokio::join!(gather.next(10), async {
+            tokio::time::sleep(linger / 2).await;
+            gather.push(Parcel(2)).expect("room");
+        });
+        assert_eq!(batch, [Parcel(1), Parcel(2)]);
+        assert!(begun.elapsed() < linger * 2);
     }
 
     #[tokio::test]

@@ -77,8 +77,8 @@ impl Lanes {
         let (items, bytes) = (config.lane_items_max, config.lane_bytes_max);
         let lane = || Lane {
             sends: Gather::new(items, bytes),
-            receipts: Gather::new(items, bytes),
-            mail_acks: Gather::new(items, bytes),
+            receipts: Gather::lingering(items, bytes, config.receipts_linger),
+            mail_acks: Gather::lingering(items, bytes, config.receipts_linger),
             leaves: Gather::new(items, bytes),
         };
         Lanes((0..config.lanes.max(1)).map(|_| lane()).collect())

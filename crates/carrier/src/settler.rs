@@ -12,6 +12,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::task::NotificationTask;
 use backend::clock::{Clock, Entropy};
@@ -35,11 +36,17 @@ use crate::{Config, Parts};
 
 /// Effects of so many records in one call at most.
 const BATCH: usize = 2048;
+/// What only the ledger is to be told waits for this many, or so long: nobody waits for it, and a call for
+/// each costs more than what it writes.
+const COMPANY: usize = 256;
+const LINGER: Duration = Duration::from_millis(20);
 
 pub(crate) struct Settler {
     way: Way,
     entropy: Arc<dyn Entropy>,
     waiting: VecDeque<Effects>,
+    /// When what waits goes at the latest; `None`: nothing waits.
+    due: Option<Instant>,
     /// Could not be made durable, or must not overtake such, and wait for the next try. In order.
     held: Vec<Effects>,
     /// Under which keys they are to be published.
@@ -70,6 +77,7 @@ impl Settler {
             },
             entropy: parts.entropy.clone(),
             waiting: VecDeque::new(),
+            due: None,
             held: Vec::new(),
             held_keys: BTreeSet::new(),
             again_at: None,
@@ -80,6 +88,10 @@ impl Settler {
     }
 
     pub(crate) fn add(&mut self, effects: Effects) {
+        let now = Instant::now();
+        let lingers = effects.records.is_empty() && self.waiting.len() < COMPANY;
+        let due = if lingers { now + LINGER } else { now };
+        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
         self.waiting.push_back(effects);
     }
 
@@ -99,6 +111,17 @@ impl Settler {
             self.held_keys.clear();
             batch.append(&mut self.held);
         }
+        if self.due.is_some_and(|due| due <= now) {
+            self.take_waiting(&mut batch);
+        }
+        if batch.is_empty() {
+            return;
+        }
+        self.calling = batch.len();
+        self.call = Some(Box::pin(self.way.clone().settle(batch)));
+    }
+
+    fn take_waiting(&mut self, batch: &mut Vec<Effects>) {
         while batch.len() < BATCH
             && let Some(effects) = self.waiting.pop_front()
         {
@@ -108,11 +131,9 @@ impl Settler {
                 batch.push(effects);
             }
         }
-        if batch.is_empty() {
-            return;
+        if self.waiting.is_empty() {
+            self.due = None;
         }
-        self.calling = batch.len();
-        self.call = Some(Box::pin(self.way.clone().settle(batch)));
     }
 
     fn hold(&mut self, effects: Effects) {
@@ -122,7 +143,8 @@ impl Settler {
 
     /// When `begin` should be called again, if nothing else happens.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
-        self.again_at.filter(|_| self.call.is_none())
+        let due = self.again_at.into_iter().chain(self.due).min();
+        due.filter(|_| self.call.is_none())
     }
 
     /// Completes with the records that are settled when the present call ends; never, where none is
