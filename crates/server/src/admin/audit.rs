@@ -54,7 +54,7 @@ pub struct Report {
     pub in_flight: u64,
     /// Message ids that neither the ledger nor the log accounts for.
     pub missing: Shortlist<String>,
-    /// Two entries of the ledger that cannot both be.
+    /// Two entries of the ledger that cannot both be, among what was looked at.
     pub contradictions: Shortlist<String>,
     /// Records of the log that are none of ours (they are dead letters).
     pub unreadable: u64,
