@@ -300,6 +300,8 @@ impl<L: Link> Drive<L> {
         if self.lingers() {
             return Ok(false);
         }
+        // From here on the link wakes us, not a time that is over.
+        self.lingers_until = None;
         let mut progress = false;
         loop {
             let (link, ending) = match &mut self.stage {
@@ -337,7 +339,7 @@ impl<L: Link> Drive<L> {
                 continue;
             }
             self.queue = VecDeque::new();
-            (self.urgent, self.lingers_until) = (false, None);
+            self.urgent = false;
             if let Some(closed) = ending {
                 if !*closed {
                     *closed = true;

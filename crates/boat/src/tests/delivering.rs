@@ -177,6 +177,40 @@ async fn who_reads_nothing_is_sent_away() {
     }
 }
 
+// What waited for company and finds the socket full goes out when there is room.
+#[tokio::test]
+async fn a_receipt_that_finds_the_socket_full_goes_out_later() {
+    let harbour = Harbour::with(|config| config.linger = Duration::from_millis(50)).await;
+    let mut stream = Stream::open(&harbour).await;
+    for mut client in harbour.both().await {
+        let session = client.hello(2).await.session.get();
+        stream.deliver(vec![delivery(session, 1)]).await;
+        assert!(matches!(client.next().await, Some(ServerFrame::Message(_))));
+        let mut filled = 2;
+        loop {
+            let filler = v1::Delivery {
+                frame: large_frame_of(filled, 12 * 1024),
+                needs_ack: false,
+                ..delivery(session, filled)
+            };
+            stream.deliver(vec![filler]).await;
+            let written = timeout(Duration::from_millis(200), stream.outcomes.recv()).await;
+            if written.is_err() {
+                break;
+            }
+            filled += 1;
+        }
+        client.received(1).await;
+        assert_eq!(stream.outcomes(1).await, [(1, Kind::Done)]);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        for id in 2..=filled {
+            expect_message(&mut client, id).await;
+        }
+        assert!(matches!(client.next().await, Some(ServerFrame::Acked(_))));
+        assert_eq!(stream.outcomes(1).await, [(filled as u64, Kind::Done)]);
+    }
+}
+
 #[tokio::test]
 async fn without_acknowledgement_it_is_done_when_it_is_written() {
     let harbour = Harbour::open().await;
