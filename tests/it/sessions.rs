@@ -1,7 +1,11 @@
 //! Signing in twice, and signing in without listening.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use backend::clock::SeededEntropy;
+use backend::discovery::{EmbeddedRegistry, Role};
+use backend::embedded::Engine;
 use protocol::frame::ServerFrame;
 use protocol::presence::Denied;
 use protocol::{Code, Platform};
@@ -81,6 +85,34 @@ async fn a_session_that_ended_leaves_nothing_behind() {
     for number in 1..=4 {
         assert_eq!(live(number).await, 0, "user {number}, after the boat left");
     }
+}
+
+// reliability R5, T-E3: a boat that registers anew keeps its clients, under whatever life they signed in.
+#[tokio::test]
+async fn a_boat_that_lost_its_lease_keeps_its_clients() {
+    let registry = EmbeddedRegistry::new(Engine::memory(), Arc::new(SeededEntropy::new(1)));
+    let mut settings = tests::settings();
+    settings.boat.reconnect_percent = 0;
+    let boat = settings.boat.name.clone();
+    let mut cluster = Cluster::with(settings, |mut seams| {
+        seams.registry = Arc::new(registry.clone());
+        seams
+    })
+    .await;
+    cluster.expect_log("the lease is lost");
+    let mut wire = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
+
+    assert!(registry.revoke(Role::Boat, &boat));
+    // Nothing but this comes: no end, and above all no *signed in elsewhere*.
+    assert_eq!(wire.next().await, Some(ServerFrame::Resync));
+    let ada = cluster.device(1).ready().await;
+    let id = ada.say(2, "still there?").await;
+    wire.find(|frame| match frame {
+        ServerFrame::Message(placed) => (placed.message.id == id).then_some(()),
+        _ => None,
+    })
+    .await;
+    cluster.stop().await;
 }
 
 // proves S1-15, S1-16, S1-23, S1-24

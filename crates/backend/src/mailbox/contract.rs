@@ -8,13 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, Mail, MailCursor, MailPage,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor, MailPage,
     MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionKey};
 use protocol::{
-    BoatId, DeviceId, Incarnation, MessageId, Platform, SendId, SessionId, Timestamp, UserId,
+    BoatId, ConversationId, DeviceId, Incarnation, MessageId, Platform, SendId, SessionId,
+    Timestamp, UserId,
 };
 
 use super::MailboxStore;
@@ -171,6 +172,28 @@ impl Scene {
             .await
             .expect("acknowledged");
         waited.remove(0)
+    }
+
+    fn send_key(&self, user: i64, send: u8) -> DedupeKey {
+        DedupeKey {
+            from: self.user(user),
+            send_id: SendId::from_bytes([send; 16]),
+        }
+    }
+
+    /// A send of `from` to `to` as message `n`.
+    fn first_send(&self, from: i64, to: i64, n: i64) -> FirstSend {
+        let conversation = ConversationId::private(self.user(from), self.user(to));
+        FirstSend {
+            id: self.id(n),
+            conversation: conversation.expect("two users"),
+        }
+    }
+
+    async fn begin(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Vec<DedupeAnswer> {
+        let answers = self.store.dedupe_begin(sends, self.now).await;
+        let answers = answers.into_iter().map(|answer| answer.expect("answered"));
+        answers.collect()
     }
 
     async fn lose(&self, n: i64, lost: Lost) {
@@ -628,16 +651,16 @@ pub(crate) async fn login_numbers_only_grow(scene: &Scene) {
     assert!(last >= scene.now.millis() as u64, "at least the time");
 }
 
-/// A disconnect names session and life exactly; what is not there is no error.
+/// A disconnect names the session exactly, and its boat; what is not there is no error.
 // proves S1-36
 pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
     let session = scene.session(1, scene.ios(1));
     scene.connect(&session).await;
-    let mut of_another_life = session.key.clone();
-    of_another_life.life = life("boat", 2);
+    let mut of_another_boat = session.key.clone();
+    of_another_boat.life = life("other", 2);
     let mut of_another_session = session.key.clone();
     of_another_session.session = scene.session(2, scene.ios(1)).key.session;
-    let strangers = vec![of_another_life, of_another_session];
+    let strangers = vec![of_another_boat, of_another_session];
     scene.store.disconnect(strangers).await.expect("no error");
     let user = session.key.user;
     assert_eq!(
@@ -740,6 +763,57 @@ pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     assert_eq!(live, [later.key.session]);
 }
 
+/// A boat that registered anew asserts its sessions under a later life: they are its own, they go over to
+/// it, and what was said under the earlier life changes nothing any more.
+pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
+    let phone = scene.ios(1);
+    let session = scene.session(1, phone);
+    let under = |incarnation| {
+        let mut session = session.clone();
+        session.key.life = life("boat", incarnation);
+        session
+    };
+    let held = async || {
+        let mut live = scene
+            .store
+            .sessions(&[phone.user], Denied::default())
+            .await
+            .remove(0)
+            .expect("answered");
+        let entry = live.pop().expect("one");
+        assert_eq!((live.len(), entry.session), (0, session.key.session));
+        (entry.life.incarnation.0, entry.login)
+    };
+    let login = scene.connect(&under(1)).await.login;
+    let again = scene.reassert(&under(2)).await;
+    assert!(
+        matches!(again, ReassertAnswer::Restored { .. }),
+        "{again:?}"
+    );
+    assert_eq!(held().await, (2, login));
+
+    // Late words of the earlier life.
+    let left = scene.store.disconnect(vec![under(1).key]).await;
+    left.expect("no error");
+    let known = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(scene.reassert(&under(1)).await, known);
+    let repeated = scene.connect(&under(1)).await;
+    assert_eq!((repeated.login, repeated.displaced), (login, Vec::new()));
+    assert_eq!(held().await, (2, login));
+    let dead = denied([life("boat", 1)]);
+    assert_eq!(scene.live(phone.user, dead).await, [session.key.session]);
+
+    // Another session of the platform is displaced under the life it has by then.
+    let later = scene.session(2, phone);
+    assert_eq!(scene.connect(&later).await.displaced, [under(2).key]);
+    assert_eq!(scene.reassert(&under(3)).await, ReassertAnswer::Displaced);
+    // Who left before it was asserted anew is gone, too.
+    let mut left = later.key;
+    left.life = life("boat", 9);
+    scene.store.disconnect(vec![left]).await.expect("gone");
+    assert_eq!(scene.live(phone.user, Denied::default()).await, []);
+}
+
 /// Names with separators in them are names. S1, pitfall A.
 pub(crate) async fn names_may_hold_any_sign(scene: &Scene) {
     let phone = scene.ios(1);
@@ -795,18 +869,13 @@ pub(crate) async fn a_shared_body_survives_a_crowd(scene: &Scene) {
 
 /// A repeat of a send finds the first id, in the same call, too.
 pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
-    let key = |user, send: u8| DedupeKey {
-        from: scene.user(user),
-        send_id: SendId::from_bytes([send; 16]),
-    };
-    let begin = |sends| async move {
-        let answers = scene.store.dedupe_begin(sends, scene.now).await;
-        let answers = answers.into_iter().map(|answer| answer.expect("answered"));
-        answers.collect::<Vec<DedupeAnswer>>()
-    };
-    let (one, two) = (scene.id(1), scene.id(2));
+    let key = |user, send| scene.send_key(user, send);
+    let (one, two) = (scene.first_send(1, 9, 1), scene.first_send(1, 9, 2));
+    let other = scene.first_send(2, 9, 3);
     assert_eq!(
-        begin(vec![(key(1, 1), one), (key(1, 1), two), (key(2, 1), two)]).await,
+        scene
+            .begin(vec![(key(1, 1), one), (key(1, 1), two), (key(2, 1), other)])
+            .await,
         [
             DedupeAnswer::Fresh,
             DedupeAnswer::Pending(one),
@@ -817,9 +886,31 @@ pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
     let done = vec![(key(1, 1), one)];
     scene.store.dedupe_done(done).await.expect("done");
     assert_eq!(
-        begin(vec![(key(1, 1), two), (key(2, 1), one)]).await,
-        [DedupeAnswer::Done(one), DedupeAnswer::Pending(two)]
+        scene.begin(vec![(key(1, 1), two), (key(2, 1), one)]).await,
+        [DedupeAnswer::Done(one), DedupeAnswer::Pending(other)]
     );
+}
+
+/// A send_id that comes again for somebody else finds where it was used first, and changes nothing.
+pub(crate) async fn a_send_id_says_where_it_was_used(scene: &Scene) {
+    let key = scene.send_key(1, 2);
+    let (here, there) = (scene.first_send(1, 8, 1), scene.first_send(1, 9, 2));
+    assert_eq!(
+        scene.begin(vec![(key, here), (key, there)]).await,
+        [DedupeAnswer::Fresh, DedupeAnswer::Pending(here)]
+    );
+    for (sent, known) in [
+        (there, DedupeAnswer::Pending(here)),
+        (here, DedupeAnswer::Done(here)),
+        (there, DedupeAnswer::Done(here)),
+    ] {
+        scene
+            .store
+            .dedupe_done(vec![(key, sent)])
+            .await
+            .expect("done");
+        assert_eq!(scene.begin(vec![(key, there)]).await, [known]);
+    }
 }
 
 /// The marker of a login is the store's, and stays while nothing is lost.
@@ -864,9 +955,11 @@ macro_rules! checks {
             the_denied_are_invisible_at_once
             the_denied_are_not_kicked
             a_boat_may_say_again_what_it_holds
+            a_later_life_takes_its_sessions_along
             names_may_hold_any_sign
             a_shared_body_survives_a_crowd
             a_repeated_send_finds_the_first
+            a_send_id_says_where_it_was_used
             the_marker_stays
         );
     };

@@ -9,8 +9,8 @@ pub mod embedded;
 
 use async_trait::async_trait;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
-    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -30,7 +30,8 @@ pub trait MailboxStore: Send + Sync {
     /// before is told of by `mail_waits`, whatever is routed after finds the session.
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer>;
 
-    /// A boat says again what it holds. One answer a session, in order.
+    /// A boat says again what it holds. One answer a session, in order. What is registered under an
+    /// earlier life of the same boat is its own, and goes over to the later one.
     async fn reassert(
         &self,
         sessions: Vec<(UserId, NewSession)>,
@@ -38,7 +39,8 @@ pub trait MailboxStore: Send + Sync {
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>>;
 
-    /// Removes exactly these registrations; what is no longer registered is no error.
+    /// Removes exactly these sessions, unless a later life of their boat has asserted them since; what is
+    /// no longer registered is no error.
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()>;
 
     /// The live sessions of each user, in order of the question.
@@ -67,16 +69,17 @@ pub trait MailboxStore: Send + Sync {
     /// How many wait.
     async fn waiting(&self, target: Target) -> Result<u64>;
 
-    /// Looks up the dedupe key of each send and, where it is new, marks it pending under the id offered.
-    /// In order: a repeat inside one call finds the first.
+    /// Looks up the dedupe key of each send and, where it is new, marks it pending as it is offered. In
+    /// order: a repeat inside one call finds the first. The answer names the first send's conversation: it
+    /// may be another than that of the send that asks.
     async fn dedupe_begin(
         &self,
-        sends: Vec<(DedupeKey, MessageId)>,
+        sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>>;
 
     /// The log has them.
-    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()>;
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()>;
 
     /// Marks the present data; another value later means that some was lost in between.
     async fn marker(&self) -> Result<u64>;
