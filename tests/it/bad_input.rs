@@ -336,6 +336,48 @@ async fn an_ack_for_what_was_never_sent_is_refused_and_changes_nothing() {
     cluster.stop().await;
 }
 
+// Two sends under one name to two people: the second is refused, whatever became of the first by then, and
+// neither is lost or said to be accepted that is not.
+#[tokio::test]
+async fn a_send_id_for_two_people_is_refused_the_second_time() {
+    let cluster = Cluster::start().await;
+    let mut bea = cluster.device(2).ready().await;
+    let mut cyd = cluster.device(3).ready().await;
+    for port in PORTS {
+        let mut wire = Wire::signed_in(&cluster, port, 1).await;
+        let first = send(2, "for bea");
+        let mut second = send(3, "for cyd");
+        second.send_id = first.send_id;
+        // While the first may still be under way …
+        wire.send(&ClientFrame::Send(first.clone())).await;
+        wire.send(&ClientFrame::Send(second.clone())).await;
+        let mut answers = [wire.answer(&first).await, wire.answer(&second).await];
+        answers.sort();
+        let [Ok(id), Err(Code::InvalidArgument)] = answers else {
+            panic!("{answers:?}, {port:?}");
+        };
+        // … and when the log has it, from wherever.
+        let told = wire.ask(second.clone()).await;
+        assert_eq!(told, Err(Code::InvalidArgument), "{port:?}");
+        let mut resend = second.clone();
+        (resend.attempt, resend.age) = (1, Duration::from_secs(1));
+        let mut later = Wire::signed_in(&cluster, port, 1).await;
+        let told = later.ask(resend).await;
+        assert_eq!(told, Err(Code::InvalidArgument), "{port:?}");
+
+        let heard = bea.hear().await;
+        assert_eq!(heard.placed.message.id, id);
+        assert_eq!(later.ask(first).await, Ok(id), "the first is what it was");
+        cyd.hears_nothing().await;
+        second.send_id = send(3, "").send_id;
+        later.ask(second).await.expect("under a name of its own");
+        assert_eq!(cyd.hear_texts(1).await, ["for cyd"]);
+    }
+    bea.hears_nothing().await;
+    cluster.assert_settled(4).await;
+    cluster.stop().await;
+}
+
 // Two sends under one name, one of them a different text: the name decides.
 // proves S3-22
 #[tokio::test]

@@ -11,8 +11,8 @@ use protocol::history::{PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
 use protocol::mailbox::{
-    Bodies, Change, ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, Mailbox,
-    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
+    Bodies, Change, ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend,
+    Mailbox, MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::SessionKey;
@@ -70,12 +70,12 @@ pub(crate) enum Effect {
     },
     DedupeBegin {
         key: DedupeKey,
-        id: MessageId,
+        offered: FirstSend,
         now: Timestamp,
     },
     DedupeDone {
         key: DedupeKey,
-        id: MessageId,
+        sent: FirstSend,
     },
     Reserve {
         station: usize,
@@ -254,10 +254,10 @@ impl Stores {
             Effect::Acknowledge { target, ids, now } => {
                 return self.acknowledge(*target, ids, *now);
             }
-            Effect::DedupeBegin { key, id, now } => {
-                return Answer::Dedupe(self.dedupe.begin(*key, *id, *now));
+            Effect::DedupeBegin { key, offered, now } => {
+                return Answer::Dedupe(self.dedupe.begin(*key, *offered, *now));
             }
-            Effect::DedupeDone { key, id } => self.dedupe.done(*key, *id),
+            Effect::DedupeDone { key, sent } => self.dedupe.done(*key, *sent),
             Effect::Reserve { station, until } => {
                 let reserved = self.reserved.entry(*station).or_default();
                 *reserved = (*reserved).max(*until);

@@ -13,14 +13,17 @@ use protocol::frame::{
 use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
 use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
-use protocol::mailbox::{ConnectRequest, DedupeKey, MailCursor, NewSession, ReassertAnswer};
+use protocol::mailbox::{
+    ConnectRequest, DedupeKey, FirstSend, MailCursor, NewSession, ReassertAnswer,
+};
 use protocol::message::Target;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::session::{Admission, Outgoing, Page, PageItem};
 use protocol::sync;
 use protocol::{
-    Code, DeviceId, Message, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId,
+    Code, ConversationId, DeviceId, Message, MessageId, Platform, Refusal, SendId, SessionId,
+    Timestamp, UserId,
 };
 use rand::Rng;
 
@@ -435,7 +438,11 @@ impl World {
                             from,
                             send_id: send.send_id,
                         };
-                        self.disk.apply(Effect::DedupeDone { key, id: *id });
+                        let sent = FirstSend {
+                            id: *id,
+                            conversation: ConversationId::private(from, send.to).expect("admitted"),
+                        };
+                        self.disk.apply(Effect::DedupeDone { key, sent });
                     }
                 }
                 false
@@ -454,10 +461,13 @@ impl World {
             outcome: Err(Refusal::new(Code::Unavailable, "ids cannot be made now")),
             task: None,
         };
-        if let Err(refusal) = admit(from, send, &limits) {
-            prepared.outcome = Err(refusal);
-            return prepared;
-        }
+        let conversation = match admit(from, send, &limits) {
+            Ok(conversation) => conversation,
+            Err(refusal) => {
+                prepared.outcome = Err(refusal);
+                return prepared;
+            }
+        };
         let protocol::Recipient::User(to) = send.to else {
             unreachable!("admitted as private")
         };
@@ -474,20 +484,28 @@ impl World {
             from,
             send_id: send.send_id,
         };
+        let offered = FirstSend {
+            id: offered,
+            conversation,
+        };
         let begin = Effect::DedupeBegin {
             key: dedupe,
-            id: offered,
+            offered,
             now: self.now,
         };
         let Answer::Dedupe(known) = self.apply(begin) else {
             unreachable!("answered")
         };
         let (id, doubt) = match judge(send, offered, Some(known)) {
-            Verdict::Known(id) => {
+            Ok(Verdict::Publish { id, doubt }) => (id, doubt),
+            Ok(Verdict::Known(id)) => {
                 prepared.outcome = Ok((id, id.timestamp()));
                 return prepared;
             }
-            Verdict::Publish { id, doubt } => (id, doubt),
+            Err(refusal) => {
+                prepared.outcome = Err(refusal);
+                return prepared;
+            }
         };
         let message = Message {
             id,
@@ -841,9 +859,9 @@ fn key(open: &Open, user: UserId) -> SessionKey {
     }
 }
 
-fn first_conversation() -> protocol::ConversationId {
+fn first_conversation() -> ConversationId {
     let one = |n| UserId::new(n).expect("positive");
-    protocol::ConversationId::Private {
+    ConversationId::Private {
         low: one(1),
         high: one(1),
     }

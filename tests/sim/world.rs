@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::task::Work;
 use protocol::keys::Topic;
-use protocol::mailbox::DedupeKey;
+use protocol::mailbox::{DedupeKey, FirstSend};
 use protocol::{DeviceId, Platform, Timestamp, UserId};
 use rand::Rng;
 use rand::rngs::StdRng;
@@ -206,9 +206,17 @@ impl World {
                 continue;
             };
             let (from, send_id) = (work.message.from, work.message.send_id);
-            let (key, id, now) = (DedupeKey { from, send_id }, work.message.id, self.now);
-            self.apply(Effect::DedupeBegin { key, id, now });
-            self.apply(Effect::DedupeDone { key, id });
+            let (key, now) = (DedupeKey { from, send_id }, self.now);
+            let sent = FirstSend {
+                id: work.message.id,
+                conversation: work.message.conversation().expect("two users"),
+            };
+            self.apply(Effect::DedupeBegin {
+                key,
+                offered: sent,
+                now,
+            });
+            self.apply(Effect::DedupeDone { key, sent });
         }
     }
 

@@ -13,8 +13,8 @@ use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
-    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -142,7 +142,7 @@ impl MailboxStore for FaultyMailbox {
 
     async fn dedupe_begin(
         &self,
-        sends: Vec<(DedupeKey, MessageId)>,
+        sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>> {
         if self.dedupe_away.is_on() {
@@ -156,7 +156,7 @@ impl MailboxStore for FaultyMailbox {
         self.inner.dedupe_begin(sends, now).await
     }
 
-    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()> {
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
         self.dedupe_away.check("mailbox")?;
         self.inner.dedupe_done(sends).await
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::frame::Send;
-use crate::mailbox::DedupeAnswer;
+use crate::mailbox::{DedupeAnswer, FirstSend};
 use crate::{Code, ConversationId, MessageId, Recipient, Refusal, UserId};
 
 /// What one send may hold.
@@ -77,30 +77,54 @@ pub const AGE_MARGIN: Duration = Duration::from_secs(60);
 /// The oldest first try that is looked for. Clients give up long before.
 pub const AGE_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Judges a send by what its dedupe key says; `None` where the key could not be asked.
-pub fn judge(send: &Send, offered: MessageId, known: Option<DedupeAnswer>) -> Verdict {
+/// Judges a send by what its dedupe key says; `None` where the key could not be asked. `offered` is what it
+/// would be if it is new.
+///
+/// # Errors
+/// `InvalidArgument` where the key stands for a message to another conversation: answering with that
+/// one's id would call a message accepted that the log never saw, and publishing under that id would put
+/// two messages under one.
+pub fn judge(
+    send: &Send,
+    offered: FirstSend,
+    known: Option<DedupeAnswer>,
+) -> Result<Verdict, Refusal> {
+    if let Some(DedupeAnswer::Pending(first) | DedupeAnswer::Done(first)) = known
+        && first.conversation != offered.conversation
+    {
+        return Err(send_id_taken());
+    }
     let unsure = || Doubt::Unsure {
         age: send.age.saturating_add(AGE_MARGIN).min(AGE_MAX),
     };
-    match known {
-        Some(DedupeAnswer::Done(id)) => Verdict::Known(id),
+    Ok(match known {
+        Some(DedupeAnswer::Done(first)) => Verdict::Known(first.id),
         // The pending one may itself be an unsure copy that the writer dropped: then its id stands nowhere,
         // and a second record under it must be looked for as well.
-        Some(DedupeAnswer::Pending(id)) => Verdict::Publish {
-            id,
+        Some(DedupeAnswer::Pending(first)) => Verdict::Publish {
+            id: first.id,
             doubt: match send.attempt {
                 0 => Doubt::MaybeRepeat,
                 _ => unsure(),
             },
         },
         Some(DedupeAnswer::Fresh) | None => Verdict::Publish {
-            id: offered,
+            id: offered.id,
             doubt: match send.attempt {
                 0 => Doubt::None,
                 _ => unsure(),
             },
         },
-    }
+    })
+}
+
+/// One send_id, two receivers. Not retryable: under this send_id it will never be accepted.
+pub fn send_id_taken() -> Refusal {
+    Refusal::new(
+        Code::InvalidArgument,
+        "this send_id stands for a message of yours to somebody else, so this one was not accepted: \
+         make a new send_id for each message, and keep it only to resend that message",
+    )
 }
 
 #[cfg(test)]
@@ -117,6 +141,18 @@ mod tests {
 
     fn id(number: i64) -> MessageId {
         MessageId::new(number).expect("positive")
+    }
+
+    fn conversation(peer: i64) -> ConversationId {
+        ConversationId::private(user(1), user(peer)).expect("two users")
+    }
+
+    /// A send of user 1 to user 2 under this id.
+    fn first(number: i64) -> FirstSend {
+        FirstSend {
+            id: id(number),
+            conversation: conversation(2),
+        }
     }
 
     fn send(to: Recipient, text: &str) -> Send {
@@ -159,38 +195,54 @@ mod tests {
     fn a_picture_may_be_empty() {
         let mut picture = send(Recipient::User(user(2)), "");
         picture.content.kind = 1;
-        assert_eq!(
-            admit(user(1), &picture, &LIMITS),
-            Ok(ConversationId::private(user(1), user(2)).expect("two users"))
-        );
+        assert_eq!(admit(user(1), &picture, &LIMITS), Ok(conversation(2)));
     }
 
     // proves S3-22: whatever the key says, a resend never becomes a second message unmarked.
     #[test]
     fn a_resend_is_known_repeated_or_marked() {
         let mut resend = send(Recipient::User(user(2)), "x");
-        let publish = |id, doubt| Verdict::Publish { id, doubt };
+        let publish = |id, doubt| Ok(Verdict::Publish { id, doubt });
+        let judge = |send: &Send, known| judge(send, first(9), known);
         let fresh = Some(DedupeAnswer::Fresh);
-        assert_eq!(judge(&resend, id(9), fresh), publish(id(9), Doubt::None));
-        assert_eq!(judge(&resend, id(9), None), publish(id(9), Doubt::None));
-        let pending = Some(DedupeAnswer::Pending(id(4)));
-        assert_eq!(
-            judge(&resend, id(9), pending),
-            publish(id(4), Doubt::MaybeRepeat)
-        );
+        assert_eq!(judge(&resend, fresh), publish(id(9), Doubt::None));
+        assert_eq!(judge(&resend, None), publish(id(9), Doubt::None));
+        let pending = Some(DedupeAnswer::Pending(first(4)));
+        assert_eq!(judge(&resend, pending), publish(id(4), Doubt::MaybeRepeat));
 
         resend.attempt = 1;
         resend.age = Duration::from_secs(3);
         let unsure = Doubt::Unsure {
             age: Duration::from_secs(63),
         };
-        assert_eq!(judge(&resend, id(9), fresh), publish(id(9), unsure));
-        assert_eq!(judge(&resend, id(9), None), publish(id(9), unsure));
-        assert_eq!(judge(&resend, id(9), pending), publish(id(4), unsure));
+        assert_eq!(judge(&resend, fresh), publish(id(9), unsure));
+        assert_eq!(judge(&resend, None), publish(id(9), unsure));
+        assert_eq!(judge(&resend, pending), publish(id(4), unsure));
         assert_eq!(
-            judge(&resend, id(9), Some(DedupeAnswer::Done(id(4)))),
-            Verdict::Known(id(4))
+            judge(&resend, Some(DedupeAnswer::Done(first(4)))),
+            Ok(Verdict::Known(id(4)))
         );
+    }
+
+    // The promise's sentence 4: the first one's id would be a false acknowledgement of the second.
+    #[test]
+    fn a_send_id_of_another_conversation_is_refused() {
+        let mut second = send(Recipient::User(user(3)), "x");
+        let offered = FirstSend {
+            id: id(9),
+            conversation: conversation(3),
+        };
+        for attempt in [0, 1] {
+            second.attempt = attempt;
+            for known in [
+                DedupeAnswer::Pending(first(4)),
+                DedupeAnswer::Done(first(4)),
+            ] {
+                let refused = judge(&second, offered, Some(known)).expect_err("taken");
+                assert_eq!(refused.code, Code::InvalidArgument);
+                assert!(!refused.code.retryable());
+            }
+        }
     }
 
     #[test]
@@ -198,11 +250,11 @@ mod tests {
         let mut resend = send(Recipient::User(user(2)), "x");
         (resend.attempt, resend.age) = (3, Duration::MAX);
         assert_eq!(
-            judge(&resend, id(9), None),
-            Verdict::Publish {
+            judge(&resend, first(9), None),
+            Ok(Verdict::Publish {
                 id: id(9),
                 doubt: Doubt::Unsure { age: AGE_MAX }
-            }
+            })
         );
     }
 }

@@ -29,7 +29,7 @@ pub use self::sessions::{Reasserted, Registered, Sessions};
 pub use self::user::{Change, Mailbox};
 pub use self::waiting::{Appended, Waiting};
 use crate::presence::{Denied, SessionEntry, SessionKey};
-use crate::{DeviceId, MessageId, Platform, SendId, Timestamp, UserId};
+use crate::{ConversationId, DeviceId, MessageId, Platform, SendId, Timestamp, UserId};
 
 /// A message on its way to one user, for [`route_or_store`](RouteRequest).
 #[derive(Clone, Debug)]
@@ -133,20 +133,28 @@ pub struct MailPage {
     pub next: Option<MailCursor>,
 }
 
-/// The dedupe key of a send.
+/// The dedupe key of a send: what the sender calls it. To whom it goes is no part of the name, so that a
+/// name that was used for somebody else is found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct DedupeKey {
     pub from: UserId,
     pub send_id: SendId,
 }
 
+/// The send that a dedupe key stands for: the first under that name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FirstSend {
+    pub id: MessageId,
+    pub conversation: ConversationId,
+}
+
 /// What is known of a send when it comes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DedupeAnswer {
-    /// Never seen: it is now pending under the id that was offered.
+    /// Never seen: it is now pending as it was offered.
     Fresh,
     /// Seen, and whether the log took it is not known: publish again under this id.
-    Pending(MessageId),
+    Pending(FirstSend),
     /// The log has it under this id.
-    Done(MessageId),
+    Done(FirstSend),
 }

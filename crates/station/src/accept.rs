@@ -15,7 +15,7 @@ use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Producer};
 use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge};
 use protocol::frame::Accepted;
-use protocol::mailbox::{DedupeAnswer, DedupeKey};
+use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
 use protocol::{Code, ConversationId, Message, MessageId, Refusal, SessionId};
 use tokio::sync::Semaphore;
@@ -32,7 +32,7 @@ use crate::seen::SeenUpTo;
 pub(crate) type Outcome = Result<Accepted, Refusal>;
 
 /// Sends that the log took, to be told to the mailbox.
-pub(crate) type Resolved = Vec<(DedupeKey, MessageId)>;
+pub(crate) type Resolved = Vec<(DedupeKey, FirstSend)>;
 
 /// Accepts messages.
 pub(crate) struct Accept {
@@ -92,8 +92,8 @@ impl Accept {
         if admitted.is_empty() {
             return outcomes.into_vec();
         }
-        let offered = match self.ids.draw(admitted.len()) {
-            Ok(ids) => ids,
+        let offered: Vec<FirstSend> = match self.ids.draw(admitted.len()) {
+            Ok(ids) => offer(&admitted, ids),
             Err(refusal) => {
                 for send in &admitted {
                     outcomes.refuse(send.index, send.conversation, refusal.clone());
@@ -139,12 +139,12 @@ impl Accept {
         &self,
         batch: &[SendItem],
         admitted: &[Admitted],
-        offered: &[MessageId],
+        offered: &[FirstSend],
     ) -> Vec<Option<DedupeAnswer>> {
         let sends = admitted
             .iter()
             .zip(offered)
-            .map(|(send, &id)| (key_of(&batch[send.index]), id))
+            .map(|(send, &offered)| (key_of(&batch[send.index]), offered))
             .collect();
         let asked = self.mailbox.dedupe_begin(sends, self.clock.now());
         let answers = timeout(self.dedupe_deadline, asked)
@@ -191,7 +191,11 @@ impl Accept {
                 }
             }
             if answer.is_ok() {
-                resolved.push((key_of(&batch[send.indices[0]]), send.id));
+                let sent = FirstSend {
+                    id: send.id,
+                    conversation: send.conversation,
+                };
+                resolved.push((key_of(&batch[send.indices[0]]), sent));
             }
         }
         if !resolved.is_empty() {
@@ -242,24 +246,38 @@ impl Accept {
     }
 }
 
-/// Judges each admitted send by its key; those that the log has already are answered here.
+/// What each send is if it is new.
+fn offer(admitted: &[Admitted], ids: Vec<MessageId>) -> Vec<FirstSend> {
+    let offer = |(send, id): (&Admitted, MessageId)| FirstSend {
+        id,
+        conversation: send.conversation,
+    };
+    admitted.iter().zip(ids).map(offer).collect()
+}
+
+/// Judges each admitted send by its key; those that the log has already, and those that bear the name of
+/// another message, are answered here.
 fn judge_all(
     batch: &[SendItem],
     admitted: &[Admitted],
-    offered: &[MessageId],
+    offered: &[FirstSend],
     known: &[Option<DedupeAnswer>],
     outcomes: &mut Outcomes<'_>,
 ) -> Vec<Pending> {
     let mut pending: Vec<Pending> = Vec::with_capacity(admitted.len());
     let mut by_id: BTreeMap<MessageId, usize> = BTreeMap::new();
-    for ((send, &id), &known) in admitted.iter().zip(offered).zip(known) {
+    for ((send, &offered), &known) in admitted.iter().zip(offered).zip(known) {
         let item = &batch[send.index];
-        let (id, doubt) = match judge(&item.send, id, known) {
-            Verdict::Known(id) => {
+        let (id, doubt) = match judge(&item.send, offered, known) {
+            Ok(Verdict::Publish { id, doubt }) => (id, doubt),
+            Ok(Verdict::Known(id)) => {
                 outcomes.set(send.index, Ok(accepted(item, id)));
                 continue;
             }
-            Verdict::Publish { id, doubt } => (id, doubt),
+            Err(refusal) => {
+                outcomes.refuse(send.index, send.conversation, refusal);
+                continue;
+            }
         };
         match by_id.get(&id).map(|&at| &mut pending[at]) {
             None => {
@@ -271,13 +289,7 @@ fn judge_all(
                     conversation: send.conversation,
                 });
             }
-            Some(first) if first.conversation == send.conversation => {
-                first.indices.push(send.index);
-            }
-            Some(_) => {
-                let text = "this send_id names a message to somebody else";
-                outcomes.set(send.index, Err(Refusal::new(Code::InvalidArgument, text)));
-            }
+            Some(first) => first.indices.push(send.index),
         }
     }
     pending

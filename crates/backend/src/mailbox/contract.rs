@@ -8,13 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, Mail, MailCursor, MailPage,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor, MailPage,
     MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionKey};
 use protocol::{
-    BoatId, DeviceId, Incarnation, MessageId, Platform, SendId, SessionId, Timestamp, UserId,
+    BoatId, ConversationId, DeviceId, Incarnation, MessageId, Platform, SendId, SessionId,
+    Timestamp, UserId,
 };
 
 use super::MailboxStore;
@@ -171,6 +172,28 @@ impl Scene {
             .await
             .expect("acknowledged");
         waited.remove(0)
+    }
+
+    fn send_key(&self, user: i64, send: u8) -> DedupeKey {
+        DedupeKey {
+            from: self.user(user),
+            send_id: SendId::from_bytes([send; 16]),
+        }
+    }
+
+    /// A send of `from` to `to` as message `n`.
+    fn first_send(&self, from: i64, to: i64, n: i64) -> FirstSend {
+        let conversation = ConversationId::private(self.user(from), self.user(to));
+        FirstSend {
+            id: self.id(n),
+            conversation: conversation.expect("two users"),
+        }
+    }
+
+    async fn begin(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Vec<DedupeAnswer> {
+        let answers = self.store.dedupe_begin(sends, self.now).await;
+        let answers = answers.into_iter().map(|answer| answer.expect("answered"));
+        answers.collect()
     }
 
     async fn lose(&self, n: i64, lost: Lost) {
@@ -795,18 +818,13 @@ pub(crate) async fn a_shared_body_survives_a_crowd(scene: &Scene) {
 
 /// A repeat of a send finds the first id, in the same call, too.
 pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
-    let key = |user, send: u8| DedupeKey {
-        from: scene.user(user),
-        send_id: SendId::from_bytes([send; 16]),
-    };
-    let begin = |sends| async move {
-        let answers = scene.store.dedupe_begin(sends, scene.now).await;
-        let answers = answers.into_iter().map(|answer| answer.expect("answered"));
-        answers.collect::<Vec<DedupeAnswer>>()
-    };
-    let (one, two) = (scene.id(1), scene.id(2));
+    let key = |user, send| scene.send_key(user, send);
+    let (one, two) = (scene.first_send(1, 9, 1), scene.first_send(1, 9, 2));
+    let other = scene.first_send(2, 9, 3);
     assert_eq!(
-        begin(vec![(key(1, 1), one), (key(1, 1), two), (key(2, 1), two)]).await,
+        scene
+            .begin(vec![(key(1, 1), one), (key(1, 1), two), (key(2, 1), other)])
+            .await,
         [
             DedupeAnswer::Fresh,
             DedupeAnswer::Pending(one),
@@ -817,9 +835,31 @@ pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
     let done = vec![(key(1, 1), one)];
     scene.store.dedupe_done(done).await.expect("done");
     assert_eq!(
-        begin(vec![(key(1, 1), two), (key(2, 1), one)]).await,
-        [DedupeAnswer::Done(one), DedupeAnswer::Pending(two)]
+        scene.begin(vec![(key(1, 1), two), (key(2, 1), one)]).await,
+        [DedupeAnswer::Done(one), DedupeAnswer::Pending(other)]
     );
+}
+
+/// A send_id that comes again for somebody else finds where it was used first, and changes nothing.
+pub(crate) async fn a_send_id_says_where_it_was_used(scene: &Scene) {
+    let key = scene.send_key(1, 2);
+    let (here, there) = (scene.first_send(1, 8, 1), scene.first_send(1, 9, 2));
+    assert_eq!(
+        scene.begin(vec![(key, here), (key, there)]).await,
+        [DedupeAnswer::Fresh, DedupeAnswer::Pending(here)]
+    );
+    for (sent, known) in [
+        (there, DedupeAnswer::Pending(here)),
+        (here, DedupeAnswer::Done(here)),
+        (there, DedupeAnswer::Done(here)),
+    ] {
+        scene
+            .store
+            .dedupe_done(vec![(key, sent)])
+            .await
+            .expect("done");
+        assert_eq!(scene.begin(vec![(key, there)]).await, [known]);
+    }
 }
 
 /// The marker of a login is the store's, and stays while nothing is lost.
@@ -867,6 +907,7 @@ macro_rules! checks {
             names_may_hold_any_sign
             a_shared_body_survives_a_crowd
             a_repeated_send_finds_the_first
+            a_send_id_says_where_it_was_used
             the_marker_stays
         );
     };

@@ -30,9 +30,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, Mail, MailCursor, MailPage,
-    MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, Reasserted, RouteAnswer,
-    RouteRequest,
+    ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
+    MailPage, MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, Reasserted,
+    RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -491,16 +491,16 @@ impl MailboxStore for EmbeddedMailbox {
 
     async fn dedupe_begin(
         &self,
-        sends: Vec<(DedupeKey, MessageId)>,
+        sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>> {
-        let begin = |(key, id)| Ok(self.sends_of(&key).lock().begin(key, id, now));
+        let begin = |(key, offered)| Ok(self.sends_of(&key).lock().begin(key, offered, now));
         sends.into_iter().map(begin).collect()
     }
 
-    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()> {
-        for (key, id) in sends {
-            self.sends_of(&key).lock().done(key, id);
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
+        for (key, sent) in sends {
+            self.sends_of(&key).lock().done(key, sent);
         }
         Ok(())
     }

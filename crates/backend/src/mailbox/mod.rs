@@ -9,8 +9,8 @@ pub mod embedded;
 
 use async_trait::async_trait;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
-    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -67,16 +67,17 @@ pub trait MailboxStore: Send + Sync {
     /// How many wait.
     async fn waiting(&self, target: Target) -> Result<u64>;
 
-    /// Looks up the dedupe key of each send and, where it is new, marks it pending under the id offered.
-    /// In order: a repeat inside one call finds the first.
+    /// Looks up the dedupe key of each send and, where it is new, marks it pending as it is offered. In
+    /// order: a repeat inside one call finds the first. The answer names the first send's conversation: it
+    /// may be another than that of the send that asks.
     async fn dedupe_begin(
         &self,
-        sends: Vec<(DedupeKey, MessageId)>,
+        sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>>;
 
     /// The log has them.
-    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()>;
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()>;
 
     /// Marks the present data; another value later means that some was lost in between.
     async fn marker(&self) -> Result<u64>;

@@ -14,8 +14,8 @@ use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
-    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -166,13 +166,13 @@ impl MailboxStore for FaultyMailbox {
 
     async fn dedupe_begin(
         &self,
-        sends: Vec<(DedupeKey, MessageId)>,
+        sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<Result<DedupeAnswer>> {
         self.store.dedupe_begin(sends, now).await
     }
 
-    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> Result<()> {
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
         self.store.dedupe_done(sends).await
     }
 

@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use super::{DedupeAnswer, DedupeKey};
-use crate::{MessageId, Timestamp};
+use super::{DedupeAnswer, DedupeKey, FirstSend};
+use crate::Timestamp;
 
 /// Remembers sends for `keep`, and at most `count_max` of them: at the bound the oldest is forgotten. A
 /// send that was forgotten is answered [`Fresh`](DedupeAnswer::Fresh), like one that never was; so a
@@ -21,7 +21,7 @@ pub struct Dedupe {
 
 #[derive(Clone, Copy, Debug)]
 struct Known {
-    id: MessageId,
+    first: FirstSend,
     done: bool,
     since: Timestamp,
 }
@@ -37,26 +37,27 @@ impl Dedupe {
         }
     }
 
-    /// Looks the send up; one that is not known is now pending under `id`.
-    pub fn begin(&mut self, key: DedupeKey, id: MessageId, now: Timestamp) -> DedupeAnswer {
+    /// Looks the send up; one that is not known is now pending as it is offered. Whether a known one is
+    /// the same send is for the caller to judge.
+    pub fn begin(&mut self, key: DedupeKey, offered: FirstSend, now: Timestamp) -> DedupeAnswer {
         self.latest = self.latest.max(now);
         self.forget_old(now);
         match self.known.get(&key) {
             Some(known) if now.since(known.since) >= self.keep => {}
-            Some(known) if known.done => return DedupeAnswer::Done(known.id),
-            Some(known) => return DedupeAnswer::Pending(known.id),
+            Some(known) if known.done => return DedupeAnswer::Done(known.first),
+            Some(known) => return DedupeAnswer::Pending(known.first),
             None => {}
         }
-        self.insert(key, id, false, now);
+        self.insert(key, offered, false, now);
         DedupeAnswer::Fresh
     }
 
     /// The log has it. A send that is known under another id keeps that one; a forgotten one is
     /// remembered again.
-    pub fn done(&mut self, key: DedupeKey, id: MessageId) {
+    pub fn done(&mut self, key: DedupeKey, sent: FirstSend) {
         match self.known.get_mut(&key) {
-            Some(known) => known.done |= known.id == id,
-            None => self.insert(key, id, true, self.latest),
+            Some(known) => known.done |= known.first == sent,
+            None => self.insert(key, sent, true, self.latest),
         }
     }
 
@@ -68,8 +69,8 @@ impl Dedupe {
         self.known.is_empty()
     }
 
-    fn insert(&mut self, key: DedupeKey, id: MessageId, done: bool, since: Timestamp) {
-        self.known.insert(key, Known { id, done, since });
+    fn insert(&mut self, key: DedupeKey, first: FirstSend, done: bool, since: Timestamp) {
+        self.known.insert(key, Known { first, done, since });
         self.order.push_back((since, key));
         while self.order.len() > self.count_max {
             self.forget_oldest();
@@ -97,7 +98,7 @@ impl Dedupe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{SendId, UserId};
+    use crate::{ConversationId, GroupId, MessageId, SendId, UserId};
 
     const DAY: Duration = Duration::from_secs(86_400);
 
@@ -108,39 +109,65 @@ mod tests {
         }
     }
 
-    fn id(n: i64) -> MessageId {
-        MessageId::new(n).expect("positive")
+    fn send(n: i64) -> FirstSend {
+        send_to(1, n)
+    }
+
+    fn send_to(group: i64, n: i64) -> FirstSend {
+        FirstSend {
+            id: MessageId::new(n).expect("positive"),
+            conversation: ConversationId::Group(GroupId::new(group).expect("positive")),
+        }
     }
 
     #[test]
     fn a_repeat_finds_the_first_id() {
         let mut dedupe = Dedupe::new(DAY, 10);
         let now = Timestamp::ZERO;
-        assert_eq!(dedupe.begin(key(1), id(1), now), DedupeAnswer::Fresh);
+        assert_eq!(dedupe.begin(key(1), send(1), now), DedupeAnswer::Fresh);
         assert_eq!(
-            dedupe.begin(key(1), id(2), now),
-            DedupeAnswer::Pending(id(1))
+            dedupe.begin(key(1), send(2), now),
+            DedupeAnswer::Pending(send(1))
         );
-        dedupe.done(key(1), id(2));
+        dedupe.done(key(1), send(2));
         assert_eq!(
-            dedupe.begin(key(1), id(3), now),
-            DedupeAnswer::Pending(id(1))
+            dedupe.begin(key(1), send(3), now),
+            DedupeAnswer::Pending(send(1))
         );
-        dedupe.done(key(1), id(1));
-        assert_eq!(dedupe.begin(key(1), id(4), now), DedupeAnswer::Done(id(1)));
+        dedupe.done(key(1), send(1));
+        assert_eq!(
+            dedupe.begin(key(1), send(4), now),
+            DedupeAnswer::Done(send(1))
+        );
+    }
+
+    // The first message under a name is what the name stands for, whoever else is written to under it.
+    #[test]
+    fn a_name_says_where_it_was_used() {
+        let mut dedupe = Dedupe::new(DAY, 10);
+        let now = Timestamp::ZERO;
+        let (here, there) = (send_to(1, 1), send_to(2, 2));
+        assert_eq!(dedupe.begin(key(1), here, now), DedupeAnswer::Fresh);
+        assert_eq!(
+            dedupe.begin(key(1), there, now),
+            DedupeAnswer::Pending(here)
+        );
+        dedupe.done(key(1), there);
+        dedupe.done(key(1), here);
+        assert_eq!(dedupe.begin(key(1), there, now), DedupeAnswer::Done(here));
     }
 
     #[test]
     fn a_day_is_remembered_and_no_more() {
         let mut dedupe = Dedupe::new(DAY, 10);
-        dedupe.begin(key(1), id(1), Timestamp::ZERO);
+        dedupe.begin(key(1), send(1), Timestamp::ZERO);
         let end = Timestamp::ZERO + DAY;
         let before = end - Duration::from_millis(1);
         assert_eq!(
-            dedupe.begin(key(1), id(2), before),
-            DedupeAnswer::Pending(id(1))
+            dedupe.begin(key(1), send(2), before),
+            DedupeAnswer::Pending(send(1))
         );
-        assert_eq!(dedupe.begin(key(1), id(3), end), DedupeAnswer::Fresh);
+        assert_eq!(dedupe.begin(key(1), send(3), end), DedupeAnswer::Fresh);
         assert_eq!(dedupe.len(), 1);
     }
 
@@ -148,15 +175,15 @@ mod tests {
     fn at_the_bound_the_oldest_is_forgotten() {
         let mut dedupe = Dedupe::new(DAY, 2);
         for n in 1..=3 {
-            dedupe.begin(key(n), id(i64::from(n)), Timestamp::ZERO);
+            dedupe.begin(key(n), send(i64::from(n)), Timestamp::ZERO);
         }
         assert_eq!(dedupe.len(), 2);
         assert_eq!(
-            dedupe.begin(key(3), id(9), Timestamp::ZERO),
-            DedupeAnswer::Pending(id(3))
+            dedupe.begin(key(3), send(9), Timestamp::ZERO),
+            DedupeAnswer::Pending(send(3))
         );
         assert_eq!(
-            dedupe.begin(key(1), id(9), Timestamp::ZERO),
+            dedupe.begin(key(1), send(9), Timestamp::ZERO),
             DedupeAnswer::Fresh
         );
     }
@@ -164,12 +191,12 @@ mod tests {
     #[test]
     fn a_send_forgotten_while_pending_is_known_once_the_log_has_it() {
         let mut dedupe = Dedupe::new(DAY, 1);
-        dedupe.begin(key(1), id(1), Timestamp::ZERO);
-        dedupe.begin(key(2), id(2), Timestamp::ZERO);
-        dedupe.done(key(1), id(1));
+        dedupe.begin(key(1), send(1), Timestamp::ZERO);
+        dedupe.begin(key(2), send(2), Timestamp::ZERO);
+        dedupe.done(key(1), send(1));
         assert_eq!(
-            dedupe.begin(key(1), id(3), Timestamp::ZERO),
-            DedupeAnswer::Done(id(1))
+            dedupe.begin(key(1), send(3), Timestamp::ZERO),
+            DedupeAnswer::Done(send(1))
         );
     }
 }

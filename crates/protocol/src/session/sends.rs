@@ -3,6 +3,7 @@
 
 use std::collections::VecDeque;
 
+use crate::admission::send_id_taken;
 use crate::frame::Send;
 use crate::{Code, Recipient, Refusal, SendId};
 
@@ -29,12 +30,11 @@ pub(super) enum Arrival {
 
 impl Sends {
     pub(super) fn arrive(&mut self, send: Send, window: usize) -> Arrival {
-        let known = |id: SendId| {
-            self.waiting.iter().any(|send| send.send_id == id)
-                || self.in_flight.iter().any(|(under_way, _)| *under_way == id)
-        };
-        if known(send.send_id) {
-            return Arrival::Known;
+        match self.under_way(send.send_id) {
+            Some(to) if to == send.to => return Arrival::Known,
+            // The answer that will come is not about this one.
+            Some(_) => return Arrival::Refused(send_id_taken()),
+            None => {}
         }
         let first = self.held.iter().position(|(_, to)| *to == send.to);
         if let Some(first) = first
@@ -110,6 +110,13 @@ impl Sends {
 
     pub(super) fn is_empty(&self) -> bool {
         self.is_quiet() && self.held.is_empty()
+    }
+
+    /// To whom the send of this name goes that has no answer yet.
+    fn under_way(&self, send_id: SendId) -> Option<Recipient> {
+        let waiting = self.waiting.iter().map(|send| (send.send_id, send.to));
+        let mut all = waiting.chain(self.in_flight.iter().copied());
+        all.find(|(known, _)| *known == send_id).map(|(_, to)| to)
     }
 
     fn hold_last(&mut self, send_id: SendId, to: Recipient) {

@@ -25,9 +25,8 @@ use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, Partition, Queue, QueueConfig, Record};
-use protocol::MessageId;
 use protocol::keys::Topic;
-use protocol::mailbox::DedupeKey;
+use protocol::mailbox::{DedupeKey, FirstSend};
 use serde::{Deserialize, Serialize};
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -149,7 +148,7 @@ async fn remember_sends(seams: &Seams) -> Result<()> {
 }
 
 async fn remember(seams: &Seams, records: &[Record]) -> Result<()> {
-    let sends: Vec<(DedupeKey, MessageId)> = records
+    let sends: Vec<(DedupeKey, FirstSend)> = records
         .iter()
         .filter_map(
             |record| match Task::decode(record.value.clone()).ok()?.work {
@@ -158,7 +157,11 @@ async fn remember(seams: &Seams, records: &[Record]) -> Result<()> {
                         from: message.from,
                         send_id: message.send_id,
                     };
-                    Some((key, message.id))
+                    let sent = FirstSend {
+                        id: message.id,
+                        conversation: message.conversation()?,
+                    };
+                    Some((key, sent))
                 }
                 Work::Deliver(_) | Work::Kickout(_) => None,
             },

@@ -95,6 +95,35 @@ async fn a_repeat_inside_one_batch_is_one_record() {
     assert_eq!(world.messages().await.len(), 1);
 }
 
+// The promise's sentence 4: one send_id for two receivers. Whatever the key says, the second is neither
+// called accepted nor put under the first one's id.
+#[tokio::test(start_paused = true)]
+async fn a_send_id_that_stands_for_another_conversation_is_refused() {
+    let world = world().await;
+    let first = world.submit_one(item(1, send(2, 1, "to 2"))).await;
+    first.expect("accepted");
+    settle().await;
+    let told = world.submit_one(item(1, send(3, 1, "to 3"))).await;
+    assert_eq!(told, Err(Code::InvalidArgument), "the key is resolved");
+
+    let faults = world.queue.faults();
+    faults.losing_answers.store(1, Ordering::Relaxed);
+    let lost = world.submit_one(item(1, send(2, 7, "to 2 again"))).await;
+    assert_eq!(lost, Err(Code::Unavailable));
+    for other in [
+        send(3, 7, "to 3"),
+        again(send(3, 7, "to 3"), 1, Duration::from_secs(1)),
+    ] {
+        let told = world.submit_one(item(1, other)).await;
+        assert_eq!(told, Err(Code::InvalidArgument), "the key is pending");
+    }
+    let log = world.messages().await;
+    let texts: Vec<&str> = log.iter().map(|(_, text)| text.as_str()).collect();
+    assert_eq!(texts, ["to 2", "to 2 again"]);
+    // Nobody waits for the refused one: a send_id of its own, and it goes.
+    assert!(world.submit_one(item(1, send(3, 8, "to 3"))).await.is_ok());
+}
+
 // T-ST1: the log took it, the answer was lost, the client resends: the same id, marked.
 #[tokio::test(start_paused = true)]
 async fn a_send_of_unknown_outcome_is_published_again_under_its_id() {
@@ -269,13 +298,19 @@ async fn calls_in_flight_end_before_the_station_does() {
         from: user(1),
         send_id: SendId::from_bytes([1; 16]),
     };
-    let offered = MessageId::new(1).expect("positive");
+    let offered = |id| protocol::mailbox::FirstSend {
+        id,
+        conversation: between(1, 2),
+    };
     let known = world
         .parts
         .mailbox
-        .dedupe_begin(vec![(key, offered)], BEGIN)
+        .dedupe_begin(
+            vec![(key, offered(MessageId::new(1).expect("positive")))],
+            BEGIN,
+        )
         .await;
-    let done = protocol::mailbox::DedupeAnswer::Done(accepted.expect("accepted"));
+    let done = protocol::mailbox::DedupeAnswer::Done(offered(accepted.expect("accepted")));
     assert_eq!(known[0].as_ref().ok(), Some(&done));
     let nobody = api::v1::OnlineRequest::default();
     let gone = world.client.clone().online(nobody).await;

@@ -31,8 +31,8 @@ use protocol::frame::{Send, ServerFrame};
 use protocol::history::{PrivateRow, Version};
 use protocol::keys::Topic;
 use protocol::mailbox::{
-    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, MailCursor, MailPage, MailboxPolicy,
-    NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::{Content, Target};
 use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
@@ -554,13 +554,13 @@ impl MailboxStore for FaultyMailbox {
 
     async fn dedupe_begin(
         &self,
-        sends: Vec<(DedupeKey, MessageId)>,
+        sends: Vec<(DedupeKey, FirstSend)>,
         now: Timestamp,
     ) -> Vec<backend::Result<DedupeAnswer>> {
         self.reach().await.dedupe_begin(sends, now).await
     }
 
-    async fn dedupe_done(&self, sends: Vec<(DedupeKey, MessageId)>) -> backend::Result<()> {
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> backend::Result<()> {
         self.reach().await.dedupe_done(sends).await
     }
 

@@ -26,6 +26,23 @@ fn what_comes_while_a_batch_is_under_way_goes_with_the_next() {
     assert_eq!(submitted(&drained(&mut session)), [send_id(2), send_id(3)]);
 }
 
+// The answer under way names the send_id only: it must not be taken for the second one's.
+#[test]
+fn a_send_id_under_way_is_not_taken_for_somebody_else() {
+    let mut session = open();
+    for under_way in [true, false] {
+        let number = if under_way { 1 } else { 2 };
+        session.handle_frame(send_to(2, number), START);
+        session.handle_frame(send_to(2, number), START);
+        session.handle_frame(send_to(3, number), START);
+        let actions = drained(&mut session);
+        let refused = [(send_id(number), Code::InvalidArgument)];
+        assert_eq!(refusals(&actions), refused);
+    }
+    session.handle_submitted(vec![accepted(1)], START);
+    assert_eq!(submitted(&drained(&mut session)), [send_id(2)]);
+}
+
 #[test]
 fn the_window_is_kept_and_its_refusal_keeps_the_order() {
     let mut session = open_with(Limits {
