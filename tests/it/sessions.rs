@@ -1,7 +1,11 @@
 //! Signing in twice, and signing in without listening.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use backend::clock::SeededEntropy;
+use backend::discovery::{EmbeddedRegistry, Role};
+use backend::embedded::Engine;
 use protocol::frame::ServerFrame;
 use protocol::{Code, Platform};
 use server::settings::Settings;
@@ -44,6 +48,34 @@ async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
     // Another platform is none of its business.
     desk.client.ready().await.expect("it stays signed in");
     cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+// reliability R5, T-E3: a boat that registers anew keeps its clients, under whatever life they signed in.
+#[tokio::test]
+async fn a_boat_that_lost_its_lease_keeps_its_clients() {
+    let registry = EmbeddedRegistry::new(Engine::memory(), Arc::new(SeededEntropy::new(1)));
+    let mut settings = tests::settings();
+    settings.boat.reconnect_percent = 0;
+    let boat = settings.boat.name.clone();
+    let mut cluster = Cluster::with(settings, |mut seams| {
+        seams.registry = Arc::new(registry.clone());
+        seams
+    })
+    .await;
+    cluster.expect_log("the lease is lost");
+    let mut wire = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
+
+    assert!(registry.revoke(Role::Boat, &boat));
+    // Nothing but this comes: no end, and above all no *signed in elsewhere*.
+    assert_eq!(wire.next().await, Some(ServerFrame::Resync));
+    let ada = cluster.device(1).ready().await;
+    let id = ada.say(2, "still there?").await;
+    wire.find(|frame| match frame {
+        ServerFrame::Message(placed) => (placed.message.id == id).then_some(()),
+        _ => None,
+    })
+    .await;
     cluster.stop().await;
 }
 

@@ -109,8 +109,8 @@ pub struct ConnectAnswer {
 pub enum ReassertAnswer {
     /// It was there. `mail_waits` for a session that drained long ago: a hint was lost, or a removal.
     Known { mail_waits: bool },
-    /// It was missing and is registered again: what happened meanwhile may have been stored, so drain
-    /// and resync.
+    /// It was missing, or under an earlier life of its boat, and is registered again: what happened
+    /// meanwhile may have been stored, so drain and resync.
     Restored { marker: u64, mail_waits: bool },
     /// A later login holds the platform: close this session.
     Displaced,

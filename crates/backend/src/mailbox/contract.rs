@@ -651,16 +651,16 @@ pub(crate) async fn login_numbers_only_grow(scene: &Scene) {
     assert!(last >= scene.now.millis() as u64, "at least the time");
 }
 
-/// A disconnect names session and life exactly; what is not there is no error.
+/// A disconnect names the session exactly, and its boat; what is not there is no error.
 // proves S1-36
 pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
     let session = scene.session(1, scene.ios(1));
     scene.connect(&session).await;
-    let mut of_another_life = session.key.clone();
-    of_another_life.life = life("boat", 2);
+    let mut of_another_boat = session.key.clone();
+    of_another_boat.life = life("other", 2);
     let mut of_another_session = session.key.clone();
     of_another_session.session = scene.session(2, scene.ios(1)).key.session;
-    let strangers = vec![of_another_life, of_another_session];
+    let strangers = vec![of_another_boat, of_another_session];
     scene.store.disconnect(strangers).await.expect("no error");
     let user = session.key.user;
     assert_eq!(
@@ -761,6 +761,57 @@ pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     assert_eq!(scene.reassert(&session).await, ReassertAnswer::Displaced);
     let live = scene.live(phone.user, Denied::default()).await;
     assert_eq!(live, [later.key.session]);
+}
+
+/// A boat that registered anew asserts its sessions under a later life: they are its own, they go over to
+/// it, and what was said under the earlier life changes nothing any more.
+pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
+    let phone = scene.ios(1);
+    let session = scene.session(1, phone);
+    let under = |incarnation| {
+        let mut session = session.clone();
+        session.key.life = life("boat", incarnation);
+        session
+    };
+    let held = async || {
+        let mut live = scene
+            .store
+            .sessions(&[phone.user], Denied::default())
+            .await
+            .remove(0)
+            .expect("answered");
+        let entry = live.pop().expect("one");
+        assert_eq!((live.len(), entry.session), (0, session.key.session));
+        (entry.life.incarnation.0, entry.login)
+    };
+    let login = scene.connect(&under(1)).await.login;
+    let again = scene.reassert(&under(2)).await;
+    assert!(
+        matches!(again, ReassertAnswer::Restored { .. }),
+        "{again:?}"
+    );
+    assert_eq!(held().await, (2, login));
+
+    // Late words of the earlier life.
+    let left = scene.store.disconnect(vec![under(1).key]).await;
+    left.expect("no error");
+    let known = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(scene.reassert(&under(1)).await, known);
+    let repeated = scene.connect(&under(1)).await;
+    assert_eq!((repeated.login, repeated.displaced), (login, Vec::new()));
+    assert_eq!(held().await, (2, login));
+    let dead = denied([life("boat", 1)]);
+    assert_eq!(scene.live(phone.user, dead).await, [session.key.session]);
+
+    // Another session of the platform is displaced under the life it has by then.
+    let later = scene.session(2, phone);
+    assert_eq!(scene.connect(&later).await.displaced, [under(2).key]);
+    assert_eq!(scene.reassert(&under(3)).await, ReassertAnswer::Displaced);
+    // Who left before it was asserted anew is gone, too.
+    let mut left = later.key;
+    left.life = life("boat", 9);
+    scene.store.disconnect(vec![left]).await.expect("gone");
+    assert_eq!(scene.live(phone.user, Denied::default()).await, []);
 }
 
 /// Names with separators in them are names. S1, pitfall A.
@@ -904,6 +955,7 @@ macro_rules! checks {
             the_denied_are_invisible_at_once
             the_denied_are_not_kicked
             a_boat_may_say_again_what_it_holds
+            a_later_life_takes_its_sessions_along
             names_may_hold_any_sign
             a_shared_body_survives_a_crowd
             a_repeated_send_finds_the_first

@@ -30,7 +30,8 @@ pub trait MailboxStore: Send + Sync {
     /// before is told of by `mail_waits`, whatever is routed after finds the session.
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer>;
 
-    /// A boat says again what it holds. One answer a session, in order.
+    /// A boat says again what it holds. One answer a session, in order. What is registered under an
+    /// earlier life of the same boat is its own, and goes over to the later one.
     async fn reassert(
         &self,
         sessions: Vec<(UserId, NewSession)>,
@@ -38,7 +39,8 @@ pub trait MailboxStore: Send + Sync {
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>>;
 
-    /// Removes exactly these registrations; what is no longer registered is no error.
+    /// Removes exactly these sessions, unless a later life of their boat has asserted them since; what is
+    /// no longer registered is no error.
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()>;
 
     /// The live sessions of each user, in order of the question.

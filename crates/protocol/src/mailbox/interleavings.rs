@@ -477,3 +477,97 @@ fn a_kick_without_a_session_closes_the_newest() {
     let orders = explore(&Logins::new(), &parties, Logins::lacks_its_winner);
     assert!(orders.bad > 0, "{orders:?}");
 }
+
+// R5: a boat lost its lease and registered anew; what it and others said under its earlier life is still
+// on its way.
+
+#[derive(Clone)]
+struct Renewal {
+    mailbox: Mailbox,
+    /// The boat was told so, and closed a session that nobody took the place of.
+    displaced: bool,
+}
+
+/// The session of boat 1 under a later life.
+fn renewed() -> NewSession {
+    let mut renewed = session(1);
+    renewed.key.life.incarnation = Incarnation(2);
+    renewed
+}
+
+impl Renewal {
+    fn new() -> Renewal {
+        let mut mailbox = Mailbox::new(user(1));
+        connect(&mut mailbox, 1);
+        Renewal {
+            mailbox,
+            displaced: false,
+        }
+    }
+
+    fn reassert(&mut self, session: &NewSession) {
+        let answer = self
+            .mailbox
+            .reassert(session, &Denied::default(), &policies(), 1, NOW);
+        self.displaced |= answer == ReassertAnswer::Displaced;
+    }
+
+    fn sweep_of_earlier_life(&mut self) {
+        self.reassert(&session(1));
+    }
+
+    fn sweep_of_later_life(&mut self) {
+        self.reassert(&renewed());
+    }
+
+    /// Somebody met the registration under the earlier life, and found no such session there.
+    fn forget_under_earlier_life(&mut self) {
+        self.mailbox.disconnect(&session(1).key);
+    }
+
+    /// The broken rule: a later life is another boat.
+    fn sweep_of_a_stranger(&mut self) {
+        let mut stranger = renewed();
+        stranger.key.life.boat = BoatId::new("boat-1b").expect("short");
+        self.reassert(&stranger);
+    }
+
+    /// The broken removal: names the session, whatever life holds it.
+    fn forget_under_any_life(&mut self) {
+        let mut any = session(1).key;
+        any.life.incarnation = Incarnation(u64::MAX);
+        self.mailbox.disconnect(&any);
+    }
+
+    fn lost_its_session(self) -> bool {
+        self.displaced || registered(&self.mailbox) != [renewed().key]
+    }
+}
+
+#[test]
+fn no_order_of_lives_costs_a_boat_its_session() {
+    let parties: [&[Step<Renewal>]; 3] = [
+        &[Renewal::sweep_of_earlier_life],
+        &[Renewal::sweep_of_later_life, Renewal::sweep_of_later_life],
+        &[Renewal::forget_under_earlier_life],
+    ];
+    let orders = explore(&Renewal::new(), &parties, Renewal::lost_its_session);
+    assert_eq!(orders, Orders { all: 12, bad: 0 });
+}
+
+#[test]
+fn a_later_life_that_is_a_stranger_or_is_not_looked_at_costs_the_session() {
+    let stranger: [&[Step<Renewal>]; 2] = [
+        &[Renewal::sweep_of_a_stranger],
+        &[Renewal::forget_under_earlier_life],
+    ];
+    let orders = explore(&Renewal::new(), &stranger, |world| world.displaced);
+    assert!(orders.bad > 0, "{orders:?}");
+
+    let any: [&[Step<Renewal>]; 2] = [
+        &[Renewal::sweep_of_later_life],
+        &[Renewal::forget_under_any_life],
+    ];
+    let orders = explore(&Renewal::new(), &any, Renewal::lost_its_session);
+    assert!(orders.bad > 0, "{orders:?}");
+}

@@ -1,10 +1,13 @@
 //! One user's registered sessions.
 
 use super::NewSession;
-use crate::presence::{Denied, SessionEntry, SessionKey};
+use crate::presence::{BoatLife, Denied, SessionEntry, SessionKey};
 use crate::{Platform, Timestamp, UserId};
 
 /// The sessions of one user: on an exclusive platform at most one, the one that logged in last.
+///
+/// A session belongs to a boat, whatever life the boat is in: one that lost its lease goes on holding its
+/// sessions and asserts them under a later life. The latest life that was heard of stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
     entries: Vec<SessionEntry>,
@@ -38,8 +41,8 @@ impl Sessions {
     }
 
     /// Registers a session in the place of its platform's others (bots stand side by side). The login
-    /// number is larger than all before it, whatever the clock does; a session that is registered already
-    /// keeps its own.
+    /// number is larger than all before it, whatever the clock does; a session that is registered already,
+    /// under this life of its boat or another, keeps its own.
     pub fn connect(
         &mut self,
         user: UserId,
@@ -48,6 +51,7 @@ impl Sessions {
         now: Timestamp,
     ) -> Registered {
         if let Some(entry) = self.find(&new.key) {
+            hold(entry, &new.key.life);
             return Registered {
                 login: entry.login,
                 displaced: Vec::new(),
@@ -66,10 +70,14 @@ impl Sessions {
     }
 
     /// A boat says that it holds this session. Missing, it is registered again, unless a session that a
-    /// living boat holds took the platform in the meantime.
+    /// living boat holds took the platform in the meantime. Under an earlier life of the boat, it is
+    /// registered anew: whoever took that life for over may have kept things from it.
     pub fn reassert(&mut self, new: &NewSession, denied: &Denied, now: Timestamp) -> Reasserted {
-        if self.find(&new.key).is_some() {
-            return Reasserted::Known;
+        if let Some(entry) = self.find(&new.key) {
+            return match hold(entry, &new.key.life) {
+                true => Reasserted::Restored,
+                false => Reasserted::Known,
+            };
         }
         self.forget_denied(denied);
         if new.platform.is_exclusive() && self.on(new.platform) {
@@ -79,11 +87,12 @@ impl Sessions {
         Reasserted::Restored
     }
 
-    /// Removes exactly this registration: not a later one of the session's platform, not one of another
-    /// life of its boat.
+    /// Removes exactly this session: not a later one of its platform, and not where a later life of its
+    /// boat has asserted it since.
     pub fn disconnect(&mut self, key: &SessionKey) -> bool {
         let before = self.entries.len();
-        self.entries.retain(|entry| !is(entry, key));
+        let later = |entry: &SessionEntry| entry.life.incarnation > key.life.incarnation;
+        self.entries.retain(|entry| !is(entry, key) || later(entry));
         self.entries.len() < before
     }
 
@@ -115,8 +124,8 @@ impl Sessions {
         self.entries.is_empty()
     }
 
-    fn find(&self, key: &SessionKey) -> Option<&SessionEntry> {
-        self.entries.iter().find(|entry| is(entry, key))
+    fn find(&mut self, key: &SessionKey) -> Option<&mut SessionEntry> {
+        self.entries.iter_mut().find(|entry| is(entry, key))
     }
 
     fn take(&mut self, platform: Platform) -> impl Iterator<Item = SessionEntry> {
@@ -139,8 +148,19 @@ impl Sessions {
     }
 }
 
+/// The same session of the same boat, under whatever life of it.
 fn is(entry: &SessionEntry, key: &SessionKey) -> bool {
-    entry.session == key.session && entry.life == key.life
+    entry.session == key.session && entry.life.boat == key.life.boat
+}
+
+/// The boat holds it under this life; true: which is later than the one known. What an earlier one says
+/// late changes nothing.
+fn hold(entry: &mut SessionEntry, life: &BoatLife) -> bool {
+    let later = life.incarnation > entry.life.incarnation;
+    if later {
+        entry.life = life.clone();
+    }
+    later
 }
 
 fn key_of(user: UserId, entry: SessionEntry) -> SessionKey {
@@ -202,6 +222,38 @@ mod tests {
         assert!(sessions.disconnect(&session(2).key));
         let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
         assert_eq!(again, Reasserted::Restored);
+    }
+
+    // A boat that lost its lease asserts its sessions under a later life; what it said under the earlier
+    // one may still be on its way.
+    #[test]
+    fn a_later_life_of_the_boat_holds_the_same_session() {
+        let under = |incarnation| {
+            let mut new = session(1);
+            new.key.life.incarnation = Incarnation(incarnation);
+            new
+        };
+        let mut sessions = Sessions::default();
+        let again = |sessions: &mut Sessions, incarnation| {
+            sessions.reassert(&under(incarnation), &Denied::default(), Timestamp::ZERO)
+        };
+        let first = login(&mut sessions, 1, 1).login;
+        assert_eq!(again(&mut sessions, 2), Reasserted::Restored);
+        assert_eq!(again(&mut sessions, 2), Reasserted::Known);
+        assert_eq!(again(&mut sessions, 1), Reasserted::Known, "came late");
+        assert!(!sessions.disconnect(&under(1).key), "came late");
+        let repeated = sessions.connect(
+            user(),
+            &under(3),
+            &Denied::default(),
+            Timestamp::from_millis(9),
+        );
+        assert_eq!((repeated.login, repeated.displaced), (first, Vec::new()));
+        let held: Vec<_> = sessions.live(&Denied::default()).collect();
+        assert_eq!(held[0].life, under(3).key.life);
+        // It may end before it was asserted anew.
+        assert!(sessions.disconnect(&under(4).key));
+        assert!(sessions.is_empty());
     }
 
     #[test]

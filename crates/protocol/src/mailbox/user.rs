@@ -96,7 +96,7 @@ impl Mailbox {
         }
     }
 
-    /// Removes exactly this registration; `false` where it was not there.
+    /// Removes exactly this session; `false` where it was not there, or a later life of its boat holds it.
     pub fn disconnect(&mut self, key: &SessionKey) -> bool {
         self.presence.sessions.disconnect(key)
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use protocol::mailbox::{Bodies, Mailbox};
 
-use super::reference::Reference;
+use super::reference::{Reference, is};
 use super::*;
 
 const USERS: i64 = 2;
@@ -248,7 +248,8 @@ impl Both {
 
     async fn connect(&mut self, target: Target, session: i64, incarnation: u64) {
         let entry = new_session(target, session, incarnation);
-        let known = self.reference.sessions.iter().any(|(k, _)| *k == entry.key);
+        let mut known = self.reference.sessions.iter();
+        let known = known.any(|(k, _)| is(k, &entry.key));
         let displaced = self.reference.connect(&entry, &Denied::default());
         let request = ConnectRequest {
             user: target.user,

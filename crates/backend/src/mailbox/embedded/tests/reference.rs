@@ -53,7 +53,8 @@ impl Reference {
     }
 
     pub(super) fn connect(&mut self, new: &NewSession, denied: &Denied) -> Vec<SessionKey> {
-        if self.sessions.iter().any(|(key, _)| *key == new.key) {
+        if let Some((key, _)) = self.sessions.iter_mut().find(|(key, _)| is(key, &new.key)) {
+            key.life = key.life.clone().max(new.key.life.clone());
             return Vec::new();
         }
         self.bury(new.key.user, denied);
@@ -67,7 +68,8 @@ impl Reference {
     }
 
     pub(super) fn disconnect(&mut self, key: &SessionKey) {
-        self.sessions.retain(|(known, _)| known != key);
+        self.sessions
+            .retain(|(known, _)| !is(known, key) || known.life > key.life);
     }
 
     pub(super) fn acknowledge(
@@ -151,4 +153,9 @@ impl Reference {
         self.sessions
             .retain(|(key, _)| key.user != user || !denied.contains(&key.life));
     }
+}
+
+/// Of the same boat, whichever life of it.
+pub(super) fn is(known: &SessionKey, key: &SessionKey) -> bool {
+    (known.user, known.session, &known.life.boat) == (key.user, key.session, &key.life.boat)
 }
