@@ -171,7 +171,7 @@ async fn assemble(
         published: admission_metrics.kickouts_published.clone(),
     };
     let kicker = kicks.clone();
-    let displaced = workers.spawn("kickout", move |batch: Vec<Kick>| {
+    let ended = workers.spawn("kickout", move |batch: Vec<Kick>| {
         kicker.clone().publish_all(batch)
     });
     let mailbox = parts.mailbox.clone();
@@ -207,7 +207,7 @@ async fn assemble(
             devices: parts.devices.clone(),
             boats: boats.clone(),
             kicks,
-            displaced,
+            ended,
             clock: clock.clone(),
             cluster,
             deadline,
