@@ -148,7 +148,12 @@ async fn assemble(
         stop,
         waiting_max: config.background_max,
     };
-    let ids = MessageIds::lease(parts.registry.as_ref(), clock.clone(), config.reserve_ahead);
+    let ids = MessageIds::lease(
+        parts.registry.as_ref(),
+        clock.clone(),
+        config.reserve_ahead,
+        deadline,
+    );
     let (ids, cluster) = (ids.await?, parts.registry.cluster().await?);
     let receipt_metrics = ReceiptMetrics::new();
     let boats = Arc::new(Boats::new(
