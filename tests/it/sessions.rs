@@ -6,12 +6,13 @@ use std::time::Duration;
 use backend::clock::SeededEntropy;
 use backend::discovery::{EmbeddedRegistry, Role};
 use backend::embedded::Engine;
+use client::core::State;
 use protocol::frame::ServerFrame;
 use protocol::presence::Denied;
 use protocol::{Code, Platform};
 use server::settings::Settings;
 use tests::person::text;
-use tests::system::eventually;
+use tests::system::{SOON, eventually};
 use tests::wire::{PORTS, Port, Wire};
 use tests::{Cluster, user};
 
@@ -85,6 +86,57 @@ async fn a_session_that_ended_leaves_nothing_behind() {
     for number in 1..=4 {
         assert_eq!(live(number).await, 0, "user {number}, after the boat left");
     }
+}
+
+// A connection that the device has given up is admitted after the one it holds: the device comes again, and
+// never hears that it is signed in elsewhere.
+#[tokio::test]
+async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).named("wire").ready().await;
+    let mut states = bea.client.state();
+    states.mark_unchanged();
+    let given_up = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+    drop(given_up);
+
+    let replaced = |state: &State| match state {
+        State::Reconnecting { why, .. } => why.code == Code::Replaced,
+        _ => false,
+    };
+    let told = tokio::time::timeout(SOON, states.wait_for(replaced)).await;
+    told.expect("it is told").expect("it lives");
+    bea.client.ready().await.expect("it is back");
+    ada.say(2, "are you there?").await;
+    assert_eq!(bea.hear_texts(1).await, ["are you there?"]);
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+// Two programs that bear one device's name push each other out a few times; then one has it.
+#[tokio::test]
+async fn two_programs_under_one_devices_name_come_to_an_end() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let (one, other) = (
+        cluster.device(2).ready().await,
+        cluster.device(2).ready().await,
+    );
+    let mut left = tokio::select! {
+        code = one.ended() => {
+            assert_eq!(code, Code::Displaced);
+            other
+        }
+        code = other.ended() => {
+            assert_eq!(code, Code::Displaced);
+            one
+        }
+    };
+    left.client.ready().await.expect("it has the name");
+    ada.say(2, "who is it?").await;
+    assert_eq!(left.hear_texts(1).await, ["who is it?"]);
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
 }
 
 // reliability R5, T-E3: a boat that registers anew keeps its clients, under whatever life they signed in.

@@ -413,10 +413,17 @@ impl World {
         self.with_core(index, |core| core.handle_connected(now));
     }
 
-    /// Devices that must end with everything: those whose platform was not taken by another one.
+    /// Devices that must end with everything: those whose platform was not taken by another one. Who has a
+    /// platform alone is displaced by nobody, in whatever order its sign-ins arrive.
     pub(crate) fn standing_devices(&self) -> BTreeSet<usize> {
+        let is_alone = |index: usize| {
+            let place = |device: &Device| (device.user, device.platform);
+            let here = place(&self.devices[index]);
+            let there = self.devices.iter().filter(|device| place(device) == here);
+            there.count() == 1
+        };
         (0..self.devices.len())
-            .filter(|index| !self.devices[*index].is_displaced())
+            .filter(|index| !self.devices[*index].is_displaced() || is_alone(*index))
             .collect()
     }
 }

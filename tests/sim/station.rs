@@ -97,6 +97,7 @@ struct Open {
     mark: usize,
     waits: Option<bool>,
     displaced: Vec<SessionKey>,
+    replaced: Vec<SessionKey>,
     admission: Option<Admission>,
 }
 
@@ -171,6 +172,7 @@ impl World {
             mark: 0,
             waits: None,
             displaced: Vec::new(),
+            replaced: Vec::new(),
             admission: None,
         };
         let id = self.next_serial();
@@ -282,6 +284,7 @@ impl World {
                 Reply::Reasserted(ReassertAnswer::Displaced) => {
                     session.close(displaced(), now);
                 }
+                Reply::Reasserted(ReassertAnswer::Replaced) => session.close(replaced(), now),
             },
             true,
         );
@@ -366,6 +369,7 @@ impl World {
                 };
                 open.step = 2;
                 open.displaced = answer.displaced;
+                open.replaced = answer.replaced;
                 open.admission = Some(Admission {
                     user,
                     marker: answer.marker,
@@ -388,10 +392,15 @@ impl World {
                 if let Some(admission) = open.admission {
                     self.reply_if_it_arrives(open, Reply::Admitted(Ok(admission)));
                 }
-                if !open.displaced.is_empty() {
+                for (sessions, refusal) in
+                    [(&open.displaced, displaced()), (&open.replaced, replaced())]
+                {
+                    if sessions.is_empty() {
+                        continue;
+                    }
                     let kickout = KickoutTask {
-                        sessions: open.displaced.clone(),
-                        refusal: displaced(),
+                        sessions: sessions.clone(),
+                        refusal,
                     };
                     let task = Task::new(Work::Kickout(kickout), self.now);
                     self.append(Topic::Message, &keys::control_key(user), task);
@@ -867,6 +876,13 @@ fn first_conversation() -> ConversationId {
     }
 }
 
-pub(crate) fn displaced() -> Refusal {
+fn displaced() -> Refusal {
     Refusal::new(Code::Displaced, "signed in elsewhere on the same platform")
+}
+
+fn replaced() -> Refusal {
+    Refusal::new(
+        Code::Replaced,
+        "another connection of this device signed in",
+    )
 }

@@ -55,7 +55,8 @@ pub const fn grpc_code(code: Code) -> Grpc {
         | Code::Reconnect
         | Code::HeartbeatMissed
         | Code::Unavailable
-        | Code::Full => Grpc::Unavailable,
+        | Code::Full
+        | Code::Replaced => Grpc::Unavailable,
         Code::Slow | Code::RateLimited | Code::WindowFull => Grpc::ResourceExhausted,
         Code::EarlierSendFailed | Code::Displaced | Code::KickedOut => Grpc::Aborted,
         Code::DeadlineExceeded | Code::HandshakeTimeout => Grpc::DeadlineExceeded,

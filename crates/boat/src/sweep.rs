@@ -88,6 +88,12 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
                 let refusal = Refusal::new(Code::Displaced, "signed in elsewhere on this platform");
                 connection.update(|session| session.close(refusal, boat.now()));
             }
+            Reasserted::Answer(ReassertAnswer::Replaced) => {
+                boat.metrics.replaced.increment(1);
+                let text = "another connection of this device signed in; connect again if it is not in use";
+                let refusal = Refusal::new(Code::Replaced, text);
+                connection.update(|session| session.close(refusal, boat.now()));
+            }
             Reasserted::Unavailable => connection.lock().in_doubt = true,
         }
     }

@@ -34,6 +34,9 @@ pub enum Code {
     DeadlineExceeded = 4009,
     /// The first frame did not come in time.
     HandshakeTimeout = 4010,
+    /// Another connection of the same device signed in after this one. Where sign-ins overtook each
+    /// other, that may be one which the device has given up: this one connects again.
+    Replaced = 4011,
 
     /// Bytes that are no frame of this protocol, or a frame that breaks its rules.
     Malformed = 4500,
@@ -45,7 +48,7 @@ pub enum Code {
     Unauthenticated = 4503,
     /// The token has expired; get a new one.
     TokenExpired = 4504,
-    /// Signed in elsewhere on the same platform.
+    /// Another device signed in on the same platform.
     Displaced = 4505,
     /// Closed by an operator or by the business back end.
     KickedOut = 4506,
@@ -64,7 +67,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 24] = [
+    pub const ALL: [Code; 25] = [
         Code::Draining,
         Code::Reconnect,
         Code::Slow,
@@ -76,6 +79,7 @@ impl Code {
         Code::Full,
         Code::DeadlineExceeded,
         Code::HandshakeTimeout,
+        Code::Replaced,
         Code::Malformed,
         Code::TooLarge,
         Code::UnsupportedVersion,
@@ -118,6 +122,7 @@ impl Code {
             Code::Full => "full",
             Code::DeadlineExceeded => "deadline_exceeded",
             Code::HandshakeTimeout => "handshake_timeout",
+            Code::Replaced => "replaced",
             Code::Malformed => "malformed",
             Code::TooLarge => "too_large",
             Code::UnsupportedVersion => "unsupported_version",

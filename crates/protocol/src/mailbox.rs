@@ -96,8 +96,11 @@ pub struct NewSession {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectAnswer {
     pub login: u64,
-    /// Sessions of the same platform that are registered no longer; to be kicked.
+    /// Other devices' sessions on the same platform that are registered no longer; to be kicked.
     pub displaced: Vec<SessionKey>,
+    /// Those of the same device, likewise. The device may hold such a one: its sign-ins reach the store in
+    /// any order. So it may come again.
+    pub replaced: Vec<SessionKey>,
     /// Marks this store's data: another value than last time means that some may have been lost.
     pub marker: u64,
     /// Something waits.
@@ -112,8 +115,10 @@ pub enum ReassertAnswer {
     /// It was missing, or under an earlier life of its boat, and is registered again: what happened
     /// meanwhile may have been stored, so drain and resync.
     Restored { marker: u64, mail_waits: bool },
-    /// A later login holds the platform: close this session.
+    /// A later login of another device holds the platform: close this session for good.
     Displaced,
+    /// A later login of the same device holds the platform: close this session; it may come again.
+    Replaced,
 }
 
 /// Where a page goes on: strictly after this entry.

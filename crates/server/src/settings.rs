@@ -71,6 +71,17 @@ impl Settings {
                  a file with a secret of your own, or listen on 127.0.0.1."
             )));
         }
+        let embedded = &self.embedded;
+        let in_log = (embedded.queue.retention_unread).saturating_add(embedded.queue.retention);
+        if embedded.ledger_retention < in_log {
+            return Err(SettingsError::Contradiction(format!(
+                "embedded.ledger_retention is {}, but a message may be in the log for {} (a dead letter for \
+                 embedded.queue.retention_unread, and for embedded.queue.retention after it was sent on its way \
+                 again): the audit would report it missing. Let the ledger keep as long at least.",
+                humantime::format_duration(embedded.ledger_retention),
+                humantime::format_duration(in_log),
+            )));
+        }
         Ok(())
     }
 

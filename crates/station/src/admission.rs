@@ -25,7 +25,7 @@ pub(crate) struct Admissions {
     pub(crate) devices: Arc<dyn DeviceStore>,
     pub(crate) boats: Arc<Boats>,
     pub(crate) kicks: Kicks,
-    pub(crate) displaced: Background<Kick>,
+    pub(crate) ended: Background<Kick>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) cluster: u64,
     pub(crate) deadline: Duration,
@@ -80,8 +80,13 @@ impl Admissions {
         if !registered.displaced.is_empty() {
             let count = registered.displaced.len() as u64;
             self.metrics.displaced.increment(count);
-            self.displaced
+            self.ended
                 .offer(Kick::displaced(user, registered.displaced));
+        }
+        if !registered.replaced.is_empty() {
+            let count = registered.replaced.len() as u64;
+            self.metrics.replaced.increment(count);
+            self.ended.offer(Kick::replaced(user, registered.replaced));
         }
         Ok(Admission {
             user,

@@ -40,7 +40,8 @@ pub struct Config {
     /// resend is marked unsure.
     #[serde(with = "humantime_serde")]
     pub dedupe_deadline: Duration,
-    /// How long stores may take to answer anything else; then the call is refused as `unavailable`.
+    /// How long stores and discovery may take to answer anything else; then the call is refused as
+    /// `unavailable`, and a reservation of ids is asked for again.
     #[serde(with = "humantime_serde")]
     pub store_deadline: Duration,
     /// How long a boat may take to take notices; then they are dropped, and sync tells what they said.

@@ -10,6 +10,7 @@ use parking_lot::Mutex;
 use protocol::id::snowflake::{Snowflake, SnowflakeError};
 use protocol::{Code, MessageId, Refusal, Timestamp};
 use tokio::sync::Notify;
+use tokio::time::timeout;
 
 /// How many node numbers a start may look at to find one whose past is over.
 const NODES_TRIED: usize = 8;
@@ -27,6 +28,8 @@ pub(crate) struct MessageIds {
     /// Somebody needed an id beyond the reservation.
     wanted: Notify,
     ahead: Duration,
+    /// How long discovery may take to record a reservation; then it is asked anew.
+    deadline: Duration,
     clock: Arc<dyn Clock>,
 }
 
@@ -37,6 +40,7 @@ impl MessageIds {
         registry: &dyn Registry,
         clock: Arc<dyn Clock>,
         ahead: Duration,
+        deadline: Duration,
     ) -> backend::Result<MessageIds> {
         let mut best = registry.lease_node().await?;
         let mut passed_over = Vec::new();
@@ -57,6 +61,7 @@ impl MessageIds {
             lease: best,
             wanted: Notify::new(),
             ahead,
+            deadline,
             clock,
         };
         ids.reserve().await?;
@@ -72,7 +77,9 @@ impl MessageIds {
             let id = snowflake.next(now).map_err(unmade)?;
             if id.timestamp().millis() > self.reserved.load(Ordering::Acquire) {
                 self.wanted.notify_one();
-                return Err(unavailable("message ids are not reserved far enough"));
+                return Err(unavailable(
+                    "no message ids are left while discovery does not answer: resend under the same send_id",
+                ));
             }
             ids.push(id);
         }
@@ -101,9 +108,11 @@ impl MessageIds {
         }
     }
 
+    /// One that is given up may be recorded all the same: no earlier one takes a later one back.
     async fn reserve(&self) -> backend::Result<()> {
         let until = (self.clock.now() + self.ahead).max(self.reserved_until());
-        self.lease.reserve(until).await?;
+        let recorded = timeout(self.deadline, self.lease.reserve(until)).await;
+        recorded.map_err(|late| backend::Error::unavailable("discovery", late))??;
         self.reserved.store(until.millis(), Ordering::Release);
         Ok(())
     }
@@ -125,7 +134,9 @@ fn unavailable(text: impl Into<String>) -> Refusal {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
+    use std::sync::atomic::AtomicBool;
 
+    use async_trait::async_trait;
     use backend::clock::SeededEntropy;
     use backend::discovery::EmbeddedRegistry;
     use backend::embedded::Engine;
@@ -133,6 +144,7 @@ mod tests {
     use super::*;
 
     const AHEAD: Duration = Duration::from_secs(10);
+    const DEADLINE: Duration = Duration::from_secs(3);
     const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
 
     /// A clock that goes where the test sets it, also back.
@@ -160,12 +172,59 @@ mod tests {
     }
 
     async fn lease_of(registry: &EmbeddedRegistry, clock: &Arc<HandClock>) -> MessageIds {
-        let ids = MessageIds::lease(registry, clock.clone(), AHEAD);
+        let ids = MessageIds::lease(registry, clock.clone(), AHEAD, DEADLINE);
         ids.await.expect("a number")
     }
 
     fn registry(engine: &Engine) -> EmbeddedRegistry {
         EmbeddedRegistry::new(engine.clone(), Arc::new(SeededEntropy::new(1)))
+    }
+
+    /// Never answers the first reservation.
+    struct HangsOnce {
+        lease: Box<dyn NodeLease>,
+        hung: AtomicBool,
+    }
+
+    #[async_trait]
+    impl NodeLease for HangsOnce {
+        fn number(&self) -> u16 {
+            self.lease.number()
+        }
+
+        fn not_before(&self) -> Timestamp {
+            self.lease.not_before()
+        }
+
+        async fn reserve(&self, until: Timestamp) -> backend::Result<()> {
+            if !self.hung.swap(true, Ordering::Relaxed) {
+                std::future::pending::<()>().await;
+            }
+            self.lease.reserve(until).await
+        }
+    }
+
+    // A call that is never answered costs its deadline, not all ids to come.
+    #[tokio::test(start_paused = true)]
+    async fn a_reservation_that_hangs_is_given_up_and_asked_for_again() {
+        let clock = HandClock::at_begin();
+        let ids = lease(&Engine::memory(), &clock).await;
+        let ids = Arc::new(MessageIds {
+            lease: Box::new(HangsOnce {
+                lease: ids.lease,
+                hung: AtomicBool::new(false),
+            }),
+            ..ids
+        });
+        let keeper = ids.clone();
+        let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+        tokio::time::sleep(AHEAD / 4 + DEADLINE / 2).await;
+        clock.set(BEGIN + AHEAD * 2);
+        let refusal = ids.draw(1).expect_err("none is left");
+        assert!(refusal.code.retryable() && refusal.retry_after.is_some());
+        tokio::time::sleep(DEADLINE / 2 + RETRY_AFTER + Duration::from_millis(1)).await;
+        ids.draw(1).expect("the next try was answered");
+        keeping.abort();
     }
 
     // T-N1: two stations at once never hold one number, and never make one id.

@@ -24,13 +24,23 @@ pub(crate) struct Kick {
 }
 
 impl Kick {
-    /// The older sessions of a platform, after a newer one signed in.
+    /// The older sessions of a platform, after another device signed in.
     pub(crate) fn displaced(user: UserId, sessions: Vec<SessionKey>) -> Kick {
         let text = "signed in elsewhere on the same platform";
         Kick {
             user,
             sessions,
             refusal: Refusal::new(Code::Displaced, text),
+        }
+    }
+
+    /// The older sessions of a device, after it signed in again.
+    pub(crate) fn replaced(user: UserId, sessions: Vec<SessionKey>) -> Kick {
+        let text = "another connection of this device signed in; connect again if it is not in use";
+        Kick {
+            user,
+            sessions,
+            refusal: Refusal::new(Code::Replaced, text),
         }
     }
 }

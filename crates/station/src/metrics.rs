@@ -46,6 +46,7 @@ impl AcceptMetrics {
 pub(crate) struct AdmissionMetrics {
     pub(crate) connected: Counter,
     pub(crate) displaced: Counter,
+    pub(crate) replaced: Counter,
     pub(crate) kickouts_published: Counter,
     found: Counter,
     not_found: Counter,
@@ -56,6 +57,7 @@ impl AdmissionMetrics {
         AdmissionMetrics {
             connected: counter!("station_connects_total", "result" => "admitted"),
             displaced: counter!("station_sessions_displaced_total"),
+            replaced: counter!("station_sessions_replaced_total"),
             kickouts_published: counter!("station_kickouts_published_total"),
             found: counter!("station_route_lookups_total", "result" => "online"),
             not_found: counter!("station_route_lookups_total", "result" => "offline"),

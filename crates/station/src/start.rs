@@ -148,7 +148,12 @@ async fn assemble(
         stop,
         waiting_max: config.background_max,
     };
-    let ids = MessageIds::lease(parts.registry.as_ref(), clock.clone(), config.reserve_ahead);
+    let ids = MessageIds::lease(
+        parts.registry.as_ref(),
+        clock.clone(),
+        config.reserve_ahead,
+        deadline,
+    );
     let (ids, cluster) = (ids.await?, parts.registry.cluster().await?);
     let receipt_metrics = ReceiptMetrics::new();
     let boats = Arc::new(Boats::new(
@@ -171,7 +176,7 @@ async fn assemble(
         published: admission_metrics.kickouts_published.clone(),
     };
     let kicker = kicks.clone();
-    let displaced = workers.spawn("kickout", move |batch: Vec<Kick>| {
+    let ended = workers.spawn("kickout", move |batch: Vec<Kick>| {
         kicker.clone().publish_all(batch)
     });
     let mailbox = parts.mailbox.clone();
@@ -207,7 +212,7 @@ async fn assemble(
             devices: parts.devices.clone(),
             boats: boats.clone(),
             kicks,
-            displaced,
+            ended,
             clock: clock.clone(),
             cluster,
             deadline,

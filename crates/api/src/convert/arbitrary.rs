@@ -478,6 +478,7 @@ pub(crate) fn reasserted() -> impl Strategy<Value = Reasserted> {
             Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits })
         }),
         Just(Reasserted::Answer(ReassertAnswer::Displaced)),
+        Just(Reasserted::Answer(ReassertAnswer::Replaced)),
         Just(Reasserted::Unavailable),
     ]
 }

@@ -139,6 +139,7 @@ impl TryFrom<v1::ReassertResult> for Reasserted {
                 mail_waits: wire.mail_waits,
             }),
             Ok(Outcome::Displaced) => Reasserted::Answer(ReassertAnswer::Displaced),
+            Ok(Outcome::Replaced) => Reasserted::Answer(ReassertAnswer::Replaced),
             Ok(Outcome::Unavailable) => Reasserted::Unavailable,
             Ok(Outcome::Unspecified) | Err(_) => {
                 return Err(invalid(format!(
@@ -160,6 +161,7 @@ impl From<Reasserted> for v1::ReassertResult {
                 (Outcome::Restored, marker, mail_waits)
             }
             Reasserted::Answer(ReassertAnswer::Displaced) => (Outcome::Displaced, 0, false),
+            Reasserted::Answer(ReassertAnswer::Replaced) => (Outcome::Replaced, 0, false),
             Reasserted::Unavailable => (Outcome::Unavailable, 0, false),
         };
         v1::ReassertResult {

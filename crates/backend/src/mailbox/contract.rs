@@ -112,7 +112,7 @@ impl Scene {
                 life: life("boat", 1),
             },
             platform: target.platform,
-            device: DeviceId::new("phone").expect("short"),
+            device: DeviceId::new(&format!("phone-{n}")).expect("short"),
         }
     }
 
@@ -571,6 +571,27 @@ pub(crate) async fn a_login_displaces_its_platform_only(scene: &Scene) {
     );
 }
 
+/// A device that signs in again replaces itself, which is no displacement: it may be that its sign-ins
+/// overtook each other, and that the one which came last was given up.
+pub(crate) async fn a_device_replaces_itself(scene: &Scene) {
+    let phone = scene.ios(1);
+    let first = scene.session(1, phone);
+    let second = NewSession {
+        device: first.device.clone(),
+        ..scene.session(2, phone)
+    };
+    scene.connect(&second).await;
+    let late = scene.connect(&first).await;
+    assert_eq!(
+        (late.displaced, late.replaced),
+        (vec![], vec![second.key.clone()])
+    );
+    assert_eq!(scene.reassert(&second).await, ReassertAnswer::Replaced);
+    let other = scene.connect(&scene.session(3, phone)).await;
+    assert_eq!((other.displaced, other.replaced), (vec![first.key], vec![]));
+    assert_eq!(scene.reassert(&second).await, ReassertAnswer::Displaced);
+}
+
 /// Bots displace nobody: each is a session of its own, and each is told of a message.
 pub(crate) async fn bots_stand_side_by_side(scene: &Scene) {
     let target = scene.on(1, Platform::Bot);
@@ -947,6 +968,7 @@ macro_rules! checks {
             a_login_hears_of_all_before_it
             no_message_falls_between
             a_login_displaces_its_platform_only
+            a_device_replaces_itself
             bots_stand_side_by_side
             logins_at_once_leave_one
             a_login_may_be_repeated

@@ -236,6 +236,7 @@ impl EmbeddedMailbox {
                 mail_waits: self.mail_waits(target, now)?,
             },
             Reasserted::Displaced => ReassertAnswer::Displaced,
+            Reasserted::Replaced => ReassertAnswer::Replaced,
             Reasserted::Restored => ReassertAnswer::Restored {
                 marker: self.marker,
                 mail_waits: self.mail_waits(target, now)?,
@@ -423,6 +424,7 @@ impl MailboxStore for EmbeddedMailbox {
         Ok(ConnectAnswer {
             login: registered.login,
             displaced: registered.displaced,
+            replaced: registered.replaced,
             marker: self.marker,
             mail_waits: self.mail_waits(target, now)?,
         })

@@ -27,7 +27,8 @@ pub trait MailboxStore: Send + Sync {
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>>;
 
     /// Registers a session and removes the others of its platform, in one step; whatever was stored
-    /// before is told of by `mail_waits`, whatever is routed after finds the session.
+    /// before is told of by `mail_waits`, whatever is routed after finds the session. Sessions of the same
+    /// device are told apart from those of others.
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer>;
 
     /// A boat says again what it holds. One answer a session, in order. What is registered under an

@@ -125,8 +125,16 @@ async fn the_sweep_restores_and_displaces() {
     eventually("asserted", || !harbour.peer.reasserted.lock().is_empty()).await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
     assert_eq!(client.next().await, Some(ServerFrame::Resync));
-    *harbour.peer.reassert_as.lock() = Outcome::Displaced;
-    assert_eq!(client.closing().await, Some(Code::Displaced));
+    for (outcome, code) in [
+        (Outcome::Displaced, Code::Displaced),
+        (Outcome::Replaced, Code::Replaced),
+    ] {
+        let mut client = harbour.tcp().await;
+        client.hello(1).await;
+        *harbour.peer.reassert_as.lock() = outcome;
+        assert_eq!(client.closing().await, Some(code));
+        *harbour.peer.reassert_as.lock() = Outcome::Known;
+    }
 }
 
 #[tokio::test]

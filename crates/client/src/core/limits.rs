@@ -49,8 +49,13 @@ pub struct Limits {
     pub backoff: Duration,
     /// … up to this.
     pub backoff_max: Duration,
-    /// A connection that lived this long makes the next pause a first one.
+    /// A connection that lived this long makes the next pause a first one. More than `backoff_max`, or two
+    /// programs under one device's name are never found out.
     pub stable: Duration,
+    /// Connections in a row, none of them stable, that may be replaced by another one of this device. Its
+    /// own given-up ones explain a few; beyond, another program bears this device's name, and the client
+    /// ends as *displaced* instead of fighting it for ever.
+    pub replaced_max: u32,
     /// How long a device may have been away and still be caught up from where it was.
     pub absence_max: Duration,
 }
@@ -80,6 +85,7 @@ impl Default for Limits {
             backoff: Duration::from_millis(500),
             backoff_max: secs(20),
             stable: secs(30),
+            replaced_max: 4,
             absence_max: secs(24 * 3600),
         }
     }

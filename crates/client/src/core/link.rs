@@ -12,6 +12,8 @@ pub(super) struct Link {
     phase: Phase,
     /// Connections that failed in a row.
     failures: u32,
+    /// Connections since the last stable one that another one of this device has replaced.
+    replaced: u32,
     /// What the server said before it ended the connection.
     farewell: Option<Refusal>,
     nonce: u64,
@@ -50,6 +52,7 @@ impl Default for Link {
         Link {
             phase: Phase::Idle,
             failures: 0,
+            replaced: 0,
             farewell: None,
             nonce: 0,
             state: State::Idle,
@@ -154,10 +157,22 @@ impl Link {
     ) {
         match &self.phase {
             Phase::Idle | Phase::Waiting { .. } | Phase::Closed => return,
-            Phase::Live(live) if now.since(live.since) >= limits.stable => self.failures = 0,
+            Phase::Live(live) if now.since(live.since) >= limits.stable => {
+                self.failures = 0;
+                self.replaced = 0;
+            }
             Phase::Live(_) | Phase::Connecting | Phase::Greeting { .. } | Phase::Leaving => {}
         }
-        let why = self.farewell.take().unwrap_or(why);
+        let mut why = self.farewell.take().unwrap_or(why);
+        if why.code == Code::Replaced {
+            self.replaced += 1;
+            if self.replaced > limits.replaced_max {
+                why = Refusal::new(
+                    Code::Displaced,
+                    "another program signs in again and again under this device's name; give each its own",
+                );
+            }
+        }
         if !why.code.retryable() {
             self.phase = Phase::Closed;
             self.enter(State::Closed(why), out);

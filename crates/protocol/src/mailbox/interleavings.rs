@@ -67,7 +67,7 @@ fn session(n: i64) -> NewSession {
             },
         },
         platform: PLATFORM,
-        device: DeviceId::new("phone").expect("short"),
+        device: DeviceId::new(&format!("phone-{n}")).expect("short"),
     }
 }
 
@@ -478,6 +478,140 @@ fn a_kick_without_a_session_closes_the_newest() {
     assert!(orders.bad > 0, "{orders:?}");
 }
 
+// One device that gave up a connection and opened another: its sign-ins are admitted in any order.
+
+#[derive(Clone)]
+struct OneDevice {
+    mailbox: Mailbox,
+    /// The number of the connection that the device holds; none once it was told to stay away.
+    holds: Option<i64>,
+    opened: i64,
+    /// Whom the registrations so far have ended, and whether for good.
+    kicks: Vec<(SessionKey, bool)>,
+}
+
+impl OneDevice {
+    /// The first connection is given up, the second one held; both have said hello.
+    fn new() -> OneDevice {
+        OneDevice {
+            mailbox: Mailbox::new(user(1)),
+            holds: Some(2),
+            opened: 2,
+            kicks: Vec::new(),
+        }
+    }
+
+    fn session(n: i64) -> NewSession {
+        NewSession {
+            device: DeviceId::new("phone").expect("short"),
+            ..session(n)
+        }
+    }
+
+    fn admit(&mut self, n: i64) {
+        let request = ConnectRequest {
+            user: user(1),
+            entry: OneDevice::session(n),
+            denied: Denied::default(),
+            now: NOW,
+        };
+        let answer = self.mailbox.connect(&request, &policies(), 1);
+        let displaced = answer.displaced.into_iter().map(|key| (key, true));
+        let replaced = answer.replaced.into_iter().map(|key| (key, false));
+        self.kicks.extend(displaced.chain(replaced));
+    }
+
+    fn admit_first(&mut self) {
+        self.admit(1);
+    }
+
+    fn admit_second(&mut self) {
+        self.admit(2);
+    }
+
+    /// Its boat sees that nobody is there.
+    fn leave_first(&mut self) {
+        self.mailbox.disconnect(&OneDevice::session(1).key);
+    }
+
+    /// The boat of the held connection sweeps.
+    fn sweep(&mut self) {
+        let Some(held) = self.holds else { return };
+        let (denied, session) = (Denied::default(), OneDevice::session(held));
+        let answer = self
+            .mailbox
+            .reassert(&session, &denied, &policies(), 1, NOW);
+        match answer {
+            ReassertAnswer::Displaced => self.end(&session.key, true),
+            ReassertAnswer::Replaced => self.end(&session.key, false),
+            ReassertAnswer::Known { .. } | ReassertAnswer::Restored { .. } => {}
+        }
+    }
+
+    fn kick(&mut self) {
+        if !self.kicks.is_empty() {
+            let (key, for_good) = self.kicks.remove(0);
+            self.end(&key, for_good);
+        }
+    }
+
+    /// The device hears only of the connection that it holds; where it may, it comes again.
+    fn end(&mut self, key: &SessionKey, for_good: bool) {
+        self.mailbox.disconnect(key);
+        if self
+            .holds
+            .is_none_or(|held| OneDevice::session(held).key != *key)
+        {
+            return;
+        }
+        self.holds = None;
+        if !for_good {
+            self.opened += 1;
+            self.holds = Some(self.opened);
+            self.admit(self.opened);
+        }
+    }
+
+    /// The broken rule: whoever has to leave its platform stays away.
+    fn kick_for_good(&mut self) {
+        self.kicks.iter_mut().for_each(|kick| kick.1 = true);
+        self.kick();
+    }
+
+    /// When all kicks have come: it stays away though nobody else is there, or is not who is registered.
+    fn ends_shut_out(mut self) -> bool {
+        for _ in 0..10 {
+            self.kick();
+        }
+        assert_eq!(self.kicks, [], "it comes to an end");
+        let held = self.holds.map(|held| OneDevice::session(held).key);
+        held.is_none() || registered(&self.mailbox) != held.into_iter().collect::<Vec<_>>()
+    }
+}
+
+#[test]
+fn no_order_of_its_sign_ins_shuts_a_device_out() {
+    // The held connection is swept only once it was admitted.
+    let parties: [&[Step<OneDevice>]; 3] = [
+        &[OneDevice::admit_first, OneDevice::leave_first],
+        &[OneDevice::admit_second, OneDevice::sweep],
+        &[OneDevice::kick, OneDevice::kick],
+    ];
+    let orders = explore(&OneDevice::new(), &parties, OneDevice::ends_shut_out);
+    assert_eq!(orders, Orders { all: 90, bad: 0 });
+}
+
+#[test]
+fn a_device_that_displaces_itself_ends_shut_out() {
+    let parties: [&[Step<OneDevice>]; 3] = [
+        &[OneDevice::admit_first, OneDevice::leave_first],
+        &[OneDevice::admit_second],
+        &[OneDevice::kick_for_good],
+    ];
+    let orders = explore(&OneDevice::new(), &parties, OneDevice::ends_shut_out);
+    assert!(orders.bad > 0, "{orders:?}");
+}
+
 // R5: a boat lost its lease and registered anew; what it and others said under its earlier life is still
 // on its way.
 
@@ -509,7 +643,7 @@ impl Renewal {
         let answer = self
             .mailbox
             .reassert(session, &Denied::default(), &policies(), 1, NOW);
-        self.displaced |= answer == ReassertAnswer::Displaced;
+        self.displaced |= matches!(answer, ReassertAnswer::Displaced | ReassertAnswer::Replaced);
     }
 
     fn sweep_of_earlier_life(&mut self) {

@@ -2,7 +2,7 @@
 
 use super::NewSession;
 use crate::presence::{BoatLife, Denied, SessionEntry, SessionKey};
-use crate::{Platform, Timestamp, UserId};
+use crate::{DeviceId, Platform, Timestamp, UserId};
 
 /// The sessions of one user: on an exclusive platform at most one, the one that logged in last.
 ///
@@ -10,17 +10,26 @@ use crate::{Platform, Timestamp, UserId};
 /// sessions and asserts them under a later life. The latest life that was heard of stands.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sessions {
-    entries: Vec<SessionEntry>,
+    held: Vec<Held>,
     last_login: u64,
+}
+
+/// An entry, and whose it is: only the next login of its platform asks for that.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Held {
+    entry: SessionEntry,
+    device: DeviceId,
 }
 
 /// What a login did.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Registered {
     pub login: u64,
-    /// Registered no longer. Sessions of denied lives are not named: nobody is there to be kicked, and
-    /// a life that was denied in error learns it when it re-asserts.
+    /// Other devices' sessions, registered no longer. Sessions of denied lives are not named: nobody is
+    /// there to be kicked, and a life that was denied in error learns it when it re-asserts.
     pub displaced: Vec<SessionKey>,
+    /// Sessions of the same device, likewise.
+    pub replaced: Vec<SessionKey>,
 }
 
 /// What saying again did.
@@ -29,13 +38,14 @@ pub enum Reasserted {
     Known,
     Restored,
     Displaced,
+    Replaced,
 }
 
 impl Sessions {
     /// No session yet, and logins that count on from `last_login`.
     pub fn after_login(last_login: u64) -> Sessions {
         Sessions {
-            entries: Vec::new(),
+            held: Vec::new(),
             last_login,
         }
     }
@@ -55,17 +65,24 @@ impl Sessions {
             return Registered {
                 login: entry.login,
                 displaced: Vec::new(),
+                replaced: Vec::new(),
             };
         }
         self.forget_denied(denied);
-        let displaced = if new.platform.is_exclusive() {
-            self.take(new.platform).map(|e| key_of(user, e)).collect()
-        } else {
-            Vec::new()
-        };
+        let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
+        if new.platform.is_exclusive() {
+            for Held { entry, device } in self.take(new.platform) {
+                let ended = match device == new.device {
+                    true => &mut replaced,
+                    false => &mut displaced,
+                };
+                ended.push(key_of(user, entry));
+            }
+        }
         Registered {
             login: self.register(new, now),
             displaced,
+            replaced,
         }
     }
 
@@ -80,8 +97,13 @@ impl Sessions {
             };
         }
         self.forget_denied(denied);
-        if new.platform.is_exclusive() && self.on(new.platform) {
-            return Reasserted::Displaced;
+        if new.platform.is_exclusive()
+            && let Some(later) = self.held.iter().find(|held| held.is_on(new.platform))
+        {
+            return match later.device == new.device {
+                true => Reasserted::Replaced,
+                false => Reasserted::Displaced,
+            };
         }
         self.register(new, now);
         Reasserted::Restored
@@ -90,29 +112,31 @@ impl Sessions {
     /// Removes exactly this session: not a later one of its platform, and not where a later life of its
     /// boat has asserted it since.
     pub fn disconnect(&mut self, key: &SessionKey) -> bool {
-        let before = self.entries.len();
+        let before = self.held.len();
         let later = |entry: &SessionEntry| entry.life.incarnation > key.life.incarnation;
-        self.entries.retain(|entry| !is(entry, key) || later(entry));
-        self.entries.len() < before
+        self.held
+            .retain(|held| !is(&held.entry, key) || later(&held.entry));
+        self.held.len() < before
     }
 
     /// Removes the sessions of lives that ended: invisible at once, and gone where they are met.
     pub fn forget_denied(&mut self, denied: &Denied) {
         if !denied.is_empty() {
-            self.entries.retain(|entry| !denied.contains(&entry.life));
+            self.held.retain(|held| !denied.contains(&held.entry.life));
         }
     }
 
     /// Those whose boat is not known to have ended.
     pub fn live(&self, denied: &Denied) -> impl Iterator<Item = &SessionEntry> {
-        self.entries
+        self.held
             .iter()
+            .map(|held| &held.entry)
             .filter(|entry| denied.is_empty() || !denied.contains(&entry.life))
     }
 
     /// Whether a session holds this platform.
     pub fn on(&self, platform: Platform) -> bool {
-        self.entries.iter().any(|entry| entry.platform == platform)
+        self.held.iter().any(|held| held.is_on(platform))
     }
 
     /// The last login number given.
@@ -121,30 +145,39 @@ impl Sessions {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.held.is_empty()
     }
 
     fn find(&mut self, key: &SessionKey) -> Option<&mut SessionEntry> {
-        self.entries.iter_mut().find(|entry| is(entry, key))
+        let mut entries = self.held.iter_mut().map(|held| &mut held.entry);
+        entries.find(|entry| is(entry, key))
     }
 
-    fn take(&mut self, platform: Platform) -> impl Iterator<Item = SessionEntry> {
-        self.entries
-            .extract_if(.., move |entry| entry.platform == platform)
+    fn take(&mut self, platform: Platform) -> impl Iterator<Item = Held> {
+        self.held.extract_if(.., move |held| held.is_on(platform))
     }
 
     fn register(&mut self, new: &NewSession, now: Timestamp) -> u64 {
         let now = u64::try_from(now.millis()).unwrap_or(0);
         self.last_login = now.max(self.last_login.saturating_add(1));
         // Most users have one session: the vector's usual first step of four would cost 150 bytes each.
-        self.entries.reserve_exact(1);
-        self.entries.push(SessionEntry {
-            session: new.key.session,
-            platform: new.platform,
-            life: new.key.life.clone(),
-            login: self.last_login,
+        self.held.reserve_exact(1);
+        self.held.push(Held {
+            entry: SessionEntry {
+                session: new.key.session,
+                platform: new.platform,
+                life: new.key.life.clone(),
+                login: self.last_login,
+            },
+            device: new.device.clone(),
         });
         self.last_login
+    }
+}
+
+impl Held {
+    fn is_on(&self, platform: Platform) -> bool {
+        self.entry.platform == platform
     }
 }
 
@@ -175,7 +208,7 @@ fn key_of(user: UserId, entry: SessionEntry) -> SessionKey {
 mod tests {
     use super::*;
     use crate::presence::BoatLife;
-    use crate::{BoatId, DeviceId, Incarnation, SessionId};
+    use crate::{BoatId, Incarnation, SessionId};
 
     fn user() -> UserId {
         UserId::new(1).expect("positive")
@@ -192,7 +225,7 @@ mod tests {
                 },
             },
             platform: Platform::Ios,
-            device: DeviceId::new("phone").expect("short"),
+            device: DeviceId::new(&format!("phone-{n}")).expect("short"),
         }
     }
 
@@ -222,6 +255,36 @@ mod tests {
         assert!(sessions.disconnect(&session(2).key));
         let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
         assert_eq!(again, Reasserted::Restored);
+    }
+
+    // A device cannot be signed in elsewhere than where it is: its own sign-ins may overtake each other.
+    #[test]
+    fn a_device_does_not_displace_itself() {
+        let mut sessions = Sessions::default();
+        let of_one_device = |n| NewSession {
+            device: session(1).device,
+            ..session(n)
+        };
+        login(&mut sessions, 1, 1);
+        let later = sessions.connect(
+            user(),
+            &of_one_device(2),
+            &Denied::default(),
+            Timestamp::ZERO,
+        );
+        assert_eq!(
+            (later.displaced, later.replaced),
+            (Vec::new(), vec![session(1).key])
+        );
+        let again = sessions.reassert(&session(1), &Denied::default(), Timestamp::ZERO);
+        assert_eq!(again, Reasserted::Replaced);
+        let other = login(&mut sessions, 3, 1);
+        assert_eq!(
+            (other.displaced, other.replaced),
+            (vec![session(2).key], Vec::new())
+        );
+        let again = sessions.reassert(&of_one_device(2), &Denied::default(), Timestamp::ZERO);
+        assert_eq!(again, Reasserted::Displaced);
     }
 
     // A boat that lost its lease asserts its sessions under a later life; what it said under the earlier

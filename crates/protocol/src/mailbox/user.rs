@@ -70,6 +70,7 @@ impl Mailbox {
         ConnectAnswer {
             login: registered.login,
             displaced: registered.displaced,
+            replaced: registered.replaced,
             marker,
             mail_waits: self.mail_waits(new.platform, policies, request.now),
         }
@@ -89,6 +90,7 @@ impl Mailbox {
                 mail_waits: self.mail_waits(new.platform, policies, now),
             },
             Reasserted::Displaced => ReassertAnswer::Displaced,
+            Reasserted::Replaced => ReassertAnswer::Replaced,
             Reasserted::Restored => ReassertAnswer::Restored {
                 marker,
                 mail_waits: self.mail_waits(new.platform, policies, now),

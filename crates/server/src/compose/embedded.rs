@@ -41,6 +41,11 @@ use crate::settings::Settings;
 pub struct Config {
     /// Where everything is kept; made when it is not there.
     pub data: PathBuf,
+    /// Age of a message at which the ledger forgets what became of it. The log must have forgotten it
+    /// before, or the audit would miss it: a dead letter waits for `queue.retention_unread` at most, and,
+    /// sent on its way again, is in the log for `queue.retention`.
+    #[serde(with = "humantime_serde")]
+    pub ledger_retention: Duration,
     pub engine: EngineOptions,
     pub queue: QueueConfig,
     pub mailbox: MailboxConfig,
@@ -50,6 +55,7 @@ impl Default for Config {
     fn default() -> Self {
         Config {
             data: PathBuf::from("data"),
+            ledger_retention: Duration::from_secs(60 * 86_400),
             engine: EngineOptions::default(),
             queue: QueueConfig::default(),
             mailbox: MailboxConfig::default(),
@@ -106,15 +112,22 @@ impl Seams {
         let queue = EmbeddedQueue::open(engine.clone(), config.queue.clone(), clock.clone())?;
         let mailbox = EmbeddedMailbox::open(engine.clone(), &config.mailbox, entropy.as_ref())?;
         let (queue, mailbox) = (Arc::new(queue), Arc::new(mailbox));
+        let ledger = Arc::new(EmbeddedLedger::open(engine.clone())?);
         Ok(Seams {
-            upkeep: Upkeep::new(queue.clone(), mailbox.clone(), clock.clone()),
+            upkeep: Upkeep {
+                queue: queue.clone(),
+                mailbox: mailbox.clone(),
+                ledger: ledger.clone(),
+                ledger_retention: config.ledger_retention,
+                clock: clock.clone(),
+            },
             queue,
             mailbox,
             history: Arc::new(EmbeddedHistory::new(engine.clone())),
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
-            ledger: Arc::new(EmbeddedLedger::open(engine.clone())?),
+            ledger,
             registry: Arc::new(EmbeddedRegistry::new(engine, entropy.clone())),
             clock,
             entropy,

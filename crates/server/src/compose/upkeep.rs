@@ -1,45 +1,41 @@
-//! What the embedded stores want done now and then: old records of the log and expired mail removed.
+//! What the embedded stores want done now and then: old records of the log, expired mail and old entries of
+//! the ledger removed.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend::clock::Clock;
+use backend::ledger::LedgerStore;
 use backend::mailbox::EmbeddedMailbox;
 use backend::queue::EmbeddedQueue;
+use protocol::MessageId;
 use tokio_util::sync::CancellationToken;
 
 /// How often.
 const EVERY: Duration = Duration::from_secs(60);
 /// Mailboxes looked at between two pauses, so that a walk over millions holds nobody up.
 const MAILBOXES: usize = 200;
+/// Rows of the ledger removed between two pauses.
+const LEDGER_ROWS: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone)]
 pub(super) struct Upkeep {
-    queue: Arc<EmbeddedQueue>,
-    mailbox: Arc<EmbeddedMailbox>,
-    clock: Arc<dyn Clock>,
+    pub(super) queue: Arc<EmbeddedQueue>,
+    pub(super) mailbox: Arc<EmbeddedMailbox>,
+    pub(super) ledger: Arc<dyn LedgerStore>,
+    /// How old messages are when the ledger forgets them.
+    pub(super) ledger_retention: Duration,
+    pub(super) clock: Arc<dyn Clock>,
 }
 
 impl Upkeep {
-    pub(super) fn new(
-        queue: Arc<EmbeddedQueue>,
-        mailbox: Arc<EmbeddedMailbox>,
-        clock: Arc<dyn Clock>,
-    ) -> Upkeep {
-        Upkeep {
-            queue,
-            mailbox,
-            clock,
-        }
-    }
-
     pub(super) async fn run(self, stop: CancellationToken) {
         let forever = async {
             loop {
                 tokio::time::sleep(EVERY).await;
                 if let Err(error) = self.once().await {
-                    tracing::warn!(%error, "old records or expired mail could not be removed");
+                    tracing::warn!(%error, "what is too old could not be removed");
                 }
             }
         };
@@ -53,6 +49,64 @@ impl Upkeep {
             tokio::time::sleep(PAUSE).await;
             next = self.mailbox.sweep(next, MAILBOXES, self.clock.now())?;
         }
+        let kept = MessageId::floor_of(self.clock.now() - self.ledger_retention);
+        while self.ledger.forget(kept, LEDGER_ROWS).await? > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use backend::clock::{SeededEntropy, SystemClock};
+    use backend::embedded::Engine;
+    use backend::ledger::EmbeddedLedger;
+    use backend::mailbox::MailboxConfig;
+    use backend::queue::QueueConfig;
+    use protocol::Timestamp;
+    use protocol::ledger::{Event, LedgerEntry};
+
+    use super::*;
+
+    const RETENTION: Duration = Duration::from_secs(3600);
+
+    fn settled(at: Timestamp) -> LedgerEntry {
+        LedgerEntry {
+            message: MessageId::floor_of(at),
+            at,
+            target: None,
+            event: Event::Settled,
+        }
+    }
+
+    // More than one step of messages that are too old, and one that is not.
+    #[tokio::test]
+    async fn the_ledger_forgets_what_is_older_than_its_retention() {
+        let (engine, clock) = (Engine::memory(), Arc::new(SystemClock));
+        let queue = EmbeddedQueue::open(engine.clone(), QueueConfig::default(), clock.clone());
+        let entropy = SeededEntropy::new(1);
+        let mailbox = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), &entropy);
+        let ledger = Arc::new(EmbeddedLedger::open(engine).expect("a ledger"));
+        let upkeep = Upkeep {
+            queue: Arc::new(queue.expect("a log")),
+            mailbox: Arc::new(mailbox.expect("a mailbox")),
+            ledger: ledger.clone(),
+            ledger_retention: RETENTION,
+            clock: clock.clone(),
+        };
+        let (kept_from, minute) = (clock.now() - RETENTION, Duration::from_secs(60));
+        let count = LEDGER_ROWS as u64 + 1;
+        let old = (0..count).map(|n| settled(kept_from - minute - Duration::from_millis(n)));
+        let (old, young) = (old.collect::<Vec<_>>(), settled(kept_from + minute));
+        let mut ids: Vec<_> = old.iter().map(|entry| entry.message).collect();
+        ids.push(young.message);
+        ledger.append(old).await.expect("appended");
+        ledger.append(vec![young.clone()]).await.expect("appended");
+
+        upkeep.once().await.expect("done");
+        let mut left = ledger.trace(&ids).await.expect("readable");
+        assert_eq!(left.pop(), Some(vec![young]));
+        assert_eq!(left.concat(), []);
     }
 }

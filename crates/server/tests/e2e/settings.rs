@@ -34,6 +34,10 @@ fn settings_that_cannot_be_end_with_3_and_name_the_key() {
         ("[carrier]\nack_wait = \"soon\"\n", "ack_wait"),
         ("[boat]\nwebsocket = \"0.0.0.0:9000\"\n", "key_file"),
         ("[ferry]\n", "ferry"),
+        (
+            "[embedded]\nledger_retention = \"30days\"\n",
+            "ledger_retention",
+        ),
     ] {
         std::fs::write(&file, text).expect("a file");
         let file = file.to_string_lossy();

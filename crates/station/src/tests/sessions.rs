@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::station::{Kickout, Reassert, Reasserted};
+use api::station::{Connect, Kickout, Reassert, Reasserted};
 use api::task::{KickoutTask, Work};
 use api::v1;
 use protocol::mailbox::ReassertAnswer;
@@ -98,6 +98,24 @@ async fn a_second_login_kicks_the_first_out_in_the_background() {
     assert_eq!(world.log().await[0].key, &key[..]);
 }
 
+// Two sign-ins of one device, the later of which may be admitted first: the other one is told to come again.
+#[tokio::test(start_paused = true)]
+async fn a_device_that_signs_in_again_is_not_told_that_it_is_elsewhere() {
+    let world = world().await;
+    let connect = |at| Connect {
+        device: device("phone"),
+        ..world.connect_of(1, Platform::Ios, at)
+    };
+    world.connect(&connect(12)).await.expect("admitted");
+    world.connect(&connect(11)).await.expect("admitted late");
+    settle().await;
+    let kickouts = world.kickouts().await;
+    assert_eq!(kickouts.len(), 1);
+    assert_eq!(kickouts[0].sessions, [world.key(1, 12)]);
+    assert_eq!(kickouts[0].refusal.code, Code::Replaced);
+    assert!(kickouts[0].refusal.code.retryable());
+}
+
 #[tokio::test(start_paused = true)]
 async fn connecting_again_with_the_same_session_changes_nothing() {
     let world = world().await;
@@ -140,7 +158,7 @@ fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
     (&Reassert {
         key: world.key(number, at),
         platform: Platform::Ios,
-        device: device("phone"),
+        device: device(&format!("phone-{at}")),
     })
         .into()
 }

@@ -26,7 +26,7 @@ pub struct MailboxConfig {
     /// How long a send_id is remembered.
     #[serde(with = "humantime_serde")]
     pub dedupe_keep: Duration,
-    /// How many send_ids are remembered, at about 100 bytes each. Beyond it the oldest is forgotten: a
+    /// How many send_ids are remembered, at about 140 bytes each. Beyond it the oldest is forgotten: a
     /// client's resend of it is looked up in history.
     pub dedupe_max: usize,
     /// Bytes of bodies in one page (at least one message); the rest comes with the next page.

@@ -138,7 +138,7 @@ fn connect_request(target: Target, session: i64) -> ConnectRequest {
                 },
             },
             platform: target.platform,
-            device: DeviceId::new("phone").expect("short"),
+            device: DeviceId::new(&format!("phone-{session}")).expect("short"),
         },
         denied: Denied::default(),
         now: NOW,

@@ -51,6 +51,43 @@ fn terminal_codes_end_it() {
     }
 }
 
+fn replaced(device: &mut Device) {
+    let closing = Refusal::new(
+        Code::Replaced,
+        "another connection of this device signed in",
+    );
+    device.hear(ServerFrame::Closing(closing));
+    device.lose(0);
+}
+
+// An own connection that was given up may be admitted after the one that is held.
+#[test]
+fn a_connection_that_the_device_itself_replaced_comes_again() {
+    let mut device = Device::ready();
+    for connects in 2..20 {
+        replaced(&mut device);
+        assert!(matches!(device.core.state(), State::Reconnecting { .. }));
+        device.wait(0);
+        assert_eq!(device.connects, connects);
+        device.sign_in();
+        device.wait(30_000);
+    }
+}
+
+#[test]
+fn two_programs_under_one_devices_name_do_not_fight_for_ever() {
+    let mut device = Device::ready();
+    for _ in 0..4 {
+        replaced(&mut device);
+        assert!(matches!(device.core.state(), State::Reconnecting { .. }));
+        device.wait(0);
+        device.sign_in();
+    }
+    replaced(&mut device);
+    assert!(matches!(device.core.state(), State::Closed(why) if why.code == Code::Displaced));
+    assert_eq!(device.core.poll_timeout(), None);
+}
+
 #[test]
 fn a_silent_client_pings_and_a_silent_server_is_left() {
     let mut device = Device::ready();
