@@ -392,7 +392,8 @@ async fn a_send_id_stands_for_one_message_whatever_is_sent_under_it() {
         wire.send(&ClientFrame::Send(first.clone())).await;
         wire.send(&ClientFrame::Send(second.clone())).await;
         let id = wire.answer(&first).await.expect("accepted");
-        assert_eq!(wire.answer(&second).await, Ok(id), "{port:?}");
+        // One answer is for both where the first was still under way.
+        assert_eq!(wire.ask(second).await, Ok(id), "{port:?}");
         assert_eq!(bea.hear_texts(1).await, ["the first"]);
         bea.hears_nothing().await;
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use backend::clock::SeededEntropy;
 use backend::discovery::{EmbeddedRegistry, Role};
 use backend::embedded::Engine;
+use client::Event;
 use client::core::State;
 use protocol::frame::ServerFrame;
 use protocol::presence::Denied;
@@ -95,17 +96,19 @@ async fn a_device_whose_sign_ins_overtake_each_other_stays_signed_in() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).named("wire").ready().await;
-    let mut states = bea.client.state();
-    states.mark_unchanged();
     let given_up = Wire::signed_in(&cluster, Port::Tcp, 2).await;
     drop(given_up);
 
-    let replaced = |state: &State| match state {
-        State::Reconnecting { why, .. } => why.code == Code::Replaced,
-        _ => false,
+    let told = async {
+        while let Some(event) = bea.events.next().await {
+            if let Event::State(State::Reconnecting { why, .. }) = event {
+                return why.code;
+            }
+        }
+        panic!("the client has ended");
     };
-    let told = tokio::time::timeout(SOON, states.wait_for(replaced)).await;
-    told.expect("it is told").expect("it lives");
+    let told = tokio::time::timeout(SOON, told).await;
+    assert_eq!(told.expect("it is told"), Code::Replaced);
     bea.client.ready().await.expect("it is back");
     ada.say(2, "are you there?").await;
     assert_eq!(bea.hear_texts(1).await, ["are you there?"]);
