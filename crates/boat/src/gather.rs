@@ -82,10 +82,9 @@ impl<T: Gathered> Gather<T> {
         while self.waiting.lock().queue.is_empty() {
             self.came.notified().await;
         }
-        if self.linger.is_zero() {
-            // Sessions that are ready in this turn of the runtime come along.
-            tokio::task::yield_now().await;
-        } else {
+        // Sessions that are ready in this turn of the runtime come along.
+        tokio::task::yield_now().await;
+        if !self.linger.is_zero() && self.waiting.lock().items < items_max {
             tokio::time::sleep(self.linger).await;
         }
         self.take(items_max)

@@ -160,7 +160,8 @@ impl Settler {
             None => self.backoff.succeeded(),
             Some(error) => {
                 let pause = self.backoff.failed(&*self.entropy);
-                self.again_at = Some(Instant::now() + pause);
+                let again_at = Instant::now() + pause;
+                self.again_at = Some(self.again_at.map_or(again_at, |at| at.min(again_at)));
                 tracing::warn!(
                     error,
                     records = settled.failed.len(),
@@ -241,10 +242,13 @@ impl Way {
                 let Err(error) = answers.next().unwrap_or_else(missing) else {
                     continue;
                 };
-                settled.note(&error);
-                match error.kind {
-                    Kind::Conflict => left.extend(self.refused(record, &mut effects, &error)),
-                    Kind::Unavailable | Kind::Corrupt => left.push(record),
+                let again = match error.kind {
+                    Kind::Conflict => self.refused(record, &mut effects, &error),
+                    Kind::Unavailable | Kind::Corrupt => Some(record),
+                };
+                if let Some(again) = again {
+                    settled.note(&error);
+                    left.push(again);
                 }
             }
             if left.is_empty() {

@@ -61,6 +61,9 @@ impl Lookup {
         since: Timestamp,
         after: Option<ConversationId>,
     ) -> Result<ListPage, Refusal> {
+        if let Some(after) = after {
+            may_read(owner, after)?;
+        }
         let version = self.clock.now();
         let from = list_from(since, self.list_margin, version)?;
         // One more than a page tells whether there are more.

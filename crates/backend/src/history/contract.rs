@@ -5,7 +5,7 @@ use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::message::{Content, Message, Placed, Position, Recipient};
 use protocol::receipt::ReceiptKind;
-use protocol::{ConversationId, DeviceId, MessageId, Options, Seq, UserId};
+use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, UserId};
 
 use super::{HistoryStore, StatusWrite};
 use crate::clock::{Entropy, SeededEntropy};
@@ -374,6 +374,40 @@ pub(super) async fn a_send_is_found_by_its_send_id(store: &dyn HistoryStore, fre
     assert_eq!(find(talk.b, here, since).await, None);
     let other = elsewhere.conversation();
     assert_eq!(find(talk.a, other, since).await, None);
+}
+
+/// Some kinds of UUID differ in their first bytes only, others in their last.
+pub(super) async fn sends_that_differ_in_any_byte_are_told_apart(
+    store: &dyn HistoryStore,
+    fresh: &Fresh,
+) {
+    let talk = Talk::new(fresh);
+    let ids = fresh.messages(17);
+    let send_id = |n: usize| {
+        let mut bytes = *fresh_like(talk.a).as_bytes();
+        if let Some(byte) = bytes.get_mut(n) {
+            *byte ^= 0x55;
+        }
+        SendId::from_bytes(bytes)
+    };
+    for (n, &id) in ids.iter().enumerate() {
+        let rows = talk.rows(id, n as u64 + 1, n as u64 + 1);
+        let send_id = send_id(n);
+        let rows = rows.map(|row| PrivateRow { send_id, ..row });
+        store.save_private(rows.to_vec()).await.expect("saves");
+    }
+    for (n, &id) in ids.iter().enumerate() {
+        let found = store
+            .find_send(talk.a, talk.conversation(), send_id(n), ids[0])
+            .await
+            .expect("reads");
+        assert_eq!(found.map(|row| row.id), Some(id), "byte {n}");
+    }
+}
+
+/// Nobody else's, as users are fresh.
+fn fresh_like(user: UserId) -> SendId {
+    SendId::from_bytes((user.get() as u128).to_be_bytes())
 }
 
 /// Two users may choose the same send_id; whoever asks is told of both.

@@ -4,7 +4,7 @@
 //! | --- | --- | --- |
 //! | `private` | owner, id | the row: one range of an owner is all its messages in order of id |
 //! | `private-index` | both users, seq | id, the same for both sides |
-//! | `private-send` | send_id (its end), sender | id, the rest of send_id |
+//! | `private-send` | send_id from its end, sender | id |
 //! | `private-status` | owner, id | registers |
 //!
 //! Keys of at most 20 bytes lie in the store's index itself: comparing two of them touches no other memory.
@@ -225,8 +225,12 @@ impl HistoryStore for EmbeddedHistory {
                 indexed = Some(position);
             }
             if row.direction == Direction::Out {
-                let (key, value) = send_entry(row);
-                batch.put(Table::PrivateSend, key, value);
+                let id = row.id.get().to_be_bytes();
+                batch.put(
+                    Table::PrivateSend,
+                    send_key(row.send_id, row.owner),
+                    id.to_vec(),
+                );
             }
             saved.push((conversation, row, newest.max(Some(row.version))));
         }
@@ -318,32 +322,29 @@ impl HistoryStore for EmbeddedHistory {
         let Some(peer) = conversation.peer_of(from) else {
             return Ok(None);
         };
-        let (key, rest) = split(send_id);
         let found = self
             .engine
-            .get(Table::PrivateSend, &send_key(key, from))?
-            .map(|value| sent(&value))
+            .get(Table::PrivateSend, &send_key(send_id, from))?
+            .map(|id| id_of(&id))
             .transpose()?;
-        let Some((id, _)) = found.filter(|(id, kept)| *id >= since && *kept == rest) else {
+        let Some(id) = found.filter(|id| *id >= since) else {
             return Ok(None);
         };
         let row = self.rows(&[(from, id)])?.pop().flatten();
-        Ok(row.filter(|row| row.peer == peer && row.send_id == send_id))
+        Ok(row.filter(|row| row.peer == peer))
     }
 
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
-        let (prefix, rest) = split(send_id);
-        let mut found = Vec::new();
-        for (key, value) in self
-            .engine
-            .prefix(Table::PrivateSend, &prefix, Scan::Forward, SCAN)?
-        {
-            let (id, kept) = sent(&value)?;
-            if kept == rest {
-                found.push((sender_of(&key)?, id));
-            }
-        }
-        Ok(found)
+        self.engine
+            .prefix(
+                Table::PrivateSend,
+                &send_prefix(send_id),
+                Scan::Forward,
+                SCAN,
+            )?
+            .iter()
+            .map(|(key, id)| Ok((sender_of(key)?, id_of(id)?)))
+            .collect()
     }
 
     async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
@@ -463,36 +464,20 @@ fn seq_of(index_key: &[u8]) -> Result<u64> {
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// The end of a send_id, which tells nearly all of them apart and goes into the key, and its begin.
-fn split(send_id: SendId) -> ([u8; 12], [u8; 4]) {
-    let (mut end, mut begin) = ([0; 12], [0; 4]);
-    begin.copy_from_slice(&send_id.as_bytes()[..4]);
-    end.copy_from_slice(&send_id.as_bytes()[4..]);
-    (end, begin)
+/// A send_id from its end: there most kinds of UUID differ, so that few bytes tell two of them apart.
+fn send_prefix(send_id: SendId) -> [u8; 16] {
+    let mut bytes = *send_id.as_bytes();
+    bytes.reverse();
+    bytes
 }
 
-fn send_key(end: [u8; 12], from: UserId) -> Vec<u8> {
-    [&end[..], &from.get().to_be_bytes()].concat()
-}
-
-fn send_entry(row: &PrivateRow) -> (Vec<u8>, Vec<u8>) {
-    let (end, begin) = split(row.send_id);
-    let value = [&row.id.get().to_be_bytes()[..], &begin].concat();
-    (send_key(end, row.owner), value)
-}
-
-/// The id of an entry, and the begin of its send_id.
-fn sent(value: &[u8]) -> Result<(MessageId, [u8; 4])> {
-    let (id, begin) = value.split_at_checked(8).unwrap_or_default();
-    let begin = begin
-        .try_into()
-        .map_err(|_| Error::corrupt(SEAM, "an entry of a send_id is torn"))?;
-    Ok((id_of(id)?, begin))
+fn send_key(send_id: SendId, from: UserId) -> Vec<u8> {
+    [&send_prefix(send_id)[..], &from.get().to_be_bytes()].concat()
 }
 
 fn sender_of(send_key: &[u8]) -> Result<UserId> {
     send_key
-        .get(12..)
+        .get(16..)
         .and_then(|bytes| bytes.try_into().ok())
         .and_then(|bytes| UserId::new(i64::from_be_bytes(bytes)).ok())
         .ok_or_else(|| Error::corrupt(SEAM, "a key names no sender"))

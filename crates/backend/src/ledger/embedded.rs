@@ -35,6 +35,8 @@ const SCAN: usize = 256;
 pub struct EmbeddedLedger {
     engine: Engine,
     stamp: AtomicU64,
+    /// Below it everything was forgotten: what was removed there need not be passed over again.
+    forgotten: AtomicU64,
 }
 
 /// An entry of a row, of a message that the key names.
@@ -65,6 +67,8 @@ impl EmbeddedLedger {
         Ok(EmbeddedLedger {
             engine,
             stamp: AtomicU64::new(life << CALL_BITS),
+            // The first key of the first message: the count of lives lies below it.
+            forgotten: AtomicU64::new(1),
         })
     }
 
@@ -139,8 +143,7 @@ impl LedgerStore for EmbeddedLedger {
     }
 
     async fn forget(&self, before: MessageId, limit: usize) -> Result<usize> {
-        // The first key of the first message: the count of lives lies below it.
-        let start = 1u64.to_be_bytes();
+        let start = self.forgotten.load(Ordering::Relaxed).to_be_bytes();
         let end = before.get().to_be_bytes();
         let rows = self
             .engine
@@ -151,6 +154,10 @@ impl LedgerStore for EmbeddedLedger {
         }
         if !batch.is_empty() {
             self.engine.write(batch)?;
+        }
+        if let Some(last) = rows.last().and_then(|(key, _)| key.first_chunk()) {
+            let last = u64::from_be_bytes(*last);
+            self.forgotten.fetch_max(last, Ordering::Relaxed);
         }
         Ok(rows.len())
     }

@@ -73,7 +73,7 @@ impl Session {
     }
 
     /// Ends it in order: nothing new is taken, sends under way get their answers and pushes their
-    /// acknowledgements, as long as `ack_wait` lets them; then it closes with `refusal`.
+    /// acknowledgements, as long as their deadlines let them; then it closes with `refusal`.
     pub fn drain(&mut self, refusal: Refusal, _now: Timestamp) {
         match self.phase {
             Phase::Open => self.phase = Phase::Draining(Box::new(refusal)),

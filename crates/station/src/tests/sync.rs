@@ -228,6 +228,12 @@ async fn history_is_for_its_two_sides_and_within_its_bounds() {
     let all = HistoryRange::Forward { after: Seq(0) };
     let stranger = world.history(3, between(1, 2), all, 10).await;
     assert_eq!(stranger, Err(Code::Forbidden));
+    // Nor does one's own list go on after it.
+    let list = SyncQuery::List {
+        since: Timestamp::ZERO,
+        after: Some(between(1, 2)),
+    };
+    assert_eq!(world.ask(3, list).await, Err(Code::Forbidden));
     let empty = world.history(3, between(3, 4), all, 10).await;
     let empty = empty.expect("a page");
     assert_eq!(

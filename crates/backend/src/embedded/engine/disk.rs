@@ -6,6 +6,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
 use bytes::Bytes;
+use fjall::compaction::Leveled;
+use fjall::config::{BloomConstructionPolicy, FilterPolicy, FilterPolicyEntry};
 use fjall::{Database, Keyspace, KeyspaceCreateOptions, PersistMode, Readable};
 use parking_lot::{Condvar, Mutex};
 
@@ -22,6 +24,9 @@ const FORMAT: u32 = 2;
 /// Threads that write out and compact tables. Of several, fjall's first one only flushes: it spins while
 /// another compacts, which took a tenth of all CPU under load.
 const WORKERS: usize = 1;
+
+/// Tables of the newest level that are merged at a time.
+const L0_TABLES: u8 = 8;
 
 pub(super) struct Disk {
     shared: Arc<Shared>,
@@ -59,11 +64,7 @@ impl Disk {
             .map_err(|error| open_error(dir, error))?;
         let tables = Table::ALL
             .iter()
-            .map(|table| {
-                database.keyspace(table.name(), || {
-                    KeyspaceCreateOptions::default().max_memtable_size(options.memtable_bytes)
-                })
-            })
+            .map(|table| database.keyspace(table.name(), || layout(*table, options)))
             .collect::<fjall::Result<Vec<_>>>()
             .map_err(|error| open_error(dir, error))?;
         let shared = Arc::new(Shared {
@@ -301,6 +302,19 @@ impl Shared {
             }
         }
     }
+}
+
+/// How a new table is kept: filters small enough that making them is cheap.
+fn layout(table: Table, options: &EngineOptions) -> KeyspaceCreateOptions {
+    let filter = if table.is_read_by_key() {
+        FilterPolicyEntry::Bloom(BloomConstructionPolicy::BitsPerKey(10.0))
+    } else {
+        FilterPolicyEntry::None
+    };
+    KeyspaceCreateOptions::default()
+        .max_memtable_size(options.memtable_bytes)
+        .filter_policy(FilterPolicy::all(filter))
+        .compaction_strategy(Arc::new(Leveled::default().with_l0_threshold(L0_TABLES)))
 }
 
 fn open_error(dir: &Path, error: fjall::Error) -> Error {

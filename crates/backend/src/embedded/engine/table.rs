@@ -10,6 +10,14 @@ macro_rules! tables {
         impl Table {
             pub const ALL: &'static [Table] = &[$(Table::$table,)*];
 
+            /// Read by whole keys, and often in vain; the others are read by ranges, where filters are no help.
+            pub(super) const fn is_read_by_key(self) -> bool {
+                !matches!(
+                    self,
+                    Table::Log | Table::PrivateIndex | Table::Ledger | Table::Mail
+                )
+            }
+
             /// Its name on disk.
             pub const fn name(self) -> &'static str {
                 match self {

@@ -22,6 +22,7 @@ on_memory_and_disk!(super::EmbeddedHistory::new:
     only_a_later_version_replaces,
     a_send_is_found_by_its_send_id,
     a_send_id_finds_its_messages,
+    sends_that_differ_in_any_byte_are_told_apart,
     places_say_where_rows_stand,
     receipts_only_move_forward,
     deleted_is_for_good,
