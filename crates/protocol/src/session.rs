@@ -23,6 +23,7 @@ mod sends;
 mod station;
 #[cfg(test)]
 mod tests;
+mod travel;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -38,6 +39,7 @@ use mail::MailDrain;
 use pushes::Pushes;
 use receipts::Receipts;
 use sends::Sends;
+use travel::Travel;
 
 /// One connection's life. See the [module](self).
 #[derive(Debug)]
@@ -60,6 +62,7 @@ pub struct Session {
     written: u64,
     /// When the socket took something last, or, later, when something waited for it again.
     written_at: Timestamp,
+    travel: Travel,
     actions: VecDeque<Action>,
     sends: Option<Box<Sends>>,
     pushes: Option<Box<Pushes>>,
@@ -100,6 +103,7 @@ impl Session {
             transmitted: 0,
             written: 0,
             written_at: now,
+            travel: Travel::new(now),
             actions: VecDeque::new(),
             sends: None,
             pushes: None,

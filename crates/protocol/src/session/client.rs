@@ -65,8 +65,9 @@ impl Session {
     pub fn handle_written(&mut self, weight: usize, now: Timestamp) {
         self.written = self.transmitted.min(self.written + weight as u64);
         self.written_at = now;
+        let travelling = self.travel.take(weight as u64, &self.limits, now);
         if let Some(pushes) = &mut self.pushes {
-            pushes.handle_written(self.written, now, &mut self.actions);
+            pushes.handle_written(self.written, travelling, now, &mut self.actions);
         }
         self.push_mail(now);
     }

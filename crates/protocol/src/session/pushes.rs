@@ -14,6 +14,8 @@ pub(super) struct Pushes {
     repeats: usize,
     /// Entries of `outstanding` that wait in the mailbox, too.
     mail: usize,
+    /// Up to here the client has acknowledged the outgoing stream, and so has all of it.
+    arrived: u64,
     /// Done when all bytes up to this position of the outgoing stream are written.
     unwritten: VecDeque<(u64, Token)>,
     /// Came before the client was admitted.
@@ -28,8 +30,8 @@ struct Outstanding {
     position: u64,
     /// When the socket had taken its frame: only then can it arrive.
     written_at: Option<Timestamp>,
-    /// Of its frame and of all that were unacknowledged before it: they may still be on their way, too.
-    travelling: u32,
+    /// Bytes on their way when it was written, up to its end.
+    travelling: u64,
     bytes: u32,
     mail: bool,
 }
@@ -65,7 +67,7 @@ impl Pushes {
             token: push.token,
             position: transmitted + bytes as u64,
             written_at: None,
-            travelling: self.bytes as u32,
+            travelling: 0,
             bytes: bytes as u32,
             mail,
         });
@@ -105,6 +107,9 @@ impl Pushes {
                 break;
             };
             self.bytes -= entry.bytes as usize;
+            if entry.written_at.is_some() {
+                self.arrived = self.arrived.max(entry.position);
+            }
             if entry.mail {
                 self.mail -= 1;
                 found = Acknowledged::Mail;
@@ -122,16 +127,22 @@ impl Pushes {
         found
     }
 
+    /// The socket has taken the stream up to `written`; of it the last `travelling` bytes may still be on
+    /// their way.
     pub(super) fn handle_written(
         &mut self,
         written: u64,
+        travelling: u64,
         now: Timestamp,
         actions: &mut VecDeque<Action>,
     ) {
         let first = (self.outstanding).partition_point(|entry| entry.written_at.is_some());
         let unwritten = self.outstanding.range_mut(first..);
         for entry in unwritten.take_while(|entry| entry.position <= written) {
+            let before_its_end = travelling.saturating_sub(written - entry.position);
+            let unknown = entry.position.saturating_sub(self.arrived);
             entry.written_at = Some(now);
+            entry.travelling = before_its_end.min(unknown);
         }
         while let Some(&(position, token)) = self.unwritten.front()
             && position <= written

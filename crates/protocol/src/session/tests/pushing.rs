@@ -31,6 +31,16 @@ fn an_acknowledgement_faster_than_the_write_counts() {
     assert_eq!(drained(&mut session), []);
 }
 
+/// When it gives up waiting: then, or as much later as the few small frames of a test are on their way.
+fn waited_for_until(session: &Session, millis: u64) -> Timestamp {
+    let due = session.poll_timeout().expect("something is waited for");
+    assert!(
+        (after(millis)..after(millis + 50)).contains(&due),
+        "{due:?}"
+    );
+    due
+}
+
 // proves S1-15: who does not acknowledge in time is closed, and all that is owed is answered.
 #[test]
 fn a_missing_acknowledgement_ends_the_session() {
@@ -40,10 +50,10 @@ fn a_missing_acknowledgement_ends_the_session() {
     write_all(&mut session, START);
     session.push(push(2), after(1500));
     drained(&mut session);
-    assert_eq!(session.poll_timeout(), Some(after(2000)));
+    let due = waited_for_until(&session, 2000);
     session.handle_timeout(after(1999));
     assert_eq!(drained(&mut session), []);
-    session.handle_timeout(after(2000));
+    session.handle_timeout(due);
     let actions = drained(&mut session);
     assert_eq!(
         actions[..2],
@@ -103,12 +113,40 @@ fn a_large_message_is_given_the_time_that_a_slow_link_needs() {
     session.push(large(2), START);
     drained(&mut session);
     write_all(&mut session, START);
-    assert_eq!(session.poll_timeout(), Some(after(8000)));
+    waited_for_until(&session, 8000);
     session.handle_frame(received(&[1]), after(7900));
     drained(&mut session);
-    assert_eq!(session.poll_timeout(), Some(after(14_000)), "both");
-    session.handle_timeout(after(14_000));
+    let both = waited_for_until(&session, 14_000);
+    session.handle_timeout(both);
     assert_eq!(closed(&drained(&mut session)), Some(Code::Reconnect));
+}
+
+// What was asked for before it stands in front of it on the link.
+#[test]
+fn a_message_behind_a_page_is_given_the_time_of_both() {
+    let limits = Limits {
+        link_bytes_min: 10_000,
+        ..Limits::default()
+    };
+    let page = || Outgoing::Encoded(Bytes::from(vec![0; 90_000]));
+    let mut session = open_with(limits);
+    session.handle_answer(1, Ok(page()), START);
+    session.push(push(1), START);
+    drained(&mut session);
+    write_all(&mut session, START);
+    waited_for_until(&session, 11_000);
+    // An acknowledgement says that all before it has come.
+    session.handle_answer(2, Ok(page()), after(100));
+    session.push(push(2), after(100));
+    drained(&mut session);
+    write_all(&mut session, after(100));
+    session.handle_frame(received(&[2]), after(200));
+    session.push(push(3), after(200));
+    drained(&mut session);
+    write_all(&mut session, after(200));
+    session.handle_frame(received(&[1]), after(200));
+    drained(&mut session);
+    waited_for_until(&session, 2200);
 }
 
 // proves S3-07: a message that reached the socket but was not acknowledged is not done.
