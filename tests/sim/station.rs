@@ -14,7 +14,7 @@ use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
 use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
 use protocol::mailbox::{
-    ConnectRequest, DedupeKey, FirstSend, MailCursor, NewSession, ReassertAnswer,
+    ConnectRequest, DedupeKey, FirstSend, MailCursor, NewSession, ReassertAnswer, signed_in_again,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, SessionKey};
@@ -284,7 +284,9 @@ impl World {
                 Reply::Reasserted(ReassertAnswer::Displaced) => {
                     session.close(displaced(), now);
                 }
-                Reply::Reasserted(ReassertAnswer::Replaced) => session.close(replaced(), now),
+                Reply::Reasserted(ReassertAnswer::Replaced) => {
+                    session.close(signed_in_again(), now)
+                }
             },
             true,
         );
@@ -392,9 +394,10 @@ impl World {
                 if let Some(admission) = open.admission {
                     self.reply_if_it_arrives(open, Reply::Admitted(Ok(admission)));
                 }
-                for (sessions, refusal) in
-                    [(&open.displaced, displaced()), (&open.replaced, replaced())]
-                {
+                for (sessions, refusal) in [
+                    (&open.displaced, displaced()),
+                    (&open.replaced, signed_in_again()),
+                ] {
                     if sessions.is_empty() {
                         continue;
                     }
@@ -878,11 +881,4 @@ fn first_conversation() -> ConversationId {
 
 fn displaced() -> Refusal {
     Refusal::new(Code::Displaced, "signed in elsewhere on the same platform")
-}
-
-fn replaced() -> Refusal {
-    Refusal::new(
-        Code::Replaced,
-        "another connection of this device signed in",
-    )
 }

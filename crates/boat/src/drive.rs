@@ -40,8 +40,7 @@ pub(crate) struct Drive<L: Link> {
     stage: Stage<L>,
     /// Transmitted and not yet taken by the link, each with its weight.
     queue: VecDeque<(Bytes, u32)>,
-    /// Something in the queue is to be written now; otherwise all of it may wait until `lingers_until`.
-    urgent: bool,
+    /// Until when all of the queue may wait for company; `None`: it is to be written now.
     lingers_until: Option<Instant>,
     /// Weight of what the link has taken and the socket has not.
     in_link: usize,
@@ -83,7 +82,6 @@ impl<L: Link> Drive<L> {
             peer: arrival.peer,
             stage: Stage::Serving(link),
             queue: VecDeque::new(),
-            urgent: false,
             lingers_until: None,
             in_link: 0,
             timer: None,
@@ -156,8 +154,8 @@ impl<L: Link> Drive<L> {
                 let weight = outgoing.weight() as u32;
                 self.unwritten += weight as usize;
                 if !outgoing.may_wait() || self.unwritten > LINGER_BYTES {
-                    self.urgent = true;
-                } else if self.lingers_until.is_none() {
+                    self.lingers_until = None;
+                } else if self.queue.is_empty() {
                     self.lingers_until = Some(Instant::now() + boat.config.linger);
                 }
                 self.queue.push_back((encoded(outgoing), weight));
@@ -293,7 +291,7 @@ impl<L: Link> Drive<L> {
     fn lingers(&self) -> bool {
         let serving = matches!(self.stage, Stage::Serving(_));
         let early = |until| Instant::now() < until;
-        serving && !self.urgent && self.in_link == 0 && self.lingers_until.is_some_and(early)
+        serving && self.in_link == 0 && self.lingers_until.is_some_and(early)
     }
 
     fn try_write(&mut self, cx: &mut Context<'_>) -> Result<bool, Gone> {
@@ -339,7 +337,6 @@ impl<L: Link> Drive<L> {
                 continue;
             }
             self.queue = VecDeque::new();
-            self.urgent = false;
             if let Some(closed) = ending {
                 if !*closed {
                     *closed = true;

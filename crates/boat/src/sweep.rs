@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use api::station::{Reassert, Reasserted};
 use backend::clock::Entropy;
-use protocol::mailbox::ReassertAnswer;
+use protocol::mailbox::{ReassertAnswer, signed_in_again};
 use protocol::presence::SessionKey;
 use protocol::{Code, Refusal};
 use tokio::time::sleep;
@@ -90,9 +90,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
             }
             Reasserted::Answer(ReassertAnswer::Replaced) => {
                 boat.metrics.replaced.increment(1);
-                let text = "another connection of this device signed in; connect again if it is not in use";
-                let refusal = Refusal::new(Code::Replaced, text);
-                connection.update(|session| session.close(refusal, boat.now()));
+                connection.update(|session| session.close(signed_in_again(), boat.now()));
             }
             Reasserted::Unavailable => connection.lock().in_doubt = true,
         }

@@ -112,10 +112,7 @@ impl Executor {
 
             tokio::select! {
                 biased;
-                _ = self.heard.recv_many(&mut heard, HEARD) => {
-                    let now = self.clock.now();
-                    heard.drain(..).for_each(|heard| self.hear(now, heard));
-                }
+                _ = self.heard.recv_many(&mut heard, HEARD) => {}
                 routed = self.routes.answered() => {
                     let now = self.clock.now();
                     for (token, answer) in routed {
@@ -140,11 +137,12 @@ impl Executor {
             }
             // What boats are ready to say in this turn of the runtime goes with it.
             tokio::task::yield_now().await;
-            self.hear_more(&mut heard);
+            self.hear_all(&mut heard);
         }
     }
 
-    fn hear_more(&mut self, heard: &mut Vec<Heard>) {
+    /// What came, and what came since.
+    fn hear_all(&mut self, heard: &mut Vec<Heard>) {
         while heard.len() < HEARD
             && let Ok(more) = self.heard.try_recv()
         {

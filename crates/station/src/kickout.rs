@@ -9,6 +9,7 @@ use std::time::Duration;
 use backend::clock::Clock;
 use backend::queue::{NewRecord, Producer};
 use metrics::Counter;
+use protocol::mailbox::signed_in_again;
 use protocol::presence::SessionKey;
 use protocol::{Code, Refusal, UserId};
 use tokio::time::{sleep, timeout};
@@ -36,11 +37,10 @@ impl Kick {
 
     /// The older sessions of a device, after it signed in again.
     pub(crate) fn replaced(user: UserId, sessions: Vec<SessionKey>) -> Kick {
-        let text = "another connection of this device signed in; connect again if it is not in use";
         Kick {
             user,
             sessions,
-            refusal: Refusal::new(Code::Replaced, text),
+            refusal: signed_in_again(),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::NewSession;
 use crate::presence::{BoatLife, Denied, SessionEntry, SessionKey};
-use crate::{DeviceId, Platform, Timestamp, UserId};
+use crate::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
 
 /// The sessions of one user: on an exclusive platform at most one, the one that logged in last.
 ///
@@ -179,6 +179,14 @@ impl Held {
     fn is_on(&self, platform: Platform) -> bool {
         self.entry.platform == platform
     }
+}
+
+/// What the older connection of a device hears, whoever tells it. It may be the one in use.
+pub fn signed_in_again() -> Refusal {
+    Refusal::new(
+        Code::Replaced,
+        "another connection of this device signed in; connect again if it is not in use",
+    )
 }
 
 /// The same session of the same boat, under whatever life of it.
