@@ -16,5 +16,7 @@ pub mod history;
 pub mod ledger;
 pub mod mailbox;
 pub mod queue;
+#[cfg(test)]
+mod real;
 
 pub use error::{Error, Kind, Result};
