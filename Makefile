@@ -4,10 +4,10 @@ help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: ## build, start everything, send some messages, leave it running
-	@scripts/need cargo cc && scripts/demo
+	@scripts/need cargo cc protoc && scripts/demo
 
 test: ## all tests, in one process each, no server needed
-	@scripts/need cargo cc && cargo test --workspace --locked
+	@scripts/need cargo cc protoc && cargo test --workspace --locked
 
 check: fmt lint docs ## what must be clean before a commit
 
@@ -15,10 +15,10 @@ fmt: ## is the code formatted
 	@cargo fmt --all --check
 
 lint: ## warnings are errors
-	@cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/need cargo cc protoc && cargo clippy --workspace --all-targets --locked -- -D warnings
 
 docs: ## the documentation builds without a warning
-	@RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	@scripts/need cargo cc protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 sim: ## ten times the simulator's seeds, from a new place
 	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
