@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status clean
+.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status manifests clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,9 @@ real-down: ## stop them and keep their data (WIPE=1: remove it)
 
 real-status: ## which of them answer, where, with how much memory
 	@scripts/real/all status
+
+manifests: ## render the Kubernetes manifests and check them
+	@scripts/manifests
 
 clean: ## build products and the data of demo and real parts, which are stopped
 	@WIPE=1 scripts/real/all down && rm -rf target data
