@@ -63,7 +63,13 @@ await() {
 give_up() {
   local log
   log=$(directory "$1")/log
-  { echo "--- the last lines of $log"; tail -n 20 "$log"; echo "---"; } >&2
+  {
+    echo "--- $log: errors"
+    grep -E 'ERROR|FATAL|Exception|[Aa]ddress already in use' "$log" | tail -n 5 || true
+    echo "--- $log: the end"
+    tail -n 15 "$log"
+    echo "---"
+  } >&2
   fail "node $1 $2."
 }
 
