@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim bench coverage clean
+.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status manifests clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -29,5 +29,17 @@ bench: ## the load generator against floor and server, in release
 coverage: ## which requirement lines no test cites yet
 	@scripts/coverage
 
-clean: ## build products and the demo's data
-	@rm -rf target data
+real-up: ## start Kafka, Redis, etcd and a CQL store (KAFKA=1|3 REDIS="single sentinel cluster" ETCD=1|3 CQL=1|3)
+	@scripts/real/all up
+
+real-down: ## stop them and keep their data (WIPE=1: remove it)
+	@scripts/real/all down
+
+real-status: ## which of them answer, where, with how much memory
+	@scripts/real/all status
+
+manifests: ## render the Kubernetes manifests and check them
+	@scripts/manifests
+
+clean: ## build products and the data of demo and real parts, which are stopped
+	@WIPE=1 scripts/real/all down && rm -rf target data

@@ -1,0 +1,76 @@
+# The verbs of a part. Sourced last by each part, which defines
+#   wanted         the nodes that `up` starts
+#   address NODE   where its clients connect
+#   answers NODE   does it serve?
+#   run NODE       launches it, with its data
+#   install        fetches what is missing
+#   version        of the server
+#   together       what makes the started nodes one cluster (waits)
+#   settings       lines for the env file
+# and may set patience (seconds a node may take) and one_by_one=yes (nodes join one after the other).
+
+start() {
+  alive "$1" && return
+  ! listening "$(address "$1")" || fail "$(address "$1") is taken by another program; end it first."
+  run "$1"
+}
+
+up() {
+  local nodes node begin=$SECONDS
+  nodes=$(wanted)
+  [ -n "$nodes" ] || return 0
+  install
+  for node in $nodes; do
+    start "$node"
+    [ "${one_by_one:-no}" = no ] || await "$patience" "$node" answers "$node"
+  done
+  for node in $nodes; do await "$patience" "$node" answers "$node"; done
+  together
+  say "$(version) is up: $(for node in $nodes; do address "$node"; done | paste -sd' ') ($((SECONDS - begin)) s)"
+}
+
+# Asks first, so that nothing is torn; a server that does not hear is killed.
+down() {
+  local nodes
+  mapfile -t nodes < <(started)
+  kill_nodes TERM "${nodes[@]}"
+  gone 10 "${nodes[@]}" || kill_nodes KILL "${nodes[@]}"
+  gone 10 "${nodes[@]}" || fail "still runs after SIGKILL."
+  rm -f "$home"/node-*/pid
+  if [ "${WIPE:-}" = 1 ]; then rm -rf "$home"/node-* "$home/size"; fi
+  if [ ${#nodes[@]} -gt 0 ]; then say "is down"; fi
+}
+
+status() {
+  local node state healthy=0
+  for node in $(started); do
+    state=down
+    if alive "$node"; then state=silent; fi
+    if [ $state = silent ] && answers "$node"; then state=up; fi
+    [ $state = up ] || healthy=1
+    row "$node" $state
+  done
+  return $healthy
+}
+
+row() {
+  local pid='-' resident='-'
+  if [ "$2" != down ]; then
+    pid=$(pid "$1")
+    resident=$(awk '/^VmRSS/ { printf "%.0f", $2 / 1024 }' "/proc/$pid/status")
+  fi
+  printf '%-7s %-10s %-7s %-17s %8s %6s  %s\n' "$part" "$(version)" "$1" "$(address "$1")" "$pid" "$resident" "$2"
+}
+
+known() {
+  [ -n "${1:-}" ] || fail "which node? Known: $(wanted | paste -sd' ')"
+  wanted | grep -qx -- "$1" || started | grep -qx -- "$1" || fail "there is no node $1. Known: $(wanted | paste -sd' ')"
+}
+
+case ${1:-} in
+  install | up | down | status) "$1" ;;
+  start) known "${2:-}"; start "$2"; await "$patience" "$2" answers "$2" ;;
+  stop) known "${2:-}"; kill_nodes KILL "$2"; gone 10 "$2" || fail "node $2 still runs after SIGKILL." ;;
+  env) if [ -n "$(started)" ]; then settings; fi ;;
+  *) echo "usage: $0 install | up | down | status | env | start NODE | stop NODE (kill -9)" >&2; exit 2 ;;
+esac
