@@ -3,6 +3,12 @@
 
 /// The address list of a part (`kafka`, `redis-single`, `redis-sentinel`, `redis-cluster`, `etcd`,
 /// `cql`): `host:port`, separated by commas.
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
 pub(crate) fn addresses(part: &str) -> Vec<String> {
     let name = format!(
         "PACKETBOAT_REAL_{}",
