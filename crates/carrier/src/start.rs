@@ -89,7 +89,8 @@ pub async fn start(
     shutdown: CancellationToken,
 ) -> Result<Running, StartError> {
     let limits = config.limits().ok_or(StartError::RetryDelays)?;
-    let leases = parts.registry.watch(Role::Boat).await?;
+    let leases = parts.registry.watch(Role::Boat);
+    let leases = Timed::new(&config).within(leases).await?;
     let (roster, lookout) = roster::roster(
         leases,
         parts.connector.clone(),

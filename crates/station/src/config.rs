@@ -88,7 +88,7 @@ impl Default for Config {
             dedupe_deadline: Duration::from_millis(200),
             store_deadline: Duration::from_secs(3),
             notice_deadline: Duration::from_secs(1),
-            reserve_ahead: Duration::from_secs(10),
+            reserve_ahead: Duration::from_secs(600),
             page_max: 100,
             page_bytes_max: 1024 * 1024,
             list_margin: Duration::from_secs(10),

@@ -17,6 +17,18 @@ pub(crate) async fn within<T>(
     }
 }
 
+/// Waits for discovery for so long and no longer: then it is unavailable, and whether it was done is
+/// unknown.
+pub(crate) async fn answered_within<T>(
+    deadline: Duration,
+    asked: impl Future<Output = backend::Result<T>>,
+) -> backend::Result<T> {
+    timeout(deadline, asked).await.unwrap_or_else(|_| {
+        let text = format!("no answer within {deadline:?}");
+        Err(backend::Error::unavailable("discovery", text))
+    })
+}
+
 /// The store said no. What it said is for operators; the client can only ask again.
 pub(crate) fn unavailable(error: backend::Error) -> Refusal {
     metrics::counter!("station_store_failures_total", "seam" => error.seam).increment(1);

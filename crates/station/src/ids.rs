@@ -1,16 +1,17 @@
 //! Message ids of this station: never beyond what discovery has recorded as ours.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use backend::Kind;
 use backend::clock::Clock;
 use backend::discovery::{NodeLease, Registry};
 use parking_lot::Mutex;
 use protocol::id::snowflake::{Snowflake, SnowflakeError};
 use protocol::{Code, MessageId, Refusal, Timestamp};
 use tokio::sync::Notify;
-use tokio::time::timeout;
+
+use crate::deadline::answered_within as within;
 
 /// How many node numbers a start may look at to find one whose past is over.
 const NODES_TRIED: usize = 8;
@@ -18,50 +19,50 @@ const NODES_TRIED: usize = 8;
 /// How long to wait after a reservation failed, or while ids are refused.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
+/// How long the loss of the number may stay unknown.
+const RESERVE_EVERY_MAX: Duration = Duration::from_secs(10);
+
 /// Makes ids under a leased node number. A number is reserved ahead, durably: a successor begins after
-/// the reservation, so that no id is ever made twice, whatever the clocks do (reliability R10).
+/// the reservation, so that no id is ever made twice, whatever the clocks do (reliability R10). When
+/// the lease is lost, what is reserved can still be used up, and another number is leased meanwhile.
 pub(crate) struct MessageIds {
-    snowflake: Mutex<Snowflake>,
-    lease: Box<dyn NodeLease>,
-    /// The last millisecond that ids may bear.
-    reserved: AtomicI64,
+    node: Mutex<Node>,
     /// Somebody needed an id beyond the reservation.
     wanted: Notify,
     ahead: Duration,
-    /// How long discovery may take to record a reservation; then it is asked anew.
+    /// How long discovery may take to record a reservation, or to lease a number; then it is asked anew.
     deadline: Duration,
+    registry: Arc<dyn Registry>,
     clock: Arc<dyn Clock>,
 }
 
+/// A number, and how far its ids have come.
+struct Node {
+    snowflake: Snowflake,
+    lease: Arc<dyn NodeLease>,
+    /// The last millisecond that ids may bear.
+    reserved: Timestamp,
+}
+
 impl MessageIds {
-    /// Leases a number and reserves it. A number that was held until a moment ago is reserved into the
-    /// future; another one is taken then, where there is one, instead of waiting.
+    /// Leases a number and reserves it.
     pub(crate) async fn lease(
-        registry: &dyn Registry,
+        registry: Arc<dyn Registry>,
         clock: Arc<dyn Clock>,
         ahead: Duration,
         deadline: Duration,
     ) -> backend::Result<MessageIds> {
-        let mut best = registry.lease_node().await?;
-        let mut passed_over = Vec::new();
-        while best.not_before() > clock.now() && passed_over.len() < NODES_TRIED {
-            // Held until the search ends: what is given back at once would be given out again.
-            let Ok(next) = registry.lease_node().await else {
-                break;
-            };
-            if next.not_before() < best.not_before() {
-                passed_over.push(std::mem::replace(&mut best, next));
-            } else {
-                passed_over.push(next);
-            }
-        }
+        let lease = within(deadline, lease_rested(&*registry, clock.now())).await?;
         let ids = MessageIds {
-            snowflake: Mutex::new(Snowflake::new(best.number(), best.not_before())),
-            reserved: AtomicI64::new(best.not_before().millis()),
-            lease: best,
+            node: Mutex::new(Node {
+                snowflake: Snowflake::new(lease.number(), lease.not_before()),
+                reserved: lease.not_before(),
+                lease: lease.into(),
+            }),
             wanted: Notify::new(),
             ahead,
             deadline,
+            registry,
             clock,
         };
         ids.reserve().await?;
@@ -71,11 +72,11 @@ impl MessageIds {
     /// As many ids as asked for, ascending; all or none. A refusal may be tried again.
     pub(crate) fn draw(&self, count: usize) -> Result<Vec<MessageId>, Refusal> {
         let now = self.clock.now();
-        let mut snowflake = self.snowflake.lock();
+        let mut node = self.node.lock();
         let mut ids = Vec::with_capacity(count);
         for _ in 0..count {
-            let id = snowflake.next(now).map_err(unmade)?;
-            if id.timestamp().millis() > self.reserved.load(Ordering::Acquire) {
+            let id = node.snowflake.next(now).map_err(unmade)?;
+            if id.timestamp() > node.reserved {
                 self.wanted.notify_one();
                 return Err(unavailable(
                     "no message ids are left while discovery does not answer: resend under the same send_id",
@@ -90,7 +91,11 @@ impl MessageIds {
     pub(crate) async fn keep_reserved(&self) {
         let mut failing = false;
         loop {
-            let pause = if failing { RETRY_AFTER } else { self.ahead / 4 };
+            let pause = if failing {
+                RETRY_AFTER
+            } else {
+                (self.ahead / 4).min(RESERVE_EVERY_MAX)
+            };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
                 () = self.wanted.notified(), if !failing => {}
@@ -110,16 +115,68 @@ impl MessageIds {
 
     /// One that is given up may be recorded all the same: no earlier one takes a later one back.
     async fn reserve(&self) -> backend::Result<()> {
-        let until = (self.clock.now() + self.ahead).max(self.reserved_until());
-        let recorded = timeout(self.deadline, self.lease.reserve(until)).await;
-        recorded.map_err(|late| backend::Error::unavailable("discovery", late))??;
-        self.reserved.store(until.millis(), Ordering::Release);
+        let lease = self.node.lock().lease.clone();
+        match self.reserve_under(&*lease).await {
+            Ok(until) => {
+                self.node.lock().reserved = until;
+                Ok(())
+            }
+            Err(error) if error.kind == Kind::Conflict => {
+                tracing::warn!(%error, source = %error.source, "the node number is lost; leasing another");
+                self.take_another().await
+            }
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Ids go on upwards under the new number.
+    async fn take_another(&self) -> backend::Result<()> {
+        let leasing = lease_rested(&*self.registry, self.clock.now());
+        let lease: Arc<dyn NodeLease> = within(self.deadline, leasing).await?.into();
+        let reserved = self.reserve_under(&*lease).await?;
+        let mut node = self.node.lock();
+        let not_before = lease.not_before().max(node.snowflake.last());
+        *node = Node {
+            snowflake: Snowflake::new(lease.number(), not_before),
+            lease,
+            reserved,
+        };
+        metrics::counter!("station_node_numbers_lost_total").increment(1);
         Ok(())
     }
 
-    fn reserved_until(&self) -> Timestamp {
-        Timestamp::from_millis(self.reserved.load(Ordering::Acquire))
+    async fn reserve_under(&self, lease: &dyn NodeLease) -> backend::Result<Timestamp> {
+        let until = (self.clock.now() + self.ahead).max(lease.not_before());
+        let until = until.max(self.reserved_until());
+        within(self.deadline, lease.reserve(until)).await?;
+        Ok(until)
     }
+
+    fn reserved_until(&self) -> Timestamp {
+        self.node.lock().reserved
+    }
+}
+
+/// A number that was held until a moment ago is reserved into the future; another one is taken then,
+/// where there is one, instead of waiting.
+async fn lease_rested(
+    registry: &dyn Registry,
+    now: Timestamp,
+) -> backend::Result<Box<dyn NodeLease>> {
+    let mut best = registry.lease_node().await?;
+    let mut passed_over = Vec::new();
+    while best.not_before() > now && passed_over.len() < NODES_TRIED {
+        // Held until the search ends: what is given back at once would be given out again.
+        let Ok(next) = registry.lease_node().await else {
+            break;
+        };
+        if next.not_before() < best.not_before() {
+            passed_over.push(std::mem::replace(&mut best, next));
+        } else {
+            passed_over.push(next);
+        }
+    }
+    Ok(best)
 }
 
 fn unmade(error: SnowflakeError) -> Refusal {
@@ -134,7 +191,7 @@ fn unavailable(text: impl Into<String>) -> Refusal {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::atomic::AtomicBool;
+    use std::sync::atomic::{AtomicBool, Ordering};
 
     use async_trait::async_trait;
     use backend::clock::SeededEntropy;
@@ -167,11 +224,11 @@ mod tests {
     }
 
     async fn lease(engine: &Engine, clock: &Arc<HandClock>) -> MessageIds {
-        let registry = registry(engine);
-        lease_of(&registry, clock).await
+        lease_of(&registry(engine), clock).await
     }
 
     async fn lease_of(registry: &EmbeddedRegistry, clock: &Arc<HandClock>) -> MessageIds {
+        let registry = Arc::new(registry.clone());
         let ids = MessageIds::lease(registry, clock.clone(), AHEAD, DEADLINE);
         ids.await.expect("a number")
     }
@@ -182,7 +239,7 @@ mod tests {
 
     /// Never answers the first reservation.
     struct HangsOnce {
-        lease: Box<dyn NodeLease>,
+        lease: Arc<dyn NodeLease>,
         hung: AtomicBool,
     }
 
@@ -209,13 +266,10 @@ mod tests {
     async fn a_reservation_that_hangs_is_given_up_and_asked_for_again() {
         let clock = HandClock::at_begin();
         let ids = lease(&Engine::memory(), &clock).await;
-        let ids = Arc::new(MessageIds {
-            lease: Box::new(HangsOnce {
-                lease: ids.lease,
-                hung: AtomicBool::new(false),
-            }),
-            ..ids
-        });
+        let lease = ids.node.lock().lease.clone();
+        let hung = AtomicBool::new(false);
+        ids.node.lock().lease = Arc::new(HangsOnce { lease, hung });
+        let ids = Arc::new(ids);
         let keeper = ids.clone();
         let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
         tokio::time::sleep(AHEAD / 4 + DEADLINE / 2).await;
@@ -236,6 +290,51 @@ mod tests {
         let mut made: BTreeSet<_> = one.draw(5000).expect("ids").into_iter().collect();
         made.extend(other.draw(5000).expect("ids"));
         assert_eq!(made.len(), 10_000);
+    }
+
+    // T-N1: who lost its number makes no id beyond what it reserved, and goes on under another.
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_number_is_given_up_for_another() {
+        let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
+        let ids = Arc::new(lease_of(&registry, &clock).await);
+        let number = ids.node.lock().lease.number();
+        let mut made: BTreeSet<_> = ids.draw(100).expect("ids").into_iter().collect();
+        assert!(registry.revoke_node(number));
+        made.extend(ids.draw(100).expect("what is reserved stays ours"));
+        clock.set(BEGIN + AHEAD + Duration::from_millis(1));
+        assert!(ids.draw(1).is_err(), "nothing beyond");
+        let keeper = ids.clone();
+        let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert_ne!(ids.node.lock().lease.number(), number);
+        let (last, next) = (made.last().copied(), ids.draw(1).expect("under another"));
+        assert!(next.first().copied() > last, "ids go on upwards");
+        keeping.abort();
+    }
+
+    // Discovery answers nobody while all numbers are held: what is reserved is used up, then it is tried
+    // again.
+    #[tokio::test(start_paused = true)]
+    async fn a_lost_number_is_asked_for_again_until_there_is_one() {
+        let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
+        let ids = Arc::new(lease_of(&registry, &clock).await);
+        let mut others = Vec::new();
+        while let Ok(other) = registry.lease_node().await {
+            others.push(other);
+        }
+        let number = ids.node.lock().lease.number();
+        assert!(registry.revoke_node(number));
+        others.push(registry.lease_node().await.expect("the one that was lost"));
+        let keeper = ids.clone();
+        let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+        tokio::time::sleep(AHEAD).await;
+        ids.draw(1).expect("still reserved");
+        clock.set(BEGIN + AHEAD * 2);
+        assert!(ids.draw(1).is_err());
+        others.truncate(500);
+        tokio::time::sleep(RETRY_AFTER * 2).await;
+        ids.draw(1).expect("under another");
+        keeping.abort();
     }
 
     // T-N2: back 30 s is refused until the clock has caught up; forward 1 h waits for the reservation.

@@ -30,6 +30,7 @@ use crate::auth::{Authenticator, DevelopmentKey, KeyError, SignedTokens};
 use crate::background::Workers;
 use crate::boats::Boats;
 use crate::config::Config;
+use crate::deadline::answered_within;
 use crate::ids::MessageIds;
 use crate::kickout::{Kick, Kicks};
 use crate::mail::MailRoom;
@@ -114,9 +115,8 @@ pub async fn start(
     let routes = Routes::new(StationServiceServer::new(Door(station)));
     let (address, served) = open_door(&config, &parts, routes, &tasks, &stop).await?;
     let registry = parts.registry.clone();
-    let registration = registry
-        .register(Role::Station, &config.name, &address)
-        .await?;
+    let registering = registry.register(Role::Station, &config.name, &address);
+    let registration = answered_within(config.store_deadline, registering).await?;
     let instance = registration.instance.clone();
     unless_started.disarm();
     let life = Life {
@@ -149,12 +149,13 @@ async fn assemble(
         waiting_max: config.background_max,
     };
     let ids = MessageIds::lease(
-        parts.registry.as_ref(),
+        parts.registry.clone(),
         clock.clone(),
         config.reserve_ahead,
         deadline,
     );
-    let (ids, cluster) = (ids.await?, parts.registry.cluster().await?);
+    let ids = ids.await?;
+    let cluster = answered_within(deadline, parts.registry.cluster()).await?;
     let receipt_metrics = ReceiptMetrics::new();
     let boats = Arc::new(Boats::new(
         parts.connector.clone(),
@@ -163,7 +164,7 @@ async fn assemble(
         config.notice_deadline,
         receipt_metrics.clone(),
     ));
-    let roster = parts.registry.watch(Role::Boat).await?;
+    let roster = answered_within(deadline, parts.registry.watch(Role::Boat)).await?;
     boats.adopt(&roster.borrow());
 
     let admission_metrics = AdmissionMetrics::new();
@@ -377,10 +378,10 @@ impl Life {
                 let again = self
                     .registry
                     .register(Role::Station, &self.config.name, &self.address);
-                match again.await {
+                match answered_within(self.config.store_deadline, again).await {
                     Ok(registration) => break registration,
                     Err(error) => {
-                        tracing::warn!(%error, "the station cannot register");
+                        tracing::warn!(%error, source = %error.source, "the station cannot register");
                         sleep(REGISTER_PAUSE).await;
                     }
                 }

@@ -1,15 +1,18 @@
 //! What every discovery must do. A backend runs [`all`] over its [`World`].
 
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::join_all;
 use protocol::{Incarnation, Timestamp};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use super::{Instance, Registry, Role, Roster};
+use crate::Kind;
 
 /// One installation that can crash. What it forgets by that is its own affair, within the promise.
 #[async_trait]
@@ -21,6 +24,12 @@ pub(crate) trait World: Send {
 
     /// The lease of a service that lives is taken away.
     async fn revoke(&self, instance: &Instance);
+
+    /// All node numbers but one are held for as long as the world stands.
+    async fn hold_all_but(&mut self, number: u16);
+
+    /// A node number is taken away from a station that lives.
+    async fn revoke_node(&self, number: u16);
 }
 
 /// How soon watchers must know: generous, because real ones wait for a lease to run out.
@@ -37,6 +46,9 @@ where
     incarnations_are_never_used_again(make(4).await).await;
     node_numbers_are_never_reused_in_their_own_past(make(5).await).await;
     a_cluster_has_one_number(make(6).await, make(7).await).await;
+    who_crashed_is_seen_to_go(make(8).await).await;
+    a_number_that_was_lost_is_fenced(make(9).await).await;
+    many_at_once_get_different_numbers(make(10).await).await;
 }
 
 async fn until(
@@ -149,9 +161,23 @@ async fn incarnations_are_never_used_again(mut world: impl World) {
         let next = registry.next_incarnation("b").await.unwrap();
         assert!(next > last);
         last = next;
-        drop(boat);
+        // A crash gives nothing back in order.
         world.crash().await;
+        drop(boat);
     }
+}
+
+async fn who_crashed_is_seen_to_go(mut world: impl World) {
+    let registry = world.registry();
+    let boat = registry
+        .register(Role::Boat, "b", "http://b")
+        .await
+        .unwrap();
+    world.crash().await;
+    drop((boat, registry));
+    let registry = world.registry();
+    let mut boats = registry.watch(Role::Boat).await.unwrap();
+    until(&mut boats, "crashed", <[Instance]>::is_empty).await;
 }
 
 async fn node_numbers_are_never_reused_in_their_own_past(mut world: impl World) {
@@ -164,22 +190,48 @@ async fn node_numbers_are_never_reused_in_their_own_past(mut world: impl World) 
     a.reserve(until).await.unwrap();
     // A smaller reservation takes nothing back.
     a.reserve(Timestamp::from_millis(10)).await.unwrap();
-    drop((a, b, registry));
     world.crash().await;
+    drop((a, b, registry));
+    world.hold_all_but(number).await;
     let registry = world.registry();
-    let mut held = Vec::new();
-    loop {
-        let node = registry.lease_node().await.unwrap();
-        if node.number() == number {
-            assert!(node.not_before() >= until, "its past is remembered");
-            break;
+    let leased_again = timeout(SOON, async {
+        loop {
+            match registry.lease_node().await {
+                Ok(node) => break node,
+                // Held until its lease runs out.
+                Err(_) => sleep(Duration::from_millis(200)).await,
+            }
         }
-        held.push(node);
-        assert!(
-            held.len() < 1024,
-            "a number given up by a crash is leased again"
-        );
-    }
+    });
+    let node = leased_again
+        .await
+        .expect("a number given up by a crash is leased again");
+    assert_eq!(node.number(), number);
+    assert!(node.not_before() >= until, "its past is remembered");
+}
+
+async fn a_number_that_was_lost_is_fenced(world: impl World) {
+    let registry = world.registry();
+    let lost = registry.lease_node().await.unwrap();
+    lost.reserve(Timestamp::from_millis(5_000)).await.unwrap();
+    world.revoke_node(lost.number()).await;
+    let refused = lost.reserve(Timestamp::from_millis(6_000)).await;
+    assert_eq!(refused.unwrap_err().kind, Kind::Conflict);
+    let smaller = lost.reserve(Timestamp::from_millis(1)).await;
+    assert_eq!(smaller.unwrap_err().kind, Kind::Conflict, "also a smaller");
+    // The old holder goes late and must not take anything from whoever has the number now.
+    let next = registry.lease_node().await.unwrap();
+    drop(lost);
+    next.reserve(Timestamp::from_millis(7_000)).await.unwrap();
+}
+
+async fn many_at_once_get_different_numbers(world: impl World) {
+    const MANY: usize = 20;
+    let registry = world.registry();
+    let leased = join_all((0..MANY).map(|_| registry.lease_node())).await;
+    let nodes: Vec<_> = leased.into_iter().map(|node| node.unwrap()).collect();
+    let numbers: BTreeSet<_> = nodes.iter().map(|node| node.number()).collect();
+    assert_eq!(numbers.len(), MANY);
 }
 
 async fn a_cluster_has_one_number(mut world: impl World, other: impl World) {

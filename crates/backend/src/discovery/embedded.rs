@@ -1,8 +1,9 @@
 //! Discovery inside one process: leases live in memory as long as their guards; what must survive the
 //! process (incarnations, reservations of node numbers, the cluster number) is in the store, fsynced.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
@@ -39,7 +40,9 @@ struct Shared {
     leases: Mutex<BTreeMap<(Role, String), Lease>>,
     /// Told under the lock of `leases`, so that a roster never goes back.
     rosters: BTreeMap<Role, watch::Sender<Roster>>,
-    nodes: Mutex<BTreeSet<u16>>,
+    /// Which leasing holds each number. Locked before `numbers`.
+    nodes: Mutex<BTreeMap<u16, u64>>,
+    leasings: AtomicU64,
 }
 
 struct Lease {
@@ -59,6 +62,7 @@ impl EmbeddedRegistry {
                 leases: Mutex::default(),
                 rosters: rosters.into(),
                 nodes: Mutex::default(),
+                leasings: AtomicU64::new(0),
             }),
         }
     }
@@ -67,6 +71,12 @@ impl EmbeddedRegistry {
     /// registration is told *lost* and everybody who watches sees it go. Answers whether there was one.
     pub fn revoke(&self, role: Role, name: &str) -> bool {
         self.shared.end_lease(role, name, None)
+    }
+
+    /// Takes a node number away from a station that still lives: it can reserve nothing more. Answers
+    /// whether somebody held it.
+    pub fn revoke_node(&self, number: u16) -> bool {
+        self.shared.nodes.lock().remove(&number).is_some()
     }
 }
 
@@ -207,18 +217,20 @@ impl Registry for EmbeddedRegistry {
     }
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {
-        let reserved = self.shared.reservations()?;
         let mut held = self.shared.nodes.lock();
+        let reserved = self.shared.reservations()?;
         // The number that rested longest, one never used before all others: nobody has to wait for it.
         let (not_before, number) = (0..NODES)
-            .filter(|number| !held.contains(number))
+            .filter(|number| !held.contains_key(number))
             .map(|number| (reserved.get(&number).copied(), number))
             .min()
             .ok_or_else(|| Error::unavailable(SEAM, "all 1024 node numbers are held"))?;
-        held.insert(number);
+        let leasing = self.shared.leasings.fetch_add(1, Ordering::Relaxed);
+        held.insert(number, leasing);
         Ok(Box::new(EmbeddedNode {
             shared: self.shared.clone(),
             number,
+            leasing,
             not_before: not_before.unwrap_or(Timestamp::ZERO),
         }))
     }
@@ -264,7 +276,14 @@ impl Drop for Guard {
 struct EmbeddedNode {
     shared: Arc<Shared>,
     number: u16,
+    leasing: u64,
     not_before: Timestamp,
+}
+
+impl EmbeddedNode {
+    fn is_held(&self, nodes: &BTreeMap<u16, u64>) -> bool {
+        nodes.get(&self.number) == Some(&self.leasing)
+    }
 }
 
 #[async_trait]
@@ -281,6 +300,15 @@ impl NodeLease for EmbeddedNode {
         let key = node_key(self.number);
         let until = u64::try_from(until.millis()).unwrap_or(0);
         let mark = {
+            // Whoever leases it next reads what is written here, or has made this too late.
+            let nodes = self.shared.nodes.lock();
+            if !self.is_held(&nodes) {
+                let text = format!(
+                    "node number {} is not held any more; lease another",
+                    self.number
+                );
+                return Err(Error::conflict(SEAM, text));
+            }
             let _one_at_a_time = self.shared.numbers.lock();
             let until = until.max(self.shared.read_u64(&key)?.unwrap_or(0));
             self.shared.write_u64(&key, until)?
@@ -291,7 +319,10 @@ impl NodeLease for EmbeddedNode {
 
 impl Drop for EmbeddedNode {
     fn drop(&mut self) {
-        self.shared.nodes.lock().remove(&self.number);
+        let mut nodes = self.shared.nodes.lock();
+        if self.is_held(&nodes) {
+            nodes.remove(&self.number);
+        }
     }
 }
 
@@ -311,6 +342,7 @@ mod tests {
         engine: Engine,
         registry: EmbeddedRegistry,
         seed: u64,
+        held: Vec<Box<dyn NodeLease>>,
     }
 
     impl Embedded {
@@ -331,6 +363,7 @@ mod tests {
                 registry: EmbeddedRegistry::new(engine.clone(), entropy),
                 engine,
                 seed,
+                held: Vec::new(),
             }
         }
     }
@@ -355,6 +388,17 @@ mod tests {
             let name = instance.life.boat.as_str();
             assert!(self.registry.revoke(instance.role, name));
         }
+
+        async fn hold_all_but(&mut self, number: u16) {
+            while let Ok(node) = self.registry.lease_node().await {
+                self.held.push(node);
+            }
+            self.held.retain(|node| node.number() != number);
+        }
+
+        async fn revoke_node(&self, number: u16) {
+            assert!(self.registry.revoke_node(number));
+        }
     }
 
     #[tokio::test]
@@ -365,6 +409,7 @@ mod tests {
     #[tokio::test]
     async fn keeps_the_contract_on_disk() {
         contract::all(|seed| Box::pin(async move { Embedded::on_disk(seed) })).await;
+        crate::real::ran("discovery", "embedded");
     }
 
     #[tokio::test]

@@ -3,6 +3,8 @@
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod embedded;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 
 use std::sync::Arc;
 
@@ -13,6 +15,8 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub use self::embedded::EmbeddedRegistry;
+#[cfg(feature = "etcd")]
+pub use self::etcd::{EtcdConfig, EtcdRegistry};
 use crate::Result;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,7 +58,9 @@ pub trait NodeLease: Send + Sync {
     fn not_before(&self) -> Timestamp;
 
     /// Records, durably, that ids up to `until` may be made. Call before making any beyond the last
-    /// reservation.
+    /// reservation. `Conflict`: the number is not ours any more, and nothing more will be recorded for
+    /// us. What was reserved before stays ours, since the next holder begins after it; then lease
+    /// another number.
     async fn reserve(&self, until: Timestamp) -> Result<()>;
 }
 

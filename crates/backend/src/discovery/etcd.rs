@@ -1,0 +1,231 @@
+//! Discovery on etcd: whoever is registered has a key under a lease; what must outlive leases
+//! (incarnations, the pasts of node numbers, the cluster number) has keys without.
+//!
+//! A lease that is gone does not say that a process is dead, and nothing is ever deleted because of it.
+
+mod calls;
+mod config;
+mod keeper;
+mod keys;
+mod known;
+mod node;
+#[cfg(test)]
+mod tests;
+mod watchers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use protocol::presence::BoatLife;
+use protocol::{BoatId, Incarnation};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::task::TaskTracker;
+
+use self::calls::Calls;
+pub use self::config::EtcdConfig;
+use self::keeper::{Keeping, Mark, Patience, keep};
+use self::keys::Keys;
+use self::known::entry;
+use self::watchers::Watchers;
+use super::{Instance, NodeLease, Registration, Registry, Role, Roster};
+use crate::clock::{Clock, Entropy};
+use crate::{Error, Result};
+
+const SEAM: &str = "etcd discovery";
+
+/// How often an incarnation is drawn again when others were faster, and the mean pause before.
+const DRAWS: usize = 16;
+const DRAW_AGAIN: Duration = Duration::from_millis(20);
+
+/// The registry of one process; clones share it. When the last one is dropped, nobody is told of
+/// changes any more; registrations and node numbers are kept by those who hold them.
+#[derive(Clone)]
+pub struct EtcdRegistry {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    lease_ttl: Duration,
+    call_deadline: Duration,
+    keys: Keys,
+    keeping: Keeping,
+    watchers: Arc<Watchers>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    _stop: DropGuard,
+}
+
+impl EtcdRegistry {
+    /// Needs no etcd yet, unless somebody has to sign in: the first call does. What goes on in the
+    /// background (leases, watches) does so on the runtime that this is called on.
+    ///
+    /// # Errors
+    /// `Conflict`: a setting that cannot be. `Unavailable`: nobody answers the sign-in.
+    pub async fn connect(
+        config: &EtcdConfig,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+    ) -> Result<EtcdRegistry> {
+        config.check()?;
+        let calls = Arc::new(Calls::open(config, entropy.clone()).await?);
+        let (keys, runtime) = (Keys::below(&config.prefix), Handle::current());
+        let stop = CancellationToken::new();
+        let revoking = TaskTracker::new();
+        revoking.close();
+        let watchers = Watchers {
+            calls: calls.clone(),
+            keys: keys.clone(),
+            list_every: config.list_every,
+            runtime: runtime.clone(),
+            stop: stop.clone(),
+            told: Default::default(),
+        };
+        Ok(EtcdRegistry {
+            shared: Arc::new(Shared {
+                lease_ttl: config.lease_ttl,
+                call_deadline: config.call_deadline,
+                keys,
+                keeping: Keeping {
+                    calls,
+                    runtime,
+                    revoking,
+                },
+                watchers: Arc::new(watchers),
+                clock,
+                entropy,
+                _stop: stop.drop_guard(),
+            }),
+        })
+    }
+
+    /// Waits until the leases that were given up are revoked, for one call's time at most. A process
+    /// that ends without it may leave them to run out.
+    pub async fn flush(&self) {
+        let revoking = self.shared.keeping.revoking.wait();
+        let _ = timeout(self.shared.call_deadline, revoking).await;
+    }
+}
+
+impl Shared {
+    /// Raises the incarnation of a name, and does `more` under it in the same step.
+    ///
+    /// Never below the time of day: an etcd that lost its data does not give the lives of before again.
+    async fn raise(
+        &self,
+        name: &str,
+        more: impl Fn(Incarnation) -> Result<Vec<TxnOp>>,
+    ) -> Result<Incarnation> {
+        let (key, calls) = (self.keys.incarnation(name), &self.keeping.calls);
+        for _ in 0..DRAWS {
+            let found = calls.get(&key).await?;
+            let (last, revision) = match found.kvs().first() {
+                Some(kv) => (read_number(kv.value(), &key)?, kv.mod_revision()),
+                None => (0, 0),
+            };
+            let after = last.checked_add(1).ok_or_else(|| {
+                Error::corrupt(SEAM, format!("{key}: no number is larger than its value"))
+            })?;
+            let now = u64::try_from(self.clock.now().millis()).unwrap_or(0);
+            let next = Incarnation(after.max(now));
+            let mut puts = vec![TxnOp::put(key.as_str(), next.to_string(), None)];
+            puts.extend(more(next)?);
+            let unchanged = Compare::mod_revision(key.as_str(), CompareOp::Equal, revision);
+            let txn = Txn::new().when([unchanged]).and_then(puts);
+            if calls.txn(txn).await?.succeeded() {
+                return Ok(next);
+            }
+            sleep(calls.jittered(DRAW_AGAIN)).await;
+        }
+        let text = format!("too many register as {name:?} at once; try again");
+        Err(Error::unavailable(SEAM, text))
+    }
+}
+
+fn read_number(value: &[u8], key: &str) -> Result<u64> {
+    let text = std::str::from_utf8(value).ok();
+    text.and_then(|text| text.parse().ok())
+        .ok_or_else(|| Error::corrupt(SEAM, format!("{key}: the value is no number")))
+}
+
+#[async_trait]
+impl Registry for EtcdRegistry {
+    /// The counter and the key are written in one step: of two lives the later one has the key,
+    /// whatever the order in which they are heard of.
+    async fn register(&self, role: Role, name: &str, address: &str) -> Result<Registration> {
+        let shared = &self.shared;
+        let boat = BoatId::new(name).map_err(|error| Error::conflict(SEAM, error))?;
+        let key = shared.keys.instance(role, name);
+        let instance = |incarnation| Instance {
+            role,
+            life: BoatLife {
+                boat: boat.clone(),
+                incarnation,
+            },
+            address: address.to_owned(),
+        };
+        // Given up if this is given up.
+        let held = shared.keeping.grant(shared.lease_ttl).await?;
+        let lease = held.lease.id;
+        let put_instance = |incarnation| {
+            let value = entry(&instance(incarnation))?;
+            let under_lease = PutOptions::new().with_lease(lease);
+            Ok(vec![TxnOp::put(key.as_str(), value, Some(under_lease))])
+        };
+        let instance = instance(shared.raise(name, put_instance).await?);
+        let mark = Mark {
+            value: entry(&instance)?,
+            key,
+        };
+        let lost = CancellationToken::new();
+        let kept = keep(held, mark, Patience::Ttl, lost.clone());
+        Ok(Registration {
+            instance,
+            lost,
+            guard: Box::new(kept),
+        })
+    }
+
+    async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>> {
+        self.shared.watchers.watch(role).await
+    }
+
+    async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {
+        let shared = &self.shared;
+        let held = shared.keeping.grant(shared.lease_ttl).await?;
+        let leased = node::lease(&shared.keeping, &shared.keys, held, &*shared.entropy);
+        Ok(Box::new(leased.await?))
+    }
+
+    async fn cluster(&self) -> Result<u64> {
+        let key = self.shared.keys.cluster();
+        let made = self.shared.entropy.next().max(1);
+        let none = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
+        let txn = Txn::new()
+            .when([none])
+            .and_then([TxnOp::put(key.as_str(), made.to_string(), None)])
+            .or_else([TxnOp::get(key.as_str(), None)]);
+        let answer = self.shared.keeping.calls.txn(txn).await?;
+        if answer.succeeded() {
+            return Ok(made);
+        }
+        match answer.op_responses().first() {
+            Some(TxnOpResponse::Get(found)) if !found.kvs().is_empty() => {
+                read_number(found.kvs()[0].value(), &key)
+            }
+            _ => Err(Error::unavailable(
+                SEAM,
+                format!("{key} was there, and is gone"),
+            )),
+        }
+    }
+
+    async fn next_incarnation(&self, name: &str) -> Result<Incarnation> {
+        let name = BoatId::new(name).map_err(|error| Error::conflict(SEAM, error))?;
+        self.shared.raise(name.as_str(), |_| Ok(Vec::new())).await
+    }
+}

@@ -1,0 +1,66 @@
+//! What is where in etcd, so that an operator finds it with `etcdctl get --prefix /packetboat`.
+
+use super::super::Role;
+
+/// The keys of one installation, each below its prefix:
+///
+/// | key | under a lease | value |
+/// | --- | --- | --- |
+/// | `/instance/boat/<name>` | yes | address and incarnation, JSON |
+/// | `/incarnation/<name>` | no | the last one given under the name |
+/// | `/node/0007` | yes | who holds the number |
+/// | `/node-past/0007` | no | the last millisecond that its ids may bear, 20 digits |
+/// | `/cluster` | no | the number of the installation |
+#[derive(Clone, Debug)]
+pub(super) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(super) fn below(prefix: &str) -> Keys {
+        Keys {
+            prefix: prefix.trim_end_matches('/').to_owned(),
+        }
+    }
+
+    /// Below it are the instances of a role, each under its name.
+    pub(super) fn instances(&self, role: Role) -> String {
+        let role = match role {
+            Role::Boat => "boat",
+            Role::Station => "station",
+            Role::Carrier => "carrier",
+            Role::Horn => "horn",
+        };
+        format!("{}/instance/{role}/", self.prefix)
+    }
+
+    pub(super) fn instance(&self, role: Role, name: &str) -> String {
+        self.instances(role) + name
+    }
+
+    pub(super) fn incarnation(&self, name: &str) -> String {
+        format!("{}/incarnation/{name}", self.prefix)
+    }
+
+    /// Below it are the node numbers that are held.
+    pub(super) fn nodes(&self) -> String {
+        format!("{}/node/", self.prefix)
+    }
+
+    pub(super) fn node(&self, number: u16) -> String {
+        format!("{}{number:04}", self.nodes())
+    }
+
+    /// Below it is the past of every node number that was ever held.
+    pub(super) fn pasts(&self) -> String {
+        format!("{}/node-past/", self.prefix)
+    }
+
+    pub(super) fn past(&self, number: u16) -> String {
+        format!("{}{number:04}", self.pasts())
+    }
+
+    pub(super) fn cluster(&self) -> String {
+        format!("{}/cluster", self.prefix)
+    }
+}

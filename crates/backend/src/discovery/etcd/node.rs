@@ -1,0 +1,298 @@
+//! Node numbers of message ids: leased, each with a past that is not.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use async_trait::async_trait;
+use etcd_client::{
+    Compare, CompareOp, GetOptions, KeyValue, PutOptions, Txn, TxnOp, TxnOpResponse,
+};
+use protocol::Timestamp;
+use protocol::id::snowflake::NODES;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::AbortOnDropHandle;
+
+use super::super::NodeLease;
+use super::SEAM;
+use super::keeper::{Held, Keeping, Mark, Patience, keep};
+use super::keys::Keys;
+use crate::clock::Entropy;
+use crate::{Error, Result};
+
+/// How often another number is looked for when others were faster.
+const ATTEMPTS: usize = 16;
+
+/// Among so many numbers that rested longest, chance decides: stations that start at the same time
+/// seldom want the same one.
+const CHOICE: usize = 32;
+
+/// The numbers at one moment.
+#[derive(Debug, Default)]
+pub(super) struct Board {
+    held: BTreeSet<u16>,
+    pasts: BTreeMap<u16, Past>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Past {
+    /// Ids up to here may have been made.
+    until: Timestamp,
+    /// Of the key; zero where there is none.
+    revision: i64,
+}
+
+impl Board {
+    pub(super) async fn read(keeping: &Keeping, keys: &Keys) -> Result<Board> {
+        let below = || Some(GetOptions::new().with_prefix());
+        let both = [
+            TxnOp::get(keys.nodes(), below().map(GetOptions::with_keys_only)),
+            TxnOp::get(keys.pasts(), below()),
+        ];
+        let answer = keeping.calls.txn(Txn::new().and_then(both)).await?;
+        let [nodes, pasts] = lists(answer.op_responses())?;
+        let mut board = Board::default();
+        for kv in &nodes {
+            board.held.insert(number(kv, &keys.nodes())?);
+        }
+        for kv in &pasts {
+            let past = Past {
+                until: until(kv)?,
+                revision: kv.mod_revision(),
+            };
+            board.pasts.insert(number(kv, &keys.pasts())?, past);
+        }
+        Ok(board)
+    }
+
+    /// One that nobody holds: never used before, or else among those that rested longest.
+    fn choose(&self, entropy: &dyn Entropy) -> Option<(u16, Past)> {
+        let free = (0..NODES).filter(|number| !self.held.contains(number));
+        let mut free: Vec<_> = free
+            .map(|number| (self.pasts.get(&number).copied().unwrap_or_default(), number))
+            .collect();
+        free.sort_by_key(|(past, number)| (past.until, *number));
+        let unused = free.partition_point(|(past, _)| past.until == Timestamp::ZERO);
+        let choice = if unused > 0 {
+            unused
+        } else {
+            free.len().min(CHOICE)
+        };
+        let chosen = entropy.next().checked_rem(choice as u64)?;
+        free.get(chosen as usize)
+            .map(|(past, number)| (*number, *past))
+    }
+}
+
+fn lists<const N: usize>(answers: Vec<TxnOpResponse>) -> Result<[Vec<KeyValue>; N]> {
+    let lists: Vec<_> = answers
+        .into_iter()
+        .filter_map(|answer| match answer {
+            TxnOpResponse::Get(mut found) => Some(found.take_kvs()),
+            _ => None,
+        })
+        .collect();
+    lists
+        .try_into()
+        .map_err(|_| Error::corrupt(SEAM, "an answer of another shape than its question"))
+}
+
+fn number(kv: &KeyValue, prefix: &str) -> Result<u16> {
+    let key = String::from_utf8_lossy(kv.key());
+    let number = key.strip_prefix(prefix).and_then(|text| text.parse().ok());
+    number
+        .filter(|number| *number < NODES)
+        .ok_or_else(|| Error::corrupt(SEAM, format!("{key}: the name is no node number")))
+}
+
+fn until(kv: &KeyValue) -> Result<Timestamp> {
+    let text = kv.value_str().ok();
+    let millis = text.and_then(|text| text.parse().ok());
+    millis.map(Timestamp::from_millis).ok_or_else(|| {
+        let key = String::from_utf8_lossy(kv.key());
+        Error::corrupt(SEAM, format!("{key}: the value is no time in milliseconds"))
+    })
+}
+
+/// Sorts as the time does, so that etcd can compare it.
+fn written(until: Timestamp) -> String {
+    format!("{:020}", until.millis().max(0))
+}
+
+/// Takes a number for as long as the lease is kept.
+pub(super) async fn lease(
+    keeping: &Keeping,
+    keys: &Keys,
+    held: Held,
+    entropy: &dyn Entropy,
+) -> Result<EtcdNode> {
+    let holder = format!("{:016x}-{:016x}", held.lease.id, entropy.next());
+    for _ in 0..ATTEMPTS {
+        let board = Board::read(keeping, keys).await?;
+        let Some((number, past)) = board.choose(entropy) else {
+            let text = "all 1024 node numbers are held; one is free when a station ends";
+            return Err(Error::unavailable(SEAM, text));
+        };
+        if take(keeping, keys, &held, &holder, number, past).await? {
+            let mark = Mark {
+                key: keys.node(number),
+                value: holder.clone(),
+            };
+            // Its loss is noticed by the next reservation, which etcd refuses.
+            let lost = CancellationToken::new();
+            let (keeper, held) = keep(held, mark, Patience::Endless, lost);
+            return Ok(EtcdNode {
+                number,
+                not_before: past.until,
+                holder,
+                keeping: keeping.clone(),
+                keys: keys.clone(),
+                _keeper: keeper,
+                _held: held,
+            });
+        }
+    }
+    let text = "others took each node number that was free; try again";
+    Err(Error::unavailable(SEAM, text))
+}
+
+/// Only while nobody has it, and its past is as it was read. Answers whether it is ours.
+async fn take(
+    keeping: &Keeping,
+    keys: &Keys,
+    held: &Held,
+    holder: &str,
+    number: u16,
+    past: Past,
+) -> Result<bool> {
+    let (node, record) = (keys.node(number), keys.past(number));
+    let under_lease = PutOptions::new().with_lease(held.lease.id);
+    let mut puts = vec![TxnOp::put(node.clone(), holder, Some(under_lease))];
+    if past.revision == 0 {
+        // From now on there is something to compare a reservation with.
+        puts.push(TxnOp::put(record.clone(), written(Timestamp::ZERO), None));
+    }
+    let free = [
+        Compare::create_revision(node.clone(), CompareOp::Equal, 0),
+        Compare::mod_revision(record, CompareOp::Equal, past.revision),
+    ];
+    let txn = Txn::new()
+        .when(free)
+        .and_then(puts)
+        .or_else([TxnOp::get(node, None)]);
+    let answer = keeping.calls.txn(txn).await?;
+    if answer.succeeded() {
+        return Ok(true);
+    }
+    // The call was repeated after it was done: then it is ours all the same.
+    let [found] = lists(answer.op_responses())?;
+    Ok(found
+        .first()
+        .is_some_and(|kv| kv.value() == holder.as_bytes()))
+}
+
+/// A number, held under a lease.
+pub(super) struct EtcdNode {
+    number: u16,
+    not_before: Timestamp,
+    /// What stands under the number's key while it is ours.
+    holder: String,
+    keeping: Keeping,
+    keys: Keys,
+    _keeper: AbortOnDropHandle<()>,
+    _held: Held,
+}
+
+#[async_trait]
+impl NodeLease for EtcdNode {
+    fn number(&self) -> u16 {
+        self.number
+    }
+
+    fn not_before(&self) -> Timestamp {
+        self.not_before
+    }
+
+    /// Fenced and monotonic where it is written: a call that was given up long ago, and comes to etcd
+    /// only now, neither takes a later one back nor writes into the past of the next holder.
+    async fn reserve(&self, until: Timestamp) -> Result<()> {
+        let (node, record) = (self.keys.node(self.number), self.keys.past(self.number));
+        let until = written(until);
+        let ours_and_later = [
+            Compare::value(node.clone(), CompareOp::Equal, self.holder.as_str()),
+            Compare::value(record.clone(), CompareOp::Less, until.as_str()),
+        ];
+        let txn = Txn::new()
+            .when(ours_and_later)
+            .and_then([TxnOp::put(record.clone(), until.as_str(), None)])
+            .or_else([TxnOp::get(node, None), TxnOp::get(record, None)]);
+        let answer = self.keeping.calls.txn(txn).await?;
+        if answer.succeeded() {
+            return Ok(());
+        }
+        let [node, record] = lists(answer.op_responses())?;
+        let is_ours = node
+            .first()
+            .is_some_and(|kv| kv.value() == self.holder.as_bytes());
+        let is_recorded = record
+            .first()
+            .is_some_and(|kv| kv.value() >= until.as_bytes());
+        if is_ours && is_recorded {
+            return Ok(());
+        }
+        let text = format!(
+            "node number {} is not held any more: its lease has ended, and somebody else may have it; \
+             lease another",
+            self.number
+        );
+        Err(Error::conflict(SEAM, text))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock::SeededEntropy;
+
+    fn past(until: i64) -> Past {
+        Past {
+            until: Timestamp::from_millis(until),
+            revision: 1,
+        }
+    }
+
+    #[test]
+    fn numbers_without_a_past_come_first_at_random() {
+        let entropy = SeededEntropy::new(1);
+        let board = Board {
+            held: (0..10).collect(),
+            pasts: (10..1000).map(|number| (number, past(5))).collect(),
+        };
+        let chosen: BTreeSet<_> = (0..200)
+            .map(|_| board.choose(&entropy).unwrap().0)
+            .collect();
+        assert!(chosen.iter().all(|number| *number >= 1000));
+        assert!(chosen.len() > 20, "stations that start together spread");
+    }
+
+    #[test]
+    fn then_those_that_rested_longest() {
+        let entropy = SeededEntropy::new(1);
+        let pasts = (0..NODES).map(|number| (number, past(i64::from(number) + 1)));
+        let mut board = Board {
+            held: (0..100).collect(),
+            pasts: pasts.collect(),
+        };
+        for _ in 0..200 {
+            let (number, past) = board.choose(&entropy).unwrap();
+            assert!((100..100 + CHOICE as u16).contains(&number));
+            assert_eq!(past.until.millis(), i64::from(number) + 1);
+        }
+        board.held = (0..NODES).collect();
+        assert_eq!(board.choose(&entropy), None);
+    }
+
+    #[test]
+    fn times_are_written_so_that_they_sort() {
+        let times = [0, 9, 10, 1_800_000_000_000, i64::MAX].map(Timestamp::from_millis);
+        assert!(times.map(written).is_sorted());
+    }
+}

@@ -1,0 +1,4 @@
+mod contract;
+mod failures;
+mod servers;
+mod world;

@@ -1,0 +1,142 @@
+//! Processes on an etcd: each has a runtime of its own, so that it can die without a word.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use etcd_client::{Client, GetOptions};
+use protocol::id::snowflake::NODES;
+use tokio::runtime::{Builder, Runtime};
+
+use super::super::super::contract;
+use super::super::keys::Keys;
+use super::super::*;
+use crate::clock::{SystemClock, SystemEntropy};
+
+/// An installation under a prefix that no other test has, with one process on it.
+pub(super) struct World {
+    pub(super) config: EtcdConfig,
+    pub(super) process: Process,
+    /// The operator's.
+    pub(super) client: Client,
+}
+
+pub(super) struct Process {
+    pub(super) registry: EtcdRegistry,
+    /// `None` once it is dead.
+    runtime: Option<Runtime>,
+}
+
+impl Process {
+    pub(super) async fn start(config: &EtcdConfig) -> Process {
+        let mut runtime = Builder::new_multi_thread();
+        let runtime = runtime.worker_threads(1).enable_all().build().unwrap();
+        let config = config.clone();
+        let connecting = runtime.spawn(async move {
+            EtcdRegistry::connect(&config, Arc::new(SystemClock), Arc::new(SystemEntropy)).await
+        });
+        Process {
+            registry: connecting.await.unwrap().unwrap(),
+            runtime: Some(runtime),
+        }
+    }
+
+    /// Nothing of it runs any more, and nothing is given back.
+    pub(super) fn kill(&mut self) {
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
+        }
+    }
+
+    /// Stands still, as with SIGSTOP.
+    pub(super) fn pause(&self, time: Duration) {
+        let runtime = self.runtime.as_ref().unwrap();
+        runtime.spawn(async move { std::thread::sleep(time) });
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
+
+impl World {
+    pub(super) async fn on(endpoints: Vec<String>) -> World {
+        let client = Client::connect(&endpoints, None).await.unwrap();
+        let config = EtcdConfig {
+            endpoints,
+            prefix: format!("/test/{:016x}", SystemEntropy.next()),
+            lease_ttl: Duration::from_secs(5),
+            ..EtcdConfig::default()
+        };
+        World {
+            process: Process::start(&config).await,
+            config,
+            client,
+        }
+    }
+
+    pub(super) async fn shared() -> World {
+        World::on(crate::real::addresses("etcd")).await
+    }
+
+    pub(super) fn etcd(&self) -> EtcdRegistry {
+        self.process.registry.clone()
+    }
+
+    pub(super) fn keys(&self) -> Keys {
+        Keys::below(&self.config.prefix)
+    }
+
+    pub(super) async fn keys_below(&self, prefix: &str) -> usize {
+        let count = GetOptions::new().with_prefix().with_count_only();
+        let found = self.client.kv_client().get(prefix, Some(count)).await;
+        found.unwrap().count() as usize
+    }
+
+    /// Ends the lease that a key is under.
+    pub(super) async fn revoke_lease_of(&self, key: String) {
+        let mut client = self.client.clone();
+        let found = client.get(key, None).await.unwrap();
+        let lease = found.kvs().first().expect("the key is there").lease();
+        client.lease_revoke(lease).await.unwrap();
+    }
+}
+
+#[async_trait]
+impl contract::World for World {
+    fn registry(&self) -> Arc<dyn Registry> {
+        Arc::new(self.etcd())
+    }
+
+    async fn crash(&mut self) {
+        self.process.kill();
+        self.process = Process::start(&self.config).await;
+    }
+
+    async fn revoke(&self, instance: &Instance) {
+        let name = instance.life.boat.as_str();
+        let key = self.keys().instance(instance.role, name);
+        self.revoke_lease_of(key).await;
+    }
+
+    async fn hold_all_but(&mut self, number: u16) {
+        let lease = self.client.lease_grant(60, None).await.unwrap().id();
+        let others: Vec<u16> = (0..NODES).filter(|other| *other != number).collect();
+        // etcd takes 128 puts at once.
+        for some in others.chunks(128) {
+            let put = |other: &u16| {
+                let under_lease = PutOptions::new().with_lease(lease);
+                TxnOp::put(self.keys().node(*other), "another", Some(under_lease))
+            };
+            let puts: Vec<_> = some.iter().map(put).collect();
+            let txn = Txn::new().and_then(puts);
+            self.client.txn(txn).await.unwrap();
+        }
+    }
+
+    async fn revoke_node(&self, number: u16) {
+        self.revoke_lease_of(self.keys().node(number)).await;
+    }
+}
