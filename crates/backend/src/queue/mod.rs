@@ -8,6 +8,8 @@
 #[cfg(test)]
 pub(crate) mod contract;
 pub mod embedded;
+#[cfg(feature = "kafka")]
+mod kafka;
 
 use async_trait::async_trait;
 use bytes::Bytes;
@@ -15,6 +17,11 @@ use protocol::Timestamp;
 use protocol::keys::Topic;
 
 pub use self::embedded::{EmbeddedQueue, QueueConfig};
+#[cfg(feature = "kafka")]
+pub use self::kafka::{
+    ConsumerConfig, GroupProtocol, KafkaConfig, KafkaQueue, Partitions, ProducerConfig, Retention,
+    topics,
+};
 use crate::Result;
 
 /// One partition of one topic.

@@ -89,6 +89,7 @@ async fn keeps_the_contract_in_memory() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn keeps_the_contract_on_disk() {
     contract::all(|| Box::pin(async { OnDisk::new() })).await;
+    crate::real::ran("queue", "embedded");
 }
 
 fn record(value: impl Into<Bytes>) -> NewRecord {

@@ -1,0 +1,151 @@
+//! The log on Kafka.
+//!
+//! A record is acknowledged when all replicas in sync have it (`acks=all`; at least
+//! `min.insync.replicas` of them), written by an idempotent producer in order. Groups never skip: one
+//! that has committed nothing begins at the beginning, and one whose next record is gone says so.
+
+mod config;
+mod consumer;
+mod epoch;
+mod layout;
+mod producer;
+mod reader;
+mod record;
+mod report;
+mod settings;
+#[cfg(test)]
+mod tests;
+pub mod topics;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::keys::Topic;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use tokio::time::{Instant, sleep};
+
+pub use self::config::{
+    ConsumerConfig, GroupProtocol, KafkaConfig, Partitions, ProducerConfig, Retention,
+};
+use self::consumer::KafkaConsumer;
+use self::layout::Layout;
+use self::producer::KafkaProducer;
+use self::reader::Readers;
+use super::{Consumer, Partition, Producer, Queue, Record};
+use crate::{Kind, Result};
+
+const SEAM: &str = "kafka queue";
+
+/// How long brokers may take to tell each other of topics that were just made.
+const SPREAD: Duration = Duration::from_secs(2);
+
+/// The log, its producer and its consumer groups; clones share it.
+#[derive(Clone)]
+pub struct KafkaQueue {
+    config: Arc<KafkaConfig>,
+    layout: Arc<Layout>,
+    producer: Arc<KafkaProducer>,
+    readers: Arc<Readers>,
+    epoch: u32,
+}
+
+impl KafkaQueue {
+    /// Connects to the brokers, checks that the topics are there as they were installed, and reads the
+    /// log's epoch. `Unavailable` when no broker answers within `request_timeout`, `Conflict` for an
+    /// installation that does not fit or a setting that is refused.
+    pub async fn connect(config: KafkaConfig) -> Result<KafkaQueue> {
+        let config = Arc::new(config);
+        let layout = Arc::new(Layout::of(&config));
+        // First, because it needs a moment until it may write.
+        let producer = KafkaProducer::start(config.clone(), layout.clone()).await?;
+        let readers = Readers::new(config.clone(), layout.clone());
+        let epoch = installed(&readers, &config, &layout).await?;
+        producer.warm_up().await?;
+        Ok(KafkaQueue {
+            config,
+            layout,
+            producer: Arc::new(producer),
+            readers: Arc::new(readers),
+            epoch,
+        })
+    }
+}
+
+async fn installed(
+    readers: &Readers,
+    config: &Arc<KafkaConfig>,
+    layout: &Arc<Layout>,
+) -> Result<u32> {
+    let deadline = Instant::now() + SPREAD;
+    loop {
+        let (config, layout) = (config.clone(), layout.clone());
+        let found = readers.ask(None, move |client, patience| {
+            topics::check_installed(client, &layout, &config, patience)
+        });
+        match found.await {
+            Err(error) if error.kind == Kind::Conflict && Instant::now() < deadline => {
+                sleep(SPREAD / 10).await;
+            }
+            found => return found,
+        }
+    }
+}
+
+/// Whether librdkafka goes on by itself.
+fn is_passing(error: &KafkaError) -> bool {
+    use RDKafkaErrorCode as Code;
+    let passing = [
+        Code::AllBrokersDown,
+        Code::BrokerTransportFailure,
+        Code::CoordinatorLoadInProgress,
+        Code::CoordinatorNotAvailable,
+        Code::LeaderNotAvailable,
+        Code::NotCoordinator,
+        Code::NotLeaderForPartition,
+        Code::OperationTimedOut,
+        Code::PollExceeded,
+        Code::RebalanceInProgress,
+        Code::RequestTimedOut,
+        Code::Resolve,
+        Code::StaleMemberEpoch,
+        Code::UnknownMemberId,
+        Code::UnknownTopicOrPartition,
+    ];
+    let code = error.rdkafka_error_code();
+    code.is_some_and(|code| passing.contains(&code))
+        && !matches!(error, KafkaError::MessageConsumptionFatal(_))
+}
+
+#[async_trait]
+impl Queue for KafkaQueue {
+    fn producer(&self) -> Arc<dyn Producer> {
+        self.producer.clone()
+    }
+
+    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>> {
+        let (config, layout) = (self.config.clone(), self.layout.clone());
+        let consumer = KafkaConsumer::join(config, layout, group, topics)?;
+        Ok(Box::new(consumer))
+    }
+
+    fn partitions(&self, topic: Topic) -> u32 {
+        self.layout.count(topic)
+    }
+
+    fn epoch(&self) -> u32 {
+        self.epoch
+    }
+
+    async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
+        self.readers.read(partition, from, max).await
+    }
+
+    async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
+        self.readers.bounds(partition).await
+    }
+
+    async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
+        self.readers.committed(group, partition).await
+    }
+}

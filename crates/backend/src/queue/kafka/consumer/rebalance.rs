@@ -1,0 +1,142 @@
+//! What the group decides, kept until the member's next poll.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use parking_lot::Mutex;
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::TopicPartitionList;
+use rdkafka::types::RDKafkaRespErr;
+
+use super::super::layout::Layout;
+use super::super::report::Reporter;
+use crate::queue::Partition;
+
+/// A change of the assignment. librdkafka waits with the next until this one is carried out.
+#[derive(Debug)]
+pub(super) enum Change {
+    Assign(Vec<Partition>),
+    Revoke(Vec<Partition>),
+    Lose(Vec<Partition>),
+}
+
+/// What librdkafka calls back while the consumer is polled.
+pub(super) struct Rebalances {
+    layout: Arc<Layout>,
+    reporter: Reporter,
+    changes: Mutex<VecDeque<Change>>,
+    /// What librdkafka said last about a place in the log that is not there.
+    misplaced: Mutex<Option<String>>,
+    /// Nobody polls any more: changes are carried out at once.
+    leaving: AtomicBool,
+}
+
+impl Rebalances {
+    pub(super) fn new(layout: Arc<Layout>) -> Rebalances {
+        Rebalances {
+            layout,
+            reporter: Reporter::default(),
+            changes: Mutex::default(),
+            misplaced: Mutex::default(),
+            leaving: AtomicBool::new(false),
+        }
+    }
+
+    pub(super) fn next(&self) -> Option<Change> {
+        self.changes.lock().pop_front()
+    }
+
+    pub(super) fn any(&self) -> bool {
+        !self.changes.lock().is_empty()
+    }
+
+    pub(super) fn misplaced(&self) -> Option<String> {
+        self.misplaced.lock().take()
+    }
+
+    pub(super) fn leave(&self) {
+        self.leaving.store(true, Ordering::Release);
+    }
+
+    fn partitions(&self, list: &TopicPartitionList) -> Vec<Partition> {
+        let elements = list.elements();
+        let ours = elements
+            .iter()
+            .filter_map(|at| self.layout.partition(at.topic(), at.partition()));
+        ours.collect()
+    }
+}
+
+/// The place in the log at which a partition was to be read is not there.
+pub(super) fn is_misplaced(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(
+            RDKafkaErrorCode::AutoOffsetReset
+                | RDKafkaErrorCode::LogTruncation
+                | RDKafkaErrorCode::OffsetOutOfRange
+        )
+    )
+}
+
+impl ClientContext for Rebalances {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.reporter.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        if is_misplaced(&error) {
+            *self.misplaced.lock() = Some(reason.to_owned());
+        } else {
+            self.reporter.error(&error, reason);
+        }
+    }
+}
+
+impl ConsumerContext for Rebalances {
+    fn rebalance(
+        &self,
+        consumer: &BaseConsumer<Self>,
+        what: RDKafkaRespErr,
+        list: &mut TopicPartitionList,
+    ) {
+        let assigned = what == RDKafkaRespErr::RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS;
+        if self.leaving.load(Ordering::Acquire) {
+            carry_out(consumer, assigned, list);
+            return;
+        }
+        let partitions = self.partitions(list);
+        let change = if assigned {
+            Change::Assign(partitions)
+        } else if consumer.assignment_lost() {
+            Change::Lose(partitions)
+        } else {
+            Change::Revoke(partitions)
+        };
+        self.changes.lock().push_back(change);
+    }
+}
+
+/// Tells librdkafka that a change is accepted.
+pub(super) fn carry_out<C: ConsumerContext>(
+    consumer: &impl Consumer<C>,
+    assigned: bool,
+    list: &TopicPartitionList,
+) {
+    let done = if assigned {
+        consumer.incremental_assign(list)
+    } else {
+        consumer.incremental_unassign(list)
+    };
+    if let Err(error) = done {
+        tracing::info!(%error, assigned, "an assignment is cleared");
+        // Whatever it was about, librdkafka must not wait for an answer.
+        if let Err(error) = consumer.unassign() {
+            tracing::warn!(%error, "an assignment could not be cleared");
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The log's epoch, written down in topic `meta`: the newest record under one key counts.
+
+use std::time::Duration;
+
+use rdkafka::Message;
+use rdkafka::message::DeliveryResult;
+use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use super::config::KafkaConfig;
+use super::reader::{self, Client};
+use super::report::{Reporter, failed};
+use super::{SEAM, settings};
+use crate::{Error, Result};
+
+const KEY: &[u8] = b"epoch";
+
+/// Reads the epoch; `None` when none was written. Blocks.
+pub(super) fn read(client: &Client, meta: &str, patience: Duration) -> Result<Option<u32>> {
+    let (first, end) = reader::bounds(client, meta, 0, patience)?;
+    if first == end {
+        return Ok(None);
+    }
+    let value = |message: &rdkafka::message::BorrowedMessage<'_>| {
+        let ours = message.key() == Some(KEY);
+        ours.then(|| message.payload().unwrap_or_default().to_vec())
+    };
+    let found = reader::read(client, meta, 0, first..end, usize::MAX, patience, value)?;
+    let Some(newest) = found.last() else {
+        return Ok(None);
+    };
+    let epoch = std::str::from_utf8(newest)
+        .ok()
+        .and_then(|text| text.parse().ok());
+    let unreadable = || Error::corrupt(SEAM, format!("topic {meta} holds no number as epoch"));
+    epoch.map(Some).ok_or_else(unreadable)
+}
+
+/// Answers whoever waits for the one record.
+struct Written(Reporter);
+
+impl rdkafka::ClientContext for Written {
+    fn log(&self, level: rdkafka::config::RDKafkaLogLevel, facility: &str, message: &str) {
+        self.0.log(level, facility, message);
+    }
+
+    fn error(&self, error: rdkafka::error::KafkaError, reason: &str) {
+        self.0.error(&error, reason);
+    }
+}
+
+impl ProducerContext for Written {
+    type DeliveryOpaque = Box<oneshot::Sender<Result<()>>>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, waiter: Self::DeliveryOpaque) {
+        let written = match result {
+            Ok(_) => Ok(()),
+            Err((error, _)) => Err(failed("writing the log's epoch", error.clone())),
+        };
+        // Nobody waits any more after a timeout.
+        let _ = waiter.send(written);
+    }
+}
+
+/// Writes a new epoch and waits until it is acknowledged.
+pub(super) async fn write(config: &KafkaConfig, meta: &str, epoch: u32) -> Result<()> {
+    let writing = |error| failed("writing the log's epoch", error);
+    let producer: ThreadedProducer<Written> = settings::producer(config)?
+        .create_with_context(Written(Reporter::default()))
+        .map_err(writing)?;
+    let (waiter, written) = oneshot::channel();
+    let value = epoch.to_string();
+    let record = BaseRecord::with_opaque_to(meta, Box::new(waiter))
+        .partition(0)
+        .key(KEY)
+        .payload(&value);
+    producer.send(record).map_err(|(error, _)| writing(error))?;
+    let patience = config.request_timeout;
+    let written = match timeout(patience, written).await {
+        Ok(Ok(written)) => written,
+        Ok(Err(_)) | Err(_) => {
+            let why = format!("the log's epoch was not acknowledged within {patience:?}");
+            Err(Error::unavailable(SEAM, why))
+        }
+    };
+    let end = tokio::task::spawn_blocking(move || {
+        // Nothing is left to wait for but what timed out.
+        producer.purge(rdkafka::producer::PurgeConfig::default().queue().inflight());
+        drop(producer);
+    });
+    let _ = end.await;
+    written
+}

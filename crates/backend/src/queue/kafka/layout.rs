@@ -1,0 +1,109 @@
+//! What the topics and groups of an installation are called, and how many partitions they have.
+
+use protocol::keys::Topic;
+
+use super::SEAM;
+use super::config::KafkaConfig;
+use crate::queue::Partition;
+use crate::{Error, Result};
+
+/// The names on the brokers.
+#[derive(Debug)]
+pub(super) struct Layout {
+    prefix: String,
+    /// By place in [`Topic::ALL`].
+    topics: Vec<(Topic, String, u32)>,
+}
+
+impl Layout {
+    pub(super) fn of(config: &KafkaConfig) -> Layout {
+        let topics = Topic::ALL.into_iter().map(|topic| {
+            let name = format!("{}{}", config.topic_prefix, topic.name());
+            (topic, name, partitions_of(topic, config))
+        });
+        Layout {
+            prefix: config.topic_prefix.clone(),
+            topics: topics.collect(),
+        }
+    }
+
+    pub(super) fn topics(&self) -> impl Iterator<Item = (Topic, &str, u32)> {
+        self.topics
+            .iter()
+            .map(|(topic, name, count)| (*topic, name.as_str(), *count))
+    }
+
+    pub(super) fn name(&self, topic: Topic) -> &str {
+        let mut known = self.topics.iter();
+        known
+            .find(|(known, ..)| *known == topic)
+            .map_or_else(|| topic.name(), |(_, name, _)| name.as_str())
+    }
+
+    pub(super) fn count(&self, topic: Topic) -> u32 {
+        let mut known = self.topics.iter();
+        known
+            .find(|(known, ..)| *known == topic)
+            .map_or(0, |(.., count)| *count)
+    }
+
+    /// The topic where the log's epoch is written down.
+    pub(super) fn meta(&self) -> String {
+        format!("{}meta", self.prefix)
+    }
+
+    pub(super) fn group(&self, group: &str) -> String {
+        format!("{}{group}", self.prefix)
+    }
+
+    /// The name and number on the brokers; `Conflict` for a partition that does not exist.
+    pub(super) fn place(&self, partition: Partition) -> Result<(&str, i32)> {
+        if partition.number < self.count(partition.topic)
+            && let Ok(number) = i32::try_from(partition.number)
+        {
+            return Ok((self.name(partition.topic), number));
+        }
+        Err(Error::conflict(
+            SEAM,
+            format!("no partition {}/{}", partition.topic, partition.number),
+        ))
+    }
+
+    /// The partition with that name and number; `None` for one that is not ours.
+    pub(super) fn partition(&self, name: &str, number: i32) -> Option<Partition> {
+        let topic = Topic::from_name(name.strip_prefix(&self.prefix)?)?;
+        Some(Partition {
+            topic,
+            number: u32::try_from(number).ok()?,
+        })
+    }
+}
+
+fn partitions_of(topic: Topic, config: &KafkaConfig) -> u32 {
+    match topic {
+        Topic::Message => config.partitions.message,
+        Topic::Retry(_) => config.partitions.retry,
+        Topic::Notification => config.partitions.notification,
+        Topic::Dead | Topic::NotificationDead => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lead_back_to_their_partitions() {
+        let layout = Layout::of(&KafkaConfig::default());
+        for (topic, name, count) in layout.topics() {
+            let partition = Partition { topic, number: 0 };
+            assert_eq!(layout.place(partition).unwrap(), (name, 0));
+            assert_eq!(layout.partition(name, 0), Some(partition));
+            let number = count;
+            assert!(layout.place(Partition { topic, number }).is_err());
+        }
+        assert_eq!(layout.partition("packetboat-meta", 0), None);
+        assert_eq!(layout.partition("other-message", 0), None);
+        assert_eq!(layout.partition("packetboat-message", -1), None);
+    }
+}

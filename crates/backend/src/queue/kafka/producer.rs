@@ -1,0 +1,261 @@
+//! Publishing: idempotent, acknowledged by all replicas in sync, and in order also where it fails.
+//!
+//! librdkafka lets records time out one by one, so that a later one of the same publish could still be
+//! appended after an earlier one was given up. Here records do not time out in librdkafka. When one waits
+//! too long, its whole [`Generation`] (a librdkafka producer) is replaced and then thrown away with all
+//! that is left in it: what the brokers have is a prefix of each partition's records, because a sequence
+//! of one producer has no gaps. Partitions that are well finish what is in flight before that, and do not
+//! notice.
+
+mod batch;
+mod generation;
+mod proofs;
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use self::batch::{Answers, Sent};
+use self::generation::{Generation, Handed, failed_before};
+use super::config::KafkaConfig;
+use super::layout::Layout;
+use super::report::blocking;
+use super::{SEAM, record};
+use crate::queue::{NewRecord, Partition, Producer};
+use crate::{Error, Result};
+
+/// How long a generation that is replaced may still finish what is in flight.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// The shortest time between two replacements.
+const REPLACE_PAUSE: Duration = Duration::from_millis(200);
+
+pub(super) struct KafkaProducer {
+    shared: Arc<Shared>,
+    watching: AbortHandle,
+}
+
+struct Shared {
+    config: Arc<KafkaConfig>,
+    layout: Arc<Layout>,
+    current: watch::Sender<Arc<Generation>>,
+    /// The one before, while it finishes what is in flight.
+    finishing: Mutex<Option<Arc<Generation>>>,
+}
+
+impl KafkaProducer {
+    /// Starts a producer. It connects by itself, and is warm a moment after the brokers answer.
+    pub(super) async fn start(
+        config: Arc<KafkaConfig>,
+        layout: Arc<Layout>,
+    ) -> Result<KafkaProducer> {
+        let first = start_generation(&config).await?;
+        let shared = Arc::new(Shared {
+            config,
+            layout,
+            current: watch::Sender::new(first),
+            finishing: Mutex::new(None),
+        });
+        let watching = tokio::spawn(watch_over(Arc::downgrade(&shared))).abort_handle();
+        Ok(KafkaProducer { shared, watching })
+    }
+
+    /// Waits until the brokers have answered the producer too.
+    pub(super) async fn warm_up(&self) -> Result<()> {
+        let generation = self.shared.current.borrow().clone();
+        generation
+            .warm_up(&self.shared.layout, self.shared.config.request_timeout)
+            .await
+    }
+}
+
+impl Drop for KafkaProducer {
+    fn drop(&mut self) {
+        self.watching.abort();
+    }
+}
+
+#[async_trait]
+impl Producer for KafkaProducer {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+        self.shared.publish(records).await
+    }
+}
+
+impl Shared {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+        let bytes_max = self.config.record_bytes_max;
+        let refused = records.iter().map(|record| {
+            let placed = self.layout.place(record.partition).map(drop);
+            placed
+                .and_then(|()| record::check(record, bytes_max))
+                .err()
+                .map(Err)
+        });
+        let mut answers: Answers = refused.collect();
+        let patience = self.config.producer.publish_timeout;
+        while answers.iter().any(Option::is_none) {
+            let Ok(sent) = timeout(patience, self.hand_over(&records, &answers)).await else {
+                let why =
+                    format!("what was published before is not acknowledged within {patience:?}");
+                give_up(&mut answers, &why);
+                break;
+            };
+            // Each record is answered when its generation is thrown away at the latest.
+            match timeout(patience + 10 * GRACE, sent.answered).await {
+                Ok(Ok(answered)) => take_in(&mut answers, &records, sent.places, answered),
+                Ok(Err(_)) | Err(_) => give_up(&mut answers, "the producer does not answer"),
+            }
+        }
+        answers.into_iter().flatten().collect()
+    }
+
+    /// Waits for room and hands records over, all that may go in one step: a publish that is dropped
+    /// before has done nothing, and afterwards those take their way.
+    async fn hand_over(&self, records: &[NewRecord], answers: &Answers) -> Sent {
+        let open = || {
+            records
+                .iter()
+                .zip(answers)
+                .filter(|(_, answer)| answer.is_none())
+        };
+        let partitions: BTreeSet<Partition> = open().map(|(record, _)| record.partition).collect();
+        let bytes = open().map(|(record, _)| record::size_of(record)).sum();
+        loop {
+            let mut replaced = self.current.subscribe();
+            let generation = replaced.borrow_and_update().clone();
+            self.wait_for_older(&partitions).await;
+            let room = tokio::select! {
+                room = generation.room(bytes) => room,
+                _ = replaced.changed() => continue,
+            };
+            let proved = generation.proved();
+            let handed = match room {
+                Some(room) => generation.hand_over(records, answers, room, &self.layout),
+                None => Handed::Closed,
+            };
+            match handed {
+                Handed::Over(sent) => return sent,
+                Handed::Later => tokio::select! {
+                    () = proved => {}
+                    _ = replaced.changed() => {}
+                },
+                Handed::Closed => {
+                    let _ = replaced.changed().await;
+                }
+            }
+        }
+    }
+
+    /// What waits in the generation before goes first.
+    async fn wait_for_older(&self, partitions: &BTreeSet<Partition>) {
+        loop {
+            let older = self.finishing.lock().clone();
+            if !older.is_some_and(|older| older.holds_any(partitions)) {
+                return;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    }
+
+    /// Puts a new generation in the place of one that cannot go on.
+    async fn replace(&self, old: Arc<Generation>) -> Result<()> {
+        let new = start_generation(&self.config).await?;
+        let overdue = Instant::now() - self.config.producer.publish_timeout;
+        if !old.is_broken() {
+            tracing::warn!(
+                timeout_ms = self.config.producer.publish_timeout.as_millis() as u64,
+                partitions = ?old.waiting_since(overdue),
+                "records were not acknowledged in time: the producer is replaced"
+            );
+            // Best effort: what is well shall not wait for the new one's connections.
+            let _ = new.warm_up(&self.layout, GRACE).await;
+        }
+        *self.finishing.lock() = Some(old.clone());
+        self.current.send_replace(new);
+        let until = Instant::now() + GRACE;
+        while !old.is_broken() && old.has_others_than(overdue) && Instant::now() < until {
+            sleep(Duration::from_millis(5)).await;
+        }
+        let killed = blocking(move || {
+            old.kill();
+            Ok(())
+        });
+        let killed = killed.await;
+        *self.finishing.lock() = None;
+        killed
+    }
+}
+
+/// Enters what was answered. A failed record takes those behind it in its partition along.
+fn take_in(
+    answers: &mut Answers,
+    records: &[NewRecord],
+    places: Vec<usize>,
+    answered: Vec<Result<u64>>,
+) {
+    for (place, answer) in places.into_iter().zip(answered) {
+        if answer.is_err() {
+            let partition = records[place].partition;
+            for (record, later) in records.iter().zip(answers.iter_mut()).skip(place + 1) {
+                if record.partition == partition && later.is_none() {
+                    *later = Some(Err(failed_before()));
+                }
+            }
+        }
+        answers[place] = Some(answer);
+    }
+}
+
+fn give_up(answers: &mut Answers, why: &str) {
+    for answer in answers.iter_mut().filter(|answer| answer.is_none()) {
+        *answer = Some(Err(Error::unavailable(SEAM, why)));
+    }
+}
+
+async fn start_generation(config: &Arc<KafkaConfig>) -> Result<Arc<Generation>> {
+    let config = config.clone();
+    blocking(move || Generation::start(&config).map(Arc::new)).await
+}
+
+/// Replaces the generation when it broke or a record waits for too long.
+async fn watch_over(shared: Weak<Shared>) {
+    let Some(patience) = shared
+        .upgrade()
+        .map(|shared| shared.config.producer.publish_timeout)
+    else {
+        return;
+    };
+    let tick = (patience / 20).clamp(Duration::from_millis(10), Duration::from_secs(1));
+    loop {
+        let Some(generation) = shared
+            .upgrade()
+            .map(|shared| shared.current.borrow().clone())
+        else {
+            return;
+        };
+        tokio::select! {
+            () = generation.broke() => {}
+            () = sleep(tick) => {}
+        }
+        let late = generation
+            .oldest()
+            .is_some_and(|since| since.elapsed() >= patience);
+        if !late && !generation.is_broken() {
+            continue;
+        }
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        if let Err(error) = shared.replace(generation).await {
+            tracing::warn!(%error, source = %error.source, "no new producer");
+        }
+        sleep(REPLACE_PAUSE).await;
+    }
+}

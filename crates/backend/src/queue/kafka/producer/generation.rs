@@ -1,0 +1,300 @@
+//! One librdkafka producer, from its start until it is thrown away.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::RwLock;
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::message::{DeliveryResult, Message};
+use rdkafka::producer::{BaseRecord, Producer, ProducerContext, PurgeConfig, ThreadedProducer};
+use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
+use tokio::time::Instant;
+
+use super::super::config::KafkaConfig;
+use super::super::layout::Layout;
+use super::super::report::{Reporter, blocking, failed};
+use super::super::{SEAM, record, settings};
+use super::batch::{Answers, Batch, InFlight, Sent};
+use super::proofs::{Claim, Proofs};
+use crate::queue::{NewRecord, Partition};
+use crate::{Error, Result};
+
+/// What became of records that were to be handed over.
+pub(super) enum Handed {
+    /// All that could be; the rest waits for their answers.
+    Over(Sent),
+    /// None: another's first record in one of the partitions is under way.
+    Later,
+    /// None, for ever.
+    Closed,
+}
+
+/// The unit in which room is counted.
+const ROOM_UNIT: usize = 1 << 10;
+
+pub(super) struct Generation {
+    /// Always there until it is dropped, which takes a while and must not happen on the runtime.
+    client: Option<Arc<ThreadedProducer<Deliveries>>>,
+    state: Arc<State>,
+    room: Arc<Semaphore>,
+    room_max: u32,
+    /// False once what is left was thrown away: nothing may be handed over any more, because a later
+    /// record would then be appended although an earlier one was not.
+    open: RwLock<bool>,
+}
+
+#[derive(Default)]
+struct State {
+    in_flight: Arc<InFlight>,
+    proofs: Proofs,
+    broken: AtomicBool,
+    broke: Notify,
+}
+
+/// What librdkafka calls back.
+struct Deliveries {
+    state: Arc<State>,
+    reporter: Reporter,
+}
+
+struct Slot {
+    batch: Arc<Batch>,
+    place: usize,
+    /// The partition whose first record this is.
+    first_of: Option<Partition>,
+}
+
+impl Generation {
+    /// Starts its threads; blocks for a moment.
+    pub(super) fn start(config: &KafkaConfig) -> Result<Generation> {
+        let state = Arc::new(State::default());
+        let context = Deliveries {
+            state: state.clone(),
+            reporter: Reporter::default(),
+        };
+        let client = settings::producer(config)?
+            .create_with_context(context)
+            .map_err(|error| failed("starting a producer", error))?;
+        let units = (config.producer.buffer_bytes / ROOM_UNIT).max(1);
+        let room_max = u32::try_from(units).unwrap_or(u32::MAX);
+        Ok(Generation {
+            client: Some(Arc::new(client)),
+            state,
+            room: Arc::new(Semaphore::new(room_max as usize)),
+            room_max,
+            open: RwLock::new(true),
+        })
+    }
+
+    /// Waits until the brokers have told this client who leads the topics.
+    pub(super) async fn warm_up(&self, layout: &Layout, patience: Duration) -> Result<()> {
+        let Some(client) = self.client.clone() else {
+            return Ok(());
+        };
+        let topics: Vec<String> = layout
+            .topics()
+            .map(|(_, name, _)| name.to_owned())
+            .collect();
+        blocking(move || {
+            for topic in &topics {
+                let known = client.client().fetch_metadata(Some(topic), patience);
+                known.map_err(|error| failed(format!("asking for topic {topic}"), error))?;
+            }
+            Ok(())
+        })
+        .await
+    }
+
+    /// Waits for room for so many bytes; `None` when this generation takes nothing more.
+    pub(super) async fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT)).unwrap_or(u32::MAX);
+        let units = units.clamp(1, self.room_max);
+        self.room.clone().acquire_many_owned(units).await.ok()
+    }
+
+    /// Hands over the records that have no answer yet; of a partition that does not know this producer,
+    /// the first of them.
+    pub(super) fn hand_over(
+        &self,
+        records: &[NewRecord],
+        answers: &Answers,
+        room: OwnedSemaphorePermit,
+        layout: &Layout,
+    ) -> Handed {
+        let is_open = self.open.read();
+        let (true, Some(client)) = (*is_open && !self.is_broken(), &self.client) else {
+            return Handed::Closed;
+        };
+        // Told before librdkafka has called back.
+        if client.client().fatal_error().is_some() {
+            self.state.fail();
+            return Handed::Closed;
+        }
+        let mut places: Vec<usize> = (0..records.len())
+            .filter(|&place| answers[place].is_none())
+            .collect();
+        let mut partitions = places
+            .iter()
+            .map(|&place| records[place].partition)
+            .collect();
+        let first = match self.state.proofs.claim(&partitions, Instant::now()) {
+            Claim::Nothing => return Handed::Later,
+            Claim::Everything => false,
+            Claim::First(mut unknown) => {
+                partitions.clone_from(&unknown);
+                places.retain(|&place| unknown.remove(&records[place].partition));
+                true
+            }
+        };
+        let in_flight = &self.state.in_flight;
+        let (batch, answered) = Batch::begin(places.len(), &partitions, in_flight, room);
+        let mut stopped = BTreeSet::new();
+        for (n, &place) in places.iter().enumerate() {
+            let record = &records[place];
+            let slot = Slot {
+                batch: batch.clone(),
+                place: n,
+                first_of: first.then_some(record.partition),
+            };
+            if stopped.contains(&record.partition) {
+                slot.answer(&self.state, Err(failed_before()));
+            } else if let Err((error, slot)) = send(client, record, Box::new(slot), layout) {
+                stopped.insert(record.partition);
+                if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
+                    self.state.fail();
+                }
+                let partition = record.partition;
+                let publishing = format!("publishing to {}/{}", partition.topic, partition.number);
+                slot.answer(&self.state, Err(failed(publishing, error)));
+            }
+        }
+        batch.close();
+        Handed::Over(Sent { places, answered })
+    }
+
+    /// Completes when a partition came to know this producer, or did not, after this call.
+    pub(super) fn proved(&self) -> impl Future<Output = ()> + '_ {
+        self.state.proofs.changed()
+    }
+
+    /// Throws away what is left; each record of it is answered. Blocks for a moment.
+    pub(super) fn kill(&self) {
+        *self.open.write() = false;
+        self.room.close();
+        if let Some(client) = &self.client {
+            client.purge(PurgeConfig::default().queue().inflight());
+        }
+    }
+
+    pub(super) fn is_broken(&self) -> bool {
+        self.state.broken.load(Ordering::Acquire)
+    }
+
+    /// Completes when librdkafka gave up.
+    pub(super) async fn broke(&self) {
+        self.state.broke.notified().await;
+    }
+
+    pub(super) fn oldest(&self) -> Option<Instant> {
+        self.state.in_flight.oldest()
+    }
+
+    pub(super) fn has_others_than(&self, overdue: Instant) -> bool {
+        self.state.in_flight.any_after(overdue)
+    }
+
+    pub(super) fn waiting_since(&self, overdue: Instant) -> BTreeSet<Partition> {
+        self.state.in_flight.before(overdue)
+    }
+
+    pub(super) fn holds_any(&self, partitions: &BTreeSet<Partition>) -> bool {
+        self.state.in_flight.holds_any(partitions)
+    }
+}
+
+impl Drop for Generation {
+    fn drop(&mut self) {
+        let client = self.client.take();
+        // Without a thread to spare it is dropped here.
+        let _ = std::thread::Builder::new()
+            .name("kafka-producer-end".into())
+            .spawn(move || drop(client));
+    }
+}
+
+/// Why a record was not sent whose partition has failed already.
+pub(super) fn failed_before() -> Error {
+    Error::unavailable(SEAM, "a record before it in the same partition failed")
+}
+
+fn send(
+    client: &ThreadedProducer<Deliveries>,
+    record: &NewRecord,
+    slot: Box<Slot>,
+    layout: &Layout,
+) -> Result<(), (KafkaError, Box<Slot>)> {
+    let Ok((topic, number)) = layout.place(record.partition) else {
+        return Err((KafkaError::Canceled, slot));
+    };
+    let mut sent = BaseRecord::with_opaque_to(topic, slot)
+        .partition(number)
+        .key(record.key.as_ref())
+        .payload(record.value.as_ref());
+    if let Some(headers) = record::headers_of(record) {
+        sent = sent.headers(headers);
+    }
+    client
+        .send(sent)
+        .map_err(|(error, sent)| (error, sent.delivery_opaque))
+}
+
+impl Slot {
+    fn answer(&self, state: &State, answer: Result<u64>) {
+        if let Some(partition) = self.first_of {
+            state.proofs.tell(partition, answer.is_ok(), Instant::now());
+        }
+        self.batch.answer(self.place, answer);
+    }
+}
+
+impl State {
+    fn fail(&self) {
+        self.broken.store(true, Ordering::Release);
+        self.broke.notify_one();
+    }
+}
+
+impl ClientContext for Deliveries {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        self.reporter.log(level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        self.reporter.error(&error, reason);
+        if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
+            self.state.fail();
+        }
+    }
+}
+
+impl ProducerContext for Deliveries {
+    type DeliveryOpaque = Box<Slot>;
+
+    fn delivery(&self, result: &DeliveryResult<'_>, slot: Box<Slot>) {
+        let answer = match result {
+            Ok(message) => u64::try_from(message.offset()).map_err(|_| {
+                // The brokers had it already and no longer know where.
+                Error::unavailable(SEAM, "acknowledged without an offset")
+            }),
+            Err((error, message)) => {
+                let place = format!("publishing to {}/{}", message.topic(), message.partition());
+                Err(failed(place, error.clone()))
+            }
+        };
+        slot.answer(&self.state, answer);
+    }
+}

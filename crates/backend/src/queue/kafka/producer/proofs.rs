@@ -1,0 +1,103 @@
+//! Which partitions know a producer.
+//!
+//! A broker refuses a record that comes after a gap only when it has seen the producer in that partition
+//! before. Until then a second request could be taken although the first, sent just before it, was not.
+//! So the first record for a partition goes alone, and what follows waits for its acknowledgement.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::queue::Partition;
+
+/// Brokers forget a producer that was silent for a day (`producer.id.expiration.ms`).
+const VALID: Duration = Duration::from_secs(60 * 60);
+
+#[derive(Default)]
+pub(super) struct Proofs {
+    known: Mutex<BTreeMap<Partition, Proof>>,
+    changed: Notify,
+}
+
+enum Proof {
+    /// The first record is under way.
+    Asked,
+    Given(Instant),
+}
+
+/// What may be sent now.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Claim {
+    Everything,
+    /// One record for each of these partitions, whose answer must be told.
+    First(BTreeSet<Partition>),
+    /// Nothing, until something changes.
+    Nothing,
+}
+
+impl Proofs {
+    pub(super) fn claim(&self, partitions: &BTreeSet<Partition>, now: Instant) -> Claim {
+        let mut known = self.known.lock();
+        known.retain(|_, proof| match proof {
+            Proof::Asked => true,
+            Proof::Given(at) => now.duration_since(*at) < VALID,
+        });
+        let unknown = |partition: &&Partition| !known.contains_key(partition);
+        let first: BTreeSet<Partition> = partitions.iter().filter(unknown).copied().collect();
+        if !first.is_empty() {
+            known.extend(first.iter().map(|&partition| (partition, Proof::Asked)));
+            return Claim::First(first);
+        }
+        let asked = |partition| matches!(known.get(partition), Some(Proof::Asked));
+        if partitions.iter().any(asked) {
+            return Claim::Nothing;
+        }
+        Claim::Everything
+    }
+
+    pub(super) fn tell(&self, partition: Partition, accepted: bool, now: Instant) {
+        let mut known = self.known.lock();
+        if accepted {
+            known.insert(partition, Proof::Given(now));
+        } else {
+            known.remove(&partition);
+        }
+        drop(known);
+        self.changed.notify_waiters();
+    }
+
+    /// Completes when something is told after this call.
+    pub(super) fn changed(&self) -> impl Future<Output = ()> + '_ {
+        self.changed.notified()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::keys::Topic;
+
+    use super::*;
+
+    #[test]
+    fn the_first_record_goes_alone_and_the_rest_waits_for_it() {
+        let proofs = Proofs::default();
+        let [a, b] = [0, 1].map(|number| Partition {
+            topic: Topic::Message,
+            number,
+        });
+        let (both, now) = (BTreeSet::from([a, b]), Instant::now());
+        assert_eq!(proofs.claim(&[a].into(), now), Claim::First([a].into()));
+        assert_eq!(proofs.claim(&[a].into(), now), Claim::Nothing);
+        assert_eq!(proofs.claim(&both, now), Claim::First([b].into()));
+        proofs.tell(a, true, now);
+        assert_eq!(proofs.claim(&[a].into(), now), Claim::Everything);
+        assert_eq!(proofs.claim(&both, now), Claim::Nothing);
+        proofs.tell(b, false, now);
+        assert_eq!(proofs.claim(&both, now), Claim::First([b].into()));
+        let later = now + VALID;
+        assert_eq!(proofs.claim(&[a].into(), later), Claim::First([a].into()));
+    }
+}

@@ -1,0 +1,312 @@
+//! Reading without a group, for operators, and asking what the log has.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use tokio::sync::Semaphore;
+use tokio::task::AbortHandle;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::config::KafkaConfig;
+use super::layout::Layout;
+use super::report::{Reporter, blocking, failed};
+use super::{SEAM, SPREAD, record, settings};
+use crate::queue::{Partition, Record};
+use crate::{Error, Result};
+
+pub(super) type Client = BaseConsumer<Reporter>;
+
+/// Questions at the same time; the others wait for their turn.
+const TURNS: usize = 4;
+
+/// A client that nobody used for so long is closed.
+const IDLE: Duration = Duration::from_secs(60);
+
+/// The group of clients that read for nobody: it never commits.
+const NOBODY: &str = "reader";
+
+/// Clients that stand ready to ask and to read.
+pub(super) struct Readers {
+    shared: Arc<Shared>,
+    turns: Arc<Semaphore>,
+    sweeping: AbortHandle,
+}
+
+struct Shared {
+    config: Arc<KafkaConfig>,
+    layout: Arc<Layout>,
+    idle: Mutex<Vec<Idle>>,
+}
+
+struct Idle {
+    group: String,
+    client: Client,
+    since: Instant,
+}
+
+impl Readers {
+    pub(super) fn new(config: Arc<KafkaConfig>, layout: Arc<Layout>) -> Readers {
+        let shared = Arc::new(Shared {
+            config,
+            layout,
+            idle: Mutex::default(),
+        });
+        let sweeping = tokio::spawn(sweep(Arc::downgrade(&shared))).abort_handle();
+        Readers {
+            shared,
+            turns: Arc::new(Semaphore::new(TURNS)),
+            sweeping,
+        }
+    }
+
+    /// Asks on a client that counts as `group`; each request within must keep to the time it is given.
+    /// The question is finished also when the future is dropped.
+    pub(super) async fn ask<T: Send + 'static>(
+        &self,
+        group: Option<&str>,
+        question: impl FnOnce(&Client, Duration) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let patience = self.shared.config.request_timeout;
+        let turn = match timeout(patience, self.turns.clone().acquire_owned()).await {
+            Ok(Ok(turn)) => turn,
+            Ok(Err(_)) | Err(_) => {
+                let why = format!("{TURNS} others were asking for {patience:?}");
+                return Err(Error::unavailable(SEAM, why));
+            }
+        };
+        let shared = self.shared.clone();
+        let group = shared.layout.group(group.unwrap_or(NOBODY));
+        blocking(move || {
+            let _turn = turn;
+            let client = shared.client(&group)?;
+            let answer = question(&client, patience)?;
+            shared.keep(group, client);
+            Ok(answer)
+        })
+        .await
+    }
+
+    /// The first offset that is kept, and the next.
+    pub(super) async fn bounds(&self, partition: Partition) -> Result<(u64, u64)> {
+        let (topic, number) = self.shared.layout.place(partition)?;
+        let topic = topic.to_owned();
+        self.ask(None, move |client, patience| {
+            bounds(client, &topic, number, patience)
+        })
+        .await
+    }
+
+    pub(super) async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
+        let (topic, number) = self.shared.layout.place(partition)?;
+        let mut list = TopicPartitionList::new();
+        list.add_partition(topic, number);
+        self.ask(Some(group), move |client, patience| {
+            let found = committed(client, &list, patience)?;
+            let elements = found.elements();
+            Ok(elements.first().and_then(|at| offset_of(at.offset())))
+        })
+        .await
+    }
+
+    pub(super) async fn read(
+        &self,
+        partition: Partition,
+        from: u64,
+        max: usize,
+    ) -> Result<Vec<Record>> {
+        let (topic, number) = self.shared.layout.place(partition)?;
+        let (topic, layout) = (topic.to_owned(), self.shared.layout.clone());
+        self.ask(None, move |client, patience| {
+            let (first, end) = bounds(client, &topic, number, patience)?;
+            let from = from.max(first);
+            if from >= end || max == 0 {
+                return Ok(Vec::new());
+            }
+            let keep = |message: &rdkafka::message::BorrowedMessage<'_>| {
+                record::read(message, &layout).filter(|record| record.partition == partition)
+            };
+            read(client, &topic, number, from..end, max, patience, keep)
+        })
+        .await
+    }
+}
+
+impl Drop for Readers {
+    fn drop(&mut self) {
+        self.sweeping.abort();
+        let idle = std::mem::take(&mut *self.shared.idle.lock());
+        // Without a thread to spare they are closed here.
+        let _ = std::thread::Builder::new()
+            .name("kafka-readers-end".into())
+            .spawn(move || drop(idle));
+    }
+}
+
+impl Shared {
+    fn client(&self, group: &str) -> Result<Client> {
+        let mut idle = self.idle.lock();
+        if let Some(place) = idle.iter().position(|idle| idle.group == group) {
+            return Ok(idle.swap_remove(place).client);
+        }
+        drop(idle);
+        connect(&self.config, group)
+    }
+
+    fn keep(&self, group: String, client: Client) {
+        let since = Instant::now();
+        let mut idle = self.idle.lock();
+        let oldest = (idle.len() >= TURNS).then(|| idle.remove(0));
+        idle.push(Idle {
+            group,
+            client,
+            since,
+        });
+        drop(idle);
+        drop(oldest);
+    }
+}
+
+async fn sweep(shared: Weak<Shared>) {
+    loop {
+        sleep(IDLE / 2).await;
+        let Some(shared) = shared.upgrade() else {
+            return;
+        };
+        let swept = blocking(move || {
+            let now = Instant::now();
+            let mut idle = shared.idle.lock();
+            let old: Vec<Idle> = idle
+                .extract_if(.., |idle| now.duration_since(idle.since) >= IDLE)
+                .collect();
+            drop(idle);
+            drop(old);
+            Ok(())
+        });
+        // Nothing can fail but the runtime's end.
+        let _ = swept.await;
+    }
+}
+
+/// A client of its own.
+pub(super) fn connect(config: &KafkaConfig, group: &str) -> Result<Client> {
+    settings::reader(config, group)?
+        .set("enable.partition.eof", "true")
+        .create_with_context(Reporter::default())
+        .map_err(|error| failed("starting a reader", error))
+}
+
+/// How long to wait before a question is asked again.
+const AGAIN: Duration = Duration::from_millis(50);
+
+/// The first offset that is kept, and the next. Blocks.
+pub(super) fn bounds<C: ConsumerContext>(
+    client: &impl Consumer<C>,
+    topic: &str,
+    number: i32,
+    patience: Duration,
+) -> Result<(u64, u64)> {
+    let asked = patiently(patience, |left| {
+        client.fetch_watermarks(topic, number, left)
+    });
+    let asking = |error| failed(format!("asking for the bounds of {topic}/{number}"), error);
+    let (first, end) = asked.map_err(asking)?;
+    let offset = |raw| u64::try_from(raw).unwrap_or_default();
+    Ok((offset(first), offset(end)))
+}
+
+/// The committed offsets of the client's group. Blocks.
+pub(super) fn committed<C: ConsumerContext>(
+    client: &impl Consumer<C>,
+    list: &TopicPartitionList,
+    patience: Duration,
+) -> Result<TopicPartitionList> {
+    let asked = patiently(patience, |left| {
+        let found = client.committed_offsets(list.clone(), left)?;
+        found.elements().iter().try_for_each(|at| at.error())?;
+        Ok(found)
+    });
+    asked.map_err(|error| failed("asking for committed offsets", error))
+}
+
+/// Asks again while leaders change, and for a moment where a topic is not known: brokers tell each other
+/// of a new one.
+fn patiently<T>(
+    patience: Duration,
+    mut ask: impl FnMut(Duration) -> Result<T, KafkaError>,
+) -> Result<T, KafkaError> {
+    let begun = Instant::now();
+    loop {
+        let left = patience.saturating_sub(begun.elapsed());
+        match ask(left) {
+            Err(error) => {
+                let left = match error.rdkafka_error_code() {
+                    Some(RDKafkaErrorCode::UnknownTopicOrPartition) => {
+                        left.min(SPREAD.saturating_sub(begun.elapsed()))
+                    }
+                    _ => left,
+                };
+                if left <= AGAIN || !super::is_passing(&error) {
+                    return Err(error);
+                }
+                std::thread::sleep(AGAIN);
+            }
+            answered => return answered,
+        }
+    }
+}
+
+/// Reads within `offsets`, at most `max` of what `keep` wants.
+pub(super) fn read<T>(
+    client: &Client,
+    topic: &str,
+    number: i32,
+    offsets: std::ops::Range<u64>,
+    max: usize,
+    patience: Duration,
+    mut keep: impl FnMut(&rdkafka::message::BorrowedMessage<'_>) -> Option<T>,
+) -> Result<Vec<T>> {
+    use rdkafka::Message;
+    let reading = |error| failed(format!("reading {topic}/{number}"), error);
+    let mut list = TopicPartitionList::new();
+    let start = Offset::Offset(offsets.start.cast_signed());
+    list.add_partition_offset(topic, number, start)
+        .map_err(reading)?;
+    client.assign(&list).map_err(reading)?;
+    let deadline = Instant::now() + patience;
+    let mut read = Vec::new();
+    while read.len() < max {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            let why = format!("{topic}/{number} was not read within {patience:?}");
+            return Err(Error::unavailable(SEAM, why));
+        }
+        match client.poll(left.min(Duration::from_millis(100))) {
+            None => {}
+            Some(Err(KafkaError::PartitionEOF(_))) => break,
+            Some(Err(error)) if super::is_passing(&error) => {}
+            Some(Err(error)) => return Err(reading(error)),
+            Some(Ok(message)) => {
+                let offset = offset_of(Offset::Offset(message.offset()));
+                if offset.is_some_and(|offset| offset < offsets.end) {
+                    read.extend(keep(&message));
+                }
+                if offset.is_some_and(|offset| offset + 1 >= offsets.end) {
+                    break;
+                }
+            }
+        }
+    }
+    client.unassign().map_err(reading)?;
+    Ok(read)
+}
+
+fn offset_of(offset: Offset) -> Option<u64> {
+    match offset {
+        Offset::Offset(raw) => u64::try_from(raw).ok(),
+        _ => None,
+    }
+}

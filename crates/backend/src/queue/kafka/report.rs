@@ -1,0 +1,138 @@
+//! What librdkafka tells, as log events and errors of ours.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rdkafka::ClientContext;
+use rdkafka::config::RDKafkaLogLevel;
+use rdkafka::error::{KafkaError, RDKafkaErrorCode};
+use tokio::time::Instant;
+
+use super::SEAM;
+use crate::{Error, Kind};
+
+/// A condition that lasts is told again after this long.
+const AGAIN: Duration = Duration::from_secs(60);
+
+/// Logs each condition once, and once more each minute that it lasts.
+#[derive(Default)]
+pub(super) struct Reporter {
+    told: Mutex<BTreeMap<String, Instant>>,
+}
+
+impl Reporter {
+    fn first(&self, condition: &str, now: Instant) -> bool {
+        let mut told = self.told.lock();
+        if told.get(condition).is_some_and(|&at| now < at + AGAIN) {
+            return false;
+        }
+        told.retain(|_, at| now < *at + AGAIN);
+        told.insert(condition.to_owned(), now);
+        true
+    }
+
+    pub(super) fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        use RDKafkaLogLevel::{Alert, Critical, Debug, Emerg, Error, Info, Notice, Warning};
+        match level {
+            Emerg | Alert | Critical | Error if self.first(facility, Instant::now()) => {
+                tracing::warn!(target: "librdkafka", facility, "{message}");
+            }
+            Emerg | Alert | Critical | Error | Warning | Notice => {
+                tracing::info!(target: "librdkafka", facility, "{message}");
+            }
+            Info | Debug => tracing::debug!(target: "librdkafka", facility, "{message}"),
+        }
+    }
+
+    pub(super) fn error(&self, error: &KafkaError, reason: &str) {
+        let condition = error.to_string();
+        if self.first(&condition, Instant::now()) {
+            tracing::warn!(target: "librdkafka", %error, "{reason}");
+        } else {
+            tracing::debug!(target: "librdkafka", %error, "{reason}");
+        }
+    }
+}
+
+impl ClientContext for Reporter {
+    fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
+        Reporter::log(self, level, facility, message);
+    }
+
+    fn error(&self, error: KafkaError, reason: &str) {
+        Reporter::error(self, &error, reason);
+    }
+}
+
+impl rdkafka::consumer::ConsumerContext for Reporter {}
+
+#[derive(Debug, thiserror::Error)]
+#[error("{doing}: {source}")]
+struct Failure {
+    doing: String,
+    #[source]
+    source: KafkaError,
+}
+
+/// An error of the seam for what went wrong while `doing` something.
+pub(super) fn failed(doing: impl Into<String>, source: KafkaError) -> Error {
+    // A property's value may be a secret that stands under a misspelt name.
+    if let KafkaError::ClientConfig(_, reason, name, _) = &source {
+        return Error::conflict(SEAM, format!("the property {name} is refused: {reason}"));
+    }
+    let kind = source
+        .rdkafka_error_code()
+        .map_or(Kind::Unavailable, kind_of);
+    let doing = doing.into();
+    Error::new(SEAM, kind, Failure { doing, source })
+}
+
+fn kind_of(code: RDKafkaErrorCode) -> Kind {
+    use RDKafkaErrorCode as Code;
+    match code {
+        Code::FencedInstanceId
+        | Code::FencedMemberEpoch
+        | Code::IllegalGeneration
+        | Code::InvalidRecord
+        | Code::MessageSizeTooLarge
+        | Code::UnknownMemberId => Kind::Conflict,
+        Code::BadMessage | Code::InvalidMessage => Kind::Corrupt,
+        _ => Kind::Unavailable,
+    }
+}
+
+/// Runs what blocks, off the runtime. The task goes on when the future is dropped.
+pub(super) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> crate::Result<T> + Send + 'static,
+) -> crate::Result<T> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(Error::unavailable(SEAM, error)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_condition_that_lasts_is_told_once_a_minute() {
+        let reporter = Reporter::default();
+        let now = Instant::now();
+        assert!(reporter.first("down", now));
+        assert!(!reporter.first("down", now + AGAIN / 2));
+        assert!(reporter.first("other", now + AGAIN / 2));
+        assert!(reporter.first("down", now + AGAIN));
+    }
+
+    #[test]
+    fn a_misspelt_secret_is_not_told() {
+        let config = rdkafka::ClientConfig::new()
+            .set("sasl.pasword", "hidden")
+            .create_native_config();
+        let error = failed("connecting", config.err().unwrap());
+        assert_eq!(error.kind, Kind::Conflict);
+        let told = format!("{:?} {}", error, error.source);
+        assert!(told.contains("sasl.pasword") && !told.contains("hidden"));
+    }
+}

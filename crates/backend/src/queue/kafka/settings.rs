@@ -1,0 +1,252 @@
+//! The settings of librdkafka: ours, the operator's on top, and those that nobody may change.
+
+use std::time::Duration;
+
+use rdkafka::ClientConfig;
+use rdkafka::config::RDKafkaLogLevel;
+
+use super::SEAM;
+use super::config::{GroupProtocol, KafkaConfig};
+use crate::{Error, Result};
+
+/// What the promise of the log rests on, and what has a field of its own.
+const FIXED: &[&str] = &[
+    "acks",
+    "auto.offset.reset",
+    "bootstrap.servers",
+    "client.id",
+    "client.rack",
+    "delivery.timeout.ms",
+    "enable.auto.commit",
+    "enable.auto.offset.store",
+    "enable.gapless.guarantee",
+    "enable.idempotence",
+    "enable.partition.eof",
+    "group.id",
+    "group.protocol",
+    "heartbeat.interval.ms",
+    "isolation.level",
+    "log.queue",
+    "max.poll.interval.ms",
+    "message.max.bytes",
+    "message.timeout.ms",
+    "metadata.broker.list",
+    "partition.assignment.strategy",
+    "queue.buffering.max.kbytes",
+    "queue.buffering.max.messages",
+    "request.required.acks",
+    "session.timeout.ms",
+    "transactional.id",
+];
+
+/// What must not stand in a settings file that people print and share.
+const SECRET: &[&str] = &[
+    "sasl.oauthbearer.client.secret",
+    "sasl.password",
+    "ssl.key.password",
+    "ssl.key.pem",
+    "ssl.keystore.password",
+];
+
+/// What a batch needs on the wire beside its records.
+const BATCH_OVERHEAD: usize = 4 << 10;
+
+/// Bytes of the largest batch, at the client and at the brokers.
+pub(super) fn batch_bytes_max(config: &KafkaConfig) -> usize {
+    config.record_bytes_max + BATCH_OVERHEAD
+}
+
+/// For any client. `Conflict` for a property that may not be set.
+pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
+    let mut settings = ClientConfig::new();
+    settings
+        .set("bootstrap.servers", config.brokers.join(","))
+        .set("client.id", &config.client_id)
+        .set("socket.keepalive.enable", "true")
+        .set("socket.connection.setup.timeout.ms", "5000")
+        .set("reconnect.backoff.max.ms", "2000")
+        .set("enable.metrics.push", "false")
+        // Above that librdkafka tells each connection.
+        .set_log_level(RDKafkaLogLevel::Warning);
+    if let Some(rack) = &config.rack {
+        settings.set("client.rack", rack);
+    }
+    for (name, value) in &config.properties {
+        if SECRET.contains(&name.as_str()) {
+            return Err(Error::conflict(
+                SEAM,
+                format!("{name} is a secret: write it into a file and name that in property_files"),
+            ));
+        }
+        settings.set(changeable(name)?, value);
+    }
+    for (name, path) in &config.property_files {
+        let value = std::fs::read_to_string(path).map_err(|error| {
+            let path = path.display();
+            Error::conflict(
+                SEAM,
+                format!("{path}, the file of {name}, cannot be read: {error}"),
+            )
+        })?;
+        settings.set(changeable(name)?, value.trim_end_matches(['\r', '\n']));
+    }
+    Ok(settings)
+}
+
+fn changeable(name: &str) -> Result<&str> {
+    if FIXED.contains(&name) {
+        return Err(Error::conflict(
+            SEAM,
+            format!(
+                "{name} cannot be set among the properties: the log's promise depends on it, or it has a setting of its own"
+            ),
+        ));
+    }
+    Ok(name)
+}
+
+pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
+    let mut settings = client(config)?;
+    let defaults = [
+        ("compression.type", "lz4"),
+        ("retry.backoff.ms", "50"),
+        ("retry.backoff.max.ms", "500"),
+    ];
+    for (name, value) in defaults {
+        set_default(&mut settings, name, value);
+    }
+    let producer = &config.producer;
+    settings
+        .set("acks", "all")
+        .set("enable.idempotence", "true")
+        // A gap stops the producer instead of letting later records through.
+        .set("enable.gapless.guarantee", "true")
+        // Records do not time out one by one: the whole producer is given up (see `Generation`).
+        .set("message.timeout.ms", "0")
+        .set("linger.ms", millis(producer.linger))
+        .set("message.max.bytes", batch_bytes_max(config).to_string())
+        .set("queue.buffering.max.messages", "0")
+        // The real bound is ours, and lower.
+        .set(
+            "queue.buffering.max.kbytes",
+            kbytes(producer.buffer_bytes.saturating_mul(2)),
+        );
+    Ok(settings)
+}
+
+/// For a consumer that is told what to read, or whose group is `group` on the brokers.
+pub(super) fn reader(config: &KafkaConfig, group: &str) -> Result<ClientConfig> {
+    let mut settings = client(config)?;
+    set_default(&mut settings, "check.crcs", "true");
+    // How long a partition rests whose records wait unread: not the second that is the default.
+    set_default(&mut settings, "fetch.queue.backoff.ms", "20");
+    let consumer = &config.consumer;
+    settings
+        .set("group.id", group)
+        .set("enable.auto.commit", "false")
+        .set("enable.auto.offset.store", "false")
+        .set("auto.offset.reset", "error")
+        .set("isolation.level", "read_uncommitted")
+        .set("fetch.wait.max.ms", millis(consumer.fetch_wait))
+        .set(
+            "fetch.message.max.bytes",
+            batch_bytes_max(config).to_string(),
+        )
+        .set(
+            "queued.max.messages.kbytes",
+            kbytes(consumer.prefetch_bytes),
+        );
+    Ok(settings)
+}
+
+/// For a member of a group.
+pub(super) fn member(config: &KafkaConfig, group: &str) -> Result<ClientConfig> {
+    let mut settings = reader(config, group)?;
+    let consumer = &config.consumer;
+    settings.set("max.poll.interval.ms", millis(consumer.poll_interval_max));
+    match consumer.protocol {
+        GroupProtocol::Consumer => {
+            settings.set("group.protocol", "consumer");
+        }
+        GroupProtocol::Classic => {
+            settings
+                .set("group.protocol", "classic")
+                .set("partition.assignment.strategy", "cooperative-sticky")
+                .set("session.timeout.ms", millis(consumer.session_timeout))
+                .set("heartbeat.interval.ms", millis(consumer.heartbeat_interval));
+        }
+    }
+    Ok(settings)
+}
+
+fn set_default(settings: &mut ClientConfig, name: &str, value: &str) {
+    if settings.get(name).is_none() {
+        settings.set(name, value);
+    }
+}
+
+fn millis(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
+
+fn kbytes(bytes: usize) -> String {
+    // The largest that librdkafka takes for either queue.
+    const MOST: usize = 2_097_151;
+    (bytes >> 10).clamp(1, MOST).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Kind;
+
+    #[test]
+    fn the_promise_cannot_be_configured_away() {
+        for (name, value) in [("acks", "1"), ("auto.offset.reset", "latest")] {
+            let mut config = KafkaConfig::default();
+            config.properties.insert(name.into(), value.into());
+            let refused = member(&config, "carrier").unwrap_err();
+            assert_eq!(refused.kind, Kind::Conflict);
+            assert!(refused.source.to_string().contains(name));
+        }
+    }
+
+    #[test]
+    fn other_properties_go_through_and_win_over_ours() {
+        let mut config = KafkaConfig::default();
+        let more = [
+            ("security.protocol", "sasl_plaintext"),
+            ("compression.type", "gzip"),
+        ];
+        config
+            .properties
+            .extend(more.map(|(name, value)| (name.into(), value.into())));
+        let settings = producer(&config).unwrap();
+        assert_eq!(settings.get("security.protocol"), Some("sasl_plaintext"));
+        assert_eq!(settings.get("compression.type"), Some("gzip"));
+    }
+
+    #[test]
+    fn secrets_come_from_files_only() {
+        let mut config = KafkaConfig::default();
+        config
+            .properties
+            .insert("sasl.password".into(), "hidden".into());
+        assert_eq!(client(&config).unwrap_err().kind, Kind::Conflict);
+        config.properties.clear();
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "hidden\n").unwrap();
+        config
+            .property_files
+            .insert("sasl.password".into(), file.path().into());
+        assert_eq!(
+            client(&config).unwrap().get("sasl.password"),
+            Some("hidden")
+        );
+        config
+            .property_files
+            .insert("ssl.key.pem".into(), "/nowhere".into());
+        let missing = client(&config).unwrap_err();
+        assert!(missing.source.to_string().contains("/nowhere"));
+    }
+}

@@ -1,0 +1,81 @@
+mod mock;
+#[allow(clippy::print_stdout, reason = "says what was measured")]
+mod real;
+#[allow(clippy::print_stdout, reason = "says what was measured")]
+mod speed;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::*;
+use crate::clock::{Entropy, SystemEntropy};
+use crate::queue::{NewRecord, Polled};
+
+fn at(number: u32) -> Partition {
+    Partition {
+        topic: Topic::Message,
+        number,
+    }
+}
+
+fn numbered(partition: Partition, range: std::ops::Range<usize>) -> Vec<NewRecord> {
+    let record = |n: usize| NewRecord {
+        partition,
+        key: Bytes::from_static(b"key"),
+        headers: Vec::new(),
+        value: n.to_string().into(),
+    };
+    range.map(record).collect()
+}
+
+async fn values(queue: &KafkaQueue, partition: Partition) -> Vec<usize> {
+    let records = queue.read(partition, 0, 10_000).await.unwrap();
+    let value = |record: &Record| std::str::from_utf8(&record.value).unwrap().parse().unwrap();
+    records.iter().map(value).collect()
+}
+
+/// For an installation that nobody else has: four partitions, and no patience.
+fn config(brokers: Vec<String>) -> KafkaConfig {
+    KafkaConfig {
+        brokers,
+        topic_prefix: format!("test-{:016x}-", SystemEntropy.next()),
+        partitions: Partitions {
+            message: 4,
+            retry: 1,
+            notification: 1,
+        },
+        ..KafkaConfig::default()
+    }
+}
+
+/// Polls until something else than records comes.
+async fn next_change(consumer: &mut dyn Consumer) -> Polled {
+    let change = async {
+        loop {
+            match consumer.poll(100).await.unwrap() {
+                Polled::Records(_) => {}
+                change => return change,
+            }
+        }
+    };
+    let patience = Duration::from_secs(60);
+    let change = tokio::time::timeout(patience, change).await;
+    change.expect("the group decides")
+}
+
+/// Polls until so many records came.
+async fn receive(consumer: &mut dyn Consumer, count: usize) -> Vec<Record> {
+    let mut records = Vec::new();
+    let all = async {
+        while records.len() < count {
+            if let Polled::Records(more) = consumer.poll(100).await.unwrap() {
+                records.extend(more);
+            }
+        }
+    };
+    let patience = Duration::from_secs(60);
+    let all = tokio::time::timeout(patience, all).await;
+    all.expect("the records come");
+    records
+}

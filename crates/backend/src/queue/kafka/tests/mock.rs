@@ -1,0 +1,336 @@
+//! On the brokers that librdkafka plays itself: what they can be made to do wrong.
+
+use rdkafka::mocking::MockCluster;
+use rdkafka::producer::DefaultProducerContext;
+use rdkafka::types::{RDKafkaApiKey, RDKafkaRespErr};
+
+use super::*;
+use crate::queue::contract::{self, World};
+
+type Brokers = MockCluster<'static, DefaultProducerContext>;
+
+/// Makes the topics, which these brokers do not do when they are asked.
+async fn install(brokers: &Brokers, config: &KafkaConfig) {
+    let layout = Layout::of(config);
+    for (_, name, count) in layout.topics() {
+        brokers.create_topic(name, count as i32, 3).unwrap();
+    }
+    brokers.create_topic(&layout.meta(), 1, 3).unwrap();
+    epoch::write(config, &layout.meta(), 7).await.unwrap();
+}
+
+async fn installed(adjust: impl FnOnce(&mut KafkaConfig)) -> (Brokers, KafkaQueue) {
+    let brokers = MockCluster::new(3).unwrap();
+    let mut config = config(vec![brokers.bootstrap_servers()]);
+    adjust(&mut config);
+    install(&brokers, &config).await;
+    let queue = KafkaQueue::connect(config).await.unwrap();
+    assert_eq!(queue.epoch(), 7);
+    (brokers, queue)
+}
+
+fn in_a_hurry(config: &mut KafkaConfig) {
+    config.producer.publish_timeout = Duration::from_secs(2);
+    config.request_timeout = Duration::from_secs(2);
+}
+
+fn failed_as(answer: &Result<u64>, kind: Kind) -> bool {
+    answer.as_ref().is_err_and(|error| error.kind == kind)
+}
+
+struct OnMock {
+    config: KafkaConfig,
+    queue: KafkaQueue,
+}
+
+#[async_trait]
+impl World for OnMock {
+    fn queue(&self) -> Arc<dyn Queue> {
+        Arc::new(self.queue.clone())
+    }
+
+    async fn crash(&mut self) {
+        self.queue = KafkaQueue::connect(self.config.clone()).await.unwrap();
+    }
+}
+
+// proves S1-02
+#[tokio::test]
+async fn keeps_the_contract_on_played_brokers() {
+    let brokers = MockCluster::new(3).unwrap();
+    let servers = brokers.bootstrap_servers();
+    let mut configs = Vec::new();
+    for _ in 0..contract::WORLDS {
+        let config = config(vec![servers.clone()]);
+        install(&brokers, &config).await;
+        configs.push(config);
+    }
+    let configs = parking_lot::Mutex::new(configs);
+    contract::all_at_once(|| {
+        let config = configs.lock().pop().expect("a world for each check");
+        Box::pin(async move {
+            let queue = KafkaQueue::connect(config.clone()).await.unwrap();
+            OnMock { config, queue }
+        })
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn who_finds_nobody_or_nothing_is_told() {
+    let mut nobody = config(vec!["127.0.0.1:1".into()]);
+    in_a_hurry(&mut nobody);
+    let error = KafkaQueue::connect(nobody).await.err().unwrap();
+    assert_eq!(error.kind, Kind::Unavailable);
+
+    let brokers = MockCluster::new(1).unwrap();
+    let mut config = config(vec![brokers.bootstrap_servers()]);
+    // Else these brokers would make whatever they are asked for.
+    for (_, name, _) in Layout::of(&config).topics() {
+        let unknown = RDKafkaRespErr::RD_KAFKA_RESP_ERR_UNKNOWN_TOPIC_OR_PART;
+        brokers.topic_error(name, unknown).unwrap();
+    }
+    let error = KafkaQueue::connect(config.clone()).await.err().unwrap();
+    assert_eq!(error.kind, Kind::Conflict);
+    assert!(error.source.to_string().contains("packetboat topics apply"));
+
+    config.topic_prefix = "other-".into();
+    brokers.create_topic("other-message", 8, 1).unwrap();
+    let error = KafkaQueue::connect(config).await.err().unwrap();
+    assert_eq!(error.kind, Kind::Conflict);
+    assert!(error.source.to_string().contains("set partitions to 8"));
+}
+
+#[tokio::test]
+async fn what_brokers_refuse_for_now_is_tried_again_in_order() {
+    let (brokers, queue) = installed(|_| {}).await;
+    let refusals = [
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS,
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_NOT_LEADER_FOR_PARTITION,
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR__TRANSPORT,
+        RDKafkaRespErr::RD_KAFKA_RESP_ERR_REQUEST_TIMED_OUT,
+    ];
+    brokers.request_errors(RDKafkaApiKey::Produce, &refusals);
+    let producer = queue.producer();
+    for n in 0..20 {
+        let answers = producer.publish(numbered(at(0), 5 * n..5 * (n + 1))).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+    assert_eq!(values(&queue, at(0)).await, (0..100).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_new_leader_goes_on_where_the_old_one_was() {
+    let (brokers, queue) = installed(|_| {}).await;
+    let topic = queue.layout.name(Topic::Message).to_owned();
+    let producer = queue.producer();
+    for n in 0..30 {
+        brokers
+            .partition_leader(&topic, 0, Some(1 + (n as i32 / 3) % 3))
+            .unwrap();
+        let answers = producer.publish(numbered(at(0), 2 * n..2 * (n + 1))).await;
+        assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    }
+    assert_eq!(values(&queue, at(0)).await, (0..60).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn without_brokers_nothing_is_accepted_and_afterwards_all_is_well() {
+    let (brokers, queue) = installed(in_a_hurry).await;
+    let producer = queue.producer();
+    let before = producer.publish(numbered(at(0), 0..3)).await;
+    assert!(before.iter().all(Result::is_ok));
+    brokers.broker_down(-1).unwrap();
+    let answers = producer.publish(numbered(at(0), 3..6)).await;
+    assert!(
+        answers
+            .iter()
+            .all(|answer| failed_as(answer, Kind::Unavailable)),
+        "{answers:?}"
+    );
+    brokers.broker_up(-1).unwrap();
+    let after = producer.publish(numbered(at(0), 6..9)).await;
+    assert!(after.iter().all(Result::is_ok), "{after:?}");
+    // What failed was thrown away before it could be sent.
+    assert_eq!(values(&queue, at(0)).await, [0, 1, 2, 6, 7, 8]);
+}
+
+#[tokio::test]
+async fn a_partition_whose_leader_is_away_fails_alone() {
+    let (brokers, queue) = installed(in_a_hurry).await;
+    let topic = queue.layout.name(Topic::Message).to_owned();
+    let producer = queue.producer();
+    brokers.partition_leader(&topic, 0, Some(3)).unwrap();
+    brokers.partition_leader(&topic, 1, Some(1)).unwrap();
+    assert!(producer.publish(numbered(at(0), 0..1)).await[0].is_ok());
+    brokers.broker_down(3).unwrap();
+    let sick = tokio::spawn({
+        let producer = producer.clone();
+        async move { producer.publish(numbered(at(0), 1..4)).await }
+    });
+    let mut well = 0;
+    while !sick.is_finished() {
+        let answers = producer.publish(numbered(at(1), well..well + 1)).await;
+        assert!(answers[0].is_ok(), "{answers:?}");
+        well += 1;
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    let sick = sick.await.unwrap();
+    assert!(
+        sick.iter()
+            .all(|answer| failed_as(answer, Kind::Unavailable)),
+        "{sick:?}"
+    );
+    assert_eq!(values(&queue, at(1)).await, (0..well).collect::<Vec<_>>());
+    brokers.broker_up(3).unwrap();
+    let again = producer.publish(numbered(at(0), 1..2)).await;
+    assert!(again[0].is_ok(), "{again:?}");
+    assert_eq!(values(&queue, at(0)).await, [0, 1]);
+}
+
+#[tokio::test]
+async fn after_a_refusal_for_good_none_of_the_later_records_is_appended() {
+    let (brokers, queue) = installed(in_a_hurry).await;
+    let producer = queue.producer();
+    let refusal = [RDKafkaRespErr::RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED];
+    // More than one request's worth.
+    let mut records = numbered(at(0), 0..40);
+    for record in &mut records {
+        record.headers = vec![("padding".into(), vec![7; 100_000].into())];
+    }
+    brokers.request_errors(RDKafkaApiKey::Produce, &refusal);
+    let answers = producer.publish(records).await;
+    // The second request was not on its way yet: these brokers would have taken it.
+    assert!(answers.iter().all(Result::is_err), "{answers:?}");
+    let again = producer.publish(numbered(at(0), 100..101)).await;
+    assert!(again[0].is_ok(), "a new producer took over: {again:?}");
+    assert_eq!(values(&queue, at(0)).await, [100]);
+}
+
+#[tokio::test]
+async fn a_full_buffer_lets_publishers_wait_and_then_fail() {
+    let (brokers, queue) = installed(|config| {
+        in_a_hurry(config);
+        config.producer.buffer_bytes = 64 << 10;
+    })
+    .await;
+    let producer = queue.producer();
+    let large = |n: usize| {
+        let mut records = numbered(at(0), n..n + 1);
+        records[0].headers = vec![("padding".into(), vec![7; 40 << 10].into())];
+        records
+    };
+    brokers.broker_down(-1).unwrap();
+    let first = tokio::spawn({
+        let (producer, records) = (producer.clone(), large(0));
+        async move { producer.publish(records).await }
+    });
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    let started = Instant::now();
+    let second = tokio::time::timeout(Duration::from_millis(500), producer.publish(large(1)));
+    assert!(second.await.is_err(), "it waits for room");
+    assert!(started.elapsed() < Duration::from_secs(2));
+    assert!(failed_as(&first.await.unwrap()[0], Kind::Unavailable));
+    brokers.broker_up(-1).unwrap();
+    assert!(producer.publish(large(2)).await[0].is_ok());
+    let kept = values(&queue, at(0)).await;
+    assert!(
+        !kept.contains(&1),
+        "what was dropped in the queue was never sent"
+    );
+    assert_eq!(kept.last(), Some(&2));
+}
+
+#[tokio::test]
+async fn a_publish_that_is_dropped_harms_no_other() {
+    let (brokers, queue) = installed(in_a_hurry).await;
+    brokers
+        .broker_round_trip_time(-1, Duration::from_millis(50))
+        .unwrap();
+    let producer = queue.producer();
+    for n in 0..10 {
+        let dropped = producer.publish(numbered(at(0), 10 * n..10 * n + 5));
+        let _ = tokio::time::timeout(Duration::from_millis(1), dropped).await;
+    }
+    let answers = producer.publish(numbered(at(0), 100..101)).await;
+    assert!(answers[0].is_ok());
+    let kept = values(&queue, at(0)).await;
+    assert!(kept.is_sorted(), "{kept:?}");
+    assert_eq!(kept.last(), Some(&100));
+}
+
+#[tokio::test]
+async fn records_that_are_gone_are_told_and_not_skipped() {
+    let (_brokers, queue) = installed(|_| {}).await;
+    let producer = queue.producer();
+    producer.publish(numbered(at(0), 0..3)).await;
+    producer.publish(numbered(at(1), 0..3)).await;
+    // The group stands where the log has nothing.
+    let group = queue.layout.group("carrier");
+    let client = reader::connect(&queue.config, &group).unwrap();
+    let mut list = rdkafka::TopicPartitionList::new();
+    let topic = queue.layout.name(Topic::Message);
+    list.add_partition_offset(topic, 0, rdkafka::Offset::Offset(1000))
+        .unwrap();
+    use rdkafka::consumer::{CommitMode, Consumer as _};
+    client.commit(&list, CommitMode::Sync).unwrap();
+    drop(client);
+
+    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut read = Vec::new();
+    let told = async {
+        let mut told = None;
+        while told.is_none() || read.len() < 3 {
+            match consumer.poll(10).await {
+                Ok(Polled::Records(records)) => read.extend(records),
+                Ok(_) => {}
+                Err(error) => told = Some(error),
+            }
+        }
+        told.unwrap()
+    };
+    let told = tokio::time::timeout(Duration::from_secs(30), told);
+    let told = told.await.expect("it is told, and the others are read");
+    assert_eq!(told.kind, Kind::Corrupt);
+    let text = told.source.to_string();
+    assert!(
+        text.contains("message/0 continues at 1000, but the log has 0 to 3"),
+        "{text}"
+    );
+    assert!(read.iter().all(|record| record.partition == at(1)));
+    assert_eq!(queue.committed("carrier", at(0)).await.unwrap(), Some(1000));
+}
+
+#[tokio::test]
+async fn who_does_not_poll_loses_its_partitions_and_is_told() {
+    let (_brokers, queue) = installed(|config| {
+        config.consumer.session_timeout = Duration::from_secs(6);
+        config.consumer.poll_interval_max = Duration::from_secs(6);
+    })
+    .await;
+    queue.producer().publish(numbered(at(0), 0..3)).await;
+    let mut away = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    assert!(matches!(
+        next_change(away.as_mut()).await,
+        Polled::Assigned(_)
+    ));
+    receive(away.as_mut(), 3).await;
+    let mut other = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut held = 0;
+    while held < 4 {
+        if let Polled::Assigned(more) = next_change(other.as_mut()).await {
+            held += more.len();
+        }
+    }
+    assert_eq!(receive(other.as_mut(), 3).await.len(), 3);
+    let refused = away.commit(&[(at(0), 3)]).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Conflict, "{refused:?}");
+    let mut lost = Vec::new();
+    while lost.len() < 4 {
+        match next_change(away.as_mut()).await {
+            Polled::Lost(more) => lost.extend(more),
+            other => panic!("nothing is left to be given up: {other:?}"),
+        }
+    }
+    assert_eq!(queue.committed("carrier", at(0)).await.unwrap(), None);
+}

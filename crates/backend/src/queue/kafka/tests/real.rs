@@ -1,0 +1,314 @@
+//! On real brokers: `make real-up` starts them.
+
+use std::process::{Child, Command, Stdio};
+
+use rdkafka::admin::{AdminClient, AdminOptions};
+use rdkafka::client::DefaultClientContext;
+
+use super::*;
+use crate::queue::contract::{self, World};
+use crate::queue::topics::{Change, Difference};
+use crate::real;
+
+/// An installation on the brokers, until it is dropped.
+pub(super) struct Installation(pub(super) KafkaConfig);
+
+impl Installation {
+    pub(super) fn named() -> Installation {
+        let mut config = config(real::addresses("kafka"));
+        if config.brokers.len() > 2 {
+            config.replication_factor = 3;
+            config.min_insync_replicas = 2;
+        }
+        Installation(config)
+    }
+
+    pub(super) async fn new() -> Installation {
+        let installation = Installation::named();
+        topics::apply(&installation.0).await.unwrap();
+        installation
+    }
+
+    pub(super) async fn connect(&self) -> KafkaQueue {
+        KafkaQueue::connect(self.0.clone()).await.unwrap()
+    }
+
+    async fn delete(&self, topics: &[&str]) {
+        let admin: AdminClient<DefaultClientContext> =
+            settings::client(&self.0).unwrap().create().unwrap();
+        let deleted = admin.delete_topics(topics, &AdminOptions::new());
+        deleted.await.unwrap();
+    }
+}
+
+impl Drop for Installation {
+    fn drop(&mut self) {
+        let installation = Installation(self.0.clone());
+        let deleting = std::thread::spawn(move || {
+            let installation = std::mem::ManuallyDrop::new(installation);
+            let layout = Layout::of(&installation.0);
+            let meta = layout.meta();
+            let names: Vec<&str> = layout
+                .topics()
+                .map(|(_, name, _)| name)
+                .chain([meta.as_str()])
+                .collect();
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build();
+            runtime.unwrap().block_on(installation.delete(&names));
+        });
+        let _ = deleting.join();
+    }
+}
+
+struct OnBrokers {
+    installation: Installation,
+    queue: KafkaQueue,
+}
+
+#[async_trait]
+impl World for OnBrokers {
+    fn queue(&self) -> Arc<dyn Queue> {
+        Arc::new(self.queue.clone())
+    }
+
+    async fn crash(&mut self) {
+        self.queue = self.installation.connect().await;
+    }
+}
+
+async fn keeps_the_contract(protocol: GroupProtocol) {
+    contract::all(move || {
+        Box::pin(async move {
+            let mut installation = Installation::new().await;
+            installation.0.consumer.protocol = protocol;
+            let queue = installation.connect().await;
+            OnBrokers {
+                installation,
+                queue,
+            }
+        })
+    })
+    .await;
+}
+
+// proves S1-02
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the real parts: make e2e"]
+async fn keeps_the_contract_on_brokers() {
+    keeps_the_contract(GroupProtocol::Classic).await;
+    real::ran("queue", "kafka");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the real parts: make e2e"]
+async fn keeps_the_contract_where_brokers_decide_for_groups() {
+    keeps_the_contract(GroupProtocol::Consumer).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn topics_are_made_checked_and_mended() {
+    let installation = Installation::named();
+    let config = &installation.0;
+    let missing = topics::check(config).await.unwrap();
+    assert_eq!(missing.len(), 10, "{missing:?}");
+    assert!(
+        missing
+            .iter()
+            .all(|one| matches!(one, Difference::Missing { .. }))
+    );
+    let made = topics::apply(config).await.unwrap();
+    let created = |change: &&Change| matches!(change, Change::Created { .. });
+    assert_eq!(made.iter().filter(created).count(), 10);
+    assert!(made.contains(&Change::Epoch { from: None, to: 1 }));
+    assert_eq!(topics::check(config).await.unwrap(), []);
+    assert_eq!(topics::apply(config).await.unwrap(), []);
+
+    let mut other = config.clone();
+    other.retention.message *= 2;
+    other.retention.dead /= 2;
+    other.partitions.message = 8;
+    assert_eq!(
+        topics::check(&other).await.unwrap().len(),
+        4,
+        "two dead letter topics"
+    );
+    let changes = topics::apply(&other).await.unwrap();
+    let left = changes
+        .iter()
+        .filter(|change| matches!(change, Change::Left(_)));
+    assert_eq!((changes.len(), left.count()), (4, 3), "{changes:?}");
+    let again = topics::check(config).await.unwrap();
+    assert!(matches!(&again[..], [Difference::Setting { name, .. }] if name == "retention.ms"));
+    let refused = KafkaQueue::connect(other).await.err().unwrap();
+    assert!(refused.source.to_string().contains("set partitions to 4"));
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn a_log_that_is_made_anew_has_a_new_epoch() {
+    let installation = Installation::new().await;
+    let config = &installation.0;
+    let layout = Layout::of(config);
+    assert_eq!(installation.connect().await.epoch(), 1);
+    installation.delete(&[layout.name(Topic::Message)]).await;
+    let refused = KafkaQueue::connect(config.clone()).await.err().unwrap();
+    assert!(
+        refused
+            .source
+            .to_string()
+            .contains("packetboat topics apply")
+    );
+    let changes = topics::apply(config).await.unwrap();
+    let to = 2;
+    assert!(
+        changes.contains(&Change::Epoch { from: Some(1), to }),
+        "{changes:?}"
+    );
+    assert_eq!(installation.connect().await.epoch(), 2);
+    // Without topic `meta` nobody knows which epoch an older log had.
+    installation.delete(&[&layout.meta()]).await;
+    let refused = topics::apply(config).await.err().unwrap();
+    assert!(refused.source.to_string().contains("epoch_min"));
+    let raised = KafkaConfig {
+        epoch_min: 9,
+        ..config.clone()
+    };
+    topics::apply(&raised).await.unwrap();
+    assert_eq!(installation.connect().await.epoch(), 9);
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn retention_that_overtakes_a_group_is_told() {
+    let installation = Installation::new().await;
+    let queue = installation.connect().await;
+    queue.producer().publish(numbered(at(0), 0..10)).await;
+    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    receive(consumer.as_mut(), 10).await;
+    consumer.commit(&[(at(0), 2)]).await.unwrap();
+    drop(consumer);
+    let admin: AdminClient<DefaultClientContext> =
+        settings::client(&queue.config).unwrap().create().unwrap();
+    let mut list = rdkafka::TopicPartitionList::new();
+    let topic = queue.layout.name(Topic::Message);
+    list.add_partition_offset(topic, 0, rdkafka::Offset::Offset(5))
+        .unwrap();
+    admin
+        .delete_records(&list, &AdminOptions::new())
+        .await
+        .unwrap();
+    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let told = async {
+        loop {
+            match consumer.poll(10).await {
+                Ok(Polled::Records(records)) => panic!("skipped to {}", records[0].offset),
+                Ok(_) => {}
+                Err(error) => return error,
+            }
+        }
+    };
+    let told = tokio::time::timeout(Duration::from_secs(30), told)
+        .await
+        .unwrap();
+    assert_eq!(told.kind, Kind::Corrupt);
+    let text = told.source.to_string();
+    assert!(
+        text.contains("message/0 continues at 2, but the log has 5 to 10"),
+        "{text}"
+    );
+}
+
+const CHILD_PREFIX: &str = "PACKETBOAT_TEST_TOPIC_PREFIX";
+
+/// A process of its own that holds partitions until it is killed.
+#[tokio::test]
+#[ignore = "the other half of a test: does nothing alone"]
+async fn a_member_that_will_be_killed() {
+    let Ok(prefix) = std::env::var(CHILD_PREFIX) else {
+        return;
+    };
+    let installation = std::mem::ManuallyDrop::new(Installation::named());
+    let config = KafkaConfig {
+        topic_prefix: prefix,
+        ..installation.0.clone()
+    };
+    let queue = KafkaQueue::connect(config).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    loop {
+        consumer.poll(100).await.unwrap();
+    }
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn a_killed_member_is_replaced_within_the_session_timeout() {
+    let installation = Installation::new().await;
+    let queue = installation.connect().await;
+    let child = Command::new(std::env::current_exe().unwrap())
+        .args(["--ignored", "--exact"])
+        .arg("queue::kafka::tests::real::a_member_that_will_be_killed")
+        .env(CHILD_PREFIX, &queue.config.topic_prefix)
+        .stdout(Stdio::null())
+        .spawn();
+    let child = Killed(child.unwrap());
+    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut held: usize = 0;
+    let mut shared = false;
+    // Alone at first perhaps, then two and two.
+    while !(shared && held == 2) {
+        match next_change(consumer.as_mut()).await {
+            Polled::Assigned(more) => held += more.len(),
+            Polled::Revoked(less) | Polled::Lost(less) => held -= less.len(),
+            Polled::Records(_) => {}
+        }
+        shared = held <= 2;
+    }
+    drop(child);
+    let killed = Instant::now();
+    while held < 4 {
+        match next_change(consumer.as_mut()).await {
+            Polled::Assigned(more) => held += more.len(),
+            Polled::Revoked(less) | Polled::Lost(less) => held -= less.len(),
+            Polled::Records(_) => {}
+        }
+    }
+    let took = killed.elapsed();
+    println!("replaced after {took:?}");
+    assert!(took < queue.config.consumer.session_timeout + Duration::from_secs(10));
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn a_resumed_partition_goes_on_at_once() {
+    let installation = Installation::new().await;
+    let queue = installation.connect().await;
+    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    while !matches!(next_change(consumer.as_mut()).await, Polled::Assigned(_)) {}
+    let mut slowest = Duration::ZERO;
+    for n in 0..50 {
+        consumer.pause(&[at(0)]);
+        queue.producer().publish(numbered(at(0), n..n + 1)).await;
+        let paused = Duration::from_millis(20);
+        let polled = tokio::time::timeout(paused, consumer.poll(10)).await;
+        assert!(polled.is_err(), "{polled:?}");
+        let resumed = Instant::now();
+        consumer.resume(&[at(0)]);
+        let records = receive(consumer.as_mut(), 1).await;
+        assert_eq!(records[0].value, n.to_string());
+        slowest = slowest.max(resumed.elapsed());
+    }
+    println!("resumed within {slowest:?}");
+    assert!(slowest < Duration::from_millis(500));
+}

@@ -1,0 +1,171 @@
+//! Where topics are not as they should be, and what was done about it.
+
+use std::fmt;
+
+/// One thing that is not as configured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Difference {
+    Missing {
+        topic: String,
+    },
+    /// Never changed: it is fixed at installation.
+    Partitions {
+        topic: String,
+        wanted: u32,
+        found: u32,
+    },
+    /// Fewer replicas than wanted. Never changed here: brokers copy data for that.
+    Replicas {
+        topic: String,
+        wanted: u32,
+        found: u32,
+    },
+    /// A setting of a topic, as Kafka names it.
+    Setting {
+        topic: String,
+        name: String,
+        wanted: String,
+        found: Option<String>,
+    },
+    /// The log's epoch is not written down.
+    Epoch {
+        topic: String,
+    },
+}
+
+/// What [`apply`](super::apply) did.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    Created {
+        topic: String,
+        partitions: u32,
+        replicas: u32,
+    },
+    Set(Difference),
+    /// The log got its epoch, or a new one because it was made anew.
+    Epoch {
+        from: Option<u32>,
+        to: u32,
+    },
+    /// Not changed: it is fixed, or records would go sooner than now.
+    Left(Difference),
+}
+
+impl Difference {
+    /// Whether setting it takes nothing away: what bounds how much is kept, how large a record may be and
+    /// how many brokers must have it may only grow.
+    pub(super) fn may_be_set(&self) -> bool {
+        let Difference::Setting {
+            name,
+            wanted,
+            found,
+            ..
+        } = self
+        else {
+            return false;
+        };
+        let grows = ["retention.ms", "max.message.bytes", "min.insync.replicas"];
+        if !grows.contains(&name.as_str()) {
+            return true;
+        }
+        let number = |text: &str| text.parse::<i128>().ok();
+        let unlimited = -1;
+        match (found.as_deref().and_then(number), number(wanted)) {
+            (Some(found), Some(wanted)) => found != unlimited && wanted > found,
+            (None, _) | (_, None) => true,
+        }
+    }
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Difference::Missing { topic } => write!(f, "topic {topic} is missing"),
+            Difference::Partitions {
+                topic,
+                wanted,
+                found,
+            } => write!(
+                f,
+                "topic {topic} has {found} partitions, not {wanted}; their number is fixed"
+            ),
+            Difference::Replicas {
+                topic,
+                wanted,
+                found,
+            } => write!(
+                f,
+                "topic {topic} is on {found} brokers, not {wanted}; kafka-reassign-partitions adds some"
+            ),
+            Difference::Setting {
+                topic,
+                name,
+                wanted,
+                found,
+            } => {
+                let found = found.as_deref().unwrap_or("not set");
+                write!(f, "topic {topic}: {name} is {found}, not {wanted}")
+            }
+            Difference::Epoch { topic } => {
+                write!(f, "topic {topic} does not know the log's epoch")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Created {
+                topic,
+                partitions,
+                replicas,
+            } => write!(
+                f,
+                "created topic {topic}: {partitions} partitions on {replicas} brokers each"
+            ),
+            Change::Set(Difference::Setting {
+                topic,
+                name,
+                wanted,
+                found,
+            }) => {
+                let found = found.as_deref().unwrap_or("not set");
+                write!(f, "topic {topic}: {name} set from {found} to {wanted}")
+            }
+            Change::Set(difference) => write!(f, "mended: {difference}"),
+            Change::Epoch { from: None, to } => write!(f, "the log's epoch is {to}"),
+            Change::Epoch {
+                from: Some(from),
+                to,
+            } => write!(f, "the log's epoch was raised from {from} to {to}"),
+            Change::Left(difference) => write!(f, "left as it is: {difference}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn setting(name: &str, found: Option<&str>, wanted: &str) -> Difference {
+        Difference::Setting {
+            topic: "message".into(),
+            name: name.into(),
+            wanted: wanted.into(),
+            found: found.map(str::to_owned),
+        }
+    }
+
+    #[test]
+    fn nothing_is_made_smaller() {
+        assert!(setting("retention.ms", Some("10"), "20").may_be_set());
+        assert!(!setting("retention.ms", Some("20"), "10").may_be_set());
+        assert!(!setting("retention.ms", Some("-1"), "10").may_be_set());
+        assert!(!setting("min.insync.replicas", Some("2"), "1").may_be_set());
+        assert!(setting("max.message.bytes", None, "1").may_be_set());
+        assert!(setting("cleanup.policy", Some("compact"), "delete").may_be_set());
+        let topic = "message".to_owned();
+        assert!(!Difference::Missing { topic }.may_be_set());
+    }
+}

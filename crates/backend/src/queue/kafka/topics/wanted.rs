@@ -1,0 +1,71 @@
+//! What the topics should be.
+
+use std::time::Duration;
+
+use protocol::keys::Topic;
+
+use super::super::config::KafkaConfig;
+use super::super::layout::Layout;
+use super::super::settings::batch_bytes_max;
+
+/// A topic as the configuration wants it.
+pub(super) struct Wanted {
+    pub(super) name: String,
+    pub(super) partitions: u32,
+    pub(super) replicas: u32,
+    /// Names and values as Kafka has them.
+    pub(super) settings: Vec<(&'static str, String)>,
+}
+
+/// All topics of an installation.
+pub(super) fn wanted(config: &KafkaConfig, layout: &Layout) -> Vec<Wanted> {
+    let topics = layout.topics().map(|(topic, name, partitions)| {
+        let mut settings = common(config);
+        settings.push(("cleanup.policy", "delete".into()));
+        settings.push(("retention.ms", millis(retention(topic, config))));
+        Wanted {
+            name: name.to_owned(),
+            partitions,
+            replicas: config.replication_factor,
+            settings,
+        }
+    });
+    let meta = {
+        let mut settings = common(config);
+        settings.push(("cleanup.policy", "compact".into()));
+        Wanted {
+            name: layout.meta(),
+            partitions: 1,
+            replicas: config.replication_factor,
+            settings,
+        }
+    };
+    topics.chain([meta]).collect()
+}
+
+fn common(config: &KafkaConfig) -> Vec<(&'static str, String)> {
+    vec![
+        (
+            "min.insync.replicas",
+            config.min_insync_replicas.to_string(),
+        ),
+        ("message.timestamp.type", "LogAppendTime".into()),
+        ("max.message.bytes", batch_bytes_max(config).to_string()),
+        // A replica that is behind never becomes leader: that would lose what was accepted.
+        ("unclean.leader.election.enable", "false".into()),
+    ]
+}
+
+fn retention(topic: Topic, config: &KafkaConfig) -> Duration {
+    let retention = &config.retention;
+    match topic {
+        Topic::Message => retention.message,
+        Topic::Retry(_) => retention.retry,
+        Topic::Notification => retention.notification,
+        Topic::Dead | Topic::NotificationDead => retention.dead,
+    }
+}
+
+fn millis(duration: Duration) -> String {
+    duration.as_millis().to_string()
+}
