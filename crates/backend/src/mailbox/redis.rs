@@ -12,7 +12,8 @@
 //! epoch: a random marker and the replid of the master that it was made under. Where it is missing, or
 //! the master is another, the next login or reassertion makes a new one; a session that was told another
 //! marker is answered *restored*. Only these two look at it: a replid never comes back, so looking later
-//! sees no less. At a failover that lost nothing this is a false alarm, and costs a sync.
+//! sees no less. At a failover that lost nothing, and where slots have moved, this is a false alarm and
+//! costs a sync.
 //!
 //! **Denied lives** are hundreds in an installation of some age and met by few. So scripts are first called
 //! without them, which is harmless: a session taken for alive keeps its platform from being stored for. Whoever
@@ -90,7 +91,7 @@ impl RedisMailbox {
         };
         let addresses = || config.addresses.iter().map(|address| address.trim());
         let finder = match config.mode {
-            RedisMode::Single => Finder::Single(addresses().collect::<String>().into()),
+            RedisMode::Single => Finder::Single(addresses().next().unwrap_or_default().into()),
             RedisMode::Cluster => Finder::Cluster {
                 seeds: addresses().map(Into::into).collect(),
             },

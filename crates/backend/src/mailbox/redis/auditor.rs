@@ -6,6 +6,7 @@ use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
 use super::failure::Failure;
+use super::finder::Address;
 use super::keys::Keys;
 use super::pool::Pool;
 use super::reply;
@@ -26,8 +27,7 @@ struct Found {
 pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<Audit, Failure> {
     let mut audit = Audit::default();
     let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
-    for name in all_keys(pool, keys).await? {
-        let (master, name) = name;
+    for (master, name) in all_keys(pool, keys).await? {
         let Some((tag, rest)) = name.split_once("}/") else {
             continue;
         };
@@ -52,8 +52,11 @@ pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<Audit, Failure> {
         {
             let mut read = redis::cmd("GET");
             read.arg(&name);
-            let count = reply::number(ask(pool, &master, read).await?)?;
-            found.entry(of(id)).or_default().count = Some(count);
+            match ask(pool, &master, read).await? {
+                // It has just ended with its time.
+                Value::Nil => {}
+                count => found.entry(of(id)).or_default().count = Some(reply::number(count)?),
+            }
         }
     }
     for ((tag, id), found) in found {
@@ -86,7 +89,7 @@ pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<Audit, Failure> {
 pub(super) async fn all_keys(
     pool: &Pool,
     keys: &Keys,
-) -> Result<BTreeSet<(super::finder::Address, String)>, Failure> {
+) -> Result<BTreeSet<(Address, String)>, Failure> {
     let mut names = BTreeSet::new();
     for master in pool.masters() {
         let mut cursor = 0;
@@ -111,11 +114,7 @@ pub(super) async fn all_keys(
 }
 
 /// Asks one server, without trying again.
-pub(super) async fn ask(
-    pool: &Pool,
-    master: &super::finder::Address,
-    command: Cmd,
-) -> Result<Value, Failure> {
+pub(super) async fn ask(pool: &Pool, master: &Address, command: Cmd) -> Result<Value, Failure> {
     let until = Instant::now() + pool.manner.deadline;
     let node = pool.node(master);
     let live = node.live(&pool.manner, until).await?;

@@ -15,6 +15,8 @@ pub(super) enum Failure {
     Deadline { address: String, after: Duration },
     #[error("{address}: more pipelines than in_flight_max are on their way to it")]
     Busy { address: String },
+    #[error("{address} has left many calls unanswered; it is asked again when it answers a check")]
+    Silent { address: String },
     #[error("no master is known: {0}")]
     NoMaster(String),
     #[error("{address} is a replica, and only a master may be asked")]
@@ -97,7 +99,10 @@ impl Failure {
     /// Whether the server was not reached, rather than that it refused.
     pub(super) fn is_silence(&self) -> bool {
         match self {
-            Failure::Deadline { .. } | Failure::Busy { .. } | Failure::NoMaster(_) => true,
+            Failure::Deadline { .. }
+            | Failure::Busy { .. }
+            | Failure::Silent { .. }
+            | Failure::NoMaster(_) => true,
             Failure::Redis(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse),
             _ => false,
         }

@@ -1,6 +1,7 @@
 //! One server, and the connection to it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use parking_lot::Mutex;
@@ -14,6 +15,9 @@ use tokio::time::{Instant, timeout, timeout_at};
 
 use super::failure::Failure;
 use super::scripts::{Name, Scripts};
+
+/// After this many unanswered pipelines in a row a server is asked no more.
+const UNANSWERED_MAX: u32 = 8;
 
 /// How servers are spoken to.
 pub(super) struct Manner {
@@ -29,6 +33,8 @@ pub(super) struct Node {
     pub(super) address: Arc<str>,
     live: Mutex<Option<Arc<Live>>>,
     in_flight: Semaphore,
+    /// How many pipelines in a row were not answered in time.
+    unanswered: AtomicU32,
     /// Held while connecting: one at a time.
     connecting: Arc<tokio::sync::Mutex<()>>,
     /// How the last attempt to connect ended; changes with each.
@@ -48,6 +54,7 @@ impl Node {
             address,
             live: Mutex::default(),
             in_flight: Semaphore::new(in_flight_max),
+            unanswered: AtomicU32::new(0),
             connecting: Arc::default(),
             attempt: watch::Sender::new(None),
         }
@@ -84,6 +91,7 @@ impl Node {
             after: manner.deadline,
         };
         if timeout_at(until, ended.changed()).await.is_err() {
+            self.unanswered.fetch_add(1, Ordering::Relaxed);
             return Err(late());
         }
         let failure = ended.borrow().clone();
@@ -92,6 +100,11 @@ impl Node {
             (None, Some(failure)) => Err(failure),
             (None, None) => Err(late()),
         }
+    }
+
+    /// It has left so much unanswered that nobody waits for it any more, until a check is answered.
+    pub(super) fn is_silent(&self) -> bool {
+        self.unanswered.load(Ordering::Relaxed) >= UNANSWERED_MAX
     }
 
     pub(super) fn present(&self) -> Option<Arc<Live>> {
@@ -124,8 +137,12 @@ impl Node {
         let mut connection = live.connection.clone();
         let answers = connection.send_packed_commands(&commands, 0, count);
         let answers = match timeout_at(until, answers).await {
-            Ok(answers) => answers?,
+            Ok(answers) => {
+                self.unanswered.store(0, Ordering::Relaxed);
+                answers?
+            }
             Err(_) => {
+                self.unanswered.fetch_add(1, Ordering::Relaxed);
                 return Err(Failure::Deadline {
                     address: self.address.to_string(),
                     after: manner.deadline,
@@ -158,9 +175,13 @@ impl Node {
     }
 
     /// Whether it answers, is a master and has the data it had; its connection is dropped where not.
-    pub(super) async fn verify(&self, until: Instant) -> bool {
-        let Some(live) = self.present() else {
-            return true;
+    pub(super) async fn verify(self: &Arc<Node>, manner: &Arc<Manner>, until: Instant) -> bool {
+        let live = match self.is_silent() {
+            true => self.live(manner, until).await.ok(),
+            false => self.present(),
+        };
+        let Some(live) = live else {
+            return !self.is_silent();
         };
         let mut connection = live.connection.clone();
         let mut ask = redis::cmd("INFO");
@@ -173,8 +194,9 @@ impl Node {
             }
             _ => false,
         };
-        if !is_well {
-            self.forget(&live);
+        match is_well {
+            true => self.unanswered.store(0, Ordering::Relaxed),
+            false => self.forget(&live),
         }
         is_well
     }

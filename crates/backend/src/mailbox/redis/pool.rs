@@ -196,7 +196,7 @@ impl Pool {
                 self.doubt.notify_one();
             }
             for address in moved_to {
-                self.node(&address).verify(until).await;
+                self.node(&address).verify(&self.manner, until).await;
             }
             if needs_search {
                 self.search(until).await;
@@ -260,6 +260,10 @@ impl Pool {
             return all(group, &nobody);
         };
         let node = self.node(&address);
+        if node.is_silent() {
+            let address = address.to_string();
+            return all(group, &Failure::Silent { address });
+        }
         let live = match node.live(&self.manner, until).await {
             Ok(live) => live,
             Err(failure) => return all(group, &failure),
@@ -355,7 +359,7 @@ impl Pool {
     async fn verify(&self, within: Duration) {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
         let until = Instant::now() + within;
-        let checks = nodes.iter().map(|node| node.verify(until));
+        let checks = nodes.iter().map(|node| node.verify(&self.manner, until));
         if join_all(checks).await.contains(&false) {
             self.doubt.notify_one();
         }

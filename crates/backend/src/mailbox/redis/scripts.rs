@@ -98,6 +98,14 @@ mod tests {
     use super::*;
 
     #[test]
+    fn each_script_is_found_by_its_name() {
+        let scripts = Scripts::new();
+        for name in Name::ALL {
+            assert_eq!(scripts.hash(name), Script::new(&name.text()).get_hash());
+        }
+    }
+
+    #[test]
     fn what_runs_when_memory_is_full_says_so() {
         for name in Name::ALL {
             let may_run = name.text().starts_with("#!lua flags=allow-oom\n");

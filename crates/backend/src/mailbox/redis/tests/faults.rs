@@ -122,6 +122,20 @@ async fn a_server_that_hangs_costs_one_deadline() {
         "{:?}",
         start.elapsed()
     );
+    // After so many, nobody waits for it.
+    for n in 1..=8 {
+        put(&mailbox, ios(n), 3).await.expect_err("hangs");
+    }
+    let start = tokio::time::Instant::now();
+    for n in 1..=100 {
+        let refused = put(&mailbox, ios(n), 3).await.expect_err("hangs");
+        assert_eq!(refused.kind, Kind::Unavailable);
+    }
+    assert!(
+        start.elapsed() < Duration::from_millis(300),
+        "{:?}",
+        start.elapsed()
+    );
     server.signal("CONT");
     eventually(async || put(&mailbox, ios(1), 3).await).await;
     // What was called unavailable may have been done, and whole.
