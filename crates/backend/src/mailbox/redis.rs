@@ -36,6 +36,7 @@ mod send;
 mod session;
 #[cfg(test)]
 mod tests;
+mod watch;
 
 use std::path::Path;
 use std::sync::Arc;

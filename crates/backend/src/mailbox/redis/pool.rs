@@ -12,7 +12,7 @@ use futures_util::future::join_all;
 use parking_lot::{Mutex, RwLock};
 use redis::{Pipeline, Value};
 use tokio::sync::{Notify, watch};
-use tokio::time::{Instant, sleep_until, timeout_at};
+use tokio::time::{Instant, sleep_until};
 
 use super::call::Call;
 use super::failure::{Failure, Reaction};
@@ -25,22 +25,20 @@ const ATTEMPTS: u32 = 8;
 const PAUSE: Duration = Duration::from_millis(4);
 /// Bytes in one pipeline, unless one call has more.
 const PIPELINE_BYTES: usize = 1 << 20;
-/// How long no search follows another.
-const FIND_REST: Duration = Duration::from_millis(50);
 
 type Answer = Result<Value, Failure>;
 
 /// The servers.
 pub(super) struct Pool {
     pub(super) manner: Arc<Manner>,
-    finder: Finder,
+    pub(super) finder: Finder,
     pipeline_max: usize,
-    map: RwLock<Map>,
-    nodes: Mutex<HashMap<Address, Arc<Node>>>,
+    pub(super) map: RwLock<Map>,
+    pub(super) nodes: Mutex<HashMap<Address, Arc<Node>>>,
     /// The map may be wrong.
-    doubt: Notify,
+    pub(super) doubt: Notify,
     /// How many searches have ended.
-    searches: watch::Sender<u64>,
+    pub(super) searches: watch::Sender<u64>,
 }
 
 /// A call that is not answered yet.
@@ -316,53 +314,6 @@ impl Pool {
             node.forget(&live);
         }
         answered
-    }
-
-    /// Waits until it was looked once more for who the masters are.
-    async fn search(&self, until: Instant) {
-        let mut ended = self.searches.subscribe();
-        self.doubt.notify_one();
-        // Without one until then, the call fails for the reason it has.
-        let _ = timeout_at(until, ended.changed()).await;
-    }
-
-    /// For the task that watches: looks for masters whenever somebody doubts, and asks after each of them
-    /// in between.
-    pub(super) async fn watch(self: Arc<Pool>, interval: Duration) {
-        let mut tick = tokio::time::interval(interval);
-        tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        loop {
-            tokio::select! {
-                () = self.doubt.notified() => {
-                    self.find().await;
-                    self.searches.send_modify(|searches| *searches += 1);
-                    tokio::time::sleep(FIND_REST).await;
-                }
-                _ = tick.tick() => self.verify(interval).await,
-            }
-        }
-    }
-
-    async fn find(&self) {
-        let known: Vec<Address> = self.nodes.lock().keys().cloned().collect();
-        match self.finder.find(&known, &self.manner).await {
-            Ok(map) => {
-                self.nodes.lock().retain(|address, _| map.holds(address));
-                *self.map.write() = map;
-            }
-            Err(failure) => tracing::debug!(%failure, "the masters of Redis were not found"),
-        }
-    }
-
-    /// Drops connections that are dead, or whose server is another master than it was: its replid is what
-    /// tells that data may have been lost.
-    async fn verify(&self, within: Duration) {
-        let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
-        let until = Instant::now() + within;
-        let checks = nodes.iter().map(|node| node.verify(&self.manner, until));
-        if join_all(checks).await.contains(&false) {
-            self.doubt.notify_one();
-        }
     }
 
     /// All servers that serve a bucket.
