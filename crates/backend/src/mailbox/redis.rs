@@ -1,12 +1,12 @@
 //! The mailbox on Redis: one server, a master behind sentinels, or a cluster.
 //!
 //! **What lies where.** Every user belongs to one of 1024 buckets, all keys of a bucket bear its tag, and
-//! whatever must happen in one step is one script that touches keys of one bucket ([`keys`], `lua/`).
+//! whatever must happen in one step is one script that touches keys of one bucket (`keys.rs`, `lua/`).
 //! A body and the number of mailboxes that wait for it are shared by the users of a bucket. Everything
 //! has a time to live, so that what nobody asks for goes; what is kept, the policy says.
 //!
 //! **Steps.** Scripts read and check everything before they write, may be repeated, and set again what they
-//! find half done. So a call whose answer was lost is simply made again ([`pool`]).
+//! find half done. So a call whose answer was lost is simply made again (`pool.rs`).
 //!
 //! **Loss.** Redis may lose what it acknowledged: at a failover, at a restart, by FLUSHALL. Each bucket has an
 //! epoch: a random marker and the replid of the master that it was made under. Where it is missing, or
