@@ -103,7 +103,8 @@ async fn slots_may_move_under_load() {
         end.cancel();
     };
     let (last, ()) = tokio::join!(load, moves);
-    assert!(last > 110, "{last}");
+    // A script waits until all its keys lie in one place: few get through while the slot moves.
+    assert!(last > 101, "{last}");
 
     let expected: Vec<i64> = (1..=40).chain(101..=last).collect();
     let mut found = Vec::new();
