@@ -439,9 +439,9 @@ pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
     assert_eq!(scene.waiting(target).await, scene.ids(4..=6));
 }
 
-/// An append that meets a lost body sets it again, for all who hold the message.
+/// An append that meets a lost body sets it again, for all platforms of the user that hold the message.
 pub(crate) async fn an_append_repairs_a_lost_body(scene: &Scene) {
-    let (one, other) = (scene.ios(1), scene.ios(2));
+    let (one, other) = (scene.ios(1), scene.on(1, Platform::Desktop));
     scene.put(one, 1, seconds(1)).await;
     scene.lose(1, Lost::Body).await;
     scene.put(other, 1, seconds(1)).await;
@@ -754,7 +754,7 @@ pub(crate) async fn the_denied_are_not_kicked(scene: &Scene) {
 pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     let phone = scene.ios(1);
     let session = scene.session(1, phone);
-    scene.connect(&session).await;
+    let marker = scene.connect(&session).await.marker;
     assert_eq!(
         scene.reassert(&session).await,
         ReassertAnswer::Known { mail_waits: false }
@@ -766,7 +766,6 @@ pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
         .await
         .expect("gone");
     scene.put(phone, 1, seconds(1)).await;
-    let marker = scene.store.marker().await.expect("marked");
     let restored = ReassertAnswer::Restored {
         marker,
         mail_waits: true,
@@ -934,13 +933,16 @@ pub(crate) async fn a_send_id_says_where_it_was_used(scene: &Scene) {
     }
 }
 
-/// The marker of a login is the store's, and stays while nothing is lost.
+/// The marker that a user's logins are told stays while nothing is lost.
 pub(crate) async fn the_marker_stays(scene: &Scene) {
-    let marker = scene.store.marker().await.expect("marked");
-    let answer = scene.connect(&scene.session(1, scene.ios(1))).await;
-    assert_eq!(answer.marker, marker);
+    let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    let marker = scene.connect(&scene.session(1, phone)).await.marker;
     assert_ne!(marker, 0, "zero is what a client says that has none");
-    assert_eq!(scene.store.marker().await.expect("marked"), marker);
+    scene.put(phone, 1, seconds(1)).await;
+    for (n, target) in [(2, phone), (3, desk), (2, phone)] {
+        let answer = scene.connect(&scene.session(n, target)).await;
+        assert_eq!(answer.marker, marker);
+    }
 }
 
 /// Hands the names of all checks to another macro.

@@ -506,8 +506,4 @@ impl MailboxStore for EmbeddedMailbox {
         }
         Ok(())
     }
-
-    async fn marker(&self) -> Result<u64> {
-        Ok(self.marker)
-    }
 }

@@ -6,6 +6,10 @@
 #[cfg(test)]
 mod contract;
 pub mod embedded;
+#[cfg(test)]
+mod random;
+#[cfg(feature = "redis")]
+pub mod redis;
 
 use async_trait::async_trait;
 use protocol::mailbox::{
@@ -18,7 +22,9 @@ use protocol::{MessageId, Timestamp, UserId};
 
 use crate::Result;
 
-pub use embedded::{EmbeddedMailbox, MailboxConfig};
+pub use embedded::{Audit, EmbeddedMailbox, MailboxConfig, PlatformConfig};
+#[cfg(feature = "redis")]
+pub use redis::{RedisConfig, RedisMailbox, RedisMode};
 
 #[async_trait]
 pub trait MailboxStore: Send + Sync {
@@ -81,7 +87,4 @@ pub trait MailboxStore: Send + Sync {
 
     /// The log has them.
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()>;
-
-    /// Marks the present data; another value later means that some was lost in between.
-    async fn marker(&self) -> Result<u64>;
 }

@@ -183,10 +183,6 @@ impl MailboxStore for FaultyMailbox {
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
         self.store.dedupe_done(sends).await
     }
-
-    async fn marker(&self) -> Result<u64> {
-        self.store.marker().await
-    }
 }
 
 /// A log that takes what it is told to take.

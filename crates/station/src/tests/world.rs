@@ -573,10 +573,6 @@ impl MailboxStore for FaultyMailbox {
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> backend::Result<()> {
         self.reach().await.dedupe_done(sends).await
     }
-
-    async fn marker(&self) -> backend::Result<u64> {
-        self.reach().await.marker().await
-    }
 }
 
 /// A boat that writes down what it is told.

@@ -1,5 +1,4 @@
 mod random;
-mod reference;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -89,6 +88,7 @@ async fn the_contract_holds_on_disk() {
     contract::run_all!(scene);
     drop(scene);
     close(rest).await;
+    crate::real::ran("mailbox", "embedded");
 }
 
 fn open_disk(dir: &TempDir) -> Engine {
@@ -160,7 +160,7 @@ async fn a_restart_keeps_mail_and_marker_and_loses_sessions() {
         login.expect("connected").marker
     };
     let mailbox = open(open_disk(&dir));
-    assert_eq!(mailbox.marker().await.expect("marked"), marker);
+    assert_eq!(mailbox.marker, marker);
     assert_eq!(waiting(&mailbox, ios(1)).await, [1]);
     let live = mailbox.sessions(&[user(2)], Denied::default()).await;
     assert!(live[0].as_ref().expect("answered").is_empty());

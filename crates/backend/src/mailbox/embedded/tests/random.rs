@@ -1,313 +1,33 @@
-//! Random operations on the embedded mailbox, on the pure rule and on the reference: they must agree, and
-//! what is stored must be whole, after each.
+//! The embedded mailbox does what the rule does.
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::time::Duration;
-
+use async_trait::async_trait;
 use proptest::prelude::*;
-use protocol::mailbox::{Bodies, Mailbox};
 
-use super::reference::{Reference, is};
 use super::*;
+use crate::mailbox::random::{Both, Subject, ops};
 
-const USERS: i64 = 2;
-const MESSAGES: i64 = 12;
-const PLATFORMS: [Platform; 2] = [Platform::Ios, contract::UNLIMITED];
-
-#[derive(Clone, Debug)]
-enum Op {
-    Route {
-        user: i64,
-        message: i64,
-        forced: bool,
-        denied: bool,
-    },
-    /// The same message to everybody, twice, as one call.
-    RouteAll(i64),
-    Connect {
-        target: Target,
-        session: i64,
-        incarnation: u64,
-    },
-    Disconnect {
-        target: Target,
-        session: i64,
-        incarnation: u64,
-    },
-    Acknowledge(Target, Vec<i64>),
-    Trim(Target, u32),
-    Pass(u64),
-    Restart,
-}
-
-fn targets() -> impl Strategy<Value = Target> {
-    (1..=USERS, 0..PLATFORMS.len()).prop_map(|(n, platform)| Target {
-        user: user(n),
-        platform: PLATFORMS[platform],
-    })
-}
-
-fn ops() -> impl Strategy<Value = Op> {
-    let messages = 1..=MESSAGES;
-    prop_oneof![
-        6 => (1..=USERS, messages.clone(), any::<bool>(), any::<bool>()).prop_map(
-            |(user, message, forced, denied)| Op::Route { user, message, forced, denied }
-        ),
-        2 => messages.clone().prop_map(Op::RouteAll),
-        2 => (targets(), 1..4i64, 1..3u64).prop_map(|(target, session, incarnation)| {
-            Op::Connect { target, session, incarnation }
-        }),
-        2 => (targets(), 1..4i64, 1..3u64).prop_map(|(target, session, incarnation)| {
-            Op::Disconnect { target, session, incarnation }
-        }),
-        3 => (targets(), prop::collection::vec(messages, 0..4))
-            .prop_map(|(target, ids)| Op::Acknowledge(target, ids)),
-        1 => (targets(), 0..4u32).prop_map(|(target, max)| Op::Trim(target, max)),
-        1 => (0..1_000u64).prop_map(Op::Pass),
-        1 => Just(Op::Restart),
-    ]
-}
-
-/// Message `n`, accepted in an order that is not that of its id.
-fn message(n: i64) -> Mail {
-    let age = Duration::from_secs(((n * 7) % 5) as u64 * 900);
-    Mail {
-        accepted_at: NOW - age,
-        ..mail(n)
-    }
-}
-
-fn new_session(target: Target, session: i64, incarnation: u64) -> NewSession {
-    let mut new = connect_request(target, session).entry;
-    new.key.life.incarnation = Incarnation(incarnation);
-    new
-}
-
-fn dead() -> Denied {
-    let life = new_session(ios(1), 1, 1).key.life;
-    Arc::new(BTreeSet::from([life]))
-}
-
-struct Both {
+struct Embedded {
     engine: Engine,
     mailbox: EmbeddedMailbox,
-    rule: BTreeMap<UserId, Mailbox>,
-    bodies: Bodies,
-    reference: Reference,
-    now: Timestamp,
-    logins: BTreeMap<UserId, u64>,
 }
 
-impl Both {
-    fn new() -> Both {
-        let engine = Engine::memory();
-        Both {
-            mailbox: open(engine.clone()),
-            engine,
-            rule: (1..=USERS)
-                .map(|n| (user(n), Mailbox::new(user(n))))
-                .collect(),
-            bodies: Bodies::default(),
-            reference: Reference::default(),
-            now: NOW,
-            logins: BTreeMap::new(),
-        }
+#[async_trait]
+impl Subject for Embedded {
+    fn store(&self) -> &dyn MailboxStore {
+        &self.mailbox
     }
 
-    fn policy(&self, platform: Platform) -> MailboxPolicy {
-        self.mailbox.policies.of(platform)
+    fn policies(&self) -> &Policies {
+        &self.mailbox.policies
     }
 
-    fn rule(&mut self, user: UserId) -> &mut Mailbox {
-        self.rule.get_mut(&user).expect("a user")
+    async fn audit(&self) -> Audit {
+        self.mailbox.audit().expect("audited")
     }
 
-    async fn step(&mut self, op: Op) {
-        match op {
-            Op::Route {
-                user: n,
-                message: m,
-                forced,
-                denied,
-            } => {
-                let request = RouteRequest {
-                    user: user(n),
-                    platforms: vec![PLATFORMS[(m % 2) as usize]],
-                    forced: if forced { PLATFORMS.to_vec() } else { vec![] },
-                    mail: Some(message(m)),
-                    denied: if denied { dead() } else { Denied::default() },
-                    now: self.now,
-                };
-                self.route(vec![request]).await;
-            }
-            Op::RouteAll(m) => {
-                let request = |n| RouteRequest {
-                    platforms: PLATFORMS.to_vec(),
-                    mail: Some(message(m)),
-                    now: self.now,
-                    ..request(ios(n), m)
-                };
-                let requests = (1..=USERS).chain(1..=USERS).map(request).collect();
-                self.route(requests).await;
-            }
-            Op::Connect {
-                target,
-                session,
-                incarnation,
-            } => self.connect(target, session, incarnation).await,
-            Op::Disconnect {
-                target,
-                session,
-                incarnation,
-            } => {
-                let key = new_session(target, session, incarnation).key;
-                self.reference.disconnect(&key);
-                self.rule(target.user).disconnect(&key);
-                self.mailbox.disconnect(vec![key]).await.expect("gone");
-            }
-            Op::Acknowledge(target, ids) => {
-                let ids: Vec<MessageId> = ids.into_iter().map(|n| message(n).id).collect();
-                let waited = self.reference.acknowledge(target, &ids, self.now);
-                let now = self.now;
-                let changes = self
-                    .rule(target.user)
-                    .acknowledge(target.platform, &ids, now);
-                assert_eq!(changes.len(), waited.len());
-                self.bodies.apply(&changes, None);
-                let acked = vec![(target, ids)];
-                let answer = self.mailbox.acknowledge(acked, self.now).await;
-                assert_eq!(answer.expect("acknowledged"), [waited]);
-            }
-            Op::Trim(target, max) => {
-                let policy = MailboxPolicy {
-                    count_max: Some(max),
-                    ..self.policy(target.platform)
-                };
-                let removed = self.reference.trim(target, policy, self.now);
-                let now = self.now;
-                let changes = self.rule(target.user).trim(target.platform, policy, now);
-                self.bodies.apply(&changes, None);
-                assert_eq!(changes.len() as u32, removed);
-                let answer = self.mailbox.trim(target, policy, self.now).await;
-                assert_eq!(answer.expect("trimmed"), removed);
-            }
-            Op::Pass(seconds) => self.now = self.now + Duration::from_secs(seconds),
-            Op::Restart => {
-                self.mailbox = open(self.engine.clone());
-                self.reference.forget_presence();
-                self.rule.values_mut().for_each(Mailbox::lose_presence);
-                self.logins.clear();
-            }
-        }
-    }
-
-    async fn route(&mut self, requests: Vec<RouteRequest>) {
-        for (request, answer) in requests
-            .iter()
-            .zip(self.mailbox.route_or_store(requests.clone()).await)
-        {
-            let mut answer = answer.expect("routed");
-            let rule = self.rule.get_mut(&request.user).expect("a user");
-            let (mut ruled, changes) = rule.route(request, &self.mailbox.policies);
-            self.bodies.apply(&changes, request.mail.as_ref());
-            // Login numbers differ: the store's go on from users who left.
-            let logins = ruled.live.iter_mut().zip(&answer.live);
-            logins.for_each(|(ruled, entry)| ruled.login = entry.login);
-            assert_eq!(answer, ruled);
-            let policy = |p| self.mailbox.policies.of(p);
-            let expected = match request.platforms.as_slice() {
-                [platform] => self.reference.route(request, policy(*platform)),
-                platforms => {
-                    let each = |platform: &Platform| RouteRequest {
-                        platforms: vec![*platform],
-                        ..request.clone()
-                    };
-                    let answers = platforms
-                        .iter()
-                        .map(|platform| self.reference.route(&each(platform), policy(*platform)));
-                    answers
-                        .reduce(|one, other| RouteAnswer {
-                            live: one.live,
-                            stored: [one.stored, other.stored].concat(),
-                            acknowledged: [one.acknowledged, other.acknowledged].concat(),
-                            dropped: one.dropped + other.dropped,
-                        })
-                        .expect("two platforms")
-                }
-            };
-            let live = std::mem::take(&mut answer.live);
-            assert_eq!(answer, expected, "{request:?}");
-            let live: Vec<_> = live.into_iter().map(|e| (e.session, e.life)).collect();
-            let there = self.reference.sessions_of(request.user);
-            let there: Vec<_> = there
-                .map(|(key, _)| (key.session, key.life.clone()))
-                .collect();
-            assert_eq!(live, there);
-        }
-    }
-
-    async fn connect(&mut self, target: Target, session: i64, incarnation: u64) {
-        let entry = new_session(target, session, incarnation);
-        let mut known = self.reference.sessions.iter();
-        let known = known.any(|(k, _)| is(k, &entry.key));
-        let displaced = self.reference.connect(&entry, &Denied::default());
-        let request = ConnectRequest {
-            user: target.user,
-            entry: entry.clone(),
-            denied: Denied::default(),
-            now: self.now,
-        };
-        let rule = self.rule.get_mut(&target.user).expect("a user");
-        let ruled = rule.connect(&request, &self.mailbox.policies, self.mailbox.marker);
-        let answer = self.mailbox.connect(request).await.expect("connected");
-        assert_eq!(answer.displaced, displaced);
-        let ruled = ConnectAnswer {
-            login: answer.login,
-            ..ruled
-        };
-        assert_eq!(answer, ruled);
-        let last = self.logins.entry(target.user).or_default();
-        assert!(known || answer.login > *last);
-        assert!(known || answer.login >= self.now.millis() as u64);
-        *last = answer.login.max(*last);
-        let policy = self.policy(target.platform);
-        let waits = !self.reference.page(target, policy, self.now).is_empty();
-        assert_eq!(answer.mail_waits, waits);
-    }
-
-    /// I10, and what waits is the same.
-    async fn check(&self) {
-        let audit = self.mailbox.audit().expect("audited");
-        assert_eq!(audit.wrong, Vec::<String>::new());
-        assert_eq!(audit.bodies, self.reference.bodies().len() as u64);
-        for n in 1..=USERS {
-            for platform in PLATFORMS {
-                let target = Target {
-                    user: user(n),
-                    platform,
-                };
-                let expected = self.reference.page(target, self.policy(platform), self.now);
-                let mut paged = Vec::new();
-                let mut after = None;
-                loop {
-                    let page = self.mailbox.page(target, after, 2, self.now).await;
-                    let page = page.expect("paged");
-                    let rule = self.rule.get(&target.user).expect("a user");
-                    let policies = &self.mailbox.policies;
-                    let ruled = rule.page(platform, after, 2, policies, &self.bodies, self.now);
-                    assert_eq!(page, ruled);
-                    assert_eq!(page.bodiless, []);
-                    paged.extend(page.mails);
-                    match page.next {
-                        Some(next) => after = Some(next),
-                        None => break,
-                    }
-                }
-                assert_eq!(paged, expected);
-                let waiting = self.mailbox.waiting(target).await.expect("counted");
-                assert_eq!(waiting, self.reference.mails(target).len() as u64);
-            }
-        }
+    fn restart(&mut self) -> bool {
+        self.mailbox = open(self.engine.clone());
+        true
     }
 }
 
@@ -317,10 +37,13 @@ proptest! {
     fn random_operations_agree_with_the_reference(ops in prop::collection::vec(ops(), 1..60)) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
         runtime.block_on(async {
-            let mut both = Both::new();
+            let engine = Engine::memory();
+            let mailbox = open(engine.clone());
+            let mut both = Both::new(Embedded { engine, mailbox }, NOW);
             for op in ops {
                 both.step(op).await;
                 both.check().await;
+                both.audit().await;
             }
         });
     }

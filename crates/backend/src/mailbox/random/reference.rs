@@ -1,12 +1,12 @@
 //! The mailbox as a beginner would write it: lists, searched from end to end.
 
 use bytes::Bytes;
-use protocol::mailbox::{ACKED_KEEP, ACKED_MAX, Mail, MailboxPolicy, RouteAnswer, RouteRequest};
+use protocol::mailbox::{
+    ACKED_KEEP, ACKED_MAX, Mail, MailboxPolicy, NewSession, RouteAnswer, RouteRequest,
+};
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
-
-use super::NewSession;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Reference {

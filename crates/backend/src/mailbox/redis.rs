@@ -1,0 +1,346 @@
+//! The mailbox on Redis: one server, a master behind sentinels, or a cluster.
+//!
+//! **What lies where.** Every user belongs to one of 1024 buckets, all keys of a bucket bear its tag, and
+//! whatever must happen in one step is one script that touches keys of one bucket (`keys.rs`, `lua/`).
+//! A body and the number of mailboxes that wait for it are shared by the users of a bucket. Everything
+//! has a time to live, so that what nobody asks for goes; what is kept, the policy says.
+//!
+//! **Steps.** Scripts read and check everything before they write, may be repeated, and set again what they
+//! find half done. So a call whose answer was lost is simply made again (`pool.rs`).
+//!
+//! **Loss.** Redis may lose what it acknowledged: at a failover, at a restart, by FLUSHALL. Each bucket has an
+//! epoch: a random marker and the replid of the master that it was made under. Where it is missing, or
+//! the master is another, the next login or reassertion makes a new one; a session that was told another
+//! marker is answered *restored*. Only these two look at it: a replid never comes back, so looking later
+//! sees no less. At a failover that lost nothing, and where slots have moved, this is a false alarm and
+//! costs a sync.
+//!
+//! **Denied lives** are hundreds in an installation of some age and met by few. So scripts are first called
+//! without them, which is harmless: a session taken for alive keeps its platform from being stored for. Whoever
+//! finds a denied life in the answer asks again, naming it.
+
+mod auditor;
+mod call;
+mod config;
+mod failure;
+mod finder;
+mod keys;
+mod login;
+mod mail;
+mod node;
+mod pool;
+mod reply;
+mod route;
+mod scripts;
+mod send;
+mod session;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use protocol::mailbox::{
+    ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
+    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
+};
+use protocol::message::Target;
+use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
+use protocol::{MessageId, Timestamp, UserId};
+use redis::RedisConnectionInfo;
+use tokio_util::task::AbortOnDropHandle;
+
+pub use self::config::{RedisConfig, RedisMode};
+use self::finder::Finder;
+use self::keys::Keys;
+use self::login::Login;
+use self::node::Manner;
+use self::pool::Pool;
+use self::route::Routed;
+use self::scripts::Scripts;
+use super::{Audit, MailboxStore};
+use crate::clock::Entropy;
+use crate::{Error, Result};
+
+const SEAM: &str = "mailbox";
+/// How often a request is made anew because sessions of ended boats were met.
+const MEETINGS: usize = 3;
+
+/// [`MailboxStore`] on Redis.
+pub struct RedisMailbox {
+    config: RedisConfig,
+    policies: Policies,
+    keys: Keys,
+    entropy: Arc<dyn Entropy>,
+    pool: Arc<Pool>,
+    _watch: AbortOnDropHandle<()>,
+}
+
+impl RedisMailbox {
+    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` when a master is not
+    /// reached or runs something older than Redis 7.0.
+    pub async fn connect(config: &RedisConfig, entropy: Arc<dyn Entropy>) -> Result<RedisMailbox> {
+        config.check()?;
+        let manner = Manner {
+            sign_in: sign_in(&config.username, &config.password_file).await?,
+            deadline: config.deadline,
+            connect_wait: config.connect_wait,
+            in_flight_max: config.in_flight_max,
+            scripts: Scripts::new(),
+        };
+        let addresses = || config.addresses.iter().map(|address| address.trim());
+        let finder = match config.mode {
+            RedisMode::Single => Finder::Single(addresses().next().unwrap_or_default().into()),
+            RedisMode::Cluster => Finder::Cluster {
+                seeds: addresses().map(Into::into).collect(),
+            },
+            RedisMode::Sentinel => Finder::Sentinel {
+                addresses: addresses().map(str::to_owned).collect(),
+                master: config.master.clone(),
+                sign_in: sign_in(&config.sentinel_username, &config.sentinel_password_file).await?,
+            },
+        };
+        let pool = Arc::new(Pool::open(manner, finder, config.pipeline_max).await?);
+        let watch = tokio::spawn(Arc::clone(&pool).watch(config.watch_interval));
+        Ok(RedisMailbox {
+            policies: config.policies()?,
+            keys: Keys::new(&config.key_prefix),
+            config: config.clone(),
+            entropy,
+            pool,
+            _watch: AbortOnDropHandle::new(watch),
+        })
+    }
+
+    /// Whether waiting mail is whole. Reads all of it.
+    pub async fn audit(&self) -> Result<Audit> {
+        Ok(auditor::audit(&self.pool, &self.keys).await?)
+    }
+
+    fn oldest_kept(&self, target: Target, now: Timestamp) -> i64 {
+        route::oldest_kept(self.policies.of(target.platform), now)
+    }
+
+    fn login<'a>(&self, user: UserId, new: &'a NewSession, now: Timestamp) -> Login<'a> {
+        Login {
+            user,
+            new,
+            now,
+            marker: self.entropy.next(),
+        }
+    }
+}
+
+async fn sign_in(
+    username: &Option<String>,
+    password_file: &Option<impl AsRef<Path>>,
+) -> Result<RedisConnectionInfo> {
+    let mut sign_in = RedisConnectionInfo::default();
+    if let Some(username) = username {
+        sign_in = sign_in.set_username(username);
+    }
+    if let Some(file) = password_file {
+        let file = file.as_ref();
+        let password = tokio::fs::read_to_string(file).await.map_err(|error| {
+            let text = format!(
+                "the password file {} cannot be read: {error}",
+                file.display()
+            );
+            Error::conflict(SEAM, text)
+        })?;
+        sign_in = sign_in.set_password(password.trim_end_matches(['\r', '\n']));
+    }
+    Ok(sign_in)
+}
+
+#[async_trait]
+impl MailboxStore for RedisMailbox {
+    async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
+        let mut answers: Vec<Option<Result<RouteAnswer>>> = requests.iter().map(|_| None).collect();
+        let mut met: Vec<Vec<BoatLife>> = vec![Vec::new(); requests.len()];
+        let mut earlier: Vec<Option<Routed>> = requests.iter().map(|_| None).collect();
+        let mut open: Vec<usize> = (0..requests.len()).collect();
+        for _ in 0..MEETINGS {
+            let call = |&n: &usize| route::call(&self.keys, &self.policies, &requests[n], &met[n]);
+            let calls: Vec<_> = open.iter().map(call).collect();
+            let mut again = Vec::new();
+            for (n, told) in open.into_iter().zip(self.pool.run(&calls).await) {
+                let mut routed = match told.and_then(route::answer) {
+                    Ok(routed) => routed,
+                    Err(failure) => {
+                        answers[n] = Some(Err(failure.into()));
+                        continue;
+                    }
+                };
+                if let Some(earlier) = earlier[n].take() {
+                    routed = routed.after(earlier);
+                }
+                let known = met[n].len();
+                met[n].extend(route::met(&routed.answer.live, &requests[n]).cloned());
+                match met[n].len() > known {
+                    true => {
+                        earlier[n] = Some(routed);
+                        again.push(n);
+                    }
+                    false => answers[n] = Some(Ok(routed.answer)),
+                }
+            }
+            open = again;
+            if open.is_empty() {
+                break;
+            }
+        }
+        let ended = || Error::unavailable(SEAM, "sessions of ended boats came again and again");
+        let answers = answers.into_iter();
+        answers
+            .map(|answer| answer.unwrap_or_else(|| Err(ended())))
+            .collect()
+    }
+
+    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+        let login = self.login(request.user, &request.entry, request.now);
+        let call = login.connect(&self.keys, &self.policies);
+        let told = self.pool.ask(call).await?;
+        Ok(login::connected(told, &request)?)
+    }
+
+    async fn reassert(
+        &self,
+        sessions: Vec<(UserId, NewSession)>,
+        denied: Denied,
+        now: Timestamp,
+    ) -> Vec<Result<ReassertAnswer>> {
+        let mut answers: Vec<Option<Result<ReassertAnswer>>> =
+            sessions.iter().map(|_| None).collect();
+        let mut met: Vec<Vec<BoatLife>> = vec![Vec::new(); sessions.len()];
+        let mut open: Vec<usize> = (0..sessions.len()).collect();
+        for _ in 0..MEETINGS {
+            let call = |&n: &usize| {
+                let (user, new) = &sessions[n];
+                let login = self.login(*user, new, now);
+                login.reassert(&self.keys, &self.policies, &met[n])
+            };
+            let calls: Vec<_> = open.iter().map(call).collect();
+            let mut again = Vec::new();
+            for (n, told) in open.into_iter().zip(self.pool.run(&calls).await) {
+                match told.and_then(login::reasserted) {
+                    Ok((answer, holder)) => match login::met(&holder, &denied) {
+                        Some(life) => {
+                            met[n].push(life.clone());
+                            again.push(n);
+                        }
+                        None => answers[n] = Some(Ok(answer)),
+                    },
+                    Err(failure) => answers[n] = Some(Err(failure.into())),
+                }
+            }
+            open = again;
+            if open.is_empty() {
+                break;
+            }
+        }
+        let ended = || Error::unavailable(SEAM, "sessions of ended boats came again and again");
+        let answers = answers.into_iter();
+        answers
+            .map(|answer| answer.unwrap_or_else(|| Err(ended())))
+            .collect()
+    }
+
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
+        let calls: Vec<_> = sessions
+            .iter()
+            .map(|key| login::disconnect(&self.keys, key))
+            .collect();
+        for told in self.pool.run(&calls).await {
+            reply::integer(told?)?;
+        }
+        Ok(())
+    }
+
+    async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
+        let call = |user: &UserId| session::ask(&self.keys, *user);
+        let calls: Vec<_> = users.iter().map(call).collect();
+        let told = self.pool.run(&calls).await.into_iter();
+        told.map(|told| Ok(session::living(session::read_all(told?)?, &denied)))
+            .collect()
+    }
+
+    async fn page(
+        &self,
+        target: Target,
+        after: Option<MailCursor>,
+        limit: usize,
+        now: Timestamp,
+    ) -> Result<MailPage> {
+        let kept = self.oldest_kept(target, now);
+        let bytes_max = self.config.page_bytes_max;
+        let call = mail::page(&self.keys, target, after, limit, kept, bytes_max);
+        Ok(mail::paged(self.pool.ask(call).await?)?)
+    }
+
+    async fn acknowledge(
+        &self,
+        acked: Vec<(Target, Vec<MessageId>)>,
+        now: Timestamp,
+    ) -> Result<Vec<Vec<MessageId>>> {
+        let mut calls = Vec::with_capacity(acked.len());
+        let mut belongs = Vec::with_capacity(acked.len());
+        for (n, (target, ids)) in acked.iter().enumerate() {
+            for call in mail::acknowledge(&self.keys, *target, ids, now) {
+                calls.push(call);
+                belongs.push(n);
+            }
+        }
+        let mut waited = vec![Vec::new(); acked.len()];
+        for (n, told) in belongs.into_iter().zip(self.pool.run(&calls).await) {
+            waited[n].append(&mut mail::acknowledged(told?)?);
+        }
+        Ok(waited)
+    }
+
+    async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
+        let mut removed = 0;
+        loop {
+            let call = mail::trim(&self.keys, target, policy, now);
+            let step = reply::integer(self.pool.ask(call).await?)?;
+            removed += u32::try_from(step).unwrap_or(0);
+            if step < mail::STEP as i64 {
+                return Ok(removed);
+            }
+        }
+    }
+
+    async fn waiting(&self, target: Target) -> Result<u64> {
+        let call = mail::waiting(&self.keys, target);
+        let count = reply::integer(self.pool.ask(call).await?)?;
+        Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn dedupe_begin(
+        &self,
+        sends: Vec<(DedupeKey, FirstSend)>,
+        _now: Timestamp,
+    ) -> Vec<Result<DedupeAnswer>> {
+        let keep = self.config.dedupe_keep;
+        let calls: Vec<_> = sends
+            .iter()
+            .map(|(key, offered)| send::begin(&self.keys, key, *offered, keep))
+            .collect();
+        let told = self.pool.run(&calls).await.into_iter();
+        told.map(|told| Ok(send::begun(told?)?)).collect()
+    }
+
+    async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
+        let keep = self.config.dedupe_keep;
+        let calls: Vec<_> = sends
+            .iter()
+            .map(|(key, sent)| send::done(&self.keys, key, *sent, keep))
+            .collect();
+        for told in self.pool.run(&calls).await {
+            reply::integer(told?)?;
+        }
+        Ok(())
+    }
+}

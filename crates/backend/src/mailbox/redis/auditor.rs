@@ -1,0 +1,128 @@
+//! Whether waiting mail is whole: every entry has a body, each body is counted right, nothing is left over.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use redis::{Cmd, Pipeline, Value};
+use tokio::time::Instant;
+
+use super::failure::Failure;
+use super::finder::Address;
+use super::keys::Keys;
+use super::pool::Pool;
+use super::reply;
+use crate::mailbox::Audit;
+
+const STEP: usize = 1_000;
+
+/// What a bucket holds of each message.
+#[derive(Default)]
+struct Found {
+    entries: u64,
+    has_body: bool,
+    count: Option<i64>,
+}
+
+/// Reads all of it; to be trusted only while nobody changes mail. A body that ended with its time is no
+/// fault: then its entries have expired, too.
+pub(super) async fn audit(pool: &Pool, keys: &Keys) -> Result<Audit, Failure> {
+    let mut audit = Audit::default();
+    let mut found: BTreeMap<(String, String), Found> = BTreeMap::new();
+    for (master, name) in all_keys(pool, keys).await? {
+        let Some((tag, rest)) = name.split_once("}/") else {
+            continue;
+        };
+        let of = |id: &str| (tag.to_owned(), id.to_owned());
+        if rest.ends_with("/oms") {
+            audit.mailboxes += 1;
+            let mut read = redis::cmd("ZRANGE");
+            read.arg(&name).arg(0).arg(-1);
+            for id in reply::list(ask(pool, &master, read).await?)? {
+                audit.entries += 1;
+                found.entry(of(&reply::text(id)?)).or_default().entries += 1;
+            }
+        } else if let Some(id) = rest
+            .strip_prefix("om:")
+            .and_then(|id| id.strip_suffix("/m"))
+        {
+            audit.bodies += 1;
+            found.entry(of(id)).or_default().has_body = true;
+        } else if let Some(id) = rest
+            .strip_prefix("om:")
+            .and_then(|id| id.strip_suffix("/n"))
+        {
+            let mut read = redis::cmd("GET");
+            read.arg(&name);
+            match ask(pool, &master, read).await? {
+                // It has just ended with its time.
+                Value::Nil => {}
+                count => found.entry(of(id)).or_default().count = Some(reply::number(count)?),
+            }
+        }
+    }
+    for ((tag, id), found) in found {
+        let Found {
+            entries,
+            has_body,
+            count,
+        } = found;
+        if entries > 0 && !has_body {
+            audit
+                .wrong
+                .push(format!("{tag}}}: message {id} waits without a body"));
+        }
+        let counted = count.unwrap_or(0);
+        if counted != i64::try_from(entries).unwrap_or(i64::MAX) {
+            audit.wrong.push(format!(
+                "{tag}}}: message {id} is counted {counted} times, {entries} hold it"
+            ));
+        }
+        if entries == 0 {
+            audit
+                .wrong
+                .push(format!("{tag}}}: nobody holds message {id}, its keys stay"));
+        }
+    }
+    Ok(audit)
+}
+
+/// Each with the master that has it.
+pub(super) async fn all_keys(
+    pool: &Pool,
+    keys: &Keys,
+) -> Result<BTreeSet<(Address, String)>, Failure> {
+    let mut names = BTreeSet::new();
+    for master in pool.masters() {
+        let mut cursor = 0;
+        loop {
+            let mut scan = redis::cmd("SCAN");
+            scan.arg(cursor)
+                .arg("MATCH")
+                .arg(keys.all())
+                .arg("COUNT")
+                .arg(STEP);
+            let [next, step] = reply::items(ask(pool, &master, scan).await?)?;
+            for name in reply::list(step)? {
+                names.insert((master.clone(), reply::text(name)?));
+            }
+            cursor = reply::number(next)?;
+            if cursor == 0 {
+                break;
+            }
+        }
+    }
+    Ok(names)
+}
+
+/// Asks one server, without trying again.
+pub(super) async fn ask(pool: &Pool, master: &Address, command: Cmd) -> Result<Value, Failure> {
+    let until = Instant::now() + pool.manner.deadline;
+    let node = pool.node(master);
+    let live = node.live(&pool.manner, until).await?;
+    let mut pipeline = Pipeline::new();
+    pipeline.add_command(command);
+    let mut answers = node.send(&live, pipeline, until, &pool.manner).await?;
+    match answers.pop() {
+        Some(answer) => Ok(answer.extract_error()?),
+        None => Err(Failure::Reply("no answer".to_owned())),
+    }
+}

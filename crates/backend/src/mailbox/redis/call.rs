@@ -1,0 +1,89 @@
+//! One request to Redis, as it is before it is known who will be asked.
+
+use std::fmt::Display;
+
+use bytes::Bytes;
+use redis::Cmd;
+
+use super::scripts::{Name, Scripts};
+
+/// A command or a script, its keys and arguments. All keys lie in one bucket.
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) bucket: u16,
+    what: What,
+    keys: Vec<String>,
+    args: Vec<Bytes>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Script(Name),
+    Command(&'static str),
+}
+
+impl Call {
+    pub(super) fn script(bucket: u16, name: Name) -> Call {
+        Call::new(bucket, What::Script(name))
+    }
+
+    pub(super) fn command(bucket: u16, name: &'static str) -> Call {
+        Call::new(bucket, What::Command(name))
+    }
+
+    fn new(bucket: u16, what: What) -> Call {
+        Call {
+            bucket,
+            what,
+            keys: Vec::new(),
+            args: Vec::new(),
+        }
+    }
+
+    pub(super) fn key(mut self, key: String) -> Call {
+        self.keys.push(key);
+        self
+    }
+
+    pub(super) fn arg(self, arg: impl Display) -> Call {
+        self.bytes(arg.to_string())
+    }
+
+    pub(super) fn bytes(mut self, arg: impl Into<Bytes>) -> Call {
+        self.args.push(arg.into());
+        self
+    }
+
+    /// About how much it takes on the wire.
+    pub(super) fn size(&self) -> usize {
+        let keys = self.keys.iter().map(String::len);
+        let args = self.args.iter().map(Bytes::len);
+        keys.chain(args).map(|len| len + 8).sum::<usize>() + 64
+    }
+
+    /// As a master of this replid is asked.
+    pub(super) fn command_for(&self, scripts: &Scripts, replid: &str) -> Cmd {
+        let mut cmd = Cmd::with_capacity(self.keys.len() + self.args.len() + 4, self.size());
+        match self.what {
+            What::Script(name) => {
+                cmd.arg("EVALSHA").arg(scripts.hash(name));
+                cmd.arg(self.keys.len());
+            }
+            What::Command(name) => {
+                cmd.arg(name);
+            }
+        }
+        for key in &self.keys {
+            cmd.arg(key);
+        }
+        for arg in &self.args {
+            cmd.arg(arg.as_ref());
+        }
+        if let What::Script(name) = self.what
+            && name.wants_replid()
+        {
+            cmd.arg(replid);
+        }
+        cmd
+    }
+}

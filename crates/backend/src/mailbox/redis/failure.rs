@@ -1,0 +1,130 @@
+//! What can go wrong with Redis, and what to do about it.
+
+use std::time::Duration;
+
+use redis::{ErrorKind, RedisError, ServerErrorKind};
+use thiserror::Error;
+
+use super::SEAM;
+use crate::{Error, Kind};
+
+/// Why a call was not done, or may not have been.
+#[derive(Clone, Debug, Error)]
+pub(super) enum Failure {
+    #[error("{address}: no answer within {after:?}")]
+    Deadline { address: String, after: Duration },
+    #[error("{address}: more pipelines than in_flight_max are on their way to it")]
+    Busy { address: String },
+    #[error("{address} has left many calls unanswered; it is asked again when it answers a check")]
+    Silent { address: String },
+    #[error("no master is known: {0}")]
+    NoMaster(String),
+    #[error("{address} is a replica, and only a master may be asked")]
+    Replica { address: String },
+    #[error("{address} runs Redis {version}, and 7.0 or later is needed")]
+    TooOld { address: String, version: String },
+    #[error(
+        "Redis has reached its maxmemory and stores no more (acknowledging and trimming still work): \
+         raise maxmemory, or add servers"
+    )]
+    OutOfMemory(#[source] RedisError),
+    #[error(
+        "Redis has fewer replicas than its min-replicas-to-write asks for, and stores nothing until \
+         they are back"
+    )]
+    TooFewReplicas(#[source] RedisError),
+    #[error("{0}")]
+    Redis(#[source] RedisError),
+    #[error("an answer that cannot be: {0}")]
+    Reply(String),
+    #[error("not asked: an earlier part of the same call found no server")]
+    GivenUp,
+}
+
+/// What may help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Reaction {
+    /// Nothing here: whoever asked tries again later, or not at all.
+    Final,
+    /// Ask there, from now on.
+    Moved(String),
+    /// Ask there, this once.
+    Ask(String),
+    /// It lost the scripts.
+    Load,
+    /// The same again, a little later.
+    Again,
+    /// The connection or the master is another.
+    Find,
+}
+
+impl From<RedisError> for Failure {
+    fn from(error: RedisError) -> Failure {
+        match error.code() {
+            Some("OOM") => Failure::OutOfMemory(error),
+            Some("NOREPLICAS") => Failure::TooFewReplicas(error),
+            _ => Failure::Redis(error),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        Error::new(SEAM, failure.kind(), failure)
+    }
+}
+
+impl Failure {
+    fn kind(&self) -> Kind {
+        match self {
+            Failure::Reply(_) => Kind::Corrupt,
+            Failure::Redis(error) => match error.code() {
+                // The first is said by our scripts.
+                Some("CORRUPT" | "WRONGTYPE") => Kind::Corrupt,
+                Some("CROSSSLOT") => Kind::Conflict,
+                _ => Kind::Unavailable,
+            },
+            _ => Kind::Unavailable,
+        }
+    }
+
+    pub(super) fn reaction(&self) -> Reaction {
+        match self {
+            Failure::Redis(error) => reaction_to(error),
+            Failure::NoMaster(_) | Failure::Replica { .. } => Reaction::Find,
+            _ => Reaction::Final,
+        }
+    }
+
+    /// Whether the server was not reached, rather than that it refused.
+    pub(super) fn is_silence(&self) -> bool {
+        match self {
+            Failure::Deadline { .. }
+            | Failure::Busy { .. }
+            | Failure::Silent { .. }
+            | Failure::NoMaster(_) => true,
+            Failure::Redis(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse),
+            _ => false,
+        }
+    }
+}
+
+fn reaction_to(error: &RedisError) -> Reaction {
+    let redirect = || error.redirect_node().map(|(address, _)| address.to_owned());
+    match error.kind() {
+        ErrorKind::Io | ErrorKind::Parse | ErrorKind::ClusterConnectionNotFound => Reaction::Find,
+        ErrorKind::Server(ServerErrorKind::Moved) => {
+            redirect().map_or(Reaction::Find, Reaction::Moved)
+        }
+        ErrorKind::Server(ServerErrorKind::Ask) => redirect().map_or(Reaction::Find, Reaction::Ask),
+        ErrorKind::Server(ServerErrorKind::NoScript) => Reaction::Load,
+        ErrorKind::Server(ServerErrorKind::TryAgain | ServerErrorKind::BusyLoading) => {
+            Reaction::Again
+        }
+        ErrorKind::Server(
+            ServerErrorKind::ReadOnly | ServerErrorKind::ClusterDown | ServerErrorKind::MasterDown,
+        ) => Reaction::Find,
+        _ if error.code() == Some("BUSY") => Reaction::Again,
+        _ => Reaction::Final,
+    }
+}

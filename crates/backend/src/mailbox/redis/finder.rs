@@ -1,0 +1,235 @@
+//! Who serves a bucket: one server, the master that sentinels name, or the cluster's map.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use protocol::keys::BUCKETS;
+use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
+use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, Value};
+use tokio::time::timeout;
+
+use super::failure::Failure;
+use super::keys::slot_of;
+use super::node::{self, Manner, read_address};
+use super::reply;
+
+/// An address, `host:port`.
+pub(super) type Address = Arc<str>;
+
+/// Who serves which bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Map {
+    One(Address),
+    /// By bucket; `None` where nobody serves its slot.
+    Buckets(Vec<Option<Address>>),
+}
+
+/// Finds out who serves which bucket.
+pub(super) enum Finder {
+    Single(Address),
+    Sentinel {
+        addresses: Vec<String>,
+        master: String,
+        sign_in: RedisConnectionInfo,
+    },
+    Cluster {
+        seeds: Vec<Address>,
+    },
+}
+
+impl Map {
+    pub(super) fn of(&self, bucket: u16) -> Option<Address> {
+        match self {
+            Map::One(address) => Some(Arc::clone(address)),
+            Map::Buckets(buckets) => buckets.get(usize::from(bucket))?.clone(),
+        }
+    }
+
+    /// A server said that another one has this bucket.
+    pub(super) fn moved(&mut self, bucket: u16, address: Address) {
+        if let Map::Buckets(buckets) = self
+            && let Some(place) = buckets.get_mut(usize::from(bucket))
+        {
+            *place = Some(address);
+        }
+    }
+
+    pub(super) fn holds(&self, address: &str) -> bool {
+        match self {
+            Map::One(one) => **one == *address,
+            Map::Buckets(buckets) => buckets.iter().flatten().any(|one| **one == *address),
+        }
+    }
+}
+
+impl Finder {
+    /// `known` are servers that were asked before.
+    pub(super) async fn find(&self, known: &[Address], manner: &Manner) -> Result<Map, Failure> {
+        match self {
+            Finder::Single(address) => Ok(Map::One(Arc::clone(address))),
+            Finder::Sentinel {
+                addresses,
+                master,
+                sign_in,
+            } => find_master(addresses, master, sign_in, manner).await,
+            Finder::Cluster { seeds } => find_buckets(known.iter().chain(seeds), manner).await,
+        }
+    }
+}
+
+/// Asks sentinels, each time anew: one that hangs is not kept.
+async fn find_master(
+    addresses: &[String],
+    master: &str,
+    sign_in: &RedisConnectionInfo,
+    manner: &Manner,
+) -> Result<Map, Failure> {
+    let sentinels: Vec<ConnectionInfo> = addresses
+        .iter()
+        .filter_map(|address| {
+            let (host, port) = read_address(address)?;
+            let info = ConnectionAddr::Tcp(host, port)
+                .into_connection_info()
+                .ok()?;
+            Some(info.set_redis_settings(sign_in.clone()))
+        })
+        .collect();
+    let node =
+        SentinelNodeConnectionInfo::default().set_redis_connection_info(manner.sign_in.clone());
+    let mut sentinel = Sentinel::build(sentinels)?;
+    let found = timeout(
+        find_wait(manner.connect_wait),
+        sentinel.async_master_for(master, Some(&node)),
+    );
+    let client = found
+        .await
+        .map_err(|_| Failure::NoMaster(format!("no sentinel named {master:?} in time")))?
+        .map_err(|error| Failure::NoMaster(format!("sentinels name no {master:?}: {error}")))?;
+    match client.get_connection_info().addr() {
+        ConnectionAddr::Tcp(host, port) => Ok(Map::One(join(host, *port))),
+        other => Err(Failure::NoMaster(format!("{other} is not host:port"))),
+    }
+}
+
+async fn find_buckets(
+    servers: impl Iterator<Item = &Address>,
+    manner: &Manner,
+) -> Result<Map, Failure> {
+    let mut last = Failure::NoMaster("no server of the cluster is known".to_owned());
+    for server in servers {
+        let asked = timeout(manner.connect_wait, ask_slots(server, manner));
+        match asked.await {
+            Ok(Ok(map)) => return Ok(map),
+            Ok(Err(failure)) => last = failure,
+            Err(_) => {
+                last = Failure::Deadline {
+                    address: server.to_string(),
+                    after: manner.connect_wait,
+                }
+            }
+        }
+    }
+    Err(Failure::NoMaster(last.to_string()))
+}
+
+async fn ask_slots(server: &Address, manner: &Manner) -> Result<Map, Failure> {
+    let mut connection = node::open(server, manner).await?;
+    let mut ask = redis::cmd("CLUSTER");
+    ask.arg("SLOTS");
+    let told: Value = ask.query_async(&mut connection).await?;
+    read_slots(told, server)
+}
+
+/// Each range of slots is (first, last, (host, port, …) of its master, …).
+fn read_slots(told: Value, asked: &str) -> Result<Map, Failure> {
+    let mut ranges = Vec::new();
+    for range in reply::list(told)? {
+        let mut range = reply::list(range)?.into_iter();
+        let mut next = || range.next().unwrap_or(Value::Nil);
+        let (first, last) = (reply::integer(next())?, reply::integer(next())?);
+        let mut master = reply::list(next())?.into_iter();
+        let host = match master.next() {
+            None | Some(Value::Nil) => String::new(),
+            Some(host) => reply::text(host)?,
+        };
+        let port = reply::integer(master.next().unwrap_or(Value::Nil))?;
+        let port = u16::try_from(port).map_err(|_| Failure::Reply(format!("port {port}")))?;
+        ranges.push((first, last, beside(&host, port, asked)));
+    }
+    let master_of = |bucket| {
+        let slot = i64::from(slot_of(bucket));
+        let range = ranges
+            .iter()
+            .find(|(first, last, _)| (*first..=*last).contains(&slot));
+        range.map(|(_, _, address)| Arc::clone(address))
+    };
+    Ok(Map::Buckets((0..BUCKETS).map(master_of).collect()))
+}
+
+/// A server that does not know its own host means the one that was asked.
+fn beside(host: &str, port: u16, asked: &str) -> Address {
+    match read_address(asked) {
+        Some((asked, _)) if host.is_empty() => join(&asked, port),
+        _ => join(host, port),
+    }
+}
+
+/// As `MOVED` and `ASK` name a server.
+pub(super) fn redirected(address: &str, asked: &str) -> Address {
+    let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
+    match port.parse() {
+        Ok(port) => beside(host.trim_matches(['[', ']']), port, asked),
+        Err(_) => address.into(),
+    }
+}
+
+fn join(host: &str, port: u16) -> Address {
+    match host.contains(':') {
+        true => format!("[{host}]:{port}").into(),
+        false => format!("{host}:{port}").into(),
+    }
+}
+
+/// Sentinels ask the master in turn.
+fn find_wait(connect_wait: Duration) -> Duration {
+    2 * connect_wait
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn range(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let master = Value::Array(vec![host, Value::Int(port)]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), master])
+    }
+
+    fn host(name: &str) -> Value {
+        Value::BulkString(name.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn every_bucket_has_its_master() {
+        let told = Value::Array(vec![
+            range(0, 8_000, host("10.0.0.1"), 7001),
+            range(8_001, 16_383, Value::Nil, 7002),
+        ]);
+        let map = read_slots(told, "redis:7009").expect("slots");
+        for bucket in 0..BUCKETS {
+            let expected = match slot_of(bucket) <= 8_000 {
+                true => "10.0.0.1:7001",
+                false => "redis:7002",
+            };
+            assert_eq!(map.of(bucket).as_deref(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn slots_that_nobody_serves_have_no_address() {
+        let mut map = read_slots(Value::Array(Vec::new()), "redis:7009").expect("slots");
+        assert_eq!(map.of(5), None);
+        map.moved(5, redirected(":7001", "redis:7009"));
+        assert_eq!(map.of(5).as_deref(), Some("redis:7001"));
+        assert!(map.holds("redis:7001") && !map.holds("redis:7002"));
+    }
+}

@@ -1,0 +1,41 @@
+#!lua flags=allow-oom
+-- Registers a session in the place of its platform's others.
+-- Answers: login, marker, whether mail waits, and sessions that ended (session, value, …): of other
+-- devices, of the same one
+
+local replid = ARGV[11]
+local wanted = read_request()
+local held, last = read_sessions(KEYS[1])
+local marker, is_new = read_marker(replid)
+local answer = { '', marker, mail_waits(), {}, {} }
+-- From here on it writes.
+if is_new then
+  keep_marker(marker, replid)
+end
+
+local mine = find_session(held, wanted)
+if mine then
+  if wanted.incarnation > mine.incarnation or mine.marker ~= marker then
+    if wanted.incarnation > mine.incarnation then
+      mine.incarnation = wanted.incarnation
+    end
+    mine.marker = marker
+    keep_session(KEYS[1], mine)
+  end
+  prolong_sessions(KEYS[1])
+  answer[1] = mine.login
+  return answer
+end
+
+if wanted.exclusive then
+  local ended = on_platform(held, wanted.platform)
+  remove_sessions(KEYS[1], ended)
+  for _, session in ipairs(ended) do
+    local side = answer[session.device == wanted.device and 5 or 4]
+    table.insert(side, session.field)
+    table.insert(side, session.value)
+  end
+end
+register(wanted, last, marker)
+answer[1] = wanted.login
+return answer

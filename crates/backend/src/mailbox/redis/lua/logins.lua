@@ -1,0 +1,63 @@
+-- Part: what a login and a boat that says again what it holds have in common.
+-- KEYS: sessions, waiting of the platform, epoch
+-- ARGV: now, denied, session, platform, 1 if one session holds the platform, incarnation, boat, device,
+--       oldest time that is kept, a new marker, and the master's replid
+
+local function read_request()
+  return {
+    now = tonumber(ARGV[1]),
+    denied = ARGV[2],
+    exclusive = ARGV[5] == '1',
+    field = ARGV[3],
+    platform = ARGV[4],
+    incarnation = ARGV[6],
+    boat = ARGV[7],
+    device = ARGV[8],
+  }
+end
+
+-- The marker of the data that is there: another one where it is missing or was another master's, for
+-- then some may have been lost.
+local function read_marker(replid)
+  local known = redis.call('GET', KEYS[3])
+  local marker, of = string.match(known or '', '^(%d+) (%S+)$')
+  if marker and of == replid then
+    return marker, false
+  end
+  return ARGV[10], true
+end
+
+local function keep_marker(marker, replid)
+  redis.call('SET', KEYS[3], marker .. ' ' .. replid)
+end
+
+local function mail_waits()
+  return redis.call('ZCOUNT', KEYS[2], ARGV[9], '+inf') > 0 and 1 or 0
+end
+
+local function find_session(held, wanted)
+  for _, session in ipairs(held) do
+    if session.field == wanted.field and session.boat == wanted.boat then
+      return session
+    end
+  end
+end
+
+local function on_platform(held, platform)
+  local found = {}
+  for _, session in ipairs(held) do
+    if session.platform == platform then
+      found[#found + 1] = session
+    end
+  end
+  return found
+end
+
+-- Numbers grow, whatever the clock does.
+local function register(session, last, marker)
+  session.login = string.format('%.0f', math.max(last + 1, session.now))
+  session.marker = marker
+  redis.call('HSET', KEYS[1], 'last', session.login)
+  keep_session(KEYS[1], session)
+  prolong_sessions(KEYS[1])
+end

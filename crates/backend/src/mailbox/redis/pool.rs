@@ -1,0 +1,355 @@
+//! Calls find their servers, and come back answered within the deadline.
+//!
+//! Calls of one bucket go to one server, in their order, as pipelines of which the next starts when the one
+//! before is answered. What a server refuses for a reason that passes is asked again, where the reason says,
+//! until the deadline: every call may be repeated.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use parking_lot::{Mutex, RwLock};
+use redis::{Pipeline, Value};
+use tokio::sync::{Notify, watch};
+use tokio::time::{Instant, sleep_until};
+
+use super::call::Call;
+use super::failure::{Failure, Reaction};
+use super::finder::{Address, Finder, Map, redirected};
+use super::node::{Manner, Node};
+
+/// How often a call is tried at most.
+const ATTEMPTS: u32 = 8;
+/// The pause before the second try; each further one is twice as long.
+const PAUSE: Duration = Duration::from_millis(4);
+/// Bytes in one pipeline, unless one call has more.
+const PIPELINE_BYTES: usize = 1 << 20;
+
+type Answer = Result<Value, Failure>;
+
+/// The servers.
+pub(super) struct Pool {
+    pub(super) manner: Arc<Manner>,
+    pub(super) finder: Finder,
+    pipeline_max: usize,
+    pub(super) map: RwLock<Map>,
+    pub(super) nodes: Mutex<HashMap<Address, Arc<Node>>>,
+    /// The map may be wrong.
+    pub(super) doubt: Notify,
+    /// How many searches have ended.
+    pub(super) searches: watch::Sender<u64>,
+}
+
+/// A call that is not answered yet.
+struct Open {
+    /// Its place in the chunk.
+    place: usize,
+    /// Where it is to be asked this once.
+    ask: Option<Address>,
+    failure: Option<Failure>,
+}
+
+impl Pool {
+    /// `Unavailable` when nobody can say who the master is, or one cannot be reached.
+    pub(super) async fn open(
+        manner: Manner,
+        finder: Finder,
+        pipeline_max: usize,
+    ) -> Result<Pool, Failure> {
+        let map = finder.find(&[], &manner).await?;
+        let pool = Pool {
+            manner: Arc::new(manner),
+            finder,
+            pipeline_max,
+            map: RwLock::new(map),
+            nodes: Mutex::default(),
+            doubt: Notify::new(),
+            searches: watch::Sender::new(0),
+        };
+        let until = Instant::now() + 2 * pool.manner.connect_wait;
+        for address in pool.masters() {
+            pool.node(&address).live(&pool.manner, until).await?;
+        }
+        Ok(pool)
+    }
+
+    /// Answers each call, in order.
+    pub(super) async fn run(&self, calls: &[Call]) -> Vec<Answer> {
+        let mut lanes: BTreeMap<Option<Address>, Vec<usize>> = BTreeMap::new();
+        {
+            let map = self.map.read();
+            for (index, call) in calls.iter().enumerate() {
+                lanes.entry(map.of(call.bucket)).or_default().push(index);
+            }
+        }
+        let lanes = lanes.into_values();
+        let answered = join_all(lanes.map(|lane| self.run_lane(calls, lane))).await;
+        let mut answers: Vec<Option<Answer>> = calls.iter().map(|_| None).collect();
+        for (index, answer) in answered.into_iter().flatten() {
+            answers[index] = Some(answer);
+        }
+        let answers = answers.into_iter();
+        answers
+            .map(|answer| answer.unwrap_or(Err(Failure::GivenUp)))
+            .collect()
+    }
+
+    /// One call.
+    pub(super) async fn ask(&self, call: Call) -> Answer {
+        let mut answers = self.run(&[call]).await;
+        answers.pop().unwrap_or(Err(Failure::GivenUp))
+    }
+
+    /// One pipeline after the other; when a server is silent, the rest is not tried.
+    async fn run_lane(&self, calls: &[Call], lane: Vec<usize>) -> Vec<(usize, Answer)> {
+        let mut answers = Vec::with_capacity(lane.len());
+        let mut rest = lane.as_slice();
+        let mut is_silent = false;
+        while !rest.is_empty() {
+            let (chunk, later) = rest.split_at(self.chunk_len(calls, rest));
+            rest = later;
+            if is_silent {
+                answers.extend(chunk.iter().map(|&index| (index, Err(Failure::GivenUp))));
+                continue;
+            }
+            let answered = self.run_chunk(calls, chunk).await;
+            let silence = |answer: &Answer| answer.as_ref().is_err_and(Failure::is_silence);
+            is_silent = answered.iter().all(silence);
+            answers.extend(chunk.iter().copied().zip(answered));
+        }
+        answers
+    }
+
+    fn chunk_len(&self, calls: &[Call], rest: &[usize]) -> usize {
+        let mut bytes = 0;
+        let fits = |&&index: &&usize| {
+            bytes += calls[index].size();
+            bytes <= PIPELINE_BYTES
+        };
+        let fitting = rest.iter().take(self.pipeline_max).take_while(fits).count();
+        fitting.max(1)
+    }
+
+    async fn run_chunk(&self, calls: &[Call], chunk: &[usize]) -> Vec<Answer> {
+        let until = Instant::now() + self.manner.deadline;
+        let mut answers: Vec<Option<Value>> = chunk.iter().map(|_| None).collect();
+        let mut open: Vec<Open> = (0..chunk.len())
+            .map(|place| Open {
+                place,
+                ask: None,
+                failure: None,
+            })
+            .collect();
+        let mut failed: Vec<Open> = Vec::new();
+        for attempt in 0..ATTEMPTS {
+            let mut needs_search = false;
+            let mut needs_pause = false;
+            let mut moved_to: Vec<Address> = Vec::new();
+            for (address, group) in self.group(calls, chunk, open) {
+                for (mut call, answer) in
+                    self.send(calls, chunk, address.clone(), group, until).await
+                {
+                    let failure = match answer {
+                        Ok(value) => {
+                            answers[call.place] = Some(value);
+                            continue;
+                        }
+                        Err(failure) => failure,
+                    };
+                    let asked = address.as_deref().unwrap_or_default();
+                    match failure.reaction() {
+                        Reaction::Final => {
+                            call.failure = Some(failure);
+                            failed.push(call);
+                            continue;
+                        }
+                        Reaction::Ask(to) => call.ask = Some(redirected(&to, asked)),
+                        Reaction::Moved(to) => {
+                            let to = redirected(&to, asked);
+                            let bucket = calls[chunk[call.place]].bucket;
+                            self.map.write().moved(bucket, Arc::clone(&to));
+                            if !moved_to.contains(&to) {
+                                moved_to.push(to);
+                            }
+                        }
+                        Reaction::Load => {}
+                        Reaction::Again => needs_pause = true,
+                        Reaction::Find => {
+                            needs_search = true;
+                            needs_pause = true;
+                        }
+                    }
+                    call.failure = Some(failure);
+                    failed.push(call);
+                }
+            }
+            let (again, ended) = part(failed);
+            (open, failed) = (again, ended);
+            if open.is_empty() || Instant::now() >= until {
+                break;
+            }
+            if !moved_to.is_empty() {
+                // More than these calls may have moved.
+                self.doubt.notify_one();
+            }
+            for address in moved_to {
+                self.node(&address).verify(&self.manner, until).await;
+            }
+            if needs_search {
+                self.search(until).await;
+            }
+            if needs_pause {
+                let pause = Instant::now() + PAUSE * 2_u32.pow(attempt);
+                sleep_until(pause.min(until)).await;
+            }
+        }
+        let mut failures: HashMap<usize, Failure> = HashMap::new();
+        for call in failed.into_iter().chain(open) {
+            failures.insert(call.place, call.failure.unwrap_or(Failure::GivenUp));
+        }
+        let answers = answers.into_iter().enumerate();
+        answers
+            .map(|(place, answer)| match answer {
+                Some(answer) => Ok(answer),
+                None => Err(failures.remove(&place).unwrap_or(Failure::GivenUp)),
+            })
+            .collect()
+    }
+
+    /// By server, each group in its order. Those that are to be asked elsewhere this once go alone.
+    fn group(
+        &self,
+        calls: &[Call],
+        chunk: &[usize],
+        mut open: Vec<Open>,
+    ) -> Vec<(Option<Address>, Vec<Open>)> {
+        open.sort_by_key(|call| call.place);
+        let map = self.map.read();
+        let mut groups: Vec<(Option<Address>, Vec<Open>)> = Vec::new();
+        for call in open {
+            let asks = call.ask.is_some();
+            let address = match &call.ask {
+                Some(address) => Some(Arc::clone(address)),
+                None => map.of(calls[chunk[call.place]].bucket),
+            };
+            let group = groups
+                .iter_mut()
+                .find(|(to, group)| *to == address && group[0].ask.is_some() == asks);
+            match group {
+                Some((_, group)) => group.push(call),
+                None => groups.push((address, vec![call])),
+            }
+        }
+        groups
+    }
+
+    /// Sends a group to its server.
+    async fn send(
+        &self,
+        calls: &[Call],
+        chunk: &[usize],
+        address: Option<Address>,
+        group: Vec<Open>,
+        until: Instant,
+    ) -> Vec<(Open, Answer)> {
+        let Some(address) = address else {
+            let nobody = Failure::NoMaster("nobody serves these slots".to_owned());
+            return all(group, &nobody);
+        };
+        let node = self.node(&address);
+        if node.is_silent() {
+            let address = address.to_string();
+            return all(group, &Failure::Silent { address });
+        }
+        let live = match node.live(&self.manner, until).await {
+            Ok(live) => live,
+            Err(failure) => return all(group, &failure),
+        };
+        let mut pipeline = Pipeline::with_capacity(group.len());
+        let asks = group.first().is_some_and(|call| call.ask.is_some());
+        for call in &group {
+            if asks {
+                pipeline.add_command(redis::cmd("ASKING"));
+            }
+            let call = &calls[chunk[call.place]];
+            pipeline.add_command(call.command_for(&self.manner.scripts, &live.replid));
+        }
+        let mut values = match node.send(&live, pipeline, until, &self.manner).await {
+            Ok(values) => values,
+            Err(failure) => {
+                if failure.reaction() == Reaction::Find {
+                    node.forget(&live);
+                }
+                return all(group, &failure);
+            }
+        };
+        if asks {
+            // Every second one is the answer to ASKING.
+            values = values.into_iter().skip(1).step_by(2).collect();
+        }
+        let mut needs_scripts = false;
+        let mut is_stale = false;
+        let answered: Vec<(Open, Answer)> = group
+            .into_iter()
+            .zip(values)
+            .map(|(mut call, value)| {
+                call.ask = None;
+                let answer = match value {
+                    Value::ServerError(error) => Err(Failure::from(redis::RedisError::from(error))),
+                    value => Ok(value),
+                };
+                match answer.as_ref().err().map(Failure::reaction) {
+                    Some(Reaction::Load) => needs_scripts = true,
+                    Some(Reaction::Find) => is_stale = true,
+                    _ => {}
+                }
+                (call, answer)
+            })
+            .collect();
+        if needs_scripts && let Err(failure) = node.load(&live, until, &self.manner).await {
+            tracing::debug!(server = %address, %failure, "scripts were not loaded");
+        }
+        if is_stale {
+            node.forget(&live);
+        }
+        answered
+    }
+
+    /// All servers that serve a bucket.
+    pub(super) fn masters(&self) -> Vec<Address> {
+        let mut masters: Vec<Address> = match &*self.map.read() {
+            Map::One(address) => vec![Arc::clone(address)],
+            Map::Buckets(buckets) => buckets.iter().flatten().cloned().collect(),
+        };
+        masters.sort_unstable();
+        masters.dedup();
+        masters
+    }
+
+    pub(super) fn node(&self, address: &Address) -> Arc<Node> {
+        let mut nodes = self.nodes.lock();
+        let node = nodes.entry(Arc::clone(address)).or_insert_with(|| {
+            let in_flight_max = self.manner.in_flight_max;
+            Arc::new(Node::new(Arc::clone(address), in_flight_max))
+        });
+        Arc::clone(node)
+    }
+}
+
+fn all(group: Vec<Open>, failure: &Failure) -> Vec<(Open, Answer)> {
+    let failed = |mut call: Open| {
+        call.ask = None;
+        (call, Err(failure.clone()))
+    };
+    group.into_iter().map(failed).collect()
+}
+
+/// Those to be tried again, and those that ended.
+fn part(failed: Vec<Open>) -> (Vec<Open>, Vec<Open>) {
+    let is_final = |call: &Open| {
+        let failure = call.failure.as_ref();
+        failure.is_none_or(|failure| failure.reaction() == Reaction::Final)
+    };
+    failed.into_iter().partition(|call| !is_final(call))
+}

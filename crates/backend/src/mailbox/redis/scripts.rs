@@ -1,0 +1,139 @@
+//! The scripts, and calls of them.
+
+use redis::{Cmd, Script};
+
+/// One of `lua/*.lua`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Name {
+    RouteOrStore,
+    Connect,
+    Reassert,
+    Disconnect,
+    Page,
+    Ack,
+    Trim,
+    DedupeDone,
+}
+
+/// All scripts, ready to be loaded.
+pub(super) struct Scripts {
+    by_name: [Script; Name::ALL.len()],
+}
+
+impl Name {
+    pub(super) const ALL: [Name; 8] = [
+        Name::RouteOrStore,
+        Name::Connect,
+        Name::Reassert,
+        Name::Disconnect,
+        Name::Page,
+        Name::Ack,
+        Name::Trim,
+        Name::DedupeDone,
+    ];
+
+    /// The parts it stands on, and itself.
+    const fn sources(self) -> (&'static [&'static str], &'static str) {
+        const SESSIONS: &str = include_str!("lua/sessions.lua");
+        const LOGINS: &str = include_str!("lua/logins.lua");
+        const BODIES: &str = include_str!("lua/bodies.lua");
+        match self {
+            Name::RouteOrStore => (&[SESSIONS, BODIES], include_str!("lua/route_or_store.lua")),
+            Name::Connect => (&[SESSIONS, LOGINS], include_str!("lua/connect.lua")),
+            Name::Reassert => (&[SESSIONS, LOGINS], include_str!("lua/reassert.lua")),
+            Name::Disconnect => (&[SESSIONS], include_str!("lua/disconnect.lua")),
+            Name::Page => (&[BODIES], include_str!("lua/page.lua")),
+            Name::Ack => (&[BODIES], include_str!("lua/ack.lua")),
+            Name::Trim => (&[BODIES], include_str!("lua/trim.lua")),
+            Name::DedupeDone => (&[], include_str!("lua/dedupe_done.lua")),
+        }
+    }
+
+    /// Its last argument is the replid of the master that runs it.
+    pub(super) fn wants_replid(self) -> bool {
+        matches!(self, Name::Connect | Name::Reassert)
+    }
+
+    /// The line that begins with `#!` must stay the first.
+    fn text(self) -> String {
+        let (parts, own) = self.sources();
+        let (flags, rest) = match own.split_once('\n') {
+            Some((first, rest)) if first.starts_with("#!") => (first, rest),
+            _ => ("", own),
+        };
+        let mut text = String::new();
+        if !flags.is_empty() {
+            text.push_str(flags);
+            text.push('\n');
+        }
+        parts.iter().for_each(|part| text.push_str(part));
+        text.push_str(rest);
+        text
+    }
+}
+
+impl Scripts {
+    pub(super) fn new() -> Scripts {
+        Scripts {
+            by_name: Name::ALL.map(|name| Script::new(&name.text())),
+        }
+    }
+
+    pub(super) fn hash(&self, name: Name) -> &str {
+        self.by_name[name as usize].get_hash()
+    }
+
+    /// Makes a server know all of them.
+    pub(super) fn load(&self) -> impl Iterator<Item = Cmd> {
+        Name::ALL.into_iter().map(|name| {
+            let mut load = redis::cmd("SCRIPT");
+            load.arg("LOAD").arg(name.text());
+            load
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_script_is_found_by_its_name() {
+        let scripts = Scripts::new();
+        for name in Name::ALL {
+            assert_eq!(scripts.hash(name), Script::new(&name.text()).get_hash());
+        }
+    }
+
+    #[test]
+    fn what_runs_when_memory_is_full_says_so() {
+        for name in Name::ALL {
+            let may_run = name.text().starts_with("#!lua flags=allow-oom\n");
+            assert_eq!(may_run, name != Name::RouteOrStore, "{name:?}");
+        }
+    }
+
+    #[test]
+    fn no_script_names_a_key_that_was_not_given() {
+        // proves S1-03
+        for name in Name::ALL {
+            let text = name.text();
+            assert!(!text.contains("'msg"), "{name:?}");
+            for call in text.split("redis.call(").skip(1) {
+                let key = call.split([',', ')']).nth(1).unwrap_or_default().trim();
+                let is_given = key.starts_with("KEYS[")
+                    || [
+                        "key",
+                        "waiting",
+                        "mark",
+                        "store.waiting",
+                        "names[i]",
+                        "unpack(names",
+                    ]
+                    .contains(&key)
+                    || key == "body_key(id";
+                assert!(is_given, "{name:?} calls redis with {key:?}");
+            }
+        }
+    }
+}

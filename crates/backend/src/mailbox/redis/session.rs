@@ -1,0 +1,112 @@
+//! A session as it lies in Redis: session → platform, incarnation, login, marker, boat and device, each on a
+//! line. Names hold no control characters, so that lines are never mistaken, whatever else is in a name.
+
+use protocol::keys::bucket_of;
+use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
+use protocol::{BoatId, Incarnation, Platform, SessionId, UserId};
+use redis::Value;
+
+use super::call::Call;
+use super::failure::Failure;
+use super::keys::Keys;
+use super::reply;
+
+/// The hash's field that is no session: the last login number.
+const LAST: &str = "last";
+
+pub(super) fn ask(keys: &Keys, user: UserId) -> Call {
+    Call::command(bucket_of(user), "HGETALL").key(keys.sessions(user))
+}
+
+/// As scripts compare incarnations: as text.
+pub(super) fn incarnation(life: &BoatLife) -> String {
+    format!("{:020}", life.incarnation.0)
+}
+
+/// Lives as scripts look for them.
+pub(super) fn denied_text<'a>(lives: impl IntoIterator<Item = &'a BoatLife>) -> String {
+    let life = |life: &BoatLife| format!("\u{1}{}\n{}\u{1}", life.boat, incarnation(life));
+    lives.into_iter().map(life).collect()
+}
+
+/// A flat list of session, value, … in the order of their logins.
+pub(super) fn read_all(told: Value) -> Result<Vec<SessionEntry>, Failure> {
+    let mut entries = Vec::new();
+    let mut told = reply::list(told)?.into_iter();
+    while let (Some(field), Some(value)) = (told.next(), told.next()) {
+        let field = reply::text(field)?;
+        if field != LAST {
+            entries.push(read(&field, &reply::text(value)?)?);
+        }
+    }
+    entries.sort_by_key(|entry| entry.login);
+    Ok(entries)
+}
+
+fn read(field: &str, value: &str) -> Result<SessionEntry, Failure> {
+    parse(field, value)
+        .ok_or_else(|| Failure::Reply(format!("session {field} is {value:?}, which is none")))
+}
+
+fn parse(field: &str, value: &str) -> Option<SessionEntry> {
+    let mut lines = value.split('\n');
+    let platform = Platform::from_number(lines.next()?.parse().ok()?)?;
+    let incarnation = Incarnation(lines.next()?.parse().ok()?);
+    let login = lines.next()?.parse().ok()?;
+    let _marker = lines.next()?;
+    let boat = BoatId::new(lines.next()?).ok()?;
+    Some(SessionEntry {
+        session: SessionId::new(field.parse().ok()?).ok()?,
+        platform,
+        life: BoatLife { boat, incarnation },
+        login,
+    })
+}
+
+/// Those whose boat is not known to have ended.
+pub(super) fn living(mut entries: Vec<SessionEntry>, denied: &Denied) -> Vec<SessionEntry> {
+    if !denied.is_empty() {
+        entries.retain(|entry| !denied.contains(&entry.life));
+    }
+    entries
+}
+
+pub(super) fn key_of(user: UserId, entry: SessionEntry) -> SessionKey {
+    SessionKey {
+        user,
+        session: entry.session,
+        life: entry.life,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn names_may_hold_separators() {
+        // S1, pitfall A.
+        let value = "1\n00000000000000000007\n1800000000000\n5\nios-boat|{b0001}\nphone-1";
+        let told = vec![text("last"), text("1800000000000"), text("12"), text(value)];
+        let entries = read_all(Value::Array(told)).expect("a session");
+        assert_eq!(entries.len(), 1);
+        assert_eq!(entries[0].life.boat.as_str(), "ios-boat|{b0001}");
+        assert_eq!(entries[0].life.incarnation, Incarnation(7));
+    }
+
+    #[test]
+    fn what_is_no_session_is_not_guessed_at() {
+        for value in [
+            "",
+            "ios-boat",
+            "9\n1\n1\n1\nboat\nphone",
+            "1\n-1\n1\n1\nboat\nphone",
+        ] {
+            assert!(read("12", value).is_err(), "{value:?}");
+        }
+    }
+}

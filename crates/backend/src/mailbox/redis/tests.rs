@@ -1,0 +1,224 @@
+mod costs;
+mod faults;
+mod killed;
+mod loss;
+mod moving;
+mod random;
+mod server;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use protocol::keys::BUCKETS;
+use protocol::mailbox::Mail;
+use protocol::{BoatId, DeviceId, Incarnation, Platform, SessionId};
+
+use super::call::Call;
+use super::*;
+use crate::clock::{Clock, SystemClock, SystemEntropy};
+use crate::mailbox::PlatformConfig;
+use crate::mailbox::contract::{self, Lost, Scene};
+
+const MODES: [(RedisMode, &str); 3] = [
+    (RedisMode::Single, "redis-single"),
+    (RedisMode::Sentinel, "redis-sentinel"),
+    (RedisMode::Cluster, "redis-cluster"),
+];
+
+/// The contract's settings, on keys of its own. Deadlines are long: the machine may have more to do.
+fn config(mode: RedisMode, addresses: Vec<String>) -> RedisConfig {
+    let unlimited = PlatformConfig {
+        expire: contract::EXPIRE,
+        count_max: -1,
+    };
+    RedisConfig {
+        mode,
+        addresses,
+        master: "packetboat".to_owned(),
+        key_prefix: format!("test-{:x}", SystemEntropy.next()),
+        deadline: Duration::from_secs(5),
+        connect_wait: Duration::from_secs(5),
+        expire: contract::EXPIRE,
+        count_max: contract::COUNT_MAX as i32,
+        platforms: [(contract::UNLIMITED.name().to_owned(), unlimited)].into(),
+        ..RedisConfig::default()
+    }
+}
+
+async fn open(config: &RedisConfig) -> RedisMailbox {
+    let mailbox = RedisMailbox::connect(config, Arc::new(SystemEntropy)).await;
+    mailbox.expect("connected")
+}
+
+async fn open_real(mode: RedisMode, part: &str) -> RedisMailbox {
+    open(&config(mode, crate::real::addresses(part))).await
+}
+
+/// Deletes what a test left.
+async fn clean(mailbox: &RedisMailbox) {
+    let all = auditor::all_keys(&mailbox.pool, &mailbox.keys).await;
+    for (master, name) in all.expect("scanned") {
+        let mut delete = redis::cmd("UNLINK");
+        delete.arg(name);
+        let deleted = auditor::ask(&mailbox.pool, &master, delete).await;
+        deleted.expect("deleted");
+    }
+}
+
+async fn lose(pool: &Pool, keys: &Keys, id: MessageId, lost: Lost) {
+    let mut calls = Vec::new();
+    for bucket in 0..BUCKETS {
+        calls.push(Call::command(bucket, "DEL").key(keys.body(bucket, id)));
+        if lost == Lost::BodyAndCount {
+            calls.push(Call::command(bucket, "DEL").key(keys.count(bucket, id)));
+        }
+    }
+    for told in pool.run(&calls).await {
+        told.expect("deleted");
+    }
+}
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+fn on(n: i64, platform: Platform) -> Target {
+    Target {
+        user: user(n),
+        platform,
+    }
+}
+
+fn ios(n: i64) -> Target {
+    on(n, Platform::Ios)
+}
+
+fn mail(n: i64) -> Mail {
+    Mail {
+        id: MessageId::new(n).expect("positive"),
+        accepted_at: SystemClock.now(),
+        body: Bytes::from(format!("body {n}")),
+    }
+}
+
+fn request(target: Target, n: i64) -> RouteRequest {
+    RouteRequest {
+        user: target.user,
+        platforms: vec![target.platform],
+        forced: Vec::new(),
+        mail: Some(mail(n)),
+        denied: Denied::default(),
+        now: SystemClock.now(),
+    }
+}
+
+fn new_session(target: Target, n: i64) -> NewSession {
+    NewSession {
+        key: SessionKey {
+            user: target.user,
+            session: SessionId::new(n).expect("positive"),
+            life: BoatLife {
+                boat: BoatId::new("boat").expect("short"),
+                incarnation: Incarnation(1),
+            },
+        },
+        platform: target.platform,
+        device: DeviceId::new(&format!("phone-{n}")).expect("short"),
+    }
+}
+
+async fn connect(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<ConnectAnswer> {
+    let request = ConnectRequest {
+        user: target.user,
+        entry: new_session(target, n),
+        denied: Denied::default(),
+        now: SystemClock.now(),
+    };
+    mailbox.connect(request).await
+}
+
+async fn reassert(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<ReassertAnswer> {
+    let sessions = vec![(target.user, new_session(target, n))];
+    let denied = Denied::default();
+    let mut answers = mailbox.reassert(sessions, denied, SystemClock.now()).await;
+    answers.remove(0)
+}
+
+async fn put(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<RouteAnswer> {
+    let mut answers = mailbox.route_or_store(vec![request(target, n)]).await;
+    answers.remove(0)
+}
+
+async fn waiting(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
+    let page = mailbox.page(target, None, 500, SystemClock.now()).await?;
+    Ok(page.mails.iter().map(|mail| mail.id.get()).collect())
+}
+
+async fn acknowledge(mailbox: &RedisMailbox, target: Target, ids: &[i64]) -> Result<()> {
+    let ids = ids.iter().map(|n| MessageId::new(*n).expect("positive"));
+    let acked = vec![(target, ids.collect())];
+    mailbox.acknowledge(acked, SystemClock.now()).await?;
+    Ok(())
+}
+
+/// Tries until it is done; a failover takes some seconds.
+async fn eventually<T>(mut attempt: impl AsyncFnMut() -> Result<T>) -> T {
+    let until = tokio::time::Instant::now() + Duration::from_secs(40);
+    loop {
+        match attempt().await {
+            Ok(done) => return done,
+            Err(error) => {
+                assert_eq!(error.kind, crate::Kind::Unavailable, "{:?}", error.source);
+                assert!(tokio::time::Instant::now() < until, "{:?}", error.source);
+            }
+        }
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+fn why(error: &Error) -> String {
+    format!("{}: {}", error.kind, error.source)
+}
+
+async fn the_contract_holds_on(mode: RedisMode, part: &str) {
+    let mailbox = Arc::new(open_real(mode, part).await);
+    let (pool, keys) = (Arc::clone(&mailbox.pool), mailbox.keys.clone());
+    let mut scene = Scene {
+        store: mailbox.clone(),
+        now: SystemClock.now(),
+        first: 1_000,
+        lose_body: Box::new(move |id, lost| {
+            let (pool, keys) = (Arc::clone(&pool), keys.clone());
+            Box::pin(async move { lose(&pool, &keys, id, lost).await })
+        }),
+    };
+    contract::run_all!(scene);
+    let audit = mailbox.audit().await.expect("audited");
+    assert_eq!(audit.wrong, Vec::<String>::new(), "{audit:?}");
+    assert!(audit.entries > 0, "{audit:?}");
+    clean(&mailbox).await;
+    crate::real::ran("mailbox", part);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_on_one_server() {
+    let (mode, part) = MODES[0];
+    the_contract_holds_on(mode, part).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_behind_sentinels() {
+    let (mode, part) = MODES[1];
+    the_contract_holds_on(mode, part).await;
+}
+
+// proves S1-03
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_on_a_cluster() {
+    let (mode, part) = MODES[2];
+    the_contract_holds_on(mode, part).await;
+}

@@ -1,0 +1,68 @@
+//! The mailbox on Redis does what the rule does.
+
+use async_trait::async_trait;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+use crate::mailbox::random::{Both, Subject, ops};
+
+struct OnRedis(Arc<RedisMailbox>);
+
+#[async_trait]
+impl Subject for OnRedis {
+    fn store(&self) -> &dyn MailboxStore {
+        &*self.0
+    }
+
+    fn policies(&self) -> &Policies {
+        &self.0.policies
+    }
+
+    async fn audit(&self) -> Audit {
+        self.0.audit().await.expect("audited")
+    }
+
+    /// The process may end and begin: nothing is in it.
+    fn restart(&mut self) -> bool {
+        false
+    }
+}
+
+fn agrees_on(mode: RedisMode, part: &str) {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut runner = TestRunner::new(ProptestConfig {
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(60)
+    });
+    let agreed = runner.run(&prop::collection::vec(ops(), 1..60), |ops| {
+        runtime.block_on(async {
+            let mailbox = Arc::new(open_real(mode, part).await);
+            let mut both = Both::new(OnRedis(Arc::clone(&mailbox)), SystemClock.now());
+            for op in ops {
+                both.step(op).await;
+                both.check().await;
+            }
+            both.audit().await;
+            clean(&mailbox).await;
+        });
+        Ok(())
+    });
+    agreed.expect("they agree");
+}
+
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn random_operations_agree_with_the_rule_on_one_server() {
+    agrees_on(RedisMode::Single, "redis-single");
+}
+
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn random_operations_agree_with_the_rule_on_a_cluster() {
+    agrees_on(RedisMode::Cluster, "redis-cluster");
+}

@@ -1,0 +1,150 @@
+//! Servers of a test's own, which it may break.
+
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use redis::{Client, FromRedisValue};
+use tempfile::TempDir;
+
+use crate::clock::{Entropy, SystemEntropy};
+
+/// A `redis-server` (or sentinel) on a port of its own, killed when it is dropped.
+pub(super) struct Server {
+    child: Child,
+    pub(super) port: u16,
+    dir: TempDir,
+    args: Vec<String>,
+}
+
+impl Server {
+    pub(super) async fn start(args: &[&str]) -> Server {
+        let port = free_port();
+        let dir = tempfile::tempdir().expect("a directory");
+        let args: Vec<String> = args.iter().map(|arg| (*arg).to_owned()).collect();
+        let child = spawn(port, &dir, &args);
+        let server = Server {
+            child,
+            port,
+            dir,
+            args,
+        };
+        server.answers().await;
+        server
+    }
+
+    /// A sentinel that watches `master` under the name "packetboat".
+    pub(super) async fn sentinel(master: &Server) -> Server {
+        let port = free_port();
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("sentinel.conf");
+        let text = format!(
+            "bind 127.0.0.1\nport {port}\ndir {}\n\
+             sentinel monitor packetboat 127.0.0.1 {} 1\n\
+             sentinel down-after-milliseconds packetboat 500\n\
+             sentinel failover-timeout packetboat 3000\n",
+            dir.path().display(),
+            master.port
+        );
+        std::fs::write(&file, text).expect("written");
+        let child = Command::new("redis-server")
+            .arg(file)
+            .arg("--sentinel")
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("redis-server is installed");
+        let server = Server {
+            child,
+            port,
+            dir,
+            args: Vec::new(),
+        };
+        server.answers().await;
+        server
+    }
+
+    pub(super) fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// As after a power cut, but for the page cache.
+    pub(super) fn kill(&mut self) {
+        self.child.kill().expect("killed");
+        self.child.wait().expect("ended");
+    }
+
+    /// The same again, on its data.
+    pub(super) async fn again(&mut self) {
+        self.child = spawn(self.port, &self.dir, &self.args);
+        self.answers().await;
+    }
+
+    /// STOP or CONT.
+    pub(super) fn signal(&self, name: &str) {
+        let sent = Command::new("kill")
+            .arg(format!("-{name}"))
+            .arg(self.child.id().to_string())
+            .status();
+        assert!(sent.expect("sent").success());
+    }
+
+    pub(super) async fn tell<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
+        let client = Client::open(format!("redis://{}/", self.address()))?;
+        let mut connection = client.get_multiplexed_async_connection().await?;
+        let mut command = redis::cmd(words[0]);
+        command.arg(&words[1..]);
+        command.query_async(&mut connection).await
+    }
+
+    /// Waits until INFO says so.
+    pub(super) async fn says(&self, line: &str) {
+        for _ in 0..400 {
+            let told = self.tell::<String>(&["INFO"]).await.unwrap_or_default();
+            if told.lines().any(|told| told == line) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        panic!("{} never said {line}", self.address());
+    }
+
+    async fn answers(&self) {
+        for _ in 0..400 {
+            if self.tell::<String>(&["PING"]).await.is_ok() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(25)).await;
+        }
+        panic!("{} does not answer", self.address());
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may be gone already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn spawn(port: u16, dir: &TempDir, args: &[String]) -> Child {
+    Command::new("redis-server")
+        .args(["--bind", "127.0.0.1", "--port", &port.to_string()])
+        .args(["--save", "", "--repl-diskless-sync-delay", "0", "--dir"])
+        .arg(dir.path())
+        .args(args)
+        .stdout(Stdio::null())
+        .spawn()
+        .expect("redis-server is installed")
+}
+
+/// The cluster's bus takes the port 10,000 above.
+fn free_port() -> u16 {
+    loop {
+        let port = 20_000 + (SystemEntropy.next() % 20_000) as u16;
+        if std::net::TcpListener::bind(("127.0.0.1", port)).is_ok()
+            && std::net::TcpListener::bind(("127.0.0.1", port + 10_000)).is_ok()
+        {
+            return port;
+        }
+    }
+}
