@@ -67,7 +67,7 @@ pub(super) fn note(entries: &mut Entries, pair: Pair, row: &NewRow) {
 pub(super) struct Positions {
     insert: Statement,
     insert_block: Statement,
-    upward: Statement,
+    pub(super) upward: Statement,
     downward: Statement,
     later_block: Statement,
     newest_block: Statement,
@@ -261,7 +261,7 @@ impl Positions {
     }
 
     /// Positions of one block, from `bound` on.
-    async fn slice(
+    pub(super) async fn slice(
         &self,
         cql: &SeamCql,
         statement: &Statement,

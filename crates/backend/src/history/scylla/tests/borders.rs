@@ -167,6 +167,25 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
             }
         }
     });
+    // Whatever a single read sees is dense, too.
+    let watcher = tokio::spawn({
+        let (store, pair) = (store.clone(), Pair::of_conversation(talk.conversation()));
+        let (pair, mut next) = (pair.expect("private"), begin as i64);
+        async move {
+            while next < BLOCK as i64 - 1 {
+                let positions = &store.positions;
+                let seen = positions.slice(&store.cql, &positions.upward, pair, next, 5_000);
+                let seen = seen.await.expect("reads");
+                assert!(
+                    seen.iter()
+                        .zip(next..)
+                        .all(|(&(seq, _), wanted)| seq == wanted),
+                    "{seen:?}"
+                );
+                next += seen.len() as i64 - 1;
+            }
+        }
+    });
     let mut last = begin;
     while last < begin + count {
         let range = HistoryRange::Forward { after: Seq(last) };
@@ -188,4 +207,5 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
         );
     }
     writer.await.expect("writes");
+    watcher.await.expect("dense");
 }
