@@ -8,7 +8,7 @@
 //!
 //! Nothing here needs more than both servers have: no lightweight transactions, no materialized views, no
 //! secondary indexes, no filtering. Every write may be repeated, and may arrive in any order: the time of a
-//! write says which one counts ([`write_time`]).
+//! write says which one counts (`write_time`).
 
 mod budget;
 mod config;
