@@ -102,6 +102,8 @@ macro_rules! on_memory_and_disk {
             async fn all_of_them() {
                 let fixture = crate::fresh::Fixture::on_disk($open);
                 $(super::contract::$check(&fixture.store, &fixture.fresh).await;)*
+                let suite = module_path!().split("::").nth(1).unwrap_or_default();
+                crate::real::ran(suite, "embedded");
             }
         }
     };

@@ -18,5 +18,7 @@ pub mod mailbox;
 pub mod queue;
 #[cfg(test)]
 mod real;
+#[cfg(feature = "scylla")]
+pub mod scylla;
 
 pub use error::{Error, Kind, Result};

@@ -3,12 +3,16 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+#[cfg(feature = "scylla")]
+mod scylla;
 
 use async_trait::async_trait;
 use protocol::conversation::ConversationRow;
 use protocol::{ConversationId, Seq, Timestamp, UserId};
 
 pub use self::embedded::EmbeddedConversations;
+#[cfg(feature = "scylla")]
+pub use self::scylla::ScyllaConversations;
 use crate::Result;
 
 /// A row and its registers.

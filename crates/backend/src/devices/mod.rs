@@ -3,11 +3,15 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+#[cfg(feature = "scylla")]
+mod scylla;
 
 use async_trait::async_trait;
 use protocol::{DeviceId, Platform, Timestamp, UserId};
 
 pub use self::embedded::EmbeddedDevices;
+#[cfg(feature = "scylla")]
+pub use self::scylla::ScyllaDevices;
 use crate::Result;
 
 /// A sign-in to be remembered.

@@ -3,12 +3,16 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+#[cfg(feature = "scylla")]
+mod scylla;
 
 use async_trait::async_trait;
 use protocol::ConversationId;
 use protocol::conversation::Head;
 
 pub use self::embedded::EmbeddedHeads;
+#[cfg(feature = "scylla")]
+pub use self::scylla::ScyllaHeads;
 use crate::Result;
 
 #[async_trait]

@@ -3,6 +3,8 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+#[cfg(feature = "scylla")]
+mod scylla;
 
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;
@@ -11,6 +13,8 @@ use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
 
 pub use self::embedded::EmbeddedHistory;
+#[cfg(feature = "scylla")]
+pub use self::scylla::ScyllaHistory;
 use crate::Result;
 
 /// A register of a row that moves forward, or stays.

@@ -10,12 +10,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
-use protocol::ledger::{Event, LedgerEntry};
-use protocol::message::Target;
-use protocol::{MessageId, Timestamp};
-use serde::{Deserialize, Serialize};
+use protocol::MessageId;
+use protocol::ledger::LedgerEntry;
 
-use super::LedgerStore;
+use super::{LedgerStore, said};
 use crate::Result;
 use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Order, Table};
@@ -37,21 +35,6 @@ pub struct EmbeddedLedger {
     stamp: AtomicU64,
     /// Below it everything was forgotten: what was removed there need not be passed over again.
     forgotten: AtomicU64,
-}
-
-/// An entry of a row, of a message that the key names.
-#[derive(Serialize)]
-struct Said<'a> {
-    after_millis: i64,
-    target: Option<Target>,
-    event: &'a Event,
-}
-
-#[derive(Deserialize)]
-struct Kept {
-    after_millis: i64,
-    target: Option<Target>,
-    event: Event,
 }
 
 impl EmbeddedLedger {
@@ -77,16 +60,8 @@ impl EmbeddedLedger {
             return Ok(());
         };
         let stamp = self.stamp.fetch_add(1, Ordering::Relaxed);
-        let said: Vec<_> = entries
-            .iter()
-            .map(|entry| Said {
-                after_millis: entry.at.millis() - message.timestamp().millis(),
-                target: entry.target,
-                event: &entry.event,
-            })
-            .collect();
         let key = pair(message.get().to_be_bytes(), stamp.to_be_bytes());
-        batch.put(Table::Ledger, key, encode(SEAM, &said)?);
+        batch.put(Table::Ledger, key, said::to_bytes(SEAM, message, entries)?);
         Ok(())
     }
 
@@ -100,13 +75,7 @@ impl EmbeddedLedger {
                 self.engine
                     .range(Table::Ledger, &from[..]..&end[..], Order::Forward, SCAN)?;
             for (_, value) in &page {
-                let row: Vec<Kept> = decode(SEAM, value)?;
-                entries.extend(row.into_iter().map(|kept| LedgerEntry {
-                    message,
-                    at: Timestamp::from_millis(message.timestamp().millis() + kept.after_millis),
-                    target: kept.target,
-                    event: kept.event,
-                }));
+                entries.extend(said::from_bytes(SEAM, message, value)?);
             }
             match page.last() {
                 // The first key after this one.

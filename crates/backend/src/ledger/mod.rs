@@ -3,12 +3,17 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+mod said;
+#[cfg(feature = "scylla")]
+mod scylla;
 
 use async_trait::async_trait;
 use protocol::MessageId;
 use protocol::ledger::LedgerEntry;
 
 pub use self::embedded::EmbeddedLedger;
+#[cfg(feature = "scylla")]
+pub use self::scylla::ScyllaLedger;
 use crate::Result;
 
 #[async_trait]

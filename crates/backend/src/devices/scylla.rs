@@ -1,0 +1,88 @@
+//! Devices in ScyllaDB or Cassandra: table `device`, a row for each user and platform, written at the time of
+//! the sign-in. Every message asks for the platforms of its receiver, so there are seven rows at most,
+//! whatever names clients sign in with.
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::{Platform, Timestamp, UserId};
+use std::time::Duration;
+
+use super::{DeviceStore, Seen};
+use crate::embedded::recent::Recent;
+use crate::scylla::{Cql, SeamCql, Statement, write_time};
+use crate::{Error, Result};
+
+const SEAM: &str = "devices";
+
+/// A platform that was written within this time is not written again.
+const REWRITE_AFTER: Duration = Duration::from_secs(24 * 3600);
+
+/// Devices in ScyllaDB or Cassandra. Several may write at once.
+pub struct ScyllaDevices {
+    cql: SeamCql,
+    insert: Statement,
+    select: Statement,
+    written: Mutex<Recent<(UserId, Platform), Timestamp>>,
+}
+
+impl ScyllaDevices {
+    pub fn new(cql: Cql) -> ScyllaDevices {
+        ScyllaDevices {
+            cql: cql.at(SEAM),
+            insert: Statement::new(
+                "INSERT INTO device (uid, platform, seen, device) VALUES (?, ?, ?, ?) USING TIMESTAMP ?",
+            ),
+            select: Statement::new("SELECT platform, seen FROM device WHERE uid = ?"),
+            written: Mutex::default(),
+        }
+    }
+
+    async fn of(&self, user: UserId, since: Timestamp) -> Result<Vec<Platform>> {
+        let rows: Vec<(i8, i64)> = self.cql.rows(&self.select, (user.get(),)).await?;
+        rows.into_iter()
+            .filter(|(_, seen)| *seen >= since.millis())
+            .map(|(number, _)| {
+                let platform = u8::try_from(number).ok().and_then(Platform::from_number);
+                platform.ok_or_else(|| {
+                    Error::corrupt(SEAM, format!("user {user} has a platform {number}"))
+                })
+            })
+            .collect()
+    }
+}
+
+#[async_trait]
+impl DeviceStore for ScyllaDevices {
+    async fn seen(&self, seen: Seen) -> Result<()> {
+        let key = (seen.user, seen.platform);
+        let last = self.written.lock().get(&key);
+        if last.is_some_and(|last| seen.at < last + REWRITE_AFTER) {
+            return Ok(());
+        }
+        let time = write_time::of_time(SEAM, seen.at)?;
+        let (user, platform) = (seen.user.get(), seen.platform.number() as i8);
+        let values = (user, platform, seen.at.millis(), seen.device.as_str(), time);
+        self.cql.write(&self.insert, values).await?;
+        self.written.lock().put(key, seen.at);
+        Ok(())
+    }
+
+    async fn platforms(&self, users: &[UserId], since: Timestamp) -> Result<Vec<Vec<Platform>>> {
+        let reads = users.iter().map(|&user| self.of(user, since));
+        self.cql.all(reads.collect()).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ScyllaDevices;
+    use crate::devices::contract;
+    use crate::scylla::fixture::on_cql;
+
+    on_cql!("devices", ScyllaDevices::new:
+        who_never_signed_in_has_no_platform,
+        platforms_are_those_seen_since,
+        an_older_sign_in_never_moves_a_device_back,
+        many_devices_of_a_platform_are_one_platform,
+    );
+}

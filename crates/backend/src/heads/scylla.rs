@@ -1,0 +1,122 @@
+//! Heads in ScyllaDB or Cassandra: table `head`, a row for each conversation, written at the time of its
+//! version. A change that took no seq and no new version raises `rev`: of one time the larger value counts.
+
+use async_trait::async_trait;
+use protocol::conversation::Head;
+use protocol::{ConversationId, MessageId, Seq};
+use scylla::DeserializeRow;
+
+use super::HeadStore;
+use crate::scylla::{Cql, SeamCql, Statement, write_time};
+use crate::{Error, Result};
+
+const SEAM: &str = "heads";
+
+/// Heads in ScyllaDB or Cassandra. Several may write at once.
+pub struct ScyllaHeads {
+    cql: SeamCql,
+    insert: Statement,
+    select: Statement,
+}
+
+#[derive(DeserializeRow)]
+struct Stored {
+    seq: i64,
+    rev: i64,
+    last_id: i64,
+    max_id: i64,
+    ver: i64,
+}
+
+impl ScyllaHeads {
+    pub fn new(cql: Cql) -> ScyllaHeads {
+        ScyllaHeads {
+            cql: cql.at(SEAM),
+            insert: Statement::new(
+                "INSERT INTO head (kind, low, high, seq, rev, last_id, max_id, ver) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            ),
+            select: Statement::new(
+                "SELECT seq, rev, last_id, max_id, ver FROM head WHERE kind = ? AND low = ? AND high = ?",
+            ),
+        }
+    }
+
+    async fn one(&self, conversation: ConversationId) -> Result<Option<Head>> {
+        let rows: Vec<Stored> = self.cql.rows(&self.select, key(conversation)).await?;
+        let stored = rows.into_iter().next();
+        stored
+            .map(|stored| {
+                let torn =
+                    || Error::corrupt(SEAM, format!("the head of {conversation} means nothing"));
+                stored.head().ok_or_else(torn)
+            })
+            .transpose()
+    }
+
+    async fn write(&self, conversation: ConversationId, head: Head) -> Result<()> {
+        let (kind, low, high) = key(conversation);
+        let ver = write_time::of_version(SEAM, head.version)?;
+        let seq = write_time::of_seq(SEAM, head.seq)?.unwrap_or(0);
+        let id = |id: Option<MessageId>| id.map_or(0, MessageId::get);
+        let (last_id, max_id) = (id(head.last_id), id(head.max_id));
+        // As bytes, so that the whole range fits and the larger number is the larger value.
+        let rev = head.rev as i64;
+        let values = (kind, low, high, seq, rev, last_id, max_id, ver, ver);
+        self.cql.write(&self.insert, values).await
+    }
+}
+
+impl Stored {
+    fn head(self) -> Option<Head> {
+        let id = |stored: i64| match stored {
+            0 => Some(None),
+            id => MessageId::new(id).ok().map(Some),
+        };
+        Some(Head {
+            seq: Seq(u64::try_from(self.seq).ok()?),
+            rev: self.rev as u64,
+            last_id: id(self.last_id)?,
+            max_id: id(self.max_id)?,
+            version: write_time::version_of(self.ver)?,
+        })
+    }
+}
+
+#[async_trait]
+impl HeadStore for ScyllaHeads {
+    async fn load(&self, conversations: &[ConversationId]) -> Result<Vec<Option<Head>>> {
+        let reads = conversations
+            .iter()
+            .map(|&conversation| self.one(conversation));
+        self.cql.all(reads.collect()).await
+    }
+
+    async fn save(&self, heads: Vec<(ConversationId, Head)>) -> Result<()> {
+        let writes = heads
+            .into_iter()
+            .map(|(conversation, head)| self.write(conversation, head));
+        self.cql.all(writes.collect()).await.map(drop)
+    }
+}
+
+fn key(conversation: ConversationId) -> (i8, i64, i64) {
+    match conversation {
+        ConversationId::Private { low, high } => (0, low.get(), high.get()),
+        ConversationId::Group(group) => (1, 0, group.get()),
+        ConversationId::System(user) => (2, 0, user.get()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ScyllaHeads;
+    use crate::heads::contract;
+    use crate::scylla::fixture::on_cql;
+
+    on_cql!("heads", ScyllaHeads::new:
+        what_was_never_saved_is_none,
+        a_head_comes_back_whole,
+        only_a_later_version_replaces,
+    );
+}

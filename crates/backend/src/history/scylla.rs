@@ -1,0 +1,202 @@
+//! History in ScyllaDB or Cassandra.
+//!
+//! | table | partition | row | holds |
+//! | --- | --- | --- | --- |
+//! | `pchat` | user, 28-day window of the id | id | the row, and its registers |
+//! | `pchat_bucket` | user | window | which windows the user has |
+//! | `pchat_seq` | both users, block of positions | seq | id, the same for both sides |
+//! | `pchat_block` | both users | block | which blocks the conversation has |
+//! | `pchat_send` | send_id | sender, receiver, id | |
+//!
+//! A page by id is one read in each window that it touches. A page of a conversation is one or two reads of
+//! `pchat_seq` and one of `pchat` for each window and hundred rows. Without that index it would begin by
+//! searching the id of its first position, and read all that the owner said to others in between: its cost
+//! would grow with the history. The index costs one small write a message, not one a side.
+//!
+//! Writing goes in three steps, and whatever is broken off is written again by the redelivery:
+//!
+//! ```text
+//! 1 windows            so that a row is never where nobody looks
+//! 2 rows, send_ids     in any order
+//! 3 positions          upward in each conversation: a reader sees no hole that is not one, and no
+//!                      position without its row
+//! ```
+
+mod buckets;
+mod positions;
+mod row;
+mod rows;
+mod sends;
+mod statuses;
+
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use protocol::frame::HistoryRange;
+use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
+use protocol::{ConversationId, MessageId, SendId, UserId};
+
+use self::buckets::Buckets;
+use self::positions::{Pair, Positions};
+use self::row::NewRow;
+use self::rows::Rows;
+use self::sends::Sends;
+use self::statuses::Statuses;
+use super::{HistoryStore, StatusWrite};
+use crate::scylla::{Cql, SeamCql};
+use crate::{Error, Result};
+
+const SEAM: &str = "history";
+
+/// A server takes at most so many keys in one question.
+const KEYS_MAX: usize = 100;
+
+/// History in ScyllaDB or Cassandra. Several may write at once.
+pub struct ScyllaHistory {
+    cql: SeamCql,
+    buckets: Buckets,
+    rows: Rows,
+    positions: Positions,
+    sends: Sends,
+    statuses: Statuses,
+}
+
+impl ScyllaHistory {
+    pub fn new(cql: Cql) -> ScyllaHistory {
+        ScyllaHistory {
+            cql: cql.at(SEAM),
+            buckets: Buckets::new(),
+            rows: Rows::new(),
+            positions: Positions::new(),
+            sends: Sends::new(),
+            statuses: Statuses::new(),
+        }
+    }
+}
+
+#[async_trait]
+impl HistoryStore for ScyllaHistory {
+    async fn save_private(&self, rows: Vec<PrivateRow>) -> Result<()> {
+        let pairs = rows.iter().map(Pair::of).collect::<Result<Vec<Pair>>>()?;
+        let new = rows.iter().map(NewRow::of).collect::<Result<Vec<_>>>()?;
+        let mut positions = BTreeMap::new();
+        for (pair, row) in pairs.iter().zip(&new) {
+            positions::note(&mut positions, *pair, row);
+        }
+        let cql = &self.cql;
+        let owners = rows.iter().map(|row| (row.owner, buckets::of(row.id)));
+        self.buckets.open(cql, owners.collect()).await?;
+        tokio::try_join!(self.rows.save(cql, &new), self.sends.save(cql, &rows))?;
+        self.positions.save(cql, positions).await
+    }
+
+    async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
+        self.rows.whole(&self.cql, keys).await
+    }
+
+    async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<Place>>> {
+        self.rows.places(&self.cql, keys).await
+    }
+
+    async fn find_private(
+        &self,
+        owner: UserId,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        let mut found = Vec::new();
+        let Some(ids) = rows::Ids::within(range).filter(|_| limit > 0) else {
+            return Ok(found);
+        };
+        for bucket in self.buckets.of(&self.cql, owner, ids, order).await? {
+            let wanted = limit - found.len();
+            let page = self
+                .rows
+                .page(&self.cql, (owner, bucket), ids, order, wanted);
+            found.extend(page.await?);
+            if found.len() >= limit {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn conversation(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<PrivateRow>> {
+        let (Some(_), Some(pair)) = (
+            conversation.peer_of(owner),
+            Pair::of_conversation(conversation),
+        ) else {
+            return Ok(Vec::new());
+        };
+        let places = self.positions.page(&self.cql, pair, range, limit).await?;
+        let keys: Vec<_> = places.iter().map(|&(_, id)| (owner, id)).collect();
+        let rows = self.rows.whole(&self.cql, &keys).await?;
+        places
+            .iter()
+            .zip(rows)
+            .map(|(&(seq, id), row)| match row.filter(|row| row.seq == seq) {
+                Some(row) => Ok(row),
+                None => {
+                    let text =
+                        format!("{conversation}: position {seq} names {id}, which is not there");
+                    Err(Error::corrupt(SEAM, text))
+                }
+            })
+            .collect()
+    }
+
+    async fn find_send(
+        &self,
+        from: UserId,
+        conversation: ConversationId,
+        send_id: SendId,
+        since: MessageId,
+    ) -> Result<Option<PrivateRow>> {
+        let Some(peer) = conversation.peer_of(from) else {
+            return Ok(None);
+        };
+        let ids = self
+            .sends
+            .find(&self.cql, send_id, (from, peer), since)
+            .await?;
+        let keys: Vec<_> = ids.into_iter().map(|id| (from, id)).collect();
+        let rows = self.rows.whole(&self.cql, &keys).await?;
+        Ok(rows.into_iter().flatten().next())
+    }
+
+    async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
+        self.sends.all(&self.cql, send_id).await
+    }
+
+    async fn set_status(&self, writes: Vec<StatusWrite>) -> Result<Vec<bool>> {
+        self.statuses.advance(&self.cql, writes).await
+    }
+
+    async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>> {
+        self.statuses.read(&self.cql, keys).await
+    }
+
+    async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()> {
+        let places = self.rows.places(&self.cql, keys).await?;
+        let mut sides = Vec::with_capacity(2 * keys.len());
+        for (&(owner, id), place) in keys.iter().zip(places) {
+            sides.push((owner, id));
+            sides.extend(place.map(|place| (place.peer, id)));
+        }
+        self.statuses.delete(&self.cql, sides).await
+    }
+}
+
+fn no_id() -> Error {
+    Error::corrupt(SEAM, "a column holds no message id")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,145 @@
+//! The ledger in ScyllaDB or Cassandra: table `ledger`, a partition for each message, a row for each call
+//! that said something of it.
+//!
+//! Writing reads nothing: a call has a number that is new in the life of its process, and the life a random
+//! number of its own, so that no call meets the row of another. Rows expire by themselves.
+
+use std::sync::atomic::{AtomicI64, Ordering};
+
+use async_trait::async_trait;
+use protocol::MessageId;
+use protocol::ledger::LedgerEntry;
+use scylla::response::PagingState;
+
+use super::{LedgerStore, said};
+use crate::Result;
+use crate::clock::{Entropy, SystemEntropy};
+use crate::scylla::{Cql, SeamCql, Statement};
+
+const SEAM: &str = "ledger";
+
+/// Entries in one row: a message to many has many, and a row stays some kilobytes.
+const ENTRIES_MAX: usize = 256;
+
+/// Rows in one answer.
+const PAGE: usize = 500;
+
+/// The ledger in ScyllaDB or Cassandra.
+pub struct ScyllaLedger {
+    cql: SeamCql,
+    insert: Statement,
+    select: Statement,
+    life: i64,
+    calls: AtomicI64,
+    /// Seconds that a row lives.
+    retention: i32,
+}
+
+impl ScyllaLedger {
+    pub fn new(cql: Cql) -> ScyllaLedger {
+        let retention = cql.config().ledger_retention.as_secs();
+        ScyllaLedger {
+            cql: cql.at(SEAM),
+            insert: Statement::new(
+                "INSERT INTO ledger (message, life, n, said) VALUES (?, ?, ?, ?) USING TTL ?",
+            ),
+            select: Statement::new("SELECT said FROM ledger WHERE message = ?"),
+            life: (SystemEntropy.next() >> 1) as i64,
+            calls: AtomicI64::new(0),
+            // Checked with the settings.
+            retention: i32::try_from(retention).unwrap_or(i32::MAX),
+        }
+    }
+
+    async fn add(&self, message: MessageId, n: i64, entries: &[&LedgerEntry]) -> Result<()> {
+        let said = said::to_bytes(SEAM, message, entries)?;
+        let values = (message.get(), self.life, n, said, self.retention);
+        self.cql.write(&self.insert, values).await
+    }
+
+    async fn entries(&self, message: MessageId) -> Result<Vec<LedgerEntry>> {
+        let mut entries = Vec::new();
+        let mut from = Some(PagingState::start());
+        while let Some(start) = from.take() {
+            let page = self.cql.page(&self.select, (message.get(),), start, PAGE);
+            let (rows, next): (Vec<(Vec<u8>,)>, _) = page.await?;
+            for (said,) in rows {
+                entries.extend(said::from_bytes(SEAM, message, &said)?);
+            }
+            from = next;
+        }
+        // Services have clocks of their own; of one time, the order of writing stays.
+        entries.sort_by_key(|entry| entry.at);
+        Ok(entries)
+    }
+}
+
+#[async_trait]
+impl LedgerStore for ScyllaLedger {
+    async fn append(&self, entries: Vec<LedgerEntry>) -> Result<()> {
+        let mut sorted: Vec<&LedgerEntry> = entries.iter().collect();
+        sorted.sort_by_key(|entry| entry.message);
+        let mut writes = Vec::new();
+        for of_one in sorted.chunk_by(|one, other| one.message == other.message) {
+            for of_row in of_one.chunks(ENTRIES_MAX) {
+                let n = self.calls.fetch_add(1, Ordering::Relaxed);
+                writes.push(self.add(of_row[0].message, n, of_row));
+            }
+        }
+        self.cql.all(writes).await.map(drop)
+    }
+
+    async fn trace(&self, messages: &[MessageId]) -> Result<Vec<Vec<LedgerEntry>>> {
+        let reads = messages.iter().map(|&message| self.entries(message));
+        self.cql.all(reads.collect()).await
+    }
+
+    async fn forget(&self, _before: MessageId, _limit: usize) -> Result<usize> {
+        Ok(0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use protocol::ledger::Event;
+    use tokio::time::sleep;
+
+    use super::*;
+    use crate::ledger::contract;
+    use crate::scylla::fixture::{config, cql, fresh, on_cql};
+
+    on_cql!("ledger", ScyllaLedger::new:
+        every_event_comes_back,
+        entries_come_oldest_first_and_in_their_order,
+        messages_do_not_mix,
+        the_same_entry_may_stand_twice,
+        a_long_life_is_read_whole,
+    );
+
+    #[tokio::test]
+    #[ignore = "needs the real parts: make e2e"]
+    async fn what_is_old_is_forgotten_by_itself() {
+        cql().await;
+        let config = crate::scylla::ScyllaConfig {
+            ledger_retention: Duration::from_secs(2),
+            ..config()
+        };
+        let ledger = ScyllaLedger::new(Cql::connect(&config).await.expect("connects"));
+        let message = fresh().message();
+        let entry = LedgerEntry {
+            message,
+            at: message.timestamp(),
+            target: None,
+            event: Event::Settled,
+        };
+        ledger.append(vec![entry]).await.expect("appends");
+        let count = async || ledger.trace(&[message]).await.expect("reads")[0].len();
+        assert_eq!(count().await, 1);
+        let end = MessageId::new(i64::MAX).expect("positive");
+        assert_eq!(ledger.forget(end, 100).await.expect("answers"), 0);
+        sleep(Duration::from_secs(4)).await;
+        assert_eq!(count().await, 0);
+    }
+}

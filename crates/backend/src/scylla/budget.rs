@@ -1,0 +1,145 @@
+//! How often a request may be asked again: by a share of all requests, so that a cluster in trouble is not
+//! asked twice as often for being in trouble.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::Duration;
+
+use scylla::policies::retry::{
+    DefaultRetryPolicy, RequestInfo, RetryDecision, RetryPolicy, RetrySession,
+};
+use scylla::policies::speculative_execution::{Context, SpeculativeExecutionPolicy};
+
+/// What asking again costs; a request earns a percentage of it.
+const PRICE: i64 = 100;
+/// A quiet hour pays for this many at once.
+const SAVED_MAX: i64 = 100 * PRICE;
+/// One request is asked again this often at most.
+const RETRIES_MAX: usize = 2;
+
+#[derive(Debug)]
+pub(super) struct Budget {
+    saved: AtomicI64,
+    earned: i64,
+}
+
+impl Budget {
+    pub(super) fn new(percent: u8) -> Arc<Budget> {
+        let earned = i64::from(percent);
+        Arc::new(Budget {
+            saved: AtomicI64::new(if earned > 0 { 10 * PRICE } else { 0 }),
+            earned,
+        })
+    }
+
+    /// A request was asked.
+    pub(super) fn earn(&self) {
+        let more = |saved: i64| Some((saved + self.earned).min(SAVED_MAX));
+        _ = self
+            .saved
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// It was asked again.
+    pub(super) fn spend(&self) -> bool {
+        let less = |saved: i64| (saved >= PRICE).then_some(saved - PRICE);
+        let spent = self
+            .saved
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        spent.is_ok()
+    }
+
+    fn can_spend(&self) -> bool {
+        self.saved.load(Ordering::Relaxed) >= PRICE
+    }
+}
+
+/// The driver's own rules of what may be tried again, within the budget.
+#[derive(Debug)]
+pub(super) struct BudgetedRetry(pub(super) Arc<Budget>);
+
+struct Session {
+    budget: Arc<Budget>,
+    rules: Box<dyn RetrySession>,
+    left: usize,
+}
+
+impl RetryPolicy for BudgetedRetry {
+    fn new_session(&self) -> Box<dyn RetrySession> {
+        Box::new(Session {
+            budget: self.0.clone(),
+            rules: DefaultRetryPolicy::new().new_session(),
+            left: RETRIES_MAX,
+        })
+    }
+}
+
+impl RetrySession for Session {
+    fn decide_should_retry(&mut self, request: RequestInfo<'_>) -> RetryDecision {
+        let decision = self.rules.decide_should_retry(request);
+        match decision {
+            RetryDecision::RetrySameTarget(_) | RetryDecision::RetryNextTarget(_) => {
+                if self.left == 0 || !self.budget.spend() {
+                    return RetryDecision::DontRetry;
+                }
+                self.left -= 1;
+                decision
+            }
+            // "Ignore" would say that a write was done which was not.
+            _ => RetryDecision::DontRetry,
+        }
+    }
+
+    fn reset(&mut self) {
+        self.rules.reset();
+        self.left = RETRIES_MAX;
+    }
+}
+
+/// Asks a second node where the first is slow. Who measures the request spends for it: the driver does
+/// not say whether it came to that.
+#[derive(Debug)]
+pub(super) struct BudgetedSpeculation {
+    pub(super) budget: Arc<Budget>,
+    pub(super) after: Duration,
+}
+
+impl SpeculativeExecutionPolicy for BudgetedSpeculation {
+    fn max_retry_count(&self, _: &Context) -> usize {
+        usize::from(self.budget.can_spend())
+    }
+
+    fn retry_interval(&self, _: &Context) -> Duration {
+        self.after
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_asked_again_is_a_share_of_what_is_asked() {
+        let budget = Budget::new(10);
+        while budget.spend() {}
+        assert!(!budget.can_spend());
+        let mut again = 0;
+        for _ in 0..10_000 {
+            budget.earn();
+            again += usize::from(budget.spend());
+        }
+        assert_eq!(again, 1_000);
+    }
+
+    #[test]
+    fn a_quiet_time_is_not_saved_for_ever_and_nothing_earns_nothing() {
+        let budget = Budget::new(100);
+        for _ in 0..10_000 {
+            budget.earn();
+        }
+        assert_eq!((0..).take_while(|_| budget.spend()).count(), 100);
+        let never = Budget::new(0);
+        never.earn();
+        assert!(!never.spend());
+    }
+}

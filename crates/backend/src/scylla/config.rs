@@ -1,0 +1,280 @@
+//! Settings of the connection to ScyllaDB or Cassandra.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use scylla::statement::Consistency;
+use serde::{Deserialize, Serialize};
+
+use super::SEAM;
+use crate::{Error, Result};
+
+/// A time to live is a number of seconds, and at most twenty years.
+const RETENTION_MAX: Duration = Duration::from_secs(20 * 365 * 86_400);
+
+/// How to reach ScyllaDB or Cassandra, and what to keep there.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScyllaConfig {
+    /// `host:port` of some nodes; the others are found through them.
+    pub contact_points: Vec<String>,
+    /// The keyspace of all tables: lower-case letters, digits and `_`, at most 48.
+    pub keyspace: String,
+    /// Who signs in. Empty: nobody does.
+    pub username: String,
+    /// A file with the password and nothing else (a line end is cut off).
+    pub password_file: Option<PathBuf>,
+    /// The datacenter to talk to, whose quorum counts. Empty: all nodes are one datacenter.
+    pub datacenter: String,
+    /// What `packetboat schema apply` gives a keyspace that it makes.
+    pub replication: Replication,
+    /// How many replicas a write and a read wait for.
+    pub consistency: ConsistencyLevel,
+    /// How long connecting may take, with the check of the tables.
+    #[serde(with = "humantime_serde")]
+    pub connect_timeout: Duration,
+    /// How long one request may take, waiting for its turn and retries included. Then whether it was done
+    /// is unknown, and the caller repeats it.
+    #[serde(with = "humantime_serde")]
+    pub request_timeout: Duration,
+    /// How long one change of the schema may take, until all nodes agree.
+    #[serde(with = "humantime_serde")]
+    pub schema_timeout: Duration,
+    /// A read that got no answer within this time is asked of another node too. Zero: never.
+    #[serde(with = "humantime_serde")]
+    pub speculate_after: Duration,
+    /// Retries and second askings, as a percentage of requests: beyond it a request fails at its first
+    /// failure, so that a cluster that is slow is not asked twice as often for it.
+    pub retry_percent: u8,
+    /// Requests in flight at once; others wait for their turn, within their `request_timeout`.
+    pub in_flight_max: usize,
+    /// Requests in flight at once for one call (a call may carry many rows).
+    pub call_in_flight_max: usize,
+    /// How long the ledger keeps what it is told. At least a second, at most twenty years.
+    #[serde(with = "humantime_serde")]
+    pub ledger_retention: Duration,
+}
+
+/// How many copies there are (the strategy is `NetworkTopologyStrategy`).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Replication {
+    /// Copies in each datacenter. 1 is for a single node: whatever loses that node loses messages. Three
+    /// survive the loss of any one.
+    pub factor: u8,
+    /// Copies by datacenter, instead of `factor` in each.
+    pub datacenters: BTreeMap<String, u8>,
+}
+
+/// Which replicas must answer. Reads and writes share it, so that they meet in at least one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ConsistencyLevel {
+    /// More than half of those in the own datacenter.
+    #[default]
+    LocalQuorum,
+    /// More than half of all, where services run in several datacenters at once.
+    Quorum,
+}
+
+impl Default for ScyllaConfig {
+    fn default() -> Self {
+        ScyllaConfig {
+            contact_points: vec!["127.0.0.1:9042".to_owned()],
+            keyspace: "packetboat".to_owned(),
+            username: String::new(),
+            password_file: None,
+            datacenter: String::new(),
+            replication: Replication::default(),
+            consistency: ConsistencyLevel::default(),
+            connect_timeout: Duration::from_secs(10),
+            request_timeout: Duration::from_secs(2),
+            schema_timeout: Duration::from_secs(30),
+            speculate_after: Duration::from_millis(100),
+            retry_percent: 10,
+            in_flight_max: 2_048,
+            call_in_flight_max: 128,
+            ledger_retention: Duration::from_secs(14 * 86_400),
+        }
+    }
+}
+
+impl Default for Replication {
+    fn default() -> Self {
+        Replication {
+            factor: 1,
+            datacenters: BTreeMap::new(),
+        }
+    }
+}
+
+impl From<ConsistencyLevel> for Consistency {
+    fn from(level: ConsistencyLevel) -> Consistency {
+        match level {
+            ConsistencyLevel::LocalQuorum => Consistency::LocalQuorum,
+            ConsistencyLevel::Quorum => Consistency::Quorum,
+        }
+    }
+}
+
+impl ScyllaConfig {
+    /// `Conflict` with what is wrong and what would be right.
+    pub fn check(&self) -> Result<()> {
+        let refuse = |what: String| Err(Error::conflict(SEAM, what));
+        if self.contact_points.is_empty() {
+            return refuse("contact_points is empty: name one node at least, as host:port".into());
+        }
+        if !is_keyspace(&self.keyspace) {
+            return refuse(format!(
+                "keyspace {:?}: a letter, then lower-case letters, digits and _, at most 48",
+                self.keyspace
+            ));
+        }
+        for (name, time) in [
+            ("connect_timeout", self.connect_timeout),
+            ("request_timeout", self.request_timeout),
+            ("schema_timeout", self.schema_timeout),
+        ] {
+            if time.is_zero() {
+                return refuse(format!(
+                    "{name} is zero: nothing would ever be done in time"
+                ));
+            }
+        }
+        if self.in_flight_max == 0 || self.call_in_flight_max == 0 {
+            return refuse("in_flight_max and call_in_flight_max must be at least 1".into());
+        }
+        if self.ledger_retention < Duration::from_secs(1) || self.ledger_retention > RETENTION_MAX {
+            return refuse("ledger_retention must be 1 s to 20 years".into());
+        }
+        self.replication.check()
+    }
+
+    /// The password, read now. `None` where nobody signs in.
+    pub(super) fn password(&self) -> Result<Option<String>> {
+        if self.username.is_empty() {
+            return Ok(None);
+        }
+        let Some(path) = &self.password_file else {
+            let missing = format!("username {} has no password_file", self.username);
+            return Err(Error::conflict(SEAM, missing));
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| {
+            let cannot = format!("password_file {} cannot be read: {error}", path.display());
+            Error::conflict(SEAM, cannot)
+        })?;
+        Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+    }
+}
+
+impl Replication {
+    fn check(&self) -> Result<()> {
+        if self.factor == 0 || self.datacenters.values().any(|factor| *factor == 0) {
+            let none = "replication: a factor of 0 would keep nothing";
+            return Err(Error::conflict(SEAM, none));
+        }
+        let quoted = |name: &String| name.is_empty() || name.contains(['\'', '{', '}']);
+        if self.datacenters.keys().any(quoted) {
+            let odd = "replication.datacenters: a datacenter's name is empty or holds a quote";
+            return Err(Error::conflict(SEAM, odd));
+        }
+        Ok(())
+    }
+
+    /// Copies in this datacenter.
+    pub(super) fn in_datacenter(&self, name: &str) -> u8 {
+        match self.datacenters.is_empty() {
+            true => self.factor,
+            false => self.datacenters.get(name).copied().unwrap_or(0),
+        }
+    }
+
+    /// As CQL writes it.
+    pub(super) fn to_cql(&self) -> String {
+        let factors = match self.datacenters.is_empty() {
+            true => format!(", 'replication_factor': {}", self.factor),
+            false => self
+                .datacenters
+                .iter()
+                .map(|(name, factor)| format!(", '{name}': {factor}"))
+                .collect(),
+        };
+        format!("{{'class': 'NetworkTopologyStrategy'{factors}}}")
+    }
+}
+
+fn is_keyspace(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    name.len() <= 48
+        && name.starts_with(|c: char| c.is_ascii_lowercase())
+        && name.chars().all(allowed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_one_node_on_this_machine() {
+        let config = ScyllaConfig::default();
+        config.check().expect("fits");
+        assert_eq!(config.password().expect("none asked"), None);
+        assert_eq!(
+            config.replication.to_cql(),
+            "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_by_name() {
+        let refused = |change: fn(&mut ScyllaConfig)| {
+            let mut config = ScyllaConfig::default();
+            change(&mut config);
+            config.check().expect_err("refused").source.to_string()
+        };
+        assert!(refused(|c| c.contact_points.clear()).contains("contact_points"));
+        for name in ["", "Packet", "1st", "a;drop", "a b", &"x".repeat(49)] {
+            assert!(!is_keyspace(name), "{name}");
+        }
+        assert!(refused(|c| c.keyspace = "a-b".into()).contains("keyspace"));
+        assert!(refused(|c| c.request_timeout = Duration::ZERO).contains("request_timeout"));
+        assert!(refused(|c| c.in_flight_max = 0).contains("in_flight_max"));
+        assert!(refused(|c| c.ledger_retention = Duration::ZERO).contains("ledger_retention"));
+        assert!(refused(|c| c.replication.factor = 0).contains("replication"));
+        assert!(
+            refused(|c| _ = c.replication.datacenters.insert("a'".into(), 3)).contains("quote")
+        );
+    }
+
+    #[test]
+    fn a_factor_by_datacenter_replaces_the_one_for_all() {
+        let mut replication = Replication::default();
+        replication.datacenters.insert("paris".into(), 3);
+        assert_eq!(
+            replication.to_cql(),
+            "{'class': 'NetworkTopologyStrategy', 'paris': 3}"
+        );
+        assert_eq!(replication.in_datacenter("paris"), 3);
+        assert_eq!(replication.in_datacenter("rome"), 0);
+    }
+
+    #[test]
+    fn the_password_is_the_files_line() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("password");
+        std::fs::write(&path, "s3 cret\r\n").expect("written");
+        let config = ScyllaConfig {
+            username: "boat".into(),
+            password_file: Some(path.clone()),
+            ..ScyllaConfig::default()
+        };
+        assert_eq!(
+            config.password().expect("reads").as_deref(),
+            Some("s3 cret")
+        );
+        std::fs::remove_file(&path).expect("removed");
+        let error = config.password().expect_err("gone").source.to_string();
+        assert!(error.contains("password_file"), "{error}");
+    }
+}

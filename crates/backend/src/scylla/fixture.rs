@@ -1,0 +1,58 @@
+//! A keyspace on the real server for all tests of this program, made once.
+
+use std::collections::hash_map::DefaultHasher;
+use std::hash::{Hash, Hasher};
+use std::time::Duration;
+
+use tokio::sync::OnceCell;
+
+use super::{Cql, ScyllaConfig, schema};
+use crate::clock::{Entropy, SystemEntropy};
+use crate::fresh::Fresh;
+use crate::real;
+
+static APPLIED: OnceCell<()> = OnceCell::const_new();
+
+/// Settings for the server that `make real-up` started. The keyspace is named by what the tables are, so
+/// that it may stay for the next run.
+pub(crate) fn config() -> ScyllaConfig {
+    let mut tables = DefaultHasher::new();
+    schema::print(&ScyllaConfig::default()).hash(&mut tables);
+    ScyllaConfig {
+        contact_points: real::addresses("cql"),
+        keyspace: format!("packetboat_test_{:x}", tables.finish()),
+        // Tests share two cores with everything else.
+        connect_timeout: Duration::from_secs(30),
+        request_timeout: Duration::from_secs(10),
+        schema_timeout: Duration::from_secs(60),
+        ..ScyllaConfig::default()
+    }
+}
+
+/// A connection to tables that are there.
+pub(crate) async fn cql() -> Cql {
+    let config = config();
+    let apply = async || _ = schema::apply(&config).await.expect("makes the tables");
+    APPLIED.get_or_init(apply).await;
+    Cql::connect(&config).await.expect("connects")
+}
+
+/// Users and messages that no earlier run has used.
+pub(crate) fn fresh() -> Fresh {
+    Fresh::new((SystemEntropy.next() % 2_000_000) as i64)
+}
+
+/// Runs each check of a contract on the real server.
+macro_rules! on_cql {
+    ($suite:literal, $open:path: $($check:ident),* $(,)?) => {
+        #[tokio::test]
+        #[ignore = "needs the real parts: make e2e"]
+        async fn all_of_them_on_cql() {
+            let store = $open(crate::scylla::fixture::cql().await);
+            let fresh = crate::scylla::fixture::fresh();
+            $(contract::$check(&store, &fresh).await;)*
+            crate::real::ran($suite, "cql");
+        }
+    };
+}
+pub(crate) use on_cql;

@@ -1,0 +1,297 @@
+//! The tables: made by the program, as numbered migrations that a table records.
+//!
+//! A migration only adds, and every statement may be repeated: one that was broken off is run again from its
+//! beginning, and programs of the version before go on while one runs. Two that run at once do no harm
+//! either: both send their changes to the same node (the one with the smallest host id among those that
+//! answer), which makes one change after the other, and *if not exists* does the rest.
+
+use std::collections::BTreeSet;
+use std::fmt::Write;
+use std::sync::Arc;
+
+use scylla::client::execution_profile::ExecutionProfile;
+use scylla::client::session::Session;
+use scylla::errors::{DbError, ExecutionError, RequestAttemptError};
+use scylla::policies::load_balancing::{NodeIdentifier, SingleTargetLoadBalancingPolicy};
+use scylla::response::query_result::QueryResult;
+use scylla::serialize::row::SerializeRow;
+use scylla::statement::unprepared::Statement;
+use tokio::time::timeout;
+
+use super::session::{decoded, open};
+use super::{SEAM, ScyllaConfig, error};
+use crate::{Error, Result};
+
+const RECORD_TABLE: &str = "CREATE TABLE IF NOT EXISTS schema_migration (
+    number int, name text,
+    PRIMARY KEY (number)
+)";
+
+struct Migration {
+    number: i32,
+    name: &'static str,
+    /// Statements, each ended by a semicolon at the end of a line.
+    text: &'static str,
+}
+
+/// In order; what stands here is never changed, only followed.
+const MIGRATIONS: [Migration; 5] = [
+    Migration {
+        number: 1,
+        name: "history",
+        text: include_str!("schema/0001_history.cql"),
+    },
+    Migration {
+        number: 2,
+        name: "heads",
+        text: include_str!("schema/0002_heads.cql"),
+    },
+    Migration {
+        number: 3,
+        name: "conversations",
+        text: include_str!("schema/0003_conversations.cql"),
+    },
+    Migration {
+        number: 4,
+        name: "devices",
+        text: include_str!("schema/0004_devices.cql"),
+    },
+    Migration {
+        number: 5,
+        name: "ledger",
+        text: include_str!("schema/0005_ledger.cql"),
+    },
+];
+
+impl Migration {
+    fn statements(&self) -> impl Iterator<Item = &'static str> {
+        let statements = self.text.split(";\n").map(str::trim);
+        statements.filter(|statement| !statement.is_empty())
+    }
+}
+
+/// A migration that the keyspace now has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Applied {
+    pub number: i32,
+    pub name: &'static str,
+    /// It was not there before.
+    pub new: bool,
+}
+
+/// All that [`apply`] would do to an empty cluster, as a script for `cqlsh`.
+pub fn print(config: &ScyllaConfig) -> String {
+    let mut script = format!("{};\n\nUSE {};\n\n", keyspace(config), config.keyspace);
+    _ = writeln!(script, "{RECORD_TABLE};");
+    for Migration { number, name, text } in &MIGRATIONS {
+        _ = writeln!(
+            script,
+            "\n-- {number}: {name}\n{text}INSERT INTO schema_migration (number, name) VALUES ({number}, '{name}');"
+        );
+    }
+    script
+}
+
+/// Makes what is missing, and answers all that is there. `Unavailable` may be repeated; `Conflict` says what
+/// is wrong with the settings.
+pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
+    let session = connected(config).await?;
+    let one_node = OneNode::of(&session, config)?;
+    if !has_keyspace(&session, config).await? {
+        one_node.check_replication()?;
+        one_node.change(&keyspace(config)).await?;
+    }
+    session
+        .use_keyspace(config.keyspace.as_str(), false)
+        .await
+        .map_err(|error| Error::unavailable(SEAM, error))?;
+    one_node.change(RECORD_TABLE).await?;
+    let standing = recorded(&session, config).await?;
+    let mut applied = Vec::with_capacity(MIGRATIONS.len());
+    for migration in &MIGRATIONS {
+        let new = !standing.contains(&migration.number);
+        if new {
+            for statement in migration.statements() {
+                one_node.change(statement).await?;
+            }
+            agreed(&session).await?;
+            record(&session, migration).await?;
+        }
+        applied.push(Applied {
+            number: migration.number,
+            name: migration.name,
+            new,
+        });
+    }
+    agreed(&session).await?;
+    Ok(applied)
+}
+
+/// Are all tables there that this program needs? `Conflict` with what to do, where they are not. What a
+/// later program added does no harm.
+pub async fn check(config: &ScyllaConfig) -> Result<()> {
+    let session = connected(config).await?;
+    check_on(&session, config).await
+}
+
+async fn connected(config: &ScyllaConfig) -> Result<Session> {
+    match timeout(config.connect_timeout, open(config)).await {
+        Ok(session) => session,
+        Err(_) => Err(Error::unavailable(SEAM, "connecting took too long")),
+    }
+}
+
+pub(super) async fn check_on(session: &Session, config: &ScyllaConfig) -> Result<()> {
+    let standing = recorded(session, config).await?;
+    let missing: Vec<_> = MIGRATIONS
+        .iter()
+        .filter(|migration| !standing.contains(&migration.number))
+        .map(|migration| format!("{} ({})", migration.number, migration.name))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "keyspace {} lacks migration {}: run `packetboat schema apply` once (`packetboat schema print` \
+         shows what it does)",
+        config.keyspace,
+        missing.join(", ")
+    );
+    Err(Error::conflict(SEAM, text))
+}
+
+/// The numbers of the migrations that the keyspace has; none where it does not exist.
+async fn recorded(session: &Session, config: &ScyllaConfig) -> Result<BTreeSet<i32>> {
+    let text = format!("SELECT number FROM {}.schema_migration", config.keyspace);
+    match session.query_unpaged(text, ()).await {
+        Ok(answer) => {
+            let rows: Vec<(i32,)> = decoded(SEAM, answer)?;
+            Ok(rows.into_iter().map(|(number,)| number).collect())
+        }
+        // No such keyspace, or no such table.
+        Err(ExecutionError::LastAttemptError(RequestAttemptError::DbError(
+            DbError::Invalid,
+            _,
+        ))) => Ok(BTreeSet::new()),
+        Err(error) => Err(error::request(SEAM, error)),
+    }
+}
+
+async fn record(session: &Session, migration: &Migration) -> Result<()> {
+    let text = "INSERT INTO schema_migration (number, name) VALUES (?, ?)";
+    ask(session, text, (migration.number, migration.name))
+        .await
+        .map(drop)
+}
+
+async fn has_keyspace(session: &Session, config: &ScyllaConfig) -> Result<bool> {
+    let text = "SELECT keyspace_name FROM system_schema.keyspaces WHERE keyspace_name = ?";
+    let answer = ask(session, text, (config.keyspace.as_str(),)).await?;
+    let rows: Vec<(String,)> = decoded(SEAM, answer)?;
+    Ok(!rows.is_empty())
+}
+
+async fn ask(session: &Session, text: &str, values: impl SerializeRow) -> Result<QueryResult> {
+    let asked = session.query_unpaged(text, values).await;
+    asked.map_err(|error| error::request(SEAM, error))
+}
+
+async fn agreed(session: &Session) -> Result<()> {
+    let agreed = session.await_schema_agreement().await;
+    agreed
+        .map(drop)
+        .map_err(|error| Error::unavailable(SEAM, error))
+}
+
+fn keyspace(config: &ScyllaConfig) -> String {
+    format!(
+        "CREATE KEYSPACE IF NOT EXISTS {} WITH replication = {}",
+        config.keyspace,
+        config.replication.to_cql()
+    )
+}
+
+/// The node that makes the changes.
+struct OneNode<'a> {
+    session: &'a Session,
+    config: &'a ScyllaConfig,
+    profile: ExecutionProfile,
+    datacenter: String,
+    /// Nodes of its datacenter.
+    neighbours: usize,
+}
+
+impl<'a> OneNode<'a> {
+    fn of(session: &'a Session, config: &'a ScyllaConfig) -> Result<OneNode<'a>> {
+        let state = session.get_cluster_state();
+        let datacenter = |node: &str| config.datacenter.is_empty() || config.datacenter == node;
+        let nodes = state.get_nodes_info().iter();
+        let first = nodes
+            .filter(|node| datacenter(node.datacenter.as_deref().unwrap_or_default()))
+            .min_by_key(|node| (!node.is_connected(), node.host_id));
+        let Some(first) = first else {
+            let text = format!(
+                "no node is in datacenter {:?}: see `SELECT data_center FROM system.local`",
+                config.datacenter
+            );
+            return Err(Error::conflict(SEAM, text));
+        };
+        let same = |node: &&Arc<_>| datacenter_of(node) == datacenter_of(first);
+        let node = NodeIdentifier::HostId(first.host_id);
+        Ok(OneNode {
+            session,
+            config,
+            profile: ExecutionProfile::builder()
+                .consistency(config.consistency.into())
+                .request_timeout(Some(config.schema_timeout))
+                .load_balancing_policy(SingleTargetLoadBalancingPolicy::new(node, None))
+                .build(),
+            datacenter: datacenter_of(first).to_owned(),
+            neighbours: state.get_nodes_info().iter().filter(same).count(),
+        })
+    }
+
+    /// A new keyspace gets as many copies as it should have.
+    fn check_replication(&self) -> Result<()> {
+        let factor = self.config.replication.in_datacenter(&self.datacenter);
+        let (datacenter, nodes) = (&self.datacenter, self.neighbours);
+        if usize::from(factor) > nodes {
+            let text = format!(
+                "replication asks for {factor} copies in datacenter {datacenter}, which has {nodes} \
+                 node(s): add nodes, or lower scylla.replication.factor"
+            );
+            return Err(Error::conflict(SEAM, text));
+        }
+        if factor == 0 {
+            let text = format!("scylla.replication.datacenters does not name {datacenter}");
+            return Err(Error::conflict(SEAM, text));
+        }
+        if factor < 3 && nodes >= 3 {
+            let text = format!(
+                "replication keeps {factor} copies, and datacenter {datacenter} has {nodes} nodes: with \
+                 fewer than 3 the loss of one node stops or loses messages. Set \
+                 scylla.replication.factor = 3"
+            );
+            return Err(Error::conflict(SEAM, text));
+        }
+        Ok(())
+    }
+
+    /// One change; the driver waits until all nodes have it.
+    async fn change(&self, text: &str) -> Result<()> {
+        let mut statement = Statement::new(text);
+        statement.set_is_idempotent(true);
+        statement.set_execution_profile_handle(Some(self.profile.clone().into_handle()));
+        let changed = self.session.query_unpaged(statement, ()).await;
+        changed
+            .map(drop)
+            .map_err(|error| error::request(SEAM, error))
+    }
+}
+
+fn datacenter_of(node: &scylla::cluster::Node) -> &str {
+    node.datacenter.as_deref().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests;

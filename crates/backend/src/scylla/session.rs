@@ -1,0 +1,321 @@
+//! The connection: who is asked, how long, and how much at once.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use scylla::client::execution_profile::{ExecutionProfile, ExecutionProfileHandle};
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::deserialize::row::DeserializeRow;
+use scylla::errors::ExecutionError;
+use scylla::policies::load_balancing::{DefaultPolicy, LoadBalancingPolicy};
+use scylla::policies::speculative_execution::SpeculativeExecutionPolicy;
+use scylla::response::query_result::QueryResult;
+use scylla::response::{PagingState, PagingStateResponse};
+use scylla::serialize::row::SerializeRow;
+use scylla::statement::batch::{Batch, BatchType};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout};
+
+use super::budget::{Budget, BudgetedRetry, BudgetedSpeculation};
+use super::{SEAM, ScyllaConfig, Statement, error, schema};
+use crate::{Error, Result};
+
+/// A connection to ScyllaDB or Cassandra, whose tables are those that this program needs. Clones share it.
+#[derive(Clone)]
+pub struct Cql(Arc<Inner>);
+
+struct Inner {
+    session: Session,
+    reads: ExecutionProfileHandle,
+    writes: ExecutionProfileHandle,
+    budget: Arc<Budget>,
+    turns: Semaphore,
+    config: ScyllaConfig,
+}
+
+impl fmt::Debug for Cql {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let keyspace = &self.0.config.keyspace;
+        f.debug_struct("Cql")
+            .field("keyspace", keyspace)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Cql {
+    /// Connects and checks that the tables are there. `Unavailable` where no node answers in time,
+    /// `Conflict` where the settings cannot work or the tables are missing: the error says what to do.
+    pub async fn connect(config: &ScyllaConfig) -> Result<Cql> {
+        let connect = async {
+            let session = open(config).await?;
+            schema::check_on(&session, config).await?;
+            let keyspace = config.keyspace.as_str();
+            session
+                .use_keyspace(keyspace, false)
+                .await
+                .map_err(|error| Error::unavailable(SEAM, error))?;
+            Ok(Cql::over(session, config))
+        };
+        match timeout(config.connect_timeout, connect).await {
+            Ok(connected) => connected,
+            Err(_) => Err(late(SEAM, "connecting", config.connect_timeout)),
+        }
+    }
+
+    fn over(session: Session, config: &ScyllaConfig) -> Cql {
+        let budget = Budget::new(config.retry_percent);
+        let speculation: Option<Arc<dyn SpeculativeExecutionPolicy>> =
+            match config.speculate_after.is_zero() {
+                true => None,
+                false => Some(Arc::new(BudgetedSpeculation {
+                    budget: budget.clone(),
+                    after: config.speculate_after,
+                })),
+            };
+        let profile = |speculation| {
+            ExecutionProfile::builder()
+                .consistency(config.consistency.into())
+                .request_timeout(Some(config.request_timeout))
+                .load_balancing_policy(balance(config))
+                .retry_policy(Arc::new(BudgetedRetry(budget.clone())))
+                .speculative_execution_policy(speculation)
+                .build()
+                .into_handle()
+        };
+        Cql(Arc::new(Inner {
+            reads: profile(speculation),
+            writes: profile(None),
+            session,
+            budget: budget.clone(),
+            turns: Semaphore::new(config.in_flight_max.min(Semaphore::MAX_PERMITS)),
+            config: config.clone(),
+        }))
+    }
+
+    pub(crate) fn config(&self) -> &ScyllaConfig {
+        &self.0.config
+    }
+
+    /// As one seam uses it.
+    pub(crate) fn at(self, seam: &'static str) -> SeamCql {
+        SeamCql { cql: self, seam }
+    }
+}
+
+/// The connection as one seam uses it: errors bear its name.
+pub(crate) struct SeamCql {
+    cql: Cql,
+    seam: &'static str,
+}
+
+impl SeamCql {
+    /// Writes one row.
+    pub(crate) async fn write(
+        &self,
+        statement: &Statement,
+        values: impl SerializeRow,
+    ) -> Result<()> {
+        let inner = &*self.cql.0;
+        let write = async {
+            let statement = statement
+                .prepared(self.seam, &inner.session, &inner.writes)
+                .await?;
+            let written = inner.session.execute_unpaged(statement, values).await;
+            self.done(written).map(drop)
+        };
+        self.in_turn(write).await
+    }
+
+    /// Writes columns of one partition, all of them or none.
+    pub(crate) async fn write_together<V: SerializeRow>(
+        &self,
+        writes: Vec<(&Statement, V)>,
+    ) -> Result<()> {
+        let inner = &*self.cql.0;
+        let write = async {
+            let mut batch = Batch::new(BatchType::Unlogged);
+            batch.set_is_idempotent(true);
+            batch.set_execution_profile_handle(Some(inner.writes.clone()));
+            let mut all_values = Vec::with_capacity(writes.len());
+            for (statement, values) in writes {
+                let statement = statement
+                    .prepared(self.seam, &inner.session, &inner.writes)
+                    .await?;
+                batch.append_statement(statement.clone());
+                all_values.push(values);
+            }
+            let written = inner.session.batch(&batch, all_values).await;
+            self.done(written).map(drop)
+        };
+        self.in_turn(write).await
+    }
+
+    /// All rows of an answer that is small by itself.
+    pub(crate) async fn rows<R>(
+        &self,
+        statement: &Statement,
+        values: impl SerializeRow,
+    ) -> Result<Vec<R>>
+    where
+        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+    {
+        let inner = &*self.cql.0;
+        let read = async {
+            let statement = statement
+                .prepared(self.seam, &inner.session, &inner.reads)
+                .await?;
+            let begun = Instant::now();
+            let answer = inner.session.execute_unpaged(statement, values).await;
+            self.asked(begun);
+            self.decoded(self.done(answer)?)
+        };
+        self.in_turn(read).await
+    }
+
+    /// Some rows of an answer that may be large, and where to go on; `None` where it ends.
+    pub(crate) async fn page<R>(
+        &self,
+        statement: &Statement,
+        values: impl SerializeRow,
+        from: PagingState,
+        size: usize,
+    ) -> Result<(Vec<R>, Option<PagingState>)>
+    where
+        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+    {
+        let inner = &*self.cql.0;
+        let read = async {
+            let mut statement = statement
+                .prepared(self.seam, &inner.session, &inner.reads)
+                .await?
+                .clone();
+            statement.set_page_size(i32::try_from(size.max(1)).unwrap_or(i32::MAX));
+            let begun = Instant::now();
+            let answer = inner
+                .session
+                .execute_single_page(&statement, values, from)
+                .await;
+            self.asked(begun);
+            let (answer, next) = self.done(answer)?;
+            let next = match next {
+                PagingStateResponse::HasMorePages { state } => Some(state),
+                PagingStateResponse::NoMorePages => None,
+            };
+            Ok((self.decoded(answer)?, next))
+        };
+        self.in_turn(read).await
+    }
+
+    /// Does all of this side by side, within the bound of one call; answers in order.
+    pub(crate) async fn all<T>(
+        &self,
+        calls: Vec<impl Future<Output = Result<T>> + Send>,
+    ) -> Result<Vec<T>>
+    where
+        T: Send,
+    {
+        let at_once = self.cql.0.config.call_in_flight_max;
+        stream::iter(calls).buffered(at_once).try_collect().await
+    }
+
+    /// One request: its turn and its work within one deadline.
+    async fn in_turn<T>(&self, request: impl Future<Output = Result<T>>) -> Result<T> {
+        let deadline = self.cql.0.config.request_timeout;
+        let request = async {
+            let _turn = self
+                .cql
+                .0
+                .turns
+                .acquire()
+                .await
+                .map_err(|error| Error::unavailable(self.seam, error))?;
+            self.cql.0.budget.earn();
+            request.await
+        };
+        match timeout(deadline, request).await {
+            Ok(answer) => answer,
+            Err(_) => Err(late(self.seam, "a request", deadline)),
+        }
+    }
+
+    /// A read took until now: if that was long, a second node was asked too.
+    fn asked(&self, begun: Instant) {
+        let after = self.cql.0.config.speculate_after;
+        if !after.is_zero() && begun.elapsed() >= after {
+            self.cql.0.budget.spend();
+        }
+    }
+
+    fn done<T>(&self, answer: Result<T, ExecutionError>) -> Result<T> {
+        answer.map_err(|error| error::request(self.seam, error))
+    }
+
+    fn decoded<R>(&self, answer: QueryResult) -> Result<Vec<R>>
+    where
+        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+    {
+        decoded(self.seam, answer)
+    }
+}
+
+pub(super) fn decoded<R>(seam: &'static str, answer: QueryResult) -> Result<Vec<R>>
+where
+    R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+{
+    let answer = answer
+        .into_rows_result()
+        .map_err(|error| error::decode(seam, error))?;
+    let rows = answer
+        .rows::<R>()
+        .map_err(|error| error::decode(seam, error))?;
+    rows.map(|row| row.map_err(|error| error::decode(seam, error)))
+        .collect()
+}
+
+/// A session without a keyspace.
+pub(super) async fn open(config: &ScyllaConfig) -> Result<Session> {
+    config.check()?;
+    let profile = ExecutionProfile::builder()
+        .consistency(config.consistency.into())
+        .request_timeout(Some(config.request_timeout))
+        .load_balancing_policy(balance(config))
+        .build()
+        .into_handle();
+    let mut builder = SessionBuilder::new()
+        .known_nodes(&config.contact_points)
+        .default_execution_profile_handle(profile)
+        .connection_timeout(config.connect_timeout)
+        .hostname_resolution_timeout(Some(config.connect_timeout))
+        .schema_agreement_timeout(config.schema_timeout)
+        .keepalive_interval(Duration::from_secs(5))
+        .keepalive_timeout(config.request_timeout)
+        .keyspaces_to_fetch([&config.keyspace]);
+    if let Some(password) = config.password()? {
+        builder = builder.user(&config.username, password);
+    }
+    if !config.datacenter.is_empty() {
+        builder = builder.prefer_datacenter(config.datacenter.clone());
+    }
+    let opened = builder.build().await;
+    opened.map_err(|error| Error::unavailable(SEAM, error))
+}
+
+/// The replicas of a row first, and only nodes of the own datacenter.
+fn balance(config: &ScyllaConfig) -> Arc<dyn LoadBalancingPolicy> {
+    let builder = DefaultPolicy::builder().token_aware(true);
+    match config.datacenter.is_empty() {
+        true => builder.build(),
+        false => builder
+            .prefer_datacenter(config.datacenter.clone())
+            .permit_dc_failover(false)
+            .build(),
+    }
+}
+
+fn late(seam: &'static str, what: &str, after: Duration) -> Error {
+    Error::unavailable(seam, format!("{what} had no answer within {after:?}"))
+}

@@ -1,0 +1,131 @@
+//! The time of a write, which decides between two writes of one column: the larger wins, whichever came
+//! last.
+//!
+//! ```text
+//! what the writer of a conversation writes    epoch · 2^42 + offset + 1     1 to 2^50
+//! a register that only grows                  its own value                 1 to 2^50
+//! ```
+//!
+//! So a zombie's late row loses to the row of the writer that took over, a redelivery writes the same
+//! columns at the same time, which changes nothing, and a register never moves back. Where two writes of one
+//! time differ, the larger value wins: what may differ so (a head's `rev`, a list row's stamp) only grows.
+//!
+//! The bounds: both servers read the number as microseconds since 1970, and ScyllaDB refuses what lies more
+//! than three days ahead (`restrict_future_timestamp`). 2^50 is September 2005: below every clock, so that
+//! whatever is written without such a time (an operator's `DELETE`) counts as later than all of ours. We
+//! delete nothing ourselves: *deleted* is a register like the others, and no rewrite names it. Epochs are
+//! below 256, offsets below 2^42: a partition of ten thousand records a second lasts fourteen years. Leave
+//! Cassandra's guardrail `minimum_timestamp_fail_threshold` unset, and use no time windows for compaction of
+//! these tables: their times are not the day's.
+
+use protocol::history::Version;
+use protocol::{Seq, Timestamp};
+
+use crate::{Error, Result};
+
+const OFFSET_BITS: u32 = 42;
+const EPOCHS: u32 = 1 << 8;
+const TIME_MAX: i64 = 1 << 50;
+
+/// The time of what the record of this version writes. `Conflict` beyond the bounds.
+pub(crate) fn of_version(seam: &'static str, version: Version) -> Result<i64> {
+    if version.epoch >= EPOCHS {
+        let epoch = version.epoch;
+        return Err(beyond(seam, "the log's epoch", epoch.into(), EPOCHS.into()));
+    }
+    if version.offset >= 1 << OFFSET_BITS {
+        let offset = version.offset;
+        return Err(beyond(
+            seam,
+            "the record's offset",
+            offset,
+            1 << OFFSET_BITS,
+        ));
+    }
+    let time = (u64::from(version.epoch) << OFFSET_BITS) + version.offset + 1;
+    Ok(time as i64)
+}
+
+/// The reverse of [`of_version`]; `None` for what it never makes.
+pub(crate) fn version_of(time: i64) -> Option<Version> {
+    if !(1..=TIME_MAX).contains(&time) {
+        return None;
+    }
+    let number = time as u64 - 1;
+    Some(Version {
+        epoch: (number >> OFFSET_BITS) as u32,
+        offset: number & ((1 << OFFSET_BITS) - 1),
+    })
+}
+
+/// The time at which a register of milliseconds takes this value: the value.
+pub(crate) fn of_time(seam: &'static str, at: Timestamp) -> Result<i64> {
+    let millis = at.millis();
+    match (1..=TIME_MAX).contains(&millis) {
+        true => Ok(millis),
+        false => Err(beyond(seam, "a time in ms", millis as u64, TIME_MAX as u64)),
+    }
+}
+
+/// The time at which a register of positions takes this value: the value. `None` for zero, where every
+/// register begins.
+pub(crate) fn of_seq(seam: &'static str, seq: Seq) -> Result<Option<i64>> {
+    match seq.0 {
+        0 => Ok(None),
+        seq if seq <= TIME_MAX as u64 => Ok(Some(seq as i64)),
+        seq => Err(beyond(seam, "a position", seq, TIME_MAX as u64)),
+    }
+}
+
+fn beyond(seam: &'static str, what: &str, got: u64, max: u64) -> Error {
+    let text = format!("{what} is {got}, and the store orders writes by numbers below {max}");
+    Error::conflict(seam, text)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::Kind;
+
+    fn version(epoch: u32, offset: u64) -> Version {
+        Version { epoch, offset }
+    }
+
+    #[test]
+    fn times_lie_in_the_past_of_every_clock() {
+        let first = of_version("test", version(0, 0)).expect("fits");
+        let last = of_version("test", version(255, (1 << 42) - 1)).expect("fits");
+        assert_eq!((first, last), (1, TIME_MAX));
+        const DAYS_UNTIL_2005: i64 = 35 * 365;
+        assert!(last / 86_400_000_000 < DAYS_UNTIL_2005 + 365);
+    }
+
+    #[test]
+    fn what_would_be_misordered_is_refused() {
+        for bad in [version(256, 0), version(0, 1 << 42), version(0, u64::MAX)] {
+            let error = of_version("test", bad).expect_err("refused");
+            assert_eq!(error.kind, Kind::Conflict);
+        }
+        assert_eq!(version_of(0), None);
+        assert_eq!(version_of(TIME_MAX + 1), None);
+        assert!(of_time("test", Timestamp::ZERO).is_err());
+        assert!(of_time("test", Timestamp::MAX).is_err());
+        assert_eq!(of_seq("test", Seq::ZERO).expect("begins"), None);
+        assert!(of_seq("test", Seq(u64::MAX)).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn times_order_as_versions_do(
+            a in (0..256u32, 0..1u64 << 42),
+            b in (0..256u32, 0..1u64 << 42),
+        ) {
+            let (a, b) = (version(a.0, a.1), version(b.0, b.1));
+            let (x, y) = (of_version("test", a).expect("fits"), of_version("test", b).expect("fits"));
+            prop_assert_eq!(a.cmp(&b), x.cmp(&y));
+            prop_assert_eq!(version_of(x), Some(a));
+        }
+    }
+}
