@@ -8,3 +8,4 @@ mod receipts;
 mod resending;
 mod sessions;
 mod stores_away;
+mod traces;

@@ -499,7 +499,7 @@ impl World {
             first_at: task.first_at,
             origin,
             letter: None,
-            traceparent: None,
+            trace: None,
             noted,
         };
         batch.deliveries.push(Written { source, task });
@@ -809,7 +809,7 @@ impl World {
                     let task = Task {
                         retry_count: retry.retry_count,
                         first_at: settlement.task.first_at,
-                        traceparent: None,
+                        trace: None,
                         work: Work::Deliver(deliver),
                     };
                     self.judge
@@ -870,7 +870,7 @@ fn again(task: &Task, deliver: &DeliverTask) -> delivery::Task {
         first_at: task.first_at,
         origin: None,
         letter: None,
-        traceparent: None,
+        trace: None,
         noted: Vec::new(),
     }
 }

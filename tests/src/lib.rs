@@ -3,6 +3,7 @@
 pub mod faults;
 pub mod logs;
 pub mod person;
+pub mod spans;
 pub mod system;
 pub mod wire;
 

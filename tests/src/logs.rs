@@ -1,16 +1,20 @@
-//! Collects warnings and errors, so that a test fails on the ones it did not expect.
+//! Collects warnings, errors and spans, so that a test fails on the ones it did not expect.
 
 use std::fmt::{self, Write};
 use std::sync::{Arc, Mutex};
 
+use api::trace::Collector;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
+
+use crate::spans::Kept;
 
 /// The warnings of one test, for as long as it runs on this thread.
 pub struct Logs {
     lines: Lines,
     expected: Vec<&'static str>,
+    pub spans: Arc<Kept>,
     _here: tracing::subscriber::DefaultGuard,
 }
 
@@ -20,11 +24,14 @@ struct Lines(Arc<Mutex<Vec<String>>>);
 impl Logs {
     /// From here on, on this thread: a runtime of one thread logs everything here.
     pub fn collect() -> Logs {
-        let lines = Lines::default();
-        let here = tracing_subscriber::registry().with(lines.clone());
+        let (lines, spans) = (Lines::default(), Arc::<Kept>::default());
+        let here = tracing_subscriber::registry()
+            .with(lines.clone())
+            .with(Collector::new(spans.clone()));
         Logs {
             lines,
             expected: Vec::new(),
+            spans,
             _here: tracing::subscriber::set_default(here),
         }
     }

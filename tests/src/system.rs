@@ -1,6 +1,7 @@
 //! A whole system in this process, on ports of its own.
 
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use backend::queue::Partition;
@@ -16,6 +17,7 @@ use tokio::runtime::Handle;
 
 use crate::logs::Logs;
 use crate::person::DeviceBuilder;
+use crate::spans::Kept;
 
 /// How long anything may take that should come soon.
 pub const SOON: Duration = Duration::from_secs(10);
@@ -32,6 +34,7 @@ pub fn settings() -> Settings {
     settings.boat.session.mail_retry = Duration::from_millis(100);
     settings.boat.retry_pause = Duration::from_millis(100);
     settings.boat.drain_pause = Duration::from_millis(1);
+    settings.boat.trace_share = 0.0;
     settings.boat.close_grace = Duration::from_millis(200);
     settings.carrier.ack_wait = Duration::from_secs(1);
     settings.carrier.commit_interval = Duration::from_millis(10);
@@ -47,6 +50,8 @@ pub struct Cluster {
     system: Option<System>,
     settings: Settings,
     pub seams: Seams,
+    /// What was recorded of traced messages.
+    pub spans: Arc<Kept>,
     logs: Option<Logs>,
 }
 
@@ -75,6 +80,7 @@ impl Cluster {
             system: Some(system.expect("the system starts")),
             settings,
             seams,
+            spans: logs.spans.clone(),
             logs: Some(logs),
         }
     }

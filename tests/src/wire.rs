@@ -5,9 +5,10 @@ use std::time::Duration;
 use api::codec::{Frames, decode_server, encode_client};
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
-use protocol::frame::{ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
+use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
 use protocol::message::Content;
-use protocol::{Code, DeviceId, Options, Platform, Recipient, SendId};
+use protocol::receipt::ReceiptKind;
+use protocol::{Code, DeviceId, Options, Placed, Platform, Recipient, SendId};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -106,6 +107,30 @@ impl Wire {
             .await
             .expect("a frame in time")?;
         Some(decode_server(bytes, FRAME_MAX).expect("a frame of ours"))
+    }
+
+    /// The next message, as its bytes; other frames are skipped.
+    pub async fn next_message(&mut self) -> (Placed, Bytes) {
+        loop {
+            let bytes = timeout(SOON, self.next_bytes()).await;
+            let bytes = bytes.expect("a frame in time").expect("no end");
+            let frame = decode_server(bytes.clone(), FRAME_MAX).expect("a frame of ours");
+            if let ServerFrame::Message(placed) = frame {
+                return (placed, bytes);
+            }
+        }
+    }
+
+    /// Says that this message is stored.
+    pub async fn acknowledge(&mut self, placed: &Placed) {
+        let item = AckItem {
+            conversation: placed.conversation,
+            id: placed.message.id,
+            seq: placed.position.seq,
+        };
+        let kind = ReceiptKind::Received;
+        let items = vec![item];
+        self.send(&ClientFrame::Ack(Ack { kind, items })).await;
     }
 
     async fn next_bytes(&mut self) -> Option<Bytes> {
@@ -208,5 +233,6 @@ pub fn send(to: i64, text: &str) -> Send {
         attempt: 0,
         age: Duration::ZERO,
         seen_seq: None,
+        trace: None,
     }
 }

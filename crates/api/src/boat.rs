@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use protocol::presence::BoatLife;
-use protocol::{MessageId, Refusal, SessionId};
+use protocol::{MessageId, Refusal, SessionId, TraceContext};
 
 /// One batch on the long-lived `Deliver` stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +24,8 @@ pub struct Delivery {
     pub frame: Bytes,
     /// False: done when it is written.
     pub needs_ack: bool,
+    /// Of this delivery.
+    pub trace: Option<TraceContext>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

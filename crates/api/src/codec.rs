@@ -8,10 +8,11 @@ use bytes::{Bytes, BytesMut};
 use prost::Message as _;
 use prost::encoding::encoded_len_varint;
 use protocol::frame::{ClientFrame, ServerFrame};
-use protocol::{Code, Placed, Refusal, SendId};
+use protocol::{Code, Placed, Refusal, SendId, TraceContext};
 
 pub use length::{FrameError, Frames, LENGTH_BYTES_MAX, put_length};
 
+use crate::trace::trace_text;
 use crate::v1;
 use crate::v1::client_frame::Frame;
 
@@ -33,7 +34,15 @@ pub fn encode_client(frame: &ClientFrame) -> Bytes {
 
 /// The complete `ServerFrame` of a message (msg:N): made once, shared by all its receivers.
 pub fn encode_message(placed: &Placed) -> Bytes {
-    let chat = v1::MsgChat::from(placed);
+    encode_traced(placed, None)
+}
+
+/// The same, and in which trace it comes.
+pub fn encode_traced(placed: &Placed, trace: Option<TraceContext>) -> Bytes {
+    let chat = v1::MsgChat {
+        traceparent: trace_text(trace),
+        ..placed.into()
+    };
     let len = chat.encoded_len();
     let mut bytes = BytesMut::with_capacity(1 + encoded_len_varint(len as u64) + len);
     prost::encoding::message::encode(MESSAGE_TAG, &chat, &mut bytes);
@@ -71,6 +80,15 @@ pub fn decode_server(bytes: Bytes, max: usize) -> Result<ServerFrame, Refusal> {
     v1::ServerFrame::decode(bytes)
         .map_err(|error| no_frame(&error))?
         .try_into()
+}
+
+/// In which trace the message of a frame comes. [`decode_server`] passes over it: a client that takes no
+/// part in traces needs none.
+pub fn trace_of(frame: Bytes) -> Option<TraceContext> {
+    match v1::ServerFrame::decode(frame).ok()?.frame? {
+        v1::server_frame::Frame::Message(chat) => TraceContext::parse(&chat.traceparent),
+        _ => None,
+    }
 }
 
 /// A frame that was refused at the door.

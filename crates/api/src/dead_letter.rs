@@ -6,9 +6,12 @@ use protocol::delivery::Source;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::message::Target;
-use protocol::{Code, ConversationId, GroupId, MessageId, Refusal, Timestamp, UserId};
+use protocol::{
+    Code, ConversationId, GroupId, MessageId, Refusal, Timestamp, TraceContext, UserId,
+};
 
 use crate::status::clip;
+use crate::trace::TRACEPARENT;
 
 /// The longest `error-message`, in bytes; longer ones are cut.
 pub const ERROR_BYTES_MAX: usize = 512;
@@ -40,7 +43,7 @@ pub struct DeadLetter {
     /// Which carrier gave up; of a notification `horn` and the provider's name.
     pub carrier: String,
     pub build: String,
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
 }
 
 impl DeadLetter {
@@ -70,7 +73,7 @@ impl DeadLetter {
             ("msg-id", self.message.map(|id| id.to_string())),
             ("conversation", self.conversation.map(|c| c.to_string())),
             ("platforms", targets_text(&self.targets)),
-            ("traceparent", self.traceparent.clone()),
+            (TRACEPARENT, self.trace.map(|trace| trace.to_string())),
         ];
         headers.extend(
             optional
@@ -103,7 +106,7 @@ impl DeadLetter {
             error_message: headers.required("error-message", parsed)?,
             carrier: headers.required("carrier-id", parsed)?,
             build: headers.required("build", parsed)?,
-            traceparent: headers.optional("traceparent", parsed)?,
+            trace: headers.trace(),
         })
     }
 }
@@ -196,6 +199,12 @@ impl Headers<'_> {
                 format!("the dead letter's header {name} cannot be read"),
             )
         })
+    }
+
+    /// What is none is no reason to refuse the letter.
+    fn trace(&self) -> Option<TraceContext> {
+        let read = |text: &str| Some(TraceContext::parse(text));
+        self.optional(TRACEPARENT, read).ok()?.flatten()
     }
 
     fn required<T>(&self, name: &str, read: impl FnOnce(&str) -> Option<T>) -> Result<T, Refusal> {

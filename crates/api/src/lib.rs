@@ -10,6 +10,7 @@ pub mod dead_letter;
 pub mod station;
 pub mod status;
 pub mod task;
+pub mod trace;
 pub mod transport;
 
 /// Generated from proto/packetboat/v1.

@@ -7,9 +7,12 @@ use prost::Message as _;
 use protocol::message::Target;
 use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
-use protocol::{Code, Message, MessageId, Placed, Refusal, SessionId, Timestamp, UserId};
+use protocol::{
+    Code, Message, MessageId, Placed, Refusal, SessionId, Timestamp, TraceContext, UserId,
+};
 
 use crate::convert::{conversation, field, life, list, millis, platform, platform_number, present};
+use crate::trace::{headers, trace_text};
 use crate::v1;
 use crate::v1::task::Body;
 
@@ -20,8 +23,7 @@ pub struct Task {
     pub retry_count: u32,
     /// When it was first published.
     pub first_at: Timestamp,
-    /// W3C trace context.
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
     pub work: Work,
 }
 
@@ -85,7 +87,7 @@ pub struct KickoutTask {
 pub struct NotificationTask {
     pub notification: Notification,
     pub retry_count: u32,
-    pub traceparent: Option<String>,
+    pub trace: Option<TraceContext>,
 }
 
 impl Task {
@@ -94,13 +96,18 @@ impl Task {
         Task {
             retry_count: 0,
             first_at: at,
-            traceparent: None,
+            trace: None,
             work,
         }
     }
 
     pub fn encode(&self) -> Bytes {
         v1::Task::from(self).encode_to_vec().into()
+    }
+
+    /// What ordinary tools show beside the record: its `traceparent`, where it has one.
+    pub fn headers(&self) -> Vec<(String, Bytes)> {
+        headers(self.trace)
     }
 
     /// A refusal means a dead letter: the same bytes will never be a task.
@@ -112,6 +119,11 @@ impl Task {
 impl NotificationTask {
     pub fn encode(&self) -> Bytes {
         v1::NotificationTask::from(self).encode_to_vec().into()
+    }
+
+    /// As [`Task::headers`].
+    pub fn headers(&self) -> Vec<(String, Bytes)> {
+        headers(self.trace)
     }
 
     /// A refusal means a dead letter: the same bytes will never be a task.
@@ -142,7 +154,7 @@ impl TryFrom<v1::Task> for Task {
         Ok(Task {
             retry_count: wire.retry_count,
             first_at: Timestamp::from_millis(wire.first_at),
-            traceparent: text_or_none(wire.traceparent),
+            trace: TraceContext::parse(&wire.traceparent),
             work,
         })
     }
@@ -157,7 +169,7 @@ impl From<&Task> for v1::Task {
         };
         v1::Task {
             retry_count: task.retry_count,
-            traceparent: task.traceparent.clone().unwrap_or_default(),
+            traceparent: trace_text(task.trace),
             first_at: task.first_at.millis(),
             body: Some(body),
         }
@@ -277,7 +289,7 @@ impl TryFrom<v1::NotificationTask> for NotificationTask {
                 accepted_at: Timestamp::from_millis(wire.tm),
             },
             retry_count: wire.retry_count,
-            traceparent: text_or_none(wire.traceparent),
+            trace: TraceContext::parse(&wire.traceparent),
         })
     }
 }
@@ -293,7 +305,7 @@ impl From<&NotificationTask> for v1::NotificationTask {
             conversation: Some(notification.conversation.into()),
             tm: notification.accepted_at.millis(),
             retry_count: task.retry_count,
-            traceparent: task.traceparent.clone().unwrap_or_default(),
+            traceparent: trace_text(task.trace),
         }
     }
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::station::{Connect, MailPageRequest};
+use api::trace::Spans;
 use backend::clock::{Clock, Entropy, TimerClock};
 use parking_lot::RwLock;
 use protocol::frame::{Hello, SyncRequest};
@@ -25,6 +26,7 @@ use crate::metrics::Metrics;
 use crate::seats::Seats;
 use crate::sources::Sources;
 use crate::stations::Stations;
+use crate::tracer::Tracer;
 
 pub(crate) struct Boat {
     pub(crate) config: Config,
@@ -35,6 +37,7 @@ pub(crate) struct Boat {
     pub(crate) stations: Stations,
     pub(crate) lanes: Lanes,
     pub(crate) sources: Sources,
+    pub(crate) tracer: Tracer,
     pub(crate) entropy: Arc<dyn Entropy>,
     /// Connections and calls for single sessions.
     pub(crate) tasks: TaskTracker,
@@ -59,6 +62,7 @@ impl Boat {
         clock: &dyn Clock,
         entropy: Arc<dyn Entropy>,
     ) -> Arc<Boat> {
+        let spans = Spans::here();
         Arc::new(Boat {
             limits: Arc::new(config.session.clone()),
             metrics: Metrics::new(),
@@ -66,7 +70,8 @@ impl Boat {
             connections: Connections::new(),
             stations,
             lanes: Lanes::new(&config),
-            sources: Sources::default(),
+            sources: Sources::new(spans.clone()),
+            tracer: Tracer::new(&config, spans, Arc::clone(&entropy)),
             entropy,
             tasks: TaskTracker::new(),
             services: Handle::current(),

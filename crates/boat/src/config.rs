@@ -45,6 +45,12 @@ pub struct Config {
     /// about so much later, and `linger`.
     #[serde(with = "humantime_serde")]
     pub receipts_linger: Duration,
+    /// Which share of the sends that name no trace of their own begins one, where spans are collected:
+    /// 0 none, 1 all of them.
+    pub trace_share: f64,
+    /// Sends in one second that are recorded because their clients ask for it; beyond it their traces are
+    /// passed on unrecorded.
+    pub client_traces_per_second: u32,
     /// The bounds of one session.
     pub session: Limits,
     /// Calls to stations are gathered in this many lanes, so that a slow one does not hold up all.
@@ -109,6 +115,8 @@ impl Default for Config {
             close_grace: Duration::from_secs(2),
             linger: Duration::from_millis(200),
             receipts_linger: Duration::from_millis(20),
+            trace_share: 0.01,
+            client_traces_per_second: 100,
             session: Limits::default(),
             lanes: 4,
             lane_items_max: 65_536,

@@ -13,6 +13,7 @@ use std::task::{Context, Poll};
 use api::codec::{About, Rejected, decode_client_about, encode_server};
 use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem};
 use bytes::Bytes;
+use protocol::frame::ClientFrame;
 use protocol::presence::SessionKey;
 use protocol::session::{Action, Outgoing, Session};
 use protocol::{Code, Refusal, Timestamp, UserId};
@@ -25,6 +26,7 @@ use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
 use crate::link::{Gone, Link, Received};
 use crate::listener::Arrival;
 use crate::metrics::Metrics;
+use crate::traced::TracedSends;
 
 /// Frames read in one turn: then others get theirs.
 const READS_A_TURN: usize = 64;
@@ -48,6 +50,7 @@ pub(crate) struct Drive<L: Link> {
     /// Weight of what is transmitted and not written, now and as it was reported last.
     unwritten: usize,
     reported: usize,
+    traced: TracedSends,
     /// Why it ends, if we end it.
     code: Option<Code>,
     _counted: TaskTrackerToken,
@@ -87,6 +90,7 @@ impl<L: Link> Drive<L> {
             timer: None,
             unwritten: 0,
             reported: 0,
+            traced: TracedSends::default(),
             code: None,
             _counted: boat.tasks.token(),
             connection,
@@ -126,7 +130,7 @@ impl<L: Link> Drive<L> {
         match received {
             Received::Frame(frame) => {
                 self.boat.metrics.frames_in.increment(1);
-                hear_frame(session, frame, self.boat.frame_bytes_max(), now);
+                hear_frame(session, frame, &self.boat, &mut self.traced, now);
             }
             Received::Refused(refusal) => session.handle_malformed(refusal, now),
             Received::End => {
@@ -151,6 +155,12 @@ impl<L: Link> Drive<L> {
         let boat = &self.boat;
         match action {
             Action::Transmit(outgoing) => {
+                if !self.traced.is_empty()
+                    && let Outgoing::Frame(frame) = &outgoing
+                {
+                    let (platform, spans) = (session.platform(), boat.tracer.spans());
+                    self.traced.answer(frame, platform, spans);
+                }
                 let weight = outgoing.weight() as u32;
                 self.unwritten += weight as usize;
                 if !outgoing.may_wait() || self.unwritten > LINGER_BYTES {
@@ -437,6 +447,8 @@ impl<L: Link> Drop for Drive<L> {
         Metrics::disconnected(self.code);
         let mut state = self.connection.lock();
         state.waker = None;
+        let (platform, spans) = (state.session.platform(), self.boat.tracer.spans());
+        self.traced.end(platform, spans);
         state.session.handle_closed(self.boat.now());
         while let Some(action) = state.session.poll_action() {
             match action {
@@ -448,9 +460,22 @@ impl<L: Link> Drop for Drive<L> {
     }
 }
 
-fn hear_frame(session: &mut Session, frame: Bytes, max: usize, now: Timestamp) {
-    match decode_client_about(frame, max) {
-        Ok(frame) => session.handle_frame(frame, now),
+fn hear_frame(
+    session: &mut Session,
+    frame: Bytes,
+    boat: &Boat,
+    traced: &mut TracedSends,
+    now: Timestamp,
+) {
+    match decode_client_about(frame, boat.frame_bytes_max()) {
+        Ok(mut frame) => {
+            if let ClientFrame::Send(send) = &mut frame
+                && let Some(begun) = boat.tracer.begin(send, session.id(), now)
+            {
+                traced.add(send, begun);
+            }
+            session.handle_frame(frame, now);
+        }
         Err(Rejected { refusal, about }) => match about {
             About::Send(send_id) => session.handle_invalid_send(send_id, refusal, now),
             About::Sync(request) => session.handle_invalid_question(request, refusal, now),

@@ -5,9 +5,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::station::{MailAck, ReceiptItem, SendItem};
+use api::trace;
 use protocol::presence::SessionKey;
 use protocol::session::Session;
-use protocol::{Code, Refusal};
+use protocol::{Code, Refusal, TraceContext};
 use tokio::time::sleep;
 use tracing::warn;
 
@@ -123,7 +124,10 @@ pub(crate) async fn carry_sends(boat: Arc<Boat>, lane: usize) {
         let items = items.concat();
         boat.metrics.sends.increment(items.len() as u64);
         let answers = match boat.life() {
-            Some(life) => boat.stations.send_batch(lane, &life, &items).await,
+            Some(life) => {
+                let call = boat.stations.send_batch(lane, &life, &items);
+                trace::within(trace_of(&items), call).await
+            }
             None => Err(unregistered()),
         };
         let mut answers = answers.map(Vec::into_iter);
@@ -134,6 +138,14 @@ pub(crate) async fn carry_sends(boat: Arc<Boat>, lane: usize) {
             };
             connection.update(|session| session.handle_submitted(own, boat.now()));
         }
+    }
+}
+
+/// The trace of a call that is made for one message alone.
+fn trace_of(items: &[SendItem]) -> Option<TraceContext> {
+    match items {
+        [only] => only.send.trace,
+        _ => None,
     }
 }
 

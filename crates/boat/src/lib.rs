@@ -21,6 +21,8 @@ mod service;
 mod sources;
 mod stations;
 mod sweep;
+mod traced;
+mod tracer;
 
 #[cfg(test)]
 mod tests;

@@ -134,6 +134,9 @@ impl Deliveries {
         })?;
         let mine = self.boat.is_mine(&batch.life);
         for delivery in batch.deliveries {
+            if let Some(trace) = self.boat.tracer.spans().sampled(delivery.trace) {
+                self.source.trace(delivery.token, trace, delivery.id);
+            }
             let push = Push {
                 token: self.source.token(delivery.token),
                 id: delivery.id,

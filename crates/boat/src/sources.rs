@@ -5,12 +5,17 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use api::boat::{Outcome, OutcomeKind};
+use api::trace::Spans;
 use parking_lot::{Mutex, RwLock};
 use protocol::session::{self, Token};
+use protocol::{MessageId, TraceContext};
+
+use crate::traced::TracedPush;
 
 #[derive(Debug, Default)]
 pub(crate) struct Sources {
     open: RwLock<Open>,
+    spans: Spans,
 }
 
 #[derive(Debug, Default)]
@@ -22,7 +27,16 @@ struct Open {
 /// Outcomes that wait for the stream to take them. At most as many as the source has pushes under way.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    waiting: Mutex<(Vec<Outcome>, Option<Waker>)>,
+    waiting: Mutex<Waiting>,
+    spans: Spans,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    outcomes: Vec<Outcome>,
+    reader: Option<Waker>,
+    /// Pushes under way that are recorded, by their numbers. Nearly always empty.
+    traced: HashMap<u64, TracedPush>,
 }
 
 /// One stream's place among the sources, until dropped.
@@ -33,6 +47,13 @@ pub(crate) struct Source {
 }
 
 impl Sources {
+    pub(crate) fn new(spans: Spans) -> Sources {
+        Sources {
+            open: RwLock::default(),
+            spans,
+        }
+    }
+
     pub(crate) fn open(&self) -> Source {
         let mut open = self.open.write();
         while open.sources.contains_key(&open.next) {
@@ -40,7 +61,10 @@ impl Sources {
         }
         let id = open.next;
         open.next = id.wrapping_add(1);
-        let outcomes = Arc::<Outcomes>::default();
+        let outcomes = Arc::new(Outcomes {
+            waiting: Mutex::default(),
+            spans: self.spans.clone(),
+        });
         open.sources.insert(id, Arc::clone(&outcomes));
         Source { id, outcomes }
     }
@@ -66,6 +90,14 @@ impl Source {
         })
     }
 
+    /// The end of this push is to be recorded.
+    pub(crate) fn trace(&self, number: u64, delivery: TraceContext, message: MessageId) {
+        if number != 0 {
+            let push = TracedPush::new(delivery, number, message);
+            self.outcomes.waiting.lock().traced.insert(number, push);
+        }
+    }
+
     pub(crate) fn resolve(&self, number: u64, outcome: session::Outcome) {
         if number != 0 {
             self.outcomes.push(number, outcome);
@@ -75,12 +107,11 @@ impl Source {
     /// All outcomes that wait, as soon as one does.
     pub(crate) fn poll_outcomes(&self, cx: &mut Context<'_>) -> Poll<Vec<Outcome>> {
         let mut waiting = self.outcomes.waiting.lock();
-        let (outcomes, waker) = &mut *waiting;
-        if outcomes.is_empty() {
-            *waker = Some(cx.waker().clone());
+        if waiting.outcomes.is_empty() {
+            waiting.reader = Some(cx.waker().clone());
             return Poll::Pending;
         }
-        Poll::Ready(std::mem::take(outcomes))
+        Poll::Ready(std::mem::take(&mut waiting.outcomes))
     }
 }
 
@@ -93,9 +124,16 @@ impl Outcomes {
             session::Outcome::Full => OutcomeKind::Full,
         };
         let mut waiting = self.waiting.lock();
-        waiting.0.push(Outcome { token, kind });
-        let waker = waiting.1.take();
+        waiting.outcomes.push(Outcome { token, kind });
+        let waker = waiting.reader.take();
+        let traced = match waiting.traced.is_empty() {
+            true => None,
+            false => waiting.traced.remove(&token),
+        };
         drop(waiting);
+        if let Some(push) = traced {
+            push.end(outcome, &self.spans);
+        }
         if let Some(waker) = waker {
             waker.wake();
         }

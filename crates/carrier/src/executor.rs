@@ -11,16 +11,17 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::trace::{self, Spans};
 use backend::mailbox::MailboxStore;
 use backend::{Error, Kind};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use protocol::Timestamp;
 use protocol::delivery::{
     Action, Delivery, Outcome, Route, RouteFailure, RouteToken, Source, Task,
 };
 use protocol::mailbox::{RouteAnswer, RouteRequest};
 use protocol::presence::SessionKey;
+use protocol::{Timestamp, TraceContext};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -33,6 +34,7 @@ use crate::progress::Ways;
 use crate::records::Records;
 use crate::roster::Roster;
 use crate::settler::Settler;
+use crate::spans::record_deliveries;
 use crate::stores::Timed;
 use crate::work::{Read, partition_key};
 
@@ -64,6 +66,7 @@ pub(crate) struct Executor {
     pub(crate) backlog: Backlog,
     pub(crate) routes: Routes,
     pub(crate) gauges: Gauges,
+    pub(crate) spans: Spans,
 }
 
 /// Work that was handed over and is not begun. While deliveries wait nothing more is taken; kickouts
@@ -88,6 +91,7 @@ pub(crate) struct Routes {
     call: Option<Pin<Box<dyn Future<Output = Routed> + Send>>>,
 }
 
+type Question = (RouteToken, Option<TraceContext>);
 type Routed = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
 
 impl Executor {
@@ -205,6 +209,7 @@ impl Executor {
                     Action::Notice(notice) => self.fleet.notice(notice),
                     Action::Settled(settlement) => {
                         self.gauges.settled(&settlement);
+                        record_deliveries(&self.spans, &settlement, now);
                         let effects = self.records.settlement(*settlement, now);
                         self.settler.add(effects);
                     }
@@ -248,7 +253,7 @@ impl Executor {
         }
         let (now, denied) = (self.clock.now(), self.roster.denied());
         let count = routes.waiting.len().min(ROUTES);
-        let (tokens, requests): (Vec<RouteToken>, Vec<RouteRequest>) = routes
+        let (questions, requests): (Vec<Question>, Vec<RouteRequest>) = routes
             .waiting
             .drain(..count)
             .map(|route| {
@@ -260,12 +265,14 @@ impl Executor {
                     denied: denied.clone(),
                     now,
                 };
-                (route.token, request)
+                ((route.token, route.trace), request)
             })
             .unzip();
         let forgets = std::mem::take(&mut routes.forgets);
         let (mailbox, stores) = (self.mailbox.clone(), self.stores);
-        routes.call = Some(Box::pin(route(mailbox, stores, forgets, tokens, requests)));
+        routes.call = Some(Box::pin(route(
+            mailbox, stores, forgets, questions, requests,
+        )));
     }
 
     fn abandon(&mut self, abandon: Abandon) {
@@ -308,7 +315,7 @@ async fn route(
     mailbox: Arc<dyn MailboxStore>,
     stores: Timed,
     forgets: Vec<SessionKey>,
-    tokens: Vec<RouteToken>,
+    questions: Vec<Question>,
     requests: Vec<RouteRequest>,
 ) -> Routed {
     if !forgets.is_empty()
@@ -326,24 +333,33 @@ async fn route(
             let unanswered =
                 std::iter::repeat_with(|| Err(Error::unavailable("mailbox", "silent")));
             let answers = answers.into_iter().chain(unanswered);
-            let answers = answers.map(|answer| answer.map_err(|error| failure(&error)));
-            tokens.into_iter().zip(answers).collect()
+            let answered = questions.into_iter().zip(answers);
+            answered
+                .map(|((token, trace), answer)| {
+                    (token, answer.map_err(|error| failure(&error, trace)))
+                })
+                .collect()
         }
         Err(error) => {
-            let failed = failure(&error);
-            tokens
+            let failed = failure(&error, None);
+            questions
                 .into_iter()
-                .map(|token| (token, Err(failed)))
+                .map(|(token, _)| (token, Err(failed)))
                 .collect()
         }
     }
 }
 
-fn failure(error: &Error) -> RouteFailure {
+fn failure(error: &Error, trace: Option<TraceContext>) -> RouteFailure {
     match error.kind {
         Kind::Unavailable => RouteFailure::Unavailable,
         Kind::Conflict | Kind::Corrupt => {
-            tracing::warn!(%error, source = %error.source, "the mailbox refuses a message");
+            tracing::warn!(
+                %error,
+                source = %error.source,
+                trace_id = trace::id(trace),
+                "the mailbox refuses a message"
+            );
             RouteFailure::Refused
         }
     }

@@ -81,6 +81,7 @@ impl Fleet {
             id: push.message,
             frame: push.frame,
             needs_ack: push.needs_ack,
+            trace: push.trace,
         };
         boat.deliveries.push((until, delivery));
         true

@@ -31,6 +31,7 @@ mod progress;
 mod records;
 mod roster;
 mod settler;
+mod spans;
 mod start;
 mod stores;
 mod tier;

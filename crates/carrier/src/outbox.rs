@@ -164,6 +164,7 @@ mod tests {
             id: MessageId::new(number).expect("positive"),
             frame: bytes::Bytes::from_static(b"frame"),
             needs_ack: true,
+            trace: None,
         };
         (Instant::now() + Duration::from_secs(3), delivery)
     }

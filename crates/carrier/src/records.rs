@@ -9,7 +9,7 @@ use bytes::Bytes;
 use protocol::delivery::{self, Letter, Owed, Retry, Settlement};
 use protocol::keys::{self, Topic};
 use protocol::notify::Notification;
-use protocol::{Timestamp, UserId};
+use protocol::{Timestamp, TraceContext, UserId};
 
 use crate::batch::Effects;
 use crate::work::{Spoilt, key_of};
@@ -42,7 +42,10 @@ impl Records {
     /// Any task, on the topic that it belongs on now.
     pub(crate) fn task(&self, topic: Topic, task: &Task) -> Option<NewRecord> {
         let key = Bytes::copy_from_slice(&key_of(&task.work)?);
-        Some(self.record(topic, key, task.encode()))
+        Some(NewRecord {
+            headers: task.headers(),
+            ..self.record(topic, key, task.encode())
+        })
     }
 
     /// Exactly these bytes, under this key.
@@ -62,18 +65,18 @@ impl Records {
         self.letter(&letter, raw.key.clone(), raw.value.clone())
     }
 
-    fn notification(&self, notification: Notification, traceparent: Option<&str>) -> NewRecord {
+    fn notification(&self, notification: Notification, trace: Option<TraceContext>) -> NewRecord {
         let key = keys::control_key(notification.target.user);
         let task = NotificationTask {
             notification,
             retry_count: 0,
-            traceparent: traceparent.map(str::to_owned),
+            trace,
         };
-        self.record(
-            Topic::Notification,
-            Bytes::copy_from_slice(&key),
-            task.encode(),
-        )
+        let key = Bytes::copy_from_slice(&key);
+        NewRecord {
+            headers: task.headers(),
+            ..self.record(Topic::Notification, key, task.encode())
+        }
     }
 
     /// What a settlement wants to be durable.
@@ -87,7 +90,10 @@ impl Records {
             records.push(self.max_retries(&settlement, letter, now));
         }
         for notification in &settlement.notifications {
-            records.push(self.notification(*notification, task.traceparent.as_deref()));
+            let target = Some(notification.target);
+            let trace = task.trace;
+            let trace = trace.map(|trace| trace.delivery(settlement.source, target));
+            records.push(self.notification(*notification, trace));
         }
         Effects {
             source: settlement.source,
@@ -125,7 +131,7 @@ impl Records {
             error_message: letter.cause.text().to_owned(),
             carrier: self.carrier.to_string(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            traceparent: task.traceparent.as_deref().map(str::to_owned),
+            trace: task.trace,
         };
         let cause = letter.cause.text();
         let value = deliver_task(task, &letter.owed, task.retry_count, now, cause).encode();
@@ -146,7 +152,7 @@ fn deliver_task(
     Task {
         retry_count,
         first_at: task.first_at,
-        traceparent: task.traceparent.as_deref().map(str::to_owned),
+        trace: task.trace,
         work: Work::Deliver(DeliverTask {
             placed: task.placed.clone(),
             targets: owed.iter().flat_map(Owed::targets).collect(),
@@ -187,13 +193,13 @@ pub(crate) fn owed_of(task: &DeliverTask) -> Vec<Owed> {
 pub(crate) fn task_of(task: Task, deliver: DeliverTask) -> delivery::Task {
     delivery::Task {
         owed: owed_of(&deliver),
-        frame: api::codec::encode_message(&deliver.placed),
+        frame: api::codec::encode_traced(&deliver.placed, task.trace),
         placed: deliver.placed,
         retry_count: task.retry_count,
         first_at: task.first_at,
         origin: None,
         letter: deliver.letter.map(Arc::from),
-        traceparent: task.traceparent.map(Arc::from),
+        trace: task.trace,
         noted: Vec::new(),
     }
 }

@@ -15,15 +15,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::NotificationTask;
+use api::trace::TRACEPARENT;
 use backend::clock::{Clock, Entropy};
 use backend::ledger::LedgerStore;
 use backend::queue::{NewRecord, Partition, Producer};
 use backend::{Error, Kind};
 use bytes::Bytes;
-use protocol::Timestamp;
 use protocol::delivery::Source;
 use protocol::keys::Topic;
 use protocol::ledger::{Event, LedgerEntry};
+use protocol::trace::TraceId;
+use protocol::{Timestamp, TraceContext};
 use tokio::time::Instant;
 
 use crate::backoff::Backoff;
@@ -294,11 +296,20 @@ impl Way {
             %topic,
             %error,
             why = %error.source,
+            trace_id = trace_of(&record).map(tracing::field::display),
             "a record that the log refuses for good is given up"
         );
         metrics::counter!("carrier_records_given_up_total", "topic" => topic.name()).increment(1);
         None
     }
+}
+
+/// As its header has it.
+fn trace_of(record: &NewRecord) -> Option<TraceId> {
+    let mut headers = record.headers.iter();
+    let (_, text) = headers.find(|(name, _)| name == TRACEPARENT)?;
+    let context = TraceContext::parse(std::str::from_utf8(text).ok()?)?;
+    Some(context.trace)
 }
 
 /// That a notification never left, as the ledger says it.

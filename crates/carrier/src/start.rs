@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use api::trace::Spans;
 use api::transport::Connector;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
@@ -103,6 +104,7 @@ pub async fn start(
         limits,
         parts,
         roster,
+        spans: Spans::here(),
         tasks: TaskTracker::new(),
         stop: shutdown.child_token(),
         ended: CancellationToken::new(),
@@ -132,6 +134,7 @@ struct Carrier {
     parts: Parts,
     records: Records,
     roster: Roster,
+    spans: Spans,
     tasks: TaskTracker,
     /// Consumers stop.
     stop: CancellationToken,
@@ -203,7 +206,12 @@ impl Carrier {
     fn intake(&self, line: Line) -> Intake {
         Intake {
             line,
-            writer: Writer::new(&self.parts, &self.config, self.records.clone()),
+            writer: Writer::new(
+                &self.parts,
+                &self.config,
+                self.records.clone(),
+                self.spans.clone(),
+            ),
             records: self.records.clone(),
             partitions: self.parts.queue.partitions(Topic::Message),
             stalled: Vec::new(),
@@ -268,6 +276,7 @@ impl Carrier {
             backlog: Backlog::default(),
             routes: Routes::default(),
             gauges: Gauges::new(number),
+            spans: self.spans.clone(),
         };
         let ended = self.ended.clone();
         // A shard that ends by itself, by a panic, takes the carrier with it: one that only takes records

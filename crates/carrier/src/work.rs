@@ -10,7 +10,8 @@ use protocol::delivery::Source;
 use protocol::keys::{self, Topic};
 use protocol::ledger::DeadReason;
 use protocol::message::Target;
-use protocol::{ConversationId, MessageId, Timestamp};
+use protocol::trace::Step;
+use protocol::{ConversationId, MessageId, Timestamp, TraceContext};
 
 /// A record that can be worked on.
 #[derive(Debug)]
@@ -19,6 +20,14 @@ pub(crate) struct Read {
     pub(crate) task: Task,
     /// As it lies in the log, for the dead letter that it may become.
     pub(crate) record: Raw,
+}
+
+impl Read {
+    /// The context of giving it its place: its deliveries go on from there.
+    pub(crate) fn placing(&self) -> Option<TraceContext> {
+        let place = [u64::from(self.source.partition), self.source.offset];
+        (self.task.trace).map(|trace| trace.step(Step::Place, &place))
+    }
 }
 
 /// What a dead letter keeps of its record.
@@ -41,7 +50,7 @@ pub(crate) struct Spoilt {
     /// Who misses it; nobody in particular where the whole record failed.
     pub(crate) targets: Vec<Target>,
     pub(crate) retry_count: u32,
-    pub(crate) traceparent: Option<String>,
+    pub(crate) trace: Option<TraceContext>,
 }
 
 impl Spoilt {
@@ -53,7 +62,7 @@ impl Spoilt {
             conversation: conversation_of(&read.task.work),
             targets: Vec::new(),
             retry_count: read.task.retry_count,
-            traceparent: read.task.traceparent,
+            trace: read.task.trace,
             record: read.record,
             reason,
             error: error.into(),
@@ -104,7 +113,7 @@ impl Spoilt {
             error_message: self.error.clone(),
             carrier: carrier.to_owned(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            traceparent: self.traceparent.clone(),
+            trace: self.trace,
         }
     }
 }
@@ -139,7 +148,7 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
             conversation: None,
             targets: Vec::new(),
             retry_count: 0,
-            traceparent: None,
+            trace: None,
         })
     };
     let too_large = (raw.value.len() > bytes_max)
@@ -200,7 +209,7 @@ pub(crate) fn message_of(work: &Work) -> Option<MessageId> {
     }
 }
 
-fn conversation_of(work: &Work) -> Option<ConversationId> {
+pub(crate) fn conversation_of(work: &Work) -> Option<ConversationId> {
     match work {
         Work::Message(task) => task.message.conversation(),
         Work::Deliver(task) => Some(task.placed.conversation),

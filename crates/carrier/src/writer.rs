@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::Work;
+use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
 use backend::history::HistoryStore;
@@ -23,6 +24,7 @@ use backend::{Error, Kind};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::history::PrivateRow;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::trace::{Span, Step};
 use protocol::{ConversationId, MessageId, Recipient, Timestamp, UserId};
 use tokio::time::Instant;
 
@@ -32,7 +34,7 @@ use crate::batch::{Batch, Effects};
 use crate::platforms::Platforms;
 use crate::records::{Records, task_of};
 use crate::stores::Timed;
-use crate::work::{Read, Spoilt};
+use crate::work::{Read, Spoilt, conversation_of, message_of};
 use crate::{Config, Parts};
 
 pub(crate) struct Writer {
@@ -46,6 +48,7 @@ pub(crate) struct Writer {
     stores: Timed,
     list_margin: Duration,
     unsure_margin: Duration,
+    spans: Spans,
 }
 
 /// Why a batch did not take effect; it is to be repeated whole, later.
@@ -96,7 +99,7 @@ impl From<Error> for WriteFailure {
 }
 
 impl Writer {
-    pub(crate) fn new(parts: &Parts, config: &Config, records: Records) -> Writer {
+    pub(crate) fn new(parts: &Parts, config: &Config, records: Records, spans: Spans) -> Writer {
         Writer {
             epoch: parts.queue.epoch(),
             history: parts.history.clone(),
@@ -108,6 +111,7 @@ impl Writer {
             stores: Timed::new(config),
             list_margin: config.list_margin,
             unsure_margin: config.unsure_margin,
+            spans,
         }
     }
 
@@ -143,18 +147,46 @@ impl Writer {
     }
 
     async fn write_together(&mut self, reads: &[Arc<Read>]) -> Result<Batch, WriteFailure> {
-        let now = self.clock.now();
+        let (now, began) = (self.clock.now(), Instant::now());
         let decided = self.decide_all(reads).await?;
         let receivers = reads.iter().filter_map(|read| receiver(read));
         self.platforms.load(receivers, now).await?;
 
         let mut batch = Batch::default();
         let mut pending = Pending::default();
+        let mut traced = Vec::new();
         for (read, decided) in reads.iter().zip(decided) {
+            traced.extend(self.begin_span(read, &decided));
             self.lay_out(read, decided, now, &mut batch, &mut pending);
         }
         self.take_effect(pending).await?;
+        for span in traced {
+            let began = began.elapsed();
+            self.spans.record(Span { began, ..span });
+        }
         Ok(batch)
+    }
+
+    /// What is to be recorded of a decision once it has taken effect.
+    fn begin_span(&self, read: &Read, decided: &Decided) -> Option<Span> {
+        let parent = self.spans.sampled(read.task.trace)?;
+        let outcome = match decided {
+            Decided::Placed { .. } => "placed",
+            Decided::Repeat { .. } => "repeat",
+            Decided::Dead(reason, _) => reason.name(),
+            Decided::NoMessage => return None,
+        };
+        let context = read.placing()?;
+        let parent = Some(parent.span);
+        let source = read.source;
+        Some(Span {
+            failed: matches!(decided, Decided::Dead(..)),
+            message: message_of(&read.task.work),
+            conversation: conversation_of(&read.task.work).map(ConversationId::kind),
+            record: Some((source.partition, source.offset)),
+            attempt: Some(read.task.retry_count),
+            ..Span::new(Step::Place, context, parent, Duration::ZERO, outcome)
+        })
     }
 
     /// What a decision wants written, and what it wants done.
@@ -276,6 +308,7 @@ pub(crate) fn give_up(records: &Records, spoilt: &Spoilt, now: Timestamp) -> Eff
         reason = spoilt.reason.name(),
         error = spoilt.error,
         message = spoilt.message.map(MessageId::get),
+        trace_id = trace::id(spoilt.trace),
         "dead letter"
     );
     metrics::counter!("carrier_dead_letters_total", "reason" => spoilt.reason.name()).increment(1);

@@ -5,12 +5,14 @@
 
 mod pending;
 mod settle;
+mod spans;
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::NotificationTask;
+use api::trace::{self, Spans};
 use backend::clock::{Clock, Entropy};
 use backend::ledger::LedgerStore;
 use backend::queue::{Consumer, Partition, Polled, Producer, Record};
@@ -24,6 +26,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::pending::{Pending, Waiting};
 use self::settle::{Ended, Outcome};
+use self::spans::{calling, record_call};
 use crate::config::Config;
 use crate::metrics::HornMetrics;
 use crate::provider::{Provider, ProviderError, Push};
@@ -40,6 +43,7 @@ pub(crate) struct Horn {
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     metrics: Arc<HornMetrics>,
+    spans: Spans,
     limits: Limits,
     timeout: Duration,
     concurrency: usize,
@@ -74,6 +78,7 @@ impl Horn {
     pub(crate) fn new(config: &Config, parts: Parts, provider: Arc<dyn Provider>) -> Horn {
         Horn {
             metrics: Arc::new(HornMetrics::new(provider.name())),
+            spans: Spans::here(),
             provider,
             producer: parts.queue.producer(),
             ledger: parts.ledger,
@@ -281,16 +286,20 @@ impl Horn {
         let push = Push {
             notification: pending.task.notification,
             attempt: pending.attempts,
-            traceparent: pending.task.traceparent.clone(),
+            trace: calling(pending),
         };
+        let (spans, parent) = (self.spans.clone(), pending.task.trace);
         let call = async move {
             let began = Instant::now();
-            let answer = timeout(wait, provider.send(&push)).await;
+            let sent = timeout(wait, provider.send(&push));
+            let answer = trace::within(push.trace, sent).await;
             metrics.called(began.elapsed());
-            answer.unwrap_or_else(|_| {
+            let answer = answer.unwrap_or_else(|_| {
                 let text = format!("{} did not answer within {wait:?}", provider.name());
                 Err(ProviderError::new(Failure::Unavailable, text))
-            })
+            });
+            record_call(&spans, parent, &push, began.elapsed(), &answer);
+            answer
         };
         self.calls.spawn(call).id()
     }

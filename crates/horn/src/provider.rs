@@ -7,6 +7,7 @@ mod webhook;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use protocol::TraceContext;
 use protocol::notify::{Failure, Notification};
 use thiserror::Error;
 
@@ -20,8 +21,8 @@ pub struct Push {
     pub notification: Notification,
     /// Counted from 1.
     pub attempt: u32,
-    /// W3C trace context of the message.
-    pub traceparent: Option<String>,
+    /// Of this attempt.
+    pub trace: Option<TraceContext>,
 }
 
 impl Push {

@@ -100,7 +100,7 @@ impl Desk {
         let task = NotificationTask {
             notification,
             retry_count: 0,
-            traceparent: None,
+            trace: None,
         };
         let key = Bytes::copy_from_slice(&control_key(notification.target.user));
         self.publish_bytes(key, task.encode()).await

@@ -164,6 +164,7 @@ mod tests {
             attempt: 0,
             age: Duration::ZERO,
             seen_seq: None,
+            trace: None,
         }
     }
 

@@ -24,7 +24,7 @@ use crate::message::Content;
 use crate::receipt::{Receipt, ReceiptKind};
 use crate::{
     ConversationId, DeviceId, MessageId, Options, Placed, Platform, Position, Recipient, Refusal,
-    SendId, Seq, SessionId, Timestamp, UserId,
+    SendId, Seq, SessionId, Timestamp, TraceContext, UserId,
 };
 
 /// The protocol version that `hello` names.
@@ -70,6 +70,8 @@ pub struct Send {
     pub age: Duration,
     /// The sender has read its conversation up to here.
     pub seen_seq: Option<Seq>,
+    /// The client's own trace, where it has one.
+    pub trace: Option<TraceContext>,
 }
 
 /// ack:R. Sent after the client's own store has the messages.

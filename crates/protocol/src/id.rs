@@ -309,6 +309,15 @@ impl ConversationId {
         }
     }
 
+    /// What kind it is, for metrics and traces, which name no users.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            ConversationId::Private { .. } => "private",
+            ConversationId::Group(_) => "group",
+            ConversationId::System(_) => "system",
+        }
+    }
+
     /// The other side of a private conversation; `None` where `user` has no part in it.
     pub fn peer_of(self, user: UserId) -> Option<UserId> {
         match self {

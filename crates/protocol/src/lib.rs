@@ -26,6 +26,7 @@ pub mod receipt;
 pub mod session;
 pub mod sync;
 pub mod time;
+pub mod trace;
 
 pub use code::{Code, Refusal};
 pub use id::{
@@ -34,3 +35,4 @@ pub use id::{
 };
 pub use message::{Message, Options, Placed, Position, Recipient};
 pub use time::Timestamp;
+pub use trace::TraceContext;

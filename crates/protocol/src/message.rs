@@ -14,6 +14,16 @@ pub enum Recipient {
     Group(GroupId),
 }
 
+impl Recipient {
+    /// The kind of conversation that this makes.
+    pub const fn kind(self) -> &'static str {
+        match self {
+            Recipient::User(_) => "private",
+            Recipient::Group(_) => "group",
+        }
+    }
+}
+
 /// What a message asks for, as bits: 1 a client's acknowledgement, 2 storing where the receiver is
 /// offline, 4 a notification where the receiver is offline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]

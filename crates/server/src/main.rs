@@ -13,7 +13,9 @@ fn main() -> ExitCode {
     let cli = Cli::parse();
     // Whoever speaks TLS below takes the process's provider.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    match cli::run(cli) {
+    let ended = cli::run(cli);
+    server::telemetry::end();
+    match ended {
         Ok(code) => code,
         Err(error) => {
             eprintln!("packetboat: {error:#}");

@@ -71,6 +71,9 @@ impl Settings {
                  a file with a secret of your own, or listen on 127.0.0.1."
             )));
         }
+        if let Some(contradiction) = self.log.otlp.contradiction() {
+            return Err(SettingsError::Contradiction(contradiction));
+        }
         let embedded = &self.embedded;
         let in_log = (embedded.queue.retention_unread).saturating_add(embedded.queue.retention);
         if embedded.ledger_retention < in_log {

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use api::station::SendItem;
 use api::task::{MessageTask, Origin};
+use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Producer};
@@ -17,7 +18,8 @@ use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge};
 use protocol::frame::Accepted;
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
-use protocol::{Code, ConversationId, Message, MessageId, Refusal, SessionId};
+use protocol::trace::{Span, Step};
+use protocol::{Code, ConversationId, Message, MessageId, Refusal, SessionId, TraceContext};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -50,6 +52,7 @@ pub(crate) struct Accept {
     pub(crate) resolved: Background<Resolved>,
     pub(crate) seen: Background<SeenUpTo>,
     pub(crate) metrics: AcceptMetrics,
+    pub(crate) spans: Spans,
 }
 
 /// A send that may be published.
@@ -77,7 +80,29 @@ impl Accept {
         let began = Instant::now();
         let outcomes = self.decide_and_publish(life, batch).await;
         self.metrics.record(&outcomes, began.elapsed());
+        self.record_spans(batch, &outcomes, began.elapsed());
         outcomes
+    }
+
+    fn record_spans(&self, batch: &[SendItem], outcomes: &[Outcome], took: Duration) {
+        for (item, outcome) in batch.iter().zip(outcomes) {
+            let Some(parent) = self.spans.sampled(item.send.trace) else {
+                continue;
+            };
+            let name = match outcome {
+                Ok(_) => "accepted",
+                Err(refusal) => refusal.code.name(),
+            };
+            let context = accepting(parent);
+            self.spans.record(Span {
+                failed: outcome.is_err(),
+                message: outcome.as_ref().ok().map(|accepted| accepted.id),
+                conversation: Some(item.send.to.kind()),
+                platform: Some(item.platform),
+                attempt: Some(item.send.attempt),
+                ..Span::new(Step::Accept, context, Some(parent.span), took, name)
+            });
+        }
     }
 
     async fn decide_and_publish(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<Outcome> {
@@ -173,7 +198,11 @@ impl Accept {
             .collect();
         let published = timeout(self.publish_deadline, self.producer.publish(records)).await;
         let acknowledged: Vec<Result<(), Refusal>> = match published {
-            Ok(answers) => answers.into_iter().map(taken_or_refused).collect(),
+            Ok(answers) => {
+                let traces = pending.iter().map(|send| batch[send.indices[0]].send.trace);
+                let answers = answers.into_iter().zip(traces);
+                answers.map(taken_or_refused).collect()
+            }
             Err(_) => vec![Err(too_slow()); pending.len()],
         };
         let mut resolved = Resolved::new();
@@ -241,8 +270,9 @@ impl Accept {
             age: age.unwrap_or_default(),
             letter: None,
         };
+        let trace = send.trace.map(accepting);
         self.records
-            .message(pending.conversation, task, self.clock.now())
+            .message(pending.conversation, task, trace, self.clock.now())
     }
 }
 
@@ -367,11 +397,23 @@ fn too_slow() -> Refusal {
     Refusal::new(Code::DeadlineExceeded, text)
 }
 
-fn taken_or_refused(answer: backend::Result<u64>) -> Result<(), Refusal> {
+/// The context of taking in what came under `parent`; its record goes on from here.
+fn accepting(parent: TraceContext) -> TraceContext {
+    parent.step(Step::Accept, &[])
+}
+
+fn taken_or_refused(
+    (answer, trace): (backend::Result<u64>, Option<TraceContext>),
+) -> Result<(), Refusal> {
     match answer {
         Ok(_) => Ok(()),
         Err(error) => {
-            tracing::debug!(%error, source = %error.source, "a send was not taken by the log");
+            tracing::debug!(
+                %error,
+                source = %error.source,
+                trace_id = trace::id(trace),
+                "a send was not taken by the log"
+            );
             Err(Refusal::new(
                 Code::Unavailable,
                 "the log cannot take messages now: resend under the same send_id",

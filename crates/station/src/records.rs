@@ -5,7 +5,7 @@ use backend::queue::{NewRecord, Partition, Queue};
 use bytes::Bytes;
 use protocol::keys::{Topic, control_key, partition_of, record_key};
 use protocol::presence::SessionKey;
-use protocol::{ConversationId, Refusal, Timestamp, UserId};
+use protocol::{ConversationId, Refusal, Timestamp, TraceContext, UserId};
 
 /// Knows how many partitions there are, which never changes.
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +24,10 @@ impl Records {
         &self,
         conversation: ConversationId,
         task: MessageTask,
+        trace: Option<TraceContext>,
         at: Timestamp,
     ) -> NewRecord {
-        self.record(record_key(conversation), Work::Message(task), at)
+        self.record(record_key(conversation), Work::Message(task), trace, at)
     }
 
     /// Ends these sessions of `user`.
@@ -38,18 +39,28 @@ impl Records {
         at: Timestamp,
     ) -> NewRecord {
         let task = KickoutTask { sessions, refusal };
-        self.record(control_key(user), Work::Kickout(task), at)
+        self.record(control_key(user), Work::Kickout(task), None, at)
     }
 
-    fn record(&self, key: [u8; 17], work: Work, at: Timestamp) -> NewRecord {
+    fn record(
+        &self,
+        key: [u8; 17],
+        work: Work,
+        trace: Option<TraceContext>,
+        at: Timestamp,
+    ) -> NewRecord {
+        let task = Task {
+            trace,
+            ..Task::new(work, at)
+        };
         NewRecord {
             partition: Partition {
                 topic: Topic::Message,
                 number: partition_of(&key, self.partitions),
             },
             key: Bytes::copy_from_slice(&key),
-            headers: Vec::new(),
-            value: Task::new(work, at).encode(),
+            headers: task.headers(),
+            value: task.encode(),
         }
     }
 }

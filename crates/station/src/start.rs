@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::trace::Spans;
 use api::transport::{Connector, IN_PROCESS, InProcess, serve};
 use api::v1::station_service_server::StationServiceServer;
 use backend::clock::{Clock, Entropy};
@@ -235,6 +236,7 @@ async fn assemble(
             resolved,
             seen,
             metrics: AcceptMetrics::new(),
+            spans: Spans::here(),
         },
         receipts: Receipts {
             history: parts.history.clone(),

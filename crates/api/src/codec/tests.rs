@@ -30,6 +30,15 @@ proptest! {
         prop_assert_eq!(encode_message(&placed), long_way.encode_to_vec());
     }
 
+    // A reader that knows nothing of traces reads the rest all the same.
+    #[test]
+    fn a_message_bears_its_trace(placed in arbitrary::placed(), trace in arbitrary::trace()) {
+        let frame = encode_traced(&placed, Some(trace));
+        prop_assert_eq!(trace_of(frame.clone()), Some(trace));
+        prop_assert_eq!(decode_server(frame, MAX), Ok(ServerFrame::Message(placed.clone())));
+        prop_assert_eq!(trace_of(encode_message(&placed)), None);
+    }
+
     #[test]
     fn arbitrary_bytes_are_refused_or_read_never_a_panic(bytes: Vec<u8>) {
         let bytes = Bytes::from(bytes);

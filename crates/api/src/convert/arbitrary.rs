@@ -20,7 +20,8 @@ use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
-    Placed, Platform, Position, Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
+    Placed, Platform, Position, Recipient, Refusal, SendId, Seq, SessionId, Timestamp,
+    TraceContext, UserId,
 };
 
 use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
@@ -154,10 +155,22 @@ fn content() -> impl Strategy<Value = Content> {
     })
 }
 
+pub(crate) fn trace() -> impl Strategy<Value = TraceContext> {
+    any::<(u64, u64, u64, bool)>().prop_map(|(high, low, span, sampled)| TraceContext {
+        sampled,
+        ..TraceContext::root(high, low, span)
+    })
+}
+
 pub(crate) fn send() -> impl Strategy<Value = Send> {
-    let tries = (any::<u32>(), any::<u64>(), option::of(seq()));
+    let tries = (
+        any::<u32>(),
+        any::<u64>(),
+        option::of(seq()),
+        option::of(trace()),
+    );
     (send_id(), recipient(), options(), content(), tries).prop_map(
-        |(send_id, to, options, content, (attempt, age, seen_seq))| Send {
+        |(send_id, to, options, content, (attempt, age, seen_seq, trace))| Send {
             send_id,
             to,
             options,
@@ -165,6 +178,7 @@ pub(crate) fn send() -> impl Strategy<Value = Send> {
             attempt,
             age: Duration::from_millis(age),
             seen_seq,
+            trace,
         },
     )
 }
@@ -386,13 +400,16 @@ pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
 }
 
 fn delivery() -> impl Strategy<Value = Delivery> {
-    let flags = any::<(u64, bool)>();
-    (session(), message_id(), bytes(), flags).prop_map(|(session, id, frame, flags)| Delivery {
-        token: flags.0,
-        session,
-        id,
-        frame,
-        needs_ack: flags.1,
+    let flags = (any::<(u64, bool)>(), option::of(trace()));
+    (session(), message_id(), bytes(), flags).prop_map(|(session, id, frame, (flags, trace))| {
+        Delivery {
+            token: flags.0,
+            session,
+            id,
+            frame,
+            needs_ack: flags.1,
+            trace,
+        }
     })
 }
 
@@ -614,11 +631,11 @@ pub(crate) fn task() -> impl Strategy<Value = Task> {
         deliver_task().prop_map(Work::Deliver),
         kickout_task().prop_map(Work::Kickout),
     ];
-    (any::<u32>(), time(), option::of(TEXT), work).prop_map(
-        |(retry_count, first_at, traceparent, work)| Task {
+    (any::<u32>(), time(), option::of(trace()), work).prop_map(
+        |(retry_count, first_at, trace, work)| Task {
             retry_count,
             first_at,
-            traceparent,
+            trace,
             work,
         },
     )
@@ -626,8 +643,8 @@ pub(crate) fn task() -> impl Strategy<Value = Task> {
 
 pub(crate) fn notification() -> impl Strategy<Value = NotificationTask> {
     let what = (message_id(), user(), target(), conversation(), time());
-    (what, any::<u32>(), option::of(TEXT)).prop_map(
-        |((message, from, target, conversation, accepted_at), retry_count, traceparent)| {
+    (what, any::<u32>(), option::of(trace())).prop_map(
+        |((message, from, target, conversation, accepted_at), retry_count, trace)| {
             NotificationTask {
                 notification: Notification {
                     message,
@@ -637,7 +654,7 @@ pub(crate) fn notification() -> impl Strategy<Value = NotificationTask> {
                     accepted_at,
                 },
                 retry_count,
-                traceparent,
+                trace,
             }
         },
     )
@@ -664,7 +681,7 @@ pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
         TEXT,
         TEXT,
         TEXT,
-        option::of(TEXT),
+        option::of(trace()),
     );
     (origin, what, when, why).prop_map(|(origin, what, when, why)| DeadLetter {
         origin,
@@ -678,6 +695,6 @@ pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
         error_message: why.1,
         carrier: why.2,
         build: why.3,
-        traceparent: why.4,
+        trace: why.4,
     })
 }

@@ -1,9 +1,10 @@
 //! Deliveries, outcomes and notices of a boat.
 
-use protocol::{MessageId, Refusal, SessionId};
+use protocol::{MessageId, Refusal, SessionId, TraceContext};
 
 use super::{by_value, field, invalid, life, list, present};
 use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
+use crate::trace::trace_text;
 use crate::v1;
 use crate::v1::outcome::Kind;
 
@@ -39,6 +40,7 @@ impl TryFrom<v1::Delivery> for Delivery {
             id: field("delivery.msg_id", MessageId::new(wire.msg_id))?,
             frame: wire.frame,
             needs_ack: wire.needs_ack,
+            trace: TraceContext::parse(&wire.traceparent),
         })
     }
 }
@@ -51,6 +53,7 @@ impl From<&Delivery> for v1::Delivery {
             msg_id: delivery.id.get(),
             frame: delivery.frame.clone(),
             needs_ack: delivery.needs_ack,
+            traceparent: trace_text(delivery.trace),
         }
     }
 }

@@ -7,11 +7,12 @@ use protocol::frame::Send;
 use protocol::message::{Content, Target};
 use protocol::{
     Code, DeviceId, GroupId, Message, MessageId, Options, Placed, Position, Recipient, Refusal,
-    Seq, Timestamp, UserId,
+    Seq, Timestamp, TraceContext, UserId,
 };
 
 use super::{by_value, field, id_or_zero, invalid, millis, optional_message, platform};
 use super::{platform_number, present};
+use crate::trace::trace_text;
 use crate::v1;
 
 fn recipient(wire: &v1::MsgChat) -> Result<Recipient, Refusal> {
@@ -80,6 +81,7 @@ impl TryFrom<v1::Send> for Send {
         let message = present("send.message", wire.message)?;
         Ok(Send {
             send_id: field("send_id", message.send_id.parse())?,
+            trace: TraceContext::parse(&message.traceparent),
             to: recipient(&message)?,
             options: options(message.options)?,
             content: content(message)?,
@@ -95,6 +97,7 @@ impl From<&Send> for v1::Send {
         v1::Send {
             message: Some(v1::MsgChat {
                 send_id: send.send_id.to_string(),
+                traceparent: trace_text(send.trace),
                 ..chat(send.to, &send.content, send.options)
             }),
             attempt: send.attempt,

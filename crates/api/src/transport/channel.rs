@@ -110,6 +110,7 @@ impl Service<http::Request<Body>> for Channel {
     fn call(&mut self, mut request: http::Request<Body>) -> Self::Future {
         let streaming = is_streaming(request.uri().path());
         let allowed = time_allowed(request.headers_mut(), streaming, self.unary_timeout);
+        crate::trace::put_on_call(request.headers_mut());
         if !streaming {
             return Box::pin(within(allowed, self.path.send(request)));
         }

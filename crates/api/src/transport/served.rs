@@ -18,6 +18,7 @@ use tonic::service::Routes;
 
 use super::body::{Bounded, Says};
 use super::call::is_streaming;
+use crate::trace;
 
 /// What is said where the server goes while a call is in flight.
 pub(super) fn gone() -> Status {
@@ -63,7 +64,9 @@ impl Served {
 
     async fn handle(&self, request: http::Request<Body>) -> http::Response<Body> {
         let mut routes = self.routes.clone();
-        let handler = AssertUnwindSafe(async move { routes.call(request).await }).catch_unwind();
+        let trace = trace::of_call(request.headers());
+        let call = async move { routes.call(request).await };
+        let handler = trace::within(trace, AssertUnwindSafe(call).catch_unwind());
         tokio::select! {
             biased;
             answered = handler => match answered {

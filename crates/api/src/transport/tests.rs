@@ -16,6 +16,7 @@ use tonic::{Code, Request, Response, Status, Streaming};
 
 use super::*;
 use crate::status;
+use crate::trace;
 use crate::v1::boat_service_client::BoatServiceClient;
 use crate::v1::boat_service_server::{BoatService, BoatServiceServer};
 use crate::v1::{
@@ -118,6 +119,10 @@ impl BoatService for Obedient {
                         let name: tonic::metadata::AsciiMetadataKey = name.parse().expect("a key");
                         response.metadata_mut().insert(name, value.clone());
                     }
+                }
+                if let Some(trace) = trace::current() {
+                    let trace = trace.to_string().parse().expect("a value");
+                    response.metadata_mut().insert("seen-trace", trace);
                 }
                 if let Some(value) = metadata.get_bin("x-bytes-bin") {
                     let metadata = response.metadata_mut();
@@ -235,6 +240,7 @@ contract! {
     calls_are_answered
     refusals_arrive_as_they_were_said
     metadata_goes_both_ways
+    a_call_bears_the_trace_of_its_task
     a_deadline_ends_a_call_and_its_handler
     a_unary_call_has_a_deadline_of_its_own
     a_deadline_ends_a_stream
@@ -329,6 +335,19 @@ async fn metadata_goes_both_ways(pair: Pair) {
         .await
         .expect("answered");
     assert!(answer.metadata().contains_key("seen-grpc-timeout"));
+}
+
+async fn a_call_bears_the_trace_of_its_task(pair: Pair) {
+    let root = protocol::TraceContext::root(1, 2, 3);
+    let seen = async |trace| {
+        let mut client = pair.client();
+        let answer = trace::within(trace, client.probe(probe("headers"))).await;
+        let answer = answer.expect("answered");
+        let seen = answer.metadata().get("seen-trace").cloned();
+        seen.map(|seen| seen.to_str().expect("a text").to_owned())
+    };
+    assert_eq!(seen(Some(root)).await, Some(root.to_string()));
+    assert_eq!(seen(None).await, None);
 }
 
 async fn a_deadline_ends_a_call_and_its_handler(pair: Pair) {

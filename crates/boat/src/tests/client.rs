@@ -193,5 +193,6 @@ pub(super) fn send_of(to: i64, number: u8, text: &str) -> ClientFrame {
         attempt: 0,
         age: Duration::ZERO,
         seen_seq: None,
+        trace: None,
     })
 }

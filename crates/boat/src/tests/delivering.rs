@@ -74,6 +74,7 @@ fn delivery(session: i64, id: i64) -> v1::Delivery {
         msg_id: id,
         frame: frame_of(id),
         needs_ack: true,
+        traceparent: String::new(),
     }
 }
 

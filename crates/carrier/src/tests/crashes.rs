@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::trace::Spans;
 use backend::queue::Polled;
 use protocol::keys::Topic;
 use protocol::{Platform, Seq};
@@ -21,7 +22,7 @@ async fn write_and_die(world: &World) -> usize {
         .await
         .expect("a member");
     let records = Records::new(world.parts.queue.clone(), "doomed");
-    let mut writer = Writer::new(&world.parts, &Config::default(), records);
+    let mut writer = Writer::new(&world.parts, &Config::default(), records, Spans::default());
     let mut written = 0;
     while let Ok(polled) =
         tokio::time::timeout(std::time::Duration::from_millis(10), consumer.poll(100)).await

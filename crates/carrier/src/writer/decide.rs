@@ -339,15 +339,16 @@ pub(super) fn first_task(
             offset: read.source.offset,
         },
     }];
+    let trace = read.placing();
     Task {
         owed: delivery::owed(&placed, known),
-        frame: api::codec::encode_message(&placed),
+        frame: api::codec::encode_traced(&placed, trace),
         placed,
         retry_count: read.task.retry_count,
         first_at: read.task.first_at,
         origin,
         letter,
-        traceparent: read.task.traceparent.as_deref().map(Arc::from),
+        trace,
         noted,
     }
 }

@@ -391,6 +391,7 @@ impl Outbox {
             attempt: entry.tries,
             age: now.since(entry.row.created_at),
             seen_seq: None,
+            trace: None,
         }));
         entry.tries = entry.tries.saturating_add(1);
         entry.tried_on = connection;

@@ -3,12 +3,13 @@
 
 use api::dead_letter::{DeadLetter, Origin};
 use api::task::NotificationTask;
+use api::trace;
 use backend::queue::{Consumer, NewRecord, Partition};
 use bytes::Bytes;
-use protocol::Timestamp;
 use protocol::delivery::Source;
 use protocol::keys::{Topic, partition_of};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::{Timestamp, TraceContext};
 use tokio::time::Instant;
 
 use super::pending::Pending;
@@ -89,7 +90,7 @@ impl Ended {
             error_message: error.clone(),
             carrier: format!("horn/{provider}"),
             build: env!("CARGO_PKG_VERSION").to_owned(),
-            traceparent: self.task.as_ref().and_then(|task| task.traceparent.clone()),
+            trace: self.trace(),
         };
         Some(NewRecord {
             partition: Partition {
@@ -100,6 +101,10 @@ impl Ended {
             headers: letter.to_headers(),
             value: self.value.clone(),
         })
+    }
+
+    fn trace(&self) -> Option<TraceContext> {
+        self.task.as_ref()?.trace
     }
 
     fn entry(&self, provider: &str, at: Timestamp) -> Option<LedgerEntry> {
@@ -149,7 +154,7 @@ impl Horn {
                 self.ledger.append(entries).await?;
             }
             for ended in std::mem::take(&mut self.ended) {
-                self.count(&ended.outcome);
+                self.count(&ended.outcome, ended.trace());
                 if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
                     // It was not told: a redrive is no repeat.
                     let notification = task.notification;
@@ -201,7 +206,7 @@ impl Horn {
         Ok(())
     }
 
-    fn count(&self, outcome: &Outcome) {
+    fn count(&self, outcome: &Outcome, trace: Option<TraceContext>) {
         match outcome {
             Outcome::Sent => self.metrics.sent.increment(1),
             Outcome::Collapsed => self.metrics.collapsed.increment(1),
@@ -209,7 +214,8 @@ impl Horn {
             Outcome::Dead(reason, error) => {
                 self.metrics.dead.increment(1);
                 let reason = reason.name();
-                tracing::warn!(reason, error, "a notification is a dead letter");
+                let trace_id = trace::id(trace);
+                tracing::warn!(reason, error, trace_id, "a notification is a dead letter");
             }
         }
     }

@@ -102,7 +102,7 @@ impl Webhook {
             (HeaderName::from_static("webhook-signature"), signature),
             (
                 HeaderName::from_static("traceparent"),
-                push.traceparent.clone(),
+                push.trace.map(|trace| trace.to_string()),
             ),
         ];
         texts

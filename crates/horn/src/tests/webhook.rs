@@ -252,7 +252,7 @@ async fn a_server_that_is_away_is_tried_until_it_is_back() {
     let push = crate::Push {
         notification: mail(1),
         attempt: 1,
-        traceparent: None,
+        trace: None,
     };
     let error = away.send(&push).await.expect_err("nobody listens");
     assert_eq!(error.failure, protocol::notify::Failure::Unavailable);

@@ -11,7 +11,7 @@ use crate::ledger::{DeadReason, FailureCause, LedgerEntry};
 use crate::mailbox::Mail;
 use crate::notify::Notification;
 use crate::presence::{BoatLife, SessionKey};
-use crate::{MessageId, Platform, Refusal, SessionId, Timestamp, UserId};
+use crate::{MessageId, Platform, Refusal, SessionId, Timestamp, TraceContext, UserId};
 
 /// Names an open [`Route`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -59,6 +59,8 @@ pub struct Route {
     pub forced: Vec<Platform>,
     /// What to store; `None`: look only.
     pub mail: Option<Mail>,
+    /// Of the message.
+    pub trace: Option<TraceContext>,
 }
 
 /// A frame for one session.
@@ -73,6 +75,8 @@ pub struct Push {
     pub needs_ack: bool,
     /// When the machine gives up by itself; the boat answers well before.
     pub deadline: Timestamp,
+    /// Of this delivery.
+    pub trace: Option<TraceContext>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -296,8 +296,10 @@ impl Delivery {
         forced: Vec<Platform>,
         mail: Option<Mail>,
     ) {
+        let mut trace = None;
         if let Some(record) = self.records.get_mut(record) {
             record.open += 1;
+            trace = record.task.trace;
         }
         let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
         self.actions.push_back(Action::Route(Route {
@@ -306,6 +308,7 @@ impl Delivery {
             platforms,
             forced,
             mail,
+            trace,
         }));
     }
 

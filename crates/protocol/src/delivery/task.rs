@@ -10,7 +10,7 @@ use crate::keys::Topic;
 use crate::ledger::LedgerEntry;
 use crate::message::Target;
 use crate::presence::BoatLife;
-use crate::{Placed, Platform, SessionId, Timestamp, UserId};
+use crate::{Placed, Platform, SessionId, Timestamp, TraceContext, UserId};
 
 /// Where a record stands in the log: what is settled, and at last committed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -97,8 +97,8 @@ pub struct Task {
     pub origin: Option<Origin>,
     /// The dead letter that was sent on its way again.
     pub letter: Option<Arc<str>>,
-    /// W3C trace context.
-    pub traceparent: Option<Arc<str>>,
+    /// The trace that its deliveries follow from.
+    pub trace: Option<TraceContext>,
     /// What happened to the message before: stands first in the settlement's ledger.
     pub noted: Vec<LedgerEntry>,
 }

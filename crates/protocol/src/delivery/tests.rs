@@ -142,7 +142,7 @@ impl World {
             first_at: self.now,
             origin: None,
             letter: None,
-            traceparent: None,
+            trace: None,
             noted: Vec::new(),
         };
         self.submit(task);

@@ -70,6 +70,7 @@ fn send_to(to: i64, number: u8) -> ClientFrame {
         attempt: 0,
         age: Duration::ZERO,
         seen_seq: None,
+        trace: None,
     })
 }
 

@@ -123,7 +123,7 @@ impl Books {
                 error_message: String::new(),
                 carrier: "carrier-1".to_owned(),
                 build: "1".to_owned(),
-                traceparent: None,
+                trace: None,
             };
             NewRecord {
                 partition: Partition {

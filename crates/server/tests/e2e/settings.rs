@@ -35,6 +35,10 @@ fn settings_that_cannot_be_end_with_3_and_name_the_key() {
         ("[boat]\nwebsocket = \"0.0.0.0:9000\"\n", "key_file"),
         ("[ferry]\n", "ferry"),
         (
+            "[log.otlp]\nendpoint = \"https://collector:4317\"\n",
+            "log.otlp.endpoint",
+        ),
+        (
             "[embedded]\nledger_retention = \"30days\"\n",
             "ledger_retention",
         ),

@@ -160,6 +160,7 @@ pub(super) fn send(to: i64, number: u8, text: &str) -> Send {
         attempt: 0,
         age: Duration::ZERO,
         seen_seq: None,
+        trace: None,
     }
 }
 

@@ -71,6 +71,8 @@ impl Delivery {
         let target = leg.target;
         let attempt = record.task.retry_count;
         let deadline = now + self.limits.push_deadline();
+        let trace = record.task.trace;
+        let trace = trace.map(|trace| trace.delivery(record.source, Some(target)));
         for (nth, entry) in leg.sessions.iter().enumerate() {
             let push = self.pushes.insert(OpenPush {
                 leg: key,
@@ -92,6 +94,7 @@ impl Delivery {
                 frame: record.task.frame.clone(),
                 needs_ack: message.options.has(Options::NEEDS_ACK),
                 deadline,
+                trace,
             }));
             record.ledger.push(LedgerEntry {
                 message: message.id,

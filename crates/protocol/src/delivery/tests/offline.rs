@@ -43,7 +43,7 @@ fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
         first_at: world.now,
         origin: None,
         letter: None,
-        traceparent: None,
+        trace: None,
         noted: Vec::new(),
     };
     world

@@ -19,7 +19,7 @@ fn a_message_reaches_a_live_session_and_its_sender_learns_its_place() {
         first_at: world.now,
         origin: Some(origin),
         letter: None,
-        traceparent: None,
+        trace: None,
         noted: Vec::new(),
     });
     assert_eq!(world.pushed_to(), [20]);
@@ -216,7 +216,7 @@ fn the_senders_other_sessions_get_it_but_not_the_one_that_sent_it() {
             life: life("boat-1"),
         }),
         letter: None,
-        traceparent: None,
+        trace: None,
         noted: Vec::new(),
     });
     assert_eq!(world.pushed_to(), [11]);
@@ -355,7 +355,7 @@ fn beyond_the_budget_a_task_is_handed_back() {
         first_at: world.now,
         origin: None,
         letter: None,
-        traceparent: None,
+        trace: None,
         noted: Vec::new(),
     };
     let back = world.delivery.handle_task(world.now, at(9), task.clone());
@@ -404,7 +404,7 @@ fn a_message_that_is_routed_again_keeps_its_place_in_the_lane() {
         first_at: world.now,
         origin: None,
         letter: None,
-        traceparent: None,
+        trace: None,
         noted: Vec::new(),
     };
     world

@@ -83,6 +83,7 @@ impl Dialect {
             attempt: 0,
             age: std::time::Duration::ZERO,
             seen_seq: None,
+            trace: None,
         })))
     }
 

@@ -1,0 +1,180 @@
+//! Traces within and between services: who collects spans, and for which trace the present task works.
+//!
+//! A message's own trace travels with it, as a value ([`TraceContext`]). What is said here is the rest: a
+//! call for one message bears its trace as metadata, and log lines on its behalf name it.
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderValue};
+use protocol::TraceContext;
+use protocol::trace::{Span, TraceId};
+use tracing::field::DisplayValue;
+use tracing::{Instrument, Subscriber};
+use tracing_subscriber::Layer;
+
+/// Metadata of a call and header of a record.
+pub const TRACEPARENT: &str = "traceparent";
+
+/// Takes finished spans.
+pub trait Sink: Send + Sync {
+    /// Never waits; what there is no room for is dropped.
+    fn record(&self, span: Span);
+}
+
+/// Beside the log of a process: who logs to it hands its spans to this sink.
+pub struct Collector(Arc<dyn Sink>);
+
+impl Collector {
+    pub fn new(sink: Arc<dyn Sink>) -> Collector {
+        Collector(sink)
+    }
+}
+
+impl<S: Subscriber> Layer<S> for Collector {}
+
+/// Where a service hands its spans; perhaps nowhere. Clones are the same one.
+#[derive(Clone, Default)]
+pub struct Spans(Option<Arc<dyn Sink>>);
+
+impl Spans {
+    /// The [`Collector`] of the log that is in force here. Ask once, at the start of a service.
+    pub fn here() -> Spans {
+        Spans(tracing::dispatcher::get_default(|log| {
+            let collector = log.downcast_ref::<Collector>()?;
+            Some(Arc::clone(&collector.0))
+        }))
+    }
+
+    /// Does anybody collect them?
+    pub fn wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// The context, where spans of it are to be recorded.
+    pub fn sampled(&self, trace: Option<TraceContext>) -> Option<TraceContext> {
+        trace.filter(|trace| trace.sampled && self.wanted())
+    }
+
+    pub fn record(&self, span: Span) {
+        if let Some(sink) = &self.0 {
+            sink.record(span);
+        }
+    }
+}
+
+impl fmt::Debug for Spans {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Spans").field(&self.wanted()).finish()
+    }
+}
+
+tokio::task_local! {
+    static CURRENT: TraceContext;
+}
+
+/// What the present task works for.
+pub fn current() -> Option<TraceContext> {
+    CURRENT.try_with(|trace| *trace).ok()
+}
+
+/// Does something on behalf of a trace: calls made meanwhile bear it, and log lines name it.
+pub async fn within<F: Future>(trace: Option<TraceContext>, work: F) -> F::Output {
+    let Some(trace) = trace else {
+        return work.await;
+    };
+    let named = tracing::error_span!("trace", trace_id = %trace.trace);
+    Box::pin(CURRENT.scope(trace, work.instrument(named))).await
+}
+
+/// For a log line, as its field `trace_id`.
+pub fn id(trace: Option<TraceContext>) -> Option<DisplayValue<TraceId>> {
+    trace.map(|trace| tracing::field::display(trace.trace))
+}
+
+/// Empty on the wire where there is none.
+pub(crate) fn trace_text(trace: Option<TraceContext>) -> String {
+    trace.map_or_else(String::new, |trace| trace.to_string())
+}
+
+/// Of a record.
+pub(crate) fn headers(trace: Option<TraceContext>) -> Vec<(String, Bytes)> {
+    let header = |trace: TraceContext| (TRACEPARENT.to_owned(), trace.to_string().into());
+    trace.map(header).into_iter().collect()
+}
+
+/// Of a call that was taken in.
+pub(crate) fn of_call(headers: &HeaderMap) -> Option<TraceContext> {
+    TraceContext::parse(headers.get(TRACEPARENT)?.to_str().ok()?)
+}
+
+/// Puts what the present task works for on a call that says nothing of its own.
+pub(crate) fn put_on_call(headers: &mut HeaderMap) {
+    let Some(trace) = current() else { return };
+    // Digits and dashes are always a header value.
+    if let Ok(value) = HeaderValue::try_from(trace.to_string()) {
+        headers.entry(TRACEPARENT).or_insert(value);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use parking_lot::Mutex;
+    use protocol::trace::Step;
+    use tracing_subscriber::filter::LevelFilter;
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Kept(Mutex<Vec<Span>>);
+
+    impl Sink for Kept {
+        fn record(&self, span: Span) {
+            self.0.lock().push(span);
+        }
+    }
+
+    // Also under a filter, and however many layers stand around it.
+    #[test]
+    fn the_collector_beside_the_log_is_found() {
+        let (kept, root) = (Arc::<Kept>::default(), TraceContext::root(1, 2, 3));
+        let log = tracing_subscriber::registry()
+            .with(LevelFilter::ERROR)
+            .with(Some(Collector::new(kept.clone())))
+            .with(tracing_subscriber::fmt::layer());
+        let spans = tracing::subscriber::with_default(log, Spans::here);
+        assert_eq!(spans.sampled(Some(root)), Some(root));
+        spans.record(Span::new(
+            Step::Send,
+            root,
+            None,
+            Duration::ZERO,
+            "accepted",
+        ));
+        assert_eq!(kept.0.lock().len(), 1);
+
+        let log = tracing_subscriber::registry().with(None::<Collector>);
+        let spans = tracing::subscriber::with_default(log, Spans::here);
+        assert_eq!(spans.sampled(Some(root)), None);
+    }
+
+    #[tokio::test]
+    async fn a_task_works_for_the_trace_that_it_is_told() {
+        let root = TraceContext::root(1, 2, 3);
+        let put = async || {
+            let mut headers = HeaderMap::new();
+            put_on_call(&mut headers);
+            of_call(&headers)
+        };
+        assert_eq!(within(Some(root), put()).await, Some(root));
+        assert_eq!(within(None, put()).await, None);
+        let mut headers = HeaderMap::new();
+        headers.insert(TRACEPARENT, HeaderValue::from_static("nonsense"));
+        assert_eq!(of_call(&headers), None);
+    }
+}

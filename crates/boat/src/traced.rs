@@ -1,0 +1,126 @@
+//! Recorded sends of one connection, and recorded pushes of one source, that have no end yet.
+
+use api::trace::Spans;
+use protocol::frame::{Send, ServerFrame};
+use protocol::session::{self, Outcome};
+use protocol::trace::{Span, Step};
+use protocol::{MessageId, Platform, SendId, TraceContext};
+use tokio::time::Instant;
+
+use crate::tracer::Begun;
+
+/// Sends without an answer that are recorded; of more nothing is.
+const SENDS_MAX: usize = 64;
+
+/// Of one connection. Most never have any.
+#[derive(Debug, Default)]
+pub(crate) struct TracedSends(Vec<TracedSend>);
+
+#[derive(Debug)]
+struct TracedSend {
+    send_id: SendId,
+    conversation: &'static str,
+    attempt: u32,
+    begun: Begun,
+}
+
+impl TracedSends {
+    pub(crate) fn add(&mut self, send: &Send, begun: Begun) {
+        if self.0.len() < SENDS_MAX {
+            self.0.push(TracedSend {
+                send_id: send.send_id,
+                conversation: send.to.kind(),
+                attempt: send.attempt,
+                begun,
+            });
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// A frame goes out: where it answers recorded sends, they end.
+    pub(crate) fn answer(&mut self, frame: &ServerFrame, platform: Platform, spans: &Spans) {
+        let (send_id, message, outcome) = match frame {
+            ServerFrame::Accepted(accepted) => (accepted.send_id, Some(accepted.id), "accepted"),
+            ServerFrame::Refused { send_id, refusal } => (*send_id, None, refusal.code.name()),
+            _ => return,
+        };
+        let answered = |send: &mut TracedSend| send.send_id == send_id;
+        for send in self.0.extract_if(.., answered) {
+            spans.record(Span {
+                message,
+                failed: message.is_none(),
+                ..send.span(platform, outcome)
+            });
+        }
+        if self.0.is_empty() {
+            self.0 = Vec::new();
+        }
+    }
+
+    /// The connection is gone, and with it the answers.
+    pub(crate) fn end(&mut self, platform: Platform, spans: &Spans) {
+        for send in std::mem::take(&mut self.0) {
+            spans.record(Span {
+                failed: true,
+                ..send.span(platform, "disconnected")
+            });
+        }
+    }
+}
+
+impl TracedSend {
+    fn span(&self, platform: Platform, outcome: &'static str) -> Span {
+        let Begun {
+            context,
+            parent,
+            at,
+        } = self.begun;
+        Span {
+            conversation: Some(self.conversation),
+            platform: Some(platform),
+            attempt: Some(self.attempt),
+            ..Span::new(Step::Send, context, parent, at.elapsed(), outcome)
+        }
+    }
+}
+
+/// A push that is recorded.
+#[derive(Debug)]
+pub(crate) struct TracedPush {
+    /// The carrier's delivery.
+    delivery: TraceContext,
+    number: u64,
+    message: MessageId,
+    began: Instant,
+}
+
+impl TracedPush {
+    pub(crate) fn new(delivery: TraceContext, number: u64, message: MessageId) -> TracedPush {
+        TracedPush {
+            delivery,
+            number,
+            message,
+            began: Instant::now(),
+        }
+    }
+
+    pub(crate) fn end(self, outcome: session::Outcome, spans: &Spans) {
+        let name = match outcome {
+            Outcome::Done => "done",
+            Outcome::NoAck => "no_ack",
+            Outcome::NoSession => "no_session",
+            Outcome::Full => "full",
+        };
+        // The newest session decides on a delivery, but others are pushed to as well.
+        let context = self.delivery.step(Step::Push, &[self.number]);
+        let (parent, took) = (Some(self.delivery.span), self.began.elapsed());
+        spans.record(Span {
+            failed: outcome != Outcome::Done,
+            message: Some(self.message),
+            ..Span::new(Step::Push, context, parent, took, name)
+        });
+    }
+}

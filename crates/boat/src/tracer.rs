@@ -1,0 +1,191 @@
+//! Begins traces: which sends are recorded, and under which context they go on.
+//!
+//! A send whose client names a sampled trace is recorded as part of it, within a bound, for clients are not
+//! to decide what this costs. Of those that name none, a share begins a trace of its own, where anybody
+//! collects spans. All others cost a look at an `Option`.
+
+use std::sync::Arc;
+
+use api::trace::Spans;
+use backend::clock::Entropy;
+use parking_lot::Mutex;
+use protocol::frame::Send;
+use protocol::trace::{SpanId, Step};
+use protocol::{SessionId, Timestamp, TraceContext};
+use tokio::time::Instant;
+
+use crate::Config;
+
+pub(crate) struct Tracer {
+    spans: Spans,
+    entropy: Arc<dyn Entropy>,
+    /// A random number below this begins a trace.
+    share: u64,
+    clients_max: u32,
+    /// The present second, and what clients began in it.
+    begun: Mutex<(i64, u32)>,
+}
+
+/// A send that is recorded.
+#[derive(Debug)]
+pub(crate) struct Begun {
+    pub(crate) context: TraceContext,
+    pub(crate) parent: Option<SpanId>,
+    pub(crate) at: Instant,
+}
+
+impl Tracer {
+    pub(crate) fn new(config: &Config, spans: Spans, entropy: Arc<dyn Entropy>) -> Tracer {
+        let share = if spans.wanted() {
+            config.trace_share
+        } else {
+            0.0
+        };
+        Tracer {
+            spans,
+            entropy,
+            // Saturates, and what is no number is 0.
+            share: (share * u64::MAX as f64) as u64,
+            clients_max: config.client_traces_per_second,
+            begun: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn spans(&self) -> &Spans {
+        &self.spans
+    }
+
+    /// Gives a send the context that it goes on with. `Some` where it is to be recorded.
+    pub(crate) fn begin(
+        &self,
+        send: &mut Send,
+        session: SessionId,
+        now: Timestamp,
+    ) -> Option<Begun> {
+        let (context, parent) = match &mut send.trace {
+            Some(trace) if trace.sampled => {
+                if !self.has_room(now) {
+                    trace.sampled = false;
+                    return None;
+                }
+                let about = [session.get() as u64, u64::from(send.attempt)];
+                (trace.step(Step::Send, &about), Some(trace.span))
+            }
+            Some(_) => return None,
+            None => (self.start()?, None),
+        };
+        send.trace = Some(context);
+        self.spans.sampled(send.trace).map(|context| Begun {
+            context,
+            parent,
+            at: Instant::now(),
+        })
+    }
+
+    fn start(&self) -> Option<TraceContext> {
+        if self.share == 0 || self.entropy.next() >= self.share {
+            return None;
+        }
+        let [high, low, span] = std::array::from_fn(|_| self.entropy.next());
+        Some(TraceContext::root(high, low, span))
+    }
+
+    fn has_room(&self, now: Timestamp) -> bool {
+        let second = now.millis() / 1000;
+        let mut begun = self.begun.lock();
+        if begun.0 != second {
+            *begun = (second, 0);
+        }
+        begun.1 = begun.1.saturating_add(1);
+        begun.1 <= self.clients_max
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use api::trace::{Collector, Sink};
+    use backend::clock::SeededEntropy;
+    use protocol::message::Content;
+    use protocol::trace::Span;
+    use protocol::{Options, Recipient, SendId, UserId};
+    use tracing_subscriber::layer::SubscriberExt;
+
+    use super::*;
+
+    struct Nowhere;
+
+    impl Sink for Nowhere {
+        fn record(&self, _: Span) {}
+    }
+
+    fn tracer(share: f64, collected: bool) -> Tracer {
+        let config = Config {
+            trace_share: share,
+            client_traces_per_second: 2,
+            ..Config::default()
+        };
+        let collector = collected.then(|| Collector::new(Arc::new(Nowhere)));
+        let log = tracing_subscriber::registry().with(collector);
+        let spans = tracing::subscriber::with_default(log, Spans::here);
+        Tracer::new(&config, spans, Arc::new(SeededEntropy::new(1)))
+    }
+
+    fn begun(
+        tracer: &Tracer,
+        trace: Option<TraceContext>,
+        millis: i64,
+    ) -> (Option<TraceContext>, bool) {
+        let session = SessionId::new(7).expect("positive");
+        let mut send = Send {
+            send_id: SendId::from_bytes([1; 16]),
+            to: Recipient::User(UserId::new(2).expect("positive")),
+            options: Options::CHAT,
+            content: Content::text("hello"),
+            attempt: 0,
+            age: std::time::Duration::ZERO,
+            seen_seq: None,
+            trace,
+        };
+        let begun = tracer.begin(&mut send, session, Timestamp::from_millis(millis));
+        (send.trace, begun.is_some())
+    }
+
+    #[test]
+    fn a_share_of_sends_begins_a_trace_where_somebody_collects() {
+        let count = |tracer: Tracer| (0..1000).filter(|_| begun(&tracer, None, 0).1).count();
+        assert_eq!(count(tracer(1.0, true)), 1000);
+        assert!((50..200).contains(&count(tracer(0.1, true))));
+        assert_eq!(count(tracer(0.0, true)), 0);
+        assert_eq!(count(tracer(f64::NAN, true)), 0);
+        assert_eq!(begun(&tracer(1.0, false), None, 0), (None, false));
+    }
+
+    #[test]
+    fn a_clients_trace_goes_on_within_bounds() {
+        let tracer = tracer(1.0, true);
+        let root = TraceContext::root(1, 2, 3);
+        for _ in 0..2 {
+            let (trace, recorded) = begun(&tracer, Some(root), 1_999);
+            let trace = trace.expect("goes on");
+            assert!(recorded && trace.trace == root.trace && trace.span != root.span);
+        }
+        let unsampled = TraceContext {
+            sampled: false,
+            ..root
+        };
+        assert_eq!(begun(&tracer, Some(root), 1_999), (Some(unsampled), false));
+        assert!(begun(&tracer, Some(root), 2_000).1, "the next second");
+        assert_eq!(
+            begun(&tracer, Some(unsampled), 2_000),
+            (Some(unsampled), false)
+        );
+    }
+
+    // Others may collect what this process does not.
+    #[test]
+    fn a_clients_trace_goes_on_where_nobody_collects() {
+        let root = TraceContext::root(1, 2, 3);
+        let (trace, recorded) = begun(&tracer(1.0, false), Some(root), 0);
+        assert!(!recorded && trace.is_some_and(|trace| trace.sampled));
+    }
+}

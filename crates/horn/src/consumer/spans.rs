@@ -1,0 +1,52 @@
+//! What is recorded of calls to the provider.
+
+use std::time::Duration;
+
+use api::trace::Spans;
+use protocol::TraceContext;
+use protocol::notify::Failure;
+use protocol::trace::{Span, Step};
+
+use super::pending::Pending;
+use crate::provider::{ProviderError, Push};
+
+/// The context of the next call for a notification; the provider goes on from there.
+pub(super) fn calling(pending: &Pending) -> Option<TraceContext> {
+    let about = [
+        u64::from(pending.source.partition),
+        pending.source.offset,
+        u64::from(pending.attempts),
+    ];
+    (pending.task.trace).map(|trace| trace.step(Step::Notify, &about))
+}
+
+pub(super) fn record_call(
+    spans: &Spans,
+    parent: Option<TraceContext>,
+    push: &Push,
+    took: Duration,
+    answer: &Result<(), ProviderError>,
+) {
+    let Some((context, parent)) = spans.sampled(push.trace).zip(parent) else {
+        return;
+    };
+    let outcome = match answer {
+        Ok(()) => "sent",
+        Err(error) => match error.failure {
+            Failure::Unavailable => "unavailable",
+            Failure::Throttled => "throttled",
+            Failure::Gone => "gone",
+            Failure::Refused => "refused",
+            Failure::Panicked => "panicked",
+        },
+    };
+    let notification = push.notification;
+    spans.record(Span {
+        failed: answer.is_err(),
+        message: Some(notification.message),
+        conversation: Some(notification.conversation.kind()),
+        platform: Some(notification.target.platform),
+        attempt: Some(push.attempt - 1),
+        ..Span::new(Step::Notify, context, Some(parent.span), took, outcome)
+    });
+}

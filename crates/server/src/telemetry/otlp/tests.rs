@@ -1,0 +1,366 @@
+//! The exporter against a collector of our own.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use api::trace::Sink;
+use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_server::{
+    MetricsService, MetricsServiceServer,
+};
+use opentelemetry_proto::tonic::collector::metrics::v1::{
+    ExportMetricsServiceRequest, ExportMetricsServiceResponse,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{
+    TraceService, TraceServiceServer,
+};
+use opentelemetry_proto::tonic::collector::trace::v1::{
+    ExportTraceServiceRequest, ExportTraceServiceResponse,
+};
+use opentelemetry_proto::tonic::trace::v1 as wire;
+use protocol::trace::{Span, Step};
+use protocol::{MessageId, Platform, TraceContext};
+use tokio::net::TcpListener;
+use tokio::time::Instant;
+use tonic::transport::Server;
+use tonic::transport::server::TcpIncoming;
+use tonic::{Request, Response, Status};
+
+use super::Config;
+use super::exporter::Exporter;
+use super::spans::{attribute, text};
+
+/// Keeps what it is given.
+#[derive(Clone, Default)]
+struct Received(Arc<Mutex<Inbox>>);
+
+#[derive(Default)]
+struct Inbox {
+    traces: Vec<ExportTraceServiceRequest>,
+    metrics: Vec<ExportMetricsServiceRequest>,
+    tenants: Vec<String>,
+    /// The next calls are answered with these.
+    refusals: Vec<Status>,
+}
+
+impl Received {
+    fn take<T>(&self, request: Request<T>, keep: impl FnOnce(&mut Inbox, T)) -> Result<(), Status> {
+        let mut inbox = self.0.lock().expect("no panic");
+        if let Some(refusal) = inbox.refusals.pop() {
+            return Err(refusal);
+        }
+        let tenant = request.metadata().get("x-tenant");
+        let tenant = tenant.and_then(|tenant| tenant.to_str().ok());
+        inbox.tenants.extend(tenant.map(str::to_owned));
+        keep(&mut inbox, request.into_inner());
+        Ok(())
+    }
+
+    fn spans(&self) -> Vec<wire::Span> {
+        let inbox = self.0.lock().expect("no panic");
+        let resources = inbox
+            .traces
+            .iter()
+            .flat_map(|request| &request.resource_spans);
+        let scopes = resources.flat_map(|resource| &resource.scope_spans);
+        scopes.flat_map(|scope| scope.spans.clone()).collect()
+    }
+}
+
+#[tonic::async_trait]
+impl TraceService for Received {
+    async fn export(
+        &self,
+        request: Request<ExportTraceServiceRequest>,
+    ) -> Result<Response<ExportTraceServiceResponse>, Status> {
+        self.take(request, |inbox, traces| inbox.traces.push(traces))?;
+        Ok(Response::new(Default::default()))
+    }
+}
+
+#[tonic::async_trait]
+impl MetricsService for Received {
+    async fn export(
+        &self,
+        request: Request<ExportMetricsServiceRequest>,
+    ) -> Result<Response<ExportMetricsServiceResponse>, Status> {
+        self.take(request, |inbox, metrics| inbox.metrics.push(metrics))?;
+        Ok(Response::new(Default::default()))
+    }
+}
+
+async fn listen(address: SocketAddr) -> (Received, SocketAddr) {
+    let listener = TcpListener::bind(address).await.expect("a port");
+    let bound = listener.local_addr().expect("bound");
+    let received = Received::default();
+    let server = Server::builder()
+        .add_service(TraceServiceServer::new(received.clone()))
+        .add_service(MetricsServiceServer::new(received.clone()))
+        .serve_with_incoming(TcpIncoming::from(listener));
+    tokio::spawn(server);
+    (received, bound)
+}
+
+fn any_port() -> SocketAddr {
+    ([127, 0, 0, 1], 0).into()
+}
+
+fn config(collector: SocketAddr) -> Config {
+    Config {
+        endpoint: Some(format!("http://{collector}")),
+        linger: Duration::from_millis(10),
+        timeout: Duration::from_secs(2),
+        ..Config::default()
+    }
+}
+
+fn started(config: &Config) -> Exporter {
+    let exporter = Exporter::start(config).expect("it starts");
+    exporter.expect("an endpoint is set")
+}
+
+fn span(number: u64) -> Span {
+    let root = TraceContext::root(1, number, 3);
+    let context = root.step(Step::Deliver, &[]);
+    let took = Duration::from_millis(20);
+    Span::new(Step::Deliver, context, Some(root.span), took, "acked")
+}
+
+async fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + Duration::from_secs(20);
+    while Instant::now() < until {
+        if let Some(answer) = ask() {
+            return answer;
+        }
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    panic!("not in time: {what}");
+}
+
+async fn ended(exporter: Exporter) {
+    tokio::task::spawn_blocking(move || exporter.end())
+        .await
+        .expect("no panic");
+}
+
+#[tokio::test]
+async fn spans_reach_the_collector_as_they_are() {
+    let (received, address) = listen(any_port()).await;
+    let dir = tempfile::tempdir().expect("a directory");
+    let headers = dir.path().join("headers");
+    std::fs::write(&headers, "# who we are\n\nX-Tenant: harbour \n").expect("a file");
+    let exporter = started(&Config {
+        headers_file: Some(headers),
+        instance: Some("quay-7".into()),
+        attributes: [("region".to_owned(), "north".to_owned())].into(),
+        ..config(address)
+    });
+    let given = Span {
+        ended: Duration::from_millis(5),
+        failed: true,
+        outcome: "retried",
+        message: Some(MessageId::new(77).expect("positive")),
+        conversation: Some("private"),
+        platform: Some(Platform::Ios),
+        record: Some((3, 1042)),
+        attempt: Some(2),
+        events: vec![("pushed", Duration::from_millis(15))],
+        ..span(9)
+    };
+    exporter.sink.record(given.clone());
+    let taken = eventually("a span", || received.spans().pop()).await;
+    ended(exporter).await;
+
+    assert_eq!(taken.name, "deliver");
+    assert_eq!(taken.trace_id, given.context.trace.to_bytes());
+    assert_eq!(taken.span_id, given.context.span.to_bytes());
+    assert_eq!(
+        Some(taken.parent_span_id.clone()),
+        given.parent.map(|p| p.to_bytes().to_vec())
+    );
+    let length = taken.end_time_unix_nano - taken.start_time_unix_nano;
+    assert_eq!(Duration::from_nanos(length), given.began - given.ended);
+    let [event] = &taken.events[..] else {
+        panic!("one event: {taken:?}");
+    };
+    assert_eq!(event.name, "pushed");
+    assert_eq!(event.time_unix_nano - taken.start_time_unix_nano, 5_000_000);
+    assert_eq!(taken.status.expect("it failed").message, "retried");
+    for (key, value) in [
+        ("packetboat.outcome", "retried"),
+        ("messaging.message.id", "77"),
+        ("packetboat.conversation.kind", "private"),
+        ("packetboat.platform", "ios"),
+        ("messaging.destination.partition.id", "3"),
+    ] {
+        assert!(
+            taken.attributes.contains(&attribute(key, text(value))),
+            "{key}"
+        );
+    }
+    let inbox = received.0.lock().expect("no panic");
+    assert_eq!(inbox.tenants, ["harbour"]);
+    let resource = inbox.traces[0].resource_spans[0].resource.clone();
+    let attributes = resource.expect("a resource").attributes;
+    for (key, value) in [
+        ("service.name", "packetboat"),
+        ("service.instance.id", "quay-7"),
+        ("region", "north"),
+    ] {
+        assert!(attributes.contains(&attribute(key, text(value))), "{key}");
+    }
+}
+
+#[tokio::test]
+async fn the_numbers_of_metrics_reach_the_collector() {
+    let (received, address) = listen(any_port()).await;
+    let exporter = started(&Config {
+        metrics_interval: Duration::from_millis(50),
+        ..config(address)
+    });
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || {
+        metrics::counter!("boat_sends_total").increment(3);
+    });
+    exporter.export_metrics(&recorder.handle());
+    let request = eventually("metrics", || {
+        received.0.lock().expect("no panic").metrics.pop()
+    })
+    .await;
+    ended(exporter).await;
+    let metrics = &request.resource_metrics[0].scope_metrics[0].metrics;
+    assert_eq!(metrics[0].name, "boat_sends_total");
+}
+
+#[tokio::test]
+async fn what_is_on_its_way_at_the_end_still_arrives() {
+    let (received, address) = listen(any_port()).await;
+    let exporter = started(&Config {
+        linger: Duration::from_secs(3600),
+        batch_max: 10,
+        ..config(address)
+    });
+    for number in 0..35 {
+        exporter.sink.record(span(number));
+    }
+    ended(exporter).await;
+    assert_eq!(received.spans().len(), 35);
+}
+
+// It costs the spans that find no room, and nothing else.
+#[tokio::test]
+async fn a_dead_collector_holds_nobody_up() {
+    let (_, address) = listen(any_port()).await;
+    let gone = SocketAddr::from(([127, 0, 0, 1], free_port().await));
+    assert_ne!(address, gone);
+    let exporter = started(&Config {
+        spans_max: 100,
+        batch_max: 10,
+        ..config(gone)
+    });
+    let recorder = metrics_exporter_prometheus::PrometheusBuilder::new().build_recorder();
+    let begun = Instant::now();
+    metrics::with_local_recorder(&recorder, || {
+        for number in 0..20_000 {
+            exporter.sink.record(span(number));
+        }
+    });
+    let took = begun.elapsed();
+    assert!(took < Duration::from_secs(2), "{took:?} for 20 000 spans");
+    let numbers = recorder.handle().render();
+    let dropped = numbers
+        .lines()
+        .find_map(|line| line.strip_prefix("otlp_spans_total{result=\"dropped\"} "));
+    let dropped: u64 = dropped.expect("counted").parse().expect("a number");
+    assert!((19_800..20_000).contains(&dropped), "{dropped}");
+    let begun = Instant::now();
+    ended(exporter).await;
+    assert!(begun.elapsed() < Duration::from_secs(5));
+}
+
+/// Where nobody listens.
+async fn free_port() -> u16 {
+    let listener = TcpListener::bind(any_port()).await.expect("a port");
+    listener.local_addr().expect("bound").port()
+}
+
+#[tokio::test]
+async fn a_collector_that_comes_back_is_told_what_waited() {
+    let address = SocketAddr::from(([127, 0, 0, 1], free_port().await));
+    let exporter = started(&config(address));
+    for number in 0..5 {
+        exporter.sink.record(span(number));
+    }
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    let (received, _) = listen(address).await;
+    eventually("all spans", || (received.spans().len() == 5).then_some(())).await;
+    ended(exporter).await;
+}
+
+#[tokio::test]
+async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
+    let (received, address) = listen(any_port()).await;
+    // The last one comes first.
+    let refusals = [
+        Status::invalid_argument("nonsense"),
+        Status::unavailable("in a moment"),
+    ];
+    received
+        .0
+        .lock()
+        .expect("no panic")
+        .refusals
+        .extend(refusals);
+    let exporter = started(&Config {
+        batch_max: 1,
+        ..config(address)
+    });
+    for number in 0..3 {
+        exporter.sink.record(span(number));
+    }
+    let taken = eventually("the other spans", || {
+        let spans = received.spans();
+        (spans.len() == 2).then_some(spans)
+    })
+    .await;
+    let ids: Vec<_> = taken.iter().map(|span| span.trace_id.clone()).collect();
+    assert_eq!(
+        ids,
+        [1, 2].map(|number| span(number).context.trace.to_bytes())
+    );
+    ended(exporter).await;
+}
+
+#[test]
+fn endpoints_and_headers_that_cannot_be_are_named() {
+    let endpoint = |endpoint: &str| {
+        let endpoint = Some(endpoint.to_owned());
+        let config = Config {
+            endpoint,
+            ..Config::default()
+        };
+        config.contradiction()
+    };
+    assert_eq!(endpoint("http://collector:4317"), None);
+    for wrong in [
+        "https://collector:4317",
+        "collector:4317",
+        "http://",
+        "http://:4317",
+        "",
+    ] {
+        let said = endpoint(wrong).expect(wrong);
+        assert!(said.contains("log.otlp.endpoint"), "{said}");
+    }
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("headers");
+    for wrong in ["x-key secret", "x key: secret", ": secret"] {
+        std::fs::write(&file, format!("# first\n{wrong}\n")).expect("a file");
+        let error = super::collector::read_headers(&file).expect_err(wrong);
+        let said = format!("{error:#}");
+        assert!(
+            said.contains("line 2") && !said.contains("secret"),
+            "{said}"
+        );
+    }
+}

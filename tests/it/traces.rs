@@ -1,0 +1,242 @@
+//! A message's trace: from the client's frame over all services to the receiver's frame, as spans.
+
+use api::codec::trace_of;
+use api::task::{Task, Work};
+use backend::queue::{Partition, Record};
+use protocol::frame::Send;
+use protocol::keys::Topic;
+use protocol::trace::{Span, Step};
+use protocol::{Platform, TraceContext};
+use tests::faults::FaultyMailbox;
+use tests::system::eventually;
+use tests::wire::{Port, Wire, send};
+use tests::{Cluster, user};
+
+fn root(number: u64) -> TraceContext {
+    TraceContext::root(0x4bf9, number, 7)
+}
+
+fn traced(to: i64, trace: TraceContext) -> Send {
+    Send {
+        trace: Some(trace),
+        ..send(to, "hello")
+    }
+}
+
+/// The one span of this step, as soon as there is one.
+async fn only(cluster: &Cluster, trace: TraceContext, step: Step) -> Span {
+    let mut spans = eventually(step.name(), async || {
+        let spans = cluster.spans.of(trace.trace, step);
+        (!spans.is_empty()).then_some(spans)
+    })
+    .await;
+    assert_eq!(spans.len(), 1, "{spans:#?}");
+    spans.remove(0)
+}
+
+/// The record of topic `message`, of which there is one.
+async fn record(cluster: &Cluster) -> Record {
+    let queue = &cluster.seams.queue;
+    let mut records = Vec::new();
+    for number in 0..queue.partitions(Topic::Message) {
+        let topic = Topic::Message;
+        let read = queue.read(Partition { topic, number }, 0, 10).await;
+        records.extend(read.expect("the log answers"));
+    }
+    assert_eq!(records.len(), 1);
+    records.remove(0)
+}
+
+fn follows(span: &Span, parent: &Span) -> bool {
+    span.context.trace == parent.context.trace && span.parent == Some(parent.context.span)
+}
+
+#[tokio::test]
+async fn a_traced_message_is_one_trace_from_hand_to_hand() {
+    let cluster = Cluster::start().await;
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    let mut bea = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+    let trace = root(1);
+    let id = ada.ask(traced(2, trace)).await.expect("accepted");
+    let (placed, frame) = bea.next_message().await;
+    bea.acknowledge(&placed).await;
+
+    let sent = only(&cluster, trace, Step::Send).await;
+    let accepted = only(&cluster, trace, Step::Accept).await;
+    let put = only(&cluster, trace, Step::Place).await;
+    let delivered = only(&cluster, trace, Step::Deliver).await;
+    let pushed = only(&cluster, trace, Step::Push).await;
+    assert_eq!(sent.parent, Some(trace.span));
+    assert!(follows(&accepted, &sent), "{sent:?} {accepted:?}");
+    assert!(follows(&put, &accepted), "{accepted:?} {put:?}");
+    assert!(follows(&delivered, &put), "{put:?} {delivered:?}");
+    assert!(follows(&pushed, &delivered), "{delivered:?} {pushed:?}");
+    let outcomes = [&sent, &accepted, &put, &delivered, &pushed].map(|span| span.outcome);
+    assert_eq!(
+        outcomes,
+        ["accepted", "accepted", "placed", "acked", "done"]
+    );
+    for span in cluster.spans.all() {
+        assert!(!span.failed && span.message == Some(id), "{span:?}");
+        assert!(span.began >= span.ended, "{span:?}");
+    }
+    assert_eq!(delivered.platform, Some(Platform::Desktop));
+    let events: Vec<_> = delivered.events.iter().map(|(name, _)| *name).collect();
+    assert_eq!(events, ["pushed", "acked"]);
+
+    // The receiver goes on from where the message got its place.
+    assert_eq!(trace_of(frame), Some(put.context));
+    let record = record(&cluster).await;
+    assert_eq!(put.record, Some((record.partition.number, record.offset)));
+    let header = record.header("traceparent").expect("a header");
+    assert_eq!(header, accepted.context.to_string().as_bytes());
+    let task = Task::decode(record.value).expect("a task");
+    assert_eq!(task.trace, Some(accepted.context));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_trace_goes_on_to_whoever_is_told_and_fetches_it_later() {
+    let cluster = Cluster::start().await;
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    drop(Wire::signed_in(&cluster, Port::WebSocket, 2).await);
+    eventually("bea is gone", async || {
+        let denied = protocol::presence::Denied::default();
+        let sessions = cluster.seams.mailbox.sessions(&[user(2)], denied).await;
+        let sessions = sessions.into_iter().next().expect("an answer");
+        sessions
+            .expect("the mailbox answers")
+            .is_empty()
+            .then_some(())
+    })
+    .await;
+    let trace = root(2);
+    ada.ask(traced(2, trace)).await.expect("accepted");
+
+    let put = only(&cluster, trace, Step::Place).await;
+    let delivered = only(&cluster, trace, Step::Deliver).await;
+    let told = only(&cluster, trace, Step::Notify).await;
+    assert!(follows(&delivered, &put) && follows(&told, &delivered));
+    let events: Vec<_> = delivered.events.iter().map(|(name, _)| *name).collect();
+    assert_eq!((delivered.outcome, told.outcome), ("stored", "sent"));
+    assert_eq!(events, ["stored", "notified"]);
+    assert!(cluster.spans.of(trace.trace, Step::Push).is_empty());
+
+    let mut bea = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
+    let (placed, frame) = bea.next_message().await;
+    bea.acknowledge(&placed).await;
+    assert_eq!(trace_of(frame), Some(put.context));
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn what_is_not_sampled_leaves_no_span() {
+    let cluster = Cluster::start().await;
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    let mut bea = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
+    let unsampled = TraceContext {
+        sampled: false,
+        ..root(3)
+    };
+    for (send, arrives) in [
+        (send(2, "hello"), None),
+        (traced(2, unsampled), Some(unsampled)),
+    ] {
+        ada.ask(send).await.expect("accepted");
+        let (placed, frame) = bea.next_message().await;
+        bea.acknowledge(&placed).await;
+        assert_eq!(trace_of(frame), arrives);
+    }
+    cluster.assert_settled(2).await;
+    assert_eq!(cluster.spans.all(), []);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn the_boat_begins_traces_of_its_own_for_a_share_of_the_sends() {
+    let mut settings = tests::settings();
+    settings.boat.trace_share = 1.0;
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    let mut bea = Wire::signed_in(&cluster, Port::WebSocket, 2).await;
+    ada.ask(send(2, "hello")).await.expect("accepted");
+    let (placed, frame) = bea.next_message().await;
+    bea.acknowledge(&placed).await;
+    let trace = trace_of(frame).expect("it has a trace");
+    let sent = only(&cluster, trace, Step::Send).await;
+    assert_eq!(sent.parent, None);
+    assert!(follows(&only(&cluster, trace, Step::Accept).await, &sent));
+    only(&cluster, trace, Step::Push).await;
+    cluster.stop().await;
+}
+
+// A refused send ends its span, too, and its connection's end those that nobody answers.
+#[tokio::test]
+async fn a_send_that_is_refused_is_a_span_that_failed() {
+    let cluster = Cluster::start().await;
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    let trace = root(4);
+    ada.ask(traced(1, trace)).await.expect_err("to herself");
+    let sent = only(&cluster, trace, Step::Send).await;
+    assert_eq!((sent.outcome, sent.failed), ("to_self", true));
+    assert_eq!(cluster.spans.all().len(), 1);
+    cluster.stop().await;
+}
+
+// Each attempt is a delivery of its own, and the log lines about it name the trace.
+#[tokio::test]
+async fn retries_and_their_log_lines_belong_to_the_trace() {
+    let mut mailbox = None;
+    let mut cluster = Cluster::with(tests::settings(), |mut seams| {
+        let faulty = FaultyMailbox::around(seams.mailbox.clone());
+        seams.mailbox = faulty.clone();
+        mailbox = Some(faulty);
+        seams
+    })
+    .await;
+    let mailbox = mailbox.expect("it was wrapped");
+    let mut ada = Wire::signed_in(&cluster, Port::WebSocket, 1).await;
+    drop(cluster.device(2).ready().await);
+    cluster.expect_log("trace_id=0000000000004bf90000000000000005");
+    mailbox.refuse(user(2));
+    let trace = root(5);
+    ada.ask(traced(2, trace)).await.expect("accepted");
+    eventually("an attempt fails", async || {
+        (!cluster.spans.of(trace.trace, Step::Deliver).is_empty()).then_some(())
+    })
+    .await;
+    mailbox.accept_all();
+    let attempts = eventually("it is stored", async || {
+        let mut attempts = cluster.spans.of(trace.trace, Step::Deliver);
+        // Not those at whatever other sessions live.
+        attempts.retain(|attempt| attempt.platform.is_some());
+        let stored = attempts.last().is_some_and(|last| last.outcome == "stored");
+        stored.then_some(attempts)
+    })
+    .await;
+    let put = only(&cluster, trace, Step::Place).await;
+    for (number, attempt) in attempts.iter().enumerate() {
+        assert!(follows(attempt, &put), "{attempt:?}");
+        assert_eq!(attempt.attempt, Some(number as u32));
+        let last = number + 1 == attempts.len();
+        assert_eq!(attempt.failed, !last, "{attempt:?}");
+        let outcome = if last { "stored" } else { "retried" };
+        assert_eq!(attempt.outcome, outcome);
+    }
+    let retried = cluster.seams.queue.clone();
+    let mut found = 0;
+    for topic in [1, 2, 3].map(Topic::Retry) {
+        for number in 0..retried.partitions(topic) {
+            let records = retried.read(Partition { topic, number }, 0, 10).await;
+            for record in records.expect("the log answers") {
+                let header = record.header("traceparent").expect("a header");
+                assert_eq!(header, put.context.to_string().as_bytes());
+                let task = Task::decode(record.value).expect("a task");
+                assert!(matches!(task.work, Work::Deliver(_)));
+                found += 1;
+            }
+        }
+    }
+    assert_eq!(found, attempts.len() - 1);
+    cluster.stop().await;
+}

@@ -1,0 +1,29 @@
+//! Collects the spans of a system.
+
+use std::sync::Mutex;
+
+use api::trace::Sink;
+use protocol::trace::{Span, Step, TraceId};
+
+/// All spans, in the order in which they ended.
+#[derive(Default)]
+pub struct Kept(Mutex<Vec<Span>>);
+
+impl Sink for Kept {
+    fn record(&self, span: Span) {
+        self.0.lock().expect("nobody panics with it").push(span);
+    }
+}
+
+impl Kept {
+    pub fn all(&self) -> Vec<Span> {
+        self.0.lock().expect("nobody panics with it").clone()
+    }
+
+    /// The steps of this kind in one trace.
+    pub fn of(&self, trace: TraceId, step: Step) -> Vec<Span> {
+        let mut spans = self.all();
+        spans.retain(|span| span.context.trace == trace && span.step == step);
+        spans
+    }
+}
