@@ -160,10 +160,6 @@ impl MailboxStore for FaultyMailbox {
         self.dedupe_away.check("mailbox")?;
         self.inner.dedupe_done(sends).await
     }
-
-    async fn marker(&self) -> Result<u64> {
-        self.inner.marker().await
-    }
 }
 
 /// A history that is away for a while.

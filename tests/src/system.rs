@@ -10,7 +10,7 @@ use protocol::keys::Topic;
 use protocol::{MessageId, Timestamp};
 use server::admin::log::Log;
 use server::admin::{audit, trace};
-use server::compose::embedded::{Seams, System};
+use server::compose::{Seams, System};
 use server::settings::Settings;
 use station::auth::{Claims, DevelopmentKey};
 use tokio::runtime::Handle;

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+#[cfg(feature = "cluster")]
+use backend::discovery::Role;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
 use serde::{Deserialize, Serialize};
@@ -19,6 +21,14 @@ pub struct Settings {
     pub log: telemetry::Config,
     pub admin: admin::Config,
     pub embedded: compose::embedded::Config,
+    #[cfg(feature = "cluster")]
+    pub kafka: backend::queue::KafkaConfig,
+    #[cfg(feature = "cluster")]
+    pub redis: backend::mailbox::RedisConfig,
+    #[cfg(feature = "cluster")]
+    pub etcd: backend::discovery::EtcdConfig,
+    #[cfg(feature = "cluster")]
+    pub scylla: backend::scylla::ScyllaConfig,
     pub boat: boat::Config,
     pub station: station::Config,
     pub carrier: carrier::Config,
@@ -86,6 +96,26 @@ impl Settings {
             )));
         }
         Ok(())
+    }
+
+    /// What only a process of its own needs: an address that others can reach.
+    #[cfg(feature = "cluster")]
+    pub fn check_member(&self, role: Role) -> Result<(), SettingsError> {
+        let (section, listen, advertise) = match role {
+            Role::Boat => ("boat", self.boat.listen, &self.boat.advertise),
+            Role::Station => ("station", self.station.listen, &self.station.advertise),
+            Role::Carrier | Role::Horn => return Ok(()),
+        };
+        match listen {
+            Some(listen) if listen.ip().is_unspecified() && advertise.is_none() => {
+                Err(SettingsError::Contradiction(format!(
+                    "{section}.listen is {listen}, which is no address to call: let {section}.advertise say how \
+                     others reach it, such as http://10.0.0.7:{}",
+                    listen.port()
+                )))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// All settings as TOML, secrets struck out.

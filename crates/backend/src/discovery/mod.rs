@@ -27,6 +27,17 @@ pub enum Role {
     Horn,
 }
 
+impl Role {
+    pub const fn name(self) -> &'static str {
+        match self {
+            Role::Boat => "boat",
+            Role::Station => "station",
+            Role::Carrier => "carrier",
+            Role::Horn => "horn",
+        }
+    }
+}
+
 /// A running service as others find it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::log::{Busy, Log};
 use super::{audit, trace};
-use crate::compose::embedded::Seams;
+use crate::compose::Seams;
 
 /// Letters of one answer, and of one redrive.
 pub const LETTERS_MAX: usize = 1000;

@@ -47,7 +47,8 @@ pub struct Parts {
     pub phases: Phases,
     /// `None` in tests, where several systems share a process.
     pub metrics: Option<PrometheusHandle>,
-    pub desk: Arc<Desk>,
+    /// `None` where this process has no access to log and history.
+    pub desk: Option<Arc<Desk>>,
 }
 
 /// Binds the port and serves until `stop`; answers while everything else drains.
@@ -61,7 +62,7 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(parts.clone())
-        .nest("/api/v1", desk::routes(parts.desk));
+        .nest("/api/v1", desk_routes(parts.desk));
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = serving.await {
@@ -71,14 +72,24 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
     Ok(address)
 }
 
+fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
+    let elsewhere = "this service has no desk: ask the admin port of a station or a carrier\n";
+    match desk {
+        Some(desk) => desk::routes(desk),
+        None => Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, elsewhere) }),
+    }
+}
+
 async fn ready(State(parts): State<Parts>) -> (StatusCode, String) {
     let phase = parts.phases.now();
-    let status = if phase == Phase::Ready {
-        StatusCode::OK
-    } else {
-        StatusCode::SERVICE_UNAVAILABLE
+    if parts.phases.is_ready() {
+        return (StatusCode::OK, format!("{}\n", phase.name()));
+    }
+    let why = match phase {
+        Phase::Ready => "not registered with discovery",
+        other => other.name(),
     };
-    (status, format!("{}\n", phase.name()))
+    (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
 }
 
 async fn metrics(State(parts): State<Parts>) -> String {

@@ -5,16 +5,16 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use serde_json::json;
-use tokio::runtime::{Builder, Handle, Runtime};
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
+use super::serving::{runtime, serve_to_the_end};
 use crate::admin::{self, Desk};
-use crate::compose::embedded::{Seams, System};
+use crate::compose::{Seams, System};
 use crate::phase::{Phase, Phases};
 use crate::settings::Settings;
 use crate::telemetry;
@@ -64,29 +64,16 @@ impl All {
         let parts = admin::Parts {
             phases: phases.clone(),
             metrics: Some(metrics),
-            desk: Arc::new(Desk::new(&seams)),
+            desk: Some(Arc::new(Desk::new(&seams))),
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
-        let mut system = System::start(&settings, seams, connections).await?;
+        let system = System::start(&settings, seams, connections).await?;
+        phases.follow(system.ready());
         phases.enter(Phase::Ready);
         self.announce(&system, admin)?;
-
-        tokio::select! {
-            requested = stop_requested() => requested?,
-            part = system.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
-        }
-        phases.enter(Phase::Draining);
-        tokio::select! {
-            () = system.drain() => {}
-            result = stop_requested() => {
-                result?;
-                eprintln!("packetboat: a second signal: ending without waiting");
-                return Ok(ExitCode::FAILURE);
-            }
-        }
-        phases.enter(Phase::Stopped);
+        let code = serve_to_the_end(system, &phases).await?;
         stop_admin.cancel();
-        Ok(ExitCode::SUCCESS)
+        Ok(code)
     }
 
     fn announce(&self, system: &System, admin: std::net::SocketAddr) -> Result<()> {
@@ -110,25 +97,4 @@ impl All {
         }
         Ok(output.flush()?)
     }
-}
-
-/// Clients and services have threads of their own, as they have in processes of their own.
-fn runtime(name: &str, threads: usize) -> Result<Runtime> {
-    let runtime = Builder::new_multi_thread()
-        .thread_name(name)
-        .worker_threads(threads)
-        .enable_all()
-        .build()?;
-    Ok(runtime)
-}
-
-/// SIGTERM or Ctrl-C.
-async fn stop_requested() -> Result<()> {
-    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
-    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
-    tokio::select! {
-        _ = terminate.recv() => {}
-        _ = interrupt.recv() => {}
-    }
-    Ok(())
 }

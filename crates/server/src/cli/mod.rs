@@ -9,14 +9,23 @@ mod connection;
 mod desk;
 mod dlq;
 mod listen;
+#[cfg(feature = "cluster")]
+mod member;
+#[cfg(feature = "cluster")]
+mod schema;
 mod send;
+mod serving;
 mod token;
+#[cfg(feature = "cluster")]
+mod topics;
 mod trace;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
+#[cfg(feature = "cluster")]
+use backend::discovery::Role;
 use clap::{Parser, Subcommand, ValueEnum};
 
 use crate::settings::SettingsError;
@@ -42,6 +51,28 @@ pub struct Cli {
 pub enum Command {
     /// Run boat, station, carrier and horn in this one process.
     All(all::All),
+    /// Hold client connections, on the real parts.
+    #[cfg(feature = "cluster")]
+    #[command(after_help = member::BOAT_EXAMPLES)]
+    Boat(member::Member),
+    /// Admit sessions and accept messages, on the real parts.
+    #[cfg(feature = "cluster")]
+    #[command(after_help = member::STATION_EXAMPLES)]
+    Station(member::Member),
+    /// Deliver what was accepted, on the real parts.
+    #[cfg(feature = "cluster")]
+    #[command(after_help = member::CARRIER_EXAMPLES)]
+    Carrier(member::Member),
+    /// Tell absent users, on the real parts.
+    #[cfg(feature = "cluster")]
+    #[command(after_help = member::HORN_EXAMPLES)]
+    Horn(member::Member),
+    /// Create or check the topics of the log.
+    #[cfg(feature = "cluster")]
+    Topics(topics::Topics),
+    /// Create, migrate or check the tables of the stores.
+    #[cfg(feature = "cluster")]
+    Schema(schema::Schema),
     /// Print a development token.
     Token(token::Token),
     /// Send messages; one JSON line for each.
@@ -75,6 +106,18 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
     let file = cli.config.as_deref();
     match cli.command {
         Command::All(command) => command.run(file),
+        #[cfg(feature = "cluster")]
+        Command::Boat(command) => command.run(Role::Boat, file),
+        #[cfg(feature = "cluster")]
+        Command::Station(command) => command.run(Role::Station, file),
+        #[cfg(feature = "cluster")]
+        Command::Carrier(command) => command.run(Role::Carrier, file),
+        #[cfg(feature = "cluster")]
+        Command::Horn(command) => command.run(Role::Horn, file),
+        #[cfg(feature = "cluster")]
+        Command::Topics(command) => on_runtime(command.run(file)),
+        #[cfg(feature = "cluster")]
+        Command::Schema(command) => on_runtime(command.run(file)),
         Command::Token(command) => command.run(file),
         Command::Send(command) => on_runtime(command.run(file)),
         Command::Listen(command) => on_runtime(command.run(file)),

@@ -1,4 +1,13 @@
 //! Plugs parts together into a running system.
 
+#[cfg(feature = "cluster")]
+mod cluster;
 pub mod embedded;
+#[cfg(feature = "cluster")]
+pub mod member;
+mod seams;
+mod system;
 mod upkeep;
+
+pub use seams::Seams;
+pub use system::System;

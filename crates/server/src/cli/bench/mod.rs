@@ -6,6 +6,7 @@ mod floor;
 mod load;
 mod process;
 mod report;
+mod steady;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -24,7 +25,8 @@ use crate::settings::Settings;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat bench idle --connections 10000
-  packetboat bench chat --pairs 1000 --seconds 10 --output json")]
+  packetboat bench chat --pairs 1000 --seconds 10 --output json
+  packetboat bench steady --pairs 100 --rate 200 --seconds 60")]
 pub struct Bench {
     #[command(subcommand)]
     what: What,
@@ -47,7 +49,9 @@ enum What {
     },
     /// Private chat, durable: at saturation, then at half that rate; the floor beside it.
     Chat(ChatArgs),
-    /// Both.
+    /// A constant private chat against a running installation: is anything lost or shown twice?
+    Steady(steady::Steady),
+    /// Both idle and chat.
     All(ChatArgs),
     /// The floor alone, as a server (used by the others).
     #[command(hide = true)]
@@ -75,8 +79,14 @@ struct ChatArgs {
 
 impl Bench {
     pub(super) fn run(self, config: Option<&Path>) -> Result<ExitCode> {
-        if let What::FloorServer(floor) = self.what {
-            return floor.run();
+        match self.what {
+            What::FloorServer(floor) => return floor.run(),
+            What::Steady(steady) => {
+                rlimit::increase_nofile_limit(u64::MAX)
+                    .context("raising the limit of open files")?;
+                return runtime()?.block_on(steady.run(config, self.output));
+            }
+            What::Idle { .. } | What::Chat(_) | What::All(_) => {}
         }
         let settings = Settings::load(config)?;
         rlimit::increase_nofile_limit(u64::MAX).context("raising the limit of open files")?;
@@ -85,10 +95,7 @@ impl Bench {
             None => tempfile::tempdir_in("."),
         }
         .context("making a folder for the data")?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()?;
-        let report = runtime.block_on(async {
+        let report = runtime()?.block_on(async {
             let mut report = Report::default();
             match self.what {
                 What::Idle { connections } => {
@@ -99,7 +106,7 @@ impl Bench {
                     report.idle = Some(idle(&settings, data.path(), 10_000).await?);
                     report.chat = Some(chat(&settings, data.path(), args).await?);
                 }
-                What::FloorServer(_) => {}
+                What::FloorServer(_) | What::Steady(_) => {}
             }
             anyhow::Ok(report)
         })?;
@@ -110,6 +117,13 @@ impl Bench {
             ExitCode::FAILURE
         })
     }
+}
+
+fn runtime() -> Result<tokio::runtime::Runtime> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    Ok(runtime)
 }
 
 /// Resident memory before and after `connections` sign-ins.

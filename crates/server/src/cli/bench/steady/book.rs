@@ -1,0 +1,234 @@
+//! What one pair knows of its messages, numbered 1, 2, 3 …, and the sum of it.
+
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use anyhow::Result;
+use comfy_table::{Table, presets};
+use hdrhistogram::Histogram;
+use serde::Serialize;
+
+use crate::cli::Output;
+
+/// Longer latencies count as this long, in milliseconds.
+const LATENCY_MAX: u64 = 3_600_000;
+/// Missing messages that are named.
+const NAMED: usize = 20;
+
+#[derive(Default)]
+pub(super) struct Book(Mutex<Entries>);
+
+#[derive(Clone)]
+struct Entries {
+    sent: u64,
+    accepted: u64,
+    /// Refusals after which the client tried again.
+    retried: u64,
+    /// Accepted and not shown, by number, with the server's id.
+    owed: BTreeSet<(u64, String)>,
+    shown: u64,
+    last: u64,
+    /// Below `last` and not shown.
+    skipped: BTreeSet<u64>,
+    twice: u64,
+    out_of_order: u64,
+    /// From sent to shown, in milliseconds, for receivers that stay.
+    latency: Histogram<u64>,
+}
+
+impl Default for Entries {
+    fn default() -> Self {
+        Entries {
+            sent: 0,
+            accepted: 0,
+            retried: 0,
+            owed: BTreeSet::new(),
+            shown: 0,
+            last: 0,
+            skipped: BTreeSet::new(),
+            twice: 0,
+            out_of_order: 0,
+            latency: Histogram::new_with_bounds(1, LATENCY_MAX, 3)
+                .expect("the bounds are of the right kind"),
+        }
+    }
+}
+
+impl Book {
+    fn entries(&self) -> MutexGuard<'_, Entries> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The number of the next message.
+    pub(super) fn send(&self) -> u64 {
+        let mut entries = self.entries();
+        entries.sent += 1;
+        entries.sent
+    }
+
+    pub(super) fn accepted(&self, number: u64, id: String) {
+        let mut entries = self.entries();
+        entries.accepted += 1;
+        let shown = number <= entries.last && !entries.skipped.contains(&number);
+        if !shown {
+            entries.owed.insert((number, id));
+        }
+    }
+
+    pub(super) fn retried(&self) {
+        self.entries().retried += 1;
+    }
+
+    /// `after`: milliseconds since it was sent, where that says something.
+    pub(super) fn shown(&self, number: u64, after: Option<u64>) {
+        let mut entries = self.entries();
+        if number > entries.last {
+            let skipped = entries.last + 1..number;
+            entries.skipped.extend(skipped);
+            entries.last = number;
+        } else if entries.skipped.remove(&number) {
+            entries.out_of_order += 1;
+        } else {
+            entries.twice += 1;
+            return;
+        }
+        entries.shown += 1;
+        entries.owed.retain(|(owed, _)| *owed != number);
+        if let Some(after) = after {
+            entries.latency.saturating_record(after.max(1));
+        }
+    }
+
+    pub(super) fn is_settled(&self) -> bool {
+        let entries = self.entries();
+        entries.accepted == entries.sent && entries.owed.is_empty()
+    }
+}
+
+/// What a run found.
+#[derive(Debug, Default, Serialize)]
+pub(super) struct Found {
+    pub(super) sent: u64,
+    pub(super) accepted: u64,
+    /// Neither accepted nor known to be refused when the bench ended.
+    pub(super) open: u64,
+    pub(super) retried: u64,
+    pub(super) shown: u64,
+    /// Accepted and not shown: their ids.
+    pub(super) missing: Vec<String>,
+    pub(super) twice: u64,
+    pub(super) out_of_order: u64,
+    pub(super) p50_ms: u64,
+    pub(super) p99_ms: u64,
+    pub(super) max_ms: u64,
+}
+
+impl Found {
+    pub(super) fn sum(books: &[Arc<Book>]) -> Found {
+        let mut found = Found::default();
+        let mut latency = Entries::default().latency;
+        for book in books {
+            let entries = book.entries();
+            found.sent += entries.sent;
+            found.accepted += entries.accepted;
+            found.retried += entries.retried;
+            found.shown += entries.shown;
+            found.twice += entries.twice;
+            found.out_of_order += entries.out_of_order;
+            let missing = entries.owed.iter().map(|(_, id)| id.clone());
+            found.missing.extend(missing);
+            // Equal bounds: this cannot fail.
+            let _ = latency.add(&entries.latency);
+        }
+        found.open = found.sent - found.accepted;
+        found.p50_ms = latency.value_at_quantile(0.50);
+        found.p99_ms = latency.value_at_quantile(0.99);
+        found.max_ms = latency.max();
+        found
+    }
+
+    /// Nothing lost, nothing twice, nothing out of order.
+    pub(super) fn is_clean(&self) -> bool {
+        self.missing.is_empty() && self.twice == 0 && self.out_of_order == 0 && self.open == 0
+    }
+
+    pub(super) fn print(&self, output: Output) -> Result<()> {
+        if output == Output::Json {
+            println!("{}", serde_json::to_string(self)?);
+            return Ok(());
+        }
+        let mut table = Table::new();
+        table.load_style(presets::NOTHING);
+        let rows = [
+            ("sent", self.sent),
+            ("accepted", self.accepted),
+            ("tried again", self.retried),
+            ("not accepted at the end", self.open),
+            ("shown", self.shown),
+            ("missing", self.missing.len() as u64),
+            ("shown twice", self.twice),
+            ("out of order", self.out_of_order),
+            ("p50 to a present receiver, ms", self.p50_ms),
+            ("p99, ms", self.p99_ms),
+            ("longest, ms", self.max_ms),
+        ];
+        for (what, number) in rows {
+            table.add_row([what.to_owned(), number.to_string()]);
+        }
+        println!("{table}");
+        for id in self.missing.iter().take(NAMED) {
+            println!("missing: {id} (packetboat trace {id} says more)");
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(book: Book) -> Found {
+        Found::sum(&[Arc::new(book)])
+    }
+
+    #[test]
+    fn what_is_accepted_and_not_shown_is_missing() {
+        let book = Book::default();
+        for number in 1..=3 {
+            assert_eq!(book.send(), number);
+            book.accepted(number, number.to_string());
+        }
+        book.shown(1, None);
+        book.shown(3, None);
+        assert!(!book.is_settled());
+        let found = found(book);
+        assert_eq!(found.missing, ["2"]);
+        assert!(!found.is_clean());
+    }
+
+    #[test]
+    fn shown_before_its_answer_came_is_not_missing() {
+        let book = Book::default();
+        book.send();
+        book.shown(1, Some(5));
+        assert!(!book.is_settled(), "the answer is open");
+        book.accepted(1, "1".into());
+        assert!(book.is_settled());
+        assert!(found(book).is_clean());
+    }
+
+    #[test]
+    fn repeats_and_late_ones_are_told_apart() {
+        let book = Book::default();
+        for number in 1..=3 {
+            book.send();
+            book.accepted(number, number.to_string());
+        }
+        for number in [1, 3, 2, 2] {
+            book.shown(number, None);
+        }
+        let found = found(book);
+        assert_eq!((found.twice, found.out_of_order), (1, 1));
+        assert!(found.missing.is_empty());
+    }
+}

@@ -1,0 +1,235 @@
+//! The users of a steady chat: senders that press *try again*, receivers that stay, and such that come
+//! and go.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use backend::clock::{Clock, SystemClock};
+use bytes::{BufMut, Bytes, BytesMut};
+use client::core::{CatchUp, Origin, Shown, State};
+use client::{Client, ClientConfig, Event, Events, SendTicket, store};
+use protocol::message::Content;
+use protocol::{DeviceId, Platform, Recipient, UserId};
+use tokio::sync::{Semaphore, mpsc};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::Steady;
+use super::book::Book;
+use crate::settings::Settings;
+
+/// Sends of one sender whose answer is open; beyond it the sender waits.
+const OPEN_MAX: usize = 4096;
+/// How long a person looks at "failed" before trying again.
+const TRY_AGAIN: Duration = Duration::from_secs(1);
+const SIGN_IN: Duration = Duration::from_secs(60);
+const TOKEN: Duration = Duration::from_secs(24 * 3600);
+/// Sign-ins at a time while the chat is set up.
+const SIGN_INS: usize = 64;
+
+pub(super) struct People {
+    plan: Steady,
+    settings: Settings,
+    state: PathBuf,
+    /// Receivers that have signed in for the first time.
+    present: Semaphore,
+    signing_in: Semaphore,
+}
+
+impl People {
+    pub(super) fn new(plan: &Steady, settings: Settings, state: &Path) -> People {
+        People {
+            plan: plan.clone(),
+            settings,
+            state: state.to_owned(),
+            present: Semaphore::new(0),
+            signing_in: Semaphore::new(SIGN_INS),
+        }
+    }
+
+    pub(super) async fn wait_for_receivers(&self) -> Result<()> {
+        let all = self.present.acquire_many(self.plan.pairs);
+        let all = timeout(SIGN_IN, all).await;
+        all.context("the receivers could not sign in in time")??
+            .forget();
+        Ok(())
+    }
+
+    fn user(&self, pair: u32, second: bool) -> Result<UserId> {
+        let number = self.plan.first_user + i64::from(pair) * 2 + i64::from(second);
+        UserId::new(number).context("--first-user must be above zero")
+    }
+
+    async fn sign_in(&self, user: UserId, platform: Platform) -> Result<(Client, Events)> {
+        let device = DeviceId::new(&format!("bench-{user}"))?;
+        let token =
+            crate::cli::token::sign(&self.settings, user, Some(platform), Some(&device), TOKEN)?;
+        let urls = &self.plan.url;
+        let url = &urls[user.get() as usize / 2 % urls.len()];
+        let mut config = ClientConfig::new(url, token, platform, device);
+        config.state = store::State::Path(self.state.join(format!("{user}.sqlite")));
+        config.catch_up = CatchUp::Everything;
+        Ok(Client::connect(config).await?)
+    }
+
+    /// Shows what comes until `stop`; some go away now and then, and come back.
+    pub(super) async fn receive(
+        self: Arc<Self>,
+        pair: u32,
+        book: Arc<Book>,
+        stop: CancellationToken,
+    ) -> Result<()> {
+        let user = self.user(pair, true)?;
+        let wanders = pair % 100 < self.plan.away;
+        let stay = Duration::try_from_secs_f64(self.plan.away_for)?;
+        let mut first = true;
+        while !stop.is_cancelled() {
+            let signing_in = self.signing_in.acquire().await?;
+            let (client, mut events) = self.sign_in(user, Platform::Ios).await?;
+            if first {
+                client.ready().await.map_err(anyhow::Error::msg)?;
+                self.present.add_permits(1);
+                first = false;
+            }
+            drop(signing_in);
+            let leave = wanders.then(|| Instant::now() + stay);
+            let showing = show(&mut events, &book, leave, wanders);
+            stop.run_until_cancelled(showing).await.transpose()?;
+            events.taken();
+            client.close().await;
+            drop(events);
+            stop.run_until_cancelled(sleep(stay)).await;
+        }
+        Ok(())
+    }
+
+    /// Sends at its share of the rate until `enough`, then waits for the answers until `stop`.
+    pub(super) async fn send(
+        self: Arc<Self>,
+        pair: u32,
+        book: Arc<Book>,
+        enough: CancellationToken,
+        stop: CancellationToken,
+    ) -> Result<()> {
+        let (from, to) = (self.user(pair, false)?, self.user(pair, true)?);
+        let (client, mut events) = self.sign_in(from, Platform::Desktop).await?;
+        // Its tickets say what it wants to know.
+        tokio::spawn(async move { while events.next().await.is_some() {} });
+        let (follow, tickets) = mpsc::channel(OPEN_MAX);
+        let following = tokio::spawn(followed(client.clone(), tickets, book.clone()));
+        let interval = Duration::from_secs_f64(f64::from(self.plan.pairs) / self.plan.rate);
+        let phase = interval.mul_f64(f64::from(pair) / f64::from(self.plan.pairs));
+        let mut due = Instant::now() + phase;
+        let sending = async {
+            loop {
+                sleep_until(due).await;
+                due += interval;
+                let number = book.send();
+                let content = Content {
+                    data: body(number, self.plan.bytes),
+                    ..Content::text("")
+                };
+                let ticket = client.send(Recipient::User(to), content).await?;
+                if follow.send((number, ticket)).await.is_err() {
+                    bail!("the sender's client ended");
+                }
+            }
+        };
+        if let Some(ended) = enough.run_until_cancelled(sending).await {
+            return ended;
+        }
+        drop(follow);
+        if let Some(followed) = stop.run_until_cancelled(following).await {
+            followed??;
+        }
+        client.close().await;
+        Ok(())
+    }
+}
+
+/// Waits for each answer, in order; what failed is tried again, as a person would.
+async fn followed(
+    client: Client,
+    mut tickets: mpsc::Receiver<(u64, SendTicket)>,
+    book: Arc<Book>,
+) -> Result<()> {
+    while let Some((number, mut ticket)) = tickets.recv().await {
+        let id = loop {
+            match ticket.accepted().await {
+                Ok(id) => break id,
+                Err(refusal) if matches!(*client.state().borrow(), State::Closed(_)) => {
+                    bail!("a sender was sent away: {refusal}")
+                }
+                Err(_) => {
+                    book.retried();
+                    sleep(TRY_AGAIN).await;
+                    client.retry(ticket.send_id()).await?;
+                }
+            }
+        };
+        book.accepted(number, id.to_string());
+    }
+    Ok(())
+}
+
+/// Shows messages until it is time to leave.
+async fn show(
+    events: &mut Events,
+    book: &Book,
+    leave: Option<Instant>,
+    wanders: bool,
+) -> Result<()> {
+    loop {
+        let event = tokio::select! {
+            biased;
+            event = events.next() => event,
+            () = until(leave) => return Ok(()),
+        };
+        match event {
+            Some(Event::Message(shown)) if shown.origin == Origin::Other => {
+                let (number, sent_at) = read(&shown)?;
+                let after = SystemClock.now().millis() - sent_at;
+                let after = u64::try_from(after).ok().filter(|_| !wanders);
+                book.shown(number, after);
+            }
+            Some(Event::State(State::Closed(why))) => bail!("a receiver was sent away: {why}"),
+            Some(Event::Gap {
+                conversation,
+                from,
+                to,
+            }) => {
+                bail!("{conversation}: {from} to {to} will not be shown")
+            }
+            Some(_) => {}
+            None => bail!("a receiver's client ended"),
+        }
+    }
+}
+
+async fn until(time: Option<Instant>) {
+    match time {
+        Some(time) => sleep_until(time).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Number and time of sending, filled up to the size.
+fn body(number: u64, bytes: usize) -> Bytes {
+    let mut body = BytesMut::with_capacity(bytes.max(16));
+    body.put_u64(number);
+    body.put_i64(SystemClock.now().millis());
+    body.resize(bytes.max(16), b'.');
+    body.freeze()
+}
+
+fn read(shown: &Shown) -> Result<(u64, i64)> {
+    let data = &shown.placed.message.content.data;
+    let number = data.first_chunk::<8>().copied().map(u64::from_be_bytes);
+    let sent_at = (data.get(8..16)).and_then(|bytes| bytes.try_into().ok());
+    match (number, sent_at.map(i64::from_be_bytes)) {
+        (Some(number), Some(sent_at)) => Ok((number, sent_at)),
+        _ => bail!("a message that this bench did not send: choose another --first-user"),
+    }
+}

@@ -1,0 +1,157 @@
+//! `packetboat boat|station|carrier|horn`: one service as a process, on the real parts.
+
+use std::io::Write;
+use std::net::SocketAddr;
+use std::num::NonZero;
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Result;
+use backend::discovery::Role;
+use clap::Args;
+use serde_json::json;
+use tokio::runtime::Handle;
+use tokio_util::sync::CancellationToken;
+
+use super::Output;
+use super::serving::{runtime, serve_to_the_end};
+use crate::admin::{self, Desk};
+use crate::compose::member::{self, Parts};
+use crate::phase::{Phase, Phases};
+use crate::settings::Settings;
+use crate::telemetry;
+
+pub(super) const BOAT_EXAMPLES: &str = "Examples:
+  packetboat --config packetboat.toml boat
+  packetboat boat --name boat-2 --listen 127.0.0.1:9111 --admin 127.0.0.1:9194";
+
+pub(super) const STATION_EXAMPLES: &str = "Examples:
+  packetboat --config packetboat.toml station
+  packetboat station --name station-2 --listen 127.0.0.1:9102 --admin 127.0.0.1:9195";
+
+pub(super) const CARRIER_EXAMPLES: &str = "Examples:
+  packetboat --config packetboat.toml carrier
+  packetboat carrier --name carrier-2 --admin 127.0.0.1:9196";
+
+pub(super) const HORN_EXAMPLES: &str = "Examples:
+  packetboat --config packetboat.toml horn
+  packetboat horn --admin 127.0.0.1:9197";
+
+#[derive(Debug, Args)]
+pub struct Member {
+    /// Its name, unique among those of its kind (settings: <service>.name).
+    #[arg(long)]
+    name: Option<String>,
+    /// Where gRPC listens, for boat and station (settings: <service>.listen; otherwise 127.0.0.1:9110 for
+    /// a boat, 127.0.0.1:9100 for a station).
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<SocketAddr>,
+    /// Where health, metrics and the desk answer (settings: admin.listen).
+    #[arg(long, value_name = "HOST:PORT")]
+    admin: Option<SocketAddr>,
+    /// How the addresses are printed once everything is ready.
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl Member {
+    pub(super) fn run(self, role: Role, config: Option<&Path>) -> Result<ExitCode> {
+        let mut settings = Settings::load(config)?;
+        self.apply(role, &mut settings);
+        settings.check_member(role)?;
+        telemetry::start_logs(&settings.log)?;
+        let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
+        tracing::info!(files, "limits");
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let services = runtime("services", cores)?;
+        // Only a boat has clients.
+        let connections = match role {
+            Role::Boat => Some(runtime("connections", cores)?),
+            Role::Station | Role::Carrier | Role::Horn => None,
+        };
+        let clients = connections.as_ref().unwrap_or(&services).handle().clone();
+        services.block_on(self.serve(role, settings, clients))
+    }
+
+    /// The command line wins over file and environment.
+    fn apply(&self, role: Role, settings: &mut Settings) {
+        if let Some(admin) = self.admin {
+            settings.admin.listen = admin;
+        }
+        let (name, listen, port) = match role {
+            Role::Boat => (
+                Some(&mut settings.boat.name),
+                Some(&mut settings.boat.listen),
+                9110,
+            ),
+            Role::Station => (
+                Some(&mut settings.station.name),
+                Some(&mut settings.station.listen),
+                9100,
+            ),
+            Role::Carrier => (Some(&mut settings.carrier.name), None, 0),
+            Role::Horn => (None, None, 0),
+        };
+        if let (Some(name), Some(own)) = (name, &self.name) {
+            name.clone_from(own);
+        }
+        if let Some(listen) = listen {
+            let default = SocketAddr::from(([127, 0, 0, 1], port));
+            *listen = Some(self.listen.or(*listen).unwrap_or(default));
+        }
+    }
+
+    async fn serve(self, role: Role, settings: Settings, clients: Handle) -> Result<ExitCode> {
+        let phases = Phases::default();
+        let metrics = telemetry::start_metrics()?;
+        let parts = Parts::connect(role, &settings, clients).await?;
+        let stop_admin = CancellationToken::new();
+        let admin_parts = admin::Parts {
+            phases: phases.clone(),
+            metrics: Some(metrics),
+            desk: parts.whole().map(|seams| Arc::new(Desk::new(seams))),
+        };
+        let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
+        let member = member::Member::start(&settings, parts).await?;
+        if let Some(ready) = member.ready() {
+            phases.follow(ready);
+        }
+        phases.enter(Phase::Ready);
+        self.announce(role, &member, admin)?;
+        let code = serve_to_the_end(member, &phases).await?;
+        stop_admin.cancel();
+        Ok(code)
+    }
+
+    fn announce(&self, role: Role, member: &member::Member, admin: SocketAddr) -> Result<()> {
+        let clients = member.clients();
+        let clients = clients.map(|(ws, tcp)| (format!("ws://{ws}"), format!("tcp://{tcp}")));
+        let (websocket, tcp) = clients.unzip();
+        let (grpc, admin) = (member.address(), format!("http://{admin}"));
+        let mut output = std::io::stdout().lock();
+        match self.output {
+            Output::Json => {
+                let bound = json!({
+                    "websocket": websocket, "tcp": tcp, "grpc": grpc, "admin": admin,
+                });
+                writeln!(output, "{bound}")?;
+            }
+            Output::Table => {
+                writeln!(output, "packetboat {} is ready", role.name())?;
+                let lines = [
+                    ("clients", websocket),
+                    ("", tcp),
+                    ("services", grpc),
+                    ("operators", Some(admin)),
+                ];
+                for (what, address) in lines {
+                    if let Some(address) = address {
+                        writeln!(output, "  {what:<10} {address}")?;
+                    }
+                }
+            }
+        }
+        Ok(output.flush()?)
+    }
+}

@@ -1,0 +1,52 @@
+//! `packetboat schema`: the tables that the program needs.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use backend::scylla::schema;
+use clap::{Args, Subcommand};
+
+use crate::settings::Settings;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat schema print
+  packetboat --config packetboat.toml schema apply")]
+pub struct Schema {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Create the keyspace and bring its tables to the version that this program needs.
+    Apply,
+    /// Say whether the tables are at that version (exit 1 if not).
+    Check,
+    /// The statements, for whoever runs them by hand.
+    Print,
+}
+
+impl Schema {
+    pub(super) async fn run(self, file: Option<&Path>) -> Result<ExitCode> {
+        let config = Settings::load(file)?.scylla;
+        match self.what {
+            What::Apply => {
+                let applied = schema::apply(&config).await.context("asking ScyllaDB")?;
+                for migration in &applied {
+                    println!("{:04} {}", migration.number, migration.name);
+                }
+                if applied.is_empty() {
+                    println!("nothing to do");
+                }
+            }
+            What::Check => {
+                schema::check(&config).await.context("asking ScyllaDB")?;
+                println!("the tables are right");
+            }
+            What::Print => print!("{}", schema::print(&config)),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,88 @@
+//! What every process that serves does: threads, signals, phases, an orderly end.
+
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use tokio::runtime::{Builder, Runtime};
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::compose::System;
+#[cfg(feature = "cluster")]
+use crate::compose::member::Member;
+use crate::phase::{Phase, Phases};
+
+/// What runs until it is asked to end.
+pub(super) trait Serving {
+    /// Waits until a part ends that nobody asked to end, and names it.
+    async fn failed(&mut self) -> &'static str;
+
+    async fn drain(self);
+}
+
+impl Serving for System {
+    async fn failed(&mut self) -> &'static str {
+        System::failed(self).await
+    }
+
+    async fn drain(self) {
+        System::drain(self).await;
+    }
+}
+
+#[cfg(feature = "cluster")]
+impl Serving for Member {
+    async fn failed(&mut self) -> &'static str {
+        Member::failed(self).await
+    }
+
+    async fn drain(self) {
+        Member::drain(self).await;
+    }
+}
+
+/// Serves until a signal, then leaves in order; a second signal ends it at once.
+///
+/// # Errors
+/// A part that ended by itself: what was accepted is no longer carried here, so the process should end
+/// and be started again.
+pub(super) async fn serve_to_the_end(
+    mut serving: impl Serving,
+    phases: &Phases,
+) -> Result<ExitCode> {
+    tokio::select! {
+        requested = stop_requested() => requested?,
+        part = serving.failed() => bail!("{part} ended by itself; its log lines above say why. Start again: nothing accepted is lost"),
+    }
+    phases.enter(Phase::Draining);
+    tokio::select! {
+        () = serving.drain() => {}
+        result = stop_requested() => {
+            result?;
+            eprintln!("packetboat: a second signal: ending without waiting");
+            return Ok(ExitCode::FAILURE);
+        }
+    }
+    phases.enter(Phase::Stopped);
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Clients and services have threads of their own, as they have in processes of their own.
+pub(super) fn runtime(name: &str, threads: usize) -> Result<Runtime> {
+    let runtime = Builder::new_multi_thread()
+        .thread_name(name)
+        .worker_threads(threads)
+        .enable_all()
+        .build()?;
+    Ok(runtime)
+}
+
+/// SIGTERM or Ctrl-C.
+async fn stop_requested() -> Result<()> {
+    let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;
+    let mut interrupt = signal(SignalKind::interrupt()).context("listening for SIGINT")?;
+    tokio::select! {
+        _ = terminate.recv() => {}
+        _ = interrupt.recv() => {}
+    }
+    Ok(())
+}

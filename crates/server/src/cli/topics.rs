@@ -1,0 +1,56 @@
+//! `packetboat topics`: the log's topics as the settings want them.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use backend::queue::topics;
+use clap::{Args, Subcommand};
+
+use crate::settings::Settings;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat --config packetboat.toml topics apply
+  packetboat topics check")]
+pub struct Topics {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Create what is missing; nothing is ever shrunk or deleted.
+    Apply,
+    /// Say what differs from the settings (exit 1 if anything does).
+    Check,
+}
+
+impl Topics {
+    pub(super) async fn run(self, file: Option<&Path>) -> Result<ExitCode> {
+        let config = Settings::load(file)?.kafka;
+        match self.what {
+            What::Apply => {
+                let changes = topics::apply(&config).await.context("asking Kafka")?;
+                for change in &changes {
+                    println!("{change}");
+                }
+                if changes.is_empty() {
+                    println!("nothing to do");
+                }
+                Ok(ExitCode::SUCCESS)
+            }
+            What::Check => {
+                let differences = topics::check(&config).await.context("asking Kafka")?;
+                for difference in &differences {
+                    println!("{difference}");
+                }
+                if differences.is_empty() {
+                    println!("the topics are right");
+                    return Ok(ExitCode::SUCCESS);
+                }
+                Ok(ExitCode::FAILURE)
+            }
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! The real parts: Kafka, Redis, etcd, ScyllaDB. Each service connects to what it needs and no more.
+
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use backend::clock::{SystemClock, SystemEntropy};
+use backend::conversations::ScyllaConversations;
+use backend::devices::ScyllaDevices;
+use backend::discovery::EtcdRegistry;
+use backend::heads::ScyllaHeads;
+use backend::history::ScyllaHistory;
+use backend::ledger::{LedgerStore, ScyllaLedger};
+use backend::mailbox::RedisMailbox;
+use backend::queue::{KafkaQueue, Queue};
+use backend::scylla::Cql;
+
+use super::seams::Seams;
+use crate::settings::Settings;
+
+/// Everything that station and carrier stand on.
+pub(super) async fn connect(settings: &Settings, registry: Arc<EtcdRegistry>) -> Result<Seams> {
+    let (queue, cql, mailbox) =
+        tokio::try_join!(queue(settings), cql(settings), mailbox(settings))?;
+    Ok(Seams {
+        upkeep: None,
+        queue,
+        mailbox,
+        history: Arc::new(ScyllaHistory::new(cql.clone())),
+        heads: Arc::new(ScyllaHeads::new(cql.clone())),
+        conversations: Arc::new(ScyllaConversations::new(cql.clone())),
+        devices: Arc::new(ScyllaDevices::new(cql.clone())),
+        ledger: Arc::new(ScyllaLedger::new(cql)),
+        registry,
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+    })
+}
+
+pub(super) async fn registry(settings: &Settings) -> Result<Arc<EtcdRegistry>> {
+    let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+    let registry = EtcdRegistry::connect(&settings.etcd, clock, entropy).await;
+    Ok(Arc::new(registry.context("connecting to etcd")?))
+}
+
+pub(super) async fn queue(settings: &Settings) -> Result<Arc<dyn Queue>> {
+    let queue = KafkaQueue::connect(settings.kafka.clone()).await;
+    Ok(Arc::new(queue.context("connecting to Kafka")?))
+}
+
+pub(super) async fn ledger(settings: &Settings) -> Result<Arc<dyn LedgerStore>> {
+    Ok(Arc::new(ScyllaLedger::new(cql(settings).await?)))
+}
+
+async fn cql(settings: &Settings) -> Result<Cql> {
+    let cql = Cql::connect(&settings.scylla).await;
+    cql.context("connecting to ScyllaDB")
+}
+
+async fn mailbox(settings: &Settings) -> Result<Arc<RedisMailbox>> {
+    let mailbox = RedisMailbox::connect(&settings.redis, Arc::new(SystemEntropy)).await;
+    Ok(Arc::new(mailbox.context("connecting to Redis")?))
+}

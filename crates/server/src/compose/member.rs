@@ -1,0 +1,196 @@
+//! One service as a process of its own, on the real parts: a member of a cluster.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::{Context, Result};
+use api::transport::{self, Connector};
+use backend::clock::{SystemClock, SystemEntropy};
+use backend::discovery::{EtcdRegistry, Role};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use super::cluster;
+use super::seams::Seams;
+use crate::settings::Settings;
+
+/// What a service works with, connected but not started.
+pub struct Parts {
+    needed: Needed,
+    /// Held for as long as the service runs: with it end the watches of who is there.
+    registry: Option<Arc<EtcdRegistry>>,
+}
+
+enum Needed {
+    Boat(Box<boat::Parts>),
+    Station(Box<Seams>),
+    Carrier(Box<Seams>),
+    Horn(Box<horn::Parts>),
+}
+
+impl Parts {
+    /// Connects to what the service needs. A boat's clients are served on the runtime `connections`.
+    ///
+    /// # Errors
+    /// A part that does not answer, or is not set up.
+    pub async fn connect(role: Role, settings: &Settings, connections: Handle) -> Result<Parts> {
+        if role == Role::Horn {
+            let needed = Needed::Horn(Box::new(horn_parts(settings).await?));
+            return Ok(Parts {
+                needed,
+                registry: None,
+            });
+        }
+        let registry = cluster::registry(settings).await?;
+        let whole = || cluster::connect(settings, registry.clone());
+        let needed = match role {
+            Role::Boat => Needed::Boat(Box::new(boat_parts(registry.clone(), connections))),
+            Role::Station => Needed::Station(Box::new(whole().await?)),
+            Role::Carrier | Role::Horn => Needed::Carrier(Box::new(whole().await?)),
+        };
+        Ok(Parts {
+            needed,
+            registry: Some(registry),
+        })
+    }
+
+    /// What an operators' desk needs, where this service has it.
+    pub fn whole(&self) -> Option<&Seams> {
+        match &self.needed {
+            Needed::Station(seams) | Needed::Carrier(seams) => Some(seams),
+            Needed::Boat(_) | Needed::Horn(_) => None,
+        }
+    }
+}
+
+fn boat_parts(registry: Arc<EtcdRegistry>, connections: Handle) -> boat::Parts {
+    let transport = transport::Config::default();
+    boat::Parts {
+        registry,
+        connector: Connector::new(transport.clone()),
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+        transport,
+        connections,
+    }
+}
+
+async fn horn_parts(settings: &Settings) -> Result<horn::Parts> {
+    let (queue, ledger) = tokio::try_join!(cluster::queue(settings), cluster::ledger(settings))?;
+    Ok(horn::Parts {
+        queue,
+        ledger,
+        clock: Arc::new(SystemClock),
+        entropy: Arc::new(SystemEntropy),
+    })
+}
+
+/// A running service.
+pub struct Member {
+    service: Service,
+    registry: Option<Arc<EtcdRegistry>>,
+    stop: CancellationToken,
+}
+
+enum Service {
+    Boat(boat::Running),
+    Station(station::Running),
+    Carrier(carrier::Running),
+    Horn(horn::Running),
+}
+
+impl Member {
+    /// # Errors
+    /// A setting that cannot be, or an address that is taken.
+    pub async fn start(settings: &Settings, parts: Parts) -> Result<Member> {
+        let stop = CancellationToken::new();
+        let connector = Connector::new(transport::Config::default());
+        let service = match parts.needed {
+            Needed::Boat(parts) => {
+                let boat = boat::start(settings.boat.clone(), *parts, stop.clone()).await;
+                Service::Boat(boat.context("starting the boat")?)
+            }
+            Needed::Station(seams) => {
+                let parts = seams.station(&connector);
+                let station = station::start(settings.station.clone(), parts, stop.clone()).await;
+                Service::Station(station.context("starting the station")?)
+            }
+            Needed::Carrier(seams) => {
+                let parts = seams.carrier(&connector);
+                let carrier = carrier::start(settings.carrier.clone(), parts, stop.clone()).await;
+                Service::Carrier(carrier.context("starting the carrier")?)
+            }
+            Needed::Horn(parts) => {
+                let horn = horn::start(settings.horn.clone(), *parts, stop.clone()).await;
+                Service::Horn(horn.context("starting the horn")?)
+            }
+        };
+        Ok(Member {
+            service,
+            registry: parts.registry,
+            stop,
+        })
+    }
+
+    /// Where clients connect, over WebSocket and over TCP, if this is a boat.
+    pub fn clients(&self) -> Option<(SocketAddr, SocketAddr)> {
+        match &self.service {
+            Service::Boat(boat) => Some((boat.websocket(), boat.tcp())),
+            _ => None,
+        }
+    }
+
+    /// Where other services find this one, if they call it.
+    pub fn address(&self) -> Option<String> {
+        match &self.service {
+            Service::Boat(boat) => boat.grpc().map(|grpc| format!("http://{grpc}")),
+            Service::Station(station) => Some(station.instance().address.clone()),
+            Service::Carrier(_) | Service::Horn(_) => None,
+        }
+    }
+
+    /// Whether new work is welcome, where that changes while the service runs.
+    pub fn ready(&self) -> Option<watch::Receiver<bool>> {
+        match &self.service {
+            Service::Boat(boat) => Some(boat.ready()),
+            _ => None,
+        }
+    }
+
+    /// Waits until the service ends though nobody asked it to, and names it.
+    pub async fn failed(&mut self) -> &'static str {
+        match &self.service {
+            Service::Boat(boat) => {
+                boat.left().await;
+                "boat"
+            }
+            Service::Station(station) => {
+                station.drained().await;
+                "station"
+            }
+            Service::Carrier(carrier) => {
+                carrier.drained().await;
+                "carrier"
+            }
+            Service::Horn(horn) => {
+                horn.drained().await;
+                "horn"
+            }
+        }
+    }
+
+    /// Leaves in order; what it was registered as is given up at the end, and others are told at once.
+    pub async fn drain(self) {
+        self.stop.cancel();
+        match self.service {
+            Service::Boat(boat) => boat.drained().await,
+            Service::Station(station) => station.drained().await,
+            Service::Carrier(carrier) => carrier.drained().await,
+            Service::Horn(horn) => horn.drained().await,
+        }
+        if let Some(registry) = self.registry {
+            registry.flush().await;
+        }
+    }
+}

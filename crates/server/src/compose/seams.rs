@@ -1,0 +1,67 @@
+//! The parts outside the process, whichever they are, and who gets which.
+
+use std::sync::Arc;
+
+use api::transport::Connector;
+use backend::clock::{Clock, Entropy};
+use backend::conversations::ConversationStore;
+use backend::devices::DeviceStore;
+use backend::discovery::Registry;
+use backend::heads::HeadStore;
+use backend::history::HistoryStore;
+use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
+use backend::queue::Queue;
+
+use super::upkeep::Upkeep;
+
+/// Every seam of a system. Tests may wrap one before it is started.
+#[derive(Clone)]
+pub struct Seams {
+    /// What nobody else cleans up: the real parts do it themselves.
+    pub(super) upkeep: Option<Upkeep>,
+    pub queue: Arc<dyn Queue>,
+    pub mailbox: Arc<dyn MailboxStore>,
+    pub history: Arc<dyn HistoryStore>,
+    pub heads: Arc<dyn HeadStore>,
+    pub conversations: Arc<dyn ConversationStore>,
+    pub devices: Arc<dyn DeviceStore>,
+    pub ledger: Arc<dyn LedgerStore>,
+    pub registry: Arc<dyn Registry>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+}
+
+impl Seams {
+    pub(super) fn station(&self, connector: &Connector) -> station::Parts {
+        station::Parts {
+            queue: self.queue.clone(),
+            mailbox: self.mailbox.clone(),
+            history: self.history.clone(),
+            heads: self.heads.clone(),
+            conversations: self.conversations.clone(),
+            devices: self.devices.clone(),
+            ledger: self.ledger.clone(),
+            registry: self.registry.clone(),
+            connector: connector.clone(),
+            clock: self.clock.clone(),
+            entropy: self.entropy.clone(),
+        }
+    }
+
+    pub(super) fn carrier(&self, connector: &Connector) -> carrier::Parts {
+        carrier::Parts {
+            queue: self.queue.clone(),
+            mailbox: self.mailbox.clone(),
+            history: self.history.clone(),
+            heads: self.heads.clone(),
+            conversations: self.conversations.clone(),
+            devices: self.devices.clone(),
+            ledger: self.ledger.clone(),
+            registry: self.registry.clone(),
+            connector: connector.clone(),
+            clock: self.clock.clone(),
+            entropy: self.entropy.clone(),
+        }
+    }
+}

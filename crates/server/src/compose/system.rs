@@ -1,0 +1,236 @@
+//! All four services in one process: a cluster of one.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use api::task::{MessageTask, Task, Work};
+use api::transport::{self, Connector};
+use backend::queue::{Partition, Record};
+use protocol::keys::Topic;
+use protocol::mailbox::{DedupeKey, FirstSend};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
+
+use super::seams::Seams;
+use crate::settings::Settings;
+
+/// Sends of the log that are remembered at start: what a client resends after a crash was sent lately.
+const REMEMBERED: u64 = 200_000;
+/// Records read at a time.
+const PAGE: usize = 1000;
+
+/// Dedupe keys of the embedded mailbox die with the process; the newest part of the log tells them again,
+/// so that a resend after a crash is answered with the first id.
+async fn remember_sends(seams: &Seams) -> Result<()> {
+    let partitions = seams.queue.partitions(Topic::Message);
+    for number in 0..partitions {
+        let partition = Partition {
+            topic: Topic::Message,
+            number,
+        };
+        let (first, end) = seams.queue.bounds(partition).await?;
+        let mut next = first.max(end.saturating_sub(REMEMBERED / u64::from(partitions.max(1))));
+        while next < end {
+            let records = seams.queue.read(partition, next, PAGE).await?;
+            let Some(last) = records.last() else { break };
+            next = last.offset + 1;
+            remember(seams, &records).await?;
+        }
+    }
+    Ok(())
+}
+
+async fn remember(seams: &Seams, records: &[Record]) -> Result<()> {
+    let sends: Vec<(DedupeKey, FirstSend)> = records
+        .iter()
+        .filter_map(
+            |record| match Task::decode(record.value.clone()).ok()?.work {
+                Work::Message(MessageTask { message, .. }) => {
+                    let key = DedupeKey {
+                        from: message.from,
+                        send_id: message.send_id,
+                    };
+                    let sent = FirstSend {
+                        id: message.id,
+                        conversation: message.conversation()?,
+                    };
+                    Some((key, sent))
+                }
+                Work::Deliver(_) | Work::Kickout(_) => None,
+            },
+        )
+        .collect();
+    for begun in seams
+        .mailbox
+        .dedupe_begin(sends.clone(), seams.clock.now())
+        .await
+    {
+        begun?;
+    }
+    Ok(seams.mailbox.dedupe_done(sends).await?)
+}
+
+/// How long clients are kept waiting for the carrier after a start.
+const CATCH_UP: Duration = Duration::from_secs(10);
+
+/// Where each partition of topic `message` ends now.
+async fn ends(seams: &Seams) -> Result<Vec<(Partition, u64)>> {
+    let mut ends = Vec::new();
+    for number in 0..seams.queue.partitions(Topic::Message) {
+        let partition = Partition {
+            topic: Topic::Message,
+            number,
+        };
+        ends.push((partition, seams.queue.bounds(partition).await?.1));
+    }
+    Ok(ends)
+}
+
+/// Waits until the carrier has gone over what the log had. After the loss of power the stores may be a
+/// little behind the log, and a client that came in before would find less than it was shown.
+async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
+    let wait = async {
+        for (partition, end) in ends {
+            while seams
+                .queue
+                .committed(carrier::GROUP, *partition)
+                .await?
+                .unwrap_or(0)
+                < *end
+            {
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        }
+        anyhow::Ok(())
+    };
+    match tokio::time::timeout(CATCH_UP, wait).await {
+        Ok(result) => result,
+        Err(_) => {
+            tracing::warn!(
+                "the carrier is not done with the log of the last run; clients come in now"
+            );
+            Ok(())
+        }
+    }
+}
+
+/// A running system of one.
+pub struct System {
+    pub seams: Seams,
+    pub boat: boat::Running,
+    station: JoinHandle<()>,
+    carrier: JoinHandle<()>,
+    horn: JoinHandle<()>,
+    stop_boat: CancellationToken,
+    stop_station: CancellationToken,
+    stop_consumers: CancellationToken,
+}
+
+impl System {
+    /// Starts station and carrier before the boat, so that the first client finds them. Clients are served
+    /// on the runtime `connections`, everything else on this one.
+    pub async fn start(settings: &Settings, seams: Seams, connections: Handle) -> Result<System> {
+        remember_sends(&seams)
+            .await
+            .context("reading the newest sends from the log")?;
+        let transport = transport::Config::default();
+        let connector = Connector::new(transport.clone());
+        let stop_consumers = CancellationToken::new();
+        let stop_station = CancellationToken::new();
+        let stop_boat = CancellationToken::new();
+
+        if let Some(upkeep) = seams.upkeep.clone() {
+            tokio::spawn(upkeep.run(stop_consumers.clone()));
+        }
+        let ends = ends(&seams).await?;
+        let horn_parts = horn::Parts {
+            queue: seams.queue.clone(),
+            ledger: seams.ledger.clone(),
+            clock: seams.clock.clone(),
+            entropy: seams.entropy.clone(),
+        };
+        let horn = horn::start(settings.horn.clone(), horn_parts, stop_consumers.clone())
+            .await
+            .context("starting horn")?;
+        let carrier = carrier::start(
+            settings.carrier.clone(),
+            seams.carrier(&connector),
+            stop_consumers.clone(),
+        )
+        .await
+        .context("starting carrier")?;
+        caught_up(&seams, &ends).await?;
+        let station = station::start(
+            settings.station.clone(),
+            seams.station(&connector),
+            stop_station.clone(),
+        )
+        .await
+        .context("starting station")?;
+        let boat_parts = boat::Parts {
+            registry: seams.registry.clone(),
+            connector,
+            clock: seams.clock.clone(),
+            entropy: seams.entropy.clone(),
+            transport,
+            connections,
+        };
+        let boat = boat::start(settings.boat.clone(), boat_parts, stop_boat.clone())
+            .await
+            .context("starting boat")?;
+        Ok(System {
+            seams,
+            boat,
+            station: tokio::spawn(async move { station.drained().await }),
+            carrier: tokio::spawn(async move { carrier.drained().await }),
+            horn: tokio::spawn(async move { horn.drained().await }),
+            stop_boat,
+            stop_station,
+            stop_consumers,
+        })
+    }
+
+    pub fn websocket(&self) -> SocketAddr {
+        self.boat.websocket()
+    }
+
+    pub fn tcp(&self) -> SocketAddr {
+        self.boat.tcp()
+    }
+
+    /// Whether new clients are welcome.
+    pub fn ready(&self) -> watch::Receiver<bool> {
+        self.boat.ready()
+    }
+
+    /// Waits until a part ends that nobody asked to end, and names it: the others go on, but what was
+    /// accepted is no longer carried, so the process should end and be started again.
+    pub async fn failed(&mut self) -> &'static str {
+        tokio::select! {
+            _ = &mut self.station => "station",
+            _ = &mut self.carrier => "carrier",
+            _ = &mut self.horn => "horn",
+            () = self.boat.left() => "boat",
+        }
+    }
+
+    /// Leaves in order: clients first, then sends in flight, then deliveries.
+    pub async fn drain(self) {
+        self.stop_boat.cancel();
+        self.boat.drained().await;
+        self.stop_station.cancel();
+        ended("station", self.station).await;
+        self.stop_consumers.cancel();
+        ended("carrier", self.carrier).await;
+        ended("horn", self.horn).await;
+    }
+}
+
+async fn ended(part: &str, running: JoinHandle<()>) {
+    if let Err(error) = running.await {
+        tracing::error!(part, %error, "a part did not end in order");
+    }
+}
