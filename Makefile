@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status manifests clean
+.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status e2e campaign manifests clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,6 +37,12 @@ real-down: ## stop them and keep their data (WIPE=1: remove it)
 
 real-status: ## which of them answer, where, with how much memory
 	@scripts/real/all status
+
+e2e: ## the tests that need the real parts (make real-up): contract suites, then processes of all services
+	@scripts/need cargo cc protoc && scripts/e2e contracts services
+
+campaign: ## kill everything once under a steady chat, on the real parts
+	@scripts/need cargo cc protoc kcat && scripts/e2e campaign
 
 manifests: ## render the Kubernetes manifests and check them
 	@scripts/manifests

@@ -1,6 +1,7 @@
 //! Does it add up, and since when?
 
-use crate::process::{All, run};
+use crate::all::All;
+use crate::process::run;
 
 #[test]
 fn an_audit_says_what_it_looked_at_and_what_it_left_off() {

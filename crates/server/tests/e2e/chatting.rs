@@ -1,6 +1,7 @@
 //! Two terminals.
 
-use crate::process::{All, Process, SOON, run};
+use crate::all::All;
+use crate::process::{Process, SOON, run};
 
 // proves S3-10, S3-16, S3-17: the sender sees its message sent, delivered, read.
 #[test]

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::process::{All, Process, SOON, run};
+use crate::all::All;
+use crate::process::{Process, SOON, run};
 
 const MESSAGES: usize = 1000;
 

@@ -5,7 +5,8 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use crate::process::{All, Process, run};
+use crate::all::All;
+use crate::process::{Process, run};
 
 /// Waits that a test can sit through.
 const QUICK: &str = "boat.session.ack_wait = \"300ms\"\ncarrier.ack_wait = \"300ms\"\n\

@@ -1,9 +1,20 @@
 //! Real processes of the built program, as an operator and a user start them.
 
+mod all;
 mod auditing;
 mod chatting;
 mod crash;
 mod dead_letters;
+mod door;
 mod process;
 mod settings;
 mod stopping;
+
+#[cfg(feature = "cluster")]
+mod campaign;
+#[cfg(feature = "cluster")]
+mod cluster;
+#[cfg(feature = "cluster")]
+mod fleet;
+#[cfg(feature = "cluster")]
+mod real;

@@ -1,20 +1,18 @@
-//! Processes of `packetboat`, their lines, and their ends. A process that a test leaves is killed.
+//! Processes of the program, their lines, and their ends. A process that a test leaves is killed.
 
 use std::io::{BufRead, BufReader, Write};
-use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
 /// How long anything may take that should come soon.
 pub const SOON: Duration = Duration::from_secs(20);
 
 /// Between two looks.
-const PAUSE: Duration = Duration::from_millis(20);
+pub const PAUSE: Duration = Duration::from_millis(20);
 
 /// A command that sees nothing of the environment of whoever runs the tests.
 pub fn packetboat(arguments: &[&str]) -> Command {
@@ -108,7 +106,11 @@ impl Process {
 
     /// The next line of its output; `None` at the end.
     pub fn line(&self) -> Option<String> {
-        match self.lines.recv_timeout(SOON) {
+        self.line_within(SOON)
+    }
+
+    pub fn line_within(&self, patience: Duration) -> Option<String> {
+        match self.lines.recv_timeout(patience) {
             Ok(line) => Some(line),
             Err(RecvTimeoutError::Disconnected) => None,
             Err(RecvTimeoutError::Timeout) => panic!("no line in time"),
@@ -162,160 +164,5 @@ impl Drop for Process {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
-    }
-}
-
-/// `packetboat all` on a directory of its own.
-pub struct All {
-    pub process: Process,
-    pub dir: Dir,
-    websocket: String,
-    tcp: String,
-    admin: String,
-}
-
-/// What outlives a process of `all`: its data, its settings, its devices' state.
-pub struct Dir(TempDir);
-
-impl Dir {
-    pub fn new() -> Dir {
-        Dir(tempfile::tempdir().expect("a directory"))
-    }
-
-    pub fn path(&self, name: &str) -> PathBuf {
-        self.0.path().join(name)
-    }
-
-    /// Settings for `all`, over free ports.
-    fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
-        let [websocket, tcp, admin] = ports;
-        let text = format!(
-            "log.level = \"warn\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{more}\n"
-        );
-        let file = self.path("packetboat.toml");
-        std::fs::write(&file, text).expect("a file");
-        file
-    }
-}
-
-pub fn all(file: &Path, data: &Path) -> Command {
-    let mut command = packetboat(&["--config"]);
-    command
-        .arg(file)
-        .args(["all", "--output", "json", "--data"]);
-    command.arg(data);
-    command
-}
-
-impl All {
-    pub fn start() -> All {
-        All::with("")
-    }
-
-    /// With more settings, as `section.key = value` lines.
-    pub fn with(more: &str) -> All {
-        let free = "127.0.0.1:0";
-        All::over(Dir::new(), [free; 3], more)
-    }
-
-    fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
-        let file = dir.settings(ports, more);
-        let process = Process::start(&mut all(&file, &dir.path("data")));
-        let line = process.line().expect("it says what it bound");
-        let bound: Value = serde_json::from_str(&line).expect("a JSON line");
-        let of = |name: &str| bound[name].as_str().expect("an address").to_owned();
-        All {
-            websocket: of("websocket"),
-            tcp: of("tcp"),
-            admin: of("admin"),
-            process,
-            dir,
-        }
-    }
-
-    /// Starts again on the same data and ports, after the process has ended.
-    pub fn again(self, more: &str) -> All {
-        let ports = [&self.websocket, &self.tcp, &self.admin];
-        let ports = ports.map(|url| url.split_once("//").expect("a URL").1.to_owned());
-        let dir = self.dir;
-        drop(self.process);
-        All::over(dir, [&ports[0], &ports[1], &ports[2]], more)
-    }
-
-    /// A command of a user, towards this one.
-    pub fn user(&self, arguments: &[&str]) -> Command {
-        let mut command = packetboat(arguments);
-        command
-            .env("PACKETBOAT_URL", &self.websocket)
-            .env("PACKETBOAT_STATE", self.dir.path("state"));
-        command
-    }
-
-    pub fn user_over_tcp(&self, arguments: &[&str]) -> Command {
-        let mut command = self.user(arguments);
-        command.env("PACKETBOAT_URL", &self.tcp);
-        command
-    }
-
-    /// A command of an operator, towards this one.
-    pub fn operator(&self, arguments: &[&str]) -> Command {
-        let mut command = packetboat(arguments);
-        command.env("PACKETBOAT_ADMIN", &self.admin);
-        command
-    }
-
-    /// Sends one message, and answers its id.
-    pub fn send(&self, from: &str, to: &str, text: &str) -> String {
-        let sent = run(&mut self.user(&["send", "--user", from, "--to", to, text])).ok();
-        let line = &sent.json_lines()[0];
-        assert_eq!(line["status"], "accepted");
-        line["msg_id"].as_str().expect("an id").to_owned()
-    }
-
-    /// Receives so many messages.
-    pub fn listen(&self, user: &str, count: usize) -> Vec<Value> {
-        let count = count.to_string();
-        let listen = [
-            "listen",
-            "--user",
-            user,
-            "--count",
-            &count,
-            "--timeout",
-            "30",
-        ];
-        run(&mut self.user(&listen)).ok().json_lines()
-    }
-
-    /// Asserts that nothing (more) comes for this user.
-    pub fn nothing_for(&self, user: &str) {
-        let listen = ["listen", "--user", user, "--timeout", "0.7"];
-        assert_eq!(run(&mut self.user(&listen)).ok().stdout, "");
-    }
-
-    /// Waits until the audit is even, with nothing in flight.
-    pub fn at_rest(&self) {
-        let mut report = String::new();
-        for _ in 0..200 {
-            report = run(&mut self.operator(&["audit", "--output", "json"])).stdout;
-            if report.contains("\"even\":true") && report.contains("\"in_flight\":0") {
-                return;
-            }
-            thread::sleep(PAUSE * 2);
-        }
-        panic!("it does not come to rest: {report}");
-    }
-
-    /// Waits until the trace of a message tells all of these events.
-    pub fn traced(&self, id: &str, events: &[&str]) {
-        let mut told = String::new();
-        for _ in 0..100 {
-            told = run(&mut self.operator(&["trace", id, "--output", "json"])).stdout;
-            if events.iter().all(|event| told.contains(event)) {
-                return;
-            }
-            thread::sleep(PAUSE * 2);
-        }
-        panic!("{events:?} are not all in {told}");
     }
 }

@@ -1,6 +1,7 @@
 //! The command line, the settings, and the codes with which they end.
 
-use crate::process::{Dir, packetboat, run};
+use crate::all::Dir;
+use crate::process::{packetboat, run};
 
 #[test]
 fn the_default_settings_check_out() {

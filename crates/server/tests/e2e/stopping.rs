@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::process::{All, Process, SOON, all, run};
+use crate::all::{All, all};
+use crate::process::{Process, SOON, run};
 
 #[test]
 fn a_signal_ends_it_in_order_and_its_data_can_be_used_again() {

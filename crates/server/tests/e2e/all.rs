@@ -1,0 +1,105 @@
+//! `packetboat all`, started by a test.
+
+use std::ops::Deref;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use serde_json::Value;
+use tempfile::TempDir;
+
+use crate::door::Door;
+use crate::process::{Process, packetboat};
+
+/// `packetboat all` on a directory of its own.
+pub struct All {
+    pub process: Process,
+    pub dir: Dir,
+    door: Door,
+    tcp: String,
+}
+
+impl Deref for All {
+    type Target = Door;
+
+    fn deref(&self) -> &Door {
+        &self.door
+    }
+}
+
+/// What outlives a process of `all`: its data, its settings, its devices' state.
+pub struct Dir(TempDir);
+
+impl Dir {
+    pub fn new() -> Dir {
+        Dir(tempfile::tempdir().expect("a directory"))
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    /// Settings for `all`, over free ports.
+    fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
+        let [websocket, tcp, admin] = ports;
+        let text = format!(
+            "log.level = \"warn\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{more}\n"
+        );
+        let file = self.path("packetboat.toml");
+        std::fs::write(&file, text).expect("a file");
+        file
+    }
+}
+
+pub fn all(file: &Path, data: &Path) -> Command {
+    let mut command = packetboat(&["--config"]);
+    command
+        .arg(file)
+        .args(["all", "--output", "json", "--data"]);
+    command.arg(data);
+    command
+}
+
+impl All {
+    pub fn start() -> All {
+        All::with("")
+    }
+
+    /// With more settings, as `section.key = value` lines.
+    pub fn with(more: &str) -> All {
+        let free = "127.0.0.1:0";
+        All::over(Dir::new(), [free; 3], more)
+    }
+
+    fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
+        let file = dir.settings(ports, more);
+        let process = Process::start(&mut all(&file, &dir.path("data")));
+        let line = process.line().expect("it says what it bound");
+        let bound: Value = serde_json::from_str(&line).expect("a JSON line");
+        let of = |name: &str| bound[name].as_str().expect("an address").to_owned();
+        All {
+            door: Door {
+                websocket: of("websocket"),
+                admin: of("admin"),
+                state: dir.path("state"),
+            },
+            tcp: of("tcp"),
+            process,
+            dir,
+        }
+    }
+
+    /// Starts again on the same data and ports, after the process has ended.
+    pub fn again(self, more: &str) -> All {
+        let ports = [&self.door.websocket, &self.tcp, &self.door.admin];
+        let ports = ports.map(|url| url.split_once("//").expect("a URL").1.to_owned());
+        let dir = self.dir;
+        drop(self.process);
+        All::over(dir, [&ports[0], &ports[1], &ports[2]], more)
+    }
+
+    pub fn user_over_tcp(&self, arguments: &[&str]) -> Command {
+        let mut command = self.user(arguments);
+        command.env("PACKETBOAT_URL", &self.tcp);
+        command
+    }
+}

@@ -1,0 +1,113 @@
+//! The four services as processes on the real parts. Needs `make real-up`; run by `make e2e`.
+
+use std::collections::BTreeSet;
+
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::process::{Process, SOON, run};
+
+fn id(line: &Value) -> &str {
+    line["msg_id"].as_str().expect("an id")
+}
+
+/// From one boat to another, to somebody present and to somebody away.
+fn a_message_finds_its_receiver(redis: &str) {
+    let fleet = Fleet::start(redis);
+    fleet.send("1", "2", "are you new here?");
+    assert_eq!(fleet.listen("2", 1)[0]["text"], "are you new here?");
+    fleet.at_rest();
+
+    let away = fleet.send("1", "2", "while you were away");
+    fleet.traced(&away, &["StoredOffline", "Notified"]);
+    let listen = ["listen", "--user", "2", "--count", "2", "--timeout", "30"];
+    let mut listen = fleet.user(&listen);
+    listen.env("PACKETBOAT_URL", fleet.boat("boat-2"));
+    let listen = Process::start(&mut listen);
+    let first: Value = serde_json::from_str(&listen.line().expect("a message")).expect("JSON");
+    assert_eq!(id(&first), away);
+    let present = fleet.send("1", "2", "now you are here");
+    let second: Value = serde_json::from_str(&listen.line().expect("a message")).expect("JSON");
+    assert_eq!(id(&second), present);
+    fleet.traced(&present, &["Acked", "Settled"]);
+    drop(listen);
+    fleet.at_rest();
+    let audit = run(&mut fleet.operator(&["audit"])).ok();
+    assert!(
+        audit.stdout.starts_with("the books balance: 3 accepted"),
+        "{}",
+        audit.stdout
+    );
+}
+
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn a_message_finds_its_receiver_with_a_single_redis() {
+    a_message_finds_its_receiver("single");
+}
+
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn a_message_finds_its_receiver_with_sentinels() {
+    a_message_finds_its_receiver("sentinel");
+}
+
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn a_message_finds_its_receiver_with_a_redis_cluster() {
+    a_message_finds_its_receiver("cluster");
+}
+
+// proves S1-29, S1-30 in part
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn a_dead_letter_is_listed_shown_and_redriven() {
+    let mut fleet = Fleet::with("cluster", "carrier.record_bytes_max = 512");
+    fleet.send("1", "2", "small");
+    assert_eq!(fleet.listen("2", 1)[0]["text"], "small");
+    let large = "x".repeat(2000);
+    let sent = fleet.send("1", "2", &large);
+    fleet.traced(&sent, &["Dead", "TooLarge"]);
+    let list = ["dlq", "list", "--reason", "too-large", "--output", "json"];
+    let list = run(&mut fleet.operator(&list)).ok().stdout;
+    let page: Value = serde_json::from_str(&list).expect("JSON");
+    let letter = page["letters"][0]["id"].as_str().expect("a letter");
+    run(&mut fleet.operator(&["audit"])).ok();
+
+    fleet.change_settings("carrier.record_bytes_max = 512", "");
+    for carrier in ["carrier-1", "carrier-2"] {
+        fleet.process(carrier).signal("TERM");
+        assert!(fleet.process(carrier).ended(SOON).success());
+        fleet.restart(carrier);
+    }
+    run(&mut fleet.operator(&["dlq", "redrive", letter])).ok();
+    let heard = fleet.listen("2", 1);
+    assert_eq!(
+        (id(&heard[0]), heard[0]["text"].as_str()),
+        (&*sent, Some(&*large))
+    );
+    fleet.traced(&sent, &["Redriven", "Settled"]);
+    fleet.nothing_for("2");
+    run(&mut fleet.operator(&["audit"])).ok();
+}
+
+/// Each of them ends in order on SIGTERM, and what is sent meanwhile comes through the others.
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn services_come_and_go_one_by_one() {
+    let mut fleet = Fleet::start("cluster");
+    fleet.send("1", "2", "hello");
+    assert_eq!(fleet.listen("2", 1).len(), 1);
+    let mut sent = BTreeSet::new();
+    for name in ["carrier-1", "station-1", "horn-1", "boat-2"] {
+        fleet.process(name).signal("TERM");
+        assert!(fleet.process(name).ended(SOON).success(), "{name}");
+        sent.insert(fleet.send("1", "2", name));
+        fleet.restart(name);
+        sent.insert(fleet.send("1", "2", name));
+    }
+    let heard = fleet.listen("2", sent.len());
+    let heard: BTreeSet<String> = heard.iter().map(|line| id(line).to_owned()).collect();
+    assert_eq!(heard, sent);
+    fleet.at_rest();
+}

@@ -1,0 +1,94 @@
+//! Where users and operators reach a running Packetboat, and what they do there.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::thread;
+
+use serde_json::Value;
+
+use crate::process::{PAUSE, packetboat, run};
+
+/// Looks before something counts as not happening: a minute, for what real parts need after a failure.
+const LOOKS: u32 = 1500;
+
+pub struct Door {
+    /// A boat.
+    pub websocket: String,
+    /// An admin port with a desk.
+    pub admin: String,
+    /// Where devices keep their state.
+    pub state: PathBuf,
+}
+
+impl Door {
+    /// A command of a user, towards this one.
+    pub fn user(&self, arguments: &[&str]) -> Command {
+        let mut command = packetboat(arguments);
+        command
+            .env("PACKETBOAT_URL", &self.websocket)
+            .env("PACKETBOAT_STATE", &self.state);
+        command
+    }
+
+    /// A command of an operator, towards this one.
+    pub fn operator(&self, arguments: &[&str]) -> Command {
+        let mut command = packetboat(arguments);
+        command.env("PACKETBOAT_ADMIN", &self.admin);
+        command
+    }
+
+    /// Sends one message, and answers its id.
+    pub fn send(&self, from: &str, to: &str, text: &str) -> String {
+        let sent = run(&mut self.user(&["send", "--user", from, "--to", to, text])).ok();
+        let line = &sent.json_lines()[0];
+        assert_eq!(line["status"], "accepted");
+        line["msg_id"].as_str().expect("an id").to_owned()
+    }
+
+    /// Receives so many messages.
+    pub fn listen(&self, user: &str, count: usize) -> Vec<Value> {
+        let count = count.to_string();
+        let listen = [
+            "listen",
+            "--user",
+            user,
+            "--count",
+            &count,
+            "--timeout",
+            "30",
+        ];
+        run(&mut self.user(&listen)).ok().json_lines()
+    }
+
+    /// Asserts that nothing (more) comes for this user.
+    pub fn nothing_for(&self, user: &str) {
+        let listen = ["listen", "--user", user, "--timeout", "0.7"];
+        assert_eq!(run(&mut self.user(&listen)).ok().stdout, "");
+    }
+
+    /// Waits until the audit is even, with nothing in flight.
+    pub fn at_rest(&self) {
+        let mut report = String::new();
+        for _ in 0..LOOKS {
+            report = run(&mut self.operator(&["audit", "--output", "json"])).stdout;
+            if report.contains("\"even\":true") && report.contains("\"in_flight\":0") {
+                return;
+            }
+            thread::sleep(PAUSE * 2);
+        }
+        panic!("it does not come to rest: {report}");
+    }
+
+    /// Waits until the trace of a message tells all of these events.
+    pub fn traced(&self, id: &str, events: &[&str]) {
+        let mut told = String::new();
+        for _ in 0..LOOKS {
+            told = run(&mut self.operator(&["trace", id, "--output", "json"])).stdout;
+            if events.iter().all(|event| told.contains(event)) {
+                return;
+            }
+            thread::sleep(PAUSE * 2);
+        }
+        panic!("{events:?} are not all in {told}");
+    }
+}

@@ -1,0 +1,238 @@
+//! Two of each service as processes, on the real parts, in topics, keys and tables of their own.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::net::TcpListener;
+use std::ops::Deref;
+use std::path::PathBuf;
+use std::process::Command;
+
+use tempfile::TempDir;
+
+use crate::door::Door;
+use crate::process::{Process, packetboat, run};
+use crate::real;
+
+/// The services of a fleet.
+pub const SERVICES: [&str; 4] = ["boat", "station", "carrier", "horn"];
+
+pub struct Fleet {
+    dir: TempDir,
+    name: String,
+    /// By name: `boat-1` … `horn-2`.
+    members: BTreeMap<String, Member>,
+    door: Door,
+}
+
+/// A process and the ports that it keeps over a restart.
+struct Member {
+    process: Option<Process>,
+    service: &'static str,
+    websocket: u16,
+    tcp: u16,
+    listen: u16,
+    admin: u16,
+}
+
+impl Deref for Fleet {
+    type Target = Door;
+
+    fn deref(&self) -> &Door {
+        &self.door
+    }
+}
+
+impl Fleet {
+    /// On the Redis that `redis` names: `single`, `sentinel` or `cluster`.
+    pub fn start(redis: &str) -> Fleet {
+        Fleet::with(redis, "")
+    }
+
+    /// With more settings, as `section.key = value` lines.
+    pub fn with(redis: &str, more: &str) -> Fleet {
+        let dir = tempfile::Builder::new()
+            .prefix("packetboat-")
+            .tempdir()
+            .expect("a directory");
+        let path = dir.path().to_string_lossy();
+        let name: String = path.rsplit('-').next().expect("a suffix").to_lowercase();
+        let settings = settings(&name, redis, more);
+        std::fs::write(dir.path().join("packetboat.toml"), settings).expect("a file");
+        let mut members = BTreeMap::new();
+        for service in SERVICES {
+            for number in 1..=2 {
+                members.insert(format!("{service}-{number}"), Member::of(service));
+            }
+        }
+        let door = Door {
+            websocket: members["boat-1"].websocket(),
+            admin: format!("http://127.0.0.1:{}", members["station-1"].admin),
+            state: dir.path().join("state"),
+        };
+        let mut fleet = Fleet {
+            dir,
+            name,
+            members,
+            door,
+        };
+        run(&mut fleet.command(&["topics", "apply"])).ok();
+        run(&mut fleet.command(&["schema", "apply"])).ok();
+        let names: Vec<String> = fleet.members.keys().cloned().collect();
+        for name in &names {
+            fleet.launch(name);
+        }
+        for name in &names {
+            fleet.wait_for(name);
+        }
+        fleet
+    }
+
+    /// What its topics, keys and tables begin with.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Where a boat takes clients.
+    pub fn boat(&self, name: &str) -> String {
+        self.members[name].websocket()
+    }
+
+    /// A command with the settings of this fleet.
+    pub fn command(&self, arguments: &[&str]) -> Command {
+        let mut command = packetboat(&["--config"]);
+        command
+            .arg(self.dir.path().join("packetboat.toml"))
+            .args(arguments);
+        command
+    }
+
+    /// Replaces a part of the settings file; members read it when they start.
+    pub fn change_settings(&self, from: &str, to: &str) {
+        let file = self.dir.path().join("packetboat.toml");
+        let settings = std::fs::read_to_string(&file).expect("settings");
+        std::fs::write(file, settings.replace(from, to)).expect("a file");
+    }
+
+    /// Where a member writes its log lines.
+    pub fn log(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.log"))
+    }
+
+    pub fn process(&mut self, name: &str) -> &mut Process {
+        let member = self.members.get_mut(name).expect("a member");
+        member.process.as_mut().expect("it runs")
+    }
+
+    /// `kill -9`.
+    pub fn kill(&mut self, name: &str) {
+        self.process(name).kill();
+        self.members.get_mut(name).expect("a member").process = None;
+    }
+
+    /// Starts a member that was killed, on the same ports.
+    pub fn restart(&mut self, name: &str) {
+        self.launch(name);
+        self.wait_for(name);
+    }
+
+    fn launch(&mut self, name: &str) {
+        let member = &self.members[name];
+        let admin = format!("127.0.0.1:{}", member.admin);
+        let listen = format!("127.0.0.1:{}", member.listen);
+        let mut arguments = vec![member.service, "--admin", &admin, "--name", name];
+        if matches!(member.service, "boat" | "station") {
+            arguments.extend(["--listen", &listen]);
+        }
+        arguments.extend(["--output", "json"]);
+        let mut options = File::options();
+        let log = options.create(true).append(true).open(self.log(name));
+        let log = log.expect("a log file");
+        let mut command = self.command(&arguments);
+        command
+            .env(
+                "PACKETBOAT_BOAT__WEBSOCKET",
+                format!("127.0.0.1:{}", member.websocket),
+            )
+            .env("PACKETBOAT_BOAT__TCP", format!("127.0.0.1:{}", member.tcp))
+            .stderr(log);
+        let process = Process::start(&mut command);
+        self.members.get_mut(name).expect("a member").process = Some(process);
+    }
+
+    fn wait_for(&mut self, name: &str) {
+        let line = self.process(name).line();
+        assert!(line.is_some(), "{name} did not start: {}", self.tail(name));
+    }
+
+    /// The last lines of a member's log.
+    fn tail(&self, name: &str) -> String {
+        let log = std::fs::read_to_string(self.log(name)).unwrap_or_default();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(30)..].join("\n")
+    }
+}
+
+impl Drop for Fleet {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            for name in self.members.keys() {
+                eprintln!("--- the end of {name}'s log\n{}", self.tail(name));
+            }
+        }
+    }
+}
+
+impl Member {
+    fn of(service: &'static str) -> Member {
+        let [websocket, tcp, listen, admin] = free_ports();
+        Member {
+            process: None,
+            service,
+            websocket,
+            tcp,
+            listen,
+            admin,
+        }
+    }
+
+    fn websocket(&self) -> String {
+        format!("ws://127.0.0.1:{}", self.websocket)
+    }
+}
+
+/// Ports that nobody uses now.
+fn free_ports() -> [u16; 4] {
+    let bound = [0; 4].map(|port: u16| TcpListener::bind(("127.0.0.1", port)).expect("a port"));
+    bound.map(|listener| listener.local_addr().expect("bound").port())
+}
+
+fn settings(name: &str, redis: &str, more: &str) -> String {
+    let brokers = real::addresses("kafka");
+    let (replicas, in_sync) = match brokers.len() {
+        1 | 2 => (1, 1),
+        _ => (3, 2),
+    };
+    let (redis_at, etcd, cql) = (
+        real::list(&format!("redis-{redis}")),
+        real::list("etcd"),
+        real::list("cql"),
+    );
+    format!(
+        r#"log.level = "warn"
+kafka.brokers = {brokers:?}
+kafka.topic_prefix = "{name}-"
+kafka.replication_factor = {replicas}
+kafka.min_insync_replicas = {in_sync}
+kafka.partitions = {{ message = 6, retry = 2, notification = 2 }}
+redis.mode = "{redis}"
+redis.addresses = {redis_at}
+redis.key_prefix = "{name}"
+etcd.endpoints = {etcd}
+etcd.prefix = "/{name}"
+scylla.contact_points = {cql}
+scylla.keyspace = "packetboat_{name}"
+scylla.replication.factor = 1
+{more}
+"#
+    )
+}
