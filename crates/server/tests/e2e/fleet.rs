@@ -6,6 +6,7 @@ use std::net::TcpListener;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
 
 use tempfile::TempDir;
 
@@ -200,10 +201,19 @@ impl Member {
     }
 }
 
-/// Ports that nobody uses now.
+/// Ports that nobody uses now, below those that the kernel gives to outgoing connections: a process that
+/// is started again finds its own free.
 fn free_ports() -> [u16; 4] {
-    let bound = [0; 4].map(|port: u16| TcpListener::bind(("127.0.0.1", port)).expect("a port"));
-    bound.map(|listener| listener.local_addr().expect("bound").port())
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    let offset = (std::process::id() % 3_000) as u16;
+    let mut ports = (0..3_000).map(|_| {
+        let step = NEXT.fetch_add(1, Ordering::Relaxed);
+        23_000 + offset.wrapping_add(step) % 3_000
+    });
+    [0; 4].map(|_: u16| {
+        let free = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
+        free.expect("a free port between 23000 and 26000")
+    })
 }
 
 fn settings(name: &str, redis: &str, more: &str) -> String {
