@@ -257,7 +257,8 @@ impl World {
                 Action::Leave => self.leaves += 1,
             }
         }
-        let frame_max = 400;
+        // An answer that refuses every id of a full window, each with its reason.
+        let frame_max = 1024;
         assert!(self.session.outgoing() <= self.limits.outgoing_bytes_max as usize + frame_max);
         assert_eq!(self.session.outgoing(), self.unwritten);
         assert!(self.owed.len() <= 3 * self.limits.push_window as usize);
