@@ -149,12 +149,12 @@ impl Carrier {
         let mut tiers = Vec::new();
         for tier in 1..=RETRY_TIERS {
             let topic = Topic::Retry(tier);
-            let consumer = self.parts.queue.subscribe(GROUP, &[topic]).await?;
+            let consumer = self.parts.queue.subscribe(GROUP, topic).await?;
             tiers.push((tier, consumer, Arc::new(Progress::default())));
         }
         let mut intakes = Vec::new();
         for _ in 0..self.config.shards.max(1) {
-            let consumer = self.parts.queue.subscribe(GROUP, &[Topic::Message]).await?;
+            let consumer = self.parts.queue.subscribe(GROUP, Topic::Message).await?;
             intakes.push((consumer, Arc::new(Progress::default())));
         }
 

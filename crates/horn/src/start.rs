@@ -95,7 +95,7 @@ pub async fn start_with(
     provider: Arc<dyn Provider>,
     shutdown: CancellationToken,
 ) -> Result<Running, StartError> {
-    let consumer = parts.queue.subscribe(GROUP, &[Topic::Notification]).await?;
+    let consumer = parts.queue.subscribe(GROUP, Topic::Notification).await?;
     let tasks = TaskTracker::new();
     tasks.spawn(Horn::new(&config, parts, provider).run(consumer, shutdown));
     tasks.close();

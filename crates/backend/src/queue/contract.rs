@@ -53,6 +53,7 @@ where
         who_comes_back_goes_on_where_it_committed,
         after_a_crash_nothing_uncommitted_is_skipped,
         groups_read_on_their_own,
+        who_reads_another_topic_disturbs_nobody,
         two_members_share,
         a_revoked_partition_delivers_and_commits_no_more,
         pause_holds_back_and_resume_lets_go,
@@ -63,7 +64,7 @@ where
 
 /// How many worlds are made in all.
 #[cfg(feature = "kafka")]
-pub(crate) const WORLDS: usize = 13;
+pub(crate) const WORLDS: usize = 14;
 
 pub(crate) async fn all<W, F>(make: F)
 where
@@ -136,7 +137,7 @@ struct Member {
 impl Member {
     async fn join(queue: &Arc<dyn Queue>, group: &str) -> Member {
         Member {
-            consumer: queue.subscribe(group, &[Topic::Message]).await.unwrap(),
+            consumer: queue.subscribe(group, Topic::Message).await.unwrap(),
             assigned: BTreeSet::new(),
             records: Vec::new(),
         }
@@ -361,6 +362,38 @@ async fn after_a_crash_nothing_uncommitted_is_skipped(mut world: impl World) {
     let seen = member.receive(expected.len()).await;
     let seen: Vec<u64> = seen.iter().map(|record| record.offset).collect();
     assert_eq!(seen, expected);
+}
+
+/// One name, two topics: who comes and goes at the one is not seen at the other.
+async fn who_reads_another_topic_disturbs_nobody(world: impl World) {
+    let queue = world.queue();
+    let offsets = publish(&queue.producer(), numbered(at(1), 2)).await;
+    let mut member = Member::join(&queue, "carrier").await;
+    member.hold(4).await;
+    member.receive(2).await;
+    let retries = Topic::Retry(1);
+    let mut other = queue.subscribe("carrier", retries).await.unwrap();
+    let joined = async {
+        loop {
+            let told = member.step().await;
+            assert!(told.is_none(), "{told:?}");
+            match timeout(A_WHILE, other.poll(10)).await.map(Result::unwrap) {
+                Ok(Polled::Assigned(partitions)) if !partitions.is_empty() => break partitions,
+                Ok(_) | Err(_) => {}
+            }
+        }
+    };
+    let partitions = timeout(SOON, joined).await.expect("it gets its share");
+    assert!(partitions.iter().all(|p| p.topic == retries));
+    assert_eq!(partitions.len() as u32, queue.partitions(retries));
+    let committed = [(at(1), offsets[1])];
+    member.consumer.commit(&committed).await.unwrap();
+    let of = async |partition| queue.committed("carrier", partition).await.unwrap();
+    assert_eq!(of(at(1)).await, Some(offsets[1]));
+    assert_eq!(of(partitions[0]).await, None);
+    drop(other);
+    let told = member.step().await;
+    assert!(told.is_none(), "{told:?}");
 }
 
 async fn groups_read_on_their_own(world: impl World) {

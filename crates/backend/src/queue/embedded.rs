@@ -108,7 +108,7 @@ struct Logs {
 
 struct Reader {
     member: MemberId,
-    topics: Vec<Topic>,
+    topic: Topic,
     wake: Arc<Notify>,
 }
 
@@ -245,7 +245,7 @@ impl Logs {
             }
         }
         for reader in self.readers.read().iter() {
-            if ends.iter().any(|(p, _)| reader.topics.contains(&p.topic)) {
+            if ends.iter().any(|(p, _)| p.topic == reader.topic) {
                 reader.wake.notify_one();
             }
         }
@@ -433,9 +433,9 @@ impl Queue for EmbeddedQueue {
         Arc::new(EmbeddedProducer(self.shared.clone()))
     }
 
-    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>> {
+    async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
         let member = MemberId(self.shared.next_member.fetch_add(1, Ordering::Relaxed));
-        let consumer = EmbeddedConsumer::join(self.shared.clone(), group, topics, member);
+        let consumer = EmbeddedConsumer::join(self.shared.clone(), group, topic, member);
         Ok(Box::new(consumer))
     }
 

@@ -123,9 +123,9 @@ impl Queue for KafkaQueue {
         self.producer.clone()
     }
 
-    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>> {
+    async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
         let (config, layout) = (self.config.clone(), self.layout.clone());
-        let consumer = KafkaConsumer::join(config, layout, group, topics)?;
+        let consumer = KafkaConsumer::join(config, layout, group, topic)?;
         Ok(Box::new(consumer))
     }
 

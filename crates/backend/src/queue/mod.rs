@@ -104,8 +104,9 @@ pub trait Consumer: Send {
 pub trait Queue: Send + Sync {
     fn producer(&self) -> std::sync::Arc<dyn Producer>;
 
-    /// Joins the consumer group for these topics; dropping the consumer leaves it.
-    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>>;
+    /// Joins the consumer group of this name and topic; dropping the consumer leaves it. Who reads another
+    /// topic under the same name is not disturbed.
+    async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>>;
 
     /// Fixed at installation.
     fn partitions(&self, topic: Topic) -> u32;

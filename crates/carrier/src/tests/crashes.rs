@@ -18,7 +18,7 @@ async fn write_and_die(world: &World) -> usize {
     let mut consumer = world
         .parts
         .queue
-        .subscribe(GROUP, &[Topic::Message])
+        .subscribe(GROUP, Topic::Message)
         .await
         .expect("a member");
     let records = Records::new(world.parts.queue.clone(), "doomed");

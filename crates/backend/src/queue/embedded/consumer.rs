@@ -33,20 +33,20 @@ impl EmbeddedConsumer {
     pub(super) fn join(
         shared: Arc<Shared>,
         group: &str,
-        topics: &[Topic],
+        topic: Topic,
         member: MemberId,
     ) -> EmbeddedConsumer {
         let wake = Arc::new(Notify::new());
         shared.logs.readers.write().push(Reader {
             member,
-            topics: topics.to_vec(),
+            topic,
             wake: wake.clone(),
         });
         let group = shared.group(group);
         group
             .lock()
             .group
-            .join(member, topics, wake.clone(), Instant::now());
+            .join(member, topic, wake.clone(), Instant::now());
         EmbeddedConsumer {
             shared,
             group,

@@ -36,7 +36,7 @@ pub(super) struct Group {
 }
 
 struct Member {
-    topics: Vec<Topic>,
+    topic: Topic,
     wake: Arc<Notify>,
     assigned: Vec<Partition>,
     lost: Vec<Partition>,
@@ -69,16 +69,9 @@ impl Group {
         }
     }
 
-    pub(super) fn join(
-        &mut self,
-        member: MemberId,
-        topics: &[Topic],
-        wake: Arc<Notify>,
-        now: Instant,
-    ) {
-        let topics: BTreeSet<Topic> = topics.iter().copied().collect();
+    pub(super) fn join(&mut self, member: MemberId, topic: Topic, wake: Arc<Notify>, now: Instant) {
         let newcomer = Member {
-            topics: topics.into_iter().collect(),
+            topic,
             wake,
             assigned: Vec::new(),
             lost: Vec::new(),
@@ -94,7 +87,7 @@ impl Group {
     }
 
     pub(super) fn reads(&self, topic: Topic) -> bool {
-        self.members.values().any(|m| m.topics.contains(&topic))
+        self.members.values().any(|m| m.topic == topic)
     }
 
     pub(super) fn holds(&self, member: MemberId, partition: Partition) -> bool {
@@ -175,12 +168,8 @@ impl Group {
     }
 
     fn rebalance(&mut self, now: Instant) {
-        let topics: BTreeSet<Topic> = self
-            .members
-            .values()
-            .flat_map(|member| member.topics.iter().copied())
-            .collect();
-        for topic in topics {
+        let topics = self.members.values().map(|member| member.topic);
+        for topic in topics.collect::<BTreeSet<Topic>>() {
             self.rebalance_topic(topic, now);
         }
     }
@@ -240,7 +229,7 @@ impl Group {
         let mut readers: Vec<(usize, MemberId)> = self
             .members
             .iter()
-            .filter(|(_, member)| member.topics.contains(&topic))
+            .filter(|(_, member)| member.topic == topic)
             .map(|(&id, _)| {
                 let has = self
                     .held
@@ -297,7 +286,7 @@ mod tests {
     }
 
     fn join(group: &mut Group, member: u64, now: Instant) {
-        group.join(MemberId(member), &[Topic::Message], Arc::default(), now);
+        group.join(MemberId(member), Topic::Message, Arc::default(), now);
     }
 
     #[test]

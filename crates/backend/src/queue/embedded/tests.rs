@@ -106,7 +106,7 @@ async fn nobody_sees_a_record_that_could_still_vanish() {
     let world = InMemory::new();
     let mut consumer = world
         .queue
-        .subscribe("carrier", &[Topic::Message])
+        .subscribe("carrier", Topic::Message)
         .await
         .unwrap();
     assert!(matches!(
@@ -139,7 +139,7 @@ async fn a_publisher_that_gave_up_still_has_its_record_delivered() {
     world.engine.release_syncs();
     let mut consumer = world
         .queue
-        .subscribe("carrier", &[Topic::Message])
+        .subscribe("carrier", Topic::Message)
         .await
         .unwrap();
     consumer.poll(9).await.unwrap();
@@ -200,7 +200,7 @@ async fn what_no_longer_fits_in_memory_is_read_from_the_store() {
     let mut seen = Vec::new();
     let mut consumer = world
         .queue
-        .subscribe("carrier", &[Topic::Message])
+        .subscribe("carrier", Topic::Message)
         .await
         .unwrap();
     while seen.len() < 3000 {
@@ -228,7 +228,7 @@ async fn a_poll_returns_about_as_many_bytes_as_configured() {
         .map(|_| record(vec![7; 450]))
         .chain([record(vec![7; 5000])]);
     queue.producer().publish(records.collect()).await;
-    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let mut sizes = Vec::new();
     while sizes.iter().sum::<usize>() < 11 {
         if let Polled::Records(records) = consumer.poll(100).await.unwrap() {
@@ -251,7 +251,7 @@ async fn retention_removes_what_every_group_has_passed_and_is_old() {
     producer.publish(vec![dead]).await;
     let now = SystemClock.now();
     let week = now + config().retention;
-    let mut carrier = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut carrier = queue.subscribe("carrier", Topic::Message).await.unwrap();
     carrier.poll(1).await.unwrap();
     assert_eq!(queue.trim(week).await.unwrap(), 0, "carrier has not passed");
     carrier.commit(&[(AT, 2400)]).await.unwrap();
@@ -260,7 +260,7 @@ async fn retention_removes_what_every_group_has_passed_and_is_old() {
         0,
         "young"
     );
-    let mut slow = queue.subscribe("audit", &[Topic::Message]).await.unwrap();
+    let mut slow = queue.subscribe("audit", Topic::Message).await.unwrap();
     slow.poll(1).await.unwrap();
     slow.commit(&[(AT, 10)]).await.unwrap();
     assert_eq!(queue.trim(week).await.unwrap(), 10);
@@ -317,7 +317,7 @@ async fn publish_throughput() {
         let (started, cpu) = (Instant::now(), cpu_seconds());
         let mut consumer = world
             .queue
-            .subscribe("carrier", &[Topic::Message])
+            .subscribe("carrier", Topic::Message)
             .await
             .unwrap();
         let consuming = tokio::spawn(async move {

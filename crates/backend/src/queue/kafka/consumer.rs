@@ -91,15 +91,14 @@ impl KafkaConsumer {
         config: Arc<KafkaConfig>,
         layout: Arc<Layout>,
         group: &str,
-        topics: &[Topic],
+        topic: Topic,
     ) -> Result<KafkaConsumer> {
-        let group = layout.group(group);
+        let group = layout.group(group, topic);
         let joining = |error| failed(format!("joining group {group}"), error);
         let client: Client = settings::member(&config, &group)?
             .create_with_context(Rebalances::new(layout.clone()))
             .map_err(joining)?;
-        let names: Vec<&str> = topics.iter().map(|&topic| layout.name(topic)).collect();
-        client.subscribe(&names).map_err(joining)?;
+        client.subscribe(&[layout.name(topic)]).map_err(joining)?;
         Ok(KafkaConsumer {
             client: Some(Arc::new(client)),
             config,

@@ -52,8 +52,14 @@ impl Layout {
         format!("{}meta", self.prefix)
     }
 
-    pub(super) fn group(&self, group: &str) -> String {
-        format!("{}{group}", self.prefix)
+    /// A group for each topic: who joins or leaves disturbs only the readers of that one.
+    pub(super) fn group(&self, group: &str, topic: Topic) -> String {
+        format!("{}{group}-{}", self.prefix, topic.name())
+    }
+
+    /// What clients call themselves that read without a group.
+    pub(super) fn reader(&self) -> String {
+        format!("{}reader", self.prefix)
     }
 
     /// The name and number on the brokers; `Conflict` for a partition that does not exist.

@@ -23,11 +23,11 @@ pub(super) type Client = BaseConsumer<Reporter>;
 /// Questions at the same time; the others wait for their turn.
 const TURNS: usize = 4;
 
+/// Clients that stand ready: one for the groups of each topic that an audit asks for, and some to read.
+const KEPT: usize = 16;
+
 /// A client that nobody used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
-
-/// The group of clients that read for nobody: it never commits.
-const NOBODY: &str = "reader";
 
 /// Clients that stand ready to ask and to read.
 pub(super) struct Readers {
@@ -67,7 +67,7 @@ impl Readers {
     /// The question is finished also when the future is dropped.
     pub(super) async fn ask<T: Send + 'static>(
         &self,
-        group: Option<&str>,
+        group: Option<String>,
         question: impl FnOnce(&Client, Duration) -> Result<T> + Send + 'static,
     ) -> Result<T> {
         let patience = self.shared.config.request_timeout;
@@ -79,7 +79,7 @@ impl Readers {
             }
         };
         let shared = self.shared.clone();
-        let group = shared.layout.group(group.unwrap_or(NOBODY));
+        let group = group.unwrap_or_else(|| shared.layout.reader());
         blocking(move || {
             let _turn = turn;
             let client = shared.client(&group)?;
@@ -104,6 +104,7 @@ impl Readers {
         let (topic, number) = self.shared.layout.place(partition)?;
         let mut list = TopicPartitionList::new();
         list.add_partition(topic, number);
+        let group = self.shared.layout.group(group, partition.topic);
         self.ask(Some(group), move |client, patience| {
             let found = committed(client, &list, patience)?;
             let elements = found.elements();
@@ -159,7 +160,7 @@ impl Shared {
     fn keep(&self, group: String, client: Client) {
         let since = Instant::now();
         let mut idle = self.idle.lock();
-        let oldest = (idle.len() >= TURNS).then(|| idle.remove(0));
+        let oldest = (idle.len() >= KEPT).then(|| idle.remove(0));
         idle.push(Idle {
             group,
             client,

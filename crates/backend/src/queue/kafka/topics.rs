@@ -67,7 +67,7 @@ impl Admin {
     async fn connect(config: &KafkaConfig) -> Result<Admin> {
         let config = Arc::new(config.clone());
         let layout = Layout::of(&config);
-        let group = layout.group("topics");
+        let group = layout.reader();
         let (settings, shared) = (settings::client(&config)?, config.clone());
         let (client, admin) = blocking(move || {
             let admin = settings

@@ -266,7 +266,7 @@ async fn records_that_are_gone_are_told_and_not_skipped() {
     producer.publish(numbered(at(0), 0..3)).await;
     producer.publish(numbered(at(1), 0..3)).await;
     // The group stands where the log has nothing.
-    let group = queue.layout.group("carrier");
+    let group = queue.layout.group("carrier", Topic::Message);
     let client = reader::connect(&queue.config, &group).unwrap();
     let mut list = rdkafka::TopicPartitionList::new();
     let topic = queue.layout.name(Topic::Message);
@@ -276,7 +276,7 @@ async fn records_that_are_gone_are_told_and_not_skipped() {
     client.commit(&list, CommitMode::Sync).unwrap();
     drop(client);
 
-    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let mut read = Vec::new();
     let told = async {
         let mut told = None;
@@ -309,13 +309,13 @@ async fn who_does_not_poll_loses_its_partitions_and_is_told() {
     })
     .await;
     queue.producer().publish(numbered(at(0), 0..3)).await;
-    let mut away = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut away = queue.subscribe("carrier", Topic::Message).await.unwrap();
     assert!(matches!(
         next_change(away.as_mut()).await,
         Polled::Assigned(_)
     ));
     receive(away.as_mut(), 3).await;
-    let mut other = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut other = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let mut held = 0;
     while held < 4 {
         if let Polled::Assigned(more) = next_change(other.as_mut()).await {

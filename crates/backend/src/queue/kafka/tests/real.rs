@@ -186,7 +186,7 @@ async fn retention_that_overtakes_a_group_is_told() {
     let installation = Installation::new().await;
     let queue = installation.connect().await;
     queue.producer().publish(numbered(at(0), 0..10)).await;
-    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     receive(consumer.as_mut(), 10).await;
     consumer.commit(&[(at(0), 2)]).await.unwrap();
     drop(consumer);
@@ -200,7 +200,7 @@ async fn retention_that_overtakes_a_group_is_told() {
         .delete_records(&list, &AdminOptions::new())
         .await
         .unwrap();
-    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let told = async {
         loop {
             match consumer.poll(10).await {
@@ -236,7 +236,7 @@ async fn a_member_that_will_be_killed() {
         ..installation.0.clone()
     };
     let queue = KafkaQueue::connect(config).await.unwrap();
-    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     loop {
         consumer.poll(100).await.unwrap();
     }
@@ -263,7 +263,7 @@ async fn a_killed_member_is_replaced_within_the_session_timeout() {
         .stdout(Stdio::null())
         .spawn();
     let child = Killed(child.unwrap());
-    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     let mut held: usize = 0;
     let mut shared = false;
     // Alone at first perhaps, then two and two.
@@ -294,7 +294,7 @@ async fn a_killed_member_is_replaced_within_the_session_timeout() {
 async fn a_resumed_partition_goes_on_at_once() {
     let installation = Installation::new().await;
     let queue = installation.connect().await;
-    let mut consumer = queue.subscribe("carrier", &[Topic::Message]).await.unwrap();
+    let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     while !matches!(next_change(consumer.as_mut()).await, Polled::Assigned(_)) {}
     let mut slowest = Duration::ZERO;
     for n in 0..50 {

@@ -68,7 +68,7 @@ async fn rebalancing() {
         let queue = installation.connect().await;
         for round in 0..3 {
             let group = format!("carrier-{round}");
-            let subscribe = || queue.subscribe(&group, &[Topic::Message]);
+            let subscribe = || queue.subscribe(&group, Topic::Message);
             let started = Instant::now();
             let mut a = subscribe().await.unwrap();
             while !matches!(next_change(a.as_mut()).await, Polled::Assigned(_)) {}
