@@ -97,15 +97,18 @@ pub fn print(config: &ScyllaConfig) -> String {
 pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
     let session = connected(config).await?;
     let one_node = OneNode::of(&session, config)?;
-    if !has_keyspace(&session, config).await? {
+    let known = has_keyspace(&session, config).await?;
+    if !known {
         one_node.check_replication()?;
-        one_node.change(&keyspace(config)).await?;
     }
-    session
-        .use_keyspace(config.keyspace.as_str(), false)
-        .await
-        .map_err(|error| Error::unavailable(SEAM, error))?;
+    // Another may be making it: a node shows its row before it can be used. The same change waits for that.
+    if !known || use_keyspace(&session, config).await.is_err() {
+        one_node.change(&keyspace(config)).await?;
+        agreed(&session).await?;
+        use_keyspace(&session, config).await?;
+    }
     one_node.change(RECORD_TABLE).await?;
+    agreed(&session).await?;
     let standing = recorded(&session, config).await?;
     let mut applied = Vec::with_capacity(MIGRATIONS.len());
     for migration in &MIGRATIONS {
@@ -189,6 +192,11 @@ async fn has_keyspace(session: &Session, config: &ScyllaConfig) -> Result<bool> 
     let answer = ask(session, text, (config.keyspace.as_str(),)).await?;
     let rows: Vec<(String,)> = decoded(SEAM, answer)?;
     Ok(!rows.is_empty())
+}
+
+async fn use_keyspace(session: &Session, config: &ScyllaConfig) -> Result<()> {
+    let used = session.use_keyspace(config.keyspace.as_str(), false).await;
+    used.map_err(|error| Error::unavailable(SEAM, error))
 }
 
 async fn ask(session: &Session, text: &str, values: impl SerializeRow) -> Result<QueryResult> {
@@ -277,7 +285,7 @@ impl<'a> OneNode<'a> {
         Ok(())
     }
 
-    /// One change; the driver waits until all nodes have it.
+    /// One change; the driver waits until all nodes have it, but not where another made it.
     async fn change(&self, text: &str) -> Result<()> {
         let mut statement = Statement::new(text);
         statement.set_is_idempotent(true);
