@@ -38,6 +38,11 @@ pub fn to_refusal(status: &Status) -> Refusal {
     })
 }
 
+/// Whether a service of ours said this, rather than the way to it.
+pub fn carries_refusal(status: &Status) -> bool {
+    status.metadata().contains_key(REFUSAL_KEY)
+}
+
 fn carried(status: &Status) -> Option<Refusal> {
     let bytes = status.metadata().get_bin(REFUSAL_KEY)?.to_bytes().ok()?;
     v1::Refusal::decode(bytes).ok()?.try_into().ok()

@@ -56,6 +56,11 @@ impl Metrics {
         &self.outcomes[outcome as usize]
     }
 
+    /// A call that was made once more, because its station could not be reached.
+    pub(crate) fn asked_elsewhere(call: &'static str) {
+        counter!("boat_station_calls_elsewhere_total", "call" => call).increment(1);
+    }
+
     pub(crate) fn connections(&self, transport: Transport) -> &Gauge {
         &self.connections[transport as usize]
     }

@@ -1,5 +1,12 @@
 //! Calls to stations: which one is asked, and what becomes of a failure.
+//!
+//! The calls of a lane go to one station. One that cannot be reached rests, and the next in the lane's order
+//! is asked: the same call once more, as far as time and budget allow, and those that follow.
 
+mod again;
+mod rests;
+
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,7 +16,7 @@ use api::station::{
     Connect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem,
     SyncCall,
 };
-use api::status::to_refusal;
+use api::status::{carries_refusal, to_refusal};
 use api::transport::{Channel, Connector};
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
@@ -22,13 +29,34 @@ use protocol::presence::{BoatLife, SessionKey};
 use protocol::session::{Admission, Page, PageItem};
 use protocol::{Code, Refusal, SessionId, UserId};
 use tokio::sync::watch;
-use tokio::time::Instant;
-use tonic::{Response, Status};
+use tokio::time::{Instant, timeout};
+use tonic::{Code as Grpc, Response, Status};
+use tower::retry::budget::{Budget as _, TpsBudget};
 
+use self::again::Again;
+use self::rests::Rests;
 use crate::Config;
 use crate::metrics::Metrics;
 
+/// Calls made once more are at most this share of those of the last seconds (T-ST2) …
+const RETRIES_SHARE: f32 = 0.2;
+/// … and, however few there are, so many for each second of the window, which may come at once.
+const RETRIES_ALWAYS: u32 = 5;
+const BUDGET_WINDOW: Duration = Duration::from_secs(10);
+
 type Client = StationServiceClient<Channel>;
+
+/// Asks a station; the call bears the name of its method.
+macro_rules! ask {
+    ($stations:ident, $call:ident, $lane:expr, $request:expr) => {
+        $stations.call(
+            stringify!($call),
+            $lane,
+            $request,
+            |mut station, request| async move { station.$call(request).await },
+        )
+    };
+}
 
 /// The stations that are registered, and a channel to each that was needed.
 pub(crate) struct Stations {
@@ -39,6 +67,9 @@ pub(crate) struct Stations {
     /// Boats spread over stations in different ways.
     name: String,
     channels: Mutex<BTreeMap<String, Channel>>,
+    rests: Mutex<Rests>,
+    /// What is made once more: little of it, lest those that are left get twice as much to do.
+    budget: TpsBudget,
     born: Instant,
     /// When a station answered last, in milliseconds since `born`.
     heard: AtomicU64,
@@ -57,6 +88,8 @@ impl Stations {
             lanes: config.lanes.max(1) as u64,
             name: config.name.clone(),
             channels: Mutex::default(),
+            rests: Mutex::default(),
+            budget: TpsBudget::new(BUDGET_WINDOW, RETRIES_ALWAYS, RETRIES_SHARE),
             born: Instant::now(),
             heard: AtomicU64::new(0),
         }
@@ -74,9 +107,9 @@ impl Stations {
     }
 
     pub(crate) async fn connect(&self, connect: &Connect) -> Result<Admission, Refusal> {
-        let mut client = self.client(self.lane_of(connect.session))?;
-        let answer = client.connect(v1::ConnectRequest::from(connect)).await;
-        let wire = self.judge("connect", answer)?;
+        let lane = self.lane_of(connect.session);
+        let request = v1::ConnectRequest::from(connect);
+        let wire = ask!(self, connect, lane, request).await?;
         let admission = Result::<api::station::Admission, Refusal>::try_from(wire)
             .map_err(|refusal| broken("connect", &refusal))??;
         Ok(Admission {
@@ -97,12 +130,11 @@ impl Stations {
         life: &BoatLife,
         items: &[SendItem],
     ) -> Result<Vec<Result<Accepted, Refusal>>, Refusal> {
-        let mut client = self.client(lane)?;
         let request = v1::SendBatchRequest {
             life: Some(life.into()),
             items: items.iter().map(v1::SendItem::from).collect(),
         };
-        let wire = self.judge("send_batch", client.send_batch(request).await)?;
+        let wire = ask!(self, send_batch, lane, request).await?;
         let answers = wire.answers.into_iter().map(|answer| {
             match SendAnswer::try_from(answer).map_err(|refusal| broken("send_batch", &refusal))? {
                 SendAnswer::Accepted(accepted) => Ok(accepted),
@@ -118,11 +150,10 @@ impl Stations {
         lane: usize,
         items: &[ReceiptItem],
     ) -> Result<Vec<Result<Acked, Refusal>>, Refusal> {
-        let mut client = self.client(lane)?;
         let request = v1::ReceiptsRequest {
             items: items.iter().map(v1::ReceiptItem::from).collect(),
         };
-        let wire = self.judge("receipts", client.receipts(request).await)?;
+        let wire = ask!(self, receipts, lane, request).await?;
         let answers = (wire.answers.into_iter())
             .map(|answer| Acked::try_from(answer).map_err(|refusal| broken("receipts", &refusal)));
         Ok(answers.collect())
@@ -133,10 +164,9 @@ impl Stations {
         session: SessionId,
         request: MailPageRequest,
     ) -> Result<Page, Refusal> {
-        let mut client = self.client(self.lane_of(session))?;
-        let answer = client.mail_page(v1::MailPageRequest::from(request)).await;
-        let page: api::station::MailPage = self
-            .judge("mail_page", answer)?
+        let request = v1::MailPageRequest::from(request);
+        let wire = ask!(self, mail_page, self.lane_of(session), request).await?;
+        let page: api::station::MailPage = wire
             .try_into()
             .map_err(|refusal| broken("mail_page", &refusal))?;
         Ok(Page {
@@ -151,12 +181,10 @@ impl Stations {
     }
 
     pub(crate) async fn mail_ack(&self, lane: usize, items: &[MailAck]) -> Result<(), Refusal> {
-        let mut client = self.client(lane)?;
         let request = v1::MailAckRequest {
             items: items.iter().map(v1::MailAckItem::from).collect(),
         };
-        self.judge("mail_ack", client.mail_ack(request).await)?;
-        Ok(())
+        ask!(self, mail_ack, lane, request).await.map(drop)
     }
 
     /// The page as the complete frame for the client: what the station says is passed on as it is.
@@ -166,13 +194,12 @@ impl Stations {
         user: UserId,
         request: SyncRequest,
     ) -> Result<Bytes, Refusal> {
-        let mut client = self.client(self.lane_of(session))?;
-        let call = SyncCall {
+        let request = v1::SyncCall::from(&SyncCall {
             user,
             session,
             request,
-        };
-        let page = self.judge("sync", client.sync(v1::SyncCall::from(&call)).await)?;
+        });
+        let page = ask!(self, sync, self.lane_of(session), request).await?;
         let frame = v1::ServerFrame {
             frame: Some(v1::server_frame::Frame::Page(page)),
         };
@@ -184,12 +211,10 @@ impl Stations {
         lane: usize,
         sessions: &[SessionKey],
     ) -> Result<(), Refusal> {
-        let mut client = self.client(lane)?;
         let request = v1::DisconnectRequest {
             sessions: sessions.iter().map(v1::SessionKey::from).collect(),
         };
-        self.judge("disconnect", client.disconnect(request).await)?;
-        Ok(())
+        ask!(self, disconnect, lane, request).await.map(drop)
     }
 
     /// One answer for each session, in order.
@@ -198,11 +223,10 @@ impl Stations {
         lane: usize,
         sessions: &[Reassert],
     ) -> Result<Vec<Reasserted>, Refusal> {
-        let mut client = self.client(lane)?;
         let request = v1::ReassertRequest {
             sessions: sessions.iter().map(v1::ReassertSession::from).collect(),
         };
-        let wire = self.judge("reassert", client.reassert(request).await)?;
+        let wire = ask!(self, reassert, lane, request).await?;
         let answers = wire.results.into_iter().map(Reasserted::try_from);
         let answers: Result<Vec<_>, _> = answers.collect();
         answers.map_err(|refusal| broken("reassert", &refusal))
@@ -210,52 +234,40 @@ impl Stations {
 
     /// Asks nothing, only whether a station answers.
     pub(crate) async fn probe(&self) -> Result<(), Refusal> {
-        let mut client = self.client(0)?;
-        let request = v1::OnlineRequest { users: Vec::new() };
-        self.judge("probe", client.online(request).await)?;
-        Ok(())
+        let nobody = v1::OnlineRequest { users: Vec::new() };
+        ask!(self, online, 0, nobody).await.map(drop)
     }
 
-    /// The station of a lane: the same as long as it is registered.
-    fn client(&self, lane: usize) -> Result<Client, Refusal> {
-        let roster = self.roster.borrow();
-        let station = (roster.iter()).max_by_key(|station| self.affinity(station, lane));
-        let Some(station) = station else {
-            return Err(
-                Refusal::new(Code::Unavailable, "no station is registered; try again")
-                    .retry_after(Duration::from_secs(1)),
-            );
-        };
-        let mut channels = self.channels.lock();
-        if !channels.contains_key(&station.address) {
-            channels.retain(|address, _| roster.iter().any(|known| known.address == *address));
-        }
-        let channel = (channels.entry(station.address.clone())).or_insert_with_key(|address| {
-            let channel = self.connector.channel(address);
-            channel.with_unary_timeout(self.timeout)
-        });
-        Ok(Client::new(channel.clone()))
-    }
-
-    /// Rendezvous hashing: a station that comes or goes moves only its own share of the lanes.
-    fn affinity(&self, station: &Instance, lane: usize) -> u64 {
-        let mut hasher = DefaultHasher::new();
-        (&self.name, station.life.boat.as_str(), lane).hash(&mut hasher);
-        hasher.finish()
-    }
-
-    fn judge<T>(
+    /// Asks the station of a lane, and where that cannot be reached, the next one.
+    async fn call<Q: Again, A, F>(
         &self,
         call: &'static str,
-        answer: Result<Response<T>, Status>,
-    ) -> Result<T, Refusal> {
-        let unheard = matches!(
-            answer.as_ref().map_err(Status::code),
-            Err(tonic::Code::Unavailable | tonic::Code::DeadlineExceeded)
-        );
-        if !unheard {
-            let now = self.born.elapsed().as_millis() as u64;
-            self.heard.store(now, Ordering::Relaxed);
+        lane: usize,
+        request: Q,
+        ask: impl Fn(Client, Q) -> F,
+    ) -> Result<A, Refusal>
+    where
+        F: Future<Output = Result<Response<A>, Status>>,
+    {
+        self.budget.deposit();
+        let began = Instant::now();
+        let (first, next) = self.stations_of(lane)?;
+        // Copied only where there is somebody else to ask.
+        let spare = next.and_then(|next| Some((next, request.again()?)));
+        let mut answer = self.listen(&first, ask(self.client(&first), request).await);
+        if let Err(status) = &answer
+            && cannot_be_reached(status)
+            && let Some((next, request)) = spare
+            // Whoever asks has not waited long yet.
+            && began.elapsed() < self.timeout / 2
+            && self.budget.withdraw()
+        {
+            tracing::debug!(call, station = first, %status, "asking another station");
+            Metrics::asked_elsewhere(call);
+            let left = self.timeout.saturating_sub(began.elapsed());
+            let second = timeout(left, ask(self.client(&next), request)).await;
+            let late = |_| Err(Status::deadline_exceeded("the second station was late"));
+            answer = self.listen(&next, second.unwrap_or_else(late));
         }
         match answer {
             Ok(answer) => {
@@ -270,6 +282,81 @@ impl Stations {
             }
         }
     }
+
+    /// Notes whether a station could be reached.
+    fn listen<T>(&self, station: &str, answer: Result<T, Status>) -> Result<T, Status> {
+        match &answer {
+            Err(status) if cannot_be_reached(status) => {
+                let now = Instant::now();
+                self.rests.lock().unreached(station, now);
+            }
+            Err(status) if !is_answer(status) => {
+                let now = Instant::now();
+                self.rests.lock().silent(station, now);
+            }
+            Ok(_) | Err(_) => {
+                self.rests.lock().answered(station);
+                let now = self.born.elapsed().as_millis() as u64;
+                self.heard.store(now, Ordering::Relaxed);
+            }
+        }
+        answer
+    }
+
+    /// The station of a lane, the same as long as it is registered and can be reached, and the one to ask
+    /// after it. Those that rest come last.
+    fn stations_of(&self, lane: usize) -> Result<(String, Option<String>), Refusal> {
+        let now = Instant::now();
+        let roster = self.roster.borrow();
+        let mut rests = self.rests.lock();
+        let mut stations: Vec<&Instance> = roster.iter().collect();
+        stations.sort_by_cached_key(|station| {
+            let affinity = Reverse(self.affinity(station, lane));
+            (rests.rests(&station.address, now), affinity)
+        });
+        let mut stations = stations.into_iter().map(|station| &station.address);
+        let Some(first) = stations.next() else {
+            return Err(
+                Refusal::new(Code::Unavailable, "no station is registered; try again")
+                    .retry_after(Duration::from_secs(1)),
+            );
+        };
+        rests.tried(first, now);
+        Ok((first.clone(), stations.next().cloned()))
+    }
+
+    fn client(&self, address: &str) -> Client {
+        let mut channels = self.channels.lock();
+        if !channels.contains_key(address) {
+            let roster = self.roster.borrow();
+            let known = |address: &str| roster.iter().any(|known| known.address == address);
+            channels.retain(|address, _| known(address));
+            self.rests.lock().retain(known);
+        }
+        let channel = (channels.entry(address.to_owned())).or_insert_with_key(|address| {
+            let channel = self.connector.channel(address);
+            channel.with_unary_timeout(self.timeout)
+        });
+        Client::new(channel.clone())
+    }
+
+    /// Rendezvous hashing: a station that comes or goes moves only its own share of the lanes.
+    fn affinity(&self, station: &Instance, lane: usize) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        (&self.name, station.life.boat.as_str(), lane).hash(&mut hasher);
+        hasher.finish()
+    }
+}
+
+/// Whether a station said this, rather than the way to it.
+fn is_answer(status: &Status) -> bool {
+    let silence = matches!(status.code(), Grpc::Unavailable | Grpc::DeadlineExceeded);
+    !silence || carries_refusal(status)
+}
+
+/// Whether the call did not come through, as far as the caller can see.
+fn cannot_be_reached(status: &Status) -> bool {
+    status.code() == Grpc::Unavailable && !carries_refusal(status)
 }
 
 /// A station said something that cannot be: not the client's fault, and another may do better.

@@ -58,11 +58,17 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
     if sessions.is_empty() {
         return;
     }
-    let Ok(answers) = boat.stations.reassert(lane, &sessions).await else {
-        // Made good by the next pass. The station may have done it all the same.
-        for connection in connections {
+    let mut answers = boat.stations.reassert(lane, &sessions).await;
+    if answers.is_err() {
+        // The station may have done it all the same.
+        for connection in &connections {
             connection.lock().in_doubt = true;
         }
+        // One that cannot be reached rests now, and another is asked.
+        answers = boat.stations.reassert(lane, &sessions).await;
+    }
+    let Ok(answers) = answers else {
+        // Made good by the next pass.
         return;
     };
     for (connection, answer) in connections.into_iter().zip(answers) {

@@ -2,6 +2,7 @@
 
 mod client;
 mod delivering;
+mod failover;
 mod harbour;
 mod idle;
 mod leaving;

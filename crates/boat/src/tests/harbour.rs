@@ -46,9 +46,13 @@ pub(super) struct Peer {
     /// Removals and sign-offs are refused for good, and counted.
     pub(super) refuses: AtomicBool,
     pub(super) refused: AtomicUsize,
-    /// While set, sends (or connects) wait for a permit.
+    /// While set, sends (or connects, or probes) wait for a permit.
     pub(super) held: AtomicBool,
     pub(super) permits: Semaphore,
+    /// Sends are taken, and their answer is lost.
+    pub(super) mute: AtomicBool,
+    /// Calls that came.
+    pub(super) asked: AtomicUsize,
     last_id: AtomicI64,
 }
 
@@ -68,11 +72,14 @@ impl Peer {
             refused: AtomicUsize::new(0),
             held: AtomicBool::new(false),
             permits: Semaphore::new(0),
+            mute: AtomicBool::new(false),
+            asked: AtomicUsize::new(0),
             last_id: AtomicI64::new(0),
         }
     }
 
     fn up(&self) -> Result<(), Status> {
+        self.asked.fetch_add(1, Ordering::Relaxed);
         if self.down.load(Ordering::Relaxed) {
             return Err(Status::unavailable("down"));
         }
@@ -176,6 +183,9 @@ impl StationService for PeerService {
         });
         let answers = answers.collect();
         self.0.batches.lock().push(items);
+        if self.0.mute.load(Ordering::Relaxed) {
+            return Err(Status::unavailable("the connection was lost"));
+        }
         Ok(Response::new(v1::SendBatchResponse { answers }))
     }
 
@@ -248,6 +258,7 @@ impl StationService for PeerService {
         _: Request<v1::OnlineRequest>,
     ) -> Result<Response<v1::OnlineResponse>, Status> {
         self.0.up()?;
+        self.0.pass().await;
         Ok(Response::new(v1::OnlineResponse::default()))
     }
 
@@ -274,6 +285,33 @@ impl Entropy for Chance {
     }
 }
 
+/// A peer that is registered as a station.
+pub(super) struct Station {
+    pub(super) peer: Arc<Peer>,
+    _served: InProcess,
+    _registered: Registration,
+}
+
+impl Station {
+    pub(super) async fn start(
+        registry: &EmbeddedRegistry,
+        connector: &Connector,
+        name: &str,
+    ) -> Station {
+        let peer = Arc::new(Peer::new());
+        let service = StationServiceServer::new(PeerService(Arc::clone(&peer)));
+        let at = format!("station/{name}");
+        let served = connector.serve_in_process(&at, Routes::new(service));
+        let address = format!("inproc:{at}");
+        let registered = registry.register(Role::Station, name, &address);
+        Station {
+            peer,
+            _served: served,
+            _registered: registered.await.expect("registers"),
+        }
+    }
+}
+
 /// A boat with its peer, and what a carrier needs to reach it.
 pub(super) struct Harbour {
     pub(super) running: Running,
@@ -282,7 +320,7 @@ pub(super) struct Harbour {
     pub(super) connector: Connector,
     pub(super) engine: Engine,
     pub(super) chance: Arc<Chance>,
-    _station: (InProcess, Registration),
+    _station: Station,
 }
 
 impl Harbour {
@@ -295,12 +333,7 @@ impl Harbour {
         let entropy = Arc::new(SeededEntropy::new(1));
         let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
         let connector = Connector::default();
-        let peer = Arc::new(Peer::new());
-        let service = StationServiceServer::new(PeerService(Arc::clone(&peer)));
-        let guard = connector.serve_in_process("station/test", Routes::new(service));
-        let registration = (registry.register(Role::Station, "test", "inproc:station/test"))
-            .await
-            .expect("registers");
+        let station = Station::start(&registry, &connector, "test").await;
         let chance = Arc::new(Chance {
             seeded: SeededEntropy::new(1),
             fails: AtomicBool::new(false),
@@ -310,13 +343,19 @@ impl Harbour {
             .expect("starts");
         Harbour {
             running,
-            peer,
+            peer: Arc::clone(&station.peer),
             registry,
             connector,
             engine,
             chance,
-            _station: (guard, registration),
+            _station: station,
         }
+    }
+
+    /// Another station, registered at an address where nobody answers.
+    pub(super) async fn register_dead_station(&self) -> Registration {
+        let dead = (self.registry).register(Role::Station, "dead", "inproc:station/dead");
+        dead.await.expect("registers")
     }
 
     pub(super) async fn start_another(

@@ -1,0 +1,171 @@
+//! One of several stations is dead, or loses its answers, and is still registered.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::transport::Connector;
+use backend::clock::SeededEntropy;
+use backend::discovery::{EmbeddedRegistry, Registry, Role};
+use backend::embedded::Engine;
+use protocol::frame::ServerFrame;
+
+use super::client::{Client, send_id, send_of};
+use super::harbour::{Harbour, Peer, Station};
+use crate::Config;
+use crate::stations::Stations;
+
+/// So many lanes that some of them prefer either of two stations, whatever the hash.
+const LANES: usize = 16;
+
+async fn sends_and_is_accepted(client: &mut Client, number: u8) {
+    client.send(&send_of(99, number, "hello")).await;
+    match client.next().await {
+        Some(ServerFrame::Accepted(accepted)) => assert_eq!(accepted.send_id, send_id(number)),
+        other => panic!("{other:?}"),
+    }
+}
+
+// T-ST1
+#[tokio::test]
+async fn a_dead_station_is_not_noticed() {
+    let harbour = Harbour::with(|config| config.lanes = LANES).await;
+    let _registered = harbour.register_dead_station().await;
+    for number in 1..=2 * LANES as u8 {
+        let mut client = harbour.tcp().await;
+        client.hello(i64::from(number)).await;
+        sends_and_is_accepted(&mut client, number).await;
+    }
+}
+
+/// The other station is told that these may have been published before; those that were not are not marked.
+#[tokio::test]
+async fn what_a_station_may_have_taken_is_sent_marked_to_the_other() {
+    let harbour = Harbour::with(|config| config.lanes = LANES).await;
+    let other = Station::start(&harbour.registry, &harbour.connector, "other").await;
+    let mut clients = Vec::new();
+    for number in 1..=2 * LANES as u8 {
+        let mut client = harbour.tcp().await;
+        client.hello(i64::from(number)).await;
+        clients.push((client, number));
+    }
+    other.peer.mute.store(true, Ordering::Relaxed);
+    for (client, number) in &mut clients {
+        sends_and_is_accepted(client, *number).await;
+    }
+    let taken = sends(&other.peer);
+    assert!(!taken.is_empty(), "some lane prefers it");
+    assert!(taken.iter().all(|(_, attempt)| *attempt == 0));
+    for (send_id, attempt) in sends(&harbour.peer) {
+        let before = taken.iter().any(|(taken, _)| *taken == send_id);
+        assert_eq!(attempt, u32::from(before));
+    }
+}
+
+fn sends(peer: &Peer) -> Vec<(String, u32)> {
+    let batches = peer.batches.lock();
+    let sends = batches.iter().flatten().map(|item| {
+        let send = item.send.as_ref().expect("a send");
+        let message = send.message.as_ref().expect("a message");
+        (message.send_id.clone(), send.attempt)
+    });
+    sends.collect()
+}
+
+/// A boat's side of the calls, and two stations.
+struct Calls {
+    stations: Stations,
+    one: Station,
+    two: Station,
+}
+
+impl Calls {
+    async fn to_two() -> Calls {
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let registry = EmbeddedRegistry::new(Engine::memory(), entropy);
+        let connector = Connector::default();
+        let one = Station::start(&registry, &connector, "one").await;
+        let two = Station::start(&registry, &connector, "two").await;
+        let roster = registry.watch(Role::Station).await.expect("watches");
+        let config = Config {
+            lanes: LANES,
+            ..Config::default()
+        };
+        Calls {
+            stations: Stations::new(roster, connector, &config),
+            one,
+            two,
+        }
+    }
+
+    async fn make(&self, calls: usize) -> usize {
+        let mut answered = 0;
+        for _ in 0..calls {
+            answered += usize::from(self.stations.probe().await.is_ok());
+        }
+        answered
+    }
+
+    fn asked(&self) -> [usize; 2] {
+        [&self.one, &self.two].map(|station| station.peer.asked.load(Ordering::Relaxed))
+    }
+
+    /// The one that is asked first, and the other.
+    async fn preferred(&self) -> [&Peer; 2] {
+        assert_eq!(self.make(1).await, 1);
+        let peers = [&*self.one.peer, &*self.two.peer];
+        match self.asked() {
+            [1, 0] => peers,
+            [0, 1] => [peers[1], peers[0]],
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dead_station_is_tried_now_and_then() {
+    let calls = Calls::to_two().await;
+    let [first, second] = calls.preferred().await;
+    first.down.store(true, Ordering::Relaxed);
+    assert_eq!(calls.make(100).await, 100);
+    let asked = |peer: &Peer| peer.asked.swap(0, Ordering::Relaxed);
+    assert_eq!(
+        (asked(first), asked(second)),
+        (2, 100),
+        "it failed once and rests"
+    );
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(calls.make(100).await, 100);
+    assert_eq!(
+        (asked(first), asked(second)),
+        (1, 100),
+        "one call was its trial"
+    );
+    first.down.store(false, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(20)).await;
+    assert_eq!(calls.make(100).await, 100);
+    assert_eq!((asked(first), asked(second)), (100, 0));
+}
+
+// T-ST2
+#[tokio::test(start_paused = true)]
+async fn calls_made_once_more_have_a_budget() {
+    let calls = Calls::to_two().await;
+    for station in [&calls.one, &calls.two] {
+        station.peer.down.store(true, Ordering::Relaxed);
+    }
+    assert_eq!(calls.make(1000).await, 0);
+    let again = calls.asked().iter().sum::<usize>() - 1000;
+    // A fifth of the calls, and what is always allowed in ten seconds.
+    assert!((200..=260).contains(&again), "{again}");
+}
+
+/// It hangs, and answers the transport all the same: others are asked after a few calls.
+#[tokio::test(start_paused = true)]
+async fn a_station_that_says_nothing_rests_after_some_calls() {
+    let calls = Calls::to_two().await;
+    let [first, second] = calls.preferred().await;
+    first.held.store(true, Ordering::Relaxed);
+    assert_eq!(calls.make(20).await, 17, "three waited in vain");
+    assert_eq!(second.asked.load(Ordering::Relaxed), 17);
+}
