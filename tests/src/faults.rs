@@ -286,8 +286,8 @@ impl Queue for FaultyQueue {
         })
     }
 
-    async fn subscribe(&self, group: &str, topics: &[Topic]) -> Result<Box<dyn Consumer>> {
-        self.inner.subscribe(group, topics).await
+    async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
+        self.inner.subscribe(group, topic).await
     }
 
     fn partitions(&self, topic: Topic) -> u32 {

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::message::Content;
+use crate::receipt::ReceiptKind;
 use crate::{
     ConversationId, DeviceId, Message, MessageId, Options, Placed, Position, Recipient, SendId,
     Seq, Timestamp, UserId,
@@ -127,6 +128,23 @@ pub struct RowStatus {
     pub delivered_at: Option<Timestamp>,
     pub read_at: Option<Timestamp>,
     pub deleted: bool,
+}
+
+impl RowStatus {
+    /// Moves what the sender knows forward: the first time that is told stays, and read implies delivered.
+    /// Answers whether it moved.
+    pub fn tell(&mut self, kind: ReceiptKind, at: Timestamp) -> bool {
+        let register = match kind {
+            ReceiptKind::Received => &mut self.delivered_at,
+            ReceiptKind::Read => &mut self.read_at,
+        };
+        if register.is_some() {
+            return false;
+        }
+        *register = Some(at);
+        self.delivered_at.get_or_insert(at);
+        true
+    }
 }
 
 /// Exclusive bounds on ids: `after < id < before`; `None` is an open end.

@@ -28,6 +28,17 @@ pub struct SessionEntry {
     pub login: u64,
 }
 
+impl SessionEntry {
+    /// What names it among the sessions of all users.
+    pub fn into_key(self, user: UserId) -> SessionKey {
+        SessionKey {
+            user,
+            session: self.session,
+            life: self.life,
+        }
+    }
+}
+
 /// Exactly one registration: what compare-and-delete and kicks name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct SessionKey {

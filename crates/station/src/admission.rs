@@ -160,11 +160,7 @@ impl Admissions {
         let entries = self.sessions(&[kickout.user]).await?.into_iter().flatten();
         let sessions: Vec<SessionKey> = entries
             .filter(|entry| kickout.platform.is_none_or(|only| only == entry.platform))
-            .map(|entry| SessionKey {
-                user: kickout.user,
-                session: entry.session,
-                life: entry.life,
-            })
+            .map(|entry| entry.into_key(kickout.user))
             .collect();
         if sessions.is_empty() {
             return Ok(());

@@ -33,8 +33,10 @@ async fn save(store: &dyn ConversationStore, row: ConversationRow) {
 }
 
 async fn get(store: &dyn ConversationStore, row: &ConversationRow) -> Option<Listed> {
-    let found = store.get(&[(row.owner, row.conversation)]).await;
-    found.expect("reads")[0]
+    let key = (row.owner, row.conversation);
+    let found = store.get(&[key, key]).await.expect("reads");
+    assert_eq!(found[0], found[1], "what is asked twice is answered twice");
+    found[0]
 }
 
 async fn changed(store: &dyn ConversationStore, owner: UserId, since: Timestamp) -> Vec<Listed> {
@@ -199,3 +201,18 @@ pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, f
     save(store, row).await;
     assert_eq!(registers().await, (8, 8));
 }
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            a_row_comes_back_with_its_registers,
+            only_a_later_source_replaces,
+            the_same_source_may_raise_the_version,
+            the_difference_equals_a_recomputation,
+            pages_of_the_list_visit_each_conversation_once,
+            registers_only_move_forward,
+        );
+    };
+}
+pub(crate) use checks;

@@ -306,14 +306,7 @@ mod tests {
     use crate::conversations::contract;
     use crate::fresh::{Fresh, at, on_memory_and_disk};
 
-    on_memory_and_disk!(super::EmbeddedConversations::new:
-        a_row_comes_back_with_its_registers,
-        only_a_later_source_replaces,
-        the_same_source_may_raise_the_version,
-        the_difference_equals_a_recomputation,
-        pages_of_the_list_visit_each_conversation_once,
-        registers_only_move_forward,
-    );
+    contract::checks!(on_memory_and_disk!(super::EmbeddedConversations::new));
 
     /// A store that remembers nothing looks before it writes.
     #[tokio::test]

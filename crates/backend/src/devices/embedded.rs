@@ -100,10 +100,5 @@ mod tests {
     use crate::devices::contract;
     use crate::fresh::on_memory_and_disk;
 
-    on_memory_and_disk!(super::EmbeddedDevices::new:
-        who_never_signed_in_has_no_platform,
-        platforms_are_those_seen_since,
-        an_older_sign_in_never_moves_a_device_back,
-        many_devices_of_a_platform_are_one_platform,
-    );
+    contract::checks!(on_memory_and_disk!(super::EmbeddedDevices::new));
 }

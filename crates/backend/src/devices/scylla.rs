@@ -79,10 +79,5 @@ mod tests {
     use crate::devices::contract;
     use crate::scylla::fixture::on_cql;
 
-    on_cql!("devices", ScyllaDevices::new:
-        who_never_signed_in_has_no_platform,
-        platforms_are_those_seen_since,
-        an_older_sign_in_never_moves_a_device_back,
-        many_devices_of_a_platform_are_one_platform,
-    );
+    contract::checks!(on_cql!("devices", ScyllaDevices::new));
 }

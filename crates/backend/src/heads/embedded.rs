@@ -81,11 +81,7 @@ mod tests {
     use crate::fresh::{Fresh, on_memory_and_disk};
     use crate::heads::contract;
 
-    on_memory_and_disk!(super::EmbeddedHeads::new:
-        what_was_never_saved_is_none,
-        a_head_comes_back_whole,
-        only_a_later_version_replaces,
-    );
+    contract::checks!(on_memory_and_disk!(super::EmbeddedHeads::new));
 
     /// A store that remembers nothing looks before it writes.
     #[tokio::test]

@@ -114,9 +114,5 @@ mod tests {
     use crate::heads::contract;
     use crate::scylla::fixture::on_cql;
 
-    on_cql!("heads", ScyllaHeads::new:
-        what_was_never_saved_is_none,
-        a_head_comes_back_whole,
-        only_a_later_version_replaces,
-    );
+    contract::checks!(on_cql!("heads", ScyllaHeads::new));
 }

@@ -457,6 +457,22 @@ pub(super) async fn places_say_where_rows_stand(store: &dyn HistoryStore, fresh:
     assert_eq!(seqs, [Seq(9), Seq(9)]);
 }
 
+/// Several records of one batch may ask for the same row.
+pub(super) async fn what_is_asked_twice_is_answered_twice(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let ids = talk.say(store, 2).await;
+    tell(store, talk.a, ids[0], ReceiptKind::Read, 5).await;
+    let keys = [ids[0], ids[1], ids[0], ids[0]].map(|id| (talk.a, id));
+    let rows = store.private(&keys).await.expect("reads");
+    assert!(rows[0].is_some() && rows[1].is_some());
+    assert_eq!((&rows[2], &rows[3]), (&rows[0], &rows[0]));
+    let places = store.places(&keys).await.expect("reads");
+    assert_eq!((places[2], places[3]), (places[0], places[0]));
+    let statuses = store.status(&keys).await.expect("reads");
+    assert_eq!((statuses[2], statuses[3]), (statuses[0], statuses[0]));
+    assert_ne!(statuses[0], statuses[1]);
+}
+
 async fn status(store: &dyn HistoryStore, owner: UserId, id: MessageId) -> RowStatus {
     store.status(&[(owner, id)]).await.expect("reads")[0]
 }
@@ -541,3 +557,30 @@ pub(super) async fn a_row_written_again_keeps_its_status(store: &dyn HistoryStor
     store.save_private(rows).await.expect("saves");
     assert_eq!(status(store, talk.a, id).await.delivered_at, Some(at(10)));
 }
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            a_private_message_is_two_rows,
+            one_read_returns_all_peers,
+            forward_bounds_are_exclusive,
+            backward_bounds_are_exclusive,
+            an_empty_range_is_an_empty_list,
+            paging_visits_each_id_once,
+            any_range_equals_the_sorted_list,
+            a_conversation_is_read_by_position,
+            a_page_ends_before_a_hole,
+            only_a_later_version_replaces,
+            a_send_is_found_by_its_send_id,
+            a_send_id_finds_its_messages,
+            sends_that_differ_in_any_byte_are_told_apart,
+            places_say_where_rows_stand,
+            what_is_asked_twice_is_answered_twice,
+            receipts_only_move_forward,
+            deleted_is_for_good,
+            a_row_written_again_keeps_its_status,
+        );
+    };
+}
+pub(crate) use checks;

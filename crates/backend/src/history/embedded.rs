@@ -19,7 +19,6 @@ use parking_lot::Mutex;
 use protocol::frame::HistoryRange;
 use protocol::history::{Direction, IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::message::Content;
-use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
@@ -352,7 +351,7 @@ impl HistoryStore for EmbeddedHistory {
             .into_iter()
             .map(|write| (row_key(write.owner, write.id), write))
             .collect();
-        self.change_statuses(keyed, |status, write| advance(status, write.kind, write.at))
+        self.change_statuses(keyed, |status, write| status.tell(write.kind, write.at))
     }
 
     async fn status(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<RowStatus>> {
@@ -372,20 +371,6 @@ impl HistoryStore for EmbeddedHistory {
         })?;
         Ok(())
     }
-}
-
-/// Moves what the sender knows forward: the first time that is told stays.
-fn advance(status: &mut RowStatus, kind: ReceiptKind, at: Timestamp) -> bool {
-    let register = match kind {
-        ReceiptKind::Received => &mut status.delivered_at,
-        ReceiptKind::Read => &mut status.read_at,
-    };
-    if register.is_some() {
-        return false;
-    }
-    *register = Some(at);
-    status.delivered_at.get_or_insert(at);
-    true
 }
 
 fn kept(row: &PrivateRow) -> Kept<'_> {

@@ -35,7 +35,9 @@ async fn append(ledger: &dyn LedgerStore, entries: Vec<LedgerEntry>) {
 }
 
 async fn trace(ledger: &dyn LedgerStore, message: MessageId) -> Vec<LedgerEntry> {
-    ledger.trace(&[message]).await.expect("reads").remove(0)
+    let mut found = ledger.trace(&[message, message]).await.expect("reads");
+    assert_eq!(found[0], found[1], "what is asked twice is answered twice");
+    found.remove(0)
 }
 
 pub(super) async fn every_event_comes_back(ledger: &dyn LedgerStore, fresh: &Fresh) {
@@ -173,3 +175,19 @@ pub(super) async fn what_is_forgotten_leaves_nothing(ledger: &dyn LedgerStore, f
     let left: Vec<_> = traces.expect("reads").iter().map(Vec::len).collect();
     assert_eq!(left, [0, 0, 2]);
 }
+
+/// Hands the names of all checks to another macro: no backend can leave one out; `and` adds what not all
+/// of them have to keep.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*) $(and $more:ident)*) => {
+        $then!($($with)*:
+            every_event_comes_back,
+            entries_come_oldest_first_and_in_their_order,
+            messages_do_not_mix,
+            the_same_entry_may_stand_twice,
+            a_long_life_is_read_whole,
+            $($more,)*
+        );
+    };
+}
+pub(crate) use checks;

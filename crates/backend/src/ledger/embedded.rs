@@ -148,14 +148,7 @@ mod tests {
         EmbeddedLedger::open(engine).expect("opens")
     }
 
-    on_memory_and_disk!(super::open:
-        every_event_comes_back,
-        entries_come_oldest_first_and_in_their_order,
-        messages_do_not_mix,
-        the_same_entry_may_stand_twice,
-        a_long_life_is_read_whole,
-        what_is_forgotten_leaves_nothing,
-    );
+    contract::checks!(on_memory_and_disk!(super::open) and what_is_forgotten_leaves_nothing);
 
     /// Each life of the store writes beside the lives before, even at the same millisecond.
     #[tokio::test]

@@ -110,13 +110,7 @@ mod tests {
     use crate::ledger::contract;
     use crate::scylla::fixture::{config, cql, fresh, on_cql};
 
-    on_cql!("ledger", ScyllaLedger::new:
-        every_event_comes_back,
-        entries_come_oldest_first_and_in_their_order,
-        messages_do_not_mix,
-        the_same_entry_may_stand_twice,
-        a_long_life_is_read_whole,
-    );
+    contract::checks!(on_cql!("ledger", ScyllaLedger::new));
 
     #[tokio::test]
     #[ignore = "needs the real parts: make e2e"]

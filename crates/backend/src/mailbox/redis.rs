@@ -27,6 +27,7 @@ mod finder;
 mod keys;
 mod login;
 mod mail;
+mod meetings;
 mod node;
 mod pool;
 mod reply;
@@ -47,7 +48,7 @@ use protocol::mailbox::{
     MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
 };
 use protocol::message::Target;
-use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
+use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::{MessageId, Timestamp, UserId};
 use redis::RedisConnectionInfo;
 use tokio_util::task::AbortOnDropHandle;
@@ -56,6 +57,7 @@ pub use self::config::{RedisConfig, RedisMode};
 use self::finder::Finder;
 use self::keys::Keys;
 use self::login::Login;
+use self::meetings::Meetings;
 use self::node::Manner;
 use self::pool::Pool;
 use self::route::Routed;
@@ -65,8 +67,6 @@ use crate::clock::Entropy;
 use crate::{Error, Result};
 
 const SEAM: &str = "mailbox";
-/// How often a request is made anew because sessions of ended boats were met.
-const MEETINGS: usize = 3;
 
 /// [`MailboxStore`] on Redis.
 pub struct RedisMailbox {
@@ -158,45 +158,35 @@ async fn sign_in(
 #[async_trait]
 impl MailboxStore for RedisMailbox {
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
-        let mut answers: Vec<Option<Result<RouteAnswer>>> = requests.iter().map(|_| None).collect();
-        let mut met: Vec<Vec<BoatLife>> = vec![Vec::new(); requests.len()];
+        let mut meetings = Meetings::of(requests.len());
         let mut earlier: Vec<Option<Routed>> = requests.iter().map(|_| None).collect();
-        let mut open: Vec<usize> = (0..requests.len()).collect();
-        for _ in 0..MEETINGS {
-            let call = |&n: &usize| route::call(&self.keys, &self.policies, &requests[n], &met[n]);
-            let calls: Vec<_> = open.iter().map(call).collect();
-            let mut again = Vec::new();
-            for (n, told) in open.into_iter().zip(self.pool.run(&calls).await) {
+        while let Some(round) = meetings.round() {
+            let call =
+                |&n: &usize| route::call(&self.keys, &self.policies, &requests[n], meetings.met(n));
+            let calls: Vec<_> = round.iter().map(call).collect();
+            for (n, told) in round.into_iter().zip(self.pool.run(&calls).await) {
                 let mut routed = match told.and_then(route::answer) {
                     Ok(routed) => routed,
                     Err(failure) => {
-                        answers[n] = Some(Err(failure.into()));
+                        meetings.answer(n, Err(failure.into()));
                         continue;
                     }
                 };
                 if let Some(earlier) = earlier[n].take() {
                     routed = routed.after(earlier);
                 }
-                let known = met[n].len();
-                met[n].extend(route::met(&routed.answer.live, &requests[n]).cloned());
-                match met[n].len() > known {
-                    true => {
-                        earlier[n] = Some(routed);
-                        again.push(n);
-                    }
-                    false => answers[n] = Some(Ok(routed.answer)),
+                let met: Vec<_> = route::met(&routed.answer.live, &requests[n])
+                    .cloned()
+                    .collect();
+                if met.is_empty() {
+                    meetings.answer(n, Ok(routed.answer));
+                } else {
+                    earlier[n] = Some(routed);
+                    meetings.again(n, met);
                 }
             }
-            open = again;
-            if open.is_empty() {
-                break;
-            }
         }
-        let ended = || Error::unavailable(SEAM, "sessions of ended boats came again and again");
-        let answers = answers.into_iter();
-        answers
-            .map(|answer| answer.unwrap_or_else(|| Err(ended())))
-            .collect()
+        meetings.answers()
     }
 
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
@@ -212,40 +202,25 @@ impl MailboxStore for RedisMailbox {
         denied: Denied,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {
-        let mut answers: Vec<Option<Result<ReassertAnswer>>> =
-            sessions.iter().map(|_| None).collect();
-        let mut met: Vec<Vec<BoatLife>> = vec![Vec::new(); sessions.len()];
-        let mut open: Vec<usize> = (0..sessions.len()).collect();
-        for _ in 0..MEETINGS {
+        let mut meetings = Meetings::of(sessions.len());
+        while let Some(round) = meetings.round() {
             let call = |&n: &usize| {
                 let (user, new) = &sessions[n];
                 let login = self.login(*user, new, now);
-                login.reassert(&self.keys, &self.policies, &met[n])
+                login.reassert(&self.keys, &self.policies, meetings.met(n))
             };
-            let calls: Vec<_> = open.iter().map(call).collect();
-            let mut again = Vec::new();
-            for (n, told) in open.into_iter().zip(self.pool.run(&calls).await) {
+            let calls: Vec<_> = round.iter().map(call).collect();
+            for (n, told) in round.into_iter().zip(self.pool.run(&calls).await) {
                 match told.and_then(login::reasserted) {
                     Ok((answer, holder)) => match login::met(&holder, &denied) {
-                        Some(life) => {
-                            met[n].push(life.clone());
-                            again.push(n);
-                        }
-                        None => answers[n] = Some(Ok(answer)),
+                        Some(life) => meetings.again(n, [life.clone()]),
+                        None => meetings.answer(n, Ok(answer)),
                     },
-                    Err(failure) => answers[n] = Some(Err(failure.into())),
+                    Err(failure) => meetings.answer(n, Err(failure.into())),
                 }
             }
-            open = again;
-            if open.is_empty() {
-                break;
-            }
         }
-        let ended = || Error::unavailable(SEAM, "sessions of ended boats came again and again");
-        let answers = answers.into_iter();
-        answers
-            .map(|answer| answer.unwrap_or_else(|| Err(ended())))
-            .collect()
+        meetings.answers()
     }
 
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {

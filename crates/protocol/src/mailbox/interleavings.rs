@@ -445,11 +445,7 @@ impl Logins {
 }
 
 fn registered(mailbox: &Mailbox) -> Vec<SessionKey> {
-    let key = |entry: &SessionEntry| SessionKey {
-        user: user(1),
-        session: entry.session,
-        life: entry.life.clone(),
-    };
+    let key = |entry: &SessionEntry| entry.clone().into_key(user(1));
     mailbox.live(&Denied::default()).map(key).collect()
 }
 

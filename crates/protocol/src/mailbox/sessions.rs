@@ -76,7 +76,7 @@ impl Sessions {
                     true => &mut replaced,
                     false => &mut displaced,
                 };
-                ended.push(key_of(user, entry));
+                ended.push(entry.into_key(user));
             }
         }
         Registered {
@@ -202,14 +202,6 @@ fn hold(entry: &mut SessionEntry, life: &BoatLife) -> bool {
         entry.life = life.clone();
     }
     later
-}
-
-fn key_of(user: UserId, entry: SessionEntry) -> SessionKey {
-    SessionKey {
-        user,
-        session: entry.session,
-        life: entry.life,
-    }
 }
 
 #[cfg(test)]

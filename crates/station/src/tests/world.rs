@@ -449,8 +449,8 @@ impl Queue for FaultyQueue {
         })
     }
 
-    async fn subscribe(&self, group: &str, topics: &[Topic]) -> backend::Result<Box<dyn Consumer>> {
-        self.log.subscribe(group, topics).await
+    async fn subscribe(&self, group: &str, topic: Topic) -> backend::Result<Box<dyn Consumer>> {
+        self.log.subscribe(group, topic).await
     }
 
     fn partitions(&self, topic: Topic) -> u32 {

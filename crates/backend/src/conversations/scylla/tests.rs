@@ -5,14 +5,7 @@ use crate::conversations::contract;
 use crate::fresh::at;
 use crate::scylla::fixture::{cql, fresh, on_cql};
 
-on_cql!("conversations", ScyllaConversations::new:
-    a_row_comes_back_with_its_registers,
-    only_a_later_source_replaces,
-    the_same_source_may_raise_the_version,
-    the_difference_equals_a_recomputation,
-    pages_of_the_list_visit_each_conversation_once,
-    registers_only_move_forward,
-);
+contract::checks!(on_cql!("conversations", ScyllaConversations::new));
 
 /// A redelivery whose stamp is of a clock behind leaves the row findable from where clients have got to.
 #[tokio::test]

@@ -9,25 +9,7 @@ use super::*;
 use crate::fresh::{at, on_memory_and_disk};
 use crate::history::contract;
 
-on_memory_and_disk!(super::EmbeddedHistory::new:
-    a_private_message_is_two_rows,
-    one_read_returns_all_peers,
-    forward_bounds_are_exclusive,
-    backward_bounds_are_exclusive,
-    an_empty_range_is_an_empty_list,
-    paging_visits_each_id_once,
-    any_range_equals_the_sorted_list,
-    a_conversation_is_read_by_position,
-    a_page_ends_before_a_hole,
-    only_a_later_version_replaces,
-    a_send_is_found_by_its_send_id,
-    a_send_id_finds_its_messages,
-    sends_that_differ_in_any_byte_are_told_apart,
-    places_say_where_rows_stand,
-    receipts_only_move_forward,
-    deleted_is_for_good,
-    a_row_written_again_keeps_its_status,
-);
+contract::checks!(on_memory_and_disk!(super::EmbeddedHistory::new));
 
 fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")

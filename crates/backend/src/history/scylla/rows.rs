@@ -89,13 +89,12 @@ impl Rows {
         keys: &[(UserId, MessageId)],
     ) -> Result<Vec<Option<PrivateRow>>> {
         let id = |row: &StoredRow| row.id;
-        let mut found = by_ids(cql, &self.by_ids, keys, id).await?;
-        keys.iter()
-            .map(|key| match found.remove(key) {
-                Some(row) => row.of(key.0),
-                None => Ok(None),
-            })
-            .collect()
+        let mut found = HashMap::with_capacity(keys.len());
+        for (key, row) in by_ids(cql, &self.by_ids, keys, id).await? {
+            found.insert(key, row.of(key.0)?);
+        }
+        let of = |key| found.get(key).cloned().flatten();
+        Ok(keys.iter().map(of).collect())
     }
 
     /// Where these rows stand: three columns of each.

@@ -10,7 +10,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::history::RowStatus;
-use protocol::receipt::ReceiptKind;
 use protocol::{MessageId, Timestamp, UserId};
 use scylla::DeserializeRow;
 use scylla::value::CqlValue;
@@ -93,7 +92,7 @@ impl Statuses {
         let mut advanced = Vec::with_capacity(writes.len());
         for write in writes {
             let status = now.entry((write.owner, write.id)).or_default();
-            advanced.push(tell(status, write.kind, write.at));
+            advanced.push(status.tell(write.kind, write.at));
         }
         let before: BTreeMap<Key, RowStatus> = keys.into_iter().zip(before).collect();
         let mut of_buckets: BTreeMap<Bucket, Vec<(&Statement, Values)>> = BTreeMap::new();
@@ -156,18 +155,4 @@ fn register(column: &str) -> Statement {
     Statement::new(format!(
         "UPDATE pchat USING TIMESTAMP ? SET {column} = ? WHERE uid1 = ? AND pk = ? AND id = ?"
     ))
-}
-
-/// Moves what the sender knows forward: the first time that is told stays.
-fn tell(status: &mut RowStatus, kind: ReceiptKind, at: Timestamp) -> bool {
-    let register = match kind {
-        ReceiptKind::Received => &mut status.delivered_at,
-        ReceiptKind::Read => &mut status.read_at,
-    };
-    if register.is_some() {
-        return false;
-    }
-    *register = Some(at);
-    status.delivered_at.get_or_insert(at);
-    true
 }

@@ -66,7 +66,7 @@ pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<Connect
     let [login, marker, mail_waits, displaced, replaced] = reply::items(told)?;
     let keys = |told| -> Result<Vec<SessionKey>, Failure> {
         let ended = session::living(session::read_all(told)?, &request.denied);
-        let key = |entry| session::key_of(request.user, entry);
+        let key = |entry: SessionEntry| entry.into_key(request.user);
         Ok(ended.into_iter().map(key).collect())
     };
     Ok(ConnectAnswer {

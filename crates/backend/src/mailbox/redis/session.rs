@@ -2,7 +2,7 @@
 //! line. Names hold no control characters, so that lines are never mistaken, whatever else is in a name.
 
 use protocol::keys::bucket_of;
-use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
+use protocol::presence::{BoatLife, Denied, SessionEntry};
 use protocol::{BoatId, Incarnation, Platform, SessionId, UserId};
 use redis::Value;
 
@@ -69,14 +69,6 @@ pub(super) fn living(mut entries: Vec<SessionEntry>, denied: &Denied) -> Vec<Ses
         entries.retain(|entry| !denied.contains(&entry.life));
     }
     entries
-}
-
-pub(super) fn key_of(user: UserId, entry: SessionEntry) -> SessionKey {
-    SessionKey {
-        user,
-        session: entry.session,
-        life: entry.life,
-    }
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use protocol::keys::BUCKETS;
 use protocol::mailbox::Mail;
+use protocol::presence::BoatLife;
 use protocol::{BoatId, DeviceId, Incarnation, Platform, SessionId};
 
 use super::call::Call;

@@ -9,7 +9,7 @@ use crate::delivery::settle::Failure;
 use crate::delivery::{Action, Notice, Outcome, Push, PushToken, Word};
 use crate::ledger::{Event, FailureCause, LedgerEntry};
 use crate::message::Target;
-use crate::presence::{BoatLife, SessionEntry, SessionKey};
+use crate::presence::{BoatLife, SessionEntry};
 use crate::{Options, SessionId, Timestamp};
 
 impl Delivery {
@@ -76,11 +76,7 @@ impl Delivery {
         for (nth, entry) in leg.sessions.iter().enumerate() {
             let push = self.pushes.insert(OpenPush {
                 leg: key,
-                session: SessionKey {
-                    user: target.user,
-                    session: entry.session,
-                    life: entry.life.clone(),
-                },
+                session: entry.clone().into_key(target.user),
                 target,
                 decides: nth == 0,
                 sent_at: now,
