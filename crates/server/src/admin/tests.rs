@@ -146,10 +146,9 @@ impl Books {
 
     /// Commits all that is there, as carriers do when it is settled.
     async fn commit(&self) {
-        let topics = [Topic::Message];
         let mut consumer = self
             .queue
-            .subscribe(carrier::GROUP, &topics)
+            .subscribe(carrier::GROUP, Topic::Message)
             .await
             .expect("joins");
         let assigned = consumer.poll(1).await.expect("polls");

@@ -1,7 +1,6 @@
 //! How `send`, `listen` and `chat` reach a boat, and where a device keeps its state.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -9,10 +8,8 @@ use client::ClientConfig;
 use client::store::{Durability, State};
 use protocol::{DeviceId, Platform, UserId};
 
+use super::token;
 use crate::settings::Settings;
-
-/// Tokens that a command signs for itself live this long.
-const OWN_TOKEN: Duration = Duration::from_secs(24 * 3600);
 
 /// Who I am, and where to.
 #[derive(Clone, Debug, Args)]
@@ -34,7 +31,7 @@ impl SignIn {
             Some(token) => Ok(token.clone()),
             None => {
                 let settings = Settings::load(config)?;
-                super::token::sign(&settings, self.user, Some(platform), None, OWN_TOKEN)
+                token::sign(&settings, self.user, Some(platform), None, token::OWN)
             }
         }
     }

@@ -34,11 +34,12 @@ impl Schema {
         match self.what {
             What::Apply => {
                 let applied = schema::apply(&config).await.context("asking ScyllaDB")?;
-                for migration in &applied {
-                    println!("{:04} {}", migration.number, migration.name);
-                }
-                if applied.is_empty() {
+                let mut new = applied.iter().filter(|migration| migration.new).peekable();
+                if new.peek().is_none() {
                     println!("nothing to do");
+                }
+                for migration in new {
+                    println!("{:04} {}", migration.number, migration.name);
                 }
             }
             What::Check => {

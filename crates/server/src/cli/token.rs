@@ -13,6 +13,9 @@ use station::auth::{Claims, DevelopmentKey};
 
 use crate::settings::Settings;
 
+/// Tokens that a command signs for itself live this long.
+pub(super) const OWN: Duration = Duration::from_secs(24 * 3600);
+
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat token --user 1

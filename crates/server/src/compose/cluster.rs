@@ -17,11 +17,15 @@ use backend::scylla::Cql;
 use super::seams::Seams;
 use crate::settings::Settings;
 
-/// Everything that station and carrier stand on.
-pub(super) async fn connect(settings: &Settings, registry: Arc<EtcdRegistry>) -> Result<Seams> {
-    let (queue, cql, mailbox) =
-        tokio::try_join!(queue(settings), cql(settings), mailbox(settings))?;
-    Ok(Seams {
+/// Everything that station and carrier stand on; the registry once more, to be flushed at the end.
+pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegistry>)> {
+    let (queue, cql, mailbox, registry) = tokio::try_join!(
+        queue(settings),
+        cql(settings),
+        mailbox(settings),
+        registry(settings)
+    )?;
+    let seams = Seams {
         upkeep: None,
         queue,
         mailbox,
@@ -30,10 +34,11 @@ pub(super) async fn connect(settings: &Settings, registry: Arc<EtcdRegistry>) ->
         conversations: Arc::new(ScyllaConversations::new(cql.clone())),
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
         ledger: Arc::new(ScyllaLedger::new(cql)),
-        registry,
+        registry: registry.clone(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
-    })
+    };
+    Ok((seams, registry))
 }
 
 pub(super) async fn registry(settings: &Settings) -> Result<Arc<EtcdRegistry>> {

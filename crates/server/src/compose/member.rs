@@ -35,24 +35,23 @@ impl Parts {
     /// # Errors
     /// A part that does not answer, or is not set up.
     pub async fn connect(role: Role, settings: &Settings, connections: Handle) -> Result<Parts> {
-        if role == Role::Horn {
-            let needed = Needed::Horn(Box::new(horn_parts(settings).await?));
-            return Ok(Parts {
-                needed,
-                registry: None,
-            });
-        }
-        let registry = cluster::registry(settings).await?;
-        let whole = || cluster::connect(settings, registry.clone());
-        let needed = match role {
-            Role::Boat => Needed::Boat(Box::new(boat_parts(registry.clone(), connections))),
-            Role::Station => Needed::Station(Box::new(whole().await?)),
-            Role::Carrier | Role::Horn => Needed::Carrier(Box::new(whole().await?)),
+        let (needed, registry) = match role {
+            Role::Boat => {
+                let registry = cluster::registry(settings).await?;
+                let parts = boat_parts(registry.clone(), connections);
+                (Needed::Boat(Box::new(parts)), Some(registry))
+            }
+            Role::Station => {
+                let (seams, registry) = cluster::connect(settings).await?;
+                (Needed::Station(Box::new(seams)), Some(registry))
+            }
+            Role::Carrier => {
+                let (seams, registry) = cluster::connect(settings).await?;
+                (Needed::Carrier(Box::new(seams)), Some(registry))
+            }
+            Role::Horn => (Needed::Horn(Box::new(horn_parts(settings).await?)), None),
         };
-        Ok(Parts {
-            needed,
-            registry: Some(registry),
-        })
+        Ok(Parts { needed, registry })
     }
 
     /// What an operators' desk needs, where this service has it.

@@ -1,14 +1,16 @@
 //! The same load in two languages: Packetboat's protocol, and the floor's.
 
 use anyhow::{Context, Result, bail};
+use backend::clock::{Entropy, SystemEntropy};
 use bytes::Bytes;
 use protocol::frame::{self, Ack, AckItem, ClientFrame, Hello, ServerFrame};
 use protocol::id::Uuid;
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
-use protocol::{DeviceId, Options, Platform, Recipient, SendId, UserId};
+use protocol::{DeviceId, Message, Options, Platform, Recipient, SendId, UserId};
 
 use super::floor;
+use crate::cli::token;
 use crate::settings::Settings;
 
 /// Users of the load have numbers from here on; partners differ in the lowest bit.
@@ -16,7 +18,11 @@ const FIRST_USER: u64 = 1 << 40;
 
 #[derive(Clone, Debug)]
 pub(super) enum Dialect {
-    Packetboat { settings: Box<Settings> },
+    Packetboat {
+        settings: Box<Settings>,
+        /// Of this run: what real parts remember of the send_ids of an earlier one is not met.
+        run: u64,
+    },
     Floor,
 }
 
@@ -25,7 +31,12 @@ pub(super) enum Dialect {
 pub(super) enum Heard {
     Welcome,
     Accepted(u64),
-    Message { n: u64, body: Bytes, ack: AckOf },
+    Message {
+        /// `None`: it is none of this run's.
+        n: Option<u64>,
+        body: Bytes,
+        ack: AckOf,
+    },
     Refused(String),
     Other,
 }
@@ -38,6 +49,21 @@ pub(super) enum AckOf {
 }
 
 impl Dialect {
+    pub(super) fn packetboat(settings: &Settings) -> Dialect {
+        Dialect::Packetboat {
+            settings: Box::new(settings.clone()),
+            run: SystemEntropy.next(),
+        }
+    }
+
+    /// The same for another run.
+    pub(super) fn anew(&self) -> Dialect {
+        match self {
+            Dialect::Packetboat { settings, .. } => Dialect::packetboat(settings),
+            Dialect::Floor => Dialect::Floor,
+        }
+    }
+
     pub(super) fn name(&self) -> &'static str {
         match self {
             Dialect::Packetboat { .. } => "packetboat",
@@ -46,16 +72,16 @@ impl Dialect {
     }
 
     pub(super) fn hello(&self, user: u64) -> Result<Bytes> {
-        let Dialect::Packetboat { settings } = self else {
+        let Dialect::Packetboat { settings, .. } = self else {
             return Ok(floor::frame(floor::HELLO, user, &[]));
         };
         let device = DeviceId::new("bench").context("a device name")?;
-        let token = crate::cli::token::sign(
+        let token = token::sign(
             settings,
             UserId::new((FIRST_USER + user) as i64)?,
             None,
             None,
-            std::time::Duration::from_secs(86_400),
+            token::OWN,
         )?;
         Ok(api::codec::encode_client(&ClientFrame::Hello(Hello {
             version: frame::VERSION,
@@ -68,10 +94,10 @@ impl Dialect {
 
     /// The `n`th message of `user` to its partner.
     pub(super) fn send(&self, user: u64, n: u64, body: Bytes) -> Result<Bytes> {
-        let Dialect::Packetboat { .. } = self else {
+        let Dialect::Packetboat { run, .. } = self else {
             return Ok(floor::frame(floor::SEND, n, &body));
         };
-        let send_id = Uuid::from_u64_pair(user, n);
+        let send_id = Uuid::from_u64_pair(run.wrapping_add(user), n);
         Ok(api::codec::encode_client(&ClientFrame::Send(frame::Send {
             send_id: SendId::from_uuid(send_id),
             to: Recipient::User(UserId::new((FIRST_USER + (user ^ 1)) as i64)?),
@@ -107,12 +133,12 @@ impl Dialect {
 
     pub(super) fn hear(&self, bytes: Bytes) -> Result<Heard> {
         match self {
-            Dialect::Packetboat { .. } => hear_packetboat(bytes),
+            Dialect::Packetboat { run, .. } => hear_packetboat(bytes, *run),
             Dialect::Floor => match floor::parse(&bytes) {
                 Some((floor::HELLO, ..)) => Ok(Heard::Welcome),
                 Some((floor::ACCEPTED, n, _)) => Ok(Heard::Accepted(n)),
                 Some((floor::MESSAGE, n, body)) => Ok(Heard::Message {
-                    n,
+                    n: Some(n),
                     body,
                     ack: AckOf::Number(n),
                 }),
@@ -122,12 +148,12 @@ impl Dialect {
     }
 }
 
-fn hear_packetboat(bytes: Bytes) -> Result<Heard> {
+fn hear_packetboat(bytes: Bytes, run: u64) -> Result<Heard> {
     Ok(match api::codec::decode_server(bytes, usize::MAX)? {
         ServerFrame::Welcome(_) => Heard::Welcome,
         ServerFrame::Accepted(accepted) => Heard::Accepted(number(accepted.send_id)),
         ServerFrame::Message(placed) => Heard::Message {
-            n: number(placed.message.send_id),
+            n: number_in(run, &placed.message),
             ack: AckOf::Item(AckItem {
                 conversation: placed.conversation,
                 id: placed.message.id,
@@ -149,4 +175,11 @@ fn hear_packetboat(bytes: Bytes) -> Result<Heard> {
 
 fn number(send_id: SendId) -> u64 {
     Uuid::from_bytes(*send_id.as_bytes()).as_u64_pair().1
+}
+
+/// `None`: what an earlier run left in the receiver's mailbox.
+fn number_in(run: u64, message: &Message) -> Option<u64> {
+    let (sender, n) = Uuid::from_bytes(*message.send_id.as_bytes()).as_u64_pair();
+    let user = sender.wrapping_sub(run);
+    (FIRST_USER.checked_add(user) == Some(message.from.get() as u64)).then_some(n)
 }

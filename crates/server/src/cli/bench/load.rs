@@ -1,6 +1,6 @@
 //! Pairs of users: one sends, the other receives, acknowledges and checks.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -18,15 +18,14 @@ use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
 use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
+use super::SIGN_INS;
 use super::dialect::{AckOf, Dialect, Heard};
-use super::process::Server;
+use super::installation::{Also, Cpu, Installation, between, cpu_beside};
 
 /// Sends in flight between the two of a pair when the load is closed.
 const WINDOW: u64 = 4;
 /// How long what was accepted may take to arrive after the last send.
 const SETTLE: Duration = Duration::from_secs(20);
-/// Sign-ins at a time while a load is set up.
-const SIGN_INS: usize = 64;
 const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longer ones count as this long.
@@ -57,8 +56,10 @@ pub(super) struct Load {
 pub(super) struct Found {
     /// Messages that arrived inside the measured time, a second.
     pub(super) rate: f64,
-    /// The server's user and system time for each of them, in microseconds.
-    pub(super) cpu_us: f64,
+    /// User and system time for each of them, in microseconds, by service.
+    pub(super) services: BTreeMap<String, f64>,
+    /// The same of processes that were to be reported, too.
+    pub(super) beside: BTreeMap<String, f64>,
     /// From due (or sent) to arrived, in microseconds.
     pub(super) latency: Histogram<u64>,
     pub(super) sum: Sum,
@@ -98,8 +99,13 @@ struct Run {
 }
 
 /// Runs one load against one server.
-pub(super) async fn run(server: &Server, dialect: &Dialect, load: Load) -> Result<Found> {
-    let sockets = sign_in_all(&server.bound.websocket, dialect, load.pairs * 2).await?;
+pub(super) async fn run(
+    server: &Installation,
+    also: &[Also],
+    dialect: &Dialect,
+    load: Load,
+) -> Result<Found> {
+    let sockets = sign_in_all(&server.websocket, dialect, load.pairs * 2).await?;
     let run = Arc::new(Run {
         dialect: dialect.clone(),
         load,
@@ -119,11 +125,13 @@ pub(super) async fn run(server: &Server, dialect: &Dialect, load: Load) -> Resul
     }
 
     tokio::time::sleep(load.warm_up).await;
-    let (cpu, since) = (server.cpu()?, Instant::now());
+    let (cpu, beside, since) = (server.cpu()?, cpu_beside(also)?, Instant::now());
     run.measuring.store(true, Ordering::Relaxed);
     tokio::time::sleep(load.measured).await;
     run.measuring.store(false, Ordering::Relaxed);
-    let (cpu, elapsed) = (server.cpu()? - cpu, since.elapsed());
+    let elapsed = since.elapsed();
+    let cpu = between(&cpu, &server.cpu()?);
+    let beside = between(&beside, &cpu_beside(also)?);
     let arrived = run.arrived.load(Ordering::Relaxed);
     run.sending.store(false, Ordering::Relaxed);
 
@@ -138,10 +146,25 @@ pub(super) async fn run(server: &Server, dialect: &Dialect, load: Load) -> Resul
         .clone();
     Ok(Found {
         rate: arrived as f64 / elapsed.as_secs_f64(),
-        cpu_us: cpu.as_secs_f64() * 1e6 / arrived.max(1) as f64,
+        services: micros_each(cpu, arrived),
+        beside: micros_each(beside, arrived),
         latency,
         sum,
     })
+}
+
+impl Found {
+    /// Of all services together.
+    pub(super) fn cpu_us(&self) -> f64 {
+        self.services.values().sum()
+    }
+}
+
+fn micros_each(cpu: Cpu, messages: u64) -> BTreeMap<String, f64> {
+    let each = |used: Duration| used.as_secs_f64() * 1e6 / messages.max(1) as f64;
+    (cpu.into_iter())
+        .map(|(name, used)| (name, each(used)))
+        .collect()
 }
 
 /// One sender, one receiver, and what they know of their messages.
@@ -260,7 +283,9 @@ impl Pair {
             if let Some(frame) = binary(message)?
                 && let Heard::Message { n, body, ack } = self.run.dialect.hear(frame)?
             {
-                self.arrive(n, &body);
+                if let Some(n) = n {
+                    self.arrive(n, &body);
+                }
                 acks.push(ack);
             }
             next = receiver.next().now_or_never();

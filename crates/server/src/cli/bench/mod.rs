@@ -3,6 +3,7 @@
 
 mod dialect;
 mod floor;
+mod installation;
 mod load;
 mod process;
 mod report;
@@ -16,11 +17,14 @@ use anyhow::{Context, Result};
 use clap::{Args, Subcommand};
 
 use self::dialect::Dialect;
+use self::installation::{Also, Installation};
 use self::load::{Load, Pace};
-use self::process::Server;
 use self::report::{Chat, Idle, Report};
 use super::Output;
 use crate::settings::Settings;
+
+/// Sign-ins at a time while a load is set up.
+const SIGN_INS: usize = 64;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -58,7 +62,7 @@ enum What {
     FloorServer(floor::FloorServer),
 }
 
-#[derive(Clone, Copy, Debug, Args)]
+#[derive(Clone, Debug, Args)]
 struct ChatArgs {
     /// Pairs of users, one sending and one receiving.
     #[arg(long, default_value_t = 1000)]
@@ -75,6 +79,13 @@ struct ChatArgs {
     /// How often floor and server take turns; medians are reported.
     #[arg(long, default_value_t = 3)]
     rounds: usize,
+    /// Instead of everything in one process: boat, station, carrier and horn as processes of their own,
+    /// on the real parts of the settings file (`topics apply` and `schema apply` come before it).
+    #[arg(long)]
+    real: bool,
+    /// Also report the CPU time of this process (a broker, say); several may bear one name.
+    #[arg(long, value_name = "NAME=PID")]
+    also: Vec<Also>,
 }
 
 impl Bench {
@@ -95,16 +106,20 @@ impl Bench {
             None => tempfile::tempdir_in("."),
         }
         .context("making a folder for the data")?;
+        let place = Place {
+            data: data.path(),
+            config,
+        };
         let report = runtime()?.block_on(async {
             let mut report = Report::default();
             match self.what {
                 What::Idle { connections } => {
                     report.idle = Some(idle(&settings, data.path(), connections).await?);
                 }
-                What::Chat(args) => report.chat = Some(chat(&settings, data.path(), args).await?),
+                What::Chat(args) => report.chat = Some(chat(&place, &settings, args).await?),
                 What::All(args) => {
                     report.idle = Some(idle(&settings, data.path(), 10_000).await?);
-                    report.chat = Some(chat(&settings, data.path(), args).await?);
+                    report.chat = Some(chat(&place, &settings, args).await?);
                 }
                 What::FloorServer(_) | What::Steady(_) => {}
             }
@@ -128,17 +143,16 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// Resident memory before and after `connections` sign-ins.
 async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle> {
-    let server = start_packetboat(data)?;
-    let dialect = Dialect::Packetboat {
-        settings: Box::new(settings.clone()),
-    };
+    let server = Installation::embedded(data)?;
+    let dialect = Dialect::packetboat(settings);
     // What the first connections bring up (threads, tables, caches) is not theirs.
-    let first = load::sign_in_all(&server.bound.websocket, &dialect, 100).await?;
+    let first = load::sign_in_all(&server.websocket, &dialect, 100).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (before, cpu) = (server.resident()?, server.cpu()?);
-    let sockets = load::sign_in_all(&server.bound.websocket, &dialect, 100 + connections).await?;
+    let sockets = load::sign_in_all(&server.websocket, &dialect, 100 + connections).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
-    let cpu = server.cpu()? - cpu;
+    let cpu = installation::between(&cpu, &server.cpu()?);
+    let cpu: Duration = cpu.values().sum();
     let found = Idle {
         connections,
         bytes_each: (server.resident()?.saturating_sub(before)) / connections,
@@ -148,31 +162,35 @@ async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle
     Ok(found)
 }
 
+/// Where floor and server are started.
+struct Place<'a> {
+    data: &'a Path,
+    config: Option<&'a Path>,
+}
+
 /// Floor and server in turn: saturation, then half of each one's own rate.
-async fn chat(settings: &Settings, data: &Path, args: ChatArgs) -> Result<Chat> {
-    let packetboat = Dialect::Packetboat {
-        settings: Box::new(settings.clone()),
-    };
+async fn chat(place: &Place<'_>, settings: &Settings, args: ChatArgs) -> Result<Chat> {
+    let packetboat = Dialect::packetboat(settings);
     let mut chat = Chat {
         pairs: args.pairs,
         body_bytes: args.bytes,
         ..Chat::default()
     };
     for round in 1..=args.rounds {
-        for dialect in [&Dialect::Floor, &packetboat] {
-            let saturated = one_run(dialect, data, args, Pace::Closed).await?;
+        for side in [&Dialect::Floor, &packetboat] {
+            let saturated = one_run(side, place, &args, Pace::Closed).await?;
             let half = Pace::Open {
                 rate: args.rate.unwrap_or(saturated.rate / 2.0),
             };
-            let half = one_run(dialect, data, args, half).await?;
+            let half = one_run(side, place, &args, half).await?;
             eprintln!(
                 "round {round}, {}: {:.0} messages/s at {:.1} µs of CPU; half load p99 {:.2} ms",
-                dialect.name(),
+                side.name(),
                 saturated.rate,
-                saturated.cpu_us,
+                saturated.cpu_us(),
                 half.latency.value_at_quantile(0.99) as f64 / 1000.0,
             );
-            chat.side(dialect).add(saturated, half);
+            chat.side(side).add(saturated, half);
         }
     }
     Ok(chat)
@@ -180,15 +198,20 @@ async fn chat(settings: &Settings, data: &Path, args: ChatArgs) -> Result<Chat> 
 
 async fn one_run(
     dialect: &Dialect,
-    data: &Path,
-    args: ChatArgs,
+    place: &Place<'_>,
+    args: &ChatArgs,
     pace: Pace,
 ) -> Result<load::Found> {
-    let server = match dialect {
-        Dialect::Packetboat { .. } => start_packetboat(data)?,
-        Dialect::Floor => {
-            let data = data.to_str().context("a folder name that is text")?;
-            Server::start(&["bench", "floor-server", "--data", data], &[])?
+    let dialect = &dialect.anew();
+    let (server, also) = match dialect {
+        Dialect::Floor => (Installation::floor(place.data)?, [].as_slice()),
+        Dialect::Packetboat { .. } if args.real => {
+            let config = place.config.context("--real needs --config")?;
+            (Installation::on_real_parts(config)?, args.also.as_slice())
+        }
+        Dialect::Packetboat { .. } => {
+            let server = Installation::embedded(place.data)?;
+            (server, args.also.as_slice())
         }
     };
     let measured = Duration::from_secs(args.seconds);
@@ -199,29 +222,5 @@ async fn one_run(
         warm_up: measured / 3,
         measured,
     };
-    load::run(&server, dialect, load).await
-}
-
-/// A fresh installation on free ports.
-fn start_packetboat(data: &Path) -> Result<Server> {
-    let dir = tempfile::tempdir_in(data)
-        .context("making a data folder")?
-        .keep();
-    let dir = dir.to_str().context("a folder name that is text")?;
-    let free = || "127.0.0.1:0".to_owned();
-    Server::start(
-        &["all", "--data", dir, "--output", "json"],
-        &[
-            ("PACKETBOAT_BOAT__WEBSOCKET", free()),
-            ("PACKETBOAT_BOAT__TCP", free()),
-            ("PACKETBOAT_ADMIN__LISTEN", free()),
-            ("PACKETBOAT_LOG__LEVEL", "warn".to_owned()),
-            // A pair of the load is faster than a person may be.
-            (
-                "PACKETBOAT_STATION__USER_SENDS_PER_SECOND",
-                "1000000".to_owned(),
-            ),
-            ("PACKETBOAT_STATION__USER_SENDS_BURST", "1000000".to_owned()),
-        ],
-    )
+    load::run(&server, also, dialect, load).await
 }

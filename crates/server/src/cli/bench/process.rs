@@ -4,24 +4,31 @@ use std::fs;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use serde::Deserialize;
+use tokio::time::Instant;
 
 /// The kernel's clock ticks a second in /proc (USER_HZ, 100 on every Linux that Rust runs on).
 const TICKS_PER_SECOND: f64 = 100.0;
 
+/// How long a server may take to leave in order.
+const PATIENCE: Duration = Duration::from_secs(15);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
 /// What a server says on its standard output once it is ready.
-#[derive(Clone, Debug, Deserialize)]
-pub(super) struct Bound {
-    pub(super) websocket: String,
+#[derive(Debug, Deserialize)]
+struct Ready {
+    websocket: Option<String>,
 }
 
 /// A child that is killed when it is dropped.
 pub(super) struct Server {
     child: Child,
-    pub(super) bound: Bound,
+    /// Where clients connect, if they do.
+    pub(super) websocket: Option<String>,
 }
 
 impl Server {
@@ -46,7 +53,7 @@ impl Server {
                 .context("waiting for the server")?;
         }
         match serde_json::from_str(&line) {
-            Ok(bound) => Ok(Server { child, bound }),
+            Ok(Ready { websocket }) => Ok(Server { child, websocket }),
             Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -58,23 +65,36 @@ impl Server {
         }
     }
 
-    /// User and system time so far.
-    pub(super) fn cpu(&self) -> Result<Duration> {
-        let stat = fs::read_to_string(format!("/proc/{}/stat", self.child.id()))
-            .context("reading the server's CPU time")?;
-        // The name in parentheses may hold spaces; user and system time are fields 14 and 15.
-        let fields = stat.rsplit_once(") ").context("an odd /proc/stat")?.1;
-        let mut times = fields.split(' ').skip(11).map(str::parse::<f64>);
-        let (Some(Ok(user)), Some(Ok(system))) = (times.next(), times.next()) else {
-            bail!("an odd /proc/stat: {stat}");
-        };
-        Ok(Duration::from_secs_f64((user + system) / TICKS_PER_SECOND))
+    fn terminate(&mut self) {
+        let pid = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until && matches!(self.child.try_wait(), Ok(None)) {
+            thread::sleep(LOOK_EVERY);
+        }
+    }
+
+    pub(super) fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Resident memory in bytes.
     pub(super) fn resident(&self) -> Result<u64> {
         resident(Path::new(&format!("/proc/{}/status", self.child.id())))
     }
+}
+
+/// User and system time of a process so far.
+pub(super) fn cpu_of(pid: u32) -> Result<Duration> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))
+        .with_context(|| format!("reading the CPU time of process {pid}"))?;
+    // The name in parentheses may hold spaces; user and system time are fields 14 and 15.
+    let fields = stat.rsplit_once(") ").context("an odd /proc/stat")?.1;
+    let mut times = fields.split(' ').skip(11).map(str::parse::<f64>);
+    let (Some(Ok(user)), Some(Ok(system))) = (times.next(), times.next()) else {
+        bail!("an odd /proc/stat: {stat}");
+    };
+    Ok(Duration::from_secs_f64((user + system) / TICKS_PER_SECOND))
 }
 
 fn resident(status: &Path) -> Result<u64> {
@@ -91,8 +111,10 @@ fn resident(status: &Path) -> Result<u64> {
     Ok(kib * 1024)
 }
 
+/// Asked first: what it holds elsewhere, its place in a group or a lease, is given up at once.
 impl Drop for Server {
     fn drop(&mut self) {
+        self.terminate();
         let _ = self.child.kill();
         let _ = self.child.wait();
     }

@@ -1,5 +1,7 @@
 //! What a bench found, as a table or as JSON: medians of the rounds, and ratios to the floor.
 
+use std::collections::BTreeMap;
+
 use anyhow::Result;
 use comfy_table::{Table, presets};
 use serde::Serialize;
@@ -37,6 +39,10 @@ pub(super) struct Chat {
 pub(super) struct Side {
     pub(super) rate: Vec<f64>,
     pub(super) cpu_us: Vec<f64>,
+    /// Of it, by service.
+    pub(super) services_us: BTreeMap<String, Vec<f64>>,
+    /// Of processes beside it.
+    pub(super) beside_us: BTreeMap<String, Vec<f64>>,
     /// Milliseconds from due to arrived at half the saturated rate.
     pub(super) half_p50_ms: Vec<f64>,
     pub(super) half_p99_ms: Vec<f64>,
@@ -50,7 +56,13 @@ pub(super) struct Side {
 impl Side {
     pub(super) fn add(&mut self, saturated: Found, half: Found) {
         self.rate.push(saturated.rate);
-        self.cpu_us.push(saturated.cpu_us);
+        self.cpu_us.push(saturated.cpu_us());
+        for (name, used) in saturated.services {
+            self.services_us.entry(name).or_default().push(used);
+        }
+        for (name, used) in saturated.beside {
+            self.beside_us.entry(name).or_default().push(used);
+        }
         self.half_p50_ms
             .push(half.latency.value_at_quantile(0.50) as f64 / 1000.0);
         self.half_p99_ms
@@ -134,6 +146,10 @@ fn table(chat: &Chat) -> Table {
             format!("{:.2}", ours / floor),
         ]);
     }
+    if chat.packetboat.services_us.len() > 1 {
+        add_shares(&mut table, "of it", &chat.packetboat.services_us);
+    }
+    add_shares(&mut table, "CPU beside it:", &chat.packetboat.beside_us);
     let counts: [(&str, Count); 5] = [
         ("accepted", |side| side.accepted),
         ("lost", |side| side.lost),
@@ -152,8 +168,20 @@ fn table(chat: &Chat) -> Table {
     table
 }
 
+fn add_shares(table: &mut Table, what: &str, shares: &BTreeMap<String, Vec<f64>>) {
+    for (name, rounds) in shares {
+        let median = format!("{:.2}", median(rounds));
+        table.add_row([&format!("{what} {name}, µs"), "", &median, ""]);
+    }
+}
+
 fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    sorted.get(sorted.len() / 2).copied().unwrap_or(f64::NAN)
+    let half = sorted.len() / 2;
+    match sorted.len() {
+        0 => f64::NAN,
+        even if even % 2 == 0 => (sorted[half - 1] + sorted[half]) / 2.0,
+        _ => sorted[half],
+    }
 }

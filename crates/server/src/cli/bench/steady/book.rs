@@ -1,6 +1,6 @@
 //! What one pair knows of its messages, numbered 1, 2, 3 …, and the sum of it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Result;
@@ -25,7 +25,7 @@ struct Entries {
     /// Refusals after which the client tried again.
     retried: u64,
     /// Accepted and not shown, by number, with the server's id.
-    owed: BTreeSet<(u64, String)>,
+    owed: BTreeMap<u64, String>,
     shown: u64,
     last: u64,
     /// Below `last` and not shown.
@@ -42,7 +42,7 @@ impl Default for Entries {
             sent: 0,
             accepted: 0,
             retried: 0,
-            owed: BTreeSet::new(),
+            owed: BTreeMap::new(),
             shown: 0,
             last: 0,
             skipped: BTreeSet::new(),
@@ -71,7 +71,7 @@ impl Book {
         entries.accepted += 1;
         let shown = number <= entries.last && !entries.skipped.contains(&number);
         if !shown {
-            entries.owed.insert((number, id));
+            entries.owed.insert(number, id);
         }
     }
 
@@ -93,7 +93,7 @@ impl Book {
             return;
         }
         entries.shown += 1;
-        entries.owed.retain(|(owed, _)| *owed != number);
+        entries.owed.remove(&number);
         if let Some(after) = after {
             entries.latency.saturating_record(after.max(1));
         }
@@ -135,7 +135,7 @@ impl Found {
             found.shown += entries.shown;
             found.twice += entries.twice;
             found.out_of_order += entries.out_of_order;
-            let missing = entries.owed.iter().map(|(_, id)| id.clone());
+            let missing = entries.owed.values().cloned();
             found.missing.extend(missing);
             // Equal bounds: this cannot fail.
             let _ = latency.add(&entries.latency);

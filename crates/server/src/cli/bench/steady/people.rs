@@ -16,8 +16,10 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::super::SIGN_INS;
 use super::Steady;
 use super::book::Book;
+use crate::cli::token;
 use crate::settings::Settings;
 
 /// Sends of one sender whose answer is open; beyond it the sender waits.
@@ -25,9 +27,6 @@ const OPEN_MAX: usize = 4096;
 /// How long a person looks at "failed" before trying again.
 const TRY_AGAIN: Duration = Duration::from_secs(1);
 const SIGN_IN: Duration = Duration::from_secs(60);
-const TOKEN: Duration = Duration::from_secs(24 * 3600);
-/// Sign-ins at a time while the chat is set up.
-const SIGN_INS: usize = 64;
 
 pub(super) struct People {
     plan: Steady,
@@ -64,8 +63,13 @@ impl People {
 
     async fn sign_in(&self, user: UserId, platform: Platform) -> Result<(Client, Events)> {
         let device = DeviceId::new(&format!("bench-{user}"))?;
-        let token =
-            crate::cli::token::sign(&self.settings, user, Some(platform), Some(&device), TOKEN)?;
+        let token = token::sign(
+            &self.settings,
+            user,
+            Some(platform),
+            Some(&device),
+            token::OWN,
+        )?;
         let urls = &self.plan.url;
         let url = &urls[user.get() as usize / 2 % urls.len()];
         let mut config = ClientConfig::new(url, token, platform, device);
@@ -122,23 +126,26 @@ impl People {
         let interval = Duration::from_secs_f64(f64::from(self.plan.pairs) / self.plan.rate);
         let phase = interval.mul_f64(f64::from(pair) / f64::from(self.plan.pairs));
         let mut due = Instant::now() + phase;
-        let sending = async {
-            loop {
+        loop {
+            // What has a number is sent: it ends between two messages only.
+            let room = async {
                 sleep_until(due).await;
-                due += interval;
-                let number = book.send();
-                let content = Content {
-                    data: body(number, self.plan.bytes),
-                    ..Content::text("")
-                };
-                let ticket = client.send(Recipient::User(to), content).await?;
-                if follow.send((number, ticket)).await.is_err() {
-                    bail!("the sender's client ended");
-                }
-            }
-        };
-        if let Some(ended) = enough.run_until_cancelled(sending).await {
-            return ended;
+                follow.reserve().await
+            };
+            let Some(room) = enough.run_until_cancelled(room).await else {
+                break;
+            };
+            let Ok(room) = room else {
+                bail!("the sender's client ended");
+            };
+            due += interval;
+            let number = book.send();
+            let content = Content {
+                data: body(number, self.plan.bytes),
+                ..Content::text("")
+            };
+            let ticket = client.send(Recipient::User(to), content).await?;
+            room.send((number, ticket));
         }
         drop(follow);
         if let Some(followed) = stop.run_until_cancelled(following).await {
