@@ -63,14 +63,39 @@ row() {
 }
 
 known() {
-  [ -n "${1:-}" ] || fail "which node? Known: $(wanted | paste -sd' ')"
-  wanted | grep -qx -- "$1" || started | grep -qx -- "$1" || fail "there is no node $1. Known: $(wanted | paste -sd' ')"
+  local node
+  [ $# -gt 0 ] || fail "which node? Known: $(wanted | paste -sd' ')"
+  for node in "$@"; do
+    wanted | grep -qx -- "$node" || started | grep -qx -- "$node" || fail "there is no node $node. Known: $(wanted | paste -sd' ')"
+  done
 }
 
-case ${1:-} in
-  install | up | down | status) "$1" ;;
-  start) known "${2:-}"; start "$2"; await "$patience" "$2" answers "$2" ;;
-  stop) known "${2:-}"; kill_nodes KILL "$2"; gone 10 "$2" || fail "node $2 still runs after SIGKILL." ;;
+# Nodes that were stopped: all of them, before waiting for one, since one may need the others.
+bring_back() {
+  local node children=() child failed=0
+  known "$@"
+  for node in "$@"; do
+    start "$node" &
+    children+=($!)
+  done
+  for child in "${children[@]}"; do wait "$child" || failed=1; done
+  [ $failed = 0 ] || exit 1
+  for node in "$@"; do await "$patience" "$node" answers "$node"; done
+}
+
+stop() {
+  known "$@"
+  kill_nodes KILL "$@"
+  gone 10 "$@" || fail "still runs after SIGKILL: $*"
+}
+
+verb=${1:-}
+[ $# -eq 0 ] || shift
+
+case $verb in
+  install | up | down | status) "$verb" ;;
+  start) bring_back "$@" ;;
+  stop) stop "$@" ;;
   env) if [ -n "$(started)" ]; then settings; fi ;;
-  *) echo "usage: $0 install | up | down | status | env | start NODE | stop NODE (kill -9)" >&2; exit 2 ;;
+  *) echo "usage: $0 install | up | down | status | env | start NODE… | stop NODE… (kill -9)" >&2; exit 2 ;;
 esac

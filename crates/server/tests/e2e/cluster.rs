@@ -68,10 +68,7 @@ fn a_dead_letter_is_listed_shown_and_redriven() {
     let large = "x".repeat(2000);
     let sent = fleet.send("1", "2", &large);
     fleet.traced(&sent, &["Dead", "TooLarge"]);
-    let list = ["dlq", "list", "--reason", "too-large", "--output", "json"];
-    let list = run(&mut fleet.operator(&list)).ok().stdout;
-    let page: Value = serde_json::from_str(&list).expect("JSON");
-    let letter = page["letters"][0]["id"].as_str().expect("a letter");
+    let letter = fleet.letter("too-large");
     run(&mut fleet.operator(&["audit"])).ok();
 
     fleet.change_settings("carrier.record_bytes_max = 512", "");
@@ -80,7 +77,7 @@ fn a_dead_letter_is_listed_shown_and_redriven() {
         assert!(fleet.process(carrier).ended(SOON).success());
         fleet.restart(carrier);
     }
-    run(&mut fleet.operator(&["dlq", "redrive", letter])).ok();
+    run(&mut fleet.operator(&["dlq", "redrive", &letter])).ok();
     let heard = fleet.listen("2", 1);
     assert_eq!(
         (id(&heard[0]), heard[0]["text"].as_str()),

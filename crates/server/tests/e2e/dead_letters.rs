@@ -41,13 +41,7 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
     let id = all.send("1", "2", &large);
     all.traced(&id, &["Dead", "TooLarge"]);
 
-    let list = ["dlq", "list", "--reason", "too-large", "--output", "json"];
-    let list = run(&mut all.operator(&list)).ok().stdout;
-    let page: serde_json::Value = serde_json::from_str(&list).expect("JSON");
-    let letter = page["letters"][0]["id"]
-        .as_str()
-        .expect("a letter")
-        .to_owned();
+    let letter = all.letter("too-large");
     let shown = run(&mut all.operator(&["dlq", "show", &letter, "--body"])).ok();
     assert!(
         shown.stdout.contains("too-large") && shown.stdout.contains(&id),

@@ -71,12 +71,22 @@ impl Door {
         let mut report = String::new();
         for _ in 0..LOOKS {
             report = run(&mut self.operator(&["audit", "--output", "json"])).stdout;
-            if report.contains("\"even\":true") && report.contains("\"in_flight\":0") {
+            let told: Value = serde_json::from_str(&report).unwrap_or_default();
+            if told["even"] == true && told["in_flight"] == 0 && told["left_off"] == 0 {
                 return;
             }
             thread::sleep(PAUSE * 2);
         }
         panic!("it does not come to rest: {report}");
+    }
+
+    /// The oldest dead letter of this reason.
+    pub fn letter(&self, reason: &str) -> String {
+        let list = ["dlq", "list", "--reason", reason, "--output", "json"];
+        let list = run(&mut self.operator(&list)).ok().stdout;
+        let page: Value = serde_json::from_str(&list).expect("JSON");
+        let letter = page["letters"][0]["id"].as_str();
+        letter.expect("a letter").to_owned()
     }
 
     /// Waits until the trace of a message tells all of these events.

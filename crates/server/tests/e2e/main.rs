@@ -11,6 +11,8 @@ mod settings;
 mod stopping;
 
 #[cfg(feature = "cluster")]
+mod blows;
+#[cfg(feature = "cluster")]
 mod campaign;
 #[cfg(feature = "cluster")]
 mod cluster;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The addresses of a part (`kafka`, `redis-cluster`, `etcd`, `cql` …).
 pub fn addresses(part: &str) -> Vec<String> {
@@ -22,38 +22,44 @@ pub fn list(part: &str) -> String {
     format!("{:?}", addresses(part))
 }
 
-/// `scripts/real/<part> <verb> <node>`: `stop` is `kill -9`, `start` brings it back with its data.
-pub fn node(part: &str, verb: &str, node: &str) {
+/// `scripts/real/<part> <verb> <node>…`: `stop` is `kill -9`, `start` brings them back with their data.
+fn nodes(part: &str, verb: &str, nodes: &[String]) -> Result<(), String> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../scripts/real")
         .join(part);
     let mut command = Command::new(script);
-    let status = command.args([verb, node]).stdin(Stdio::null()).status();
-    assert!(
-        status.expect("the script runs").success(),
-        "{part} {verb} {node}"
-    );
+    let status = command.arg(verb).args(nodes).stdin(Stdio::null()).status();
+    match status.expect("the script runs").success() {
+        true => Ok(()),
+        false => Err(format!("{part} {verb} {nodes:?} failed")),
+    }
 }
 
-/// A node that is killed, and brought back when this is dropped, whatever becomes of the test.
+/// Nodes that are killed, and brought back when this is dropped, whatever becomes of the test.
 pub struct Down {
     part: &'static str,
-    node: String,
+    nodes: Vec<String>,
 }
 
 impl Down {
-    pub fn of(part: &'static str, name: &str) -> Down {
-        node(part, "stop", name);
-        Down {
+    pub fn of(part: &'static str, names: &[String]) -> Down {
+        let down = Down {
             part,
-            node: name.to_owned(),
-        }
+            nodes: names.to_owned(),
+        };
+        nodes(part, "stop", names).expect("they are killed");
+        down
     }
 }
 
 impl Drop for Down {
     fn drop(&mut self) {
-        node(self.part, "start", &self.node);
+        match nodes(self.part, "start", &self.nodes) {
+            Ok(()) => {}
+            // A second panic would end the process, and with it what the first one has to say.
+            Err(failure) if thread::panicking() => eprintln!("{failure}"),
+            Err(failure) => panic!("{failure}"),
+        }
     }
 }
 
@@ -66,12 +72,18 @@ pub fn tool(program: &str, arguments: &[&str]) -> String {
 }
 
 /// Looks until `seen` answers, for a minute.
-pub fn eventually<T>(what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
-    for _ in 0..300 {
+pub fn eventually<T>(what: &str, seen: impl FnMut() -> Option<T>) -> T {
+    within(Duration::from_secs(60), what, seen)
+}
+
+/// Looks until `seen` answers. A look that begins in time may end after it.
+pub fn within<T>(patience: Duration, what: &str, mut seen: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    while began.elapsed() < patience {
         if let Some(found) = seen() {
             return found;
         }
         thread::sleep(Duration::from_millis(200));
     }
-    panic!("not within a minute: {what}");
+    panic!("not within {patience:?}: {what}");
 }

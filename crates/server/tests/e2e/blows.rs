@@ -1,0 +1,128 @@
+//! Who among the real parts is to be hit, and blows of more than one step.
+
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::real::{self, Down, eventually, tool};
+
+/// The number of the broker that leads a partition of topic `message`.
+pub fn leader_of_a_partition(fleet: &Fleet) -> String {
+    let brokers = real::addresses("kafka").join(",");
+    let topic = format!("{}-message", fleet.name());
+    let told = tool("kcat", &["-L", "-J", "-b", &brokers, "-t", &topic]);
+    let told: Value = serde_json::from_str(&told).expect("kcat speaks JSON");
+    told["topics"][0]["partitions"][0]["leader"]
+        .as_i64()
+        .expect("a leader")
+        .to_string()
+}
+
+/// Kills a master of the cluster while its replica hangs, then lets the replica take over without what it
+/// missed. The old master comes back as a replica.
+pub fn promote_without_the_tail() {
+    let master = masters().remove(0);
+    let replica = replica_of(&master);
+    let stopped = pid_of(&replica);
+    tool("kill", &["-s", "STOP", &stopped]);
+    thread::sleep(Duration::from_secs(2));
+    let down = Down::of("redis", &[master]);
+    tool("kill", &["-s", "CONT", &stopped]);
+    eventually("the replica is master", || {
+        masters().contains(&replica).then_some(())
+    });
+    drop(down);
+}
+
+fn nodes() -> Vec<Vec<String>> {
+    for address in real::addresses("redis-cluster") {
+        let port = address.rsplit(':').next().expect("a port");
+        let told = tool("redis-cli", &["-p", port, "cluster", "nodes"]);
+        let lines: Vec<Vec<String>> = told
+            .lines()
+            .map(|line| line.split(' ').map(str::to_owned).collect())
+            .filter(|fields: &Vec<String>| fields.len() > 7)
+            .collect();
+        if !lines.is_empty() {
+            return lines;
+        }
+    }
+    panic!("no node of the Redis cluster answers");
+}
+
+fn port(fields: &[String]) -> String {
+    let address = fields[1].split('@').next().expect("an address");
+    address.rsplit(':').next().expect("a port").to_owned()
+}
+
+/// The ports of the masters that live and hold slots.
+pub fn masters() -> Vec<String> {
+    let is_master = |fields: &Vec<String>| {
+        fields[2].contains("master") && !fields[2].contains("fail") && fields.len() > 8
+    };
+    let nodes = nodes().into_iter().filter(is_master);
+    nodes.map(|fields| port(&fields)).collect()
+}
+
+pub fn node_id(master: &str) -> String {
+    let mut nodes = nodes().into_iter();
+    let node = nodes.find(|fields| port(fields) == master);
+    node.expect("a node").remove(0)
+}
+
+fn replica_of(master: &str) -> String {
+    let id = node_id(master);
+    let mut nodes = nodes().into_iter();
+    let replica = nodes.find(|fields| fields[3] == id && fields[2].contains("slave"));
+    port(&replica.expect("a replica"))
+}
+
+fn pid_of(redis: &str) -> String {
+    let info = tool("redis-cli", &["-p", redis, "info", "server"]);
+    let pid = info
+        .lines()
+        .find_map(|line| line.strip_prefix("process_id:"));
+    pid.expect("a pid").trim().to_owned()
+}
+
+fn etcdctl(words: &[&str]) -> String {
+    let endpoints = real::addresses("etcd").join(",");
+    tool("etcdctl", &[&["--endpoints", &endpoints], words].concat())
+}
+
+fn etcd_says(words: &[&str]) -> Value {
+    let told = etcdctl(&[words, &["-w", "json"]].concat());
+    serde_json::from_str(&told).expect("etcdctl speaks JSON")
+}
+
+/// The number of the member that leads, counted from 1 in the order of the addresses.
+pub fn etcd_leader() -> String {
+    let told = etcd_says(&["endpoint", "status"]);
+    let leader = &told[0]["Status"]["leader"];
+    let members = told.as_array().expect("a list");
+    let index = members
+        .iter()
+        .position(|member| member["Status"]["header"]["member_id"] == *leader)
+        .expect("the leader answers");
+    (index + 1).to_string()
+}
+
+pub fn revoke_lease_of(fleet: &Fleet, boat: &str) {
+    let prefix = format!("/{}", fleet.name());
+    let told = etcd_says(&["get", "--prefix", &prefix]);
+    let keys = told["kvs"].as_array().expect("keys").iter();
+    let lease = keys
+        .filter(|kv| decoded(&kv["key"]).contains("boat") && decoded(&kv["key"]).ends_with(boat))
+        .find_map(|kv| kv["lease"].as_i64())
+        .expect("the boat has a lease");
+    let told = etcdctl(&["lease", "revoke", &format!("{lease:x}")]);
+    assert!(told.contains("revoked"), "{told}");
+}
+
+fn decoded(value: &Value) -> String {
+    let text = value.as_str().expect("base64");
+    let bytes = base64::Engine::decode(&base64::engine::general_purpose::STANDARD, text);
+    String::from_utf8(bytes.expect("base64")).expect("text")
+}
