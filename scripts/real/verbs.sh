@@ -72,13 +72,13 @@ known() {
 
 # Nodes that were stopped: all of them, before waiting for one, since one may need the others.
 bring_back() {
-  local node children=() child failed=0
+  local node failed=0
   known "$@"
   for node in "$@"; do
+    # Not "start || …", where its own failures would be passed over; and not at once: they share files.
     start "$node" &
-    children+=($!)
+    wait $! || failed=1
   done
-  for child in "${children[@]}"; do wait "$child" || failed=1; done
   [ $failed = 0 ] || exit 1
   for node in "$@"; do await "$patience" "$node" answers "$node"; done
 }

@@ -23,13 +23,18 @@ const LONG_SILENCE: Duration = Duration::from_secs(30);
 /// Within which the receiver has a message after a blow, with all that came before it.
 const SHOWN: Duration = Duration::from_secs(90);
 
+/// Messages a second, which two cores carry beside all the parts; PACKETBOAT_CAMPAIGN_RATE says otherwise.
+const RATE: &str = "20";
+
 /// A running `bench steady` over both boats of a fleet.
 struct Chat(Process);
 
 impl Chat {
     fn begin(fleet: &Fleet) -> Chat {
         let boats = [fleet.boat("boat-1"), fleet.boat("boat-2")];
-        let mut command = fleet.command(&["bench", "steady", "--pairs", "60", "--rate", "40"]);
+        let rate = std::env::var("PACKETBOAT_CAMPAIGN_RATE");
+        let rate = rate.unwrap_or_else(|_| RATE.to_owned());
+        let mut command = fleet.command(&["bench", "steady", "--pairs", "60", "--rate", &rate]);
         command.args(["--url", &boats[0], "--url", &boats[1]]);
         command.args(["--seconds", "100000", "--settle", "120", "--output", "json"]);
         let chat = Chat(Process::start(&mut command));
