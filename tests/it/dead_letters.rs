@@ -1,6 +1,7 @@
 //! What cannot be delivered is kept with its reason, and goes on its way again when the reason is gone.
 
-use carrier::dead_letters::{Filter, Listed, Redriven, Selection};
+use carrier::dead_letters::{Filter, Listed, Selection};
+use protocol::desk::Outcome;
 use protocol::ledger::DeadReason;
 use tests::faults::FaultyMailbox;
 use tests::system::eventually;
@@ -61,9 +62,9 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
 
     mailbox.accept_all();
     let chosen = Selection::Ids(vec![letter.id.clone()]);
-    let redriven = cluster.letters().redrive(&chosen).await.expect("redriven");
+    let redriven = cluster.redrive(&chosen).await.expect("redriven");
     assert_eq!(redriven.len(), 1);
-    assert_eq!(redriven[0].redriven, Redriven::ToRetry);
+    assert_eq!(redriven[0].outcome, Outcome::ToRetry);
     assert_eq!(bea.hear_texts(1).await, ["poison"]);
     bea.hears_nothing().await;
     cluster
@@ -73,8 +74,8 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
     cluster.assert_settled(2).await;
 
     // Twice is once.
-    let again = cluster.letters().redrive(&chosen).await.expect("an answer");
-    assert_eq!(again[0].redriven, Redriven::Before);
+    let again = cluster.redrive(&chosen).await.expect("an answer");
+    assert_eq!(again[0].outcome, Outcome::Before);
     bea.hears_nothing().await;
     cluster.stop().await;
 }
@@ -105,12 +106,8 @@ async fn a_record_that_is_too_large_is_redriven_after_the_bound_is_raised() {
         filter: Filter::default(),
         limit: 10,
     };
-    let redriven = cluster
-        .letters()
-        .redrive(&everything)
-        .await
-        .expect("redriven");
-    assert!(matches!(redriven[0].redriven, Redriven::ToMessage { .. }));
+    let redriven = cluster.redrive(&everything).await.expect("redriven");
+    assert!(matches!(redriven[0].outcome, Outcome::ToMessage));
     let heard = bea.hear().await;
     assert_eq!(heard.placed.message.id, id);
     assert_eq!(heard.placed.message.content.data.len(), 2000);

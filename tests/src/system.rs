@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::queue::Partition;
-use carrier::dead_letters::DeadLetters;
+use carrier::dead_letters::{DeadLetters, DeskParts, Refused, Selection, Told};
 use protocol::keys::Topic;
 use protocol::{MessageId, Timestamp};
 use server::admin::log::Log;
@@ -14,6 +14,8 @@ use server::compose::{Seams, System};
 use server::settings::Settings;
 use station::auth::{Claims, DevelopmentKey};
 use tokio::runtime::Handle;
+use tokio::task::JoinHandle;
+use tokio_util::sync::CancellationToken;
 
 use crate::logs::Logs;
 use crate::person::DeviceBuilder;
@@ -53,6 +55,10 @@ pub struct Cluster {
     /// What was recorded of traced messages.
     pub spans: Arc<Kept>,
     logs: Option<Logs>,
+    letters: DeadLetters,
+    /// Does what operators ask for.
+    worker: JoinHandle<()>,
+    stop_worker: CancellationToken,
 }
 
 impl Cluster {
@@ -76,7 +82,20 @@ impl Cluster {
     async fn over(settings: Settings, seams: Seams) -> Cluster {
         let logs = Logs::collect();
         let system = System::start(&settings, seams.clone(), Handle::current()).await;
+        let letters = DeadLetters::new(DeskParts {
+            queue: seams.queue.clone(),
+            ledger: seams.ledger.clone(),
+            mailbox: seams.mailbox.clone(),
+            clock: seams.clock.clone(),
+            entropy: seams.entropy.clone(),
+            record_bytes_max: settings.carrier.record_bytes_max,
+        });
+        let stop_worker = CancellationToken::new();
+        let work = letters.clone().work("desk".to_owned(), stop_worker.clone());
         Cluster {
+            letters,
+            worker: tokio::spawn(work),
+            stop_worker,
             system: Some(system.expect("the system starts")),
             settings,
             seams,
@@ -131,12 +150,14 @@ impl Cluster {
         )
     }
 
-    pub fn letters(&self) -> DeadLetters {
-        DeadLetters::new(
-            self.seams.queue.clone(),
-            self.seams.ledger.clone(),
-            self.seams.clock.clone(),
-        )
+    pub fn letters(&self) -> &DeadLetters {
+        &self.letters
+    }
+
+    /// Has it done, and waits for it.
+    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<Told>, Refused> {
+        let patience = Duration::from_secs(30);
+        self.letters.redrive("operator", selection, patience).await
     }
 
     /// Records of topic `message`: one for each message that was accepted.
@@ -214,6 +235,9 @@ impl Cluster {
 
     /// Ends the system in order and answers what it was made of; fails on unexpected log lines.
     pub async fn stop(mut self) -> Settings {
+        self.stop_worker.cancel();
+        // It holds the stores.
+        _ = (&mut self.worker).await;
         if let Some(system) = self.system.take() {
             tokio::time::timeout(SOON, system.drain())
                 .await

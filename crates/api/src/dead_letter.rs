@@ -125,7 +125,7 @@ pub fn letter_id(origin: Origin, targets: &[Target]) -> String {
 fn schema(topic: Topic) -> &'static str {
     match topic {
         Topic::Notification | Topic::NotificationDead => "packetboat.v1.NotificationTask",
-        Topic::Message | Topic::Retry(_) | Topic::Dead => "packetboat.v1.Task",
+        Topic::Message | Topic::Retry(_) | Topic::Dead | Topic::Operation => "packetboat.v1.Task",
     }
 }
 

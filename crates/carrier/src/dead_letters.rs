@@ -1,9 +1,14 @@
-//! The operator's side of the dead letters: look at them, count them, send them on their way again.
+//! The operator's side of the dead letters: look at them, count them, and have something done with them.
 //!
-//! The topics `dead` and `notification-dead` are only ever appended to. That a letter was redriven stands in the ledger of its
-//! message, so that nobody redrives it twice without being told.
+//! The topics `dead` and `notification-dead` are only ever appended to. What was done with a letter stands
+//! in the topic `operation` (`protocol::desk`): every desk reads it, and one of them works (`worker`).
 
+mod plan;
+mod stats;
+mod tasks;
 mod types;
+mod view;
+mod worker;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,34 +16,48 @@ use std::sync::Arc;
 use api::dead_letter::DeadLetter;
 use api::task::{NotificationTask, Task, Work};
 use backend::Error;
-use backend::clock::Clock;
+use backend::clock::{Clock, Entropy};
 use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Partition, Queue, Record};
 use bytes::Bytes;
+use protocol::desk::{Cause, Desk, Outcome, Status};
 use protocol::keys::Topic;
-use protocol::ledger::{Event, LedgerEntry};
 use protocol::message::Target;
-use protocol::{MessageId, Timestamp};
 
+pub use self::plan::{Forecast, Plan};
+pub use self::tasks::{Refused, Request};
 pub use self::types::{
-    Cursor, Filter, Kind, Listed, Page, Redrive, Redriven, Selection, Shown, Stats, Summary,
+    CauseSummary, Cursor, Filter, Kind, Listed, Page, Selection, Shown, Stats, Summary, Told,
 };
+use self::view::View;
 use crate::records::Records;
 
 type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Records that are read from the log at once, before others have their turn on the thread.
 const STEP: usize = 100;
-/// Letters that are counted at most.
-const COUNTED: u64 = 200_000;
+/// The header of a record that sends a letter on its way again: the letter's name.
+const LETTER: &str = "letter";
 
-/// Reads and redrives the dead letters of one installation.
+/// What a desk works with.
+#[derive(Clone)]
+pub struct DeskParts {
+    pub queue: Arc<dyn Queue>,
+    pub ledger: Arc<dyn LedgerStore>,
+    pub mailbox: Arc<dyn MailboxStore>,
+    pub clock: Arc<dyn Clock>,
+    pub entropy: Arc<dyn Entropy>,
+    /// The largest record that carriers take.
+    pub record_bytes_max: usize,
+}
+
+/// The dead letters of one installation. Clones share what they know.
 #[derive(Clone)]
 pub struct DeadLetters {
-    queue: Arc<dyn Queue>,
-    ledger: Arc<dyn LedgerStore>,
-    clock: Arc<dyn Clock>,
+    parts: DeskParts,
     records: Records,
+    view: Arc<View>,
 }
 
 /// A letter as it lies in the topic.
@@ -49,33 +68,29 @@ struct Found {
 }
 
 impl DeadLetters {
-    pub fn new(
-        queue: Arc<dyn Queue>,
-        ledger: Arc<dyn LedgerStore>,
-        clock: Arc<dyn Clock>,
-    ) -> DeadLetters {
+    pub fn new(parts: DeskParts) -> DeadLetters {
         DeadLetters {
-            records: Records::new(queue.clone(), "operator"),
-            queue,
-            ledger,
-            clock,
+            records: Records::new(parts.queue.clone(), "operator"),
+            view: Arc::new(View::new(parts.queue.clone())),
+            parts,
         }
     }
 
-    /// Letters that the filter lets through, messages before notifications and the oldest first, at most `limit`; the page says where to go on.
+    /// Letters that the filter lets through, messages before notifications and the oldest first, at most
+    /// `limit`; the page says where to go on.
     pub async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
+        let desk = self.view.now().await?;
         let mut page = Page::default();
         let mut at = after;
         while page.letters.len() < limit {
             let (found, next) = self.read(at, STEP).await?;
-            let redriven = self.redriven(&found).await?;
             for found in found {
                 if page.letters.len() == limit {
                     page.next = at;
                     return Ok(page);
                 }
                 at = Some(found.cursor);
-                let listed = found.listed(redriven.contains(&found.letter.id()));
+                let listed = found.listed(&desk);
                 if filter.lets_through(&listed) {
                     page.letters.push(listed);
                 }
@@ -94,10 +109,10 @@ impl DeadLetters {
         let Some(found) = self.find(id).await? else {
             return Ok(None);
         };
-        let redriven = self.redriven(std::slice::from_ref(&found)).await?;
+        let desk = self.view.now().await?;
         let headers = found.record.headers.iter();
         Ok(Some(Shown {
-            letter: found.listed(redriven.contains(id)),
+            letter: found.listed(&desk),
             headers: headers
                 .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
                 .collect(),
@@ -105,119 +120,10 @@ impl DeadLetters {
         }))
     }
 
-    /// How many there are, by kind and reason; of very many the first.
-    pub async fn stats(&self) -> Result<Stats> {
-        let mut stats = Stats::default();
-        let mut seen = BTreeSet::new();
-        let mut at = None;
-        loop {
-            let (found, next) = self.read(at, STEP).await?;
-            let redriven = self.redriven(&found).await?;
-            for found in found {
-                let id = found.letter.id();
-                if seen.insert(id.clone()) {
-                    let listed = found.listed(redriven.contains(&id));
-                    let reasons = match listed.cursor.kind {
-                        Kind::Message => &mut stats.messages,
-                        Kind::Notification => &mut stats.notifications,
-                    };
-                    reasons
-                        .entry(listed.reason.name().to_owned())
-                        .or_insert_with(Summary::default)
-                        .count(&listed);
-                }
-            }
-            match next {
-                Some(next) if (seen.len() as u64) < COUNTED => at = Some(next),
-                Some(next) => {
-                    stats.left_off = self.count_behind(next).await?;
-                    return Ok(stats);
-                }
-                None => return Ok(stats),
-            }
-        }
-    }
-
-    /// What [`redrive`](Self::redrive) would do, without doing it.
-    pub async fn plan(&self, selection: &Selection) -> Result<Vec<Redrive>> {
-        let mut plan = Vec::new();
-        for chosen in self.choose(selection).await? {
-            plan.push(match chosen {
-                Ok((cursor, letter)) => {
-                    let task = self.task(cursor, &letter).await?;
-                    redrive(
-                        &letter,
-                        task.map_or_else(|refused| refused, |ready| ready.1),
-                    )
-                }
-                Err(refused) => refused,
-            });
-        }
-        Ok(plan)
-    }
-
-    /// Sends letters on their way again: one that has its place to the shortest retry topic, any other to
-    /// `message`, under its own id; a notification to `notification`. Answers what became of each. A failure in between leaves the letters
-    /// after it untouched, and one at most redriven without being marked: repeating that does no harm.
-    pub async fn redrive(&self, selection: &Selection) -> Result<Vec<Redrive>> {
-        let mut done = Vec::new();
-        for chosen in self.choose(selection).await? {
-            let (cursor, letter) = match chosen {
-                Ok(chosen) => chosen,
-                Err(refused) => {
-                    done.push(refused);
-                    continue;
-                }
-            };
-            let redriven = match self.task(cursor, &letter).await? {
-                Ok((record, redriven)) => {
-                    let at = self.clock.now();
-                    self.publish(record).await?;
-                    self.mark(&letter, at).await?;
-                    tracing::info!(letter = letter.id(), ?redriven, "a dead letter is redriven");
-                    redriven
-                }
-                Err(refused) => refused,
-            };
-            done.push(redrive(&letter, redriven));
-        }
-        Ok(done)
-    }
-
-    async fn publish(&self, record: NewRecord) -> Result<()> {
-        let answers = self.queue.producer().publish(vec![record]).await;
-        let missing = || Err(Error::unavailable("queue", "no answer for a record"));
-        answers.into_iter().next().unwrap_or_else(missing).map(drop)
-    }
-
-    /// `at` is from before the record was published: a carrier may have settled it by now.
-    async fn mark(&self, letter: &DeadLetter, at: Timestamp) -> Result<()> {
-        let Some(message) = letter.message else {
-            return Ok(());
-        };
-        let entry = |target| LedgerEntry {
-            message,
-            at,
-            target,
-            event: Event::Redriven {
-                letter: letter.id(),
-            },
-        };
-        let targets = &letter.targets;
-        let entries = if targets.is_empty() {
-            vec![entry(None)]
-        } else {
-            targets.iter().map(|target| entry(Some(*target))).collect()
-        };
-        self.ledger.append(entries).await
-    }
-
-    /// The letters that are meant, oldest first and each once, without their bytes; those that cannot be
-    /// redriven say why.
-    async fn choose(
-        &self,
-        selection: &Selection,
-    ) -> Result<Vec<Result<(Cursor, DeadLetter), Redrive>>> {
+    /// The letters that are meant, each once; those that are not there last. Of one conversation in the
+    /// order in which its messages were accepted.
+    async fn choose(&self, selection: &Selection) -> Result<Vec<String>> {
+        let desk = self.view.now().await?;
         let (wanted, most) = match selection {
             Selection::Ids(ids) => (ids.iter().collect(), ids.len()),
             Selection::Filter { limit, .. } => (BTreeSet::new(), *limit),
@@ -227,22 +133,14 @@ impl DeadLetters {
         let mut at = None;
         while chosen.len() < most {
             let (found, next) = self.read(at, STEP).await?;
-            let redriven = self.redriven(&found).await?;
             for found in found {
                 let id = found.letter.id();
-                let redriven = redriven.contains(&id);
                 let meant = match selection {
                     Selection::Ids(_) => wanted.contains(&id),
-                    Selection::Filter { filter, .. } => {
-                        filter.lets_through(&found.listed(redriven))
-                    }
+                    Selection::Filter { filter, .. } => filter.lets_through(&found.listed(&desk)),
                 };
-                if meant && chosen.len() < most && there.insert(id) {
-                    chosen.push(if redriven {
-                        Err(redrive(&found.letter, Redriven::Before))
-                    } else {
-                        Ok((found.cursor, found.letter))
-                    });
+                if meant && chosen.len() < most && there.insert(id.clone()) {
+                    chosen.push((found.letter.conversation, found.letter.message, id));
                 }
             }
             match next {
@@ -250,14 +148,10 @@ impl DeadLetters {
                 None => break,
             }
         }
+        chosen.sort_by_key(|(conversation, message, _)| (*conversation, *message));
         let missing = wanted.into_iter().filter(|id| !there.contains(*id));
-        chosen.extend(missing.map(|id| {
-            Err(Redrive {
-                id: id.clone(),
-                redriven: Redriven::NoSuchLetter,
-            })
-        }));
-        Ok(chosen)
+        let chosen = chosen.into_iter().map(|(.., id)| id);
+        Ok(chosen.chain(missing.cloned()).collect())
     }
 
     async fn find(&self, id: &str) -> Result<Option<Found>> {
@@ -274,11 +168,21 @@ impl DeadLetters {
         }
     }
 
+    /// The letter at a place.
+    async fn at(&self, cursor: Cursor) -> Result<Option<Found>> {
+        let partition = Partition {
+            topic: cursor.kind.topic(),
+            number: cursor.partition,
+        };
+        let record = self.record(partition, cursor.offset).await?;
+        Ok(record.and_then(|record| found(cursor.kind, record)))
+    }
+
     /// All partitions that hold letters, from the one of `after` on.
     fn partitions(&self, after: Option<Cursor>) -> Vec<(Kind, Partition)> {
         let all = Kind::ALL.into_iter().flat_map(|kind| {
             let topic = kind.topic();
-            let numbers = 0..self.queue.partitions(topic);
+            let numbers = 0..self.parts.queue.partitions(topic);
             numbers.map(move |number| (kind, Partition { topic, number }))
         });
         let first = after.map(|cursor| (cursor.kind, cursor.partition));
@@ -293,7 +197,7 @@ impl DeadLetters {
         kind: Kind,
         partition: Partition,
     ) -> Result<(u64, u64)> {
-        let (begin, end) = self.queue.bounds(partition).await?;
+        let (begin, end) = self.parts.queue.bounds(partition).await?;
         let here = |at: &Cursor| (at.kind, at.partition) == (kind, partition.number);
         let next = after.filter(here).map_or(0, |cursor| cursor.offset + 1);
         Ok((begin.max(next), end))
@@ -322,7 +226,7 @@ impl DeadLetters {
             if from >= end {
                 continue;
             }
-            let records = self.queue.read(partition, from, max).await?;
+            let records = self.parts.queue.read(partition, from, max).await?;
             let Some(last) = records.last() else {
                 continue;
             };
@@ -337,85 +241,61 @@ impl DeadLetters {
         Ok((Vec::new(), None))
     }
 
-    /// Which of these were redriven.
-    async fn redriven(&self, found: &[Found]) -> Result<BTreeSet<String>> {
-        let messages: BTreeSet<MessageId> = found.iter().filter_map(|f| f.letter.message).collect();
-        let messages: Vec<MessageId> = messages.into_iter().collect();
-        if messages.is_empty() {
-            return Ok(BTreeSet::new());
-        }
-        let lives = self.ledger.trace(&messages).await?;
-        let redriven = lives.into_iter().flatten().filter_map(|entry| {
-            if let Event::Redriven { letter } = entry.event {
-                Some(letter)
-            } else {
-                None
-            }
-        });
-        Ok(redriven.collect())
-    }
-
-    /// The record that sends a letter on its way again.
-    async fn task(
-        &self,
-        cursor: Cursor,
-        letter: &DeadLetter,
-    ) -> Result<Result<(NewRecord, Redriven), Redriven>> {
-        let Some((key, value)) = self.bytes(cursor, letter).await? else {
-            return Ok(Err(Redriven::BytesGone));
+    /// The record that sends a letter on its way again, or why there is none.
+    async fn record_again(&self, found: &Found) -> Result<Result<(NewRecord, Outcome), Outcome>> {
+        let Some((key, value)) = self.bytes(found).await? else {
+            return Ok(Err(Outcome::BytesGone));
         };
-        if cursor.kind == Kind::Notification {
+        let id = found.letter.id();
+        let again = |mut record: NewRecord, outcome| {
+            record.headers.push((LETTER.to_owned(), id.clone().into()));
+            Ok(Ok((record, outcome)))
+        };
+        if found.cursor.kind == Kind::Notification {
             let record = self.records.raw(Topic::Notification, key, value);
-            let marked = letter.message.is_some();
-            return Ok(Ok((record, Redriven::ToNotification { marked })));
+            return again(record, Outcome::ToNotification);
         }
         let Ok(mut task) = Task::decode(value.clone()) else {
             // A later version may be able to read it.
             let record = self.records.raw(Topic::Message, key, value);
-            return Ok(Ok((record, Redriven::ToMessage { marked: false })));
+            return again(record, Outcome::ToMessage);
         };
         task.retry_count = 0;
-        let (topic, redriven) = match &mut task.work {
+        let (topic, outcome) = match &mut task.work {
             Work::Deliver(deliver) => {
-                deliver.letter = Some(letter.id());
-                deliver.due_at = self.clock.now();
-                (Topic::Retry(1), Redriven::ToRetry)
+                deliver.letter = Some(id.clone());
+                deliver.due_at = self.parts.clock.now();
+                (Topic::Retry(1), Outcome::ToRetry)
             }
             Work::Message(message) => {
-                message.letter = Some(letter.id());
-                (Topic::Message, Redriven::ToMessage { marked: true })
+                message.letter = Some(id.clone());
+                (Topic::Message, Outcome::ToMessage)
             }
-            Work::Kickout(_) => (Topic::Message, Redriven::ToMessage { marked: false }),
+            Work::Kickout(_) => (Topic::Message, Outcome::ToMessage),
         };
-        let record = self.records.task(topic, &task);
-        Ok(record
-            .map(|record| (record, redriven))
-            .ok_or(Redriven::BelongsNowhere))
+        match self.records.task(topic, &task) {
+            Some(record) => again(record, outcome),
+            None => Ok(Err(Outcome::BelongsNowhere)),
+        }
     }
 
     /// Key and original bytes: of the letter, or, where it was too large to keep them, of the record that
     /// died.
-    async fn bytes(&self, cursor: Cursor, letter: &DeadLetter) -> Result<Option<(Bytes, Bytes)>> {
-        let partition = Partition {
-            topic: cursor.kind.topic(),
-            number: cursor.partition,
-        };
-        let Some(record) = self.record(partition, cursor.offset).await? else {
-            return Ok(None);
-        };
+    async fn bytes(&self, found: &Found) -> Result<Option<(Bytes, Bytes)>> {
+        let (record, letter) = (&found.record, &found.letter);
         if !record.value.is_empty() {
-            return Ok(Some((record.key, record.value)));
+            return Ok(Some((record.key.clone(), record.value.clone())));
         }
         let origin = Partition {
             topic: letter.origin.topic,
             number: letter.origin.partition,
         };
         let origin = self.record(origin, letter.origin.offset).await?;
-        Ok(origin.map(|origin| (record.key, origin.value)))
+        Ok(origin.map(|origin| (record.key.clone(), origin.value)))
     }
 
     async fn record(&self, partition: Partition, offset: u64) -> Result<Option<Record>> {
-        let records = self.queue.read(partition, offset, 1).await?;
+        let records = self.parts.queue.read(partition, offset, 1).await?;
         Ok(records.into_iter().find(|record| record.offset == offset))
     }
 }
@@ -439,11 +319,12 @@ fn found(kind: Kind, record: Record) -> Option<Found> {
 }
 
 impl Found {
-    fn listed(&self, redriven: bool) -> Listed {
+    fn listed(&self, desk: &Desk) -> Listed {
         let letter = &self.letter;
         let name = |target: &Target| format!("{}/{}", target.user, target.platform);
+        let id = letter.id();
+        let status = desk.status(&id);
         Listed {
-            id: letter.id(),
             cursor: self.cursor,
             reason: letter.reason,
             error: letter.error_message.clone(),
@@ -460,15 +341,11 @@ impl Found {
             last_failed_at: letter.last_failed_at,
             carrier: letter.carrier.clone(),
             bytes: self.record.value.len(),
-            redriven,
+            cause: Cause::of(letter.reason, &letter.error_message),
+            redriven: matches!(status, Status::Redriven { .. }),
+            discarded: matches!(status, Status::Discarded { .. }),
+            id,
         }
-    }
-}
-
-fn redrive(letter: &DeadLetter, redriven: Redriven) -> Redrive {
-    Redrive {
-        id: letter.id(),
-        redriven,
     }
 }
 

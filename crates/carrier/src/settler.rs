@@ -289,7 +289,7 @@ impl Way {
                 }
             }
             Topic::Notification => effects.ledger.extend(untold(&record, now)),
-            Topic::Message | Topic::Dead | Topic::NotificationDead => {}
+            Topic::Message | Topic::Dead | Topic::NotificationDead | Topic::Operation => {}
         }
         tracing::error!(
             source = %effects.source,

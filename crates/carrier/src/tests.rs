@@ -4,6 +4,7 @@ mod crashes;
 mod damage;
 mod dead_letters;
 mod delivering;
+mod desk;
 mod faults;
 mod kickouts;
 mod placing;

@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{ConversationId, UserId};
 
 /// A topic of the log. Its name on the wire is a configurable prefix and [`Topic::name`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
 pub enum Topic {
     /// Accepted messages and control tasks, keyed by conversation.
     Message,
@@ -17,13 +20,15 @@ pub enum Topic {
     Notification,
     /// Notifications that no provider would take.
     NotificationDead,
+    /// What operators asked for, and how far it is.
+    Operation,
 }
 
 /// Retry topics are `retry-1` to `retry-5`.
 pub const RETRY_TIERS: u8 = 5;
 
 impl Topic {
-    pub const ALL: [Topic; 9] = [
+    pub const ALL: [Topic; 10] = [
         Topic::Message,
         Topic::Retry(1),
         Topic::Retry(2),
@@ -33,6 +38,7 @@ impl Topic {
         Topic::Dead,
         Topic::Notification,
         Topic::NotificationDead,
+        Topic::Operation,
     ];
 
     pub const fn name(self) -> &'static str {
@@ -46,11 +52,26 @@ impl Topic {
             Topic::Dead => "dead",
             Topic::Notification => "notification",
             Topic::NotificationDead => "notification-dead",
+            Topic::Operation => "operation",
         }
     }
 
     pub fn from_name(name: &str) -> Option<Topic> {
         Topic::ALL.into_iter().find(|topic| topic.name() == name)
+    }
+}
+
+impl TryFrom<String> for Topic {
+    type Error = String;
+
+    fn try_from(name: String) -> Result<Topic, String> {
+        Topic::from_name(&name).ok_or_else(|| format!("{name:?} is no topic"))
+    }
+}
+
+impl From<Topic> for String {
+    fn from(topic: Topic) -> String {
+        topic.name().to_owned()
     }
 }
 

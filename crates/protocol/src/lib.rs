@@ -13,6 +13,7 @@ pub mod admission;
 pub mod code;
 pub mod conversation;
 pub mod delivery;
+pub mod desk;
 pub mod frame;
 pub mod history;
 pub mod id;

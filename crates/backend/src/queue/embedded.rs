@@ -121,7 +121,7 @@ struct GroupState {
 /// How many partitions a topic has where most have `count`.
 fn partitions_of(topic: Topic, count: u32) -> u32 {
     match topic {
-        Topic::Dead | Topic::NotificationDead => 1,
+        Topic::Dead | Topic::NotificationDead | Topic::Operation => 1,
         Topic::Message | Topic::Retry(_) | Topic::Notification => count,
     }
 }
@@ -388,6 +388,10 @@ impl Shared {
 
     /// Where the slowest group is; `None` when no group reads the topic.
     fn passed_by_all(&self, partition: Partition) -> Option<u64> {
+        if partition.topic == Topic::Operation {
+            // Its reader commits nothing: it begins anew each time.
+            return None;
+        }
         let groups: Vec<_> = self.groups.lock().values().cloned().collect();
         groups
             .iter()

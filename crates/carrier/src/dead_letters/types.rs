@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
+use protocol::desk::{Cause, Outcome};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
-use protocol::{MessageId, Timestamp};
+use protocol::{MessageId, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
 /// What died: a message's task, or a notification's.
@@ -85,9 +86,17 @@ pub struct Filter {
     pub message: Option<MessageId>,
     /// As it is written: `p:12:34`.
     pub conversation: Option<String>,
+    pub user: Option<UserId>,
     /// Given up at this time or later, in milliseconds since 1970.
     pub since: Option<Timestamp>,
+    /// Given up before this time.
+    pub until: Option<Timestamp>,
+    /// What they died of, as [`Stats`] tells it.
+    pub cause: Option<Cause>,
+    /// A part of the error.
+    pub text: Option<String>,
     pub redriven: Option<bool>,
+    pub discarded: Option<bool>,
 }
 
 impl Filter {
@@ -96,12 +105,16 @@ impl Filter {
             && self.reason.is_none_or(|reason| reason == letter.reason)
             && self.message.is_none_or(|id| Some(id) == letter.message)
             && (self.conversation.is_none() || self.conversation == letter.conversation)
+            && self.user.is_none_or(|user| letter.is_for(user))
+            && self.since.is_none_or(|at| letter.last_failed_at >= at)
+            && self.until.is_none_or(|at| letter.last_failed_at < at)
             && self
-                .since
-                .is_none_or(|since| letter.last_failed_at >= since)
-            && self
-                .redriven
-                .is_none_or(|redriven| redriven == letter.redriven)
+                .cause
+                .as_ref()
+                .is_none_or(|cause| *cause == letter.cause)
+            && (self.text.as_ref()).is_none_or(|text| letter.error.contains(text.as_str()))
+            && self.redriven.is_none_or(|is| is == letter.redriven)
+            && self.discarded.is_none_or(|is| is == letter.discarded)
     }
 }
 
@@ -126,7 +139,19 @@ pub struct Listed {
     pub carrier: String,
     /// Of its body.
     pub bytes: usize,
+    pub cause: Cause,
     pub redriven: bool,
+    pub discarded: bool,
+}
+
+impl Listed {
+    fn is_for(&self, user: UserId) -> bool {
+        let mut users = self
+            .targets
+            .iter()
+            .filter_map(|target| target.split_once('/'));
+        users.any(|(name, _)| name.parse() == Ok(user.get()))
+    }
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -150,14 +175,27 @@ pub struct Shown {
 pub struct Stats {
     pub messages: BTreeMap<String, Summary>,
     pub notifications: BTreeMap<String, Summary>,
+    /// The same by what went wrong, the most frequent first; of very many the first.
+    pub causes: Vec<CauseSummary>,
     /// Newer letters that were not counted, as there are too many.
     pub left_off: u64,
+}
+
+/// Letters that died of the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CauseSummary {
+    pub kind: Kind,
+    pub cause: Cause,
+    pub summary: Summary,
+    /// One of them.
+    pub example: String,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Summary {
     pub letters: u64,
     pub redriven: u64,
+    pub discarded: u64,
     pub oldest: Option<Timestamp>,
     pub newest: Option<Timestamp>,
 }
@@ -167,12 +205,13 @@ impl Summary {
         let at = letter.last_failed_at;
         self.letters += 1;
         self.redriven += u64::from(letter.redriven);
+        self.discarded += u64::from(letter.discarded);
         self.oldest = Some(self.oldest.map_or(at, |oldest| oldest.min(at)));
         self.newest = self.newest.max(Some(at));
     }
 }
 
-/// Letters to be redriven.
+/// Letters that something is to be done with.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Selection {
@@ -184,34 +223,33 @@ pub enum Selection {
     },
 }
 
-/// What became of one letter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Redrive {
-    pub id: String,
-    pub redriven: Redriven,
+impl Selection {
+    /// In words, for the list of tasks.
+    pub fn about(&self) -> String {
+        match self {
+            Selection::Ids(ids) if ids.len() == 1 => ids[0].clone(),
+            Selection::Ids(ids) => format!("{} letters by name", ids.len()),
+            Selection::Filter { filter, limit } => {
+                let told = serde_json::to_value(filter).unwrap_or_default();
+                let set = told.as_object().into_iter().flatten();
+                let set: Vec<String> = set
+                    .filter(|(_, value)| !value.is_null())
+                    .map(|(name, value)| match value.as_str() {
+                        Some(text) => format!("{name} {text}"),
+                        None => format!("{name} {value}"),
+                    })
+                    .collect();
+                format!("at most {limit}: {}", set.join(", "))
+            }
+        }
+    }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Redriven {
-    /// It had its place: only its delivery is tried again.
-    ToRetry,
-    /// It had none, and gets one now. Not marked: no message is known whose ledger could say that it
-    /// was redriven, so nothing will keep the next one from doing it again.
-    ToMessage {
-        marked: bool,
-    },
-    /// Its user is told again. Not marked: as above.
-    ToNotification {
-        marked: bool,
-    },
-    /// It was redriven before, and is left alone.
-    Before,
-    NoSuchLetter,
-    /// The letter was too large to keep them, and the log has dropped them since.
-    BytesGone,
-    /// It names nobody, so there is no partition for it.
-    BelongsNowhere,
+/// What became of one letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Told {
+    pub id: String,
+    pub outcome: Outcome,
 }
 
 mod reason_name {

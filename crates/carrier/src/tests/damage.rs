@@ -5,12 +5,13 @@ use std::time::Duration;
 use api::task::MessageTask;
 use backend::embedded::{Batch, Table};
 use bytes::Bytes;
+use protocol::desk::Outcome;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::{MessageId, Platform, Seq};
 
 use super::world::*;
-use crate::dead_letters::{Filter, Redriven, Selection};
+use crate::dead_letters::{Filter, Selection};
 
 /// Something that cannot be read stands here; what stood before is answered.
 fn damage(world: &World, table: Table, key: &[u8]) -> Option<Bytes> {
@@ -49,7 +50,7 @@ async fn send_all(world: &World, senders: std::ops::Range<i64>) -> Vec<MessageId
     sent
 }
 
-async fn redrive_all(world: &World) -> Vec<Redriven> {
+async fn redrive_all(world: &World) -> Vec<Outcome> {
     let all = Selection::Filter {
         filter: Filter {
             reason: Some(DeadReason::StoreRejected),
@@ -58,9 +59,9 @@ async fn redrive_all(world: &World) -> Vec<Redriven> {
         },
         limit: 100,
     };
-    let done = world.dead_letters().redrive(&all).await.expect("redriven");
+    let done = world.redrive(&all).await.expect("redriven");
     world.until_quiet().await;
-    done.into_iter().map(|redrive| redrive.redriven).collect()
+    done.into_iter().map(|redrive| redrive.outcome).collect()
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,10 +87,7 @@ async fn a_damaged_head_holds_its_own_conversation_only() {
     repair(&world, Table::Head, &key, before);
     let next = world.send(12, BOB).await;
     world.until_quiet().await;
-    assert_eq!(
-        redrive_all(&world).await,
-        [Redriven::ToMessage { marked: true }]
-    );
+    assert_eq!(redrive_all(&world).await, [Outcome::ToMessage]);
     let expected = [(Seq(1), next), (Seq(2), sent[2])];
     assert_eq!(world.conversation(12, BOB).await, expected);
     assert_eq!(world.boat.pushed_to(20)[9..], [next.get(), lost]);
@@ -142,10 +140,7 @@ async fn a_damaged_list_row_makes_a_letter_that_is_delivered_from_its_place() {
     repair(&world, Table::Conversation, &key, before);
     let next = world.send(12, BOB).await;
     world.until_quiet().await;
-    assert_eq!(
-        redrive_all(&world).await,
-        [Redriven::ToMessage { marked: true }]
-    );
+    assert_eq!(redrive_all(&world).await, [Outcome::ToMessage]);
     assert_eq!(
         world.boat.pushed_to(20)[9..],
         [next, sent[2]].map(MessageId::get)
@@ -181,6 +176,6 @@ async fn a_retry_whose_row_is_damaged_does_not_hold_its_tier() {
 
     repair(&world, Table::Private, &key, before);
     tokio::time::sleep(Duration::from_secs(1)).await;
-    assert_eq!(redrive_all(&world).await, [Redriven::ToRetry]);
+    assert_eq!(redrive_all(&world).await, [Outcome::ToRetry]);
     assert_eq!(arrived(sent[0]), 2);
 }

@@ -4,13 +4,14 @@ use backend::Kind;
 use backend::queue::NewRecord;
 use bytes::Bytes;
 use protocol::Platform;
+use protocol::desk::Outcome;
 use protocol::keys::Topic;
 use protocol::ledger::{DeadReason, Event};
 
 use super::faults::Mood;
 use super::world::*;
 use crate::Config;
-use crate::dead_letters::{Filter, Redriven, Selection};
+use crate::dead_letters::{Filter, Forecast, Selection};
 
 // Pitfall E of S1, T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
 #[tokio::test(start_paused = true)]
@@ -114,21 +115,28 @@ async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
         limit: 10,
     };
     let plan = desk.plan(&all).await.expect("readable");
-    assert_eq!(plan[0].redriven, Redriven::ToRetry);
+    let [share] = &plan.forecasts[..] else {
+        panic!("{plan:?}");
+    };
+    assert_eq!(share.forecast, Forecast::Store);
+    assert_eq!(
+        (plan.letters, &share.sample[..]),
+        (1, &[letter.id.clone()][..])
+    );
     assert_eq!(
         world.waiting(BOB, Platform::Web).await,
         0,
         "a plan does nothing"
     );
-    let done = desk.redrive(&all).await.expect("redriven");
-    assert_eq!((done.len(), done[0].redriven), (1, Redriven::ToRetry));
+    let done = world.redrive(&all).await.expect("redriven");
+    assert_eq!((done.len(), done[0].outcome), (1, Outcome::ToRetry));
     world.until_quiet().await;
     assert_eq!(world.waiting(BOB, Platform::Web).await, 1);
 
     let ids = Selection::Ids(vec![letter.id.clone(), "message-9-9".to_owned()]);
-    let again = desk.redrive(&ids).await.expect("readable");
-    let outcomes: Vec<Redriven> = again.iter().map(|redrive| redrive.redriven).collect();
-    assert_eq!(outcomes, [Redriven::Before, Redriven::NoSuchLetter]);
+    let again = world.redrive(&ids).await.expect("readable");
+    let outcomes: Vec<Outcome> = again.iter().map(|redrive| redrive.outcome).collect();
+    assert_eq!(outcomes, [Outcome::Before, Outcome::NoSuchLetter]);
     let events = world.events(id).await;
     assert!(events.iter().any(|(target, event)| {
         target.is_some() && matches!(event, Event::Redriven { letter: l } if *l == letter.id)
@@ -157,13 +165,12 @@ async fn a_letter_without_a_place_gets_one_when_it_is_redriven() {
     let other = world.send(ALICE, BOB).await;
     world.until_quiet().await;
     world.history.refused.lock().clear();
-    let desk = world.dead_letters();
     let all = Selection::Filter {
         filter: Filter::default(),
         limit: 10,
     };
-    let done = desk.redrive(&all).await.expect("redriven");
-    assert_eq!(done[0].redriven, Redriven::ToMessage { marked: true });
+    let done = world.redrive(&all).await.expect("redriven");
+    assert_eq!(done[0].outcome, Outcome::ToMessage);
     world.until_quiet().await;
     let ids: Vec<_> = world
         .conversation(BOB, ALICE)

@@ -9,6 +9,7 @@ use backend::queue::{NewRecord, Partition};
 use bytes::Bytes;
 use protocol::Platform;
 use protocol::delivery::Source;
+use protocol::desk::Outcome;
 use protocol::keys::Topic;
 use protocol::ledger::{DeadReason, Event};
 use tokio::time::Instant;
@@ -16,7 +17,7 @@ use tokio::time::Instant;
 use super::world::*;
 use crate::Config;
 use crate::batch::Effects;
-use crate::dead_letters::{Filter, Listed, Redriven, Selection};
+use crate::dead_letters::{Filter, Listed, Selection};
 use crate::records::Records;
 use crate::settler::Settler;
 
@@ -76,13 +77,13 @@ async fn letters(world: &World) -> Vec<Listed> {
     page.expect("readable").letters
 }
 
-async fn redrive_all(world: &World) -> Redriven {
+async fn redrive_all(world: &World) -> Outcome {
     let all = Selection::Filter {
         filter: Filter::default(),
         limit: 10,
     };
-    let done = world.dead_letters().redrive(&all).await.expect("redriven");
-    done[0].redriven
+    let done = world.redrive(&all).await.expect("redriven");
+    done[0].outcome
 }
 
 fn is_of(record: &NewRecord, retry: bool) -> bool {
@@ -119,7 +120,7 @@ async fn a_retry_that_the_log_never_takes_is_a_letter() {
     world
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
-    assert_eq!(redrive_all(&world).await, Redriven::ToRetry);
+    assert_eq!(redrive_all(&world).await, Outcome::ToRetry);
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(21), [id.get()]);
 }
@@ -143,10 +144,7 @@ async fn a_letter_that_the_log_never_takes_goes_without_its_body() {
     world
         .sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)
         .await;
-    assert_eq!(
-        redrive_all(&world).await,
-        Redriven::ToMessage { marked: true }
-    );
+    assert_eq!(redrive_all(&world).await, Outcome::ToMessage);
     world.until_quiet().await;
     assert_eq!(world.boat.pushed_to(21), [id.get()]);
 }

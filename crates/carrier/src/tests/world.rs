@@ -1,8 +1,8 @@
 //! A carrier with everything around it.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::task::{MessageTask, Origin, Task, Work};
@@ -43,6 +43,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::faults::{FaultyHistory, FaultyMailbox, FaultyQueue, Mood};
+use crate::dead_letters::{DeskParts, Refused, Selection, Told};
 use crate::{Config, DeadLetters, Parts, Running, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -85,6 +86,7 @@ pub(super) struct World {
     pub(super) config: Config,
     pub(super) carrier: Option<Carrier>,
     next_message: AtomicI64,
+    letters: OnceLock<DeadLetters>,
 }
 
 pub(super) struct Carrier {
@@ -183,6 +185,7 @@ impl World {
             config,
             carrier: None,
             next_message: AtomicI64::new(0),
+            letters: OnceLock::new(),
         }
     }
 
@@ -363,12 +366,31 @@ impl World {
         rows.into_iter().map(|row| (row.seq, row.id)).collect()
     }
 
+    /// Where nobody works.
     pub(super) fn dead_letters(&self) -> DeadLetters {
-        DeadLetters::new(
-            self.parts.queue.clone(),
-            self.parts.ledger.clone(),
-            self.parts.clock.clone(),
-        )
+        DeadLetters::new(DeskParts {
+            queue: self.parts.queue.clone(),
+            ledger: self.parts.ledger.clone(),
+            mailbox: self.parts.mailbox.clone(),
+            clock: self.parts.clock.clone(),
+            entropy: self.parts.entropy.clone(),
+            record_bytes_max: self.config.record_bytes_max,
+        })
+    }
+
+    /// Has it done, and waits for it.
+    pub(super) async fn redrive(&self, selection: &Selection) -> Result<Vec<Told>, Refused> {
+        let letters = self.letters.get_or_init(|| {
+            let letters = self.dead_letters();
+            tokio::spawn(
+                letters
+                    .clone()
+                    .work("desk".to_owned(), CancellationToken::new()),
+            );
+            letters
+        });
+        let patience = Duration::from_secs(60);
+        letters.redrive("ann", selection, patience).await
     }
 
     /// The boat answers again, in the same life.

@@ -86,7 +86,11 @@ impl TraceContext {
     pub fn delivery(self, source: Source, target: Option<Target>) -> TraceContext {
         let topic = match source.topic {
             Topic::Retry(tier) => u64::from(tier),
-            Topic::Message | Topic::Dead | Topic::Notification | Topic::NotificationDead => 0,
+            Topic::Message
+            | Topic::Dead
+            | Topic::Notification
+            | Topic::NotificationDead
+            | Topic::Operation => 0,
         };
         let (user, platform) = target.map_or((0, 0), |target| {
             (target.user.get() as u64, target.platform.number())

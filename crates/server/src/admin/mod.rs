@@ -2,7 +2,9 @@
 
 pub mod audit;
 pub mod desk;
+pub mod letters;
 pub mod log;
+pub mod operators;
 mod shortlist;
 #[cfg(test)]
 mod tests;
@@ -23,20 +25,23 @@ use tokio_util::sync::CancellationToken;
 
 use crate::phase::{Phase, Phases};
 pub use desk::Desk;
+pub use operators::{OperatorConfig, Operators};
 pub use shortlist::Shortlist;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where health, metrics and the operators' desk answer. It has no sign-in of its own: keep it on
-    /// loopback or inside the cluster.
+    /// Where health, metrics and the operators' desk answer. Keep it on loopback or inside the cluster.
     pub listen: SocketAddr,
+    /// Who may use the desk. None: whoever reaches the port may do everything there.
+    pub operators: Vec<OperatorConfig>,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 9190)),
+            operators: Vec::new(),
         }
     }
 }

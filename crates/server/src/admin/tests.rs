@@ -6,13 +6,15 @@ use std::time::Duration;
 
 use api::dead_letter::{DeadLetter, Origin};
 use api::task::{MessageTask, Task, Work};
-use backend::clock::{Clock, TimerClock};
+use backend::clock::{Clock, SeededEntropy, TimerClock};
 use backend::embedded::Engine;
 use backend::history::EmbeddedHistory;
 use backend::ledger::{EmbeddedLedger, LedgerStore};
+use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, NewRecord, Partition, Polled, Queue, QueueConfig};
 use bytes::Bytes;
 use carrier::DeadLetters;
+use carrier::dead_letters::DeskParts;
 use protocol::keys::{Topic, partition_of, record_key};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::{Content, Options, Recipient};
@@ -141,7 +143,16 @@ impl Books {
 
     fn letters(&self) -> DeadLetters {
         let ledger = Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens"));
-        DeadLetters::new(self.queue.clone(), ledger, Arc::new(self.clock.clone()))
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let mailbox = EmbeddedMailbox::open(Engine::memory(), &MailboxConfig::default(), &*entropy);
+        DeadLetters::new(DeskParts {
+            queue: self.queue.clone(),
+            ledger,
+            mailbox: Arc::new(mailbox.expect("opens")),
+            clock: Arc::new(self.clock.clone()),
+            entropy,
+            record_bytes_max: 1 << 20,
+        })
     }
 
     /// Commits all that is there, as carriers do when it is settled.

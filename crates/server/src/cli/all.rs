@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::serving::{runtime, serve_to_the_end};
-use crate::admin::{self, Desk};
+use crate::admin::{self, Desk, Operators};
 use crate::compose::{Seams, System};
 use crate::phase::{Phase, Phases};
 use crate::settings::Settings;
@@ -61,10 +61,13 @@ impl All {
             Seams::on_disk(data, &settings.embedded)?
         };
         let stop_admin = CancellationToken::new();
+        let operators = Operators::load(&settings.admin.operators)?;
+        let desk = Arc::new(Desk::new(&seams, &settings.carrier, operators));
+        desk.employ(&settings.carrier.name, stop_admin.clone());
         let parts = admin::Parts {
             phases: phases.clone(),
             metrics: Some(metrics),
-            desk: Some(Arc::new(Desk::new(&seams))),
+            desk: Some(desk),
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
         let system = System::start(&settings, seams, connections).await?;

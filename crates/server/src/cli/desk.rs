@@ -17,6 +17,14 @@ pub struct Desk {
         value_name = "URL"
     )]
     admin: String,
+    /// A token of admin.operators, where operators sign in.
+    #[arg(
+        long = "operator-token",
+        env = "PACKETBOAT_ADMIN_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    token: Option<String>,
 }
 
 impl Desk {
@@ -62,6 +70,9 @@ impl Desk {
         let mut request = reqwest::Client::new().request(method.clone(), &url);
         if !query.is_empty() {
             request = request.query(&query);
+        }
+        if let Some(token) = &self.token {
+            request = request.bearer_auth(token);
         }
         if method != Method::GET {
             request = request.json(body);

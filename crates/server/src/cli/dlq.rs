@@ -1,31 +1,33 @@
 //! `packetboat dlq`: the dead letters.
 
+mod selection;
+mod tables;
+mod task;
+
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::Result;
-use carrier::dead_letters::{
-    Filter, Kind, Listed, Page, Redrive, Redriven, Selection, Shown, Stats,
-};
+use anyhow::{Result, bail};
+use carrier::dead_letters::{Page, Plan, Request, Selection, Shown, Stats, Told};
 use clap::{Args, Subcommand};
-use comfy_table::{Table, presets};
-use protocol::Timestamp;
-use protocol::ledger::DeadReason;
+use protocol::desk::{Entry, Pace, Task, TaskId, Work};
 use serde::Serialize;
 use serde_json::json;
 
+use self::selection::{Chosen, Filters, letters};
 use super::Output;
-use super::audit::more;
 use super::desk::Desk;
-use crate::admin::desk::{LETTERS_MAX, ListQuestion, ShowQuestion};
+use crate::admin::letters::{LETTERS_MAX, ListQuestion, LogQuestion, PauseQuestion, ShowQuestion};
+
+/// All of the desk's answers about dead letters.
+const LETTERS: &str = "/api/v1/dead-letters";
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
-  packetboat dlq list --reason max-retries
   packetboat dlq stats
-  packetboat dlq redrive message-3-1042
-  packetboat dlq redrive --topic notification --reason refused")]
+  packetboat dlq plan --reason max-retries
+  packetboat dlq redrive --reason max-retries --rate 20
+  packetboat dlq discard message-3-1042 --why \"a test of last week\"")]
 pub struct Dlq {
     #[command(subcommand)]
     what: What,
@@ -39,16 +41,9 @@ pub struct Dlq {
 enum What {
     /// The letters: messages, then notifications, the oldest first.
     List {
-        /// Only messages, or only notifications.
-        #[arg(long, value_name = "message|notification", value_parser = topic)]
-        topic: Option<Kind>,
-        /// Only those that died of this.
-        #[arg(long, value_parser = reason)]
-        reason: Option<DeadReason>,
-        /// Only those of this conversation, as p:1:2.
-        #[arg(long)]
-        conversation: Option<String>,
-        /// Only those that nobody sent on their way again.
+        #[command(flatten)]
+        filters: Filters,
+        /// Only those that nobody has dealt with.
         #[arg(long)]
         open: bool,
         #[arg(long, default_value_t = 100, value_parser = letters)]
@@ -60,47 +55,98 @@ enum What {
     /// All that is known of one letter.
     Show {
         id: String,
-        /// Also what it holds: this may be what people wrote to each other.
+        /// Also what it holds: this may be what people wrote to each other. It is written down who looked.
         #[arg(long)]
         body: bool,
+        /// Why, where operators sign in.
+        #[arg(long, requires = "body")]
+        why: Option<String>,
     },
     /// How many died of what, and when.
     Stats,
+    /// What a redrive would do now, without doing it.
+    Plan {
+        #[command(flatten)]
+        chosen: Chosen,
+    },
     /// Send letters on their way again.
     Redrive {
-        /// The letters, by id.
-        #[arg(required_unless_present_any = ["reason", "all"])]
-        ids: Vec<String>,
-        /// All that died of this and were not redriven.
-        #[arg(long, value_parser = reason, conflicts_with = "ids")]
-        reason: Option<DeadReason>,
-        /// All that were not redriven.
-        #[arg(long, conflicts_with_all = ["ids", "reason"])]
-        all: bool,
-        /// Of --reason or --all only messages, or only notifications.
-        #[arg(long, value_name = "message|notification", value_parser = topic, conflicts_with = "ids")]
-        topic: Option<Kind>,
-        /// At most so many of --reason or --all, oldest first.
-        #[arg(long, default_value_t = LETTERS_MAX, value_parser = letters)]
+        #[command(flatten)]
+        chosen: Chosen,
+        #[command(flatten)]
+        how: How,
+        /// Letters a second.
+        #[arg(long, default_value_t = Pace::default().per_second, value_parser = clap::value_parser!(u32).range(1..=1000))]
+        rate: u32,
+        /// Pause when more than so many of a hundred died again.
+        #[arg(long, default_value_t = Pace::default().pause_above, value_name = "PERCENT", value_parser = clap::value_parser!(u8).range(0..=100))]
+        pause_above: u8,
+    },
+    /// Put letters away; they can be restored for seven days.
+    Discard {
+        #[command(flatten)]
+        chosen: Chosen,
+        #[command(flatten)]
+        how: How,
+        /// How many letters that will be: needed where they are not named.
+        #[arg(long, value_name = "COUNT")]
+        confirm: Option<u64>,
+    },
+    /// Take back a discard.
+    Restore {
+        #[command(flatten)]
+        chosen: Chosen,
+        #[command(flatten)]
+        how: How,
+    },
+    /// What was asked for, and how far it is.
+    Task {
+        #[command(subcommand)]
+        what: TaskWhat,
+    },
+    /// What operators did, the newest first.
+    Log {
+        #[arg(long, default_value_t = 50)]
         limit: usize,
     },
 }
 
-fn reason(name: &str) -> Result<DeadReason, String> {
-    let known = || DeadReason::ALL.map(DeadReason::name).join(", ");
-    DeadReason::from_name(name).ok_or_else(|| format!("no such reason; there are {}", known()))
+#[derive(Debug, Args)]
+struct How {
+    /// Written down with it.
+    #[arg(long, default_value = "")]
+    why: String,
+    /// A name for the task: asking twice under one name does it once.
+    #[arg(long)]
+    task: Option<TaskId>,
+    /// Do not wait for its end.
+    #[arg(long)]
+    detach: bool,
 }
 
-fn topic(name: &str) -> Result<Kind, String> {
-    let known = || Kind::ALL.map(Kind::name).join(" and ");
-    Kind::from_name(name).ok_or_else(|| format!("there are {}", known()))
-}
-
-fn letters(text: &str) -> Result<usize, String> {
-    match text.parse() {
-        Ok(count @ 1..=LETTERS_MAX) => Ok(count),
-        _ => Err(format!("1 to {LETTERS_MAX} at a time")),
-    }
+#[derive(Debug, Subcommand)]
+enum TaskWhat {
+    /// All, the newest first.
+    List,
+    Show {
+        id: TaskId,
+    },
+    /// Wait for its end.
+    Watch {
+        id: TaskId,
+    },
+    Pause {
+        id: TaskId,
+        #[arg(long, default_value = "")]
+        why: String,
+    },
+    Resume {
+        id: TaskId,
+    },
+    /// What is not done yet is left alone.
+    Cancel {
+        id: TaskId,
+    },
 }
 
 impl Dlq {
@@ -108,75 +154,136 @@ impl Dlq {
         let (desk, output) = (self.desk, self.output);
         match self.what {
             What::List {
-                topic,
-                reason,
-                conversation,
+                filters,
                 open,
                 limit,
                 after,
             } => {
                 let question = ListQuestion {
-                    topic,
-                    reason: reason.map(|reason| reason.name().into()),
-                    conversation,
-                    redriven: open.then_some(false),
                     limit: Some(limit),
                     after,
+                    redriven: open.then_some(false),
+                    discarded: open.then_some(false),
+                    ..filters.question()
                 };
-                let page: Page = desk.get("/api/v1/dead-letters", &question).await?;
-                show(output, &page, list)
+                let page: Page = desk.get(LETTERS, &question).await?;
+                show(output, &page, tables::list)
             }
-            What::Show { id, body } => {
-                let path = format!("/api/v1/dead-letters/{id}");
-                let letter: Shown = desk.get(&path, &ShowQuestion { body }).await?;
-                show(output, &letter, one)
+            What::Show { id, body, why } => {
+                let path = format!("{LETTERS}/{id}");
+                let letter: Shown = desk.get(&path, &ShowQuestion { body, why }).await?;
+                show(output, &letter, tables::one)
             }
             What::Stats => {
-                let found: Stats = desk.get("/api/v1/dead-letters/stats", &json!({})).await?;
-                show(output, &found, stats)
+                let path = format!("{LETTERS}/stats");
+                let found: Stats = desk.get(&path, &json!({})).await?;
+                show(output, &found, tables::stats)
+            }
+            What::Plan { chosen } => {
+                let plan = plan(&desk, &chosen.selection(Work::Redrive)?).await?;
+                show(output, &plan, tables::plan)
             }
             What::Redrive {
-                ids,
-                reason,
-                topic,
-                limit,
-                all: _,
+                chosen,
+                how,
+                rate,
+                pause_above,
             } => {
-                let by_id = !ids.is_empty();
-                let selection = if by_id {
-                    Selection::Ids(ids)
-                } else {
-                    let filter = Filter {
-                        kind: topic,
-                        reason,
-                        redriven: Some(false),
-                        ..Filter::default()
-                    };
-                    Selection::Filter { filter, limit }
+                let pace = Pace {
+                    per_second: rate,
+                    pause_above,
                 };
-                let done: Vec<Redrive> = desk
-                    .post("/api/v1/dead-letters/redrive", &selection)
-                    .await?;
-                show(output, &done, redriven)?;
-                if !by_id && done.len() == limit {
-                    eprintln!("packetboat: that is as many as go at a time; there may be more");
+                have_done(&desk, output, Work::Redrive, &chosen, how, pace).await
+            }
+            What::Discard {
+                chosen,
+                how,
+                confirm,
+            } => {
+                if !chosen.is_by_name() {
+                    confirmed(&desk, &chosen, confirm).await?;
                 }
-                let went = |r: &Redrive| {
-                    matches!(
-                        r.redriven,
-                        Redriven::ToRetry
-                            | Redriven::ToMessage { .. }
-                            | Redriven::ToNotification { .. }
-                    )
-                };
-                Ok(if done.iter().all(went) {
-                    ExitCode::SUCCESS
-                } else {
-                    ExitCode::FAILURE
-                })
+                have_done(&desk, output, Work::Discard, &chosen, how, Pace::default()).await
+            }
+            What::Restore { chosen, how } => {
+                have_done(&desk, output, Work::Restore, &chosen, how, Pace::default()).await
+            }
+            What::Task { what } => of_task(&desk, output, what).await,
+            What::Log { limit } => {
+                let path = format!("{LETTERS}/log");
+                let question = LogQuestion { limit: Some(limit) };
+                let log: Vec<Entry> = desk.get(&path, &question).await?;
+                show(output, &log, tables::log)
             }
         }
     }
+}
+
+async fn plan(desk: &Desk, selection: &Selection) -> Result<Plan> {
+    desk.post(&format!("{LETTERS}/plan"), selection).await
+}
+
+/// Nobody puts away more than they know of.
+async fn confirmed(desk: &Desk, chosen: &Chosen, confirm: Option<u64>) -> Result<()> {
+    let letters = plan(desk, &chosen.selection(Work::Discard)?).await?.letters;
+    match confirm {
+        Some(count) if count == letters => Ok(()),
+        Some(count) => bail!("{letters} letters match, not {count}: look again (dlq list)"),
+        None => bail!("{letters} letters match: repeat with --confirm {letters}"),
+    }
+}
+
+async fn have_done(
+    desk: &Desk,
+    output: Output,
+    work: Work,
+    chosen: &Chosen,
+    how: How,
+    pace: Pace,
+) -> Result<ExitCode> {
+    let selection = chosen.selection(work)?;
+    if matches!(&selection, Selection::Filter { .. }) && plan(desk, &selection).await?.letters == 0
+    {
+        return show(output, &Vec::<Told>::new(), tables::told);
+    }
+    let request = Request {
+        task: how.task,
+        work,
+        selection,
+        pace,
+        why: how.why,
+    };
+    let task: Task = desk.post(&format!("{LETTERS}/tasks"), &request).await?;
+    if how.detach {
+        return show(output, &task, tables::task);
+    }
+    let task = task::watch(desk, task).await?;
+    if !chosen.is_by_name() && task.begun.letters == LETTERS_MAX as u64 {
+        eprintln!("packetboat: that is as many as go at a time; there may be more");
+    }
+    task::told(output, &task)
+}
+
+async fn of_task(desk: &Desk, output: Output, what: TaskWhat) -> Result<ExitCode> {
+    let path = |id: &TaskId, verb: &str| format!("{LETTERS}/tasks/{id}{verb}");
+    let task: Task = match what {
+        TaskWhat::List => {
+            let tasks: Vec<Task> = desk.get(&format!("{LETTERS}/tasks"), &json!({})).await?;
+            return show(output, &tasks, tables::tasks);
+        }
+        TaskWhat::Watch { id } => {
+            let task = desk.get(&path(&id, ""), &json!({})).await?;
+            return task::told(output, &task::watch(desk, task).await?);
+        }
+        TaskWhat::Show { id } => desk.get(&path(&id, ""), &json!({})).await?,
+        TaskWhat::Pause { id, why } => {
+            desk.post(&path(&id, "/pause"), &PauseQuestion { why })
+                .await?
+        }
+        TaskWhat::Resume { id } => desk.post(&path(&id, "/resume"), &json!({})).await?,
+        TaskWhat::Cancel { id } => desk.post(&path(&id, "/cancel"), &json!({})).await?,
+    };
+    show(output, &task, tables::task)
 }
 
 fn show<T: Serialize>(output: Output, found: &T, table: fn(&T)) -> Result<ExitCode> {
@@ -185,113 +292,4 @@ fn show<T: Serialize>(output: Output, found: &T, table: fn(&T)) -> Result<ExitCo
         Output::Table => table(found),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn list(page: &Page) {
-    if page.letters.is_empty() {
-        println!("Nothing is dead.");
-        return;
-    }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header([
-        "id",
-        "reason",
-        "died",
-        "message",
-        "conversation",
-        "for",
-        "tries",
-        "redriven",
-        "error",
-    ]);
-    for letter in &page.letters {
-        table.add_row(row(letter));
-    }
-    println!("{table}");
-    if let Some(next) = page.next {
-        println!("more: --after {next}");
-    }
-}
-
-fn row(letter: &Listed) -> [String; 9] {
-    [
-        letter.id.clone(),
-        letter.reason.name().into(),
-        time(letter.last_failed_at),
-        letter.message.map(|id| id.to_string()).unwrap_or_default(),
-        letter.conversation.clone().unwrap_or_default(),
-        letter.targets.join(" "),
-        letter.retry_count.to_string(),
-        if letter.redriven { "yes" } else { "no" }.into(),
-        letter.error.clone(),
-    ]
-}
-
-fn one(shown: &Shown) {
-    for (name, value) in &shown.headers {
-        println!("{name:18} {value}");
-    }
-    println!("{:18} {}", "redriven", shown.letter.redriven);
-    println!("{:18} {} bytes", "body", shown.letter.bytes);
-    if let Some(body) = &shown.body {
-        println!("\n{body}");
-    }
-}
-
-fn stats(stats: &Stats) {
-    if stats.messages.is_empty() && stats.notifications.is_empty() {
-        println!("Nothing is dead.");
-        return;
-    }
-    let mut table = Table::new();
-    table.load_style(presets::NOTHING);
-    table.set_header(["topic", "reason", "letters", "redriven", "oldest", "newest"]);
-    let kinds = [
-        (Kind::Message, &stats.messages),
-        (Kind::Notification, &stats.notifications),
-    ];
-    for (kind, reasons) in kinds {
-        for (reason, summary) in reasons {
-            table.add_row([
-                kind.name().to_owned(),
-                reason.clone(),
-                summary.letters.to_string(),
-                summary.redriven.to_string(),
-                summary.oldest.map(time).unwrap_or_default(),
-                summary.newest.map(time).unwrap_or_default(),
-            ]);
-        }
-    }
-    println!("{table}");
-    more(stats.left_off);
-}
-
-fn redriven(done: &Vec<Redrive>) {
-    if done.is_empty() {
-        println!("No letter matches.");
-    }
-    for redrive in done {
-        let what = match redrive.redriven {
-            Redriven::ToRetry => "on its way: its delivery is tried again",
-            Redriven::ToMessage { marked: true } => "on its way: it will be placed and delivered",
-            Redriven::ToMessage { marked: false } => {
-                "on its way, but no message is known to note it under: do not redrive it again"
-            }
-            Redriven::ToNotification { marked: true } => "on its way: its user is told again",
-            Redriven::ToNotification { marked: false } => {
-                "on its way, but no message is known to note it under: do not redrive it again"
-            }
-            Redriven::Before => "left alone: it was redriven before",
-            Redriven::NoSuchLetter => "no such letter",
-            Redriven::BytesGone => "its bytes are gone: the log has dropped them",
-            Redriven::BelongsNowhere => "it names nobody: there is no place for it",
-        };
-        println!("{}: {what}", redrive.id);
-    }
-}
-
-fn time(at: Timestamp) -> String {
-    let at = UNIX_EPOCH + Duration::from_millis(at.millis().max(0) as u64);
-    humantime::format_rfc3339_seconds(at).to_string()
 }

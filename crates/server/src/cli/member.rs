@@ -16,7 +16,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::serving::{runtime, serve_to_the_end};
-use crate::admin::{self, Desk};
+use crate::admin::{self, Desk, Operators};
 use crate::compose::member::{self, Parts};
 use crate::phase::{Phase, Phases};
 use crate::settings::Settings;
@@ -107,10 +107,15 @@ impl Member {
         let metrics = telemetry::start_metrics()?;
         let parts = Parts::connect(role, &settings, clients).await?;
         let stop_admin = CancellationToken::new();
+        let operators = Operators::load(&settings.admin.operators)?;
+        let desk = (parts.whole()).map(|seams| Desk::new(seams, &settings.carrier, operators));
+        if let Some(desk) = &desk {
+            desk.employ(name_of(role, &settings), stop_admin.clone());
+        }
         let admin_parts = admin::Parts {
             phases: phases.clone(),
             metrics: Some(metrics),
-            desk: parts.whole().map(|seams| Arc::new(Desk::new(seams))),
+            desk: desk.map(Arc::new),
         };
         let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = member::Member::start(&settings, parts).await?;
@@ -153,5 +158,14 @@ impl Member {
             }
         }
         Ok(output.flush()?)
+    }
+}
+
+/// What a process signs the operations with that it carries out.
+fn name_of(role: Role, settings: &Settings) -> &str {
+    match role {
+        Role::Station => &settings.station.name,
+        Role::Carrier => &settings.carrier.name,
+        Role::Boat | Role::Horn => role.name(),
     }
 }

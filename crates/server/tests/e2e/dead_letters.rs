@@ -1,5 +1,6 @@
 //! What could not be delivered, from the operator's commands.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -64,6 +65,123 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
     all.traced(&id, &["Redriven", "Settled"]);
     all.nothing_for("2");
     run(&mut all.operator(&["audit"])).ok();
+}
+
+/// Kills the program in the middle of what an operator asked for; the next one goes on, and nobody gets
+/// anything twice.
+#[test]
+fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
+    const LETTERS: usize = 30;
+    let mut all = All::with("carrier.record_bytes_max = 512");
+    all.send("1", "2", "small");
+    all.listen("2", 1);
+    let large = "x".repeat(1000);
+    let sent: BTreeSet<String> = (0..LETTERS).map(|_| all.send("1", "2", &large)).collect();
+    let count = format!("message too-large: {LETTERS} letters");
+    let died = (0..500).any(|_| {
+        std::thread::sleep(crate::process::PAUSE);
+        let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
+        stats.contains(&count)
+    });
+    assert!(died, "{count}");
+    all.process.signal("TERM");
+    all.process.ended(crate::process::SOON);
+    let mut all = all.again("");
+    let redrive = [
+        "dlq", "redrive", "--all", "--rate", "10", "--task", "night", "--detach",
+    ];
+    run(&mut all.operator(&redrive)).ok();
+    std::thread::sleep(std::time::Duration::from_secs(1));
+    all.process.kill();
+    let all = all.again("");
+    let watch = ["dlq", "task", "watch", "night", "--output", "json"];
+    let told = run(&mut all.operator(&watch)).ok().json_lines();
+    assert_eq!(told[0].as_array().expect("a list").len(), LETTERS);
+    let heard = all.listen("2", LETTERS);
+    let heard: Vec<&str> = heard
+        .iter()
+        .filter_map(|line| line["msg_id"].as_str())
+        .collect();
+    assert_eq!(heard.len(), LETTERS, "each once");
+    assert_eq!(
+        heard
+            .iter()
+            .map(|id| id.to_string())
+            .collect::<BTreeSet<_>>(),
+        sent
+    );
+    all.nothing_for("2");
+    // Asked again under its name, it is the same task.
+    run(&mut all.operator(&redrive)).ok();
+    let tasks = run(&mut all.operator(&["dlq", "task", "list"])).ok().stdout;
+    assert_eq!(tasks.matches("night").count(), 1, "{tasks}");
+    run(&mut all.operator(&["audit"])).ok();
+}
+
+#[test]
+fn an_operator_plans_discards_and_restores_and_is_written_down() {
+    let all = All::with("carrier.record_bytes_max = 512");
+    for _ in 0..3 {
+        let id = all.send("1", "2", &"x".repeat(2000));
+        all.traced(&id, &["Dead", "TooLarge"]);
+    }
+    let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
+    let cause = "too-large: # bytes, at most # are taken";
+    assert!(stats.contains(cause), "{stats}");
+    let plan = run(&mut all.operator(&["dlq", "plan", "--cause", cause]))
+        .ok()
+        .stdout;
+    assert!(plan.contains("3  would die again: too-large"), "{plan}");
+
+    let discard = ["dlq", "discard", "--cause", cause, "--why", "a test"];
+    let refused = run(&mut all.operator(&discard));
+    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    let confirmed = [&discard[..], &["--confirm", "3"]].concat();
+    run(&mut all.operator(&confirmed)).ok();
+    let open = run(&mut all.operator(&["dlq", "list", "--open"]))
+        .ok()
+        .stdout;
+    assert_eq!(open, "Nothing is dead.\n");
+    let letter = all.letter("too-large");
+    let redriven = run(&mut all.operator(&["dlq", "redrive", &letter]));
+    assert!(
+        redriven.stdout.contains("it is discarded"),
+        "{}",
+        redriven.stdout
+    );
+    assert_eq!(redriven.code, Some(1));
+    run(&mut all.operator(&["dlq", "restore", &letter])).ok();
+    let open = run(&mut all.operator(&["dlq", "list", "--open"]))
+        .ok()
+        .stdout;
+    assert!(open.contains(&letter), "{open}");
+    run(&mut all.operator(&["dlq", "show", &letter, "--body"])).ok();
+    let log = run(&mut all.operator(&["dlq", "log"])).ok().stdout;
+    for did in ["discard", "restore", "read what is in", "a test"] {
+        assert!(log.contains(did), "{did}: {log}");
+    }
+    run(&mut all.operator(&["audit"])).ok();
+}
+
+/// Who has no token sees nothing, and who has one does what it allows.
+#[test]
+fn operators_sign_in_where_there_are_some() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let token = dir.path().join("ann");
+    std::fs::write(&token, "a-token-of-some-length\n").expect("written");
+    let ann = format!("{{ name = \"ann\", token_file = {token:?}, roles = [\"view\"] }}");
+    let settings = format!("admin.operators = [{ann}]");
+    let all = All::with(&settings);
+    let stats = ["dlq", "stats"];
+    let refused = run(&mut all.operator(&stats));
+    assert_eq!(refused.code, Some(1));
+    let with_token = |arguments: &[&str]| {
+        let mut command = all.operator(arguments);
+        command.env("PACKETBOAT_ADMIN_TOKEN", "a-token-of-some-length");
+        run(&mut command)
+    };
+    assert_eq!(with_token(&stats).ok().stdout, "Nothing is dead.\n");
+    assert_eq!(with_token(&["dlq", "redrive", "message-0-0"]).code, Some(1));
 }
 
 /// A webhook that refuses what it is told, until it does not.
@@ -140,7 +258,7 @@ fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
         "{shown}"
     );
     let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
-    assert!(stats.contains("notification  refused  1"), "{stats}");
+    assert!(stats.contains("notification refused: 1 letters"), "{stats}");
 
     webhook.refuses.store(false, Ordering::SeqCst);
     let redrive = ["dlq", "redrive", "--topic", "notification", "--all"];

@@ -169,6 +169,7 @@ fn topic_number(topic: Topic) -> u8 {
         Topic::Dead => 2,
         Topic::Notification => 3,
         Topic::NotificationDead => 4,
+        Topic::Operation => 5,
         Topic::Retry(tier) => 16u8.saturating_add(tier),
     }
 }

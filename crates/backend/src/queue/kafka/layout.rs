@@ -90,7 +90,7 @@ fn partitions_of(topic: Topic, config: &KafkaConfig) -> u32 {
         Topic::Message => config.partitions.message,
         Topic::Retry(_) => config.partitions.retry,
         Topic::Notification => config.partitions.notification,
-        Topic::Dead | Topic::NotificationDead => 1,
+        Topic::Dead | Topic::NotificationDead | Topic::Operation => 1,
     }
 }
 

@@ -62,7 +62,8 @@ fn retention(topic: Topic, config: &KafkaConfig) -> Duration {
         Topic::Message => retention.message,
         Topic::Retry(_) => retention.retry,
         Topic::Notification => retention.notification,
-        Topic::Dead | Topic::NotificationDead => retention.dead,
+        // An operation is younger than the letters that it is about.
+        Topic::Dead | Topic::NotificationDead | Topic::Operation => retention.dead,
     }
 }
 

@@ -1,0 +1,310 @@
+//! The worker of the desk: what operators ask for is done once, whatever happens in between.
+
+use std::time::Duration;
+
+use backend::Kind;
+use backend::queue::NewRecord;
+use bytes::Bytes;
+use protocol::Platform;
+use protocol::desk::{Outcome, Pace, Progress, Task, TaskId, Work};
+use protocol::keys::Topic;
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::faults::Mood;
+use super::world::*;
+use crate::DeadLetters;
+use crate::dead_letters::{Filter, Forecast, Listed, Refused, Request, Selection};
+
+const SOON: Duration = Duration::from_secs(120);
+
+fn all() -> Selection {
+    Selection::Filter {
+        filter: Filter::default(),
+        limit: 1000,
+    }
+}
+
+fn request(work: Work, selection: Selection) -> Request {
+    Request {
+        task: Some("t".parse().expect("a name")),
+        work,
+        selection,
+        pace: Pace::default(),
+        why: "a test".to_owned(),
+    }
+}
+
+fn id() -> TaskId {
+    "t".parse().expect("a name")
+}
+
+/// Works until it is dropped.
+struct Worker(CancellationToken);
+
+impl Worker {
+    fn begin(letters: &DeadLetters, name: &str) -> Worker {
+        let stop = CancellationToken::new();
+        tokio::spawn(letters.clone().work(name.to_owned(), stop.clone()));
+        Worker(stop)
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        self.0.cancel();
+    }
+}
+
+/// A message that died of a mailbox that refused it, and does so no longer.
+async fn dead_of_the_mailbox(world: &World) {
+    world.know(BOB, Platform::Web).await;
+    *world.mailbox.mood.lock() = Mood::Refusing;
+    world.send(ALICE, BOB).await;
+    world
+        .until("a letter", async || {
+            !world.records(Topic::Dead).await.is_empty()
+        })
+        .await;
+    *world.mailbox.mood.lock() = Mood::Well;
+}
+
+/// So many letters that die of the same at once, again and again.
+async fn garbage(world: &World, count: u8) {
+    let key = protocol::keys::record_key(between(ALICE, BOB));
+    for number in 0..count {
+        world
+            .publish_raw(Topic::Message, &key, Bytes::from(vec![0xff, number]))
+            .await;
+    }
+    world
+        .until("letters", async || {
+            world.records(Topic::Dead).await.len() == usize::from(count)
+        })
+        .await;
+}
+
+async fn letters_of(letters: &DeadLetters) -> Vec<Listed> {
+    let page = letters.list(&Filter::default(), None, 1000).await;
+    page.expect("readable").letters
+}
+
+async fn wait(letters: &DeadLetters) -> Task {
+    letters.wait(&id(), SOON).await.expect("known")
+}
+
+fn says(record: &NewRecord, what: &str) -> bool {
+    let is_operation = record.partition.topic == Topic::Operation;
+    is_operation && String::from_utf8_lossy(&record.value).contains(what)
+}
+
+/// A crash behind the record, and before that is written down: the next worker finds it in the log.
+#[tokio::test(start_paused = true)]
+async fn what_was_published_and_not_written_down_is_not_published_again() {
+    let world = World::new().await;
+    dead_of_the_mailbox(&world).await;
+    let before = world.records(Topic::Retry(1)).await.len();
+    let letters = world.dead_letters();
+    let faults = &world.queue.faults;
+    faults.refuse(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
+    let first = Worker::begin(&letters, "first");
+    let task = letters.begin("ann", request(Work::Redrive, all())).await;
+    assert_eq!(task.expect("begun").begun.letters, 1);
+    world
+        .until("it is published", async || {
+            world.records(Topic::Retry(1)).await.len() == before + 1
+        })
+        .await;
+    // It tries to write it down, and looks for it each time.
+    sleep(Duration::from_secs(10)).await;
+    drop(first);
+    faults.take_all();
+    let _second = Worker::begin(&letters, "second");
+    let task = wait(&letters).await;
+    assert_eq!(task.progress, Progress::Over);
+    assert_eq!(task.told[0].1, Outcome::ToRetry);
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);
+    assert!(letters_of(&letters).await[0].redriven);
+}
+
+/// A crash behind the claim: the next worker finds nothing in the log, and publishes it.
+#[tokio::test(start_paused = true)]
+async fn what_was_claimed_and_not_published_is_published() {
+    let world = World::new().await;
+    dead_of_the_mailbox(&world).await;
+    let before = world.records(Topic::Retry(1)).await.len();
+    let letters = world.dead_letters();
+    let faults = &world.queue.faults;
+    let again = |record: &NewRecord| record.headers.iter().any(|(name, _)| name == "letter");
+    faults.refuse(move |record| again(record).then_some(Kind::Unavailable));
+    let first = Worker::begin(&letters, "first");
+    letters
+        .begin("ann", request(Work::Redrive, all()))
+        .await
+        .expect("begun");
+    sleep(Duration::from_secs(10)).await;
+    assert_eq!(letters.task(&id()).await.expect("known").done_letters(), 0);
+    drop(first);
+    faults.take_all();
+    let _second = Worker::begin(&letters, "second");
+    assert_eq!(wait(&letters).await.told[0].1, Outcome::ToRetry);
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn one_of_several_workers_works() {
+    let world = World::new().await;
+    garbage(&world, 10).await;
+    let letters = world.dead_letters();
+    let names = ["one", "two", "three"];
+    let _workers = names.map(|name| Worker::begin(&letters, name));
+    letters
+        .begin("ann", request(Work::Discard, all()))
+        .await
+        .expect("begun");
+    let task = wait(&letters).await;
+    assert_eq!(task.outcomes[&Outcome::Discarded], 10);
+    let log = letters.log(1000).await.expect("readable");
+    let workers: std::collections::BTreeSet<_> = log.iter().map(|entry| &*entry.by).collect();
+    assert_eq!(workers.len(), 2, "{workers:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_redrive_that_dies_again_pauses_and_goes_on_when_told() {
+    let world = World::new().await;
+    garbage(&world, 40).await;
+    let letters = world.dead_letters();
+    let _worker = Worker::begin(&letters, "desk");
+    let slowly = Request {
+        pace: Pace {
+            per_second: 8,
+            pause_above: 50,
+        },
+        ..request(Work::Redrive, all())
+    };
+    letters.begin("ann", slowly).await.expect("begun");
+    let task = wait(&letters).await;
+    let Progress::Paused { by, why } = &task.progress else {
+        panic!("{task:?}");
+    };
+    assert_eq!(by, "desk");
+    assert!(why.contains("died again"), "{why}");
+    assert!((20..40).contains(&task.redriven()), "{task:?}");
+    let done = task.redriven();
+    sleep(Duration::from_secs(60)).await;
+    assert_eq!(letters.task(&id()).await.expect("known").redriven(), done);
+
+    letters.resume("ann", &id()).await.expect("known");
+    world
+        .until("more went", async || {
+            letters.task(&id()).await.expect("known").redriven() > done
+        })
+        .await;
+    letters.cancel("ann", &id()).await.expect("known");
+    let task = wait(&letters).await;
+    assert!(matches!(task.progress, Progress::Cancelled { .. }));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_discarded_is_left_alone_until_it_is_restored() {
+    let world = World::new().await;
+    garbage(&world, 2).await;
+    let letters = world.dead_letters();
+    let _worker = Worker::begin(&letters, "desk");
+    let first = letters_of(&letters).await[0].id.clone();
+    let one = || Selection::Ids(vec![first.clone()]);
+    letters
+        .begin("ann", request(Work::Discard, one()))
+        .await
+        .expect("begun");
+    wait(&letters).await;
+    assert!(letters_of(&letters).await[0].discarded);
+    assert_eq!(
+        letters.stats().await.expect("counts").causes[0]
+            .summary
+            .discarded,
+        1
+    );
+    let patience = Duration::from_secs(5);
+    let redrive = async || {
+        let done = letters.redrive("ann", &one(), patience).await;
+        done.expect("answered")[0].outcome
+    };
+    assert_eq!(redrive().await, Outcome::IsDiscarded);
+    let restore = Request {
+        task: None,
+        ..request(Work::Restore, one())
+    };
+    let restored = letters.begin("bob", restore).await.expect("begun");
+    let restored = letters.wait(restored.id(), SOON).await.expect("known");
+    assert_eq!(restored.told[0].1, Outcome::Restored);
+    assert_eq!(redrive().await, Outcome::ToMessage);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_task_asked_for_twice_is_one_and_nothing_is_none() {
+    let world = World::new().await;
+    garbage(&world, 3).await;
+    let letters = world.dead_letters();
+    let first = letters.begin("ann", request(Work::Discard, all())).await;
+    let second = letters.begin("ann", request(Work::Discard, all())).await;
+    assert_eq!(first.expect("begun").at, second.expect("the same").at);
+    assert_eq!(letters.tasks().await.expect("readable").len(), 1);
+    let none = Request {
+        task: None,
+        ..request(Work::Discard, Selection::Ids(Vec::new()))
+    };
+    let refused = letters.begin("ann", none).await.expect_err("refused");
+    assert!(
+        matches!(&refused, Refused::Refusal(r) if r.text.contains("no letter")),
+        "{refused}"
+    );
+    let unknown: TaskId = "u".parse().expect("a name");
+    assert!(matches!(
+        letters.cancel("ann", &unknown).await,
+        Err(Refused::Refusal(_))
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_plan_says_what_would_die_again_and_what_would_not() {
+    let world = World::new().await;
+    dead_of_the_mailbox(&world).await;
+    let key = protocol::keys::record_key(between(ALICE, BOB));
+    world
+        .publish_raw(Topic::Message, &key, Bytes::from_static(b"\xff"))
+        .await;
+    world
+        .until("letters", async || {
+            world.records(Topic::Dead).await.len() == 2
+        })
+        .await;
+    let letters = world.dead_letters();
+    let plan = letters.plan(&all()).await.expect("readable");
+    let forecasts: Vec<_> = plan.forecasts.iter().map(|share| &share.forecast).collect();
+    let [Forecast::Store, Forecast::FailAgain(why)] = &forecasts[..] else {
+        panic!("{plan:?}");
+    };
+    assert!(why.starts_with("undecodable"), "{why}");
+
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let plan = letters.plan(&all()).await.expect("readable");
+    assert_eq!(plan.forecasts[0].forecast, Forecast::Deliver);
+
+    let _worker = Worker::begin(&letters, "desk");
+    letters
+        .begin("ann", request(Work::Redrive, all()))
+        .await
+        .expect("begun");
+    wait(&letters).await;
+    let plan = letters.plan(&all()).await.expect("readable");
+    let left: u64 = plan
+        .forecasts
+        .iter()
+        .filter(|share| share.forecast == Forecast::LeftAlone(Outcome::Before))
+        .map(|share| share.letters)
+        .sum();
+    assert_eq!(left, 2, "{plan:?}");
+}

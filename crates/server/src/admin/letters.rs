@@ -1,0 +1,350 @@
+//! Dead letters over HTTP: look, plan, and have something done with them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router};
+use carrier::dead_letters::{
+    self as dead_letters, Cursor, Filter, Kind, Page, Plan, Request, Selection, Shown, Stats, Told,
+};
+use protocol::desk::{Entry, Task, TaskId, Work};
+use protocol::ledger::DeadReason;
+use protocol::{Code, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::desk::{Answer, Desk, Refused, busy, failed};
+use super::operators::{Operator, Role};
+
+/// Letters of one list, and of a redrive that is waited for.
+pub const LETTERS_MAX: usize = 1000;
+/// How long a redrive is waited for.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Which letters a list shows.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ListQuestion {
+    /// Messages or notifications; default: both.
+    pub topic: Option<Kind>,
+    pub reason: Option<String>,
+    /// As `stats` tells it.
+    pub cause: Option<String>,
+    /// A part of the error.
+    pub text: Option<String>,
+    pub conversation: Option<String>,
+    pub user: Option<UserId>,
+    /// Died then or later, milliseconds since 1970.
+    pub since: Option<i64>,
+    /// Died before.
+    pub until: Option<i64>,
+    /// Only those that were, or were not, redriven.
+    pub redriven: Option<bool>,
+    pub discarded: Option<bool>,
+    pub limit: Option<usize>,
+    /// Where the page before ended, as its answer says it.
+    pub after: Option<String>,
+}
+
+impl ListQuestion {
+    fn filter(&self) -> Result<Filter, Refused> {
+        Ok(Filter {
+            kind: self.topic,
+            reason: self.reason.as_deref().map(reason).transpose()?,
+            conversation: self.conversation.clone(),
+            user: self.user,
+            since: self.since.map(protocol::Timestamp::from_millis),
+            until: self.until.map(protocol::Timestamp::from_millis),
+            cause: self.cause.as_deref().and_then(|cause| cause.parse().ok()),
+            text: self.text.clone(),
+            redriven: self.redriven,
+            discarded: self.discarded,
+            ..Filter::default()
+        })
+    }
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+pub struct ShowQuestion {
+    #[serde(default)]
+    pub body: bool,
+    /// Why somebody needs to read what people wrote.
+    #[serde(default)]
+    pub why: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub struct LogQuestion {
+    pub limit: Option<usize>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PauseQuestion {
+    pub why: String,
+}
+
+pub(super) fn routes() -> Router<Arc<Desk>> {
+    Router::new()
+        .route("/", get(list))
+        .route("/stats", get(stats))
+        .route("/plan", post(plan))
+        .route("/redrive", post(redrive))
+        .route("/log", get(log))
+        .route("/tasks", get(tasks).post(begin))
+        .route("/tasks/{id}", get(task))
+        .route("/tasks/{id}/pause", post(pause))
+        .route("/tasks/{id}/resume", post(resume))
+        .route("/tasks/{id}/cancel", post(cancel))
+        .route("/{id}", get(show))
+}
+
+async fn list(State(desk): State<Arc<Desk>>, Query(question): Query<ListQuestion>) -> Answer<Page> {
+    let after = question.after.as_deref().map(str::parse).transpose();
+    let after: Option<Cursor> = after.map_err(|text| (StatusCode::BAD_REQUEST, text))?;
+    let filter = question.filter()?;
+    let limit = question.limit.unwrap_or(100).clamp(1, LETTERS_MAX);
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    desk.letters
+        .list(&filter, after, limit)
+        .await
+        .map(Json)
+        .map_err(|e| failed(e.into()))
+}
+
+async fn stats(State(desk): State<Arc<Desk>>) -> Answer<Stats> {
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    desk.letters
+        .stats()
+        .await
+        .map(Json)
+        .map_err(|e| failed(e.into()))
+}
+
+async fn show(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(id): Path<String>,
+    Query(question): Query<ShowQuestion>,
+) -> Answer<Shown> {
+    if question.body {
+        let why = question.why.unwrap_or_default();
+        operator.may_read(&why)?;
+        desk.letters
+            .looked(&operator.name, &id, &why)
+            .await
+            .map_err(|e| failed(e.into()))?;
+    }
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    match desk.letters.show(&id, question.body).await {
+        Ok(Some(shown)) => Ok(Json(shown)),
+        Ok(None) => Err((StatusCode::NOT_FOUND, format!("no dead letter {id}"))),
+        Err(error) => Err(failed(error.into())),
+    }
+}
+
+async fn plan(State(desk): State<Arc<Desk>>, Json(selection): Json<Selection>) -> Answer<Plan> {
+    at_most(&selection)?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    desk.letters
+        .plan(&selection)
+        .await
+        .map(Json)
+        .map_err(|e| failed(e.into()))
+}
+
+/// A redrive of a few letters that is waited for.
+async fn redrive(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Json(selection): Json<Selection>,
+) -> Answer<Vec<Told>> {
+    operator.may(Role::Redrive)?;
+    at_most(&selection)?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    let redriven = desk.letters.redrive(&operator.name, &selection, PATIENCE);
+    redriven.await.map(Json).map_err(refused)
+}
+
+async fn begin(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Json(request): Json<Request>,
+) -> Answer<Task> {
+    operator.may(role_of(request.work))?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    let begun = desk.letters.begin(&operator.name, request);
+    begun.await.map(Json).map_err(refused)
+}
+
+async fn tasks(State(desk): State<Arc<Desk>>) -> Answer<Vec<Task>> {
+    let tasks = desk.letters.tasks().await;
+    tasks.map(Json).map_err(|e| failed(e.into()))
+}
+
+async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<TaskId>) -> Answer<Task> {
+    desk.letters.task(&id).await.map(Json).map_err(refused)
+}
+
+async fn pause(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(id): Path<TaskId>,
+    Json(question): Json<PauseQuestion>,
+) -> Answer<Task> {
+    may_change(&desk, &operator, &id).await?;
+    let paused = desk.letters.pause(&operator.name, &id, &question.why);
+    paused.await.map(Json).map_err(refused)
+}
+
+async fn resume(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(id): Path<TaskId>,
+) -> Answer<Task> {
+    may_change(&desk, &operator, &id).await?;
+    let resumed = desk.letters.resume(&operator.name, &id);
+    resumed.await.map(Json).map_err(refused)
+}
+
+async fn cancel(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(id): Path<TaskId>,
+) -> Answer<Task> {
+    may_change(&desk, &operator, &id).await?;
+    let cancelled = desk.letters.cancel(&operator.name, &id);
+    cancelled.await.map(Json).map_err(refused)
+}
+
+async fn log(
+    State(desk): State<Arc<Desk>>,
+    Query(question): Query<LogQuestion>,
+) -> Answer<Vec<Entry>> {
+    let log = desk.letters.log(question.limit.unwrap_or(100)).await;
+    log.map(Json).map_err(|e| failed(e.into()))
+}
+
+/// Who may begin a task may stop it.
+async fn may_change(desk: &Desk, operator: &Operator, id: &TaskId) -> Result<(), Refused> {
+    let task = desk.letters.task(id).await.map_err(refused)?;
+    operator.may(role_of(task.begun.work))
+}
+
+const fn role_of(work: Work) -> Role {
+    match work {
+        Work::Redrive => Role::Redrive,
+        Work::Discard | Work::Restore => Role::Discard,
+    }
+}
+
+fn at_most(selection: &Selection) -> Result<(), Refused> {
+    let asked = match selection {
+        Selection::Ids(ids) => ids.len(),
+        Selection::Filter { limit, .. } => *limit,
+    };
+    if asked > LETTERS_MAX {
+        let text = format!("at most {LETTERS_MAX} letters at a time: begin a task for more");
+        return Err((StatusCode::BAD_REQUEST, text));
+    }
+    Ok(())
+}
+
+fn reason(name: &str) -> Result<DeadReason, Refused> {
+    DeadReason::from_name(name).ok_or_else(|| {
+        let known: Vec<_> = DeadReason::ALL.iter().map(|reason| reason.name()).collect();
+        let text = format!("{name:?} is no reason; there are {}", known.join(", "));
+        (StatusCode::BAD_REQUEST, text)
+    })
+}
+
+fn refused(refused: dead_letters::Refused) -> Refused {
+    match refused {
+        dead_letters::Refused::Refusal(refusal) => {
+            let status = match refusal.code {
+                Code::NotFound => StatusCode::NOT_FOUND,
+                Code::RateLimited => StatusCode::TOO_MANY_REQUESTS,
+                _ => StatusCode::BAD_REQUEST,
+            };
+            (status, refusal.text)
+        }
+        dead_letters::Refused::Failed(error) => failed(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::admin::audit;
+    use crate::admin::operators::Operators;
+    use crate::compose::Seams;
+    use crate::compose::embedded::Config;
+
+    fn desk() -> State<Arc<Desk>> {
+        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
+        let carrier = carrier::Config::default();
+        State(Arc::new(Desk::new(&seams, &carrier, Operators::default())))
+    }
+
+    fn anybody() -> Extension<Operator> {
+        Extension(Operator::anybody())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_desk_that_is_busy_says_that_one_may_ask_again() {
+        let desk = desk();
+        let turn = desk.log.turn().await.expect("nobody reads");
+        let listed = list(desk.clone(), Query(ListQuestion::default())).await;
+        let counted = stats(desk.clone()).await;
+        let audited =
+            super::super::desk::audit_all(desk.clone(), Query(audit::Question::default()));
+        for refused in [audited.await.err(), listed.err(), counted.err()] {
+            let (status, text) = refused.expect("refused");
+            assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+            assert!(text.contains("ask again"), "{text}");
+        }
+        drop(turn);
+        assert!(stats(desk).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_redrive_has_an_end() {
+        let many = Selection::Ids(vec!["message-0-0".to_owned(); LETTERS_MAX + 1]);
+        let refused = redrive(desk(), anybody(), Json(many)).await;
+        let (status, text) = refused.expect_err("refused");
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(text.contains("1000"), "{text}");
+    }
+
+    #[tokio::test]
+    async fn a_role_is_needed() {
+        let viewer = || Extension(Operator::with("ann", &[Role::View]));
+        let one = Selection::Ids(vec!["message-0-0".to_owned()]);
+        let refused = redrive(desk(), viewer(), Json(one)).await;
+        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        let body = ShowQuestion {
+            body: true,
+            why: Some("a complaint".to_owned()),
+        };
+        let id = || Path("message-0-0".to_owned());
+        let refused = show(desk(), viewer(), id(), Query(body.clone())).await;
+        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        let reader = || Extension(Operator::with("bob", &[Role::View, Role::ViewBody]));
+        let no_reason = ShowQuestion {
+            why: None,
+            ..body.clone()
+        };
+        let refused = show(desk(), reader(), id(), Query(no_reason)).await;
+        assert_eq!(refused.expect_err("refused").0, StatusCode::BAD_REQUEST);
+        let desk = desk();
+        let nothing = show(desk.clone(), reader(), id(), Query(body)).await;
+        assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
+        let Json(entries) = log(desk, Query(LogQuestion::default()))
+            .await
+            .expect("a log");
+        assert_eq!(entries.len(), 1, "who looked is written down");
+        assert_eq!(entries[0].by, "bob");
+    }
+}

@@ -1,0 +1,226 @@
+//! Who may do what at the desk.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use axum::extract::{Request, State};
+use axum::http::StatusCode;
+use axum::http::header::AUTHORIZATION;
+use axum::middleware::Next;
+use axum::response::{IntoResponse, Response};
+use serde::{Deserialize, Serialize};
+use subtle::ConstantTimeEq;
+
+use super::desk::Refused;
+
+/// A shorter token can be guessed.
+const TOKEN_BYTES_MIN: usize = 16;
+
+/// What an operator may do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Role {
+    /// All that names no body: letters, traces, audit, tasks.
+    View,
+    /// What people wrote, with a reason.
+    ViewBody,
+    Redrive,
+    /// And restore.
+    Discard,
+}
+
+impl Role {
+    const ALL: [Role; 4] = [Role::View, Role::ViewBody, Role::Redrive, Role::Discard];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Role::View => "view",
+            Role::ViewBody => "view-body",
+            Role::Redrive => "redrive",
+            Role::Discard => "discard",
+        }
+    }
+}
+
+/// One of `admin.operators`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct OperatorConfig {
+    /// What the log of operations calls this one.
+    pub name: String,
+    /// A file whose first line is the token.
+    pub token_file: PathBuf,
+    pub roles: Vec<Role>,
+}
+
+/// Who asks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Operator {
+    pub name: String,
+    pub roles: Vec<Role>,
+    /// Operators sign in here.
+    pub signed_in: bool,
+}
+
+impl Operator {
+    /// Whoever reaches the port, where nobody signs in.
+    pub fn anybody() -> Operator {
+        Operator {
+            name: "operator".to_owned(),
+            roles: Role::ALL.to_vec(),
+            signed_in: false,
+        }
+    }
+
+    #[cfg(test)]
+    pub fn with(name: &str, roles: &[Role]) -> Operator {
+        Operator {
+            name: name.to_owned(),
+            roles: roles.to_vec(),
+            signed_in: true,
+        }
+    }
+
+    pub(super) fn may(&self, role: Role) -> Result<(), Refused> {
+        if self.roles.contains(&role) {
+            return Ok(());
+        }
+        let text = format!(
+            "{} may not do this: it needs the role {:?} in admin.operators",
+            self.name,
+            role.name()
+        );
+        Err((StatusCode::FORBIDDEN, text))
+    }
+
+    pub(super) fn may_read(&self, why: &str) -> Result<(), Refused> {
+        self.may(Role::ViewBody)?;
+        if self.signed_in && why.trim().is_empty() {
+            let text = "say why (--why): reading what people wrote is written down".to_owned();
+            return Err((StatusCode::BAD_REQUEST, text));
+        }
+        Ok(())
+    }
+}
+
+/// All operators; where there are none, whoever reaches the port may do everything.
+#[derive(Default)]
+pub struct Operators(Vec<(Vec<u8>, Operator)>);
+
+impl Operators {
+    /// # Errors
+    /// A token that cannot be read or is too short, or a name or a token that stands twice.
+    pub fn load(configs: &[OperatorConfig]) -> Result<Operators> {
+        let mut operators: Vec<(Vec<u8>, Operator)> = Vec::new();
+        for config in configs {
+            let text = std::fs::read_to_string(&config.token_file).with_context(|| {
+                let (name, file) = (&config.name, config.token_file.display());
+                format!("admin.operators: reading the token of {name} in {file}")
+            })?;
+            let token = text.lines().next().unwrap_or_default().trim().as_bytes();
+            if token.len() < TOKEN_BYTES_MIN {
+                bail!(
+                    "admin.operators: the token of {} is shorter than {TOKEN_BYTES_MIN} bytes",
+                    config.name
+                );
+            }
+            let is_taken = |(other, operator): &(Vec<u8>, Operator)| {
+                operator.name == config.name || other == token
+            };
+            if operators.iter().any(is_taken) {
+                bail!("admin.operators: {} or its token stands twice", config.name);
+            }
+            let operator = Operator {
+                name: config.name.clone(),
+                roles: config.roles.clone(),
+                signed_in: true,
+            };
+            operators.push((token.to_vec(), operator));
+        }
+        Ok(Operators(operators))
+    }
+
+    /// Looks at all of them, so that the time says nothing of the token.
+    fn find(&self, token: Option<&[u8]>) -> Option<Operator> {
+        if self.0.is_empty() {
+            return Some(Operator::anybody());
+        }
+        let token = token?;
+        let mut found = None;
+        for (known, operator) in &self.0 {
+            if bool::from(known.ct_eq(token)) {
+                found = Some(operator.clone());
+            }
+        }
+        found
+    }
+}
+
+/// Knows who asks, and that they may look at all.
+pub(super) async fn authenticate(
+    State(operators): State<Arc<Operators>>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let header = request.headers().get(AUTHORIZATION);
+    let token = header.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
+    let Some(operator) = operators.find(token) else {
+        let text = "operators sign in here: send a token of admin.operators (--operator-token, or \
+                    PACKETBOAT_ADMIN_TOKEN)\n";
+        return (StatusCode::UNAUTHORIZED, text).into_response();
+    };
+    if let Err(refused) = operator.may(Role::View) {
+        return refused.into_response();
+    }
+    request.extensions_mut().insert(operator);
+    next.run(request).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(dir: &std::path::Path, name: &str, token: &str) -> OperatorConfig {
+        let token_file = dir.join(name);
+        std::fs::write(&token_file, format!("{token}\n")).expect("writes");
+        OperatorConfig {
+            name: name.to_owned(),
+            token_file,
+            roles: vec![Role::View],
+        }
+    }
+
+    #[test]
+    fn who_has_a_token_is_known_and_nobody_else() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ann = config(dir.path(), "ann", "a-token-of-some-length");
+        let bob = config(dir.path(), "bob", "another-token-of-length");
+        let operators = Operators::load(&[ann.clone(), bob]).expect("loads");
+        let name = |token: &[u8]| operators.find(Some(token)).map(|operator| operator.name);
+        assert_eq!(name(b"a-token-of-some-length").as_deref(), Some("ann"));
+        assert_eq!(name(b"another-token-of-length").as_deref(), Some("bob"));
+        assert_eq!(name(b"a-token-of-some"), None);
+        assert_eq!(operators.find(None), None);
+        assert!(Operators::load(&[ann.clone(), ann]).is_err());
+    }
+
+    #[test]
+    fn a_token_that_is_missing_or_short_is_an_error() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let short = config(dir.path(), "ann", "short");
+        assert!(Operators::load(&[short.clone()]).is_err());
+        std::fs::remove_file(&short.token_file).expect("removes");
+        let text = format!("{:#}", Operators::load(&[short]).err().expect("missing"));
+        assert!(text.contains("ann"), "{text}");
+    }
+
+    #[test]
+    fn where_nobody_signs_in_everybody_may() {
+        let anybody = Operators::default().find(None).expect("anybody");
+        for role in Role::ALL {
+            assert!(anybody.may(role).is_ok());
+        }
+        assert!(anybody.may_read("").is_ok());
+    }
+}

@@ -1,0 +1,136 @@
+//! Which letters a command is about.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use backend::clock::{Clock, SystemClock};
+use carrier::dead_letters::{Filter, Kind, Selection};
+use clap::Args;
+use protocol::desk::{Cause, Work};
+use protocol::ledger::DeadReason;
+use protocol::{Timestamp, UserId};
+
+use crate::admin::letters::{LETTERS_MAX, ListQuestion};
+
+/// All that is set here must be so.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Filters {
+    /// Only messages, or only notifications.
+    #[arg(long, value_name = "message|notification", value_parser = topic)]
+    topic: Option<Kind>,
+    /// Only those that died of this.
+    #[arg(long, value_parser = reason)]
+    reason: Option<DeadReason>,
+    /// Only those of this cause, as `stats` tells it.
+    #[arg(long)]
+    cause: Option<Cause>,
+    /// Only those whose error contains this.
+    #[arg(long)]
+    text: Option<String>,
+    /// Only those of this conversation, as p:1:2.
+    #[arg(long)]
+    conversation: Option<String>,
+    /// Only those that this user misses.
+    #[arg(long)]
+    user: Option<UserId>,
+    /// Only those that died in the last 2h, 3d …
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    last: Option<Duration>,
+    /// Only those that died longer ago.
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    older_than: Option<Duration>,
+}
+
+impl Filters {
+    pub(super) fn question(self) -> ListQuestion {
+        ListQuestion {
+            topic: self.topic,
+            reason: self.reason.map(|reason| reason.name().into()),
+            cause: self.cause.map(|cause| cause.to_string()),
+            text: self.text,
+            conversation: self.conversation,
+            user: self.user,
+            since: self.last.map(|ago| millis_ago(ago).millis()),
+            until: self.older_than.map(|ago| millis_ago(ago).millis()),
+            ..ListQuestion::default()
+        }
+    }
+
+    fn filter(&self) -> Filter {
+        Filter {
+            kind: self.topic,
+            reason: self.reason,
+            cause: self.cause.clone(),
+            text: self.text.clone(),
+            conversation: self.conversation.clone(),
+            user: self.user,
+            since: self.last.map(millis_ago),
+            until: self.older_than.map(millis_ago),
+            ..Filter::default()
+        }
+    }
+}
+
+/// Letters by name, or by what they have in common.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Chosen {
+    /// The letters, by id.
+    #[arg(
+        required_unless_present_any = ["reason", "cause", "text", "conversation", "user", "all"],
+        conflicts_with_all = [
+            "topic", "reason", "cause", "text", "conversation", "user", "last", "older_than",
+        ]
+    )]
+    ids: Vec<String>,
+    /// Whatever they died of.
+    #[arg(long, conflicts_with = "ids")]
+    all: bool,
+    #[command(flatten)]
+    filters: Filters,
+    /// At most so many of those that are not named, oldest first.
+    #[arg(long, default_value_t = LETTERS_MAX, value_parser = letters)]
+    limit: usize,
+}
+
+impl Chosen {
+    pub(super) fn is_by_name(&self) -> bool {
+        !self.ids.is_empty()
+    }
+
+    /// Of those that are not named, the ones with which this can be done.
+    pub(super) fn selection(&self, work: Work) -> Result<Selection> {
+        if self.is_by_name() {
+            return Ok(Selection::Ids(self.ids.clone()));
+        }
+        let filter = Filter {
+            redriven: Some(false),
+            discarded: Some(work == Work::Restore),
+            ..self.filters.filter()
+        };
+        Ok(Selection::Filter {
+            filter,
+            limit: self.limit,
+        })
+    }
+}
+
+fn millis_ago(ago: Duration) -> Timestamp {
+    SystemClock.now() - ago
+}
+
+fn reason(name: &str) -> Result<DeadReason, String> {
+    let known = || DeadReason::ALL.map(DeadReason::name).join(", ");
+    DeadReason::from_name(name).ok_or_else(|| format!("no such reason; there are {}", known()))
+}
+
+fn topic(name: &str) -> Result<Kind, String> {
+    let known = || Kind::ALL.map(Kind::name).join(" and ");
+    Kind::from_name(name).ok_or_else(|| format!("there are {}", known()))
+}
+
+pub(super) fn letters(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(count @ 1..=LETTERS_MAX) => Ok(count),
+        _ => Err(format!("1 to {LETTERS_MAX} at a time")),
+    }
+}

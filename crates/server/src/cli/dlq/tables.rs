@@ -1,0 +1,212 @@
+//! The desk's answers as tables.
+
+use std::time::{Duration, UNIX_EPOCH};
+
+use carrier::dead_letters::{Forecast, Kind, Listed, Page, Plan, Shown, Stats, Told};
+use comfy_table::{Table, presets};
+use protocol::Timestamp;
+use protocol::desk::{Act, Entry, Progress, Task};
+
+use crate::cli::audit::more;
+
+fn table(header: &[&str]) -> Table {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_header(header);
+    table
+}
+
+pub(super) fn list(page: &Page) {
+    if page.letters.is_empty() {
+        println!("Nothing is dead.");
+        return;
+    }
+    let mut table = table(&[
+        "id",
+        "reason",
+        "died",
+        "message",
+        "conversation",
+        "for",
+        "tries",
+        "state",
+        "error",
+    ]);
+    for letter in &page.letters {
+        table.add_row(row(letter));
+    }
+    println!("{table}");
+    if let Some(next) = page.next {
+        println!("more: --after {next}");
+    }
+}
+
+fn row(letter: &Listed) -> [String; 9] {
+    [
+        letter.id.clone(),
+        letter.reason.name().into(),
+        time(letter.last_failed_at),
+        letter.message.map(|id| id.to_string()).unwrap_or_default(),
+        letter.conversation.clone().unwrap_or_default(),
+        letter.targets.join(" "),
+        letter.retry_count.to_string(),
+        state(letter).into(),
+        letter.error.clone(),
+    ]
+}
+
+fn state(letter: &Listed) -> &'static str {
+    match (letter.redriven, letter.discarded) {
+        (true, _) => "redriven",
+        (false, true) => "discarded",
+        (false, false) => "open",
+    }
+}
+
+pub(super) fn one(shown: &Shown) {
+    for (name, value) in &shown.headers {
+        println!("{name:18} {value}");
+    }
+    println!("{:18} {}", "state", state(&shown.letter));
+    println!("{:18} {} bytes", "body", shown.letter.bytes);
+    if let Some(body) = &shown.body {
+        println!("\n{body}");
+    }
+}
+
+pub(super) fn stats(stats: &Stats) {
+    if stats.causes.is_empty() {
+        println!("Nothing is dead.");
+        return;
+    }
+    let mut table = table(&[
+        "topic",
+        "letters",
+        "redriven",
+        "discarded",
+        "oldest",
+        "newest",
+        "cause",
+        "one of them",
+    ]);
+    for cause in &stats.causes {
+        let summary = &cause.summary;
+        table.add_row([
+            cause.kind.name().to_owned(),
+            summary.letters.to_string(),
+            summary.redriven.to_string(),
+            summary.discarded.to_string(),
+            summary.oldest.map(time).unwrap_or_default(),
+            summary.newest.map(time).unwrap_or_default(),
+            cause.cause.to_string(),
+            cause.example.clone(),
+        ]);
+    }
+    println!("{table}");
+    let kinds = [
+        (Kind::Message, &stats.messages),
+        (Kind::Notification, &stats.notifications),
+    ];
+    for (kind, reasons) in kinds {
+        for (reason, summary) in reasons {
+            println!("{} {reason}: {} letters", kind.name(), summary.letters);
+        }
+    }
+    more(stats.left_off);
+}
+
+pub(super) fn plan(plan: &Plan) {
+    if plan.forecasts.is_empty() {
+        println!("No letter matches.");
+    }
+    for share in &plan.forecasts {
+        let what = match &share.forecast {
+            Forecast::Deliver => "would be pushed to somebody who is there".to_owned(),
+            Forecast::Store => "would wait for who is absent, or be found by sync".to_owned(),
+            Forecast::Place => "would get a place and be delivered".to_owned(),
+            Forecast::Notify => "would be told to a provider again".to_owned(),
+            Forecast::AlreadyThere => "would reach nobody new: all have it".to_owned(),
+            Forecast::FailAgain(why) => format!("would die again: {why}"),
+            Forecast::LeftAlone(outcome) => outcome.text().to_owned(),
+        };
+        let sample = share.sample.join(" ");
+        println!("{:>6}  {what}  (as {sample})", share.letters);
+    }
+}
+
+pub(super) fn told(done: &Vec<Told>) {
+    if done.is_empty() {
+        println!("No letter matches.");
+    }
+    for told in done {
+        println!("{}: {}", told.id, told.outcome.text());
+    }
+}
+
+pub(super) fn tasks(tasks: &Vec<Task>) {
+    if tasks.is_empty() {
+        println!("Nothing was asked for.");
+        return;
+    }
+    let mut table = table(&["task", "does", "by", "at", "done", "is", "about", "why"]);
+    for task in tasks {
+        let done = format!("{} of {}", task.done_letters(), task.begun.letters);
+        table.add_row([
+            task.id().to_string(),
+            task.begun.work.name().to_owned(),
+            task.by.clone(),
+            time(task.at),
+            done,
+            progress(&task.progress),
+            task.begun.about.clone(),
+            task.begun.why.clone(),
+        ]);
+    }
+    println!("{table}");
+}
+
+pub(super) fn task(one: &Task) {
+    tasks(&vec![one.clone()]);
+    for (outcome, count) in &one.outcomes {
+        println!("{count:>6}  {}", outcome.text());
+    }
+}
+
+fn progress(progress: &Progress) -> String {
+    match progress {
+        Progress::Choosing => "begun".to_owned(),
+        Progress::Running => "running".to_owned(),
+        Progress::Paused { by, why } => format!("paused by {by}: {why}"),
+        Progress::Cancelled { by } => format!("cancelled by {by}"),
+        Progress::Over => "over".to_owned(),
+    }
+}
+
+pub(super) fn log(entries: &Vec<Entry>) {
+    let mut table = table(&["at", "by", "did"]);
+    for entry in entries {
+        table.add_row([time(entry.at), entry.by.clone(), act(&entry.act)]);
+    }
+    println!("{table}");
+}
+
+fn act(act: &Act) -> String {
+    match act {
+        Act::Begun(begun) => {
+            let (work, task, about) = (begun.work.name(), &begun.task, &begun.about);
+            format!("began {task}: {work} {about}. {}", begun.why)
+        }
+        Act::Chosen { task, letters } => format!("chose {} letters for {task}", letters.len()),
+        Act::Claimed { task, claims } => format!("takes {} letters of {task}", claims.len()),
+        Act::Done { task, outcomes } => format!("did {} letters of {task}", outcomes.len()),
+        Act::Paused { task, why } => format!("paused {task}: {why}"),
+        Act::Resumed { task } => format!("resumed {task}"),
+        Act::Cancelled { task } => format!("cancelled {task}"),
+        Act::Looked { letter, why } => format!("read what is in {letter}: {why}"),
+    }
+}
+
+fn time(at: Timestamp) -> String {
+    let at = UNIX_EPOCH + Duration::from_millis(at.millis().max(0) as u64);
+    humantime::format_rfc3339_seconds(at).to_string()
+}
