@@ -1,6 +1,7 @@
-//! The admin port: health, metrics, and the operators' desk. Never exposed to clients.
+//! The admin port: health, metrics, the operators' desk and their console. Never exposed to clients.
 
 pub mod audit;
+mod console;
 pub mod desk;
 pub mod letters;
 pub mod log;
@@ -17,7 +18,7 @@ use anyhow::{Context, Result};
 use axum::Router;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{any, get};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
@@ -67,7 +68,8 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(parts.clone())
-        .nest("/api/v1", desk_routes(parts.desk));
+        .nest("/api/v1", desk_routes(parts.desk))
+        .merge(console::routes(console::built));
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = serving.await {
@@ -81,7 +83,10 @@ fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
     let elsewhere = "this service has no desk: ask the admin port of a station or a carrier\n";
     match desk {
         Some(desk) => desk::routes(desk),
-        None => Router::new().fallback(move || async move { (StatusCode::NOT_FOUND, elsewhere) }),
+        None => {
+            let refuse = move || async move { (StatusCode::NOT_FOUND, elsewhere) };
+            Router::new().route("/{*path}", any(refuse))
+        }
     }
 }
 

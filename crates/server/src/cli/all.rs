@@ -94,7 +94,7 @@ impl All {
                 writeln!(output, "packetboat is ready")?;
                 writeln!(output, "  clients    {websocket}")?;
                 writeln!(output, "             {tcp}")?;
-                writeln!(output, "  operators  {admin}  (/readyz, /metrics)")?;
+                writeln!(output, "  operators  {admin}  (console, /readyz, /metrics)")?;
                 writeln!(output, "Try: packetboat send --user 1 --to 2 \"hello\"")?;
             }
         }

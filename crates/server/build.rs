@@ -1,0 +1,11 @@
+//! A release holds the console as it lies in web/dist when it is built; any other build reads it from there.
+
+fn main() {
+    let release = std::env::var("PROFILE").is_ok_and(|profile| profile == "release");
+    let watched = if release {
+        "../../web/dist"
+    } else {
+        "build.rs"
+    };
+    println!("cargo::rerun-if-changed={watched}");
+}
