@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status e2e campaign manifests clean
+.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status e2e campaign console console-test manifests clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,8 +44,14 @@ e2e: ## the tests that need the real parts (make real-up): contract suites, then
 campaign: ## kill everything once under a steady chat, on the real parts
 	@scripts/need cargo cc protoc kcat && scripts/e2e campaign
 
+console: ## build the operators' console; the next build of the program holds it
+	@scripts/need npm && scripts/console build
+
+console-test: ## the console in a browser, over a real Packetboat (PACKETBOAT_PROGRAM, or target/debug/packetboat)
+	@scripts/need npm chromium && scripts/console test
+
 manifests: ## render the Kubernetes manifests and check them
 	@scripts/manifests
 
 clean: ## build products and the data of demo and real parts, which are stopped
-	@WIPE=1 scripts/real/all down && rm -rf target data
+	@WIPE=1 scripts/real/all down && rm -rf target data web/node_modules web/dist/console

@@ -108,6 +108,7 @@ async fn asked(port: SocketAddr, path: &str) -> String {
 #[tokio::test]
 async fn the_console_takes_nothing_from_the_rest_of_the_admin_port() {
     let config = Config {
+        operators: Vec::new(),
         listen: SocketAddr::from(([127, 0, 0, 1], 0)),
     };
     let parts = Parts {

@@ -1,0 +1,47 @@
+// One question to the desk at a time: what it answered last, or what went wrong.
+
+import { inWords, type Trouble } from './desk';
+
+type Call<Answer> = (signal: AbortSignal) => Promise<Answer>;
+
+export class Question<Answer> {
+  answer = $state.raw<Answer>();
+  trouble = $state.raw<Trouble>();
+  asking = $state(false);
+
+  #turn: AbortController | undefined;
+  #last: Call<Answer> | undefined;
+
+  /** A question that is still open is given up for this one. */
+  async ask(call: Call<Answer>): Promise<void> {
+    this.#turn?.abort();
+    const turn = new AbortController();
+    this.#turn = turn;
+    this.#last = call;
+    this.asking = true;
+    this.trouble = undefined;
+    try {
+      const answer = await call(turn.signal);
+      if (!turn.signal.aborted) this.answer = answer;
+    } catch (error) {
+      if (!turn.signal.aborted) {
+        this.answer = undefined;
+        this.trouble = inWords(error);
+      }
+    } finally {
+      if (this.#turn === turn) this.asking = false;
+    }
+  }
+
+  again = (): void => {
+    if (this.#last) void this.ask(this.#last);
+  };
+
+  forget(): void {
+    this.#turn?.abort();
+    this.#turn = undefined;
+    this.asking = false;
+    this.answer = undefined;
+    this.trouble = undefined;
+  }
+}

@@ -1,0 +1,50 @@
+// Which time is accounted for, as the address bar says it.
+
+import type { Minute, Span } from '../api/audit';
+
+export type Choice = 'hour' | 'day' | 'all' | 'chosen';
+
+const HOUR = 3_600_000;
+const MINUTE = 60_000;
+/** A week and some: longer gaps are not filled. */
+const FILLED = 11_000;
+
+export function choiceOf(query: Record<string, string>): Choice {
+  if (query['since'] || query['until']) return 'chosen';
+  const last = query['last'];
+  return last === 'day' || last === 'all' || last === 'chosen' ? last : 'hour';
+}
+
+export function spanOf(query: Record<string, string>, now: number): Span {
+  switch (choiceOf(query)) {
+    case 'hour':
+      return { since: now - HOUR };
+    case 'day':
+      return { since: now - 24 * HOUR };
+    case 'all':
+      return { all: true };
+    case 'chosen':
+      return { since: whole(query['since']), until: whole(query['until']) };
+  }
+}
+
+function whole(text: string | undefined): number | undefined {
+  return text && /^\d{1,15}$/.test(text) ? Number(text) : undefined;
+}
+
+/** With the minutes in which nothing was accepted, so that time runs evenly. */
+export function everyMinute(minutes: readonly Minute[]): Minute[] {
+  const [first, last] = [minutes[0], minutes.at(-1)];
+  if (!first || !last || (last.at - first.at) / MINUTE > FILLED) return [...minutes];
+  const known = new Map(minutes.map((minute) => [minute.at, minute]));
+  const all: Minute[] = [];
+  for (let at = first.at; at <= last.at; at += MINUTE) {
+    all.push(known.get(at) ?? { at, accepted: 0, settled: 0, in_flight: 0, missing: 0 });
+  }
+  return all;
+}
+
+/** The message ids that a contradiction names. */
+export function idsIn(contradiction: string): string[] {
+  return [...contradiction.matchAll(/MessageId\((\d+)\)/g)].map(([, id]) => id ?? '');
+}

@@ -1,0 +1,56 @@
+// Light, dark, or as the system is. What was chosen outlives the page.
+
+export type Theme = 'auto' | 'light' | 'dark';
+
+const THEMES: readonly Theme[] = ['auto', 'light', 'dark'];
+const KEY = 'theme';
+
+export function isTheme(text: unknown): text is Theme {
+  return THEMES.includes(text as Theme);
+}
+
+/** The one after it, in the order in which the toggle goes round. */
+export function nextTheme(theme: Theme): Theme {
+  return THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length] ?? 'auto';
+}
+
+export function chosenTheme(): Theme {
+  const stored = read();
+  return isTheme(stored) ? stored : 'auto';
+}
+
+export function chooseTheme(theme: Theme): void {
+  const root = document.documentElement;
+  if (theme === 'auto') delete root.dataset['theme'];
+  else root.dataset['theme'] = theme;
+  write(theme);
+}
+
+/** Calls back whenever colours may have changed. Answers how to stop. */
+export function onThemeChange(changed: () => void): () => void {
+  const system = matchMedia('(prefers-color-scheme: dark)');
+  const chosen = new MutationObserver(changed);
+  system.addEventListener('change', changed);
+  chosen.observe(document.documentElement, { attributeFilter: ['data-theme'] });
+  return () => {
+    system.removeEventListener('change', changed);
+    chosen.disconnect();
+  };
+}
+
+// A browser may forbid storage; then the choice lasts as long as the page.
+function read(): string | null {
+  try {
+    return localStorage.getItem(KEY);
+  } catch {
+    return null;
+  }
+}
+
+function write(theme: Theme): void {
+  try {
+    localStorage.setItem(KEY, theme);
+  } catch {
+    // As above.
+  }
+}

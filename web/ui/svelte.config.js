@@ -1,0 +1,2 @@
+// Svelte 5 reads TypeScript by itself.
+export default {};
