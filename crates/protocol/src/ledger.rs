@@ -1,6 +1,9 @@
 //! The ledger: what became of every message, as small events.
 
 pub mod audit;
+pub mod chain;
+pub mod gather;
+pub mod minute;
 pub mod trace;
 
 use serde::{Deserialize, Serialize};

@@ -2,11 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::minute::minute_of;
 use super::trace::{Life, Open};
 use crate::message::Target;
 use crate::{ConversationId, MessageId, Seq, Timestamp};
-
-const MINUTE: i64 = 60_000;
 
 /// What the records say that nobody has committed yet: the topic `message` and the retry topics.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -58,6 +57,30 @@ impl Balance {
     }
 }
 
+/// Where one accepted message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// Every obligation has an end.
+    Settled,
+    /// What is open is carried by a record that will come again.
+    InFlight,
+    /// Something is open and no record carries it.
+    Missing,
+}
+
+impl Fate {
+    pub fn of(life: &Life, carried: &Carried) -> Fate {
+        let open = life.open();
+        if open.is_empty() {
+            Fate::Settled
+        } else if open.iter().all(|&open| carried.carries(life.message, open)) {
+            Fate::InFlight
+        } else {
+            Fate::Missing
+        }
+    }
+}
+
 /// Two entries that cannot both be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Contradiction {
@@ -90,15 +113,13 @@ impl Audit {
             return;
         }
         self.look_at_place(life);
-        let open = life.open();
-        let balance = self.minutes.entry(minute_of(life.message)).or_default();
+        let minute = minute_of(life.message.timestamp());
+        let balance = self.minutes.entry(minute).or_default();
         balance.accepted += 1;
-        if open.is_empty() {
-            balance.settled += 1;
-        } else if open.iter().all(|&open| carried.carries(life.message, open)) {
-            balance.in_flight += 1;
-        } else {
-            balance.missing.push(life.message);
+        match Fate::of(life, carried) {
+            Fate::Settled => balance.settled += 1,
+            Fate::InFlight => balance.in_flight += 1,
+            Fate::Missing => balance.missing.push(life.message),
         }
     }
 
@@ -164,12 +185,6 @@ impl Audit {
     pub fn is_even(&self) -> bool {
         self.contradictions.is_empty() && self.minutes.values().all(Balance::is_even)
     }
-}
-
-/// The beginning of the minute in which a message was accepted.
-fn minute_of(message: MessageId) -> Timestamp {
-    let millis = message.timestamp().millis();
-    Timestamp::from_millis(millis - millis.rem_euclid(MINUTE))
 }
 
 #[cfg(test)]
