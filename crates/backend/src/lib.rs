@@ -3,6 +3,7 @@
 //! A seam never calls another seam, and never sees what services say to each other: the log carries
 //! bytes, the mailbox keeps bodies it cannot read.
 
+pub mod audit;
 pub mod clock;
 pub mod conversations;
 pub mod devices;

@@ -6,9 +6,10 @@
 //!              └▶ Cql::connect    checks that they are there ─▶ ScyllaHistory::new(cql.clone()), …
 //! ```
 //!
-//! Nothing here needs more than both servers have: no lightweight transactions, no materialized views, no
-//! secondary indexes, no filtering. Every write may be repeated, and may arrive in any order: the time of a
-//! write says which one counts (`write_time`).
+//! Nothing here needs more than both servers have: no materialized views, no secondary indexes, no filtering.
+//! Every write may be repeated, and may arrive in any order: the time of a write says which one counts
+//! (`write_time`). The one exception is the head of the audit's chain, a row that is compared and set a few
+//! times a minute: of two who go on from the same link one must be refused, which no time of a write can do.
 
 mod budget;
 mod config;

@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 5] = [
+const MIGRATIONS: [Migration; 6] = [
     Migration {
         number: 1,
         name: "history",
@@ -60,6 +60,11 @@ const MIGRATIONS: [Migration; 5] = [
         number: 5,
         name: "ledger",
         text: include_str!("schema/0005_ledger.cql"),
+    },
+    Migration {
+        number: 6,
+        name: "audit",
+        text: include_str!("schema/0006_audit.cql"),
     },
 ];
 

@@ -17,11 +17,13 @@ use scylla::response::query_result::QueryResult;
 use scylla::response::{PagingState, PagingStateResponse};
 use scylla::serialize::row::SerializeRow;
 use scylla::statement::batch::{Batch, BatchType};
+use scylla::statement::{Consistency, SerialConsistency};
+use scylla::value::{CqlValue, Row};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use super::budget::{Budget, BudgetedRetry, BudgetedSpeculation};
-use super::{SEAM, ScyllaConfig, Statement, error, schema};
+use super::{ConsistencyLevel, SEAM, ScyllaConfig, Statement, error, schema};
 use crate::{Error, Result};
 
 /// A connection to ScyllaDB or Cassandra, whose tables are those that this program needs. Clones share it.
@@ -79,6 +81,7 @@ impl Cql {
         let profile = |speculation| {
             ExecutionProfile::builder()
                 .consistency(config.consistency.into())
+                .serial_consistency(Some(serial(config.consistency).0))
                 .request_timeout(Some(config.request_timeout))
                 .load_balancing_policy(balance(config))
                 .retry_policy(Arc::new(BudgetedRetry(budget.clone())))
@@ -152,6 +155,52 @@ impl SeamCql {
             self.done(written).map(drop)
         };
         self.in_turn(write).await
+    }
+
+    /// Writes one row if its condition holds, and answers whether it did. A write that was repeated after its
+    /// answer was lost is refused by what it wrote itself: look at what is there.
+    pub(crate) async fn write_if(
+        &self,
+        statement: &Statement,
+        values: impl SerializeRow,
+    ) -> Result<bool> {
+        let inner = &*self.cql.0;
+        let write = async {
+            let statement = statement
+                .prepared(self.seam, &inner.session, &inner.writes)
+                .await?;
+            let written = inner.session.execute_unpaged(statement, values).await;
+            // The first column says it; what else there is differs from server to server.
+            let rows: Vec<Row> = self.decoded(self.done(written)?)?;
+            let first = rows.first().and_then(|row| row.columns.first());
+            match first {
+                Some(Some(CqlValue::Boolean(applied))) => Ok(*applied),
+                _ => Err(Error::corrupt(self.seam, "a condition without an answer")),
+            }
+        };
+        self.in_turn(write).await
+    }
+
+    /// As [`SeamCql::rows`], and sees whatever a [`SeamCql::write_if`] has done, also one that was broken off.
+    pub(crate) async fn rows_after_conditions<R>(
+        &self,
+        statement: &Statement,
+        values: impl SerializeRow,
+    ) -> Result<Vec<R>>
+    where
+        R: for<'frame, 'metadata> DeserializeRow<'frame, 'metadata>,
+    {
+        let inner = &*self.cql.0;
+        let read = async {
+            let mut statement = statement
+                .prepared(self.seam, &inner.session, &inner.reads)
+                .await?
+                .clone();
+            statement.set_consistency(serial(inner.config.consistency).1);
+            let answer = inner.session.execute_unpaged(&statement, values).await;
+            self.decoded(self.done(answer)?)
+        };
+        self.in_turn(read).await
     }
 
     /// All rows of an answer that is small by itself.
@@ -313,6 +362,14 @@ fn balance(config: &ScyllaConfig) -> Arc<dyn LoadBalancingPolicy> {
             .prefer_datacenter(config.datacenter.clone())
             .permit_dc_failover(false)
             .build(),
+    }
+}
+
+/// Among whom conditions are decided: those whose quorum counts.
+fn serial(level: ConsistencyLevel) -> (SerialConsistency, Consistency) {
+    match level {
+        ConsistencyLevel::LocalQuorum => (SerialConsistency::LocalSerial, Consistency::LocalSerial),
+        ConsistencyLevel::Quorum => (SerialConsistency::Serial, Consistency::Serial),
     }
 }
 

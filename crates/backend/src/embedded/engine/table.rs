@@ -14,7 +14,11 @@ macro_rules! tables {
             pub(super) const fn is_read_by_key(self) -> bool {
                 !matches!(
                     self,
-                    Table::Log | Table::PrivateIndex | Table::Ledger | Table::Mail
+                    Table::Log
+                        | Table::PrivateIndex
+                        | Table::Ledger
+                        | Table::Mail
+                        | Table::Audit
                 )
             }
 
@@ -63,4 +67,6 @@ tables! {
     Device => "device",
     /// What became of each message.
     Ledger => "ledger",
+    /// The head of the chain over closed minutes, and the minutes.
+    Audit => "audit",
 }

@@ -24,7 +24,7 @@ fn the_script_names_keyspace_tables_and_migrations() {
     assert!(script.starts_with("CREATE KEYSPACE IF NOT EXISTS chat"));
     assert!(script.contains("USE chat;"));
     assert!(script.contains("CREATE TABLE IF NOT EXISTS pchat ("));
-    assert!(script.contains("VALUES (5, 'ledger')"));
+    assert!(script.contains("VALUES (6, 'audit')"));
 }
 
 /// One keyspace more a run would make the server slow in the end.

@@ -1,0 +1,217 @@
+//! What every store of closed minutes promises. A check uses its own minutes; the head is one for the store,
+//! so that a check moves it from wherever it stands.
+
+use std::ops::Range;
+use std::time::Duration;
+
+use protocol::Timestamp;
+use protocol::ledger::chain::{Head, Place};
+use protocol::ledger::minute::{
+    Amendment, Closed, Digest, Figures, Found, Link, MINUTE, Reading, Row, Stretch, minute_of,
+};
+
+use super::AuditStore;
+use crate::fresh::Fresh;
+
+/// So many minutes that nobody else uses, some of them on either side of midnight.
+fn minutes(fresh: &Fresh, count: u32) -> Range<Timestamp> {
+    let day = 86_400_000 * (1 + fresh.message().timestamp().millis() % 9_999_999);
+    let start = Timestamp::from_millis(day) - MINUTE * (count / 2);
+    start..start + MINUTE * count
+}
+
+fn closed(fresh: &Fresh, minute: Timestamp) -> Closed {
+    let reading = Reading {
+        minute,
+        accepted: u64::MAX,
+        ids: Digest::of_ids([fresh.message()]),
+        unread: u64::MAX,
+        epoch: u32::MAX,
+        stretches: vec![
+            Stretch {
+                from: 0,
+                counted: 1,
+                to: u64::MAX,
+            };
+            3
+        ],
+    };
+    let then = Figures {
+        settled: 1,
+        in_flight: 2,
+        missing: 3,
+        contradictions: u64::MAX,
+    };
+    Closed::after(Link::beginning(minute), reading, then)
+}
+
+async fn rows(store: &dyn AuditStore, minutes: &Range<Timestamp>) -> Vec<Row> {
+    store.rows(minutes.clone(), 1000).await.expect("reads")
+}
+
+/// A head after the one that stands.
+async fn next(store: &dyn AuditStore, worker: u64, fresh: &Fresh) -> Head {
+    let standing = store.head().await.expect("reads");
+    let at = minute_of(fresh.message().timestamp());
+    Head {
+        turn: standing.map_or(0, |head| head.turn) + 1,
+        worker,
+        at,
+        start: Link::beginning(at),
+        until: at,
+        open_from: at,
+        place: Place {
+            epoch: 1,
+            from: vec![0, u64::MAX],
+            counted: vec![1, 2],
+        },
+        last: Some(closed(fresh, at)),
+    }
+}
+
+pub(super) async fn a_row_comes_back_whole(store: &dyn AuditStore, fresh: &Fresh) {
+    let range = minutes(fresh, 2);
+    let closed = closed(fresh, range.start);
+    store.save(&closed).await.expect("saves");
+    let mut row = Row {
+        minute: range.start,
+        closed: Some(closed.clone()),
+        amendment: None,
+    };
+    assert_eq!(rows(store, &range).await, [row.clone()]);
+    let found = Found {
+        in_flight: fresh.messages(3),
+        missing: fresh.messages(1001),
+        contradictions: 7,
+    };
+    let amendment = Amendment::of(&closed, range.end, &found);
+    store.amend(range.start, &amendment).await.expect("amends");
+    row.amendment = Some(amendment);
+    assert_eq!(rows(store, &range).await, [row.clone()]);
+    store.save(&closed).await.expect("saves it again");
+    assert_eq!(rows(store, &range).await, [row]);
+}
+
+pub(super) async fn rows_come_in_order_and_within_bounds(store: &dyn AuditStore, fresh: &Fresh) {
+    let range = minutes(fresh, 8);
+    let all: Vec<Timestamp> = (0..8).map(|n| range.start + MINUTE * n).collect();
+    for &minute in all.iter().rev() {
+        store.save(&closed(fresh, minute)).await.expect("saves");
+    }
+    let found = async |minutes: Range<Timestamp>, limit| {
+        let rows = store.rows(minutes, limit).await.expect("reads");
+        rows.iter().map(|row| row.minute).collect::<Vec<_>>()
+    };
+    assert_eq!(found(range.clone(), 100).await, all);
+    assert_eq!(found(range.clone(), 5).await, all[..5]);
+    assert_eq!(found(all[2]..all[6], 100).await, all[2..6]);
+    assert_eq!(found(all[2]..all[2], 100).await, []);
+    let odd = all[2] + Duration::from_millis(1)..all[6] + Duration::from_millis(1);
+    assert_eq!(found(odd, 100).await, all[3..7]);
+}
+
+pub(super) async fn only_a_later_look_replaces(store: &dyn AuditStore, fresh: &Fresh) {
+    let range = minutes(fresh, 2);
+    let closed = closed(fresh, range.start);
+    let look = |millis| {
+        let at = range.end + Duration::from_millis(millis);
+        let found = Found {
+            contradictions: millis,
+            ..Found::default()
+        };
+        Amendment::of(&closed, at, &found)
+    };
+    store.save(&closed).await.expect("saves");
+    for (millis, stands) in [(20, 20), (10, 20), (30, 30), (20, 30)] {
+        store
+            .amend(range.start, &look(millis))
+            .await
+            .expect("amends");
+        let found = rows(store, &range).await.remove(0);
+        assert_eq!(found.amendment, Some(look(stands)));
+        assert_eq!(found.closed.as_ref(), Some(&closed));
+    }
+}
+
+pub(super) async fn the_head_moves_from_the_turn_before(store: &dyn AuditStore, fresh: &Fresh) {
+    let first = next(store, 1, fresh).await;
+    assert!(store.advance(&first).await.expect("answers"));
+    assert_eq!(store.head().await.expect("reads").as_ref(), Some(&first));
+    assert!(store.advance(&first).await.expect("may be repeated"));
+
+    // Another knows the same head, and comes too late.
+    let second = next(store, 2, fresh).await;
+    let other = Head {
+        worker: 3,
+        ..second.clone()
+    };
+    assert!(store.advance(&second).await.expect("answers"));
+    assert!(!store.advance(&other).await.expect("answers"));
+    assert!(!store.advance(&first).await.expect("answers"));
+    let ahead = Head {
+        turn: second.turn + 2,
+        ..second.clone()
+    };
+    assert!(!store.advance(&ahead).await.expect("answers"));
+    assert_eq!(store.head().await.expect("reads"), Some(second));
+}
+
+/// However many try at once, of each turn there is one.
+pub(super) async fn of_those_who_move_at_once_one_does(store: &dyn AuditStore, fresh: &Fresh) {
+    for _ in 0..5 {
+        let head = next(store, 0, fresh).await;
+        let heads = [1, 2, 3, 4].map(|worker| Head {
+            worker,
+            ..head.clone()
+        });
+        let [a, b, c, d] = &heads;
+        let moved = tokio::join!(
+            store.advance(a),
+            store.advance(b),
+            store.advance(c),
+            store.advance(d)
+        );
+        let moved = [moved.0, moved.1, moved.2, moved.3].map(|one| one.expect("answers"));
+        let standing = store.head().await.expect("reads").expect("a head");
+        let winners: Vec<_> = heads
+            .iter()
+            .zip(moved)
+            .filter(|(_, moved)| *moved)
+            .collect();
+        assert_eq!(winners.len(), 1, "{moved:?}");
+        assert_eq!(winners[0].0, &standing);
+    }
+}
+
+pub(super) async fn what_is_forgotten_leaves_no_row(store: &dyn AuditStore, fresh: &Fresh) {
+    let range = minutes(fresh, 8);
+    for n in 0..8 {
+        let closed = closed(fresh, range.start + MINUTE * n);
+        store.save(&closed).await.expect("saves");
+        let amendment = Amendment::of(&closed, range.end, &Found::default());
+        let amended = store.amend(closed.minute, &amendment).await;
+        amended.expect("amends");
+    }
+    let cut = range.start + MINUTE * 5;
+    let before = range.start - Duration::from_secs(3 * 86_400);
+    store.forget(before..cut).await.expect("forgets");
+    store.forget(before..cut).await.expect("forgets again");
+    let left: Vec<_> = rows(store, &range).await;
+    let left: Vec<_> = left.iter().map(|row| row.minute).collect();
+    assert_eq!(left, [5, 6, 7].map(|n| range.start + MINUTE * n));
+}
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            a_row_comes_back_whole,
+            rows_come_in_order_and_within_bounds,
+            only_a_later_look_replaces,
+            the_head_moves_from_the_turn_before,
+            of_those_who_move_at_once_one_does,
+            what_is_forgotten_leaves_no_row,
+        );
+    };
+}
+pub(crate) use checks;

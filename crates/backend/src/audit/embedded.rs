@@ -1,0 +1,145 @@
+//! Closed minutes in the embedded store.
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `audit` | 0 | the head |
+//! | | 1, minute | what was closed |
+//! | | 2, minute | what became of it |
+
+use std::ops::Range;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use parking_lot::Mutex;
+use protocol::Timestamp;
+use protocol::ledger::chain::Head;
+use protocol::ledger::minute::{Amendment, Closed, Row};
+
+use super::AuditStore;
+use crate::Result;
+use crate::embedded::value::{decode, encode};
+use crate::embedded::{Batch, Engine, Order, Table};
+
+const SEAM: &str = "audit";
+
+const HEAD: [u8; 1] = [0];
+const CLOSED: u8 = 1;
+const AMENDMENT: u8 = 2;
+
+/// Rows removed at once.
+const REMOVED: usize = 1000;
+
+/// Closed minutes in the embedded store. Make one for each store: it orders the writes of the head.
+pub struct EmbeddedAudit {
+    engine: Engine,
+    /// Held between looking at what stands and replacing it, never across an await.
+    writing: Mutex<()>,
+}
+
+impl EmbeddedAudit {
+    pub fn new(engine: Engine) -> EmbeddedAudit {
+        EmbeddedAudit {
+            engine,
+            writing: Mutex::default(),
+        }
+    }
+
+    fn standing(&self) -> Result<Option<Head>> {
+        let value = self.engine.get(Table::Audit, &HEAD)?;
+        value.map(|value| decode(SEAM, &value)).transpose()
+    }
+
+    fn put(&self, key: Vec<u8>, value: Bytes) -> Result<()> {
+        let mut batch = Batch::new();
+        batch.put(Table::Audit, key, value);
+        self.engine.write(batch).map(drop)
+    }
+}
+
+#[async_trait]
+impl AuditStore for EmbeddedAudit {
+    async fn head(&self) -> Result<Option<Head>> {
+        self.standing()
+    }
+
+    async fn advance(&self, head: &Head) -> Result<bool> {
+        let _writing = self.writing.lock();
+        let standing = self.standing()?;
+        if standing.as_ref() == Some(head) {
+            return Ok(true);
+        }
+        if standing.map_or(0, |standing| standing.turn) + 1 != head.turn {
+            return Ok(false);
+        }
+        self.put(HEAD.to_vec(), encode(SEAM, head)?)?;
+        Ok(true)
+    }
+
+    async fn save(&self, closed: &Closed) -> Result<()> {
+        self.put(key(CLOSED, closed.minute), encode(SEAM, closed)?)
+    }
+
+    async fn amend(&self, minute: Timestamp, amendment: &Amendment) -> Result<()> {
+        let _writing = self.writing.lock();
+        let key = key(AMENDMENT, minute);
+        if let Some(value) = self.engine.get(Table::Audit, &key)? {
+            let standing: Option<Amendment> = decode(SEAM, &value).ok();
+            if standing.is_some_and(|standing| standing.looked_at > amendment.looked_at) {
+                return Ok(());
+            }
+        }
+        self.put(key, encode(SEAM, amendment)?)
+    }
+
+    async fn rows(&self, minutes: Range<Timestamp>, limit: usize) -> Result<Vec<Row>> {
+        let (start, end) = (key(CLOSED, minutes.start), key(CLOSED, minutes.end));
+        let range = &start[..]..&end[..];
+        let found = self
+            .engine
+            .range(Table::Audit, range, Order::Forward, limit)?;
+        let amendments: Vec<_> = found
+            .iter()
+            .map(|(key, _)| [&[AMENDMENT], &key[1..]].concat())
+            .collect();
+        let amendments = self.engine.multi_get(Table::Audit, &amendments)?;
+        let rows = found.iter().zip(amendments);
+        Ok(rows
+            .filter_map(|((key, closed), amendment)| {
+                let minute = i64::from_be_bytes(*key.get(1..)?.first_chunk()?);
+                Some(Row {
+                    minute: Timestamp::from_millis(minute),
+                    closed: decode(SEAM, closed).ok(),
+                    amendment: amendment.and_then(|value| decode(SEAM, &value).ok()),
+                })
+            })
+            .collect())
+    }
+
+    async fn forget(&self, minutes: Range<Timestamp>) -> Result<()> {
+        for kind in [CLOSED, AMENDMENT] {
+            let (start, end) = (key(kind, minutes.start), key(kind, minutes.end));
+            let remove = || {
+                let range = &start[..]..&end[..];
+                self.engine.remove_range(Table::Audit, range, REMOVED)
+            };
+            while remove()? == REMOVED {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Minutes are after 1970: their bytes are in their order.
+fn key(kind: u8, minute: Timestamp) -> Vec<u8> {
+    [&[kind][..], &minute.millis().max(0).to_be_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::EmbeddedAudit;
+    use crate::audit::contract;
+    use crate::fresh::on_memory_and_disk;
+
+    contract::checks!(on_memory_and_disk!(super::EmbeddedAudit::new));
+}
