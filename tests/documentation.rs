@@ -110,9 +110,8 @@ fn every_setting_that_a_page_names_exists() {
     assert!(found > 5, "{found}");
 }
 
-/// By name only: a metric that was renamed leaves its alarm behind.
-#[test]
-fn every_metric_that_a_page_names_is_counted() {
+/// All that the program is made of.
+fn sources() -> String {
     let mut sources = String::new();
     let mut folders = vec![root().join("crates")];
     while let Some(folder) = folders.pop() {
@@ -125,7 +124,14 @@ fn every_metric_that_a_page_names_is_counted() {
             }
         }
     }
-    let roles = ["boat_", "station_", "carrier_", "horn_"];
+    sources
+}
+
+/// By name only: a metric that was renamed leaves its alarm behind.
+#[test]
+fn every_metric_that_a_page_names_is_counted() {
+    let sources = sources();
+    let roles = ["boat_", "station_", "carrier_", "horn_", "audit_"];
     let mut found = 0;
     for (path, page) in pages() {
         for name in quoted(&page).filter(|name| roles.iter().any(|role| name.starts_with(role))) {
@@ -134,6 +140,42 @@ fn every_metric_that_a_page_names_is_counted() {
         }
     }
     assert!(found > 5, "{found}");
+}
+
+/// Each expression of an alarm names a metric that is counted, and each has a section to read.
+#[test]
+fn every_alarm_counts_something_and_has_a_runbook() {
+    let sources = sources();
+    let mut found = 0;
+    for entry in std::fs::read_dir(root().join("deploy/alerts")).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        let rules = read(&path);
+        let values = |key: &str| -> Vec<String> {
+            let key = format!("{key}: ");
+            let lines = rules
+                .lines()
+                .filter_map(|line| line.trim().strip_prefix(&key));
+            lines.map(str::to_owned).collect()
+        };
+        let alarms = values("- alert");
+        let (expressions, runbooks) = (values("expr"), values("runbook_url"));
+        assert_eq!(
+            (expressions.len(), runbooks.len()),
+            (alarms.len(), alarms.len())
+        );
+        for (expression, runbook) in expressions.iter().zip(&runbooks) {
+            let mut words = expression.split(|c: char| c != '_' && !c.is_ascii_lowercase());
+            let metric = words.find(|word| word.contains('_')).expect("a metric");
+            assert!(sources.contains(&format!("\"{metric}\"")), "{expression}");
+            let (page, section) = runbook.split_once('#').expect("a section");
+            let heading = |line: &str| line.strip_prefix("## ").map(str::to_lowercase);
+            let mut headings = read(page).lines().filter_map(heading).collect::<Vec<_>>();
+            headings.retain(|heading| heading == section);
+            assert_eq!(headings.len(), 1, "{runbook}");
+            found += 1;
+        }
+    }
+    assert!(found > 0, "{found}");
 }
 
 /// One command line, up to a pipe, a redirection or a comment.

@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use api::task::{Task, Work};
 use async_trait::async_trait;
 use backend::history::{HistoryStore, StatusWrite};
 use backend::mailbox::MailboxStore;
-use backend::queue::{Consumer, NewRecord, Partition, Producer, Queue, Record};
+use backend::queue::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
 use backend::{Error, Result};
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
@@ -245,10 +246,19 @@ impl HistoryStore for FaultyHistory {
     }
 }
 
-/// A log that takes no messages while it is told so: everything else goes on.
+/// A log that takes no messages while it is told so, and loses accepted ones on their way to the carrier.
+/// Everything else goes on.
 pub struct FaultyQueue {
     inner: Arc<dyn Queue>,
     pub full: Switch,
+    loss: Arc<Mutex<Loss>>,
+}
+
+/// Messages that a consumer is never shown.
+#[derive(Debug, Default)]
+struct Loss {
+    left: usize,
+    lost: BTreeSet<MessageId>,
 }
 
 struct FaultyProducer {
@@ -256,12 +266,74 @@ struct FaultyProducer {
     full: Switch,
 }
 
+struct FaultyConsumer {
+    inner: Box<dyn Consumer>,
+    loss: Arc<Mutex<Loss>>,
+}
+
 impl FaultyQueue {
     pub fn around(inner: Arc<dyn Queue>) -> Arc<FaultyQueue> {
         Arc::new(FaultyQueue {
             inner,
             full: Switch::default(),
+            loss: Arc::default(),
         })
+    }
+
+    /// The next so many messages that a consumer would be shown are passed over, as if they had never been
+    /// there; what comes after them is consumed and committed.
+    pub fn lose(&self, count: usize) {
+        self.loss.lock().expect("no panic").left = count;
+    }
+
+    /// Those that were lost so far.
+    pub fn lost(&self) -> BTreeSet<MessageId> {
+        self.loss.lock().expect("no panic").lost.clone()
+    }
+}
+
+impl Loss {
+    fn takes(&mut self, record: &Record) -> bool {
+        if self.left == 0 {
+            return false;
+        }
+        match Task::decode(record.value.clone()).map(|task| task.work) {
+            Ok(Work::Message(task)) => {
+                self.left -= 1;
+                self.lost.insert(task.message.id)
+            }
+            _ => false,
+        }
+    }
+}
+
+#[async_trait]
+impl Consumer for FaultyConsumer {
+    async fn poll(&mut self, max: usize) -> Result<Polled> {
+        loop {
+            match self.inner.poll(max).await? {
+                Polled::Records(mut records) => {
+                    let mut loss = self.loss.lock().expect("no panic");
+                    records.retain(|record| !loss.takes(record));
+                    if !records.is_empty() {
+                        return Ok(Polled::Records(records));
+                    }
+                }
+                other => return Ok(other),
+            }
+        }
+    }
+
+    fn pause(&mut self, partitions: &[Partition]) {
+        self.inner.pause(partitions);
+    }
+
+    fn resume(&mut self, partitions: &[Partition]) {
+        self.inner.resume(partitions);
+    }
+
+    async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
+        self.inner.commit(next).await
     }
 }
 
@@ -287,7 +359,12 @@ impl Queue for FaultyQueue {
     }
 
     async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
-        self.inner.subscribe(group, topic).await
+        let inner = self.inner.subscribe(group, topic).await?;
+        if topic != Topic::Message {
+            return Ok(inner);
+        }
+        let loss = self.loss.clone();
+        Ok(Box::new(FaultyConsumer { inner, loss }))
     }
 
     fn partitions(&self, topic: Topic) -> u32 {

@@ -1,6 +1,7 @@
 //! Settings: command line over environment over file over default. Unknown keys are errors.
 
 use std::path::Path;
+use std::time::Duration;
 
 #[cfg(feature = "cluster")]
 use backend::discovery::Role;
@@ -14,12 +15,16 @@ use crate::{admin, compose, telemetry};
 /// `PACKETBOAT_BOAT__WEBSOCKET=127.0.0.1:9100` sets `websocket` in section `boat`.
 const PREFIX: &str = "PACKETBOAT_";
 
+/// The least that `audit.settle` may be: ids run ahead of a clock by a second, and clocks differ.
+const SETTLE_MIN: Duration = Duration::from_secs(5);
+
 /// All settings of the program, a section a part.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub log: telemetry::Config,
     pub admin: admin::Config,
+    pub audit: admin::auditor::Config,
     pub embedded: compose::embedded::Config,
     #[cfg(feature = "cluster")]
     pub kafka: backend::queue::KafkaConfig,
@@ -83,6 +88,17 @@ impl Settings {
         }
         if let Some(contradiction) = self.log.otlp.contradiction() {
             return Err(SettingsError::Contradiction(contradiction));
+        }
+        let audit = &self.audit;
+        if audit.settle < SETTLE_MIN || audit.takeover < audit.interval * 3 {
+            return Err(SettingsError::Contradiction(format!(
+                "audit.settle is {}, and at least {} are needed for clocks that differ; audit.takeover is {}, and \
+                 at least three audit.interval of {} are needed, or two processes take turns at every minute.",
+                humantime::format_duration(audit.settle),
+                humantime::format_duration(SETTLE_MIN),
+                humantime::format_duration(audit.takeover),
+                humantime::format_duration(audit.interval),
+            )));
         }
         let embedded = &self.embedded;
         let in_log = (embedded.queue.retention_unread).saturating_add(embedded.queue.retention);

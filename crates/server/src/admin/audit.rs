@@ -11,13 +11,13 @@ use protocol::{MessageId, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
-use super::log::{Log, Turn};
+use super::log::{Accepted, Log, Turn};
 use super::shortlist::Shortlist;
 
 /// Lives read from the ledger at a time, before others have their turn on the thread.
-const PAGE: usize = 50;
+pub(super) const PAGE: usize = 50;
 /// What seems missing is looked at again so often: it may have moved while it was looked for.
-const LOOKS: usize = 4;
+pub(super) const LOOKS: usize = 4;
 /// What is audited where nobody says.
 pub const WINDOW: Duration = Duration::from_secs(24 * 60 * 60);
 /// Messages of one audit, each about a hundred bytes of memory, where nobody says.
@@ -40,6 +40,8 @@ pub struct Question {
     pub all: bool,
     /// The oldest so many messages of the window.
     pub limit: Option<usize>,
+    /// From the log and the ledger alone, to the millisecond: closed minutes are not asked.
+    pub deep: bool,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -63,6 +65,9 @@ pub struct Report {
     pub left_off: u64,
     /// Where to go on for them: `since` of the next question.
     pub next: Option<i64>,
+    /// Minutes that were answered from what is kept of them; the others were read from the log.
+    #[serde(default)]
+    pub closed: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -98,10 +103,46 @@ pub async fn audit(
     question: &Question,
     now: Timestamp,
 ) -> Result<Report> {
-    let turn = log.turn().await?;
     let window = question.window(now);
     let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
-    let accepted = turn.accepted(&window, most).await?;
+    let read = read(log, ledger, &window, Timestamp::MAX, most).await?;
+    Ok(report(&window, &[&read], Sum::default()))
+}
+
+/// What was read from log and ledger.
+pub(super) struct Read {
+    accepted: Accepted,
+    audit: Audit,
+}
+
+impl Read {
+    /// All of the window was looked at.
+    pub(super) fn is_whole(&self) -> bool {
+        self.accepted.left_off == 0
+    }
+}
+
+/// What closed minutes add to a report.
+#[derive(Debug, Default)]
+pub(super) struct Sum {
+    pub(super) minutes: Vec<Minute>,
+    pub(super) missing: Vec<MessageId>,
+    /// Missing, and their names are not kept.
+    pub(super) nameless: u64,
+    pub(super) contradictions: u64,
+}
+
+/// Reads what was accepted in a window, of records that were appended before that time, and what became of
+/// it.
+pub(super) async fn read(
+    log: &Log,
+    ledger: &dyn LedgerStore,
+    window: &Range<Timestamp>,
+    before: Timestamp,
+    most: usize,
+) -> Result<Read> {
+    let turn = log.turn().await?;
+    let accepted = turn.accepted(window, before, most).await?;
     let mut audit = look(&turn, ledger, &accepted.messages).await?;
     for _ in 1..LOOKS {
         let missing = audit.total().missing;
@@ -110,26 +151,44 @@ pub async fn audit(
         }
         audit.look_again(look(&turn, ledger, &missing).await?);
     }
-    let Balance {
-        accepted: counted,
-        settled,
-        in_flight,
-        missing,
-    } = audit.total();
-    Ok(Report {
-        even: audit.is_even(),
+    Ok(Read { accepted, audit })
+}
+
+/// Adds up what was read, part by part in order of time, and what closed minutes say.
+pub(super) fn report(window: &Range<Timestamp>, parts: &[&Read], mut sum: Sum) -> Report {
+    let closed = sum.minutes.len() as u64;
+    let (mut unreadable, mut left_off, mut next) = (0, 0, None);
+    let mut contradictions = Vec::new();
+    for part in parts {
+        sum.minutes.extend(part.audit.minutes().map(minute));
+        sum.missing.extend(part.audit.total().missing);
+        contradictions.extend(part.audit.contradictions().map(|c| format!("{c:?}")));
+        unreadable += part.accepted.unreadable;
+        left_off += part.accepted.left_off;
+        next = next.or(part.accepted.next);
+    }
+    sum.minutes.sort_by_key(|minute| minute.at);
+    sum.missing.sort_unstable();
+    let total = |of: fn(&Minute) -> u64| sum.minutes.iter().map(of).sum();
+    let mut missing = Shortlist::of(sum.missing.iter().map(MessageId::to_string), NAMES);
+    missing.left_off += sum.nameless;
+    let mut contradictions = Shortlist::of(contradictions, NAMES);
+    contradictions.left_off += sum.contradictions;
+    Report {
+        even: missing.total() == 0 && contradictions.total() == 0,
         since: window.start.millis(),
         until: (window.end < Timestamp::MAX).then(|| window.end.millis()),
-        accepted: counted,
-        settled,
-        in_flight,
-        missing: Shortlist::of(missing.iter().map(MessageId::to_string), NAMES),
-        contradictions: Shortlist::of(audit.contradictions().map(|c| format!("{c:?}")), NAMES),
-        unreadable: accepted.unreadable,
-        minutes: Shortlist::of(audit.minutes().map(minute), MINUTES),
-        left_off: accepted.left_off,
-        next: accepted.next.map(Timestamp::millis),
-    })
+        accepted: total(|minute| minute.accepted),
+        settled: total(|minute| minute.settled),
+        in_flight: total(|minute| minute.in_flight),
+        missing,
+        contradictions,
+        unreadable,
+        minutes: Shortlist::of(sum.minutes, MINUTES),
+        left_off,
+        next: next.map(Timestamp::millis),
+        closed,
+    }
 }
 
 async fn look(turn: &Turn<'_>, ledger: &dyn LedgerStore, ids: &[MessageId]) -> Result<Audit> {

@@ -6,6 +6,7 @@ use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
+use backend::audit::AuditStore;
 use backend::clock::Clock;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
@@ -13,17 +14,19 @@ use carrier::DeadLetters;
 use carrier::dead_letters::DeskParts;
 use tokio_util::sync::CancellationToken;
 
+use super::auditor::{self, Auditor};
 use super::log::{Busy, Log};
 use super::operators::{Operator, Operators, authenticate};
-use super::{audit, letters, trace};
+use super::{answer, audit, letters, trace, verify};
 use crate::compose::Seams;
 
 /// What the desk works with. Whatever goes over the log takes its turn.
 pub struct Desk {
-    pub(super) log: Log,
+    pub(super) log: Arc<Log>,
     pub(super) letters: DeadLetters,
     history: Arc<dyn HistoryStore>,
     ledger: Arc<dyn LedgerStore>,
+    audit: Arc<dyn AuditStore>,
     clock: Arc<dyn Clock>,
     operators: Arc<Operators>,
 }
@@ -41,9 +44,10 @@ impl Desk {
         };
         Desk {
             letters: DeadLetters::new(parts),
-            log: Log::new(queue),
+            log: Arc::new(Log::new(queue)),
             history: seams.history.clone(),
             ledger,
+            audit: seams.audit.clone(),
             clock: seams.clock.clone(),
             operators: Arc::new(operators),
         }
@@ -52,6 +56,19 @@ impl Desk {
     /// Does what operators ask for until `stop`, under this name, whenever no other process does.
     pub fn employ(&self, name: &str, stop: CancellationToken) {
         tokio::spawn(self.letters.clone().work(name.to_owned(), stop));
+    }
+
+    /// The continuous audit beside this desk: it reads the same log, in turn with its questions. `worker`: a
+    /// number that no other process has.
+    pub fn auditor(&self, worker: u64, config: auditor::Config) -> Auditor {
+        Auditor::new(
+            self.log.clone(),
+            self.ledger.clone(),
+            self.audit.clone(),
+            self.clock.clone(),
+            worker,
+            config,
+        )
     }
 }
 
@@ -65,6 +82,7 @@ pub(super) fn routes(desk: Arc<Desk>) -> Router {
         .route("/me", get(me))
         .route("/trace/{id}", get(trace_one))
         .route("/audit", get(audit_all))
+        .route("/audit/verify", get(verify_chain))
         .nest("/dead-letters", letters::routes())
         .layer(middleware::from_fn_with_state(operators, authenticate))
         .with_state(desk)
@@ -90,8 +108,18 @@ pub(super) async fn audit_all(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<audit::Question>,
 ) -> Answer<audit::Report> {
-    let now = desk.clock.now();
-    audit::audit(&desk.log, desk.ledger.as_ref(), &question, now)
+    let (ledger, store) = (desk.ledger.as_ref(), desk.audit.as_ref());
+    answer::answer(&desk.log, ledger, store, &question, desk.clock.now())
+        .await
+        .map(Json)
+        .map_err(failed)
+}
+
+async fn verify_chain(
+    State(desk): State<Arc<Desk>>,
+    Query(question): Query<verify::Question>,
+) -> Answer<verify::Report> {
+    verify::verify(&desk.log, desk.audit.as_ref(), &question)
         .await
         .map(Json)
         .map_err(failed)

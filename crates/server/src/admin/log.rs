@@ -13,6 +13,7 @@ use api::task::{MessageTask, Task, Work};
 use backend::queue::{Partition, Queue, Record};
 use protocol::keys::{RETRY_TIERS, Topic};
 use protocol::ledger::audit::Carried;
+use protocol::ledger::minute::Closed;
 use protocol::{Message, MessageId, SendId, Timestamp};
 use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -24,7 +25,7 @@ const PAGE: usize = 200;
 /// How long a question waits for the one before it.
 const TURN_WAIT: Duration = Duration::from_secs(5);
 /// A record is appended after its message was accepted, but two clocks say when.
-const CLOCKS_APART: Duration = Duration::from_secs(600);
+pub(super) const CLOCKS_APART: Duration = Duration::from_secs(600);
 /// Ids of one send, normally one.
 const IDS_MAX: usize = 256;
 
@@ -54,6 +55,9 @@ enum Begin {
     AcceptedAt(Timestamp),
 }
 
+/// A record of topic `message`: its offset, when it was appended, and the message in it.
+pub(super) type Seen = (u64, Timestamp, Option<MessageId>);
+
 /// What the log accepted in a window of time, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct Accepted {
@@ -74,6 +78,15 @@ impl Log {
         }
     }
 
+    /// Partitions of topic `message`.
+    pub(super) fn partitions(&self) -> usize {
+        self.queue.partitions(Topic::Message) as usize
+    }
+
+    pub(super) fn epoch(&self) -> u32 {
+        self.queue.epoch()
+    }
+
     /// Waits a few seconds for the question before this one.
     ///
     /// # Errors
@@ -90,11 +103,13 @@ impl Log {
 }
 
 impl Turn<'_> {
-    /// Shows each record of a topic, oldest first in each partition, until told to stop.
-    async fn each(
+    /// Shows each record of a topic, oldest first in each partition, until told to stop; of each partition
+    /// those that were appended before that time.
+    async fn each_before(
         &self,
         topic: Topic,
         begin: Begin,
+        before: Timestamp,
         mut seen: impl FnMut(Record) -> ControlFlow<()>,
     ) -> Result<()> {
         for number in 0..self.queue.partitions(topic) {
@@ -112,7 +127,9 @@ impl Turn<'_> {
                 let Some(last) = records.last() else { break };
                 next = last.offset + 1;
                 for record in records {
-                    if seen(record).is_break() {
+                    if record.appended_at >= before {
+                        next = end;
+                    } else if seen(record).is_break() {
                         return Ok(());
                     }
                 }
@@ -120,6 +137,74 @@ impl Turn<'_> {
             }
         }
         Ok(())
+    }
+
+    /// Shows each record of a topic, oldest first in each partition, until told to stop.
+    async fn each(
+        &self,
+        topic: Topic,
+        begin: Begin,
+        seen: impl FnMut(Record) -> ControlFlow<()>,
+    ) -> Result<()> {
+        self.each_before(topic, begin, Timestamp::MAX, seen).await
+    }
+
+    /// The first offset that a partition of topic `message` keeps, and the one after its last.
+    pub(super) async fn bounds(&self, number: usize) -> Result<(u64, u64)> {
+        Ok(self.queue.bounds(partition_of_messages(number)).await?)
+    }
+
+    /// The first record that may hold a message accepted at `at` or later, and the end.
+    pub(super) async fn since(&self, number: usize, at: Timestamp) -> Result<(u64, u64)> {
+        let (first, end) = self.bounds(number).await?;
+        let partition = partition_of_messages(number);
+        let since = self.appended_since(partition, first..end, at).await?;
+        Ok((since, end))
+    }
+
+    /// The next records of a partition of topic `message`, from these offsets; none at the end.
+    pub(super) async fn page(&self, number: usize, offsets: Range<u64>) -> Result<Vec<Seen>> {
+        if offsets.is_empty() {
+            return Ok(Vec::new());
+        }
+        let partition = partition_of_messages(number);
+        let records = self.queue.read(partition, offsets.start, PAGE).await?;
+        yield_now().await;
+        let within = records.into_iter().filter(|r| offsets.contains(&r.offset));
+        Ok(within
+            .map(|record| {
+                let task = Task::decode(record.value).ok();
+                let message = task.and_then(message_of).map(|message| message.id);
+                (record.offset, record.appended_at, message)
+            })
+            .collect())
+    }
+
+    /// The ids that a closed minute counted; `None` where the log has not kept all of its records.
+    pub(super) async fn ids_of(&self, closed: &Closed) -> Result<Option<BTreeSet<MessageId>>> {
+        let partitions = self.queue.partitions(Topic::Message) as usize;
+        if closed.epoch != self.queue.epoch() || closed.stretches.len() != partitions {
+            return Ok(None);
+        }
+        let mut ids = BTreeSet::new();
+        for (number, stretch) in closed.stretches.iter().enumerate() {
+            let (first, _) = self.bounds(number).await?;
+            if first > stretch.from && stretch.from < stretch.to {
+                return Ok(None);
+            }
+            let mut next = stretch.from;
+            loop {
+                let page = self.page(number, next..stretch.to).await?;
+                let Some((last, ..)) = page.last() else { break };
+                next = last + 1;
+                for (offset, _, message) in page {
+                    let counts =
+                        |id: &MessageId| stretch.counts(closed.minute, offset, id.timestamp());
+                    ids.extend(message.filter(counts));
+                }
+            }
+        }
+        Ok(Some(ids))
     }
 
     /// The first of these offsets whose record may hold a message accepted at `at` or later. Time grows
@@ -147,15 +232,17 @@ impl Turn<'_> {
         Ok(low)
     }
 
-    /// The oldest messages of a window, at most so many.
+    /// The oldest messages of a window, at most so many; only of records that were appended before that time.
     pub(super) async fn accepted(
         &self,
         window: &Range<Timestamp>,
+        before: Timestamp,
         most: usize,
     ) -> Result<Accepted> {
         let mut ids = BTreeSet::new();
         let mut accepted = Accepted::default();
-        self.each(Topic::Message, Begin::AcceptedAt(window.start), |record| {
+        let begin = Begin::AcceptedAt(window.start);
+        self.each_before(Topic::Message, begin, before, |record| {
             match Task::decode(record.value) {
                 Ok(task) => {
                     let id = message_of(task).map(|message| message.id);
@@ -233,6 +320,13 @@ impl Turn<'_> {
         )
         .await?;
         Ok(found)
+    }
+}
+
+fn partition_of_messages(number: usize) -> Partition {
+    Partition {
+        topic: Topic::Message,
+        number: number as u32,
     }
 }
 

@@ -1,8 +1,11 @@
 //! The admin port: health, metrics, the operators' desk and their console. Never exposed to clients.
 
+pub mod answer;
 pub mod audit;
+pub mod auditor;
 mod console;
 pub mod desk;
+mod find;
 pub mod letters;
 pub mod log;
 pub mod operators;
@@ -10,6 +13,7 @@ mod shortlist;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+pub mod verify;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -25,6 +29,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::phase::{Phase, Phases};
+pub use auditor::Auditor;
 pub use desk::Desk;
 pub use operators::{OperatorConfig, Operators};
 pub use shortlist::Shortlist;

@@ -32,16 +32,16 @@ fn user(n: i64) -> UserId {
 }
 
 /// A log and a ledger, and the time that passes in both.
-struct Books {
-    queue: Arc<EmbeddedQueue>,
+pub(super) struct Books {
+    pub(super) queue: Arc<EmbeddedQueue>,
     log: Log,
     history: EmbeddedHistory,
-    ledger: EmbeddedLedger,
-    clock: TimerClock,
+    pub(super) ledger: Arc<EmbeddedLedger>,
+    pub(super) clock: TimerClock,
 }
 
 impl Books {
-    fn new() -> Books {
+    pub(super) fn new() -> Books {
         let noon = Timestamp::from_millis(1_790_000_000_000);
         let clock =
             TimerClock::starting_at(noon - Duration::from_millis(noon.millis() as u64 % 60_000));
@@ -55,13 +55,13 @@ impl Books {
             log: Log::new(queue.clone()),
             queue,
             history: EmbeddedHistory::new(Engine::memory()),
-            ledger: EmbeddedLedger::open(Engine::memory()).expect("opens"),
+            ledger: Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens")),
             clock,
         }
     }
 
     /// So many messages from 1 to 2, accepted now.
-    async fn accept(&self, count: usize) -> Vec<MessageId> {
+    pub(super) async fn accept(&self, count: usize) -> Vec<MessageId> {
         let floor = MessageId::floor_of(self.clock.now()).get();
         let ids: Vec<MessageId> = (0..count)
             .map(|n| MessageId::new(floor + n as i64).expect("positive"))
@@ -73,7 +73,7 @@ impl Books {
         ids
     }
 
-    fn record(&self, id: MessageId) -> NewRecord {
+    pub(super) fn record(&self, id: MessageId) -> NewRecord {
         let message = Message {
             id,
             from: user(1),
@@ -156,7 +156,7 @@ impl Books {
     }
 
     /// Commits all that is there, as carriers do when it is settled.
-    async fn commit(&self) {
+    pub(super) async fn commit(&self) {
         let mut consumer = self
             .queue
             .subscribe(carrier::GROUP, Topic::Message)
@@ -173,12 +173,13 @@ impl Books {
     }
 
     async fn audit(&self, question: Question) -> Report {
-        let report = audit::audit(&self.log, &self.ledger, &question, self.clock.now()).await;
+        let report =
+            audit::audit(&self.log, self.ledger.as_ref(), &question, self.clock.now()).await;
         report.expect("an audit")
     }
 
     async fn trace(&self, name: Name) -> Vec<trace::Report> {
-        let lives = trace::trace(&self.log, &self.history, &self.ledger, name).await;
+        let lives = trace::trace(&self.log, &self.history, self.ledger.as_ref(), name).await;
         lives.expect("a trace")
     }
 }
@@ -242,7 +243,7 @@ async fn one_question_at_a_time_reads_the_log() {
     books.ledger.append(vec![entry]).await.expect("appends");
     let turn = books.log.turn().await.expect("nobody reads");
     let now = books.clock.now();
-    let second = audit::audit(&books.log, &books.ledger, &all(), now).await;
+    let second = audit::audit(&books.log, books.ledger.as_ref(), &all(), now).await;
     let refused = second.expect_err("it is read already");
     assert!(refused.is::<Busy>(), "{refused:?}");
     let waited = books.clock.now().since(now);

@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
-use clap::Args;
+use clap::{Args, Subcommand};
 use comfy_table::{Table, presets};
 use protocol::Timestamp;
 
@@ -14,13 +14,20 @@ use super::Output;
 use super::desk::Desk;
 use crate::admin::Shortlist;
 use crate::admin::audit::{MESSAGES, MESSAGES_MAX, Question, Report};
+use crate::admin::verify;
 
 #[derive(Debug, Args)]
-#[command(after_help = "Examples:
+#[command(
+    args_conflicts_with_subcommands = true,
+    after_help = "Examples:
   packetboat audit
   packetboat audit --last 1h --output json
-  packetboat audit --since 2026-03-01T09:00:00Z --until 2026-03-01T10:00:00Z --minutes")]
+  packetboat audit --since 2026-03-01T09:00:00Z --until 2026-03-01T10:00:00Z --minutes
+  packetboat audit verify --deep"
+)]
 pub struct Audit {
+    #[command(subcommand)]
+    verb: Option<Verb>,
     #[command(flatten)]
     desk: Desk,
     /// Only what was accepted in this time before now. Default: 24h.
@@ -42,18 +49,48 @@ pub struct Audit {
     /// A line for each minute.
     #[arg(long)]
     minutes: bool,
+    /// To the millisecond, from log and ledger alone: what is kept of closed minutes is not asked.
+    #[arg(long)]
+    deep: bool,
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Were closed minutes changed or removed? Recomputes their chain.
+    Verify(Verify),
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat audit verify
+  packetboat audit verify --since 2026-03-01T09:00:00Z --deep --output json")]
+struct Verify {
+    #[command(flatten)]
+    desk: Desk,
+    /// From this minute on. Default: all that is kept.
+    #[arg(long, value_name = "WHEN", value_parser = moment)]
+    since: Option<Timestamp>,
+    /// Reads the ids of each minute from the log again, as far as that keeps them.
+    #[arg(long)]
+    deep: bool,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
 
 impl Audit {
     pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
+        if let Some(Verb::Verify(verify)) = self.verb {
+            return verify.run().await;
+        }
         let last = self.last.map(|last| SystemClock.now() - last);
         let question = Question {
             since: self.since.or(last).map(Timestamp::millis),
             until: self.until.map(Timestamp::millis),
             all: self.all,
             limit: Some(self.limit as usize),
+            deep: self.deep,
         };
         let report: Report = self.desk.get("/api/v1/audit", &question).await?;
         match self.output {
@@ -66,6 +103,46 @@ impl Audit {
             ExitCode::FAILURE
         })
     }
+}
+
+impl Verify {
+    async fn run(self) -> Result<ExitCode> {
+        let question = verify::Question {
+            since: self.since.map(Timestamp::millis),
+            deep: self.deep,
+        };
+        let report: verify::Report = self.desk.get("/api/v1/audit/verify", &question).await?;
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string(&report)?),
+            Output::Table => print_verified(&report, self.deep),
+        }
+        Ok(if report.holds {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        })
+    }
+}
+
+fn print_verified(report: &verify::Report, deep: bool) {
+    let verdict = if report.holds {
+        "the chain holds"
+    } else {
+        "THE CHAIN DOES NOT HOLD"
+    };
+    let (since, until) = (told(report.since), told(report.until));
+    println!(
+        "{verdict}: {} closed minutes from {since} to {until}",
+        report.minutes
+    );
+    if deep {
+        println!("of these {} were read from the log again", report.reread);
+    }
+    println!("link {} has digest {}", report.last, report.digest);
+    for named in &report.flaws.first {
+        println!("{}: {}", told(named.minute), named.flaw);
+    }
+    more(report.flaws.left_off);
 }
 
 /// `2026-03-01T09:00:00Z`.

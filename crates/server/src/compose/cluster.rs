@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use backend::audit::ScyllaAudit;
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::devices::ScyllaDevices;
@@ -33,7 +34,8 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
         heads: Arc::new(ScyllaHeads::new(cql.clone())),
         conversations: Arc::new(ScyllaConversations::new(cql.clone())),
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
-        ledger: Arc::new(ScyllaLedger::new(cql)),
+        ledger: Arc::new(ScyllaLedger::new(cql.clone())),
+        audit: Arc::new(ScyllaAudit::new(cql)),
         registry: registry.clone(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),

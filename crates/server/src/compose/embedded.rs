@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use backend::audit::EmbeddedAudit;
 use backend::clock::{Clock, Entropy, SystemClock, SystemEntropy};
 use backend::conversations::EmbeddedConversations;
 use backend::devices::EmbeddedDevices;
@@ -96,6 +97,7 @@ impl Seams {
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger,
+            audit: Arc::new(EmbeddedAudit::new(engine.clone())),
             registry: Arc::new(EmbeddedRegistry::new(engine, entropy.clone())),
             clock,
             entropy,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use api::transport::Connector;
+use backend::audit::AuditStore;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
@@ -27,6 +28,7 @@ pub struct Seams {
     pub conversations: Arc<dyn ConversationStore>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
+    pub audit: Arc<dyn AuditStore>,
     pub registry: Arc<dyn Registry>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,

@@ -20,6 +20,15 @@ fn an_audit_says_what_it_looked_at_and_what_it_left_off() {
     let before = run(&mut all.operator(&before)).ok().stdout;
     assert!(before.contains("0 accepted"), "{before}");
 
+    let deep = run(&mut all.operator(&["audit", "--deep"])).ok().stdout;
+    assert!(deep.contains("3 accepted = 3 settled"), "{deep}");
+    let chain = run(&mut all.operator(&["audit", "verify", "--deep"])).ok();
+    assert!(
+        chain.stdout.starts_with("the chain holds"),
+        "{}",
+        chain.stdout
+    );
+
     let part = run(&mut all.operator(&["audit", "--limit", "1"]));
     assert_eq!(part.code, Some(1), "not everything was looked at");
     assert!(part.stdout.contains("1 accepted"), "{}", part.stdout);

@@ -103,7 +103,7 @@ impl Campaign {
         let audited = Instant::now();
         eventually(&format!("the books balance after {blow}"), || {
             let since = format!("{}s", self.unaudited.elapsed().as_secs() + 1);
-            let audit = run(&mut fleet.operator(&["audit", "--last", &since]));
+            let audit = run(&mut fleet.operator(&["audit", "--deep", "--last", &since]));
             let balance = audit.stdout.lines().next().unwrap_or_default();
             println!("after {blow}: sent in {sent:.1?}, shown in {shown:.1?}; {balance}");
             (audit.code == Some(0)).then_some(())

@@ -70,7 +70,7 @@ impl Door {
     pub fn at_rest(&self) {
         let mut report = String::new();
         for _ in 0..LOOKS {
-            report = run(&mut self.operator(&["audit", "--output", "json"])).stdout;
+            report = run(&mut self.operator(&["audit", "--deep", "--output", "json"])).stdout;
             let told: Value = serde_json::from_str(&report).unwrap_or_default();
             if told["even"] == true && told["in_flight"] == 0 && told["left_off"] == 0 {
                 return;

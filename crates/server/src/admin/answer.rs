@@ -1,0 +1,146 @@
+//! The answer to an operator who asks for an audit: from closed minutes where there are some, and from the log
+//! before and after them.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+
+use anyhow::Result;
+use backend::audit::AuditStore;
+use backend::ledger::LedgerStore;
+use protocol::ledger::minute::{Amendment, Closed, MINUTE, Row, minute_of};
+use protocol::{MessageId, Timestamp};
+
+use super::audit::{self, MESSAGES, MESSAGES_MAX, Minute, Question, Report, Sum, read, report};
+use super::find::find;
+use super::log::{CLOCKS_APART, Log};
+
+/// Rows read at once.
+const ROWS: usize = 500;
+/// Open messages of closed minutes that are looked at for one answer; of more, the last look counts.
+const OPEN: usize = 20_000;
+
+/// Accounts for every message that was accepted in the time asked for. Where that begins within a closed
+/// minute, from the beginning of the minute on; with `deep`, to the millisecond, from the log alone.
+///
+/// # Errors
+/// `Busy`, where another question is reading the log; a log or a store that does not answer.
+pub async fn answer(
+    log: &Log,
+    ledger: &dyn LedgerStore,
+    store: &dyn AuditStore,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Report> {
+    let exact = audit::audit(log, ledger, question, now);
+    if question.deep {
+        return exact.await;
+    }
+    let Some(head) = store.head().await? else {
+        return exact.await;
+    };
+    let begun = match head.start.number {
+        0 => head.start.minute,
+        _ => head.start.minute + MINUTE,
+    };
+    let mut window = question.window(now);
+    let closed = minute_of(window.start).max(begun)..minute_of(window.end).min(head.until);
+    if closed.is_empty() {
+        return exact.await;
+    }
+    let Some(sum) = sum(log, ledger, store, &closed).await? else {
+        return exact.await;
+    };
+    window.start = window.start.min(closed.start);
+    let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
+    let mut parts = Vec::new();
+    for part in [window.start..closed.start, closed.end..window.end] {
+        if !part.is_empty() {
+            let before = part.end + CLOCKS_APART;
+            let part = read(log, ledger, &part, before, most).await?;
+            if !part.is_whole() && parts.is_empty() && window.start < closed.start {
+                // What comes after the part that was left off is asked for next.
+                return exact.await;
+            }
+            parts.push(part);
+        }
+    }
+    Ok(report(&window, &parts.iter().collect::<Vec<_>>(), sum))
+}
+
+/// A closed minute whose open messages have their names.
+struct Named {
+    minute: Minute,
+    open: BTreeSet<MessageId>,
+}
+
+/// What is kept of closed minutes, with another look at what was open; `None` where a row cannot be read.
+async fn sum(
+    log: &Log,
+    ledger: &dyn LedgerStore,
+    store: &dyn AuditStore,
+    minutes: &Range<Timestamp>,
+) -> Result<Option<Sum>> {
+    let (mut sum, mut named, mut open) = (Sum::default(), Vec::new(), BTreeSet::new());
+    let mut from = minutes.start;
+    loop {
+        let rows = store.rows(from..minutes.end, ROWS).await?;
+        for row in &rows {
+            let Some(closed) = &row.closed else {
+                return Ok(None);
+            };
+            let figures = row
+                .amendment
+                .as_ref()
+                .map_or(closed.then, Amendment::figures);
+            sum.contradictions += figures.contradictions;
+            let minute = Minute {
+                at: closed.minute.millis(),
+                accepted: closed.accepted,
+                settled: figures.settled,
+                in_flight: figures.in_flight,
+                missing: figures.missing,
+            };
+            match names(row, closed).filter(|names| open.len() + names.len() <= OPEN) {
+                Some(names) if names.is_empty() => sum.minutes.push(minute),
+                Some(names) => {
+                    open.extend(&names);
+                    named.push(Named {
+                        minute,
+                        open: names,
+                    });
+                }
+                None => {
+                    sum.nameless += minute.missing;
+                    sum.minutes.push(minute);
+                }
+            }
+        }
+        match rows.last() {
+            Some(last) if rows.len() == ROWS => from = last.minute + MINUTE,
+            _ => break,
+        }
+    }
+    let open: Vec<_> = open.into_iter().collect();
+    let found = match open.is_empty() {
+        true => Default::default(),
+        false => find(log, ledger, &open, None).await?,
+    };
+    for Named { mut minute, open } in named {
+        let among = |ids: &[MessageId]| ids.iter().filter(|id| open.contains(id)).count() as u64;
+        minute.in_flight = among(&found.in_flight);
+        minute.missing = among(&found.missing);
+        minute.settled = minute.accepted - minute.in_flight - minute.missing;
+        sum.minutes.push(minute);
+    }
+    sum.missing = found.missing;
+    Ok(Some(sum))
+}
+
+/// The messages of a minute that were open when it was last looked at; `None` where not all are known.
+fn names(row: &Row, closed: &Closed) -> Option<BTreeSet<MessageId>> {
+    match &row.amendment {
+        Some(amendment) => Some(amendment.open()?.into_iter().collect()),
+        None if closed.then.settled == closed.accepted => Some(BTreeSet::new()),
+        None => None,
+    }
+}

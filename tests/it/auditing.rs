@@ -1,0 +1,102 @@
+//! What is lost is named.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use backend::clock::Clock;
+use protocol::ledger::chain::Walk;
+use protocol::{MessageId, Timestamp};
+use server::admin::{Desk, Operators, auditor};
+use tests::Cluster;
+use tests::faults::FaultyQueue;
+use tests::system::eventually;
+
+/// A clock that is ahead of another by what the test wants.
+struct Ahead {
+    of: Arc<dyn Clock>,
+    by_secs: AtomicU64,
+}
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        self.of.now() + Duration::from_secs(self.by_secs.load(Ordering::SeqCst))
+    }
+}
+
+/// *Done when 2*: with an injected loss of k accepted messages the audit, the one on demand as well as the
+/// continuous one, reports exactly these, by their ids; without one it reports none.
+#[tokio::test]
+async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
+    const LOST: usize = 3;
+    let mut log = None;
+    let mut cluster = Cluster::with(tests::settings(), |mut seams| {
+        let faulty = FaultyQueue::around(seams.queue.clone());
+        seams.queue = faulty.clone();
+        log = Some(faulty);
+        seams
+    })
+    .await;
+    let log = log.expect("it was wrapped");
+    let clock = Arc::new(Ahead {
+        of: cluster.seams.clock.clone(),
+        by_secs: AtomicU64::new(0),
+    });
+    let mut seams = cluster.seams.clone();
+    seams.clock = clock.clone();
+    let mut auditor = Desk::new(&seams, &carrier::Config::default(), Operators::default())
+        .auditor(1, auditor::Config::default());
+    auditor.round().await.expect("the chain begins");
+
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    for text in ["one", "two"] {
+        ada.say(2, text).await;
+        assert_eq!(bea.hear_texts(1).await, [text]);
+    }
+    cluster.assert_settled(2).await;
+
+    log.lose(LOST);
+    let mut lost = BTreeSet::new();
+    for n in 0..LOST {
+        lost.insert(ada.say(2, &format!("lost {n}")).await);
+    }
+    // What comes after them in the same conversation is carried on, and committed past them.
+    for text in ["three", "four"] {
+        ada.say(2, text).await;
+        assert_eq!(bea.hear_texts(1).await, [text]);
+    }
+    assert_eq!(log.lost(), lost);
+
+    let report = eventually("nothing is in flight", async || {
+        let report = cluster.audit().await;
+        (report.in_flight == 0).then_some(report)
+    })
+    .await;
+    assert!(!report.even);
+    assert_eq!((report.accepted, report.settled), (4 + LOST as u64, 4));
+    let names: BTreeSet<String> = lost.iter().map(MessageId::to_string).collect();
+    assert_eq!(report.missing.left_off, 0);
+    assert_eq!(
+        report.missing.first.into_iter().collect::<BTreeSet<_>>(),
+        names
+    );
+
+    cluster.expect_log("messages are missing");
+    clock.by_secs.store(300, Ordering::SeqCst);
+    auditor.round().await.expect("minutes are closed");
+    let head = seams.audit.head().await.expect("reads").expect("a head");
+    let rows = seams.audit.rows(Timestamp::ZERO..head.until, 100).await;
+    let (mut walk, mut accepted, mut missing) = (Walk::whole(&head), 0, BTreeSet::new());
+    for row in rows.expect("reads") {
+        walk.step(&row);
+        accepted += row.closed.expect("it was closed").accepted;
+        missing.extend(row.amendment.expect("it was looked at").missing.first);
+    }
+    assert_eq!((accepted, missing), (4 + LOST as u64, lost));
+    assert_eq!(walk.end().0, []);
+    ada.close().await;
+    bea.close().await;
+    cluster.stop().await;
+}
