@@ -81,7 +81,7 @@ impl Cluster {
 
     async fn over(settings: Settings, seams: Seams) -> Cluster {
         let logs = Logs::collect();
-        let system = System::start(&settings, seams.clone(), Handle::current()).await;
+        let system = Box::pin(System::start(&settings, seams.clone(), Handle::current())).await;
         let letters = DeadLetters::new(DeskParts {
             queue: seams.queue.clone(),
             ledger: seams.ledger.clone(),

@@ -71,6 +71,8 @@ pub enum Act {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Claim {
     pub letter: String,
+    /// From before its record was published.
+    pub at: Timestamp,
     /// Where its record goes, if one does.
     pub to: Option<Place>,
 }

@@ -70,7 +70,9 @@ impl DeadLetters {
             Some(id) => id,
             None => self.new_id()?,
         };
-        if let Some(task) = self.view.now().await?.task(&id) {
+        let desk = self.view.now().await?;
+        let known = desk.task(&id);
+        if let Some(task) = known.filter(|task| task.progress != Progress::Choosing) {
             return Ok(task.clone());
         }
         let letters = self.choose(&request.selection).await?;
@@ -82,14 +84,24 @@ impl DeadLetters {
             about: request.selection.about(),
             why: request.why,
         };
-        self.view.now().await?.admit(&begun)?;
-        let mut acts = vec![Act::Begun(begun)];
+        let mut acts = Vec::new();
+        match known {
+            None => {
+                desk.admit(&begun)?;
+                acts.push(Act::Begun(begun));
+            }
+            // Its letters were not all named. If there are fewer now, it ends, and is asked for anew.
+            Some(task) if begun.letters < task.begun.letters => {
+                acts.push(Act::Cancelled { task: id.clone() });
+            }
+            Some(_) => {}
+        }
         acts.extend(letters.chunks(NAMED).map(|letters| Act::Chosen {
             task: id.clone(),
             letters: letters.to_vec(),
         }));
         self.say(by, acts).await?;
-        Ok(self.task(&id).await?)
+        self.task(&id).await
     }
 
     fn new_id(&self) -> Result<TaskId, Refused> {
@@ -157,6 +169,25 @@ impl DeadLetters {
         selection: &Selection,
         patience: Duration,
     ) -> Result<Vec<Told>, Refused> {
+        match self.begin_redrive(by, selection).await? {
+            Some(task) => self.told(&task, patience).await,
+            None => Ok(Vec::new()),
+        }
+    }
+
+    /// What became of the letters of a task, as far as patience lasts.
+    pub async fn told(&self, task: &Task, patience: Duration) -> Result<Vec<Told>, Refused> {
+        let task = self.wait(task.id(), patience).await?;
+        let told = task.told.into_iter();
+        Ok(told.map(|(id, outcome)| Told { id, outcome }).collect())
+    }
+
+    /// `None` where no letter matches.
+    pub async fn begin_redrive(
+        &self,
+        by: &str,
+        selection: &Selection,
+    ) -> Result<Option<Task>, Refused> {
         let request = Request {
             task: None,
             work: Work::Redrive,
@@ -167,18 +198,14 @@ impl DeadLetters {
             },
             why: String::new(),
         };
-        let task = match self.begin(by, request).await {
-            Ok(task) => task,
-            // No letter matches: nothing became of nothing.
+        match self.begin(by, request).await {
+            Ok(task) => Ok(Some(task)),
             Err(Refused::Refusal(refusal)) if self.choose(selection).await?.is_empty() => {
                 tracing::debug!(%refusal, "nothing to redrive");
-                return Ok(Vec::new());
+                Ok(None)
             }
-            Err(refused) => return Err(refused),
-        };
-        let task = self.wait(task.id(), patience).await?;
-        let told = task.told.into_iter();
-        Ok(told.map(|(id, outcome)| Told { id, outcome }).collect())
+            Err(refused) => Err(refused),
+        }
     }
 
     /// Writes down that an operator reads what is in a letter, before it is shown.

@@ -218,6 +218,7 @@ impl Worker {
             };
             claims.push(Claim {
                 letter: letter.clone(),
+                at: now,
                 to,
             });
             owned.prepared.insert(letter, prepared);
@@ -231,40 +232,46 @@ impl Worker {
             return Ok(());
         };
         let now = self.letters.parts.clock.now();
+        let is_left = |claim: &&Claim| !owned.prepared.contains_key(&claim.letter);
+        let left: Vec<&Claim> = claims.iter().filter(is_left).collect();
+        let published = self.letters.published(&left).await?;
         let mut outcomes = Vec::with_capacity(claims.len());
         let mut records = Vec::new();
         for claim in claims {
             let prepared = match owned.prepared.remove(&claim.letter) {
                 Some(prepared) => prepared,
-                None => match owned.again(&self.letters, work, &claim, now).await? {
+                None => match owned
+                    .again(&self.letters, work, &claim, &published, now)
+                    .await?
+                {
                     Left::ToDo(prepared) => prepared,
                     Left::Published(outcome) => {
-                        self.letters.mark(owned, &claim.letter, now).await?;
+                        self.letters.mark(owned, &claim.letter, claim.at).await?;
                         Err(outcome)
                     }
                 },
             };
             match prepared {
-                Ok((record, outcome)) => records.push((claim.letter, record, outcome)),
+                Ok((record, outcome)) => records.push((claim, record, outcome)),
                 Err(outcome) => outcomes.push((claim.letter, outcome)),
             }
         }
-        let published = self
+        let answers = self
             .letters
             .publish(records.iter().map(|(_, record, _)| record))
             .await;
         let mut failed = None;
-        for ((letter, record, outcome), published) in records.into_iter().zip(published) {
-            match published {
+        for ((claim, record, outcome), answer) in records.into_iter().zip(answers) {
+            match answer {
                 Ok(offset) => {
-                    let message = self.letters.mark(owned, &letter, now).await?;
+                    let message = self.letters.mark(owned, &claim.letter, claim.at).await?;
                     let origin = Origin {
                         topic: record.partition.topic,
                         partition: record.partition.number,
                         offset,
                     };
                     owned.watch.redriven(task, origin, message);
-                    outcomes.push((letter, outcome));
+                    outcomes.push((claim.letter, outcome));
                 }
                 Err(error) => failed = Some(error),
             }
@@ -351,6 +358,7 @@ impl Owned {
         letters: &DeadLetters,
         work: Work,
         claim: &Claim,
+        published: &BTreeSet<String>,
         now: Timestamp,
     ) -> Result<Left> {
         self.refresh(letters).await?;
@@ -358,21 +366,14 @@ impl Owned {
             return Ok(Left::ToDo(Err(outcome)));
         }
         let found = self.index.find(letters, &claim.letter).await?;
-        Ok(match (work, found, claim.to) {
-            (Work::Restore, ..) => Left::ToDo(Err(Outcome::Restored)),
-            (_, None, _) => Left::ToDo(Err(Outcome::NoSuchLetter)),
-            (Work::Discard, Some(_), _) => Left::ToDo(Err(Outcome::Discarded)),
-            (Work::Redrive, Some(found), to) => {
-                let prepared = letters.record_again(&found).await?;
-                match (&prepared, to) {
-                    (Ok((_, outcome)), Some(to))
-                        if letters.has_record(to, &claim.letter).await? =>
-                    {
-                        Left::Published(*outcome)
-                    }
-                    _ => Left::ToDo(prepared),
-                }
-            }
+        Ok(match (work, found) {
+            (Work::Restore, _) => Left::ToDo(Err(Outcome::Restored)),
+            (_, None) => Left::ToDo(Err(Outcome::NoSuchLetter)),
+            (Work::Discard, Some(_)) => Left::ToDo(Err(Outcome::Discarded)),
+            (Work::Redrive, Some(found)) => match letters.record_again(&found).await? {
+                Ok((_, outcome)) if published.contains(&claim.letter) => Left::Published(outcome),
+                prepared => Left::ToDo(prepared),
+            },
         })
     }
 }
@@ -414,27 +415,31 @@ impl DeadLetters {
         })
     }
 
-    /// Whether the record of a claim is behind its place.
-    async fn has_record(&self, place: Place, letter: &str) -> Result<bool> {
-        let partition = Partition {
-            topic: place.topic,
-            number: place.partition,
-        };
-        let (first, end) = self.parts.queue.bounds(partition).await?;
-        let mut next = place.from.max(first);
-        while next < end {
-            let records = self.parts.queue.read(partition, next, PAGE).await?;
-            let Some(last) = records.last() else { break };
-            next = last.offset + 1;
-            let is_it = |name: &[u8]| name == letter.as_bytes();
-            if records
-                .iter()
-                .any(|r| r.header(LETTER).is_some_and(|name| is_it(name)))
-            {
-                return Ok(true);
+    /// The letters of these claims whose records are in the log: each partition is read once, from its first
+    /// claim on.
+    async fn published(&self, claims: &[&Claim]) -> Result<BTreeSet<String>> {
+        let mut places: BTreeMap<Partition, u64> = BTreeMap::new();
+        for place in claims.iter().filter_map(|claim| claim.to) {
+            let partition = Partition {
+                topic: place.topic,
+                number: place.partition,
+            };
+            let from = places.entry(partition).or_insert(place.from);
+            *from = place.from.min(*from);
+        }
+        let mut published = BTreeSet::new();
+        for (partition, from) in places {
+            let (first, end) = self.parts.queue.bounds(partition).await?;
+            let mut next = from.max(first);
+            while next < end {
+                let records = self.parts.queue.read(partition, next, PAGE).await?;
+                let Some(last) = records.last() else { break };
+                next = last.offset + 1;
+                let letters = records.iter().filter_map(|record| record.header(LETTER));
+                published.extend(letters.map(|name| String::from_utf8_lossy(name).into_owned()));
             }
         }
-        Ok(false)
+        Ok(published)
     }
 
     async fn publish<'a>(

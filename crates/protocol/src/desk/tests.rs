@@ -27,6 +27,7 @@ fn begun(name: &str, work: Work, letters: &[&str]) -> [Act; 2] {
 fn claimed(name: &str, letters: &[&str]) -> Act {
     let claim = |&letter: &&str| Claim {
         letter: letter.to_owned(),
+        at: at(1),
         to: None,
     };
     Act::Claimed {
@@ -242,6 +243,7 @@ fn entries_are_readable_and_come_back() {
             task: id("t"),
             claims: vec![Claim {
                 letter: "message-0-1".to_owned(),
+                at: at(6),
                 to: Some(Place {
                     topic: Topic::Retry(1),
                     partition: 3,

@@ -3,10 +3,12 @@
 
 use std::collections::BTreeSet;
 use std::ops::Range;
+use std::time::Duration;
 
 use anyhow::Result;
 use backend::audit::AuditStore;
 use backend::ledger::LedgerStore;
+use protocol::ledger::chain::Head;
 use protocol::ledger::minute::{Amendment, Closed, MINUTE, Row, minute_of};
 use protocol::{MessageId, Timestamp};
 
@@ -14,6 +16,8 @@ use super::audit::{self, MESSAGES, MESSAGES_MAX, Minute, Question, Report, Sum, 
 use super::find::find;
 use super::log::{CLOCKS_APART, Log};
 
+/// How far before and behind a range a row is looked for that is next to it in the chain.
+const NEXT: Duration = Duration::from_secs(3600);
 /// Rows read at once.
 const ROWS: usize = 500;
 /// Open messages of closed minutes that are looked at for one answer; of more, the last look counts.
@@ -47,6 +51,9 @@ pub async fn answer(
     if closed.is_empty() {
         return exact.await;
     }
+    if !is_whole(store, &head, begun, &closed).await? {
+        return exact.await;
+    }
     let Some(sum) = sum(log, ledger, store, &closed).await? else {
         return exact.await;
     };
@@ -65,6 +72,43 @@ pub async fn answer(
         }
     }
     Ok(report(&window, &parts.iter().collect::<Vec<_>>(), sum))
+}
+
+/// Whether the rows of these minutes are all there: an absent one is no quiet minute where the numbers around
+/// it leave one out. False also where that cannot be seen, or records were dropped before they were read.
+async fn is_whole(
+    store: &dyn AuditStore,
+    head: &Head,
+    begun: Timestamp,
+    minutes: &Range<Timestamp>,
+) -> Result<bool> {
+    let mut from = (minutes.start - NEXT).max(begun);
+    let until = (minutes.end + NEXT).min(head.until);
+    let mut last = (from == begun).then_some(head.start.number);
+    let mut is_known = last.is_some();
+    let mut behind = false;
+    loop {
+        let rows = store.rows(from..until, ROWS).await?;
+        for row in &rows {
+            let Some(closed) = &row.closed else {
+                return Ok(false);
+            };
+            let follows = last.is_none_or(|last| closed.number == last + 1);
+            let is_asked = minutes.contains(&row.minute);
+            if !follows || (is_asked && (last.is_none() || closed.unread > 0)) {
+                return Ok(false);
+            }
+            is_known |= row.minute < minutes.start;
+            behind |= row.minute >= minutes.end;
+            last = Some(closed.number);
+        }
+        match rows.last() {
+            Some(last) if rows.len() == ROWS => from = last.minute + MINUTE,
+            _ => break,
+        }
+    }
+    let ends = until == head.until && last == Some(head.link().number);
+    Ok(is_known && (behind || ends))
 }
 
 /// A closed minute whose open messages have their names.

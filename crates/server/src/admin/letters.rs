@@ -163,9 +163,14 @@ async fn redrive(
 ) -> Answer<Vec<Told>> {
     operator.may(Role::Redrive)?;
     at_most(&selection)?;
-    let _turn = desk.log.turn().await.map_err(busy)?;
-    let redriven = desk.letters.redrive(&operator.name, &selection, PATIENCE);
-    redriven.await.map(Json).map_err(refused)
+    let turn = desk.log.turn().await.map_err(busy)?;
+    let begun = desk.letters.begin_redrive(&operator.name, &selection);
+    let Some(task) = begun.await.map_err(refused)? else {
+        return Ok(Json(Vec::new()));
+    };
+    drop(turn);
+    let told = desk.letters.told(&task, PATIENCE);
+    told.await.map(Json).map_err(refused)
 }
 
 async fn begin(

@@ -209,7 +209,7 @@ mod tests {
     fn a_token_that_is_missing_or_short_is_an_error() {
         let dir = tempfile::tempdir().expect("a directory");
         let short = config(dir.path(), "ann", "short");
-        assert!(Operators::load(&[short.clone()]).is_err());
+        assert!(Operators::load(std::slice::from_ref(&short)).is_err());
         std::fs::remove_file(&short.token_file).expect("removes");
         let text = format!("{:#}", Operators::load(&[short]).err().expect("missing"));
         assert!(text.contains("ann"), "{text}");

@@ -72,7 +72,9 @@ impl All {
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
         let system = System::start(&settings, seams, connections).await?;
-        tokio::spawn(auditor.run(stop_admin.clone()));
+        if settings.audit.continuous {
+            tokio::spawn(auditor.run(stop_admin.clone()));
+        }
         phases.follow(system.ready());
         phases.enter(Phase::Ready);
         self.announce(&system, admin)?;

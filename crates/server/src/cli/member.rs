@@ -124,7 +124,7 @@ impl Member {
         };
         let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = member::Member::start(&settings, parts).await?;
-        if let Some(auditor) = auditor {
+        if let Some(auditor) = auditor.filter(|_| settings.audit.continuous) {
             tokio::spawn(auditor.run(stop_admin.clone()));
         }
         if let Some(ready) = member.ready() {

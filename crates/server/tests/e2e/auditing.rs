@@ -5,7 +5,7 @@ use crate::process::run;
 
 #[test]
 fn an_audit_says_what_it_looked_at_and_what_it_left_off() {
-    let all = All::start();
+    let all = All::with("audit.continuous = true");
     for text in ["one", "two", "three"] {
         all.send("1", "2", text);
     }

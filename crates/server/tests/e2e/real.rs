@@ -3,7 +3,9 @@
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
+
+use tokio::time::Instant;
 
 /// The addresses of a part (`kafka`, `redis-cluster`, `etcd`, `cql` …).
 pub fn addresses(part: &str) -> Vec<String> {

@@ -113,7 +113,7 @@ fn a_removed_minute_is_named_wherever_it_was() {
         let removed = Flaw::Removed {
             first: place as u64 + 1,
             last: place as u64 + 1,
-            after: after.map_or(minute(0), |n: usize| rows[n].minute),
+            after: after.map_or_else(|| minute(0), |n: usize| rows[n].minute),
             before: before.map_or(rows[5].minute, |n: usize| rows[n].minute),
         };
         rows.remove(place);

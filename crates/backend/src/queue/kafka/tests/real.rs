@@ -113,7 +113,7 @@ async fn topics_are_made_checked_and_mended() {
     let installation = Installation::named();
     let config = &installation.0;
     let missing = topics::check(config).await.unwrap();
-    assert_eq!(missing.len(), 10, "{missing:?}");
+    assert_eq!(missing.len(), 11, "{missing:?}");
     assert!(
         missing
             .iter()
@@ -121,7 +121,7 @@ async fn topics_are_made_checked_and_mended() {
     );
     let made = topics::apply(config).await.unwrap();
     let created = |change: &&Change| matches!(change, Change::Created { .. });
-    assert_eq!(made.iter().filter(created).count(), 10);
+    assert_eq!(made.iter().filter(created).count(), 11);
     assert!(made.contains(&Change::Epoch { from: None, to: 1 }));
     assert_eq!(topics::check(config).await.unwrap(), []);
     assert_eq!(topics::apply(config).await.unwrap(), []);
@@ -132,14 +132,14 @@ async fn topics_are_made_checked_and_mended() {
     other.partitions.message = 8;
     assert_eq!(
         topics::check(&other).await.unwrap().len(),
-        4,
-        "two dead letter topics"
+        5,
+        "dead letters of two kinds, and operations"
     );
     let changes = topics::apply(&other).await.unwrap();
     let left = changes
         .iter()
         .filter(|change| matches!(change, Change::Left(_)));
-    assert_eq!((changes.len(), left.count()), (4, 3), "{changes:?}");
+    assert_eq!((changes.len(), left.count()), (5, 4), "{changes:?}");
     let again = topics::check(config).await.unwrap();
     assert!(matches!(&again[..], [Difference::Setting { name, .. }] if name == "retention.ms"));
     let refused = KafkaQueue::connect(other).await.err().unwrap();
