@@ -124,7 +124,7 @@ impl DeadLetters {
 
     /// The letters that are meant, each once; those that are not there last. Of one conversation in the
     /// order in which its messages were accepted.
-    async fn choose(&self, selection: &Selection) -> Result<Vec<String>> {
+    async fn choose(&self, selection: &Selection) -> Result<Vec<(String, Option<Cursor>)>> {
         let desk = self.view.now().await?;
         let (wanted, most) = match selection {
             Selection::Ids(ids) => (ids.iter().collect(), ids.len()),
@@ -142,7 +142,8 @@ impl DeadLetters {
                     Selection::Filter { filter, .. } => filter.lets_through(&found.listed(&desk)),
                 };
                 if meant && chosen.len() < most && there.insert(id.clone()) {
-                    chosen.push((found.letter.conversation, found.letter.message, id));
+                    let order = (found.letter.conversation, found.letter.message);
+                    chosen.push((order, id, found.cursor));
                 }
             }
             match next {
@@ -150,10 +151,11 @@ impl DeadLetters {
                 None => break,
             }
         }
-        chosen.sort_by_key(|(conversation, message, _)| (*conversation, *message));
+        chosen.sort_by_key(|(order, ..)| *order);
         let missing = wanted.into_iter().filter(|id| !there.contains(*id));
-        let chosen = chosen.into_iter().map(|(.., id)| id);
-        Ok(chosen.chain(missing.cloned()).collect())
+        let missing = missing.map(|id| (id.clone(), None));
+        let chosen = chosen.into_iter().map(|(_, id, at)| (id, Some(at)));
+        Ok(chosen.chain(missing).collect())
     }
 
     async fn find(&self, id: &str) -> Result<Option<Found>> {

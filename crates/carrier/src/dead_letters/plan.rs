@@ -1,6 +1,6 @@
 //! What a redrive would do now: the carrier's own decisions, without their effects.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use api::task::{DeliverTask, Task, Work};
 use backend::queue::{NewRecord, Record};
@@ -58,10 +58,9 @@ impl DeadLetters {
         let desk = self.view.now().await?;
         let letters = self.choose(selection).await?;
         let mut shares: BTreeMap<Forecast, (u64, Vec<String>)> = BTreeMap::new();
-        let mut places = self.places_of(&letters).await?;
-        for letter in &letters {
-            let forecast = match places.remove(letter) {
-                Some(found) => self.forecast(&desk, letter, &found).await?,
+        for (letter, at) in &letters {
+            let forecast = match at {
+                Some(at) => self.forecast(&desk, letter, *at).await?,
                 None => Forecast::LeftAlone(Outcome::NoSuchLetter),
             };
             let (count, sample) = shares.entry(forecast).or_default();
@@ -83,31 +82,12 @@ impl DeadLetters {
         })
     }
 
-    async fn places_of(&self, letters: &[String]) -> Result<BTreeMap<String, Cursor>> {
-        let wanted: BTreeSet<&String> = letters.iter().collect();
-        let mut places = BTreeMap::new();
-        let mut at = None;
-        loop {
-            let (found, next) = self.read(at, super::STEP).await?;
-            for found in found {
-                let id = found.letter.id();
-                if wanted.contains(&id) {
-                    places.entry(id).or_insert(found.cursor);
-                }
-            }
-            match next {
-                Some(next) if places.len() < wanted.len() => at = Some(next),
-                _ => return Ok(places),
-            }
-        }
-    }
-
-    async fn forecast(&self, desk: &Desk, id: &str, at: &Cursor) -> Result<Forecast> {
+    async fn forecast(&self, desk: &Desk, id: &str, at: Cursor) -> Result<Forecast> {
         let now = self.parts.clock.now();
         if let Err(outcome) = desk.may(desk::Work::Redrive, id, now) {
             return Ok(Forecast::LeftAlone(outcome));
         }
-        let Some(found) = self.at(*at).await? else {
+        let Some(found) = self.at(at).await? else {
             return Ok(Forecast::LeftAlone(Outcome::NoSuchLetter));
         };
         let record = match self.record_again(&found).await? {

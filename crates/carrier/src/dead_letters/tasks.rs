@@ -76,6 +76,7 @@ impl DeadLetters {
             return Ok(task.clone());
         }
         let letters = self.choose(&request.selection).await?;
+        let letters: Vec<String> = letters.into_iter().map(|(letter, _)| letter).collect();
         let begun = Begun {
             task: id.clone(),
             work: request.work,
@@ -211,7 +212,8 @@ impl DeadLetters {
     /// Writes down that an operator reads what is in a letter, before it is shown.
     pub async fn looked(&self, by: &str, letter: &str, why: &str) -> Result<()> {
         let (letter, why) = (letter.to_owned(), why.to_owned());
-        self.say(by, vec![Act::Looked { letter, why }]).await
+        let looked = vec![Act::Looked { letter, why }];
+        self.say(by, looked).await.map(drop)
     }
 
     /// What operators and workers did, the newest first.
@@ -219,7 +221,8 @@ impl DeadLetters {
         self.view.log(most.clamp(1, LOG_MAX)).await
     }
 
-    pub(super) async fn say(&self, by: &str, acts: Vec<Act>) -> Result<()> {
+    /// Writes entries; answers the offset of the last.
+    pub(super) async fn say(&self, by: &str, acts: Vec<Act>) -> Result<u64> {
         let at = self.parts.clock.now();
         let records: Result<Vec<NewRecord>> = (acts.into_iter())
             .map(|act| {
@@ -228,7 +231,11 @@ impl DeadLetters {
             })
             .collect();
         let answers = self.parts.queue.producer().publish(records?).await;
-        answers.into_iter().try_for_each(|answer| answer.map(drop))
+        let missing = || Err(Error::unavailable("queue", "no answer for a record"));
+        answers
+            .into_iter()
+            .reduce(|before, answer| before.and(answer))
+            .unwrap_or_else(missing)
     }
 }
 

@@ -15,7 +15,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use api::dead_letter::Origin;
-use backend::Error;
 use backend::queue::{Consumer, NewRecord, Partition, Polled};
 use protocol::desk::{Act, Claim, Desk, Outcome, Place, Step, TaskId, Work};
 use protocol::ledger::{Event, LedgerEntry};
@@ -80,7 +79,7 @@ struct Owned {
     watch: Watch,
 }
 
-/// A letter on its way, or why it is not.
+/// A letter's record and what becomes of it then, or what becomes of it without one.
 type Prepared = Result<(NewRecord, Outcome), Outcome>;
 
 /// What became of the records that the task at hand sent on their way again.
@@ -200,18 +199,7 @@ impl Worker {
         let now = self.letters.parts.clock.now();
         let mut claims = Vec::with_capacity(letters.len());
         for letter in letters {
-            let prepared = match (work, owned.desk.may(work, &letter, now)) {
-                (_, Err(outcome)) => Err(outcome),
-                (Work::Redrive, Ok(())) => match owned.index.find(&self.letters, &letter).await? {
-                    Some(found) => self.letters.record_again(&found).await?,
-                    None => Err(Outcome::NoSuchLetter),
-                },
-                (Work::Discard, Ok(())) => match owned.index.has(&letter) {
-                    true => Err(Outcome::Discarded),
-                    false => Err(Outcome::NoSuchLetter),
-                },
-                (Work::Restore, Ok(())) => Err(Outcome::Restored),
-            };
+            let prepared = owned.prepare(&self.letters, work, &letter, now).await?;
             let to = match &prepared {
                 Ok((record, _)) => Some(self.letters.place(record.partition).await?),
                 Err(_) => None,
@@ -235,23 +223,25 @@ impl Worker {
         let is_left = |claim: &&Claim| !owned.prepared.contains_key(&claim.letter);
         let left: Vec<&Claim> = claims.iter().filter(is_left).collect();
         let published = self.letters.published(&left).await?;
+        if !left.is_empty() {
+            owned.refresh(&self.letters).await?;
+        }
         let mut outcomes = Vec::with_capacity(claims.len());
         let mut records = Vec::new();
         for claim in claims {
             let prepared = match owned.prepared.remove(&claim.letter) {
                 Some(prepared) => prepared,
-                None => match owned
-                    .again(&self.letters, work, &claim, &published, now)
-                    .await?
-                {
-                    Left::ToDo(prepared) => prepared,
-                    Left::Published(outcome) => {
-                        self.letters.mark(owned, &claim.letter, claim.at).await?;
-                        Err(outcome)
-                    }
-                },
+                None => {
+                    let letter = &claim.letter;
+                    owned.prepare(&self.letters, work, letter, now).await?
+                }
             };
             match prepared {
+                // Somebody before had come so far.
+                Ok((_, outcome)) if published.contains(&claim.letter) => {
+                    self.letters.mark(owned, &claim.letter, claim.at).await?;
+                    outcomes.push((claim.letter, outcome));
+                }
                 Ok((record, outcome)) => records.push((claim, record, outcome)),
                 Err(outcome) => outcomes.push((claim.letter, outcome)),
             }
@@ -312,23 +302,12 @@ impl Worker {
 
     /// Writes an entry; nothing more is done until it has come back.
     async fn say(&mut self, act: Act) -> Result<()> {
-        let at = self.letters.parts.clock.now();
-        let by = self.name.clone();
-        let record = view::record(&protocol::desk::Entry { at, by, act })?;
-        let missing = || Err(Error::unavailable("queue", "no answer for a record"));
-        let mut answers = self.letters.publish([&record]).await;
-        let offset = answers.pop().unwrap_or_else(missing)?;
+        let offset = self.letters.say(&self.name, vec![act]).await?;
         if let Some(owned) = &mut self.owned {
             owned.end = owned.end.max(offset + 1);
         }
         Ok(())
     }
-}
-
-/// What is left to be done of a claim of somebody before.
-enum Left {
-    Published(Outcome),
-    ToDo(Prepared),
 }
 
 impl Default for Owned {
@@ -353,28 +332,26 @@ impl Owned {
         Ok(())
     }
 
-    async fn again(
-        &mut self,
+    /// What is to be published for a letter, or what becomes of it without that.
+    async fn prepare(
+        &self,
         letters: &DeadLetters,
         work: Work,
-        claim: &Claim,
-        published: &BTreeSet<String>,
+        letter: &str,
         now: Timestamp,
-    ) -> Result<Left> {
-        self.refresh(letters).await?;
-        if let Err(outcome) = self.desk.may(work, &claim.letter, now) {
-            return Ok(Left::ToDo(Err(outcome)));
+    ) -> Result<Prepared> {
+        if let Err(outcome) = self.desk.may(work, letter, now) {
+            return Ok(Err(outcome));
         }
-        let found = self.index.find(letters, &claim.letter).await?;
-        Ok(match (work, found) {
-            (Work::Restore, _) => Left::ToDo(Err(Outcome::Restored)),
-            (_, None) => Left::ToDo(Err(Outcome::NoSuchLetter)),
-            (Work::Discard, Some(_)) => Left::ToDo(Err(Outcome::Discarded)),
-            (Work::Redrive, Some(found)) => match letters.record_again(&found).await? {
-                Ok((_, outcome)) if published.contains(&claim.letter) => Left::Published(outcome),
-                prepared => Left::ToDo(prepared),
+        match work {
+            Work::Restore => Ok(Err(Outcome::Restored)),
+            Work::Discard if self.index.has(letter) => Ok(Err(Outcome::Discarded)),
+            Work::Discard => Ok(Err(Outcome::NoSuchLetter)),
+            Work::Redrive => match self.index.find(letters, letter).await? {
+                Some(found) => letters.record_again(&found).await,
+                None => Ok(Err(Outcome::NoSuchLetter)),
             },
-        })
+        }
     }
 }
 
