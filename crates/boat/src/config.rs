@@ -77,6 +77,13 @@ pub struct Config {
     /// In this time every session is asserted once to a station.
     #[serde(with = "humantime_serde")]
     pub sweep_interval: Duration,
+    /// The longest pause between two of these assertions, however few sessions there are: so soon a loss in
+    /// the store is seen.
+    #[serde(with = "humantime_serde")]
+    pub sweep_pause_max: Duration,
+    /// Where the store is seen to have lost a session, all are asserted within this time.
+    #[serde(with = "humantime_serde")]
+    pub restore_spread: Duration,
     /// Without lease and without an answer of any station for so long, all clients are sent away.
     #[serde(with = "humantime_serde")]
     pub fence: Duration,
@@ -127,6 +134,8 @@ impl Default for Config {
             registry_timeout: Duration::from_secs(5),
             retry_pause: Duration::from_secs(1),
             sweep_interval: Duration::from_secs(300),
+            sweep_pause_max: Duration::from_secs(5),
+            restore_spread: Duration::from_secs(5),
             fence: Duration::from_secs(60),
             pause_max: Duration::from_secs(10),
             reconnect_percent: 10,

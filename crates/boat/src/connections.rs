@@ -50,8 +50,14 @@ impl Connections {
     }
 
     /// One shard after the other, for those who go through all slowly.
-    pub(crate) fn by_shard(&self) -> impl ExactSizeIterator<Item = Vec<Arc<Connection>>> + '_ {
+    pub(crate) fn by_shard(&self) -> impl Iterator<Item = Vec<Arc<Connection>>> + '_ {
         (self.shards.iter()).map(|shard| shard.lock().values().cloned().collect())
+    }
+
+    /// How many shards hold any.
+    pub(crate) fn shards_used(&self) -> usize {
+        let used = self.shards.iter().filter(|shard| !shard.lock().is_empty());
+        used.count()
     }
 
     /// Ids are random: any bits will do.

@@ -22,6 +22,7 @@ pub(crate) struct Metrics {
     pub(crate) replaced: Counter,
     pub(crate) leases_lost: Counter,
     pub(crate) pauses: Counter,
+    pub(crate) losses: Counter,
     outcomes: [Counter; 4],
     connections: [Gauge; 2],
 }
@@ -46,6 +47,7 @@ impl Metrics {
             replaced: recover("replaced"),
             leases_lost: counter!("boat_leases_lost_total"),
             pauses: counter!("boat_pauses_total"),
+            losses: counter!("boat_store_losses_total"),
             outcomes: ["done", "no_ack", "no_session", "full"].map(outcome),
             connections: ["websocket", "tcp"]
                 .map(|transport| gauge!("boat_connections", "transport" => transport)),

@@ -9,34 +9,66 @@ use backend::clock::Entropy;
 use protocol::mailbox::{ReassertAnswer, signed_in_again};
 use protocol::presence::SessionKey;
 use protocol::{Code, Refusal};
-use tokio::time::sleep;
-use tracing::debug;
+use tokio::time::{Instant, sleep};
+use tracing::{debug, warn};
 
 use crate::boat::Boat;
 use crate::connection::Connection;
 
-/// Goes through all sessions once per interval, until dropped.
+/// After all sessions were asserted for a loss, another one has to wait so long: a store that is not well is
+/// not asked for everything again and again.
+const LOSS_REST: Duration = Duration::from_secs(60);
+
+/// Goes through all sessions once per interval, until dropped. A session that the store has lost is seldom
+/// the only one: then the others are not left to the slow pass, for nobody delivers to them meanwhile.
 pub(crate) async fn sweep(boat: Arc<Boat>) {
+    let mut rested_at = Instant::now();
     loop {
-        pass(&boat, boat.config.sweep_interval).await;
+        let used = boat.connections.shards_used().max(1) as u32;
+        let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
+        let seeks = Instant::now() >= rested_at;
+        let lost = go_over(&boat, interval, seeks).await;
+        if lost && Instant::now() >= rested_at {
+            warn!("the mailbox store has lost sessions: all are asserted again");
+            boat.metrics.losses.increment(1);
+            pass(&boat, boat.config.restore_spread).await;
+            rested_at = Instant::now() + LOSS_REST;
+        }
     }
 }
 
 /// Asserts every session once, spread over about `interval`.
 pub(crate) async fn pass(boat: &Boat, interval: Duration) {
-    let shards = boat.connections.by_shard();
-    let pause = interval / shards.len() as u32;
-    for (lane, connections) in shards.enumerate() {
-        sleep(jittered(&*boat.entropy, pause)).await;
-        for batch in connections.chunks(boat.config.batch_items_max) {
-            reassert(boat, lane % boat.lanes.len(), batch).await;
-        }
-    }
+    go_over(boat, interval, false).await;
 }
 
-async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
+/// As `pass`; whether the store had lost a session. `seeks`: ends with the first that it had.
+async fn go_over(boat: &Boat, interval: Duration, seeks: bool) -> bool {
+    let pause = interval / boat.connections.shards_used().max(1) as u32;
+    let (mut lost, mut is_empty) = (false, true);
+    for (lane, connections) in boat.connections.by_shard().enumerate() {
+        if connections.is_empty() {
+            continue;
+        }
+        is_empty = false;
+        sleep(jittered(&*boat.entropy, pause)).await;
+        for batch in connections.chunks(boat.config.batch_items_max) {
+            lost |= reassert(boat, lane % boat.lanes.len(), batch).await;
+        }
+        if lost && seeks {
+            break;
+        }
+    }
+    if is_empty {
+        sleep(pause).await;
+    }
+    lost
+}
+
+/// Whether the store had lost any of them.
+async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> bool {
     let Some(life) = boat.life() else {
-        return;
+        return false;
     };
     let (connections, sessions): (Vec<_>, Vec<_>) = (connections.iter())
         .filter_map(|connection| {
@@ -56,7 +88,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
         })
         .unzip();
     if sessions.is_empty() {
-        return;
+        return false;
     }
     let mut answers = boat.stations.reassert(lane, &sessions).await;
     if answers.is_err() {
@@ -69,8 +101,9 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
     }
     let Ok(answers) = answers else {
         // Made good by the next pass.
-        return;
+        return false;
     };
+    let mut lost = false;
     for (connection, answer) in connections.into_iter().zip(answers) {
         match answer {
             Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
@@ -86,6 +119,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
             Reasserted::Answer(ReassertAnswer::Restored { .. }) => {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);
+                lost = true;
                 connection.lock().in_doubt = false;
                 connection.update(|session| session.resync(boat.now()));
             }
@@ -101,6 +135,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) {
             Reasserted::Unavailable => connection.lock().in_doubt = true,
         }
     }
+    lost
 }
 
 /// Between half of `mean` and half more than it.

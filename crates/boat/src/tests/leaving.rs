@@ -137,6 +137,26 @@ async fn the_sweep_restores_and_displaces() {
     }
 }
 
+// R3: one session that is lost tells of the others, which the slow pass would come to in five minutes.
+#[tokio::test]
+async fn a_store_that_lost_its_sessions_has_them_again_soon() {
+    let harbour = Harbour::with(|config| {
+        config.sweep_pause_max = Duration::from_millis(300);
+        config.restore_spread = Duration::from_millis(300);
+    })
+    .await;
+    *harbour.peer.reassert_as.lock() = Outcome::Restored;
+    let mut clients = Vec::new();
+    for user in 1..=40 {
+        let mut client = harbour.tcp().await;
+        client.hello(user).await;
+        clients.push(client);
+    }
+    for client in &mut clients {
+        assert_eq!(client.next().await, Some(ServerFrame::Resync));
+    }
+}
+
 #[tokio::test]
 async fn sign_offs_wait_for_the_stations() {
     let harbour = Harbour::with(|config| config.retry_pause = Duration::from_millis(20)).await;
