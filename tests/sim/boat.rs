@@ -355,6 +355,10 @@ impl World {
                 );
             }
             Action::Resolve { token, outcome } => {
+                let acknowledged = outcome == protocol::session::Outcome::Done;
+                if let Some(session) = self.boats[boat].session(id).filter(|_| acknowledged) {
+                    self.witness.push_acknowledged(token, session);
+                }
                 let hop = self.hop();
                 let outcome = CarrierEvent::Outcome {
                     life: token.source,

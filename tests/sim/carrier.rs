@@ -485,6 +485,8 @@ impl World {
             .unwrap_or_default();
         batch.rows.extend(rows);
         let owed = delivery::owed(&placed, known);
+        let targets = owed.iter().flat_map(Owed::targets);
+        self.witness.owed(placed.message.id, targets);
         let frame = api::codec::encode_message(&placed);
         let origin = work.origin.as_ref().map(|o| delivery::Origin {
             session: o.session,
@@ -674,6 +676,7 @@ impl World {
                     .boats
                     .iter()
                     .position(|boat| boat.life().boat == push.life.boat);
+                self.witness.pushed(token, push.message);
                 let hop = self.hop();
                 let lost = self.rng.random_bool(self.plan.call_loss / 2.0);
                 let (Some(boat), false) = (boat, lost) else {
@@ -824,7 +827,14 @@ impl World {
                 self.settle_later(1, settlement);
             }
             1 => {
-                self.apply(Effect::Ledger(settlement.ledger.clone()));
+                let mut told = settlement.ledger.clone();
+                if self.sabotage == Some(Sabotage::StoredToldAsSynced) {
+                    let stored = told
+                        .iter_mut()
+                        .filter(|e| e.event == LedgerEvent::StoredOffline);
+                    stored.for_each(|entry| entry.event = LedgerEvent::ReachableBySync);
+                }
+                self.apply(Effect::Ledger(told));
                 self.settle_later(2, settlement);
             }
             _ => {

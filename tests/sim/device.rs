@@ -32,6 +32,8 @@ pub(crate) struct Device {
     /// Sends in the order in which they were made, per receiver.
     pub(crate) order: Vec<(UserId, SendId)>,
     timer: Option<Timestamp>,
+    /// It never comes back.
+    is_gone: bool,
     away_until: Timestamp,
     mute_until: Timestamp,
     /// What lies in its socket while it is mute.
@@ -80,6 +82,7 @@ impl Device {
             sent: BTreeMap::new(),
             order: Vec::new(),
             timer: None,
+            is_gone: false,
             away_until: Timestamp::ZERO,
             mute_until: Timestamp::ZERO,
             unread: VecDeque::new(),
@@ -138,6 +141,9 @@ impl World {
 
     fn start_device(&mut self, index: usize) {
         let device = &mut self.devices[index];
+        if device.is_gone {
+            return;
+        }
         device.life += 1;
         device.timer = None;
         let settings = Settings {
@@ -197,6 +203,11 @@ impl World {
         self.after(wait, Event::Device(DeviceEvent::Start { device }));
     }
 
+    pub(crate) fn lose_device(&mut self, device: usize) {
+        self.devices[device].is_gone = true;
+        self.crash_device(device);
+    }
+
     pub(crate) fn leave_network(&mut self, device: usize, lasting: Duration) {
         self.devices[device].away_until = self.now + lasting;
         self.cut_device(device);
@@ -242,6 +253,9 @@ impl World {
 
     fn send_from(&mut self, index: usize, to: UserId, number: usize) {
         let now = self.now;
+        if self.devices[index].is_gone {
+            return;
+        }
         if self.devices[index].core.is_none() {
             let again = DeviceEvent::Send {
                 device: index,
@@ -423,6 +437,7 @@ impl World {
             there.count() == 1
         };
         (0..self.devices.len())
+            .filter(|index| !self.devices[*index].is_gone)
             .filter(|index| !self.devices[*index].is_displaced() || is_alone(*index))
             .collect()
     }

@@ -1,7 +1,7 @@
 //! Everything outside the processes, as a fold over effects: a crash of the whole machine keeps a
 //! prefix of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -81,6 +81,8 @@ pub(crate) enum Effect {
         station: usize,
         until: Timestamp,
     },
+    /// The process dies with its memory.
+    LoseMemory,
     /// The mailbox store loses everything it holds.
     Flush {
         marker: u64,
@@ -120,6 +122,8 @@ pub(crate) struct Stores {
     pub(crate) platforms: BTreeMap<UserId, Vec<Platform>>,
     pub(crate) mailboxes: BTreeMap<UserId, Mailbox>,
     pub(crate) bodies: Bodies,
+    /// What ever waited for whom.
+    pub(crate) stored: BTreeSet<(MessageId, Target)>,
     pub(crate) dedupe: Dedupe,
     pub(crate) marker: u64,
     /// Up to when each station's node number may have been used.
@@ -141,6 +145,7 @@ impl Default for Stores {
             platforms: BTreeMap::new(),
             mailboxes: BTreeMap::new(),
             bodies: Bodies::default(),
+            stored: BTreeSet::new(),
             dedupe: new_dedupe(),
             marker: 1,
             reserved: BTreeMap::new(),
@@ -262,6 +267,7 @@ impl Stores {
                 let reserved = self.reserved.entry(*station).or_default();
                 *reserved = (*reserved).max(*until);
             }
+            Effect::LoseMemory => self.lose_memory(),
             Effect::Flush { marker } => {
                 self.mailboxes.clear();
                 self.bodies = Bodies::default();
@@ -273,7 +279,7 @@ impl Stores {
     }
 
     /// What a process that dies with its memory loses: sessions and dedupe keys of the embedded mode.
-    pub(crate) fn lose_memory(&mut self) {
+    fn lose_memory(&mut self) {
         self.mailboxes.values_mut().for_each(Mailbox::lose_presence);
         self.dedupe = new_dedupe();
     }
@@ -288,6 +294,14 @@ impl Stores {
         let policies = self.policies.clone();
         let (answer, changes) = self.mailbox(request.user).route(request, &policies);
         self.bodies.apply(&changes, request.mail.as_ref());
+        if let Some(mail) = &request.mail {
+            let (id, user) = (mail.id, request.user);
+            let targets = answer
+                .stored
+                .iter()
+                .map(|&platform| Target { user, platform });
+            self.stored.extend(targets.map(|target| (id, target)));
+        }
         Answer::Routed(answer)
     }
 
@@ -370,6 +384,8 @@ impl Disk {
         let loose = self.journal.len() - self.durable;
         self.journal
             .truncate(self.durable + (loose as f64 * luck) as usize);
+        // Stands in the journal, so that the next crash finds the same.
+        self.journal.push(Effect::LoseMemory);
         self.durable = self.journal.len();
         self.stores = Stores::default();
         for effect in &self.journal {
@@ -378,7 +394,6 @@ impl Disk {
         for (place, marks) in &mut self.marks {
             marks.truncate(self.stores.log.get(place).map_or(0, Vec::len));
         }
-        self.stores.lose_memory();
     }
 }
 

@@ -9,6 +9,7 @@ use protocol::ledger::audit::{Audit, Carried};
 use protocol::ledger::trace::Life;
 use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId, Seq, UserId};
 
+use crate::oracle::Tally;
 use crate::plan::Plan;
 use crate::world::World;
 
@@ -58,6 +59,11 @@ impl Judge {
         }
     }
 
+    /// Each id that a sender was told, and the message that counts for it.
+    pub(crate) fn accepted_messages(&self) -> impl Iterator<Item = (MessageId, MessageId)> {
+        self.accepted.values().map(|&id| (id, self.first(id)))
+    }
+
     fn first(&self, id: MessageId) -> MessageId {
         self.repeats.get(&id).copied().unwrap_or(id)
     }
@@ -99,13 +105,14 @@ impl World {
     }
 
     /// The end of a world that was left in peace for a long time.
-    pub(crate) fn judge_all(&mut self) -> Result<(), String> {
+    pub(crate) fn judge_all(&mut self) -> Result<Tally, String> {
         self.judge_history()?;
         self.judge_devices()?;
         self.judge_senders()?;
         self.judge_mailboxes()?;
         self.judge_presence()?;
-        self.judge_ledger()
+        self.judge_ledger()?;
+        self.judge_traces()
     }
 
     /// I5, S0-01: dense positions, each once; two rows a message.

@@ -13,6 +13,7 @@ mod carrier;
 mod device;
 mod effects;
 mod judge;
+mod oracle;
 mod plan;
 mod station;
 mod wire;
@@ -20,6 +21,7 @@ mod world;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use oracle::Tally;
 use plan::Sabotage;
 use world::World;
 
@@ -35,7 +37,7 @@ fn seeds() -> u64 {
     number("PACKETBOAT_SIM_SEEDS").unwrap_or(10_000)
 }
 
-fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<u64, String> {
+fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<(u64, Tally), String> {
     let run = AssertUnwindSafe(|| World::new(seed, sabotage).run());
     catch_unwind(run).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
@@ -85,6 +87,20 @@ fn no_seed_loses_repeats_or_reorders_a_message() {
         found.len(),
         seeds()
     );
+}
+
+/// The verdict of every message is that of those who saw what happened.
+#[test]
+fn every_trace_tells_what_was_seen() {
+    let mut tally = Tally::default();
+    for seed in 0..1000 {
+        let (_, right) = run(seed, None).unwrap_or_else(|what| panic!("seed {seed}: {what}"));
+        tally.add(right);
+    }
+    println!("verdicts of 1000 worlds: {tally:?}");
+    let kinds = [tally.repeats, tally.placed, tally.delivered, tally.stored];
+    assert!(kinds.iter().all(|&count| count > 0), "{tally:?}");
+    assert!(tally.untold * 100 < tally.delivered, "{tally:?}");
 }
 
 #[test]

@@ -18,15 +18,21 @@ pub(crate) enum Sabotage {
     DrainBeforeOnline,
     /// After a restart the writer goes on from an old head.
     ReuseOfSeq,
+    /// The ledger does not hear of what devices fetched.
+    FetchUntold,
+    /// The ledger hears of what was stored that sync would find it.
+    StoredToldAsSynced,
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 5] = [
+    pub(crate) const ALL: [Sabotage; 7] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
         Sabotage::DrainBeforeOnline,
         Sabotage::ReuseOfSeq,
+        Sabotage::FetchUntold,
+        Sabotage::StoredToldAsSynced,
     ];
 }
 
@@ -37,6 +43,8 @@ pub(crate) enum Fault {
     CrashStation(usize),
     CrashCarrier,
     CrashDevice(usize),
+    /// It never comes back.
+    LoseDevice(usize),
     /// The device has no network for so long.
     Away(usize, Duration),
     /// The connection ends; what is on its way is lost.
@@ -130,6 +138,13 @@ impl Plan {
         for _ in 0..faults {
             let fault = plan.fault(&mut rng);
             plan.faults.push((moment(&mut rng), fault));
+        }
+        // Drawn from another source, so that the worlds of other seeds stay as they are.
+        if seed % 8 == 6 {
+            let mut rng = StdRng::seed_from_u64(!seed);
+            let device = rng.random_range(0..plan.devices.len());
+            plan.faults
+                .push((moment(&mut rng), Fault::LoseDevice(device)));
         }
         (plan, rng)
     }

@@ -742,6 +742,8 @@ impl World {
             platform: open.platform,
         };
         let now = self.now;
+        ids.iter()
+            .for_each(|&id| self.witness.acknowledged(id, target));
         let Answer::Acknowledged(waited) = self.apply(Effect::Acknowledge { target, ids, now })
         else {
             return;
@@ -754,6 +756,9 @@ impl World {
                 session: open.session,
             },
         };
+        if self.sabotage == Some(Sabotage::FetchUntold) {
+            return;
+        }
         self.apply(Effect::Ledger(waited.into_iter().map(fetched).collect()));
     }
 

@@ -16,6 +16,7 @@ use crate::carrier::{Carrier, CarrierEvent};
 use crate::device::{Device, DeviceEvent};
 use crate::effects::{Answer, Disk, Effect};
 use crate::judge::Judge;
+use crate::oracle::{Tally, Witness};
 use crate::plan::{Fault, Plan, Sabotage, TROUBLE};
 use crate::station::{CallEvent, Calls, Station};
 use crate::wire::{Connections, WireEvent};
@@ -52,6 +53,7 @@ pub(crate) struct World {
     pub(crate) carrier: Carrier,
     pub(crate) devices: Vec<Device>,
     pub(crate) judge: Judge,
+    pub(crate) witness: Witness,
     /// What happened, folded into a number: the same for the same seed.
     pub(crate) fingerprint: u64,
     /// Print each event.
@@ -88,6 +90,7 @@ impl World {
             wire: Connections::default(),
             calls: Calls::default(),
             judge: Judge::default(),
+            witness: Witness::default(),
             devices,
             plan,
             sabotage,
@@ -127,8 +130,9 @@ impl World {
         self.after(TROUBLE, Event::Heal);
     }
 
-    /// Runs to the end and judges; the error says what was found.
-    pub(crate) fn run(mut self) -> Result<u64, String> {
+    /// Runs to the end and judges: the fingerprint, and which verdicts were right. The error says what was
+    /// found.
+    pub(crate) fn run(mut self) -> Result<(u64, Tally), String> {
         let end = START + TROUBLE + REST;
         let mut events = 0;
         while let Some(((at, number), event)) = self.events.pop_first() {
@@ -147,8 +151,8 @@ impl World {
                 return Err(finding);
             }
         }
-        self.judge_all()?;
-        Ok(self.fingerprint)
+        let tally = self.judge_all()?;
+        Ok((self.fingerprint, tally))
     }
 
     fn dispatch(&mut self, event: Event) {
@@ -169,6 +173,7 @@ impl World {
             Fault::CrashStation(station) => self.crash_station(station),
             Fault::CrashCarrier => self.crash_carrier(),
             Fault::CrashDevice(device) => self.crash_device(device),
+            Fault::LoseDevice(device) => self.lose_device(device),
             Fault::Away(device, lasting) => self.leave_network(device, lasting),
             Fault::Cut(device) => self.cut_device(device),
             Fault::Mute(device, lasting) => self.mute_device(device, lasting),

@@ -1,0 +1,182 @@
+//! What the trace of each message must say at the end of a world: told by what devices acknowledged, what
+//! mailboxes took and what history has, never by the ledger.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::history::Direction;
+use protocol::ledger::trace::Life;
+use protocol::message::Target;
+use protocol::session::{Session, Token};
+use protocol::{MessageId, UserId};
+
+use crate::plan::Fault;
+use crate::world::World;
+
+/// What happened before everybody's eyes, whatever was written down of it.
+#[derive(Debug, Default)]
+pub(crate) struct Witness {
+    /// The message of each push.
+    pushes: BTreeMap<(u32, u64), MessageId>,
+    /// Acknowledgements of devices that reached a boat.
+    heard: BTreeSet<(MessageId, Target)>,
+    /// Whom each message was for when it was last given to the delivery machine.
+    owed: BTreeMap<MessageId, BTreeSet<Target>>,
+}
+
+impl Witness {
+    pub(crate) fn pushed(&mut self, token: Token, id: MessageId) {
+        self.pushes.insert((token.source, token.number), id);
+    }
+
+    /// The session's device has acknowledged the push.
+    pub(crate) fn push_acknowledged(&mut self, token: Token, session: &Session) {
+        let id = self.pushes.get(&(token.source, token.number));
+        if let (Some(&id), Some(user)) = (id, session.user()) {
+            let platform = session.platform();
+            self.acknowledged(id, Target { user, platform });
+        }
+    }
+
+    pub(crate) fn acknowledged(&mut self, id: MessageId, target: Target) {
+        self.heard.insert((id, target));
+    }
+
+    pub(crate) fn owed(&mut self, id: MessageId, targets: impl Iterator<Item = Target>) {
+        self.owed.insert(id, targets.collect());
+    }
+}
+
+/// How many verdicts of each kind were right.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Tally {
+    pub(crate) repeats: u64,
+    pub(crate) placed: u64,
+    pub(crate) delivered: u64,
+    pub(crate) stored: u64,
+    pub(crate) by_sync: u64,
+    /// A device acknowledged it, and who heard that died before it told.
+    pub(crate) untold: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: Tally) {
+        self.repeats += other.repeats;
+        self.placed += other.placed;
+        self.delivered += other.delivered;
+        self.stored += other.stored;
+        self.by_sync += other.by_sync;
+        self.untold += other.untold;
+    }
+}
+
+impl World {
+    /// Compares the verdict of each accepted message, sentence by sentence.
+    pub(crate) fn judge_traces(&self) -> Result<Tally, String> {
+        let mut tally = Tally::default();
+        for (id, first) in self.judge.accepted_messages() {
+            let entries = self.disk.ledger.get(&id).cloned().unwrap_or_default();
+            let verdict = Life::of(id, &entries).verdict();
+            let (sentence, targets) = verdict.split_first().ok_or("a trace without a word")?;
+            if id != first {
+                let expected = format!("a repeat of {first}, dropped: the first one counts");
+                expect(id, sentence, *sentence == expected, &expected)?;
+                tally.repeats += 1;
+                continue;
+            }
+            let from = self.judge_place(id, sentence)?;
+            tally.placed += 1;
+            self.judge_targets(id, from, targets, &mut tally)?;
+        }
+        Ok(tally)
+    }
+
+    /// Where it stands; its sender.
+    fn judge_place(&self, id: MessageId, sentence: &str) -> Result<UserId, String> {
+        let mut rows = self.disk.rows.iter().map(|(_, row)| row);
+        let row = rows
+            .find(|row| row.id == id && row.direction == Direction::Out)
+            .ok_or_else(|| format!("{id} has no row"))?;
+        let conversation = row.conversation().ok_or("a row of nobody")?;
+        let expected = format!("placed at {} in {conversation} after ", row.seq);
+        let right = sentence.starts_with(&expected) && !sentence.contains("not settled");
+        expect(id, sentence, right, &expected)?;
+        Ok(row.owner)
+    }
+
+    fn judge_targets(
+        &self,
+        id: MessageId,
+        from: UserId,
+        sentences: &[String],
+        tally: &mut Tally,
+    ) -> Result<(), String> {
+        let none = BTreeSet::new();
+        let owed = self.witness.owed.get(&id).unwrap_or(&none);
+        let of_this = |(message, target): &(MessageId, Target)| (*message == id).then_some(*target);
+        let heard: BTreeSet<_> = self.witness.heard.iter().filter_map(of_this).collect();
+        let stored: BTreeSet<_> = self.disk.stored.iter().filter_map(of_this).collect();
+        let mut untold: Vec<&String> = sentences.iter().collect();
+        let targets = owed.iter().chain(&heard).chain(&stored);
+        for target in targets.copied().collect::<BTreeSet<_>>() {
+            let who = format!("{}/{}", target.user, target.platform);
+            let at = untold.iter().position(|sentence| names(sentence, &who));
+            let sentence = at.map_or("nothing", |at| untold.swap_remove(at).as_str());
+            let delivered = sentence.starts_with(&format!("delivered to {who} after "));
+            let is_stored = sentence.starts_with(&format!("stored offline for {who} after "));
+            let by_sync = sentence.starts_with(&format!("{who} finds it by sync"));
+            // A sender's own other devices are owed nothing.
+            let own = target.user == from;
+            let by_sync = by_sync || own && sentence != "nothing" && sentence.contains("by sync");
+            if heard.contains(&target) {
+                let may_be_untold = self.someone_died() || own;
+                let otherwise = is_stored || by_sync || own;
+                let right = delivered || may_be_untold && otherwise;
+                expect(id, sentence, right, &format!("delivered to {who}"))?;
+                match delivered {
+                    true => tally.delivered += 1,
+                    false => tally.untold += 1,
+                }
+            } else if stored.contains(&target) {
+                let expected = format!("stored offline for {who}");
+                expect(id, sentence, is_stored, &expected)?;
+                tally.stored += 1;
+            } else if !own {
+                let expected = format!("{who} finds it by sync");
+                expect(id, sentence, by_sync, &expected)?;
+                tally.by_sync += 1;
+            }
+        }
+        // Whatever else it says must not claim that anybody has it.
+        match untold.iter().find(|sentence| !sentence.contains("by sync")) {
+            Some(claim) => Err(format!(
+                "the trace of {id} says {claim:?}, and nobody saw that"
+            )),
+            None => Ok(()),
+        }
+    }
+
+    /// A service may have taken with it what it had heard, or an answer was lost.
+    fn someone_died(&self) -> bool {
+        let died = |fault: &Fault| match fault {
+            Fault::CrashBoat(_) | Fault::CrashStation(_) => true,
+            Fault::CrashCarrier | Fault::CrashAll => true,
+            Fault::CrashDevice(_) | Fault::LoseDevice(_) | Fault::Away(..) => false,
+            Fault::Cut(_) | Fault::Mute(..) | Fault::FlushMailbox => false,
+        };
+        let lossy = self.plan.call_loss > 0.0 || self.plan.call_slow > 0.0;
+        lossy || self.plan.faults.iter().any(|(_, fault)| died(fault))
+    }
+}
+
+fn names(sentence: &str, who: &str) -> bool {
+    sentence.split([' ', ',', ':']).any(|word| word == who)
+}
+
+fn expect(id: MessageId, said: &str, right: bool, expected: &str) -> Result<(), String> {
+    match right {
+        true => Ok(()),
+        false => Err(format!(
+            "the trace of {id} says {said:?}, and what was seen says {expected:?}"
+        )),
+    }
+}
