@@ -170,13 +170,12 @@ async fn sum(
         false => find(log, ledger, &open, None).await?,
     };
     for Named { mut minute, open } in named {
-        let among = |ids: &[MessageId]| ids.iter().filter(|id| open.contains(id)).count() as u64;
-        minute.in_flight = among(&found.in_flight);
-        minute.missing = among(&found.missing);
+        minute.in_flight = found.in_flight.intersection(&open).count() as u64;
+        minute.missing = found.missing.intersection(&open).count() as u64;
         minute.settled = minute.accepted - minute.in_flight - minute.missing;
         sum.minutes.push(minute);
     }
-    sum.missing = found.missing;
+    sum.missing = found.missing.into_iter().collect();
     Ok(Some(sum))
 }
 

@@ -15,7 +15,7 @@ mod term;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,7 +25,9 @@ use backend::clock::Clock;
 use backend::ledger::LedgerStore;
 use protocol::ledger::chain::{Head, Place};
 use protocol::ledger::gather::{Gather, Move};
-use protocol::ledger::minute::{Amendment, Closed, Figures, Link, MINUTE, Reading, Row, minute_of};
+use protocol::ledger::minute::{
+    Amendment, Closed, Figures, Found, Link, MINUTE, Reading, Row, Stretch, minute_of,
+};
 use protocol::{MessageId, Timestamp};
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
@@ -35,15 +37,18 @@ use self::gauges::Gauges;
 use self::term::Overtaken;
 pub(super) use self::term::Term;
 use super::audit::MESSAGES_MAX;
-use super::find::find;
-use super::log::Log;
+use super::find::{Finding, find};
+use super::log::{Log, PAGES};
 
-/// Pages of records read before another question has its turn.
-const PAGES: usize = 20;
 /// Rows read at once.
 const ROWS: usize = 500;
-/// Open minutes that are looked at again in one round.
+/// Open minutes that are looked at again in one round, and messages of theirs (or the first minute's).
 const AGAIN: usize = 60;
+const AGAIN_MESSAGES: usize = 100_000;
+/// After a look it rests so many times as long as that took: where much is carried, each look reads all of it.
+const REST: u32 = 4;
+/// A round that failed is tried again after the interval, then ever later, this many times doubled at most.
+const DOUBLED: u32 = 5;
 /// How often old minutes are removed.
 const FORGET_EVERY: Duration = Duration::from_secs(3600);
 /// Removed once more, in case it was broken off.
@@ -57,7 +62,7 @@ pub struct Auditor {
     clock: Arc<dyn Clock>,
     config: Config,
     worker: u64,
-    gauges: Gauges,
+    gauges: Arc<Gauges>,
     duty: Option<Duty>,
 }
 
@@ -67,6 +72,8 @@ struct Duty {
     gather: Gather,
     /// Closed minutes that are not settled, and when they are looked at again.
     open: BTreeMap<Timestamp, Open>,
+    /// Not before.
+    look_at: Timestamp,
     forget_at: Timestamp,
 }
 
@@ -92,28 +99,42 @@ impl Auditor {
             clock,
             config,
             worker,
-            gauges: Gauges::new(),
+            gauges: Arc::new(Gauges::new()),
             duty: None,
         }
     }
 
+    /// Closes minutes until `stop`.
     pub async fn run(mut self, stop: CancellationToken) {
-        let forever = async {
-            let mut failed = false;
+        let (gauges, clock, interval) = (
+            self.gauges.clone(),
+            self.clock.clone(),
+            self.config.interval,
+        );
+        // A round may take long, and that must show.
+        let telling = async {
+            loop {
+                sleep(interval).await;
+                gauges.lag(clock.now());
+            }
+        };
+        let closing = async {
+            let mut failures = 0;
             loop {
                 let round = self.round().await;
                 match &round {
-                    Err(error) if !failed => {
+                    Err(error) if failures == 0 => {
                         tracing::warn!(error = format!("{error:#}"), "no minute can be closed now");
                     }
-                    Ok(()) if failed => tracing::info!("minutes are closed again"),
+                    Ok(()) if failures > 0 => tracing::info!("minutes are closed again"),
                     _ => {}
                 }
-                failed = round.is_err();
-                sleep(self.config.interval).await;
+                failures = if round.is_err() { failures + 1 } else { 0 };
+                sleep(interval * 2_u32.pow(failures.min(DOUBLED))).await;
             }
         };
-        stop.run_until_cancelled(forever).await;
+        stop.run_until_cancelled(async { tokio::join!(telling, closing) })
+            .await;
     }
 
     /// Closes what can be closed and looks at what is due, if it is this process's turn.
@@ -199,6 +220,7 @@ impl Auditor {
             gather: Gather::new(head.place.clone(), head.until, self.config.settle),
             term,
             open,
+            look_at: now,
             forget_at: now,
         })
     }
@@ -234,7 +256,7 @@ impl Auditor {
         for number in 0..self.log.partitions() {
             let mut ended = false;
             while !ended && gather.wants(number).is_some() {
-                let turn = self.log.turn().await?;
+                let turn = duty.term.turn_at(&self.log).await?;
                 let now = self.clock.now();
                 let (first, end) = turn.bounds(number).await?;
                 gather.handle_start(number, first);
@@ -278,7 +300,14 @@ impl Auditor {
             minute, accepted, ..
         } = reading;
         let now = self.clock.now();
-        let found = find(&self.log, self.ledger.as_ref(), &ids, Some(&mut duty.term)).await?;
+        let found = if self
+            .is_untouched(duty, reading.epoch, &reading.stretches)
+            .await?
+        {
+            all_in_flight(&ids)
+        } else {
+            self.find(duty, &ids).await?.among(&ids)
+        };
         let open = (found.in_flight.len() + found.missing.len()) as u64;
         let then = Figures {
             settled: accepted - open,
@@ -349,10 +378,38 @@ impl Auditor {
         Ok(())
     }
 
+    /// Looks at what is due, all at once: what is carried is read once for all of it.
     async fn look_again(&self, duty: &mut Duty) -> Result<()> {
         let now = self.clock.now();
+        if now < duty.look_at {
+            return Ok(());
+        }
+        let looks = self.due(duty, now).await?;
+        let ids: BTreeSet<MessageId> = looks.iter().flat_map(|look| &look.ids).copied().collect();
+        if ids.is_empty() {
+            return Ok(());
+        }
+        let finding = self.find(duty, &Vec::from_iter(ids)).await?;
+        for Look {
+            closed,
+            before,
+            ids,
+        } in looks
+        {
+            let found = finding.among(&ids);
+            self.look(duty, &closed, before.as_ref(), now, &found)
+                .await?;
+        }
+        let ended = self.clock.now();
+        duty.look_at = ended + ended.since(now) * REST;
+        Ok(())
+    }
+
+    /// The minutes to be looked at now. Those that no carrier has begun with are done with here.
+    async fn due(&self, duty: &mut Duty, now: Timestamp) -> Result<Vec<Look>> {
         let due = duty.open.iter().filter(|(_, open)| open.again_at <= now);
         let due: Vec<Timestamp> = due.map(|(&minute, _)| minute).take(AGAIN).collect();
+        let (mut looks, mut messages) = (Vec::new(), 0);
         for minute in due {
             let row = self.store.rows(minute..minute + MINUTE, 1).await?.pop();
             let Some((closed, before)) = row.and_then(|row| Some((row.closed?, row.amendment)))
@@ -363,27 +420,67 @@ impl Auditor {
             };
             let ids = match before.as_ref().and_then(Amendment::open) {
                 Some(open) => Some(open),
-                None => self.ids_of(&closed).await?,
+                None => self.ids_of(duty, &closed).await?,
             };
             let Some(ids) = ids else {
                 // Too many to have names, and the log does not have them any more.
                 duty.open.remove(&minute);
                 continue;
             };
-            let found = find(&self.log, self.ledger.as_ref(), &ids, Some(&mut duty.term)).await?;
-            let amendment = match &before {
-                Some(before) => before.amended(&closed, now, &found),
-                None => Amendment::of(&closed, now, &found),
-            };
-            self.amend(duty, &closed, before.as_ref(), amendment)
-                .await?;
+            if self
+                .is_untouched(duty, closed.epoch, &closed.stretches)
+                .await?
+            {
+                let found = all_in_flight(&ids);
+                self.look(duty, &closed, before.as_ref(), now, &found)
+                    .await?;
+                continue;
+            }
+            messages += ids.len();
+            if messages > AGAIN_MESSAGES && !looks.is_empty() {
+                break;
+            }
+            looks.push(Look {
+                closed,
+                before,
+                ids,
+            });
         }
-        Ok(())
+        Ok(looks)
+    }
+
+    async fn look(
+        &self,
+        duty: &mut Duty,
+        closed: &Closed,
+        before: Option<&Amendment>,
+        now: Timestamp,
+        found: &Found,
+    ) -> Result<()> {
+        let amendment = match before {
+            Some(before) => before.amended(closed, now, found),
+            None => Amendment::of(closed, now, found),
+        };
+        self.amend(duty, closed, before, amendment).await
+    }
+
+    async fn find(&self, duty: &mut Duty, ids: &[MessageId]) -> Result<Finding> {
+        find(&self.log, self.ledger.as_ref(), ids, Some(&mut duty.term)).await
+    }
+
+    async fn is_untouched(
+        &self,
+        duty: &mut Duty,
+        epoch: u32,
+        stretches: &[Stretch],
+    ) -> Result<bool> {
+        let turn = duty.term.turn_at(&self.log).await?;
+        turn.is_untouched(epoch, stretches).await
     }
 
     /// The ids that a minute counted, from the log; `None` where that has forgotten a part of them.
-    async fn ids_of(&self, closed: &Closed) -> Result<Option<Vec<MessageId>>> {
-        let turn = self.log.turn().await?;
+    async fn ids_of(&self, duty: &mut Duty, closed: &Closed) -> Result<Option<Vec<MessageId>>> {
+        let turn = duty.term.turn_at(&self.log).await?;
         let ids = turn.ids_of(closed).await?;
         Ok(ids.map(|ids| ids.into_iter().collect()))
     }
@@ -415,6 +512,21 @@ impl Auditor {
         duty.open.retain(|&minute, _| minute >= cut);
         self.store.forget(start.minute - FORGOTTEN..cut).await?;
         Ok(())
+    }
+}
+
+/// A closed minute that is due, and the messages to be looked at.
+struct Look {
+    closed: Closed,
+    before: Option<Amendment>,
+    /// In order.
+    ids: Vec<MessageId>,
+}
+
+fn all_in_flight(ids: &[MessageId]) -> Found {
+    Found {
+        in_flight: ids.to_vec(),
+        ..Found::default()
     }
 }
 

@@ -15,6 +15,7 @@ use carrier::dead_letters::DeskParts;
 use tokio_util::sync::CancellationToken;
 
 use super::auditor::{self, Auditor};
+use super::keep::keep;
 use super::log::{Busy, Log};
 use super::operators::{Operator, Operators, authenticate};
 use super::{answer, audit, letters, trace, verify};
@@ -55,11 +56,31 @@ impl Desk {
 
     /// Does what operators ask for until `stop`, under this name, whenever no other process does.
     pub fn employ(&self, name: &str, stop: CancellationToken) {
-        tokio::spawn(self.letters.clone().work(name.to_owned(), stop));
+        let (letters, name) = (self.letters.clone(), name.to_owned());
+        let until = stop.clone();
+        keep("letters", stop, move || {
+            letters.clone().work(name.clone(), until.clone())
+        });
     }
 
-    /// The continuous audit beside this desk: it reads the same log, in turn with its questions. `worker`: a
-    /// number that no other process has.
+    /// Closes minutes until `stop`, whenever no other process does, where the settings want it. Reads the same
+    /// log as this desk, in turn with its questions. `worker`: a number that no other process has.
+    pub fn close_minutes(
+        self: &Arc<Self>,
+        worker: u64,
+        config: &auditor::Config,
+        stop: CancellationToken,
+    ) {
+        if !config.continuous {
+            return;
+        }
+        let (desk, config, until) = (self.clone(), config.clone(), stop.clone());
+        keep("audit", stop, move || {
+            desk.auditor(worker, config.clone()).run(until.clone())
+        });
+    }
+
+    /// What `close_minutes` keeps running.
     pub fn auditor(&self, worker: u64, config: auditor::Config) -> Auditor {
         Auditor::new(
             self.log.clone(),

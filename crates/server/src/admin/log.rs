@@ -13,7 +13,7 @@ use api::task::{MessageTask, Task, Work};
 use backend::queue::{Partition, Queue, Record};
 use protocol::keys::{RETRY_TIERS, Topic};
 use protocol::ledger::audit::Carried;
-use protocol::ledger::minute::Closed;
+use protocol::ledger::minute::{Closed, Stretch};
 use protocol::{Message, MessageId, SendId, Timestamp};
 use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -22,6 +22,8 @@ use tokio::time::timeout;
 
 /// Records read at a time, before others have their turn on the thread.
 const PAGE: usize = 200;
+/// Pages read before another question may have its turn.
+pub(super) const PAGES: usize = 20;
 /// How long a question waits for the one before it.
 const TURN_WAIT: Duration = Duration::from_secs(5);
 /// A record is appended after its message was accepted, but two clocks say when.
@@ -46,13 +48,66 @@ pub struct Turn<'a> {
     _permit: SemaphorePermit<'a>,
 }
 
-/// Where to begin in a partition.
-#[derive(Clone, Copy)]
-enum Begin {
-    /// With the first record that carriers have not committed.
-    Uncommitted,
-    /// With the first record that may hold a message accepted then.
-    AcceptedAt(Timestamp),
+/// What is carried of some messages by records that nobody has committed: they will be done, or done again.
+/// Goes on for as long as a turn is held, and may be gone on with in another. Reads in the order in which a
+/// message moves from topic to topic.
+pub(super) struct CarriedScan<'a> {
+    /// In order of their ids.
+    of: &'a [MessageId],
+    carried: Carried,
+    /// The topics that are left, the next one last, and the next partition of that.
+    topics: Vec<Topic>,
+    number: u32,
+    /// The partition that is read, and what is left of it.
+    at: Option<(Partition, Range<u64>)>,
+}
+
+impl<'a> CarriedScan<'a> {
+    pub(super) fn of(of: &'a [MessageId]) -> CarriedScan<'a> {
+        CarriedScan {
+            of,
+            carried: Carried::default(),
+            topics: (1..=RETRY_TIERS)
+                .rev()
+                .map(Topic::Retry)
+                .chain([Topic::Message])
+                .collect(),
+            number: 0,
+            at: None,
+        }
+    }
+
+    /// What was found, once it is over.
+    pub(super) fn carried(self) -> Carried {
+        self.carried
+    }
+
+    fn next_partition(&mut self, queue: &dyn Queue) -> Option<Partition> {
+        loop {
+            let topic = *self.topics.last()?;
+            let number = self.number;
+            if number < queue.partitions(topic) {
+                self.number += 1;
+                return Some(Partition { topic, number });
+            }
+            self.topics.pop();
+            self.number = 0;
+        }
+    }
+
+    fn add(&mut self, record: Record) {
+        let wanted = |id: MessageId| self.of.binary_search(&id).is_ok();
+        match Task::decode(record.value).map(|task| task.work) {
+            Ok(Work::Message(task)) if wanted(task.message.id) => {
+                self.carried.add_message(task.message.id);
+            }
+            Ok(Work::Deliver(task)) if wanted(task.placed.message.id) => {
+                let id = task.placed.message.id;
+                self.carried.add_targets(id, task.targets);
+            }
+            _ => {}
+        }
+    }
 }
 
 /// A record of topic `message`: its offset, when it was appended, and the message in it.
@@ -103,25 +158,22 @@ impl Log {
 }
 
 impl Turn<'_> {
-    /// Shows each record of a topic, oldest first in each partition, until told to stop; of each partition
-    /// those that were appended before that time.
+    fn partitions(&self) -> usize {
+        self.queue.partitions(Topic::Message) as usize
+    }
+
+    /// Shows each record that may hold a message accepted `since`, oldest first in each partition,
+    /// until told to stop; of each partition those that were appended before that time.
     async fn each_before(
         &self,
-        topic: Topic,
-        begin: Begin,
+        since: Timestamp,
         before: Timestamp,
         mut seen: impl FnMut(Record) -> ControlFlow<()>,
     ) -> Result<()> {
-        for number in 0..self.queue.partitions(topic) {
-            let partition = Partition { topic, number };
+        for number in 0..self.partitions() {
+            let partition = partition_of_messages(number);
             let (first, end) = self.queue.bounds(partition).await?;
-            let mut next = match begin {
-                Begin::Uncommitted => {
-                    let committed = self.queue.committed(carrier::GROUP, partition).await?;
-                    committed.unwrap_or(0).max(first)
-                }
-                Begin::AcceptedAt(at) => self.appended_since(partition, first..end, at).await?,
-            };
+            let mut next = self.appended_since(partition, first..end, since).await?;
             while next < end {
                 let records = self.queue.read(partition, next, PAGE).await?;
                 let Some(last) = records.last() else { break };
@@ -139,14 +191,14 @@ impl Turn<'_> {
         Ok(())
     }
 
-    /// Shows each record of a topic, oldest first in each partition, until told to stop.
+    /// Shows each record that may hold a message accepted `since`, oldest first in each partition,
+    /// until told to stop.
     async fn each(
         &self,
-        topic: Topic,
-        begin: Begin,
+        since: Timestamp,
         seen: impl FnMut(Record) -> ControlFlow<()>,
     ) -> Result<()> {
-        self.each_before(topic, begin, Timestamp::MAX, seen).await
+        self.each_before(since, Timestamp::MAX, seen).await
     }
 
     /// The first offset that a partition of topic `message` keeps, and the one after its last.
@@ -182,8 +234,7 @@ impl Turn<'_> {
 
     /// The ids that a closed minute counted; `None` where the log has not kept all of its records.
     pub(super) async fn ids_of(&self, closed: &Closed) -> Result<Option<BTreeSet<MessageId>>> {
-        let partitions = self.queue.partitions(Topic::Message) as usize;
-        if closed.epoch != self.queue.epoch() || closed.stretches.len() != partitions {
+        if closed.epoch != self.queue.epoch() || closed.stretches.len() != self.partitions() {
             return Ok(None);
         }
         let mut ids = BTreeSet::new();
@@ -241,8 +292,7 @@ impl Turn<'_> {
     ) -> Result<Accepted> {
         let mut ids = BTreeSet::new();
         let mut accepted = Accepted::default();
-        let begin = Begin::AcceptedAt(window.start);
-        self.each_before(Topic::Message, begin, before, |record| {
+        self.each_before(window.start, before, |record| {
             match Task::decode(record.value) {
                 Ok(task) => {
                     let id = message_of(task).map(|message| message.id);
@@ -266,42 +316,60 @@ impl Turn<'_> {
         Ok(accepted)
     }
 
-    /// What is carried of these messages (in order of their ids) by records that nobody has committed:
-    /// they will be done, or done again. Reads in the order in which a message moves from topic to topic.
-    pub(super) async fn carried(&self, of: &[MessageId]) -> Result<Carried> {
-        let wanted = |id: MessageId| of.binary_search(&id).is_ok();
-        let mut carried = Carried::default();
-        let retries = (1..=RETRY_TIERS).map(Topic::Retry);
-        for topic in [Topic::Message].into_iter().chain(retries) {
-            self.each(topic, Begin::Uncommitted, |record| {
-                match Task::decode(record.value).map(|task| task.work) {
-                    Ok(Work::Message(task)) if wanted(task.message.id) => {
-                        carried.add_message(task.message.id);
-                    }
-                    Ok(Work::Deliver(task)) if wanted(task.placed.message.id) => {
-                        carried.add_targets(task.placed.message.id, task.targets);
-                    }
-                    _ => {}
-                }
-                ControlFlow::Continue(())
-            })
-            .await?;
+    /// Goes on with a scan, for some pages. False: there is more.
+    pub(super) async fn go_over(&self, scan: &mut CarriedScan<'_>) -> Result<bool> {
+        for _ in 0..PAGES {
+            let Some((partition, offsets)) = &mut scan.at else {
+                let Some(partition) = scan.next_partition(self.queue) else {
+                    return Ok(true);
+                };
+                let (first, end) = self.queue.bounds(partition).await?;
+                let committed = self.queue.committed(carrier::GROUP, partition).await?;
+                scan.at = Some((partition, committed.unwrap_or(0).max(first)..end));
+                continue;
+            };
+            let records = self.queue.read(*partition, offsets.start, PAGE).await?;
+            match records.last() {
+                Some(last) if last.offset + 1 < offsets.end => offsets.start = last.offset + 1,
+                _ => scan.at = None,
+            }
+            records.into_iter().for_each(|record| scan.add(record));
+            yield_now().await;
         }
-        Ok(carried)
+        Ok(false)
+    }
+
+    /// What is carried of these messages (in order of their ids).
+    pub(super) async fn carried(&self, of: &[MessageId]) -> Result<Carried> {
+        let mut scan = CarriedScan::of(of);
+        while !self.go_over(&mut scan).await? {}
+        Ok(scan.carried)
+    }
+
+    /// Whether carriers have committed none of the records that a minute was read from: then all of it is in
+    /// flight, and nothing else needs to be asked.
+    pub(super) async fn is_untouched(&self, epoch: u32, stretches: &[Stretch]) -> Result<bool> {
+        if epoch != self.queue.epoch() || stretches.len() != self.partitions() {
+            return Ok(false);
+        }
+        for (number, stretch) in stretches.iter().enumerate() {
+            let partition = partition_of_messages(number);
+            let committed = self.queue.committed(carrier::GROUP, partition).await?;
+            if stretch.from < stretch.to && committed.unwrap_or(0) > stretch.from {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// The ids under which the log has a send: normally one.
     pub(super) async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>> {
         let mut ids = BTreeSet::new();
-        self.each(
-            Topic::Message,
-            Begin::AcceptedAt(Timestamp::ZERO),
-            |record| {
-                let message = Task::decode(record.value).ok().and_then(message_of);
-                ids.extend(message.filter(|m| m.send_id == send_id).map(|m| m.id));
-                enough(ids.len() == IDS_MAX)
-            },
-        )
+        self.each(Timestamp::ZERO, |record| {
+            let message = Task::decode(record.value).ok().and_then(message_of);
+            ids.extend(message.filter(|m| m.send_id == send_id).map(|m| m.id));
+            enough(ids.len() == IDS_MAX)
+        })
         .await?;
         Ok(ids.into_iter().collect())
     }
@@ -309,15 +377,11 @@ impl Turn<'_> {
     /// Whether the log has a message.
     pub(super) async fn has(&self, id: MessageId) -> Result<bool> {
         let mut found = false;
-        self.each(
-            Topic::Message,
-            Begin::AcceptedAt(id.timestamp()),
-            |record| {
-                let message = Task::decode(record.value).ok().and_then(message_of);
-                found = message.is_some_and(|message| message.id == id);
-                enough(found)
-            },
-        )
+        self.each(id.timestamp(), |record| {
+            let message = Task::decode(record.value).ok().and_then(message_of);
+            found = message.is_some_and(|message| message.id == id);
+            enough(found)
+        })
         .await?;
         Ok(found)
     }

@@ -6,6 +6,7 @@ pub mod auditor;
 mod console;
 pub mod desk;
 mod find;
+mod keep;
 pub mod letters;
 pub mod log;
 pub mod operators;

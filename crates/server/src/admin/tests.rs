@@ -157,6 +157,11 @@ impl Books {
 
     /// Commits all that is there, as carriers do when it is settled.
     pub(super) async fn commit(&self) {
+        self.commit_to(|end| end).await;
+    }
+
+    /// Commits each partition as far as said, of its end.
+    pub(super) async fn commit_to(&self, so_far: impl Fn(u64) -> u64) {
         let mut consumer = self
             .queue
             .subscribe(carrier::GROUP, Topic::Message)
@@ -168,7 +173,8 @@ impl Books {
         };
         for partition in partitions {
             let (_, end) = self.queue.bounds(partition).await.expect("reads");
-            consumer.commit(&[(partition, end)]).await.expect("commits");
+            let committed = consumer.commit(&[(partition, so_far(end))]).await;
+            committed.expect("commits");
         }
     }
 

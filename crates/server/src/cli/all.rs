@@ -64,17 +64,15 @@ impl All {
         let operators = Operators::load(&settings.admin.operators)?;
         let desk = Arc::new(Desk::new(&seams, &settings.carrier, operators));
         desk.employ(&settings.carrier.name, stop_admin.clone());
-        let auditor = desk.auditor(seams.entropy.next(), settings.audit.clone());
         let parts = admin::Parts {
             phases: phases.clone(),
             metrics: Some(metrics),
-            desk: Some(desk),
+            desk: Some(desk.clone()),
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
+        let worker = seams.entropy.next();
         let system = System::start(&settings, seams, connections).await?;
-        if settings.audit.continuous {
-            tokio::spawn(auditor.run(stop_admin.clone()));
-        }
+        desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         phases.follow(system.ready());
         phases.enter(Phase::Ready);
         self.announce(&system, admin)?;

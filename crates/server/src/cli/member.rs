@@ -108,24 +108,20 @@ impl Member {
         let parts = Parts::connect(role, &settings, clients).await?;
         let stop_admin = CancellationToken::new();
         let operators = Operators::load(&settings.admin.operators)?;
-        let (desk, auditor) = parts
-            .whole()
-            .map(|seams| {
-                let desk = Arc::new(Desk::new(seams, &settings.carrier, operators));
-                desk.employ(name_of(role, &settings), stop_admin.clone());
-                let auditor = desk.auditor(seams.entropy.next(), settings.audit.clone());
-                (desk, auditor)
-            })
-            .unzip();
+        let desk = parts.whole().map(|seams| {
+            let desk = Arc::new(Desk::new(seams, &settings.carrier, operators));
+            desk.employ(name_of(role, &settings), stop_admin.clone());
+            (desk, seams.entropy.next())
+        });
         let admin_parts = admin::Parts {
             phases: phases.clone(),
             metrics: Some(metrics),
-            desk,
+            desk: desk.as_ref().map(|(desk, _)| desk.clone()),
         };
         let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = member::Member::start(&settings, parts).await?;
-        if let Some(auditor) = auditor.filter(|_| settings.audit.continuous) {
-            tokio::spawn(auditor.run(stop_admin.clone()));
+        if let Some((desk, worker)) = desk {
+            desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         }
         if let Some(ready) = member.ready() {
             phases.follow(ready);

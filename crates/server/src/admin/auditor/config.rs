@@ -8,8 +8,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether minutes are closed. Not by default: while carriers are away for long, each open minute is
-    /// looked for in all that they left.
+    /// Whether minutes are closed.
     pub continuous: bool,
     /// A minute is closed so long after its end. Longer than clocks differ and than a send waits for the log;
     /// what comes later still counts in a later minute.
@@ -29,7 +28,7 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Self {
         Config {
-            continuous: false,
+            continuous: true,
             settle: Duration::from_secs(120),
             interval: Duration::from_secs(10),
             takeover: Duration::from_secs(60),

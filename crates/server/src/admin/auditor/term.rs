@@ -9,6 +9,8 @@ use backend::clock::Clock;
 use protocol::ledger::chain::Head;
 use thiserror::Error;
 
+use crate::admin::log::{Busy, Log, Turn};
+
 /// Another process moved the head: this one knows an old chain.
 #[derive(Debug, Error)]
 #[error("another process closes minutes now")]
@@ -62,6 +64,19 @@ impl Term {
         }
         self.head = next;
         Ok(())
+    }
+
+    /// Waits for the turn at the log as long as others take theirs.
+    ///
+    /// # Errors
+    /// As of `advance`.
+    pub(in crate::admin) async fn turn_at<'a>(&mut self, log: &'a Log) -> Result<Turn<'a>> {
+        loop {
+            match log.turn().await {
+                Ok(turn) => return Ok(turn),
+                Err(Busy) => self.go_on().await?,
+            }
+        }
     }
 
     /// In the middle of long work: lets others hear of this one, where it is time.

@@ -358,6 +358,7 @@ async fn a_row_that_was_not_written_is_written_by_whoever_goes_on() {
     let closed = world.head().await.last.expect("the head has it");
     world.store.away_for_rows.store(false, Ordering::SeqCst);
     world.settle(&ids).await;
+    world.books.commit().await;
     let mut other = world.auditor(2, Config::default());
     advance(MINUTE * 2).await;
     other.round().await.expect("goes on");
@@ -397,9 +398,52 @@ async fn what_has_no_name_is_found_in_the_log_again() {
     let amendment = world.amendment().await;
     assert_eq!((amendment.in_flight.count, amendment.open()), (1500, None));
     world.settle(&ids).await;
+    world.books.commit().await;
     advance(MINUTE * 2).await;
     auditor.round().await.expect("a round");
     assert!(world.amendment().await.is_settled());
+}
+
+/// Where the carriers stand tells it of whole minutes; of those they have begun with, one look is enough.
+#[tokio::test(start_paused = true)]
+async fn while_carriers_are_away_the_log_is_not_read_again_for_each_minute() {
+    let world = World::new();
+    let mut auditor = world.begun().await;
+    let mut ids = Vec::new();
+    for _ in 0..40 {
+        ids.extend(world.books.accept(50).await);
+        advance(MINUTE).await;
+        auditor.round().await.expect("a round");
+    }
+    advance(MINUTE * 3).await;
+    auditor.round().await.expect("a round");
+    let rows = world.rows().await;
+    assert_eq!((rows.len(), accepted(&rows)), (40, 2000));
+    let read = || world.queue.read.load(Ordering::SeqCst);
+    assert!(read() < 2000 + 100, "{} records of 2000 were read", read());
+
+    // They are back, and got through a part of it; all minutes are due.
+    world.settle(&ids[..1000]).await;
+    world.books.commit_to(|end| end / 2).await;
+    let before = read();
+    advance(MINUTE * 60).await;
+    auditor.round().await.expect("a round");
+    let again = read() - before;
+    assert!(again <= 1000 + 200, "{again} records were read again");
+    let settled = world.rows().await.into_iter().map(|row| row.amendment);
+    let settled: u64 = settled
+        .map(|amended| amended.expect("looked at").settled)
+        .sum();
+    assert_eq!(settled, 1000);
+
+    world.settle(&ids[1000..]).await;
+    world.books.commit().await;
+    advance(MINUTE * 60).await;
+    auditor.round().await.expect("a round");
+    let looks = world.rows().await.into_iter().map(|row| row.amendment);
+    let open = looks.filter(|look| look.as_ref().is_none_or(|look| !look.is_settled()));
+    assert_eq!(open.count(), 0);
+    assert_eq!(world.flaws().await, []);
 }
 
 #[tokio::test(start_paused = true)]
