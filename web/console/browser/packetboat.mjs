@@ -59,6 +59,16 @@ export class Packetboat {
     await this.#start(settings);
   }
 
+  /** The setting that lets only these sign in: a name with its token and its roles. */
+  async operators(operators) {
+    const tables = operators.map(async ({ name, token, roles }) => {
+      const file = join(this.#folder, `${name}.token`);
+      await writeFile(file, `${token}\n`);
+      return `{ name = "${name}", token_file = "${file}", roles = ${JSON.stringify(roles)} }`;
+    });
+    return `admin.operators = [${(await Promise.all(tables)).join(', ')}]`;
+  }
+
   async remove() {
     await this.#end();
     await rm(this.#folder, { recursive: true });

@@ -1,15 +1,15 @@
 // Where one is in the console, as the part of the address behind `#`.
 
-export type Place = 'overview' | 'dead-letters' | 'trace' | 'audit';
+export type Place = 'overview' | 'dead-letters' | 'tasks' | 'trace' | 'audit';
 
 export interface Route {
   place: Place;
-  /** A letter's or a message's id. */
+  /** A letter's or a message's id, or a task's name. */
   id?: string | undefined;
   query: Record<string, string>;
 }
 
-const PLACES: readonly Place[] = ['overview', 'dead-letters', 'trace', 'audit'];
+const PLACES: readonly Place[] = ['overview', 'dead-letters', 'tasks', 'trace', 'audit'];
 
 /** `#/trace/123`; anything unknown is the overview. */
 export function parseRoute(hash: string): Route {

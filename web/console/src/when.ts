@@ -16,7 +16,8 @@ export function ago(millis: number, now: number): string {
   return `${length(seconds)} ago`;
 }
 
-function length(seconds: number): string {
+/** `42 s`, `5 min`. */
+export function length(seconds: number): string {
   if (seconds < 90) return `${seconds} s`;
   const minutes = Math.round(seconds / 60);
   if (minutes < 90) return `${minutes} min`;

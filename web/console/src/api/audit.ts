@@ -24,6 +24,8 @@ export interface Report {
   minutes: Shortlist<Minute>;
   left_off: number;
   next: number | null;
+  /** Minutes that were answered from what is kept of them; the others were read from the log. */
+  closed?: number;
 }
 
 /** Which messages are accounted for: those accepted then. */

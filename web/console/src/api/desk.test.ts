@@ -1,8 +1,13 @@
 import { afterEach, expect, test, vi } from 'vitest';
 
-import { ask, inWords, Refusal, tell } from './desk';
+import { ask, inWords, onUnknown, Refusal, tell } from './desk';
+import { forgetToken, keepToken } from './token';
 
-afterEach(() => vi.unstubAllGlobals());
+afterEach(() => {
+  vi.unstubAllGlobals();
+  forgetToken();
+  onUnknown(() => {});
+});
 
 function answering(status: number, body: string) {
   const fetched = vi.fn(async (_path: string, _request: RequestInit) => new Response(body, { status }));
@@ -16,10 +21,32 @@ test('what is not set is not asked', async () => {
   expect(fetched.mock.calls[0]?.[0]).toBe('/api/v1/dead-letters?topic=message&redriven=false');
 });
 
-test('a letter is redriven by its id', async () => {
-  const fetched = answering(200, '[]');
-  await tell('/dead-letters/redrive', { ids: ['message-0-1'] });
+test('a plan is asked for letters by their ids', async () => {
+  const fetched = answering(200, '{"letters":0,"forecasts":[]}');
+  await tell('/dead-letters/plan', { ids: ['message-0-1'] });
   expect(fetched.mock.calls[0]?.[1]).toMatchObject({ method: 'POST', body: '{"ids":["message-0-1"]}' });
+});
+
+test('a token goes with every question, and into no address', async () => {
+  const fetched = answering(200, '[]');
+  await ask('/dead-letters/tasks');
+  expect(fetched.mock.calls[0]?.[1].headers).toEqual({});
+  keepToken('a-token-of-some-length');
+  await ask('/dead-letters/tasks');
+  await tell('/dead-letters/tasks/t1/cancel', {});
+  for (const [path, request] of fetched.mock.calls.slice(1)) {
+    expect(request.headers).toMatchObject({ authorization: 'Bearer a-token-of-some-length' });
+    expect(path).not.toContain('a-token');
+  }
+});
+
+test('that nobody is known is told, also to whoever asked', async () => {
+  answering(401, 'operators sign in here: send a token\n');
+  const told = vi.fn();
+  onUnknown(told);
+  const refused = await ask('/me').catch((error: unknown) => error);
+  expect(refused).toMatchObject({ status: 401, isUnknown: true });
+  expect(told).toHaveBeenCalledWith(refused);
 });
 
 test('a busy desk says that one may ask again', async () => {
@@ -29,6 +56,14 @@ test('a busy desk says that one may ask again', async () => {
   expect(inWords(refused)).toEqual({
     title: 'The desk is busy',
     text: 'Another question is reading the log: ask again in a moment.',
+  });
+});
+
+test('a missing role is told in the words of the server', () => {
+  const refusal = new Refusal(403, 'ann may not do this: it needs the role "redrive" in admin.operators');
+  expect(inWords(refusal)).toEqual({
+    title: 'The desk does not allow this',
+    text: 'Ann may not do this: it needs the role "redrive" in admin.operators.',
   });
 });
 

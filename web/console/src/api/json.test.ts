@@ -1,6 +1,6 @@
 import { expect, test } from 'vitest';
 
-import { parseJson } from './json';
+import { parseJson, writeJson } from './json';
 
 test('an id keeps all its digits', () => {
   expect(parseJson('{"message":192656276478504961,"of":-9223372036854775808}')).toEqual({
@@ -20,4 +20,9 @@ test('what people wrote is left alone', () => {
   expect(parseJson(`{"error":"${text}"}`)).toEqual({
     error: 'say "192656276478504961": 192656276478504961',
   });
+});
+
+test('an id is written with all its digits, and what is not set is not written', () => {
+  const value = { user: 9007199254740993n, text: 'a "b"', none: undefined, ids: ['x', null], deep: { yes: true } };
+  expect(writeJson(value)).toBe('{"user":9007199254740993,"text":"a \\"b\\"","ids":["x",null],"deep":{"yes":true}}');
 });

@@ -1,6 +1,6 @@
 // Dead letters, as the desk tells of them.
 
-import { ask, tell } from './desk';
+import { ask } from './desk';
 
 export const TOPICS = ['message', 'notification'] as const;
 export type Topic = (typeof TOPICS)[number];
@@ -39,6 +39,7 @@ export interface Letter {
   last_failed_at: number;
   carrier: string;
   bytes: number;
+  cause: string;
   redriven: boolean;
   discarded: boolean;
 }
@@ -68,35 +69,40 @@ export interface Summary {
   newest: number | null;
 }
 
+/** Letters that died of the same: the reason, and the error without what differs. */
+export interface CauseSummary {
+  kind: Topic;
+  cause: string;
+  summary: Summary;
+  /** One of them. */
+  example: string;
+}
+
 export interface Stats {
   messages: Record<string, Summary>;
   notifications: Record<string, Summary>;
+  /** The most frequent first. */
+  causes: CauseSummary[];
+  /** Newer letters that were not counted. */
   left_off: number;
 }
 
-export type Outcome =
-  | 'to_retry'
-  | 'to_message'
-  | 'to_notification'
-  | 'before'
-  | 'is_discarded'
-  | 'no_such_letter'
-  | 'bytes_gone'
-  | 'belongs_nowhere';
-
-export interface Redrive {
-  id: string;
-  outcome: Outcome;
-}
-
-export interface Wanted {
-  topic?: string | undefined;
+/** Which letters are meant: those for which all that is set here is so. */
+export interface Filter {
+  kind?: Topic | undefined;
   reason?: string | undefined;
+  /** As `Stats` tells it. */
+  cause?: string | undefined;
+  /** A part of the error. */
+  text?: string | undefined;
   conversation?: string | undefined;
+  user?: bigint | undefined;
+  /** Died then or later, milliseconds since 1970. */
+  since?: number | undefined;
+  /** Died before. */
+  until?: number | undefined;
   redriven?: boolean | undefined;
   discarded?: boolean | undefined;
-  after?: string | undefined;
-  limit: number;
 }
 
 /** As the desk wants to hear where to go on. */
@@ -104,18 +110,21 @@ export function place(cursor: Cursor): string {
   return `${cursor.kind}-${cursor.partition}-${cursor.offset}`;
 }
 
-export function list(wanted: Wanted, signal: AbortSignal): Promise<Page> {
-  return ask('/dead-letters', { ...wanted }, signal);
+/** Letters that the filter lets through, at most so many, from a place on. */
+export function list(filter: Filter, limit: number, after?: string, signal?: AbortSignal): Promise<Page> {
+  const { kind, user, ...rest } = filter;
+  return ask('/dead-letters', { topic: kind, ...rest, user: user?.toString(), limit, after }, signal);
 }
 
 export function stats(signal: AbortSignal): Promise<Stats> {
   return ask('/dead-letters/stats', {}, signal);
 }
 
-export function show(id: string, body: boolean, signal: AbortSignal): Promise<Shown> {
-  return ask(`/dead-letters/${encodeURIComponent(id)}`, { body }, signal);
+export function show(id: string, signal: AbortSignal): Promise<Shown> {
+  return ask(`/dead-letters/${encodeURIComponent(id)}`, {}, signal);
 }
 
-export function redrive(ids: string[]): Promise<Redrive[]> {
-  return tell('/dead-letters/redrive', { ids });
+/** With what is in it. That somebody looked is written down, with the reason. */
+export function read(id: string, why: string, signal: AbortSignal): Promise<Shown> {
+  return ask(`/dead-letters/${encodeURIComponent(id)}`, { body: true, why }, signal);
 }

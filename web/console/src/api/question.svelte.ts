@@ -1,12 +1,14 @@
 // One question to the desk at a time: what it answered last, or what went wrong.
 
-import { inWords, type Trouble } from './desk';
+import { inWords, Refusal, type Trouble } from './desk';
 
 type Call<Answer> = (signal: AbortSignal) => Promise<Answer>;
 
 export class Question<Answer> {
   answer = $state.raw<Answer>();
   trouble = $state.raw<Trouble>();
+  /** There is no such thing. */
+  isMissing = $state(false);
   asking = $state(false);
 
   #turn: AbortController | undefined;
@@ -20,6 +22,7 @@ export class Question<Answer> {
     this.#last = call;
     this.asking = true;
     this.trouble = undefined;
+    this.isMissing = false;
     try {
       const answer = await call(turn.signal);
       if (!turn.signal.aborted) this.answer = answer;
@@ -27,6 +30,7 @@ export class Question<Answer> {
       if (!turn.signal.aborted) {
         this.answer = undefined;
         this.trouble = inWords(error);
+        this.isMissing = error instanceof Refusal && error.status === 404;
       }
     } finally {
       if (this.#turn === turn) this.asking = false;

@@ -17,3 +17,10 @@ test('what a service has not counted yet is none, what is counted elsewhere is u
   expect(MEASURES.stalls({ now: LATER })).toBeNull();
   expect(MEASURES.dead({ now: LATER })).toBeNull();
 });
+
+test('an audit that does not go on by itself is unknown', () => {
+  expect(MEASURES.auditLag({ now: LATER })).toBeNull();
+  const audited = new Scrape('audit_lag_seconds 131.5\naudit_minutes_total 7', 3000);
+  expect(MEASURES.auditLag({ now: audited })).toBe(131.5);
+  expect(MEASURES.auditMissing({ now: audited })).toBe(0);
+});

@@ -82,6 +82,12 @@ export const MEASURES = {
   dead: both(gauge('carrier_dead_letters_total'), gauge('horn_notifications_total', { outcome: 'dead' })),
   stalls: gauge('carrier_stalls_total'),
 
+  auditLag: gauge('audit_lag_seconds'),
+  auditMissing: gauge('audit_missing'),
+  auditInFlight: gauge('audit_in_flight'),
+  auditMinutes: gauge('audit_minutes_total'),
+  contradictions: gauge('audit_contradictions_total'),
+
   told: speed('horn_notifications_total', { outcome: 'sent' }),
   hornRetries: speed('horn_retries_total'),
   pending: gauge('horn_pending_notifications'),

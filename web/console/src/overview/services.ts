@@ -2,6 +2,7 @@
 
 import { amount, bytes, seconds } from '../amount';
 import type { MeasureName } from '../metrics/measures';
+import { length } from '../when';
 
 export interface Fact {
   name: string;
@@ -25,6 +26,8 @@ export interface Service {
   does: string;
   /** What its metrics begin with. */
   prefix: string;
+  /** It is no role of its own: where it is not, nothing is said of it. */
+  optional?: boolean;
   facts: Fact[];
   pictures: Picture[];
 }
@@ -128,7 +131,39 @@ export const SERVICES: Service[] = [
       { name: 'Pending', lines: [{ name: 'pending', measure: 'pending', tone: '1' }] },
     ],
   },
+  {
+    name: 'Audit',
+    does: 'closes minute after minute, where audit.continuous is set; the process that works counts',
+    prefix: 'audit_',
+    optional: true,
+    facts: [
+      { name: 'Lag', measure: 'auditLag', told: lag },
+      { name: 'Minutes closed', measure: 'auditMinutes' },
+      { name: 'In flight', measure: 'auditInFlight' },
+      { name: 'Missing', measure: 'auditMissing', alarming: true },
+      { name: 'Contradictions', measure: 'contradictions', alarming: true },
+    ],
+    pictures: [
+      { name: 'Lag', told: whole, lines: [{ name: 'behind', measure: 'auditLag', tone: '1' }] },
+      {
+        name: 'Messages of closed minutes',
+        lines: [
+          { name: 'in flight', measure: 'auditInFlight', tone: '1' },
+          { name: 'missing', measure: 'auditMissing', tone: 'bad' },
+        ],
+      },
+    ],
+  },
 ];
+
+/** Seconds; nothing is known before the first minute is closed. */
+function lag(value: number): string {
+  return value === 0 ? '–' : whole(value);
+}
+
+function whole(value: number): string {
+  return length(Math.round(value));
+}
 
 export const TILES: Fact[] = [
   { name: 'Accepted', measure: 'accepted', unit: PER_SECOND },

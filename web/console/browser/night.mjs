@@ -1,0 +1,244 @@
+// A night with many letters: causes, plan, redrive, discard, restore, and the log of it all.
+
+import assert from 'node:assert/strict';
+
+import { step } from './walker.mjs';
+
+export async function night(walk, mend) {
+  const { page, rows, see, heading, place, button, inDialog, focused, countRows, overhang, picture } = walk;
+  /** The row of a cause in the summary. */
+  const cause = (name) => page.getByRole('region', { name: 'What they died of' }).getByRole('listitem').filter({ hasText: name });
+
+  step('no task yet');
+  await place('Tasks');
+  await see('Nothing was asked for.');
+  await picture('tasks-none');
+
+  step('the list of dead letters, by keyboard');
+  await place('Dead letters');
+  await heading('Dead letters');
+  await heading('What they died of');
+  const all = await rows.count();
+  assert.ok(all >= 8, `${all} letters`);
+  await picture('letters');
+  await rows.first().focus();
+  await page.keyboard.press('ArrowDown');
+  await page.keyboard.press('Space');
+  assert.equal(await rows.nth(1).getAttribute('aria-selected'), 'true');
+  await page.keyboard.press('Space');
+  assert.equal(await rows.nth(1).getAttribute('aria-selected'), 'false');
+  await page.keyboard.press('Home');
+  assert.ok(await rows.first().evaluate((row) => row === document.activeElement));
+
+  step('one letter');
+  await page.keyboard.press('Enter');
+  await heading('Why it died');
+  assert.match(page.url(), /#\/dead-letters\/message-/);
+  await see('dlq-id');
+  assert.equal(await page.locator('pre').count(), 0, 'nobody asked for the body');
+  await picture('letter');
+  await button('Show it').click();
+  await page.locator('pre').waitFor();
+  await button('Hide it').click();
+  assert.equal(await page.locator('pre').count(), 0);
+
+  step('filters');
+  await page.goBack();
+  await rows.first().waitFor();
+  await page.getByLabel('Topic').selectOption('notification');
+  await page.waitForURL(/topic=notification/);
+  await page.waitForFunction(
+    () => [...document.querySelectorAll('tbody tr code')].every((id) => !id.textContent?.startsWith('message-')),
+  );
+  await page.getByLabel('Topic').selectOption('message');
+  await page.waitForURL(/topic=message/);
+  await page.getByLabel('Conversation').fill('p:3:4');
+  await page.keyboard.press('Enter');
+  await page.waitForURL(/conversation=/);
+  await countRows(5);
+  await page.getByRole('combobox', { name: /^Died/ }).selectOption('before-day');
+  await see('No letter matches.');
+  await button('Clear the filter').click();
+  await countRows(all);
+
+  step('a plan while the cause is there');
+  const large = cause('too-large');
+  await large.getByRole('link').first().click();
+  await page.waitForURL(/cause=too-large/);
+  await countRows(6);
+  await picture('letters-cause');
+  await large.getByRole('button', { name: 'Redrive …' }).click();
+  await heading('Redrive all of this cause?');
+  await see('would die again');
+  await see('All of them would die again.');
+  await picture('plan-dying');
+  await page.keyboard.press('Escape');
+  await page.locator('dialog').waitFor({ state: 'detached' });
+  assert.equal(await focused(), 'BUTTON', 'the focus goes back');
+
+  step('a plan that is cut off');
+  // As if there were very many.
+  const shares = [
+    { forecast: 'place', letters: 712, sample: ['message-4-2'] },
+    { forecast: 'store', letters: 240, sample: ['message-7-0', 'message-7-1'] },
+    { forecast: 'already_there', letters: 31, sample: ['message-7-2'] },
+    { forecast: { fail_again: 'misplaced: its key belongs to partition 3' }, letters: 15, sample: ['message-7-3'] },
+    { forecast: { left_alone: 'bytes_gone' }, letters: 2, sample: ['message-7-4'] },
+  ];
+  await page.route('**/plan', (route) => route.fulfill({ json: { letters: 1000, forecasts: shares } }));
+  await button('Redrive all that match …').click();
+  await see('15 letters would die again.');
+  await inDialog('Redrive at most 1,000 letters').waitFor();
+  await page.getByLabel('At most, the oldest first').fill('20000');
+  assert.ok(await inDialog(/^Redrive at most/).isDisabled());
+  await page.getByLabel('At most, the oldest first').fill('4000');
+  await inDialog('Redrive at most 4,000 letters').waitFor();
+  await see('It takes 80 s or longer.');
+  await picture('plan-cut-off');
+  await page.setViewportSize({ width: 420, height: 860 });
+  await picture('narrow-plan');
+  await page.setViewportSize({ width: 1360, height: 900 });
+  await inDialog('Close').click();
+  await page.unroute('**/plan');
+
+  step('a redrive that dies again');
+  await rows.first().focus();
+  await page.keyboard.press('Space');
+  await button('Redrive 1 chosen …').click();
+  await heading('Redrive 1 letter?');
+  await see('All of them would die again.');
+  await inDialog('Redrive 1 letter').click();
+  await heading('Redrive of 1 letter');
+  await see('1 letter in');
+  const again = page.getByRole('region', { name: 'Died again' });
+  for (let looks = 0; (await again.getByRole('listitem').count()) === 0 && looks < 20; looks += 1) {
+    await page.waitForTimeout(250);
+    await again.getByRole('button', { name: 'Look again' }).click();
+    await again.getByText(/none|1 letter/).first().waitFor();
+  }
+  assert.match(await again.getByRole('listitem').innerText(), /too-large: \d+ bytes/);
+  await picture('task-died-again');
+  assert.deepEqual(walk.complaints, []);
+
+  step('a plan after it is gone');
+  await mend();
+  await page.goto('/#/dead-letters');
+  await heading('What they died of');
+  await large.getByRole('button', { name: 'Redrive …' }).click();
+  await see('would get a place');
+  await page.getByLabel('Letters a second, at most').fill('0');
+  await see('1 to 1,000.');
+  assert.ok(await inDialog('Redrive 6 letters').isDisabled());
+  await page.getByLabel('Letters a second, at most').fill('1');
+  await page.getByLabel('Why').fill('the limit was raised');
+  await picture('plan');
+
+  step('redrive of one cause, slowly, to its end');
+  await inDialog('Redrive 6 letters').click();
+  await page.waitForURL(/#\/tasks\/t/);
+  const taskName = decodeURIComponent(new URL(page.url()).hash.split('/').at(-1));
+  await heading('Redrive of 6 letters');
+  await see('running');
+  await button('Pause …').click();
+  await page.getByLabel('Why').fill('a look first');
+  await inDialog('Pause').click();
+  await see(/Paused by .*: a look first/);
+  await picture('task-paused');
+  await button('Resume').click();
+  await page.waitForFunction(() => /[2-5]/.test(document.querySelector('.far strong')?.textContent ?? ''));
+  await picture('task-running');
+  await see('6 letters in');
+  await heading('Died again');
+  await see('None by now.');
+  await page.getByText('on its way: it will be placed and delivered').click();
+  await picture('task-over');
+  await place('Tasks');
+  await page.getByRole('row').getByText('6 of 6').waitFor();
+
+  step('discard of the rest, with a reason and the count');
+  await place('Dead letters');
+  const refused = cause('refused');
+  await refused.getByRole('button', { name: 'Discard …' }).waitFor();
+  const rest = all - 6;
+  await countRows(rest);
+  await button('Discard all …').click();
+  await heading('Discard all of them?');
+  await page.getByLabel('Why').fill('nobody needs these taps');
+  assert.ok(await inDialog(/^Discard/).isDisabled(), 'nobody said how many');
+  await page.getByLabel('How many letters').fill(String(rest + 1));
+  assert.ok(await inDialog(/^Discard/).isDisabled(), 'it is another number');
+  await page.getByLabel('How many letters').fill(String(rest));
+  await picture('discard');
+  await inDialog(/^Discard/).click();
+  await heading(`Discard of ${rest} letters`);
+  await see(`${rest} letters in`);
+  await place('Dead letters');
+  await see('Nothing is dead.');
+  await picture('nothing');
+
+  step('restore of one');
+  await page.getByRole('radio', { name: 'Discarded' }).check();
+  await countRows(rest);
+  await picture('letters-discarded');
+  await rows.first().focus();
+  await page.keyboard.press('Space');
+  await see('1 letter chosen');
+  await button('Restore 1 chosen …').click();
+  await heading('Restore 1 letter?');
+  await page.getByLabel('Why').fill('this one after all');
+  await inDialog('Restore 1 letter').click();
+  await heading('Restore of 1 letter');
+  await see('1 letter in');
+
+  step('redrive of it, by its name');
+  await page.getByText('restored').click();
+  await page.getByRole('link', { name: /^notification-/ }).click();
+  await heading('Why it died');
+  await button('Redrive …').click();
+  await heading('Redrive 1 letter?');
+  await see('would be told again');
+  await inDialog('Redrive 1 letter').click();
+  await heading('Redrive of 1 letter');
+  await see('1 letter in');
+  await page.goto('/#/dead-letters?show=all');
+  // One is there twice: it died again.
+  await countRows(all + 1);
+  await rows.first().focus();
+  assert.ok(await rows.first().getByRole('checkbox').isDisabled(), 'it was redriven');
+
+  step('the tasks, and what operators did');
+  await place('Tasks');
+  await countRows(5);
+  await picture('tasks');
+  await page.getByRole('radio', { name: 'Operations' }).check();
+  await see('a look first');
+  await see('nobody needs these taps');
+  await see('this one after all');
+  await see('read a body');
+  await picture('operations');
+  const decided = await rows.count();
+  await button('Every line').click();
+  await page.waitForFunction((count) => document.querySelectorAll('tbody tr').length > count, decided);
+  await see('chose');
+
+  step('a task by its address, and one of nothing');
+  await page.goto(`/#/tasks/${taskName}`);
+  await page.reload();
+  await heading('Redrive of 6 letters');
+
+  step('a narrow window');
+  await page.setViewportSize({ width: 420, height: 860 });
+  await heading('Redrive of 6 letters');
+  assert.equal(await overhang(), 0, 'the task scrolls sideways');
+  await picture('narrow-task');
+  await page.goto('/#/tasks');
+  await rows.first().waitFor();
+  assert.equal(await overhang(), 0, 'the tasks scroll sideways');
+  await picture('narrow-tasks');
+  await page.goto('/#/dead-letters?show=all');
+  await rows.first().waitFor();
+  await heading('What they died of');
+  assert.equal(await overhang(), 0, 'the letters scroll sideways');
+  await picture('narrow');
+  await page.setViewportSize({ width: 1360, height: 900 });
+}

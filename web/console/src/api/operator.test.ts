@@ -1,0 +1,14 @@
+import { expect, test } from 'vitest';
+
+import { lacking, type Operator } from './operator';
+
+const VIEWER: Operator = { name: 'vera', roles: ['view'], signed_in: true };
+
+test('a role that is missing is said with the name', () => {
+  expect(lacking(VIEWER, 'view')).toBeUndefined();
+  expect(lacking(VIEWER, 'redrive')).toBe('vera has no role “redrive”');
+});
+
+test('where nobody is known the server decides', () => {
+  expect(lacking(undefined, 'discard')).toBeUndefined();
+});
