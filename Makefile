@@ -41,8 +41,8 @@ real-status: ## which of them answer, where, with how much memory
 e2e: ## the tests that need the real parts (make real-up): contract suites, then processes of all services
 	@scripts/need cargo cc protoc && scripts/e2e contracts services
 
-campaign: ## kill everything once under a steady chat, on the real parts
-	@scripts/need cargo cc protoc kcat && scripts/e2e campaign
+campaign: ## kill everything, everywhere, on the real parts: under a steady chat, after each effect, in a night of dead letters
+	@scripts/need cargo cc protoc kcat && scripts/e2e campaign failpoints night
 
 console: ## build the operators' console; the next build of the program holds it
 	@scripts/need npm && scripts/console build

@@ -14,6 +14,7 @@ use tracing::{debug, warn};
 
 use crate::boat::Boat;
 use crate::connection::Connection;
+use crate::registration::REASSERT_WITHIN;
 
 /// After all sessions were asserted for a loss, another one has to wait so long: a store that is not well is
 /// not asked for everything again and again.
@@ -26,9 +27,12 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
     loop {
         let used = boat.connections.shards_used().max(1) as u32;
         let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
-        let seeks = Instant::now() >= rested_at;
+        let (life, seeks) = (boat.life(), Instant::now() >= rested_at);
         let lost = go_over(&boat, interval, seeks).await;
-        if lost && Instant::now() >= rested_at {
+        if boat.life() != life {
+            // Under a new life every session is registered anew, and that is done already.
+            rested_at = rested_at.max(Instant::now() + REASSERT_WITHIN * 2);
+        } else if lost && Instant::now() >= rested_at {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread).await;

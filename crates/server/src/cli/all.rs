@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use super::Output;
 use super::serving::{runtime, serve_to_the_end};
 use crate::admin::{self, Desk, Operators};
-use crate::compose::{Seams, System};
+use crate::compose::{Around, Seams, System};
 use crate::phase::{Phase, Phases};
 use crate::settings::Settings;
 use crate::telemetry;
@@ -36,7 +36,7 @@ pub struct All {
 }
 
 impl All {
-    pub(super) fn run(self, config: Option<&Path>) -> Result<ExitCode> {
+    pub(super) fn run(self, config: Option<&Path>, around: &dyn Around) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
         if let Some(data) = &self.data {
             settings.embedded.data.clone_from(data);
@@ -47,10 +47,15 @@ impl All {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let connections = runtime("connections", cores)?;
         let services = runtime("services", cores)?;
-        services.block_on(self.serve(settings, connections.handle().clone()))
+        services.block_on(self.serve(settings, connections.handle().clone(), around))
     }
 
-    async fn serve(self, settings: Settings, connections: Handle) -> Result<ExitCode> {
+    async fn serve(
+        self,
+        settings: Settings,
+        connections: Handle,
+        around: &dyn Around,
+    ) -> Result<ExitCode> {
         let phases = Phases::default();
         let metrics = telemetry::start_metrics()?;
         let seams = if self.memory {
@@ -60,6 +65,7 @@ impl All {
             std::fs::create_dir_all(data).with_context(|| format!("making {}", data.display()))?;
             Seams::on_disk(data, &settings.embedded)?
         };
+        let seams = seams.with(around);
         let stop_admin = CancellationToken::new();
         let operators = Operators::load(&settings.admin.operators)?;
         let desk = Arc::new(Desk::new(&seams, &settings.carrier, operators));

@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::Output;
 use super::serving::{runtime, serve_to_the_end};
 use crate::admin::{self, Desk, Operators};
+use crate::compose::Around;
 use crate::compose::member::{self, Parts};
 use crate::phase::{Phase, Phases};
 use crate::settings::Settings;
@@ -56,7 +57,12 @@ pub struct Member {
 }
 
 impl Member {
-    pub(super) fn run(self, role: Role, config: Option<&Path>) -> Result<ExitCode> {
+    pub(super) fn run(
+        self,
+        role: Role,
+        config: Option<&Path>,
+        around: &dyn Around,
+    ) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
         self.apply(role, &mut settings);
         settings.check_member(role)?;
@@ -71,7 +77,7 @@ impl Member {
             Role::Station | Role::Carrier | Role::Horn => None,
         };
         let clients = connections.as_ref().unwrap_or(&services).handle().clone();
-        services.block_on(self.serve(role, settings, clients))
+        services.block_on(self.serve(role, settings, clients, around))
     }
 
     /// The command line wins over file and environment.
@@ -102,10 +108,16 @@ impl Member {
         }
     }
 
-    async fn serve(self, role: Role, settings: Settings, clients: Handle) -> Result<ExitCode> {
+    async fn serve(
+        self,
+        role: Role,
+        settings: Settings,
+        clients: Handle,
+        around: &dyn Around,
+    ) -> Result<ExitCode> {
         let phases = Phases::default();
         let metrics = telemetry::start_metrics()?;
-        let parts = Parts::connect(role, &settings, clients).await?;
+        let parts = Parts::connect(role, &settings, clients, around).await?;
         let stop_admin = CancellationToken::new();
         let operators = Operators::load(&settings.admin.operators)?;
         let desk = parts.whole().map(|seams| {

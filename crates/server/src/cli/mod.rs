@@ -28,6 +28,7 @@ use anyhow::Result;
 use backend::discovery::Role;
 use clap::{Parser, Subcommand, ValueEnum};
 
+use crate::compose::{Around, Bare};
 use crate::settings::SettingsError;
 
 /// Instant messaging that loses nothing it accepted, and shows what became of it.
@@ -103,17 +104,22 @@ pub enum Output {
 
 /// Runs one command to its end.
 pub fn run(cli: Cli) -> Result<ExitCode> {
+    run_around(cli, &Bare)
+}
+
+/// As `run`, where services get the parts outside with something around them.
+pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
     let file = cli.config.as_deref();
     match cli.command {
-        Command::All(command) => command.run(file),
+        Command::All(command) => command.run(file, around),
         #[cfg(feature = "cluster")]
-        Command::Boat(command) => command.run(Role::Boat, file),
+        Command::Boat(command) => command.run(Role::Boat, file, around),
         #[cfg(feature = "cluster")]
-        Command::Station(command) => command.run(Role::Station, file),
+        Command::Station(command) => command.run(Role::Station, file, around),
         #[cfg(feature = "cluster")]
-        Command::Carrier(command) => command.run(Role::Carrier, file),
+        Command::Carrier(command) => command.run(Role::Carrier, file, around),
         #[cfg(feature = "cluster")]
-        Command::Horn(command) => command.run(Role::Horn, file),
+        Command::Horn(command) => command.run(Role::Horn, file, around),
         #[cfg(feature = "cluster")]
         Command::Topics(command) => on_runtime(command.run(file)),
         #[cfg(feature = "cluster")]

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use api::transport::{self, Connector};
 use backend::clock::{SystemClock, SystemEntropy};
-use backend::discovery::{EtcdRegistry, Role};
+use backend::discovery::{EtcdRegistry, Registry, Role};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::around::Around;
 use super::cluster;
 use super::seams::Seams;
 use crate::settings::Settings;
@@ -34,22 +35,38 @@ impl Parts {
     ///
     /// # Errors
     /// A part that does not answer, or is not set up.
-    pub async fn connect(role: Role, settings: &Settings, connections: Handle) -> Result<Parts> {
+    pub async fn connect(
+        role: Role,
+        settings: &Settings,
+        connections: Handle,
+        around: &dyn Around,
+    ) -> Result<Parts> {
         let (needed, registry) = match role {
             Role::Boat => {
                 let registry = cluster::registry(settings).await?;
-                let parts = boat_parts(registry.clone(), connections);
+                let parts = boat_parts(around.registry(registry.clone()), connections);
                 (Needed::Boat(Box::new(parts)), Some(registry))
             }
             Role::Station => {
                 let (seams, registry) = cluster::connect(settings).await?;
-                (Needed::Station(Box::new(seams)), Some(registry))
+                (
+                    Needed::Station(Box::new(seams.with(around))),
+                    Some(registry),
+                )
             }
             Role::Carrier => {
                 let (seams, registry) = cluster::connect(settings).await?;
-                (Needed::Carrier(Box::new(seams)), Some(registry))
+                (
+                    Needed::Carrier(Box::new(seams.with(around))),
+                    Some(registry),
+                )
             }
-            Role::Horn => (Needed::Horn(Box::new(horn_parts(settings).await?)), None),
+            Role::Horn => {
+                let mut parts = horn_parts(settings).await?;
+                parts.queue = around.queue(parts.queue);
+                parts.ledger = around.ledger(parts.ledger);
+                (Needed::Horn(Box::new(parts)), None)
+            }
         };
         Ok(Parts { needed, registry })
     }
@@ -63,7 +80,7 @@ impl Parts {
     }
 }
 
-fn boat_parts(registry: Arc<EtcdRegistry>, connections: Handle) -> boat::Parts {
+fn boat_parts(registry: Arc<dyn Registry>, connections: Handle) -> boat::Parts {
     let transport = transport::Config::default();
     boat::Parts {
         registry,

@@ -1,5 +1,6 @@
 //! Plugs parts together into a running system.
 
+mod around;
 #[cfg(feature = "cluster")]
 mod cluster;
 pub mod embedded;
@@ -9,5 +10,6 @@ mod seams;
 mod system;
 mod upkeep;
 
+pub use around::{Around, Bare};
 pub use seams::Seams;
 pub use system::System;

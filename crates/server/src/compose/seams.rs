@@ -14,6 +14,7 @@ use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
 
+use super::around::Around;
 use super::upkeep::Upkeep;
 
 /// Every seam of a system. Tests may wrap one before it is started.
@@ -35,6 +36,24 @@ pub struct Seams {
 }
 
 impl Seams {
+    /// With that around each part.
+    pub(crate) fn with(self, around: &dyn Around) -> Seams {
+        Seams {
+            upkeep: self.upkeep,
+            queue: around.queue(self.queue),
+            mailbox: around.mailbox(self.mailbox),
+            history: around.history(self.history),
+            heads: around.heads(self.heads),
+            conversations: around.conversations(self.conversations),
+            devices: around.devices(self.devices),
+            ledger: around.ledger(self.ledger),
+            audit: around.audit(self.audit),
+            registry: around.registry(self.registry),
+            clock: self.clock,
+            entropy: self.entropy,
+        }
+    }
+
     pub(super) fn station(&self, connector: &Connector) -> station::Parts {
         station::Parts {
             queue: self.queue.clone(),

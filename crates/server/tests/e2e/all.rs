@@ -39,7 +39,7 @@ impl Dir {
     }
 
     /// Settings for `all`, over free ports.
-    fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
+    pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
         let text = format!(
             "log.level = \"warn\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{more}\n"

@@ -1,13 +1,10 @@
 //! What could not be delivered, from the operator's commands.
 
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::all::All;
 use crate::process::{Process, run};
+use crate::webhook::Webhook;
 
 /// Waits that a test can sit through.
 const QUICK: &str = "boat.session.ack_wait = \"300ms\"\ncarrier.ack_wait = \"300ms\"\n\
@@ -184,48 +181,6 @@ fn operators_sign_in_where_there_are_some() {
     assert_eq!(with_token(&["dlq", "redrive", "message-0-0"]).code, Some(1));
 }
 
-/// A webhook that refuses what it is told, until it does not.
-struct Webhook {
-    url: String,
-    refuses: Arc<AtomicBool>,
-}
-
-impl Webhook {
-    fn refusing() -> Webhook {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let url = format!("http://{}/", listener.local_addr().expect("bound"));
-        let refuses = Arc::new(AtomicBool::new(true));
-        let mood = refuses.clone();
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let status = if mood.load(Ordering::SeqCst) {
-                    "400 Bad Request"
-                } else {
-                    "200 OK"
-                };
-                answer(stream.expect("a connection"), status);
-            }
-        });
-        Webhook { url, refuses }
-    }
-}
-
-fn answer(mut stream: TcpStream, status: &str) {
-    let mut request = BufReader::new(stream.try_clone().expect("the same socket"));
-    let mut length = 0;
-    let mut line = String::new();
-    while request.read_line(&mut line).expect("a header") > 2 {
-        if let Some(text) = line.to_lowercase().strip_prefix("content-length:") {
-            length = text.trim().parse().expect("a number");
-        }
-        line.clear();
-    }
-    request.read_exact(&mut vec![0; length]).expect("a body");
-    let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
-    // Who asked may be gone.
-    let _ = stream.write_all(head.as_bytes());
-}
-
 // proves S1-30 in part, for notifications
 #[test]
 fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
@@ -260,7 +215,7 @@ fn a_notification_that_nobody_took_is_listed_shown_and_redriven() {
     let stats = run(&mut all.operator(&["dlq", "stats"])).ok().stdout;
     assert!(stats.contains("notification refused: 1 letters"), "{stats}");
 
-    webhook.refuses.store(false, Ordering::SeqCst);
+    webhook.accept();
     let redrive = ["dlq", "redrive", "--topic", "notification", "--all"];
     let redriven = run(&mut all.operator(&redrive)).ok().stdout;
     assert!(redriven.contains("told again"), "{redriven}");

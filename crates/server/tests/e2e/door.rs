@@ -11,6 +11,7 @@ use crate::process::{PAUSE, packetboat, run};
 /// Looks before something counts as not happening: a minute, for what real parts need after a failure.
 const LOOKS: u32 = 1500;
 
+#[derive(Clone)]
 pub struct Door {
     /// A boat.
     pub websocket: String,

@@ -2,15 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::net::TcpListener;
 use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
-use std::sync::atomic::{AtomicU16, Ordering};
 
 use tempfile::TempDir;
 
 use crate::door::Door;
+use crate::ports::free_ports;
 use crate::process::{Process, packetboat, run};
 use crate::real;
 
@@ -136,7 +135,26 @@ impl Fleet {
         self.wait_for(name);
     }
 
+    /// As `restart`, with its command made into another one. Whether it comes up is not waited for.
+    pub fn restart_as(&mut self, name: &str, program: impl Fn(&Command) -> Command) {
+        let mut program = program(&self.command_of(name));
+        let process = Process::start(program.stderr(self.log_of(name)));
+        self.members.get_mut(name).expect("a member").process = Some(process);
+    }
+
     fn launch(&mut self, name: &str) {
+        let mut command = self.command_of(name);
+        let process = Process::start(command.stderr(self.log_of(name)));
+        self.members.get_mut(name).expect("a member").process = Some(process);
+    }
+
+    fn log_of(&self, name: &str) -> File {
+        let mut options = File::options();
+        let log = options.create(true).append(true).open(self.log(name));
+        log.expect("a log file")
+    }
+
+    fn command_of(&self, name: &str) -> Command {
         let member = &self.members[name];
         let admin = format!("127.0.0.1:{}", member.admin);
         let listen = format!("127.0.0.1:{}", member.listen);
@@ -145,19 +163,14 @@ impl Fleet {
             arguments.extend(["--listen", &listen]);
         }
         arguments.extend(["--output", "json"]);
-        let mut options = File::options();
-        let log = options.create(true).append(true).open(self.log(name));
-        let log = log.expect("a log file");
         let mut command = self.command(&arguments);
         command
             .env(
                 "PACKETBOAT_BOAT__WEBSOCKET",
                 format!("127.0.0.1:{}", member.websocket),
             )
-            .env("PACKETBOAT_BOAT__TCP", format!("127.0.0.1:{}", member.tcp))
-            .stderr(log);
-        let process = Process::start(&mut command);
-        self.members.get_mut(name).expect("a member").process = Some(process);
+            .env("PACKETBOAT_BOAT__TCP", format!("127.0.0.1:{}", member.tcp));
+        command
     }
 
     fn wait_for(&mut self, name: &str) {
@@ -199,21 +212,6 @@ impl Member {
     fn websocket(&self) -> String {
         format!("ws://127.0.0.1:{}", self.websocket)
     }
-}
-
-/// Ports that nobody uses now, below those that the kernel gives to outgoing connections: a process that
-/// is started again finds its own free.
-fn free_ports() -> [u16; 4] {
-    static NEXT: AtomicU16 = AtomicU16::new(0);
-    let offset = (std::process::id() % 3_000) as u16;
-    let mut ports = (0..3_000).map(|_| {
-        let step = NEXT.fetch_add(1, Ordering::Relaxed);
-        23_000 + offset.wrapping_add(step) % 3_000
-    });
-    [0; 4].map(|_: u16| {
-        let free = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());
-        free.expect("a free port between 23000 and 26000")
-    })
 }
 
 fn settings(name: &str, redis: &str, more: &str) -> String {

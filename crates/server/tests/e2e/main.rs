@@ -6,9 +6,12 @@ mod chatting;
 mod crash;
 mod dead_letters;
 mod door;
+mod failpoints;
+mod ports;
 mod process;
 mod settings;
 mod stopping;
+mod webhook;
 
 #[cfg(feature = "cluster")]
 mod blows;
@@ -18,5 +21,7 @@ mod campaign;
 mod cluster;
 #[cfg(feature = "cluster")]
 mod fleet;
+#[cfg(feature = "cluster")]
+mod night;
 #[cfg(feature = "cluster")]
 mod real;

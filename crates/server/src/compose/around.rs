@@ -1,0 +1,57 @@
+//! What stands between the services and the parts outside: nothing, in the program.
+
+use std::sync::Arc;
+
+use backend::audit::AuditStore;
+use backend::conversations::ConversationStore;
+use backend::devices::DeviceStore;
+use backend::discovery::Registry;
+use backend::heads::HeadStore;
+use backend::history::HistoryStore;
+use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
+use backend::queue::Queue;
+
+/// Puts something around parts before the services get them. A test ends a process between two effects so.
+pub trait Around: Sync {
+    fn queue(&self, inner: Arc<dyn Queue>) -> Arc<dyn Queue> {
+        inner
+    }
+
+    fn mailbox(&self, inner: Arc<dyn MailboxStore>) -> Arc<dyn MailboxStore> {
+        inner
+    }
+
+    fn history(&self, inner: Arc<dyn HistoryStore>) -> Arc<dyn HistoryStore> {
+        inner
+    }
+
+    fn heads(&self, inner: Arc<dyn HeadStore>) -> Arc<dyn HeadStore> {
+        inner
+    }
+
+    fn conversations(&self, inner: Arc<dyn ConversationStore>) -> Arc<dyn ConversationStore> {
+        inner
+    }
+
+    fn devices(&self, inner: Arc<dyn DeviceStore>) -> Arc<dyn DeviceStore> {
+        inner
+    }
+
+    fn ledger(&self, inner: Arc<dyn LedgerStore>) -> Arc<dyn LedgerStore> {
+        inner
+    }
+
+    fn audit(&self, inner: Arc<dyn AuditStore>) -> Arc<dyn AuditStore> {
+        inner
+    }
+
+    fn registry(&self, inner: Arc<dyn Registry>) -> Arc<dyn Registry> {
+        inner
+    }
+}
+
+/// The parts as they are.
+pub struct Bare;
+
+impl Around for Bare {}

@@ -1,0 +1,346 @@
+//! The process dies after each of its durable effects in turn: what was accepted is shown once, and the books
+//! balance.
+
+mod point;
+mod scenario;
+mod seams;
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use serde_json::Value;
+use server::cli::{self, Cli};
+
+use self::point::{Failpoint, VARIABLE};
+use self::scenario::Scenario;
+use crate::all::{self, Dir};
+use crate::door::Door;
+use crate::ports::free_ports;
+use crate::process::{PAUSE, Process, run};
+use crate::webhook::Webhook;
+
+/// Within which a minute is closed: it has to be over.
+const CLOSED: Duration = Duration::from_secs(90);
+/// What the program is told, a line each.
+const ARGUMENTS: &str = "FAILPOINT_ARGUMENTS";
+
+/// The program itself, with a failpoint after each effect. Started by the tests here.
+#[test]
+#[ignore = "a process of the other tests"]
+fn program() {
+    let arguments = std::env::var(ARGUMENTS).expect("arguments");
+    let cli = Cli::parse_from(std::iter::once("packetboat").chain(arguments.lines()));
+    cli::run_around(cli, &Failpoint::armed()).expect("it runs");
+}
+
+/// The same command, as the program that dies there.
+fn dying(command: &Command, failpoint: &str) -> Command {
+    let arguments: Vec<_> = command.get_args().map(|a| a.to_string_lossy()).collect();
+    let mut program = Command::new(std::env::current_exe().expect("this one"));
+    program
+        .args(["--ignored", "--exact", "failpoints::program"])
+        .args(["--nocapture", "--test-threads=1"])
+        .env(VARIABLE, failpoint)
+        .env(ARGUMENTS, arguments.join("\n"));
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => program.env(name, value),
+            None => program.env_remove(name),
+        };
+    }
+    program
+}
+
+/// `packetboat all` that dies at a failpoint, and is started again without one.
+struct Survivor {
+    died: Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
+    keeper: Option<JoinHandle<()>>,
+    door: Door,
+    // Dropped after whoever uses it.
+    _dir: Dir,
+}
+
+impl Survivor {
+    fn start(failpoint: &str, settings: &str) -> Survivor {
+        let dir = Dir::new();
+        let [websocket, tcp, admin] = free_ports().map(|port: u16| format!("127.0.0.1:{port}"));
+        let file = dir.settings([&websocket, &tcp, &admin], settings);
+        let data = dir.path("data");
+        let (died, over) = (Arc::new(AtomicBool::new(false)), Arc::default());
+        let first = dying(&all::all(&file, &data), failpoint);
+        let keeper = keep(first, all::all(&file, &data), &died, &over);
+        Survivor {
+            died,
+            over,
+            keeper: Some(keeper),
+            door: Door {
+                websocket: format!("ws://{websocket}"),
+                admin: format!("http://{admin}"),
+                state: dir.path("state"),
+            },
+            _dir: dir,
+        }
+    }
+
+    fn has_died(&self) -> bool {
+        self.died.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for Survivor {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::SeqCst);
+        let ended = self.keeper.take().map(JoinHandle::join);
+        assert!(ended.is_none_or(|ended| ended.is_ok()) || thread::panicking());
+    }
+}
+
+/// Runs the first command and, once that has died, the second, until it is over.
+fn keep(
+    mut first: Command,
+    mut second: Command,
+    died: &Arc<AtomicBool>,
+    over: &Arc<AtomicBool>,
+) -> JoinHandle<()> {
+    let (died, over) = (died.clone(), over.clone());
+    thread::spawn(move || {
+        let mut process = Process::start(first.stderr(Stdio::null()));
+        while !over.load(Ordering::SeqCst) {
+            if !process.is_running() {
+                let again = died.swap(true, Ordering::SeqCst);
+                assert!(!again, "it ended once more, without a failpoint");
+                process = Process::start(&mut second);
+            }
+            thread::sleep(PAUSE);
+        }
+    })
+}
+
+/// Waits that a test can sit through; what dies does so at once.
+fn settings(webhook: &Webhook) -> String {
+    format!(
+        "boat.session.ack_wait = \"300ms\"\ncarrier.ack_wait = \"300ms\"\n\
+         carrier.retry_delays = [\"10ms\", \"20ms\", \"30ms\", \"40ms\", \"50ms\"]\n\
+         carrier.record_bytes_max = 512\naudit.settle = \"5s\"\naudit.interval = \"1s\"\n\
+         horn.provider = \"webhook\"\nhorn.url = \"{}\"",
+        webhook.url
+    )
+}
+
+/// Dies after each of these effects (how often it is let pass before) in turn.
+fn survives(effects: &[(&str, u32)]) {
+    for (effect, count) in effects {
+        let webhook = Webhook::refusing();
+        let all = Survivor::start(&format!("{effect}:{count}"), &settings(&webhook));
+        let scenario = Scenario::begin(&all.door, 0);
+        scenario.run(&webhook);
+        assert!(
+            all.has_died(),
+            "{effect}: it was never passed {count} times"
+        );
+        println!("{effect}: it died, and nothing was lost");
+    }
+}
+
+// proves S1-27 in part
+#[test]
+fn it_may_die_after_each_effect_of_a_start_and_a_sign_in() {
+    survives(&[
+        ("registry.register", 1),
+        ("node.lease", 1),
+        ("node.reserve", 1),
+        ("mailbox.connect", 2),
+        ("devices.seen", 1),
+        ("mailbox.disconnect", 1),
+    ]);
+}
+
+// proves S1-27 in part
+#[test]
+fn it_may_die_after_each_effect_of_a_send() {
+    survives(&[
+        ("mailbox.dedupe-begin", 4),
+        ("publish.message", 4),
+        ("mailbox.dedupe-done", 2),
+        ("history.save", 2),
+        ("heads.save", 2),
+        ("conversations.save", 2),
+        ("mailbox.store", 2),
+        ("ledger.delivered", 2),
+        ("commit.message", 2),
+    ]);
+}
+
+// proves S1-27 in part
+#[test]
+fn it_may_die_after_each_effect_of_what_follows_a_send() {
+    survives(&[
+        ("history.status", 1),
+        ("conversations.received", 1),
+        ("conversations.read", 1),
+        ("publish.retry", 1),
+        ("commit.retry", 1),
+        ("mailbox.acknowledge", 1),
+        ("ledger.fetched", 1),
+        ("publish.notification", 1),
+        ("ledger.notified", 1),
+        ("publish.notification-dead", 1),
+        ("commit.notification", 1),
+    ]);
+}
+
+#[test]
+fn it_may_die_after_each_effect_of_a_dead_letter_and_of_its_redrive() {
+    survives(&[
+        ("publish.dead", 1),
+        // Asked, claimed, done.
+        ("publish.operation", 1),
+        ("publish.operation", 2),
+        ("publish.operation", 3),
+        ("ledger.redriven", 1),
+    ]);
+}
+
+/// A minute is closed when it is over, so each of these takes one.
+#[test]
+fn it_may_die_after_each_effect_of_the_audit() {
+    let dies = |effect: &'static str| {
+        let webhook = Webhook::refusing();
+        let settings = settings(&webhook) + "\naudit.takeover = \"3s\"";
+        let all = Survivor::start(&format!("{effect}:1"), &settings);
+        let began = Instant::now();
+        Scenario::begin(&all.door, 0).run(&webhook);
+        while !all.has_died() {
+            assert!(began.elapsed() < CLOSED, "{effect}: it was never passed");
+            thread::sleep(PAUSE);
+        }
+        let verified = || {
+            let verify = ["audit", "verify", "--deep", "--output", "json"];
+            let told = run(&mut all.door.operator(&verify)).stdout;
+            let told: Value = serde_json::from_str(&told).unwrap_or_default();
+            told["holds"] == true && told["minutes"].as_u64() > Some(0)
+        };
+        while !verified() {
+            assert!(
+                began.elapsed() < CLOSED * 2,
+                "{effect}: the chain does not hold"
+            );
+            thread::sleep(PAUSE * 10);
+        }
+    };
+    thread::scope(|scope| {
+        for effect in ["audit.advance", "audit.save", "audit.amend"] {
+            scope.spawn(move || dies(effect));
+        }
+    });
+}
+
+#[cfg(feature = "cluster")]
+mod on_real_parts {
+    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::thread;
+
+    use super::{Scenario, dying, settings};
+    use crate::fleet::Fleet;
+    use crate::process::{PAUSE, SOON};
+    use crate::webhook::Webhook;
+
+    const STATIONS: &[&str] = &["station-1", "station-2"];
+    const CARRIERS: &[&str] = &["carrier-1", "carrier-2"];
+    const HORNS: &[&str] = &["horn-1", "horn-2"];
+    const BOATS: &[&str] = &["boat-1", "boat-2"];
+    const DESKS: &[&str] = &["station-1", "station-2", "carrier-1", "carrier-2"];
+
+    /// Who dies after which effect, and how often that is passed before.
+    const EFFECTS: &[(&[&str], &str, u32)] = &[
+        (BOATS, "registry.register", 1),
+        (STATIONS, "registry.register", 1),
+        (STATIONS, "node.lease", 1),
+        (STATIONS, "node.reserve", 1),
+        (STATIONS, "mailbox.connect", 2),
+        (STATIONS, "devices.seen", 1),
+        (STATIONS, "mailbox.disconnect", 1),
+        (STATIONS, "mailbox.dedupe-begin", 2),
+        (STATIONS, "publish.message", 2),
+        (STATIONS, "mailbox.dedupe-done", 2),
+        (CARRIERS, "history.save", 2),
+        (CARRIERS, "heads.save", 2),
+        (CARRIERS, "conversations.save", 2),
+        (CARRIERS, "mailbox.store", 1),
+        (CARRIERS, "ledger.delivered", 2),
+        (CARRIERS, "commit.message", 2),
+        (CARRIERS, "publish.notification", 1),
+        (CARRIERS, "publish.dead", 1),
+        (STATIONS, "history.status", 1),
+        (STATIONS, "conversations.received", 1),
+        (STATIONS, "conversations.read", 1),
+        (STATIONS, "mailbox.acknowledge", 1),
+        (STATIONS, "ledger.fetched", 1),
+        (HORNS, "ledger.notified", 1),
+        (HORNS, "publish.notification-dead", 1),
+        (HORNS, "commit.notification", 1),
+        (DESKS, "publish.operation", 1),
+        (DESKS, "publish.operation", 2),
+        (DESKS, "ledger.redriven", 1),
+    ];
+
+    /// Ends the watch also where a test fails.
+    struct Over<'a>(&'a AtomicBool);
+
+    impl Drop for Over<'_> {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    // proves S1-27
+    #[test]
+    #[ignore = "needs the real parts: make campaign"]
+    fn services_may_die_after_each_effect() {
+        let webhook = Webhook::refusing();
+        let mut fleet = Fleet::with("cluster", &settings(&webhook));
+        let door = (*fleet).clone();
+        for (number, (members, effect, count)) in (0..).zip(EFFECTS) {
+            webhook.refuse();
+            for name in *members {
+                fleet.process(name).signal("TERM");
+                fleet.process(name).ended(SOON);
+                fleet.restart_as(name, |command| dying(command, &format!("{effect}:{count}")));
+            }
+            let (over, fleet) = (AtomicBool::new(false), &mut fleet);
+            let died = thread::scope(|scope| {
+                let over = &over;
+                let watch = scope.spawn(move || watch(fleet, members, over));
+                let ends = Over(over);
+                Scenario::begin(&door, 10 * number).run(&webhook);
+                drop(ends);
+                watch.join().expect("it does not fail")
+            });
+            assert!(
+                died > 0,
+                "{members:?}: {effect} was never passed {count} times"
+            );
+            println!("{effect}: {died} of {members:?} died, and nothing was lost");
+        }
+    }
+
+    /// Starts again who has died; how many that were.
+    fn watch(fleet: &mut Fleet, members: &[&str], over: &AtomicBool) -> usize {
+        let mut died = 0;
+        while !over.load(Ordering::SeqCst) {
+            for name in members {
+                if !fleet.process(name).is_running() {
+                    died += 1;
+                    fleet.restart(name);
+                }
+            }
+            thread::sleep(PAUSE);
+        }
+        died
+    }
+}

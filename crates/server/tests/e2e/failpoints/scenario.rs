@@ -1,0 +1,187 @@
+//! A little of everything that services do, by users and operators who do not give up when nobody answers.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::door::Door;
+use crate::process::{Ended, Process, run};
+use crate::webhook::Webhook;
+
+/// How long anything may take, a restart within it.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// Between two tries.
+const REST: Duration = Duration::from_millis(200);
+
+pub struct Scenario<'a> {
+    door: &'a Door,
+    /// The users of this scenario have the numbers after this one.
+    base: i64,
+    /// User 2, there from the beginning to the end.
+    present: Process,
+    /// User 4, who acknowledges nothing.
+    deaf: Process,
+}
+
+impl Scenario<'_> {
+    /// Users 2 and 4 sign in; user 3 is known and leaves.
+    pub fn begin(door: &Door, base: i64) -> Scenario<'_> {
+        let user = |number: i64| (base + number).to_string();
+        until_done(|| door.operator(&["dlq", "stats"]));
+        let visit = ["listen", "--timeout", "0.5", "--user", &user(3)];
+        until_done(|| door.user(&visit));
+        let listen = ["listen", "--user", &user(2)];
+        let present = Process::start(&mut door.user(&listen));
+        let listen = ["listen", "--device", "deaf", "--no-ack", "--user", &user(4)];
+        let deaf = Process::start(&mut door.user(&listen));
+        let scenario = Scenario {
+            door,
+            base,
+            present,
+            deaf,
+        };
+        scenario.sends(4, ["are you there?".to_owned()]);
+        scenario.deaf.line_within(PATIENCE).expect("it is shown");
+        scenario
+    }
+
+    fn user(&self, number: i64) -> String {
+        (self.base + number).to_string()
+    }
+
+    pub fn run(mut self, webhook: &Webhook) {
+        let door = self.door;
+        let present = self.sends(2, (0..12).map(|n| n.to_string()));
+        let dead = self.sends(2, ["x".repeat(700)]);
+        let away = self.sends(3, (0..5).map(|n| n.to_string()));
+        let deaf = self.sends(4, (0..2).map(|n| n.to_string()));
+        self.reads();
+        self.is_shown(&present);
+        self.hears(3, "terminal", &away);
+        door.at_rest();
+        self.deaf.kill();
+        self.hears(4, "deaf", &deaf);
+
+        webhook.accept();
+        for topic in ["notification", "message"] {
+            let redrive = ["dlq", "redrive", "--all", "--topic", topic];
+            // Some of it is refused, as it dies again: that is an answer.
+            until(
+                || run(&mut door.operator(&redrive)),
+                |ended| !ended.stdout.is_empty() && !ended.stderr.contains("packetboat:"),
+            );
+        }
+        door.at_rest();
+        let letters = until_done(|| door.operator(&["dlq", "list", "--output", "json"])).stdout;
+        let is_dead = |id: &String| letters.contains(id);
+        assert!(dead.iter().all(is_dead), "{dead:?} in {letters}");
+        for (number, device) in [(3, "terminal"), (4, "deaf")] {
+            assert_eq!(self.visit(number, device), BTreeSet::new(), "user {number}");
+        }
+        let audit = until_done(|| door.operator(&["audit", "--deep"])).stdout;
+        assert!(audit.starts_with("the books balance"), "{audit}");
+        self.is_shown_no_more(&present);
+    }
+
+    /// Sends messages from user 1, and answers their ids: each is accepted, whatever happens meanwhile.
+    fn sends(&self, to: i64, texts: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+        let texts: Vec<String> = texts.into_iter().collect();
+        let (from, to) = (self.user(1), self.user(to));
+        let send = ["send", "--user", &from, "--to", &to, "--stdin"];
+        let mut send = Process::start(&mut self.door.user(&send));
+        send.feed(texts.iter().map(|text| format!("{text}\n")).collect());
+        let lines: Vec<String> = std::iter::from_fn(|| send.line_within(PATIENCE)).collect();
+        let accepted = lines.iter().filter(|line| line.contains("\"accepted\""));
+        assert_eq!(accepted.count(), texts.len(), "{lines:?}");
+        lines.iter().map(|line| id_of(line)).collect()
+    }
+
+    /// User 5 reads a message.
+    fn reads(&self) {
+        let (reader, from) = (self.user(5), self.user(1));
+        let chat = ["chat", "--user", &reader, "--to", &from];
+        let mut chat = Process::start(&mut self.door.user(&chat));
+        self.sends(5, ["read me".to_owned()]);
+        chat.line_is(&format!("{from}: read me"));
+        thread::sleep(REST);
+        chat.feed(String::new());
+        chat.ended(PATIENCE);
+    }
+
+    /// Waits until user 2 is shown all of these, each once, and nothing else.
+    fn is_shown(&self, ids: &BTreeSet<String>) {
+        let mut shown = BTreeSet::new();
+        while shown.len() < ids.len() {
+            let line = self.present.line_within(PATIENCE).expect("it goes on");
+            let id = id_of(&line);
+            assert!(ids.contains(&id), "{line} was not sent");
+            assert!(shown.insert(id), "{line} is shown twice");
+        }
+    }
+
+    /// Whatever else user 2 is shown, it is none of these.
+    fn is_shown_no_more(self, ids: &BTreeSet<String>) {
+        thread::sleep(REST);
+        self.present.signal("TERM");
+        let rest: Vec<String> = std::iter::from_fn(|| self.present.line()).collect();
+        assert!(
+            rest.iter().all(|line| !ids.contains(&id_of(line))),
+            "{rest:?}"
+        );
+    }
+
+    /// A user signs in, again and again, until these were shown, each once; a device remembers what it has
+    /// shown.
+    fn hears(&self, number: i64, device: &str, ids: &BTreeSet<String>) {
+        let began = Instant::now();
+        let mut shown = BTreeSet::new();
+        while !ids.is_subset(&shown) {
+            for id in self.visit(number, device) {
+                assert!(shown.insert(id.clone()), "{id} is shown twice");
+            }
+            assert!(began.elapsed() < PATIENCE, "{ids:?} are not in {shown:?}");
+        }
+    }
+
+    /// A user signs in for a moment: what it is shown.
+    fn visit(&self, number: i64, device: &str) -> BTreeSet<String> {
+        let user = self.user(number);
+        let listen = [
+            "listen",
+            "--timeout",
+            "1",
+            "--user",
+            &user,
+            "--device",
+            device,
+        ];
+        let shown = run(&mut self.door.user(&listen)).ok().stdout;
+        shown.lines().map(id_of).collect()
+    }
+}
+
+fn id_of(line: &str) -> String {
+    let line: Value = serde_json::from_str(line).expect("a JSON line");
+    line["msg_id"].as_str().expect("an id").to_owned()
+}
+
+/// Runs a command until it succeeds.
+fn until_done(command: impl Fn() -> Command) -> Ended {
+    until(|| run(&mut command()), |ended| ended.code == Some(0))
+}
+
+fn until(command: impl Fn() -> Ended, is_done: impl Fn(&Ended) -> bool) -> Ended {
+    let began = Instant::now();
+    loop {
+        let ended = command();
+        if is_done(&ended) {
+            return ended;
+        }
+        let told = format!("{}{}", ended.stdout, ended.stderr);
+        assert!(began.elapsed() < PATIENCE, "{told}");
+        thread::sleep(REST);
+    }
+}

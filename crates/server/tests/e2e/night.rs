@@ -1,0 +1,304 @@
+//! A night in which much goes wrong at once, and an operator with nothing but the commands.
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::fleet::Fleet;
+use crate::process::{Process, run};
+use crate::real::{self, eventually, tool, within};
+use crate::webhook::Webhook;
+
+/// Each of the senders sends so many.
+const EACH: usize = 2000;
+/// Sender and receiver; those above 20 are away, the others are there.
+const PAIRS: [(i64, i64); 10] = [
+    (1, 11),
+    (2, 12),
+    (3, 13),
+    (4, 14),
+    (5, 15),
+    (6, 21),
+    (7, 22),
+    (8, 23),
+    (9, 24),
+    (10, 25),
+];
+/// Of each kind of poison.
+const POISONED: usize = 60;
+/// Whose mailbox is damaged, who sends too much, and whose notifications are refused.
+const DAMAGED: &str = "31";
+const LARGE: &str = "32";
+const REFUSED: &str = "33";
+
+const LIMIT: &str = "carrier.record_bytes_max = 4096";
+
+fn quick(webhook: &Webhook) -> String {
+    format!(
+        "carrier.retry_delays = [\"200ms\", \"400ms\", \"600ms\", \"800ms\", \"1s\"]\n\
+         horn.provider = \"webhook\"\nhorn.url = \"{}\"\n{LIMIT}",
+        webhook.url
+    )
+}
+
+// proves S1-29, S1-30
+#[test]
+#[ignore = "needs the real parts: make campaign"]
+fn an_operator_clears_up_after_a_night() {
+    let webhook = Webhook::accepting();
+    let mut fleet = Fleet::with("cluster", &quick(&webhook));
+    for user in (21..=25).map(|n: i64| n.to_string()) {
+        fleet.nothing_for(&user);
+    }
+    for user in [DAMAGED, LARGE, REFUSED] {
+        fleet.nothing_for(user);
+    }
+    let present: Vec<Process> = (11..=15)
+        .map(|user: i64| Process::start(&mut fleet.user(&["listen", "--user", &user.to_string()])))
+        .collect();
+    let sends: Vec<Process> = PAIRS.iter().map(|&pair| sending(&fleet, pair)).collect();
+
+    let key = damage_mailbox(&fleet);
+    let mut poisoned = BTreeSet::new();
+    poisoned.extend(several(&fleet, DAMAGED, "hello"));
+    poisoned.extend(several(&fleet, LARGE, &"x".repeat(5000)));
+    fleet.process("boat-2").signal("STOP");
+    webhook.refuse();
+    let refused = several(&fleet, REFUSED, "are you there?");
+    thread::sleep(Duration::from_secs(10));
+    fleet.process("boat-2").signal("CONT");
+    let whole = produce_garbage(&fleet);
+    produce_misplaced(&fleet, whole);
+    let accepted: Vec<BTreeSet<String>> = sends.into_iter().map(accepted_of).collect();
+    assert_eq!(accepted.iter().map(BTreeSet::len).sum::<usize>(), 10 * EACH);
+
+    // What died of what?
+    let causes = eventually("all five causes are there", || {
+        let causes = causes(&fleet);
+        let reasons = [
+            "undecodable",
+            "too-large",
+            "misplaced",
+            "max-retries",
+            "refused",
+        ];
+        let all = reasons
+            .iter()
+            .all(|reason| of_reason(&causes, reason) >= POISONED as u64);
+        all.then_some(causes)
+    });
+    println!("the operator finds {causes:#?}");
+
+    // What would happen now? Nothing good: the causes are still there.
+    let plan = plan(&fleet, "too-large");
+    assert!(plan.contains("would die again"), "{plan}");
+
+    // The causes are removed.
+    webhook.accept();
+    tool("redis-cli", &["-c", "-p", &port(), "del", &key]);
+    fleet.change_settings(LIMIT, "");
+    for carrier in ["carrier-1", "carrier-2"] {
+        fleet.process(carrier).signal("TERM");
+        assert!(fleet.process(carrier).ended(crate::process::SOON).success());
+        fleet.restart(carrier);
+    }
+    for reason in ["too-large", "max-retries", "misplaced", "refused"] {
+        println!("{reason}: {}", plan_of(&fleet, reason));
+        redrive(&fleet, reason);
+    }
+    let undecodable = [
+        "dlq",
+        "discard",
+        "--reason",
+        "undecodable",
+        "--why",
+        "garbage of a night",
+    ];
+    let count = of_reason(&causes, "undecodable").to_string();
+    let confirmed = [&undecodable[..], &["--confirm", &count]].concat();
+    run(&mut fleet.operator(&confirmed)).ok();
+    within(Duration::from_secs(180), "nothing is dead", || {
+        let open = run(&mut fleet.operator(&["dlq", "list", "--open"])).stdout;
+        (open == "Nothing is dead.\n").then_some(())
+    });
+
+    // Everybody has everything, once.
+    for ((_, to), accepted) in PAIRS.iter().zip(&accepted).filter(|((_, to), _)| *to > 20) {
+        assert_eq!(
+            &ids(fleet.listen(&to.to_string(), EACH)),
+            accepted,
+            "user {to}"
+        );
+    }
+    for (listener, accepted) in present.iter().zip(&accepted) {
+        let shown: BTreeSet<String> = (0..EACH)
+            .map(|_| id_of(&listener.line().expect("a line")))
+            .collect();
+        assert_eq!(&shown, accepted);
+    }
+    for user in [DAMAGED, LARGE] {
+        let heard = ids(fleet.listen(user, POISONED));
+        assert!(heard.is_subset(&poisoned), "user {user}");
+        fleet.nothing_for(user);
+    }
+    assert_eq!(ids(fleet.listen(REFUSED, POISONED)), refused);
+    within(Duration::from_secs(300), "the books balance", || {
+        let audit = run(&mut fleet.operator(&["audit", "--all"]));
+        println!("{}", audit.stdout.lines().next().unwrap_or_default());
+        (audit.code == Some(0) && audit.stdout.contains(" 0 in flight")).then_some(())
+    });
+}
+
+/// A sender of many messages.
+fn sending(fleet: &Fleet, (from, to): (i64, i64)) -> Process {
+    let (from, to) = (from.to_string(), to.to_string());
+    let send = ["send", "--user", &from, "--to", &to, "--stdin"];
+    let mut send = fleet.user(&send);
+    let boat = if to.as_str() < "13" {
+        "boat-2"
+    } else {
+        "boat-1"
+    };
+    send.env("PACKETBOAT_URL", fleet.boat(boat));
+    let mut send = Process::start(&mut send);
+    send.feed((0..EACH).map(|n| format!("{n}\n")).collect());
+    send
+}
+
+fn accepted_of(send: Process) -> BTreeSet<String> {
+    let patience = Duration::from_secs(300);
+    let lines: Vec<String> = std::iter::from_fn(|| send.line_within(patience)).collect();
+    let refused = lines.iter().find(|line| !line.contains("\"accepted\""));
+    assert_eq!(refused, None);
+    lines.iter().map(|line| id_of(line)).collect()
+}
+
+fn several(fleet: &Fleet, to: &str, text: &str) -> BTreeSet<String> {
+    let mut send = fleet.user(&["send", "--user", "9", "--to", to, "--stdin"]);
+    let mut send = Process::start(&mut send);
+    send.feed(format!("{text}\n").repeat(POISONED));
+    let sent = accepted_of(send);
+    assert_eq!(sent.len(), POISONED);
+    sent
+}
+
+fn id_of(line: &str) -> String {
+    let line: Value = serde_json::from_str(line).expect("a JSON line");
+    line["msg_id"].as_str().expect("an id").to_owned()
+}
+
+fn ids(lines: Vec<Value>) -> BTreeSet<String> {
+    lines
+        .iter()
+        .map(|line| line["msg_id"].as_str().expect("an id").to_owned())
+        .collect()
+}
+
+/// A node of the Redis cluster.
+fn port() -> String {
+    let address = real::addresses("redis-cluster").remove(0);
+    address.rsplit(':').next().expect("a port").to_owned()
+}
+
+/// What waits for a user is replaced by something that no script can read.
+fn damage_mailbox(fleet: &Fleet) -> String {
+    let user: i64 = DAMAGED.parse().expect("a number");
+    let bucket = protocol::keys::bucket_of(protocol::UserId::new(user).expect("positive"));
+    let key = format!("{}/{{b{bucket:04}}}/u:{user}/p:1/oms", fleet.name());
+    let set = tool("redis-cli", &["-c", "-p", &port(), "set", &key, "damaged"]);
+    assert_eq!(set.trim(), "OK");
+    key
+}
+
+fn topic(fleet: &Fleet) -> String {
+    format!("{}-message", fleet.name())
+}
+
+fn kcat(arguments: &[&str]) -> Command {
+    let mut kcat = Command::new("kcat");
+    kcat.args(["-q", "-b", &real::addresses("kafka").join(",")])
+        .args(arguments);
+    kcat
+}
+
+/// Writes what is none of ours into the log. Answers an ordinary record's bytes.
+fn produce_garbage(fleet: &Fleet) -> Vec<u8> {
+    let topic = topic(fleet);
+    let mut producer = kcat(&["-P", "-t", &topic, "-p", "0", "-k", "no key of ours"])
+        .stdin(Stdio::piped())
+        .spawn()
+        .expect("kcat runs");
+    let mut input = producer.stdin.take().expect("piped");
+    for n in 0..POISONED {
+        writeln!(input, "no task {n} of ours").expect("it reads");
+    }
+    drop(input);
+    assert!(producer.wait().expect("it ends").success());
+    let read = [
+        "-C",
+        "-t",
+        &topic,
+        "-p",
+        "1",
+        "-o",
+        "beginning",
+        "-c",
+        "1",
+        "-e",
+        "-D",
+        "",
+    ];
+    kcat(&read).output().expect("kcat runs").stdout
+}
+
+/// Writes an ordinary record into partitions that are not its own.
+fn produce_misplaced(fleet: &Fleet, record: Vec<u8>) {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(file.path(), record).expect("written");
+    let path = file.path().to_string_lossy().into_owned();
+    for _ in 0..POISONED {
+        let topic = topic(fleet);
+        let put = ["-P", "-t", &topic, "-p", "2", "-k", "another key", &path];
+        assert!(kcat(&put).status().expect("kcat runs").success());
+    }
+}
+
+/// Reason and number of each cause.
+fn causes(fleet: &Fleet) -> Vec<(String, u64)> {
+    let stats = run(&mut fleet.operator(&["dlq", "stats", "--output", "json"])).stdout;
+    let stats: Value = serde_json::from_str(&stats).unwrap_or_default();
+    let causes = stats["causes"].as_array().cloned().unwrap_or_default();
+    let told = |cause: &Value| {
+        let reason = cause["cause"].as_str()?.split(':').next()?.to_owned();
+        Some((reason, cause["summary"]["letters"].as_u64()?))
+    };
+    causes.iter().filter_map(told).collect()
+}
+
+fn of_reason(causes: &[(String, u64)], reason: &str) -> u64 {
+    let letters = causes.iter().filter(|(of, _)| of == reason);
+    letters.map(|(_, letters)| letters).sum()
+}
+
+fn plan(fleet: &Fleet, reason: &str) -> String {
+    run(&mut fleet.operator(&["dlq", "plan", "--reason", reason]))
+        .ok()
+        .stdout
+}
+
+fn plan_of(fleet: &Fleet, reason: &str) -> String {
+    plan(fleet, reason).replace('\n', "; ")
+}
+
+/// Until none of them is left.
+fn redrive(fleet: &Fleet, reason: &str) {
+    let redrive = ["dlq", "redrive", "--reason", reason, "--rate", "100"];
+    within(Duration::from_secs(180), "they are redriven", || {
+        let told = run(&mut fleet.operator(&redrive)).stdout;
+        told.contains("No letter matches").then_some(())
+    });
+}
