@@ -14,6 +14,7 @@ pub mod code;
 pub mod conversation;
 pub mod delivery;
 pub mod desk;
+pub mod doctor;
 pub mod frame;
 pub mod history;
 pub mod id;

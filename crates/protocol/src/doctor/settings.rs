@@ -1,0 +1,115 @@
+//! Settings that do what they say, and should not.
+
+use std::net::SocketAddr;
+
+use super::{Check, Finding, named};
+
+/// What tokens are checked with, and who may bring one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenKey {
+    /// It is the development key, which everybody knows.
+    pub is_well_known: bool,
+    /// Where clients or services are served that come from other machines.
+    pub open: Vec<SocketAddr>,
+}
+
+impl TokenKey {
+    pub fn finding(self) -> Finding {
+        let advice = "let station.auth.key_file name a file with a secret of your own, the same for all stations";
+        if !self.is_well_known {
+            return Finding::ok(Check::TokenKey, "tokens are checked with a key of your own");
+        }
+        if self.open.is_empty() {
+            let seen = "tokens are checked with the well-known development key; nobody from elsewhere is served";
+            return Finding::warning(Check::TokenKey, seen, advice);
+        }
+        let open = named(self.open.iter().map(SocketAddr::to_string));
+        let seen = format!(
+            "anybody may sign in as anybody: the well-known development key is in use, and {open} can be reached \
+             from elsewhere"
+        );
+        Finding::failure(Check::TokenKey, seen, advice)
+    }
+}
+
+/// Who may use the admin port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdminPort {
+    pub listen: SocketAddr,
+    /// How many operators sign in; 0: nobody has to.
+    pub operators: usize,
+}
+
+impl AdminPort {
+    pub fn finding(self) -> Finding {
+        let AdminPort { listen, operators } = self;
+        if operators > 0 {
+            let seen = format!("operators sign in ({operators} are named)");
+            return Finding::ok(Check::Operators, seen);
+        }
+        if listen.ip().is_loopback() {
+            let seen = "nobody signs in, and only this machine reaches the admin port";
+            return Finding::ok(Check::Operators, seen);
+        }
+        Finding::warning(
+            Check::Operators,
+            format!(
+                "whoever reaches {listen} may read, redrive and discard: admin.operators names nobody"
+            ),
+            "name operators in admin.operators, or let admin.listen be on loopback; at least keep the port inside a \
+             network of its own",
+        )
+    }
+}
+
+/// Whether the audit goes on by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Auditing {
+    pub continuous: bool,
+}
+
+impl Auditing {
+    pub fn finding(self) -> Finding {
+        match self.continuous {
+            true => Finding::ok(Check::Auditing, "the audit goes on by itself"),
+            false => Finding::warning(
+                Check::Auditing,
+                "nobody looks whether messages are missing until somebody asks",
+                "set audit.continuous = true wherever there is a desk, and watch audit_missing",
+            ),
+        }
+    }
+}
+
+/// On how many machines the real parts keep what is accepted, as the settings want it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Copies {
+    /// Brokers that hold each record.
+    pub log: u32,
+    /// Of these, how many have it before it counts as accepted.
+    pub accepted: u32,
+    /// Copies of a row in each datacenter; of several datacenters the fewest.
+    pub rows: u8,
+}
+
+impl Copies {
+    pub fn finding(self) -> Finding {
+        let Copies {
+            log,
+            accepted,
+            rows,
+        } = self;
+        let seen = format!(
+            "{log} brokers hold a record, {accepted} of them before it is accepted; {rows} nodes hold a row"
+        );
+        if log >= 3 && accepted >= 2 && rows >= 3 {
+            return Finding::ok(Check::Copies, seen);
+        }
+        Finding::warning(
+            Check::Copies,
+            format!("{seen}: whatever loses one machine may lose messages"),
+            "in production: kafka.replication_factor 3, kafka.min_insync_replicas 2 (then topics apply), and \
+             scylla.replication.factor 3",
+        )
+    }
+}

@@ -1,0 +1,190 @@
+//! One conversation of a user: history, head and list must agree.
+
+use super::{Damage, Difference, Mend};
+use crate::conversation::{ConversationRow, Head};
+use crate::history::{PrivateRow, Version};
+use crate::receipt::ReceiptKind;
+use crate::{ConversationId, MessageId, Position, Seq, Timestamp, UserId};
+
+/// What was read of a conversation: the list, then the head, then history.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Conversation {
+    pub id: ConversationId,
+    pub listed: Option<Listed>,
+    pub head: Option<Head>,
+    /// The last row of the owner that was read.
+    pub newest: Option<Newest>,
+    /// The largest id among the rows that were read.
+    pub max_id: Option<MessageId>,
+    /// Positions up to the furthest of list, head and newest without a row of the owner, in order.
+    pub holes: Vec<Hole>,
+    /// Positions up to here were not looked at.
+    pub skipped: Seq,
+}
+
+/// The owner's row in the list, and its registers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listed {
+    pub row: ConversationRow,
+    pub read_seq: Seq,
+    pub received_seq: Seq,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Newest {
+    pub position: Position,
+    pub id: MessageId,
+    pub version: Version,
+}
+
+/// Positions without a row.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Hole {
+    pub first: Seq,
+    pub last: Seq,
+    /// The rows that belong there, where they can be made from what is left: all of them, or none.
+    pub rows: Vec<PrivateRow>,
+}
+
+impl Hole {
+    pub(super) fn covers(&self, seq: Seq) -> bool {
+        (self.first..=self.last).contains(&seq)
+    }
+
+    /// One more position of the same kind behind it.
+    fn joins(&self, next: &Hole) -> bool {
+        self.last.next() == next.first && self.rows.is_empty() == next.rows.is_empty()
+    }
+}
+
+impl From<&PrivateRow> for Newest {
+    fn from(row: &PrivateRow) -> Newest {
+        Newest {
+            position: Position {
+                seq: row.seq,
+                prev: row.prev,
+            },
+            id: row.id,
+            version: row.version,
+        }
+    }
+}
+
+pub(super) fn differences(owner: UserId, one: &Conversation, now: Timestamp) -> Vec<Difference> {
+    let mut differences = holes(one);
+    differences.extend(head(one));
+    differences.extend(list(owner, one, now));
+    differences.extend(registers(one));
+    differences
+}
+
+impl Conversation {
+    fn last(&self) -> Seq {
+        self.newest.map_or(Seq::ZERO, |newest| newest.position.seq)
+    }
+
+    fn listed_seq(&self) -> Option<Seq> {
+        self.listed.map(|listed| listed.row.position.seq)
+    }
+
+    fn head_seq(&self) -> Seq {
+        self.head.map_or(Seq::ZERO, |head| head.seq)
+    }
+}
+
+fn holes(one: &Conversation) -> Vec<Difference> {
+    let mut joined: Vec<Hole> = Vec::new();
+    for hole in &one.holes {
+        match joined.last_mut() {
+            Some(last) if last.joins(hole) => {
+                last.last = hole.last;
+                last.rows.extend_from_slice(&hole.rows);
+            }
+            _ => joined.push(hole.clone()),
+        }
+    }
+    let joined = joined.into_iter();
+    joined
+        .map(|hole| Difference {
+            damage: Damage::Hole {
+                conversation: one.id,
+                first: hole.first,
+                last: hole.last,
+            },
+            mend: (!hole.rows.is_empty()).then_some(Mend::WriteRows(hole.rows)),
+        })
+        .collect()
+}
+
+fn head(one: &Conversation) -> Option<Difference> {
+    let (newest, standing) = (one.newest?, one.head_seq());
+    if standing >= newest.position.seq {
+        return None;
+    }
+    let head = one.head.unwrap_or_default();
+    // Without a head the largest id is known only where all rows were read.
+    let is_known = one.head.is_some() || one.skipped == Seq::ZERO;
+    let mended = Head {
+        seq: newest.position.seq,
+        rev: head.rev,
+        last_id: Some(newest.id),
+        max_id: head.max_id.max(one.max_id).max(Some(newest.id)),
+        version: newest.version,
+    };
+    let may = is_known && newest.version >= head.version;
+    Some(Difference {
+        damage: Damage::HeadBehind {
+            conversation: one.id,
+            head: standing,
+            last: newest.position.seq,
+        },
+        mend: may.then_some(Mend::WriteHead(one.id, mended)),
+    })
+}
+
+fn list(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference> {
+    let newest = one.newest?;
+    if one.listed_seq() >= Some(newest.position.seq) {
+        return None;
+    }
+    let row = ConversationRow {
+        owner,
+        conversation: one.id,
+        position: newest.position,
+        last_id: newest.id,
+        version: now,
+        source: newest.version,
+    };
+    Some(Difference {
+        damage: Damage::ListBehind {
+            conversation: one.id,
+            listed: one.listed_seq(),
+            last: newest.position.seq,
+        },
+        mend: Some(Mend::WriteListed(row)),
+    })
+}
+
+/// Registers are asked for first, so that what comes meanwhile only makes the rest longer.
+fn registers(one: &Conversation) -> Vec<Difference> {
+    let Some(listed) = one.listed else {
+        return Vec::new();
+    };
+    let last = one.last().max(one.head_seq()).max(listed.row.position.seq);
+    let registers = [
+        (ReceiptKind::Received, listed.received_seq),
+        (ReceiptKind::Read, listed.read_seq),
+    ];
+    let ahead = registers.into_iter().filter(|(_, at)| *at > last);
+    ahead
+        .map(|(kind, at)| Difference {
+            damage: Damage::RegisterAhead {
+                conversation: one.id,
+                kind,
+                at,
+                last,
+            },
+            mend: None,
+        })
+        .collect()
+}
