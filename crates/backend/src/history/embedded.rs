@@ -128,9 +128,15 @@ impl EmbeddedHistory {
         }))
     }
 
-    /// Whether this row, or a later one, is there.
-    fn stands(&self, row: &PrivateRow) -> Result<bool> {
-        Ok(self.version(row.owner, row.id)? >= Some(row.version))
+    /// Whether a later row is there, or this one and the way to it.
+    fn stands(&self, row: &PrivateRow, conversation: ConversationId) -> Result<bool> {
+        let standing = self.version(row.owner, row.id)?;
+        if standing != Some(row.version) {
+            return Ok(standing > Some(row.version));
+        }
+        let position = index_key(conversation, row.seq);
+        let named = self.engine.get(Table::PrivateIndex, &position)?;
+        Ok(named.as_deref() == Some(&row.id.get().to_be_bytes()[..]))
     }
 
     fn page(
@@ -211,7 +217,7 @@ impl HistoryStore for EmbeddedHistory {
                 return Err(Error::conflict(SEAM, "a row of a user with itself"));
             };
             let newest = self.newest(&mut writing, row, conversation)?;
-            if newest >= Some(row.version) && self.stands(row)? {
+            if newest >= Some(row.version) && self.stands(row, conversation)? {
                 continue;
             }
             let value = encode_sized(SEAM, &kept(row), row.content.data.len() + 128)?;

@@ -127,3 +127,29 @@ fn keys_of_the_index_sort_as_positions_do() {
     assert_eq!(read, seqs);
     assert!(seq_of(&keys[3][..17]).is_err());
 }
+
+/// A position that lost its entry in the index is found again once its row is written again.
+#[tokio::test]
+async fn a_row_written_again_restores_the_way_to_it() {
+    let engine = Engine::memory();
+    let store = EmbeddedHistory::new(engine.clone());
+    for seq in 1..=3 {
+        let saved = store.save_private(rows(seq, "good")).await;
+        saved.expect("saves");
+    }
+    let conversation = ConversationId::private(user(1), user(2)).expect("two users");
+    let mut loss = Batch::new();
+    loss.remove(Table::PrivateIndex, index_key(conversation, Seq(2)));
+    engine.write(loss).expect("written");
+    let from = |after| {
+        let range = HistoryRange::Forward { after: Seq(after) };
+        store.conversation(user(2), conversation, range, 10)
+    };
+    from(1).await.expect_err("a hole");
+
+    let saved = store.save_private(rows(2, "good")).await;
+    saved.expect("saves");
+    let found = from(1).await.expect("no hole");
+    let found: Vec<Seq> = found.iter().map(|row| row.seq).collect();
+    assert_eq!(found, [Seq(2), Seq(3)]);
+}
