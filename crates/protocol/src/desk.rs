@@ -15,7 +15,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Topic;
-use crate::{Code, Refusal, Timestamp};
+use crate::{Code, Refusal, Timestamp, UserId};
 
 pub use self::cause::Cause;
 pub use self::task::{Begun, Outcome, Pace, Progress, Task, TaskId, Work};
@@ -63,6 +63,12 @@ pub enum Act {
     /// An operator read what people wrote.
     Looked {
         letter: String,
+        why: String,
+    },
+    /// An operator has this done to what the stores keep of a user.
+    Repaired {
+        user: UserId,
+        what: Vec<String>,
         why: String,
     },
 }
@@ -182,7 +188,7 @@ impl Desk {
                     task.read(entry);
                 }
             }
-            Act::Looked { .. } => {}
+            Act::Looked { .. } | Act::Repaired { .. } => {}
         }
     }
 

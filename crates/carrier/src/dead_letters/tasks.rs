@@ -5,7 +5,7 @@ use std::time::Duration;
 use backend::Error;
 use backend::queue::NewRecord;
 use protocol::desk::{Act, Begun, Desk, Entry, Pace, Progress, Task, TaskId, Work};
-use protocol::{Code, Refusal};
+use protocol::{Code, Refusal, UserId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -214,6 +214,19 @@ impl DeadLetters {
         let (letter, why) = (letter.to_owned(), why.to_owned());
         let looked = vec![Act::Looked { letter, why }];
         self.say(by, looked).await.map(drop)
+    }
+
+    /// Writes down what is done to what the stores keep of a user, before it is done.
+    pub async fn repaired(
+        &self,
+        by: &str,
+        user: UserId,
+        what: Vec<String>,
+        why: &str,
+    ) -> Result<()> {
+        let why = why.to_owned();
+        let repaired = vec![Act::Repaired { user, what, why }];
+        self.say(by, repaired).await.map(drop)
     }
 
     /// What operators and workers did, the newest first.

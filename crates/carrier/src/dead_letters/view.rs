@@ -88,6 +88,7 @@ pub(super) fn record(entry: &Entry) -> Result<NewRecord> {
         | Act::Resumed { task }
         | Act::Cancelled { task } => task.to_string(),
         Act::Looked { letter, .. } => letter.clone(),
+        Act::Repaired { user, .. } => user.to_string(),
     };
     Ok(NewRecord {
         partition: OPERATIONS,

@@ -28,10 +28,18 @@ pub enum Role {
     Redrive,
     /// And restore.
     Discard,
+    /// What the stores derived of a user.
+    Repair,
 }
 
 impl Role {
-    const ALL: [Role; 4] = [Role::View, Role::ViewBody, Role::Redrive, Role::Discard];
+    const ALL: [Role; 5] = [
+        Role::View,
+        Role::ViewBody,
+        Role::Redrive,
+        Role::Discard,
+        Role::Repair,
+    ];
 
     const fn name(self) -> &'static str {
         match self {
@@ -39,6 +47,7 @@ impl Role {
             Role::ViewBody => "view-body",
             Role::Redrive => "redrive",
             Role::Discard => "discard",
+            Role::Repair => "repair",
         }
     }
 }
@@ -102,10 +111,19 @@ impl Operator {
         }
         Ok(())
     }
+
+    pub(super) fn may_repair(&self, why: &str) -> Result<(), Refused> {
+        self.may(Role::Repair)?;
+        if self.signed_in && why.trim().is_empty() {
+            let text = "say why (--why): a repair is written down".to_owned();
+            return Err((StatusCode::BAD_REQUEST, text));
+        }
+        Ok(())
+    }
 }
 
 /// All operators; where there are none, whoever reaches the port may do everything.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Operators(Vec<(Vec<u8>, Operator)>);
 
 impl Operators {
@@ -139,6 +157,11 @@ impl Operators {
             operators.push((token.to_vec(), operator));
         }
         Ok(Operators(operators))
+    }
+
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        self.0.len()
     }
 
     /// Looks at all of them, so that the time says nothing of the token.
@@ -222,5 +245,6 @@ mod tests {
             assert!(anybody.may(role).is_ok());
         }
         assert!(anybody.may_read("").is_ok());
+        assert!(anybody.may_repair("").is_ok());
     }
 }

@@ -203,6 +203,9 @@ fn act(act: &Act) -> String {
         Act::Resumed { task } => format!("resumed {task}"),
         Act::Cancelled { task } => format!("cancelled {task}"),
         Act::Looked { letter, why } => format!("read what is in {letter}: {why}"),
+        Act::Repaired { user, what, why } => {
+            format!("repairs user {user}: {}. {why}", what.join("; "))
+        }
     }
 }
 
