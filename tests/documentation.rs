@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{CommandFactory, Parser};
 use protocol::Code;
+use protocol::doctor::Check;
+use protocol::doctor::user::Damage;
 use protocol::ledger::DeadReason;
 use server::cli::Cli;
 use server::settings::Settings;
@@ -75,6 +77,25 @@ fn every_reason_of_a_dead_letter_is_documented_and_nothing_else() {
         .filter_map(|row| row.first()?.strip_prefix('`')?.strip_suffix('`'))
         .collect();
     assert_eq!(documented, DeadReason::ALL.map(DeadReason::name).into());
+}
+
+/// The names in the first column of the tables of a section.
+fn documented(page: &str, heading: &str) -> BTreeSet<String> {
+    let (_, rest) = page.split_once(heading).expect("the section");
+    let section = rest.split("\n## ").next().expect("its text");
+    let first = rows(section)
+        .into_iter()
+        .filter_map(|row| row.first().copied());
+    first.flat_map(quoted).map(str::to_owned).collect()
+}
+
+#[test]
+fn every_check_and_damage_of_the_doctor_is_documented_and_nothing_else() {
+    let page = read("docs/operations/doctor.md");
+    let checks = Check::ALL.map(|check| check.name().to_owned());
+    assert_eq!(documented(&page, "## Checks"), checks.into());
+    let damage = Damage::NAMES.map(str::to_owned);
+    assert_eq!(documented(&page, "## One user"), damage.into());
 }
 
 /// `carrier.retry_max` and its like.

@@ -5,6 +5,7 @@ mod auditing;
 mod bad_input;
 mod chatting;
 mod dead_letters;
+mod doctor;
 mod receipts;
 mod resending;
 mod sessions;

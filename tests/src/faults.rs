@@ -52,6 +52,8 @@ pub struct FaultyMailbox {
     pub refused: Mutex<BTreeSet<UserId>>,
     /// Whether a send is a repeat cannot be asked.
     pub dedupe_away: Switch,
+    /// Who asks for sessions waits for ever.
+    pub sessions_hang: Switch,
 }
 
 impl FaultyMailbox {
@@ -60,6 +62,7 @@ impl FaultyMailbox {
             inner,
             refused: Mutex::default(),
             dedupe_away: Switch::default(),
+            sessions_hang: Switch::default(),
         })
     }
 
@@ -112,6 +115,9 @@ impl MailboxStore for FaultyMailbox {
     }
 
     async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
+        if self.sessions_hang.is_on() {
+            std::future::pending::<()>().await;
+        }
         self.inner.sessions(users, denied).await
     }
 

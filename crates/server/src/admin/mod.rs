@@ -5,6 +5,7 @@ pub mod audit;
 pub mod auditor;
 mod console;
 pub mod desk;
+pub mod doctor;
 mod find;
 mod keep;
 pub mod letters;
@@ -32,6 +33,7 @@ use tokio_util::sync::CancellationToken;
 use crate::phase::{Phase, Phases};
 pub use auditor::Auditor;
 pub use desk::Desk;
+pub use doctor::Doctor;
 pub use operators::{OperatorConfig, Operators};
 pub use shortlist::Shortlist;
 
@@ -61,6 +63,7 @@ pub struct Parts {
     pub metrics: Option<PrometheusHandle>,
     /// `None` where this process has no access to log and history.
     pub desk: Option<Arc<Desk>>,
+    pub doctor: Option<Arc<Doctor>>,
 }
 
 /// Binds the port and serves until `stop`; answers while everything else drains.
@@ -74,7 +77,10 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
         .with_state(parts.clone())
-        .nest("/api/v1", desk_routes(parts.desk))
+        .nest(
+            "/api/v1",
+            desk_routes(parts.desk).merge(doctor_routes(parts.doctor)),
+        )
         .merge(console::routes(console::built));
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
@@ -94,6 +100,10 @@ fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
             Router::new().route("/{*path}", any(refuse))
         }
     }
+}
+
+fn doctor_routes(doctor: Option<Arc<Doctor>>) -> Router {
+    doctor.map_or_else(Router::new, doctor::routes)
 }
 
 async fn ready(State(parts): State<Parts>) -> (StatusCode, String) {

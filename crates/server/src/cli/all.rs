@@ -13,8 +13,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::serving::{runtime, serve_to_the_end};
-use crate::admin::{self, Desk, Operators};
-use crate::compose::{Around, Seams, System};
+use crate::admin::doctor::{self, Stores};
+use crate::admin::{self, Desk, Doctor, Operators};
+use crate::compose::{Access, Around, Seams, System};
 use crate::phase::{Phase, Phases};
 use crate::settings::Settings;
 use crate::telemetry;
@@ -68,12 +69,25 @@ impl All {
         let seams = seams.with(around);
         let stop_admin = CancellationToken::new();
         let operators = Operators::load(&settings.admin.operators)?;
-        let desk = Arc::new(Desk::new(&seams, &settings.carrier, operators));
+        let desk = Arc::new(Desk::new(&seams, &settings.carrier, operators.clone()));
         desk.employ(&settings.carrier.name, stop_admin.clone());
+        let doctor = Doctor::new(doctor::Parts {
+            settings: settings.clone(),
+            role: None,
+            stores: match self.memory {
+                true => Stores::Memory,
+                false => Stores::Directory(settings.embedded.data.clone()),
+            },
+            access: Access::from(&seams),
+            phases: phases.clone(),
+            operators,
+            desk: Some(desk.clone()),
+        });
         let parts = admin::Parts {
             phases: phases.clone(),
             metrics: Some(metrics),
             desk: Some(desk.clone()),
+            doctor: Some(Arc::new(doctor)),
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
         let worker = seams.entropy.next();

@@ -28,6 +28,11 @@ pub struct Desk {
 }
 
 impl Desk {
+    pub(super) fn at(admin: &str, token: Option<String>) -> Desk {
+        let admin = admin.to_owned();
+        Desk { admin, token }
+    }
+
     pub(super) async fn get<A: DeserializeOwned>(
         &self,
         path: &str,

@@ -16,7 +16,8 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::serving::{runtime, serve_to_the_end};
-use crate::admin::{self, Desk, Operators};
+use crate::admin::doctor::{self, Stores};
+use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::Around;
 use crate::compose::member::{self, Parts};
 use crate::phase::{Phase, Phases};
@@ -121,14 +122,25 @@ impl Member {
         let stop_admin = CancellationToken::new();
         let operators = Operators::load(&settings.admin.operators)?;
         let desk = parts.whole().map(|seams| {
-            let desk = Arc::new(Desk::new(seams, &settings.carrier, operators));
+            let desk = Desk::new(seams, &settings.carrier, operators.clone());
+            let desk = Arc::new(desk);
             desk.employ(name_of(role, &settings), stop_admin.clone());
             (desk, seams.entropy.next())
+        });
+        let doctor = Doctor::new(doctor::Parts {
+            settings: settings.clone(),
+            role: Some(role),
+            stores: Stores::Real,
+            access: parts.access(),
+            phases: phases.clone(),
+            operators,
+            desk: desk.as_ref().map(|(desk, _)| desk.clone()),
         });
         let admin_parts = admin::Parts {
             phases: phases.clone(),
             metrics: Some(metrics),
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
+            doctor: Some(Arc::new(doctor)),
         };
         let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = member::Member::start(&settings, parts).await?;

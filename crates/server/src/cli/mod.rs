@@ -8,6 +8,7 @@ mod config;
 mod connection;
 mod desk;
 mod dlq;
+mod doctor;
 mod listen;
 #[cfg(feature = "cluster")]
 mod member;
@@ -86,6 +87,8 @@ pub enum Command {
     Dlq(dlq::Dlq),
     /// Tell the life of one message.
     Trace(trace::Trace),
+    /// Check an installation, or one user: what is wrong, and what to do.
+    Doctor(doctor::Doctor),
     /// Account for every accepted message; name those that are missing.
     Audit(audit::Audit),
     /// Show or check the settings.
@@ -130,6 +133,7 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Chat(command) => on_runtime(command.run(file)),
         Command::Dlq(command) => on_runtime(command.run(file)),
         Command::Trace(command) => on_runtime(command.run(file)),
+        Command::Doctor(command) => on_runtime(command.run(file)),
         Command::Audit(command) => on_runtime(command.run(file)),
         Command::Config(command) => command.run(file),
         Command::Bench(command) => command.run(file),

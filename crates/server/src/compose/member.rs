@@ -11,6 +11,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
+use super::access::Access;
 use super::around::Around;
 use super::cluster;
 use super::seams::Seams;
@@ -76,6 +77,22 @@ impl Parts {
         match &self.needed {
             Needed::Station(seams) | Needed::Carrier(seams) => Some(seams),
             Needed::Boat(_) | Needed::Horn(_) => None,
+        }
+    }
+
+    /// What of the outside the service can see.
+    pub fn access(&self) -> Access {
+        match &self.needed {
+            Needed::Station(seams) | Needed::Carrier(seams) => Access::from(seams.as_ref()),
+            Needed::Boat(parts) => Access {
+                registry: Some(parts.registry.clone()),
+                ..Access::default()
+            },
+            Needed::Horn(parts) => Access {
+                queue: Some(parts.queue.clone()),
+                ledger: Some(parts.ledger.clone()),
+                ..Access::default()
+            },
         }
     }
 }

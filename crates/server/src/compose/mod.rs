@@ -1,5 +1,6 @@
 //! Plugs parts together into a running system.
 
+mod access;
 mod around;
 #[cfg(feature = "cluster")]
 mod cluster;
@@ -10,6 +11,7 @@ mod seams;
 mod system;
 mod upkeep;
 
+pub use access::Access;
 pub use around::{Around, Bare};
 pub use seams::Seams;
 pub use system::System;

@@ -88,6 +88,47 @@ fn a_dead_letter_is_listed_shown_and_redriven() {
     run(&mut fleet.operator(&["audit"])).ok();
 }
 
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn each_process_is_well_and_says_so_for_itself() {
+    let fleet = Fleet::start("cluster");
+    fleet.send("1", "2", "hello");
+    assert_eq!(fleet.listen("2", 1).len(), 1);
+    fleet.at_rest();
+    let mut doctor = fleet.operator(&["doctor", "--output", "json"]);
+    doctor.args(["--admin", &fleet.admins().join(",")]);
+    let report = run(&mut doctor).ok().stdout;
+    let report: Value = serde_json::from_str(&report).expect("JSON");
+    let processes = report["processes"].as_array().expect("processes");
+    let roles: Vec<&str> = processes
+        .iter()
+        .filter_map(|p| p["role"].as_str())
+        .collect();
+    let expected = ["boat", "carrier", "horn", "station"];
+    assert_eq!(roles, expected.map(|role| [role; 2]).concat());
+    for process in processes {
+        let findings = process["findings"].as_array().expect("findings");
+        let ok = |check: &str| {
+            let mut all = findings.iter();
+            all.any(|one| one["check"] == check && one["verdict"] == "ok")
+        };
+        let checks: &[&str] = match process["role"].as_str() {
+            Some("boat") => &["discovery", "members"],
+            Some("horn") => &["log", "ledger", "topics", "schema", "horns"],
+            _ => &[
+                "log", "mailbox", "history", "members", "topics", "schema", "carriers",
+            ],
+        };
+        for check in checks {
+            assert!(ok(check), "{check} of {process}");
+        }
+    }
+    let user = run(&mut fleet.operator(&["doctor", "user", "2"]))
+        .ok()
+        .stdout;
+    assert!(user.contains("ok: nothing contradicts itself"), "{user}");
+}
+
 /// Each of them ends in order on SIGTERM, and what is sent meanwhile comes through the others.
 #[test]
 #[ignore = "needs the real parts: make e2e"]

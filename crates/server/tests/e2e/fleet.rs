@@ -97,6 +97,14 @@ impl Fleet {
         self.members[name].websocket()
     }
 
+    /// The admin port of each member.
+    pub fn admins(&self) -> Vec<String> {
+        let ports = self.members.values().map(|member| member.admin);
+        ports
+            .map(|port| format!("http://127.0.0.1:{port}"))
+            .collect()
+    }
+
     /// A command with the settings of this fleet.
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = packetboat(&["--config"]);

@@ -115,6 +115,7 @@ async fn the_console_takes_nothing_from_the_rest_of_the_admin_port() {
         phases: Phases::default(),
         metrics: None,
         desk: None,
+        doctor: None,
     };
     let stop = CancellationToken::new();
     let port = start(&config, parts, stop.clone()).await.expect("it binds");

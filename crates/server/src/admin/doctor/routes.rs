@@ -1,0 +1,204 @@
+//! The doctor over HTTP.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Extension, Json, Router, middleware};
+use protocol::UserId;
+use serde::{Deserialize, Serialize};
+use tokio::sync::SemaphorePermit;
+use tokio::time::timeout;
+
+use super::{Checkup, Doctor, Greeting, Repaired, UserReport};
+use crate::admin::desk::{Answer, Refused, failed};
+use crate::admin::operators::{Operator, authenticate};
+
+/// How long an examination waits for the one before it.
+const TURN_WAIT: Duration = Duration::from_secs(5);
+
+/// Why somebody repairs.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct RepairQuestion {
+    pub why: String,
+}
+
+pub(in crate::admin) fn routes(doctor: Arc<Doctor>) -> Router {
+    let operators = Arc::new(doctor.parts.operators.clone());
+    Router::new()
+        .route("/doctor", get(checkup))
+        .route("/doctor/clock", get(clock))
+        .route("/doctor/user/{user}", get(examine))
+        .route("/doctor/user/{user}/repair", post(repair))
+        .layer(middleware::from_fn_with_state(operators, authenticate))
+        .with_state(doctor)
+}
+
+async fn clock(State(doctor): State<Arc<Doctor>>) -> Json<Greeting> {
+    Json(doctor.greeting())
+}
+
+async fn checkup(State(doctor): State<Arc<Doctor>>) -> Answer<Checkup> {
+    let _turn = doctor.turn().await?;
+    Ok(Json(doctor.checkup().await))
+}
+
+async fn examine(
+    State(doctor): State<Arc<Doctor>>,
+    Path(user): Path<String>,
+) -> Answer<UserReport> {
+    let user = user_of(&user)?;
+    let _turn = doctor.turn().await?;
+    let examined = doctor.examine(user).await.map_err(failed)?;
+    examined.map(Json).ok_or_else(elsewhere)
+}
+
+async fn repair(
+    State(doctor): State<Arc<Doctor>>,
+    Extension(operator): Extension<Operator>,
+    Path(user): Path<String>,
+    Json(question): Json<RepairQuestion>,
+) -> Answer<Repaired> {
+    operator.may_repair(&question.why)?;
+    let user = user_of(&user)?;
+    let _turn = doctor.turn().await?;
+    let repaired = doctor.repair(&operator.name, user, &question.why).await;
+    repaired.map_err(failed)?.map(Json).ok_or_else(elsewhere)
+}
+
+impl Doctor {
+    async fn turn(&self) -> Result<SemaphorePermit<'_>, Refused> {
+        match timeout(TURN_WAIT, self.room.acquire()).await {
+            Ok(Ok(permit)) => Ok(permit),
+            Ok(Err(_)) | Err(_) => {
+                let text = "another examination goes on: ask again in a moment\n".to_owned();
+                Err((StatusCode::TOO_MANY_REQUESTS, text))
+            }
+        }
+    }
+}
+
+fn user_of(text: &str) -> Result<UserId, Refused> {
+    let user = text.parse();
+    user.map_err(|error: String| {
+        let text = format!("{text:?} is no user: {error}\n");
+        (StatusCode::BAD_REQUEST, text)
+    })
+}
+
+fn elsewhere() -> Refused {
+    let text =
+        "this service does not see the stores: ask the admin port of a station or a carrier\n";
+    (StatusCode::NOT_FOUND, text.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio_util::sync::CancellationToken;
+
+    use super::*;
+    use crate::admin::operators::{Operators, Role};
+    use crate::admin::{self, Desk, doctor};
+    use crate::compose::embedded::Config;
+    use crate::compose::{Access, Seams};
+    use crate::phase::Phases;
+    use crate::settings::Settings;
+
+    fn doctor_with(access: impl FnOnce(&Seams) -> Access) -> State<Arc<Doctor>> {
+        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
+        let carrier = carrier::Config::default();
+        let desk = Desk::new(&seams, &carrier, Operators::default());
+        State(Arc::new(Doctor::new(doctor::Parts {
+            settings: Settings::default(),
+            role: None,
+            stores: doctor::Stores::Memory,
+            access: access(&seams),
+            phases: Phases::default(),
+            operators: Operators::default(),
+            desk: Some(Arc::new(desk)),
+        })))
+    }
+
+    fn seven() -> Path<String> {
+        Path("7".to_owned())
+    }
+
+    #[tokio::test]
+    async fn a_repair_needs_its_role_and_a_reason() {
+        let doctor = doctor_with(|seams| Access::from(seams));
+        let asked = |operator: Operator, why: &str| {
+            let why = why.to_owned();
+            let question = Json(RepairQuestion { why });
+            repair(doctor.clone(), Extension(operator), seven(), question)
+        };
+        let viewer = Operator::with("ann", &[Role::View, Role::Redrive, Role::Discard]);
+        let refused = asked(viewer, "a disk failed").await;
+        assert_eq!(refused.expect_err("no role").0, StatusCode::FORBIDDEN);
+        let may = || Operator::with("bob", &[Role::View, Role::Repair]);
+        let refused = asked(may(), " ").await;
+        assert_eq!(refused.expect_err("no reason").0, StatusCode::BAD_REQUEST);
+        let Json(repaired) = asked(may(), "a disk failed").await.expect("repaired");
+        assert_eq!(repaired.mended, []);
+    }
+
+    #[tokio::test]
+    async fn who_does_not_see_the_stores_says_who_does() {
+        let doctor = doctor_with(|_| Access::default());
+        let refused = examine(doctor.clone(), seven()).await;
+        let (status, text) = refused.expect_err("it sees nothing");
+        assert_eq!(status, StatusCode::NOT_FOUND);
+        assert!(text.contains("station"), "{text}");
+        let nobody = examine(doctor, Path("-1".to_owned())).await;
+        let (status, _) = nobody.expect_err("no user");
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+    }
+
+    /// A boat has no desk, and its limits are what one wants to know of it.
+    #[tokio::test]
+    async fn a_process_without_a_desk_answers_for_itself() {
+        let State(doctor) = doctor_with(|_| Access::default());
+        let config = admin::Config {
+            listen: ([127, 0, 0, 1], 0).into(),
+            operators: Vec::new(),
+        };
+        let parts = admin::Parts {
+            phases: Phases::default(),
+            metrics: None,
+            desk: None,
+            doctor: Some(doctor),
+        };
+        let stop = CancellationToken::new();
+        let port = admin::start(&config, parts, stop.clone()).await;
+        let port = port.expect("it binds");
+        let asked = async |path: &str| {
+            let mut stream = TcpStream::connect(port).await.expect("it listens");
+            let request =
+                format!("GET /api/v1{path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+            stream.write_all(request.as_bytes()).await.expect("asked");
+            let mut answer = String::new();
+            stream.read_to_string(&mut answer).await.expect("answered");
+            answer
+        };
+        assert!(asked("/doctor").await.contains("open-files"));
+        assert!(asked("/doctor/clock").await.contains(doctor::VERSION));
+        assert!(asked("/audit").await.contains("has no desk"));
+        stop.cancel();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_examination_at_a_time() {
+        let doctor = doctor_with(|seams| Access::from(seams));
+        let turn = doctor.turn().await.expect("nobody is examined");
+        let refused = examine(doctor.clone(), seven()).await;
+        let (status, text) = refused.expect_err("it is busy");
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(text.contains("ask again"), "{text}");
+        drop(turn);
+        assert!(examine(doctor.clone(), seven()).await.is_ok());
+    }
+}

@@ -1,0 +1,59 @@
+//! What the settings say of themselves.
+
+use backend::discovery::Role;
+#[cfg(feature = "cluster")]
+use protocol::doctor::Copies;
+use protocol::doctor::{AdminPort, Auditing, Finding, TokenKey};
+
+use super::Doctor;
+#[cfg(feature = "cluster")]
+use super::Stores;
+
+impl Doctor {
+    /// Findings about settings of this role.
+    pub(super) fn said(&self) -> Vec<Finding> {
+        let settings = &self.parts.settings;
+        let port = AdminPort {
+            listen: settings.admin.listen,
+            operators: self.parts.operators.count(),
+        };
+        let mut findings = vec![port.finding()];
+        if self.is(Role::Station) {
+            findings.push(self.token_key().finding());
+        }
+        if self.parts.access.whole.is_some() {
+            let continuous = settings.audit.continuous;
+            findings.push(Auditing { continuous }.finding());
+        }
+        #[cfg(feature = "cluster")]
+        if self.parts.stores == Stores::Real && self.parts.access.queue.is_some() {
+            findings.push(self.copies().finding());
+        }
+        findings
+    }
+
+    fn token_key(&self) -> TokenKey {
+        let settings = &self.parts.settings;
+        let mut served = vec![settings.boat.websocket, settings.boat.tcp];
+        served.extend(settings.station.listen);
+        served.retain(|address| !address.ip().is_loopback());
+        TokenKey {
+            is_well_known: settings.station.auth.key_file.is_none(),
+            open: served,
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    fn copies(&self) -> Copies {
+        let (kafka, rows) = (
+            &self.parts.settings.kafka,
+            &self.parts.settings.scylla.replication,
+        );
+        let fewest = rows.datacenters.values().min();
+        Copies {
+            log: kafka.replication_factor,
+            accepted: kafka.min_insync_replicas,
+            rows: fewest.copied().unwrap_or(rows.factor),
+        }
+    }
+}

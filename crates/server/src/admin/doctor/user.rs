@@ -1,0 +1,84 @@
+//! One user: is what the stores derived still what it should be?
+
+use std::time::Duration;
+
+use anyhow::Result;
+use backend::clock::{Clock, SystemClock};
+use protocol::UserId;
+use protocol::doctor::user::{Chart, Difference, lasting};
+use tokio::time::sleep;
+
+use super::chart::{Extent, chart};
+use super::report::told;
+use super::{Doctor, Greeting, UserReport, VERSION};
+use crate::compose::Seams;
+
+/// What seems wrong is looked at again so often: it may have been on its way.
+const LOOKS: usize = 3;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_millis(300);
+
+/// A user as the last look saw it, and what every look found.
+pub(super) struct Examined {
+    chart: Chart,
+    extent: Extent,
+    pub(super) differences: Vec<Difference>,
+}
+
+impl Doctor {
+    pub(super) fn greeting(&self) -> Greeting {
+        let whole = self.parts.access.whole.as_ref();
+        let now = whole.map_or_else(|| SystemClock.now(), |seams| seams.clock.now());
+        Greeting {
+            version: VERSION.to_owned(),
+            now: now.millis(),
+        }
+    }
+
+    /// Compares all that the stores keep of a user; `None` where this process does not see them.
+    ///
+    /// # Errors
+    /// A store that does not answer.
+    pub async fn examine(&self, user: UserId) -> Result<Option<UserReport>> {
+        match &self.parts.access.whole {
+            Some(seams) => Ok(Some(examined(seams, user).await?.report())),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Looks until nothing is left, or for the last time.
+pub(super) async fn examined(seams: &Seams, user: UserId) -> Result<Examined> {
+    let (mut chart_now, mut extent) = chart(seams, user).await?;
+    let mut differences = chart_now.differences();
+    for _ in 1..LOOKS {
+        if differences.is_empty() {
+            break;
+        }
+        sleep(PAUSE).await;
+        (chart_now, extent) = chart(seams, user).await?;
+        differences = lasting(chart_now.differences(), &differences);
+    }
+    Ok(Examined {
+        chart: chart_now,
+        extent,
+        differences,
+    })
+}
+
+impl Examined {
+    pub(super) fn report(self) -> UserReport {
+        let (verdict, differences) = told(&self.differences);
+        let mails = self.chart.mail.iter();
+        UserReport {
+            user: self.chart.user,
+            verdict,
+            differences,
+            sessions: self.chart.sessions.len() as u64,
+            mails: mails.map(|mailbox| mailbox.entries.len() as u64).sum(),
+            conversations: self.chart.conversations.len() as u64,
+            rows: self.extent.rows,
+            left_off: self.extent.left_off,
+        }
+    }
+}

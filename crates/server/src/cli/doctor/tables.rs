@@ -1,0 +1,61 @@
+//! Findings for people: what is well in one line, what is not with what to do.
+
+use comfy_table::{ContentArrangement, Table, presets};
+use protocol::doctor::{Finding, Verdict};
+
+use super::Report;
+
+pub(super) fn print(report: &Report) {
+    for process in &report.processes {
+        let role = process.role.as_deref();
+        let role = role.map(|role| format!(" ({role})")).unwrap_or_default();
+        println!("{}{role}", process.admin);
+        findings(&process.findings);
+    }
+    if !report.findings.is_empty() {
+        println!("all together");
+        findings(&report.findings);
+    }
+    let all = report
+        .processes
+        .iter()
+        .flat_map(|process| &process.findings);
+    let all: Vec<&Finding> = all.chain(&report.findings).collect();
+    let count = |verdict| all.iter().filter(|one| one.verdict == verdict).count();
+    let (warnings, failures) = (count(Verdict::Warning), count(Verdict::Failure));
+    match (failures, warnings) {
+        (0, 0) => println!("ok: {} checks, nothing to do", all.len()),
+        (0, warnings) => println!(
+            "ok: nothing failed, {warnings} of {} checks warn",
+            all.len()
+        ),
+        (failures, warnings) => {
+            println!(
+                "FAILED: {failures} of {} checks, and {warnings} warn",
+                all.len()
+            );
+        }
+    }
+}
+
+fn findings(findings: &[Finding]) {
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING);
+    table.set_content_arrangement(ContentArrangement::Dynamic);
+    for finding in findings {
+        table.add_row([word(finding.verdict), finding.check.name(), &finding.seen]);
+        if !finding.advice.is_empty() {
+            table.add_row(["", "→", &finding.advice]);
+        }
+    }
+    println!("{table}");
+}
+
+/// What is not well stands out.
+pub(super) const fn word(verdict: Verdict) -> &'static str {
+    match verdict {
+        Verdict::Ok => "ok",
+        Verdict::Warning => "WARNING",
+        Verdict::Failure => "FAILURE",
+    }
+}

@@ -1,0 +1,121 @@
+//! `packetboat doctor user`: what the stores keep of one user, compared and mended.
+
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use protocol::UserId;
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tokio::time::timeout;
+
+use super::tables::word;
+use super::{Output, exit};
+use crate::admin::doctor::{Mended, Repaired, UserReport};
+use crate::cli::audit::more;
+use crate::cli::desk::Desk;
+
+/// How long an examination may take: it looks several times where something seems wrong.
+const PATIENCE: Duration = Duration::from_secs(180);
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat doctor user 7
+  packetboat doctor user 7 --repair --why \"cannot read one conversation\"")]
+pub(super) struct User {
+    /// Who says that something is missing.
+    user: UserId,
+    /// Mend what can be mended; written into the log of operations (packetboat dlq log).
+    #[arg(long)]
+    repair: bool,
+    /// Why; needed where operators sign in.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        requires = "repair",
+        default_value = "",
+        hide_default_value = true
+    )]
+    why: String,
+    #[command(flatten)]
+    desk: Desk,
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl User {
+    pub(super) async fn run(self) -> Result<ExitCode> {
+        let path = format!("/api/v1/doctor/user/{}", self.user);
+        let report = if self.repair {
+            let (path, why) = (format!("{path}/repair"), json!({ "why": self.why }));
+            let repaired: Repaired = in_time(self.desk.post(&path, &why)).await?;
+            self.told(&repaired)?;
+            repaired.after
+        } else {
+            let report: UserReport = in_time(self.desk.get(&path, &json!({}))).await?;
+            match self.output {
+                Output::Json => println!("{}", serde_json::to_string(&report)?),
+                Output::Table => print(&report),
+            }
+            report
+        };
+        Ok(exit(report.verdict))
+    }
+
+    fn told(&self, repaired: &Repaired) -> Result<()> {
+        if self.output == Output::Json {
+            println!("{}", serde_json::to_string(repaired)?);
+            return Ok(());
+        }
+        print(&repaired.before);
+        if repaired.mended.is_empty() {
+            println!("nothing to mend");
+            return Ok(());
+        }
+        for Mended { what, error } in &repaired.mended {
+            match error {
+                None => println!("done: {what}"),
+                Some(error) => println!("NOT DONE: {what}: {error}"),
+            }
+        }
+        println!("and now:");
+        print(&repaired.after);
+        Ok(())
+    }
+}
+
+async fn in_time<A: DeserializeOwned>(answer: impl Future<Output = Result<A>>) -> Result<A> {
+    let answered = timeout(PATIENCE, answer).await;
+    answered.context("no answer in time: ask again")?
+}
+
+fn print(report: &UserReport) {
+    let UserReport {
+        user,
+        sessions,
+        mails,
+        conversations,
+        rows,
+        ..
+    } = report;
+    println!(
+        "user {user}: {sessions} sessions, {mails} messages waiting, {conversations} conversations with {rows} \
+         messages"
+    );
+    for told in &report.differences.first {
+        println!("{} {}: {}", word(told.verdict), told.kind, told.seen);
+        match (&told.mend, &told.advice) {
+            (Some(mend), _) => println!("  → --repair would {mend}"),
+            (None, Some(advice)) => println!("  → not by --repair: {advice}"),
+            (None, None) => {}
+        }
+    }
+    more(report.differences.left_off);
+    for text in &report.left_off {
+        println!("NOT LOOKED AT: {text}");
+    }
+    if report.differences.total() == 0 {
+        println!("ok: nothing contradicts itself");
+    }
+}

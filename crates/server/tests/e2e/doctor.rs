@@ -1,0 +1,74 @@
+//! Is it well? From the operator's command.
+
+use serde_json::Value;
+
+use crate::all::All;
+use crate::process::{SOON, run};
+
+fn json(text: &str) -> Value {
+    serde_json::from_str(text).expect("JSON")
+}
+
+#[test]
+fn a_fresh_system_is_well_and_says_what_to_do_before_others_use_it() {
+    let mut all = All::with("audit.continuous = true");
+    all.send("1", "2", "hello");
+    all.at_rest();
+    let told = run(&mut all.operator(&["doctor"])).ok().stdout;
+    let last = told.lines().last().expect("a verdict");
+    assert!(last.starts_with("ok: nothing failed"), "{told}");
+    assert!(told.contains("(all)"), "{told}");
+    // What is well has one line, and what is not says what to do.
+    assert!(
+        told.contains("1 boat (boat-1), 1 station (station-1)"),
+        "{told}"
+    );
+    assert!(told.contains("station.auth.key_file"), "{told}");
+
+    let report = run(&mut all.operator(&["doctor", "--output", "json"])).ok();
+    let report = json(&report.stdout);
+    assert_eq!(report["verdict"], "warning");
+    let findings = report["processes"][0]["findings"].as_array();
+    for finding in findings.expect("findings") {
+        assert_ne!(finding["verdict"], "failure", "{finding}");
+    }
+
+    // One of two is not there.
+    let mut both = all.operator(&["doctor", "--admin", &all.admin]);
+    both.args(["--admin", "http://127.0.0.1:9"]);
+    let half = run(&mut both);
+    assert_eq!(half.code, Some(1));
+    assert!(half.stdout.contains("admin-port"), "{}", half.stdout);
+    assert!(half.stdout.contains("carriers"), "{}", half.stdout);
+
+    all.process.signal("TERM");
+    all.process.ended(SOON);
+    let gone = run(&mut all.operator(&["doctor"]));
+    assert_eq!(gone.code, Some(1));
+    assert!(gone.stdout.contains("does it run"), "{}", gone.stdout);
+}
+
+#[test]
+fn a_user_to_whom_all_is_well_needs_no_repair() {
+    let all = All::start();
+    all.nothing_for("2"); // known from now on, and away
+    all.send("1", "2", "hello");
+    all.at_rest();
+    let told = run(&mut all.operator(&["doctor", "user", "2"])).ok().stdout;
+    assert!(
+        told.contains("1 messages waiting, 1 conversations with 1 messages"),
+        "{told}"
+    );
+    assert!(told.contains("ok: nothing contradicts itself"), "{told}");
+    let repair = ["doctor", "user", "2", "--repair", "--why", "a test"];
+    let told = run(&mut all.operator(&repair)).ok().stdout;
+    assert!(told.contains("nothing to mend"), "{told}");
+    let report = ["doctor", "user", "2", "--output", "json"];
+    let report = json(&run(&mut all.operator(&report)).ok().stdout);
+    assert_eq!(
+        (&report["user"], &report["verdict"]),
+        (&2.into(), &"ok".into())
+    );
+    let nobody = run(&mut all.operator(&["doctor", "user", "0"]));
+    assert_eq!(nobody.code, Some(2), "{}", nobody.stderr);
+}

@@ -1,0 +1,418 @@
+//! The doctor names exactly what is wrong, mends it, and is quiet where all is well.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use backend::clock::{Clock, SystemClock, SystemEntropy};
+use backend::embedded::{Batch, Engine, Order, Table};
+use protocol::desk::Act;
+use protocol::doctor::{Check, Finding, Verdict};
+use protocol::mailbox::{ConnectRequest, NewSession};
+use protocol::message::Target;
+use protocol::presence::{BoatLife, Denied, SessionKey};
+use protocol::{BoatId, DeviceId, Incarnation, MessageId, Platform, SessionId, Timestamp};
+use server::admin::doctor::{self, Stores, UserReport};
+use server::admin::{Desk, Doctor, Operators};
+use server::compose::{Access, Seams};
+use server::phase::{Phase, Phases};
+use server::settings::Settings;
+use tests::faults::{FaultyHistory, FaultyMailbox};
+use tests::person::conversation;
+use tests::{Cluster, user};
+
+/// The doctor of a process that has all of these seams.
+fn doctor(settings: &Settings, seams: &Seams, stores: Stores) -> Doctor {
+    let phases = Phases::default();
+    phases.enter(Phase::Ready);
+    let desk = Desk::new(seams, &settings.carrier, Operators::default());
+    Doctor::new(doctor::Parts {
+        settings: settings.clone(),
+        role: None,
+        stores,
+        access: Access::from(seams),
+        phases,
+        operators: Operators::default(),
+        desk: Some(Arc::new(desk)),
+    })
+}
+
+fn of(findings: &[Finding], check: Check) -> &Finding {
+    let found = findings.iter().find(|finding| finding.check == check);
+    found.unwrap_or_else(|| panic!("no {} in {findings:#?}", check.name()))
+}
+
+fn kinds(report: &UserReport) -> Vec<&str> {
+    assert_eq!(report.left_off, Vec::<String>::new());
+    let told = report.differences.first.iter();
+    told.map(|told| told.kind.as_str()).collect()
+}
+
+async fn examined(doctor: &Doctor, number: i64) -> UserReport {
+    let report = doctor.examine(user(number)).await.expect("an answer");
+    report.expect("it sees the stores")
+}
+
+#[tokio::test]
+async fn a_healthy_system_has_no_finding_however_busy_it_is() {
+    const MESSAGES: usize = 60;
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut settings = tests::settings();
+    settings.audit.continuous = true;
+    let cluster = Cluster::on_disk(settings.clone(), dir.path()).await;
+    let stores = Stores::Directory(dir.path().to_owned());
+    let doctor = doctor(&settings, &cluster.seams, stores);
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    // One platform is away: its mail grows.
+    let phone = cluster.device(2).on(Platform::Ios).named("phone");
+    phone.ready().await.close().await;
+    ada.say(2, "first").await;
+    assert_eq!(bea.hear_texts(1).await, ["first"]);
+
+    let chatting = async {
+        for number in 0..MESSAGES {
+            let text = number.to_string();
+            ada.say(2, &text).await;
+            assert_eq!(bea.hear_texts(1).await, [text]);
+        }
+    };
+    let looking = async {
+        let checkup = doctor.checkup().await;
+        // The machine's limits are the machine's matter; the key of tests is the development key.
+        let machine = [Check::OpenFiles, Check::Space, Check::TokenKey];
+        for finding in &checkup.findings {
+            let is_fine = finding.verdict == Verdict::Ok;
+            assert!(is_fine || machine.contains(&finding.check), "{finding:?}");
+        }
+        for check in [Check::Carriers, Check::ClosedMinutes, Check::Space] {
+            of(&checkup.findings, check);
+        }
+        for number in [1, 2, 1, 2, 3] {
+            assert_eq!(kinds(&examined(&doctor, number).await), [""; 0]);
+        }
+    };
+    tokio::join!(chatting, looking);
+    cluster.assert_settled(1 + MESSAGES as u64).await;
+    let bea_now = examined(&doctor, 2).await;
+    assert_eq!(kinds(&bea_now), [""; 0]);
+    assert_eq!((bea_now.conversations, bea_now.mails), (1, 61));
+    assert_eq!(bea_now.rows, 61);
+    ada.close().await;
+    bea.close().await;
+    drop(doctor);
+    cluster.stop().await;
+}
+
+/// Writes into the store behind the system's back, as a disk does that fails.
+struct Vandal {
+    engine: Engine,
+}
+
+impl Vandal {
+    fn remove(&self, table: Table, key: &[u8]) {
+        let there = self.engine.get(table, key).expect("reads");
+        assert!(there.is_some(), "{table:?} has no {key:02x?}");
+        let mut batch = Batch::new();
+        batch.remove(table, key.to_vec());
+        self.engine.write(batch).expect("writes");
+    }
+
+    /// The row that a user keeps of a message.
+    fn remove_row(&self, owner: i64, id: MessageId) {
+        let key = [owner.to_be_bytes(), id.get().to_be_bytes()].concat();
+        self.remove(Table::Private, &key);
+    }
+
+    /// The way from a position to its message.
+    fn remove_position(&self, id: MessageId) {
+        let all = self
+            .engine
+            .range(Table::PrivateIndex, .., Order::Forward, 100);
+        let value = id.get().to_be_bytes();
+        let all = all.expect("reads");
+        let found = all.iter().find(|(_, named)| named[..] == value);
+        self.remove(Table::PrivateIndex, &found.expect("it has a position").0);
+    }
+
+    fn remove_list(&self, owner: i64) {
+        let prefix = owner.to_be_bytes();
+        let rows = self
+            .engine
+            .prefix(Table::Conversation, &prefix, Order::Forward, 10);
+        for (key, _) in rows.expect("reads") {
+            self.remove(Table::Conversation, &key);
+        }
+    }
+
+    fn remove_body(&self, id: MessageId) {
+        let key = [&id.get().to_be_bytes()[..], &[1]].concat();
+        self.remove(Table::MailBody, &key);
+    }
+}
+
+#[tokio::test]
+async fn damage_is_named_mended_and_gone() {
+    let engine = Engine::memory();
+    let settings = tests::settings();
+    let cluster = Cluster::with(settings.clone(), |_| {
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+        Seams::over(engine.clone(), &settings.embedded, clock, entropy).expect("stores")
+    })
+    .await;
+    let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
+    let vandal = Vandal { engine };
+    cluster.device(2).ready().await.close().await;
+    let ada = cluster.device(1).ready().await;
+    let (mut ids, mut head_of_three) = (Vec::new(), None);
+    for number in 1..=5 {
+        ids.push(ada.say(2, &number.to_string()).await);
+        cluster.assert_settled(number).await;
+        if number == 3 {
+            let key = conversation(1, 2).to_key();
+            head_of_three = vandal.engine.get(Table::Head, &key).expect("reads");
+        }
+    }
+    assert_eq!(kinds(&examined(&doctor, 2).await), [""; 0]);
+
+    // Row 2 is gone, and the way to row 4; the list, the newest of the head, a body; and a session of the
+    // boat's life before this one was never removed.
+    vandal.remove_row(2, ids[1]);
+    vandal.remove_position(ids[3]);
+    vandal.remove_list(2);
+    vandal.remove_body(ids[4]);
+    let mut batch = Batch::new();
+    let key = conversation(1, 2).to_key().to_vec();
+    batch.put(Table::Head, key, head_of_three.expect("a head"));
+    vandal.engine.write(batch).expect("writes");
+    let ghost = SessionKey {
+        user: user(2),
+        session: SessionId::new(99).expect("positive"),
+        life: BoatLife {
+            boat: BoatId::new(&settings.boat.name).expect("a name"),
+            incarnation: Incarnation(0),
+        },
+    };
+    let entry = NewSession {
+        key: ghost,
+        platform: Platform::Ios,
+        device: DeviceId::new("phone").expect("a name"),
+    };
+    let connect = ConnectRequest {
+        user: user(2),
+        entry,
+        denied: Denied::default(),
+        now: cluster.now(),
+    };
+    let connected = cluster.seams.mailbox.connect(connect).await;
+    connected.expect("registered");
+
+    let found = examined(&doctor, 2).await;
+    assert_eq!(found.verdict, Verdict::Failure);
+    let all = [
+        "session-of-ended-life",
+        "mail-bodiless",
+        "hole",
+        "hole",
+        "head-behind",
+        "list-behind",
+    ];
+    assert_eq!(kinds(&found), all);
+    let sentences: Vec<&str> = found
+        .differences
+        .first
+        .iter()
+        .map(|t| t.seen.as_str())
+        .collect();
+    let says = |n: usize, part: &str| assert!(sentences[n].contains(part), "{}", sentences[n]);
+    says(0, "session 99 on ios");
+    says(1, &ids[4].to_string());
+    says(2, "position 2 of p:1:2 has no message");
+    says(3, "position 4 of p:1:2 has no message");
+    says(4, "goes to position 5, but its head says 3");
+    says(5, "does not have p:1:2");
+    let hopeless = found.differences.first.iter().filter(|t| t.mend.is_none());
+    let hopeless: Vec<&str> = hopeless.map(|told| told.kind.as_str()).collect();
+    assert_eq!(
+        hopeless,
+        ["mail-bodiless"],
+        "history has it: it needs nothing"
+    );
+
+    let repaired = doctor.repair("ann", user(2), "a disk failed").await;
+    let repaired = repaired.expect("an answer").expect("it sees the stores");
+    assert_eq!(kinds(&repaired.before), all);
+    assert_eq!(repaired.mended.len(), 5);
+    let failed: Vec<_> = repaired
+        .mended
+        .iter()
+        .filter(|m| m.error.is_some())
+        .collect();
+    assert!(failed.is_empty(), "{failed:?}");
+    assert_eq!(kinds(&repaired.after), ["mail-bodiless"]);
+    assert_eq!(repaired.after.verdict, Verdict::Warning);
+
+    // Twice is once, and only what was done is written down.
+    let again = doctor.repair("ann", user(2), "to be sure").await;
+    let again = again.expect("an answer").expect("it sees the stores");
+    assert_eq!(
+        (again.mended.len(), kinds(&again.after)),
+        (0, vec!["mail-bodiless"])
+    );
+    let log = cluster.letters().log(10).await.expect("a log");
+    let repairs = log.iter().filter_map(|entry| match &entry.act {
+        Act::Repaired { user, what, why } => {
+            Some((entry.by.as_str(), *user, what.len(), why.as_str()))
+        }
+        _ => None,
+    });
+    let repairs: Vec<_> = repairs.collect();
+    assert_eq!(repairs, [("ann", user(2), 5, "a disk failed")]);
+
+    // The other side is well again, too, and nobody misses anything.
+    assert_eq!(kinds(&examined(&doctor, 1).await), [""; 0]);
+    ada.say(2, "6").await;
+    let mut bea = cluster.device(2).ready().await;
+    assert_eq!(bea.hear_texts(6).await, ["1", "2", "3", "4", "5", "6"]);
+    bea.hears_nothing().await;
+    let target = Target {
+        user: user(2),
+        platform: Platform::Desktop,
+    };
+    tests::system::eventually("the mailbox is empty", async || {
+        let waiting = cluster.seams.mailbox.waiting(target).await;
+        (waiting.expect("an answer") == 0).then_some(())
+    })
+    .await;
+    let well = examined(&doctor, 2).await;
+    assert_eq!((kinds(&well), well.rows), (vec![], 6));
+    cluster.assert_settled(6).await;
+    drop(doctor);
+    cluster.stop().await;
+}
+
+/// What neither side has left is named, and left alone.
+#[tokio::test]
+async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
+    let engine = Engine::memory();
+    let settings = tests::settings();
+    let cluster = Cluster::with(settings.clone(), |_| {
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+        Seams::over(engine.clone(), &settings.embedded, clock, entropy).expect("stores")
+    })
+    .await;
+    let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
+    let ada = cluster.device(1).ready().await;
+    let mut ids = Vec::new();
+    for text in ["1", "2", "3"] {
+        ids.push(ada.say(2, text).await);
+    }
+    cluster.assert_settled(3).await;
+    let vandal = Vandal { engine };
+    vandal.remove_row(1, ids[2]);
+    vandal.remove_row(2, ids[2]);
+    for number in [1, 2] {
+        let repaired = doctor.repair("ann", user(number), "").await;
+        let repaired = repaired.expect("an answer").expect("it sees the stores");
+        assert_eq!(repaired.mended, []);
+        assert_eq!(kinds(&repaired.after), ["hole"]);
+        let told = &repaired.after.differences.first[0];
+        assert!(told.seen.contains("position 3 of p:1:2"), "{told:?}");
+        assert!(told.advice.is_some(), "{told:?}");
+    }
+    ada.close().await;
+    drop(doctor);
+    cluster.stop().await;
+}
+
+/// A clock that is ahead of another.
+struct Ahead {
+    of: Arc<dyn Clock>,
+    by_secs: AtomicU64,
+}
+
+impl Clock for Ahead {
+    fn now(&self) -> Timestamp {
+        self.of.now() + Duration::from_secs(self.by_secs.load(Ordering::SeqCst))
+    }
+}
+
+#[tokio::test]
+async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
+    let mut away = None;
+    let mut cluster = Cluster::with(tests::settings(), |mut seams| {
+        let history = FaultyHistory::around(seams.history.clone());
+        away = Some(history.away.clone());
+        seams.history = history;
+        seams
+    })
+    .await;
+    let away = away.expect("it was wrapped");
+    cluster.expect_log("messages cannot be written: their partitions wait");
+    let clock = Arc::new(Ahead {
+        of: cluster.seams.clock.clone(),
+        by_secs: AtomicU64::new(0),
+    });
+    let mut seams = cluster.seams.clone();
+    seams.clock = clock.clone();
+    let doctor = doctor(&tests::settings(), &seams, Stores::Memory);
+    let ada = cluster.device(1).ready().await;
+    away.on();
+    ada.say(2, "one").await;
+
+    let verdict = |findings: &[Finding], check| of(findings, check).verdict;
+    let first = doctor.checkup().await.findings;
+    assert_eq!(verdict(&first, Check::History), Verdict::Failure);
+    assert_eq!(
+        verdict(&first, Check::Carriers),
+        Verdict::Ok,
+        "it has just begun"
+    );
+    clock.by_secs.store(400, Ordering::SeqCst);
+    let later = doctor.checkup().await.findings;
+    assert_eq!(verdict(&later, Check::Carriers), Verdict::Failure);
+    let unknown = doctor.examine(user(2)).await.expect_err("history is away");
+    assert!(
+        format!("{unknown:#}").contains("reading history"),
+        "{unknown:#}"
+    );
+
+    away.off();
+    cluster.assert_settled(1).await;
+    // It is committed a moment after.
+    tests::system::eventually("nothing waits any more", async || {
+        let healed = doctor.checkup().await.findings;
+        assert_eq!(verdict(&healed, Check::History), Verdict::Ok);
+        (verdict(&healed, Check::Carriers) == Verdict::Ok).then_some(())
+    })
+    .await;
+    ada.close().await;
+    drop(doctor);
+    cluster.stop().await;
+}
+
+/// Nothing runs here but the doctor: whatever hangs, the others are told of.
+#[tokio::test(start_paused = true)]
+async fn a_part_that_hangs_holds_up_no_other() {
+    let settings = tests::settings();
+    let mut seams = Seams::in_memory(&settings.embedded).expect("stores in memory");
+    let mailbox = FaultyMailbox::around(seams.mailbox.clone());
+    mailbox.sessions_hang.on();
+    seams.mailbox = mailbox;
+    let findings = doctor(&settings, &seams, Stores::Memory)
+        .checkup()
+        .await
+        .findings;
+    let hangs = of(&findings, Check::Mailbox);
+    assert_eq!(hangs.verdict, Verdict::Failure);
+    assert!(hangs.seen.contains("no answer within 3s"), "{hangs:?}");
+    for check in [Check::Log, Check::History, Check::Ledger, Check::Carriers] {
+        assert_eq!(of(&findings, check).verdict, Verdict::Ok);
+    }
+    let nobody = of(&findings, Check::Members);
+    assert_eq!(nobody.verdict, Verdict::Failure);
+    assert!(
+        nobody.seen.contains("neither a boat nor a station"),
+        "{nobody:?}"
+    );
+}
