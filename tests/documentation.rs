@@ -74,9 +74,22 @@ fn every_reason_of_a_dead_letter_is_documented_and_nothing_else() {
     let (_, reasons) = page.split_once("## Reasons").expect("the reasons");
     let documented: BTreeSet<&str> = rows(reasons)
         .into_iter()
-        .filter_map(|row| row.first()?.strip_prefix('`')?.strip_suffix('`'))
+        .filter_map(|row| row.first()?.strip_prefix("[`")?.split('`').next())
         .collect();
     assert_eq!(documented, DeadReason::ALL.map(DeadReason::name).into());
+    for reason in documented {
+        let page = read(format!("docs/operations/reasons/{reason}.md"));
+        assert!(page.starts_with(&format!("# `{reason}`\n")), "{reason}");
+        for part in [
+            "**Means",
+            "**Who loses what.**",
+            "**First checks",
+            "**Redrive**",
+            "**Discard**",
+        ] {
+            assert!(page.contains(part), "{reason}: {part}");
+        }
+    }
 }
 
 /// The names in the first column of the tables of a section.

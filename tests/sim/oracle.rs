@@ -92,7 +92,7 @@ impl World {
 
     /// Where it stands; its sender.
     fn judge_place(&self, id: MessageId, sentence: &str) -> Result<UserId, String> {
-        let mut rows = self.disk.rows.iter().map(|(_, row)| row);
+        let mut rows = self.disk.rows.values();
         let row = rows
             .find(|row| row.id == id && row.direction == Direction::Out)
             .ok_or_else(|| format!("{id} has no row"))?;

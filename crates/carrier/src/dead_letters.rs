@@ -6,6 +6,7 @@
 mod plan;
 mod stats;
 mod tasks;
+mod transfer;
 mod types;
 mod view;
 mod worker;
@@ -27,6 +28,7 @@ use protocol::message::Target;
 
 pub use self::plan::{Forecast, Plan};
 pub use self::tasks::{Refused, Request};
+pub use self::transfer::{PACKAGE_MAX, Package, Packed, Unpacked};
 pub use self::types::{
     CauseSummary, Cursor, Filter, Kind, Listed, Page, Selection, Shown, Stats, Summary, Told,
 };

@@ -65,6 +65,17 @@ pub enum Act {
         letter: String,
         why: String,
     },
+    /// An operator takes letters out of the log, with what people wrote in them; so many, from this one on.
+    Exported {
+        from: String,
+        letters: u64,
+        why: String,
+    },
+    /// An operator puts letters among the others.
+    Imported {
+        letters: Vec<String>,
+        why: String,
+    },
     /// An operator has this done to what the stores keep of a user.
     Repaired {
         user: UserId,
@@ -188,7 +199,10 @@ impl Desk {
                     task.read(entry);
                 }
             }
-            Act::Looked { .. } | Act::Repaired { .. } => {}
+            Act::Looked { .. }
+            | Act::Exported { .. }
+            | Act::Imported { .. }
+            | Act::Repaired { .. } => {}
         }
     }
 

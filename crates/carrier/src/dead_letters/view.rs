@@ -88,6 +88,8 @@ pub(super) fn record(entry: &Entry) -> Result<NewRecord> {
         | Act::Resumed { task }
         | Act::Cancelled { task } => task.to_string(),
         Act::Looked { letter, .. } => letter.clone(),
+        Act::Exported { from, .. } => from.clone(),
+        Act::Imported { letters, .. } => letters.first().cloned().unwrap_or_default(),
         Act::Repaired { user, .. } => user.to_string(),
     };
     Ok(NewRecord {

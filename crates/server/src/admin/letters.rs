@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::{Path, Query, State};
+use axum::extract::{DefaultBodyLimit, Path, Query, State};
 use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use carrier::dead_letters::{
-    self as dead_letters, Cursor, Filter, Kind, Page, Plan, Request, Selection, Shown, Stats, Told,
+    self as dead_letters, Cursor, Filter, Kind, Package, Packed, Page, Plan, Request, Selection,
+    Shown, Stats, Told, Unpacked,
 };
 use protocol::desk::{Entry, Task, TaskId, Work};
 use protocol::ledger::DeadReason;
@@ -20,12 +21,14 @@ use super::operators::{Operator, Role};
 
 /// Letters of one list, and of a redrive that is waited for.
 pub const LETTERS_MAX: usize = 1000;
+/// Bytes of a package that comes back.
+const IMPORT_BYTES: usize = 16 << 20;
 /// How long a redrive is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Which letters a list shows.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(default, deny_unknown_fields)]
 pub struct ListQuestion {
     /// Messages or notifications; default: both.
     pub topic: Option<Kind>,
@@ -49,6 +52,11 @@ pub struct ListQuestion {
 }
 
 impl ListQuestion {
+    fn after(&self) -> Result<Option<Cursor>, Refused> {
+        let after = self.after.as_deref().map(str::parse).transpose();
+        after.map_err(|text| (StatusCode::BAD_REQUEST, text))
+    }
+
     fn filter(&self) -> Result<Filter, Refused> {
         Ok(Filter {
             kind: self.topic,
@@ -80,6 +88,22 @@ pub struct LogQuestion {
     pub limit: Option<usize>,
 }
 
+/// Which letters are taken out, and why what people wrote is.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ExportQuestion {
+    pub list: ListQuestion,
+    pub why: String,
+}
+
+/// Letters that come back.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ImportQuestion {
+    pub letters: Vec<Packed>,
+    pub why: String,
+}
+
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct PauseQuestion {
@@ -98,13 +122,16 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
         .route("/tasks/{id}/pause", post(pause))
         .route("/tasks/{id}/resume", post(resume))
         .route("/tasks/{id}/cancel", post(cancel))
+        .route("/export", post(export))
+        .route(
+            "/import",
+            post(import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
+        )
         .route("/{id}", get(show))
 }
 
 async fn list(State(desk): State<Arc<Desk>>, Query(question): Query<ListQuestion>) -> Answer<Page> {
-    let after = question.after.as_deref().map(str::parse).transpose();
-    let after: Option<Cursor> = after.map_err(|text| (StatusCode::BAD_REQUEST, text))?;
-    let filter = question.filter()?;
+    let (filter, after) = (question.filter()?, question.after()?);
     let limit = question.limit.unwrap_or(100).clamp(1, LETTERS_MAX);
     let _turn = desk.log.turn().await.map_err(busy)?;
     desk.letters
@@ -143,6 +170,31 @@ async fn show(
         Ok(None) => Err((StatusCode::NOT_FOUND, format!("no dead letter {id}"))),
         Err(error) => Err(failed(error.into())),
     }
+}
+
+async fn export(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Json(question): Json<ExportQuestion>,
+) -> Answer<Package> {
+    let ExportQuestion { list, why } = question;
+    operator.may_read(&why)?;
+    let (filter, after) = (list.filter()?, list.after()?);
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    let packed = desk.letters.pack(&operator.name, &filter, after, &why);
+    packed.await.map(Json).map_err(|e| failed(e.into()))
+}
+
+async fn import(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Json(question): Json<ImportQuestion>,
+) -> Answer<Unpacked> {
+    operator.may(Role::Redrive)?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    let ImportQuestion { letters, why } = question;
+    let unpacked = desk.letters.unpack(&operator.name, letters, &why);
+    unpacked.await.map(Json).map_err(refused)
 }
 
 async fn plan(State(desk): State<Arc<Desk>>, Json(selection): Json<Selection>) -> Answer<Plan> {

@@ -3,6 +3,7 @@
 mod selection;
 mod tables;
 mod task;
+mod transfer;
 
 use std::path::Path;
 use std::process::ExitCode;
@@ -99,6 +100,10 @@ enum What {
         #[command(flatten)]
         how: How,
     },
+    /// Letters with all that is in them to standard output, a line of JSON each: this may be what people wrote.
+    Export(transfer::Export),
+    /// Letters that were exported come back among the others.
+    Import(transfer::Import),
     /// What was asked for, and how far it is.
     Task {
         #[command(subcommand)]
@@ -208,6 +213,8 @@ impl Dlq {
             What::Restore { chosen, how } => {
                 have_done(&desk, output, Work::Restore, &chosen, how, Pace::default()).await
             }
+            What::Export(export) => export.run(&desk).await,
+            What::Import(import) => import.run(&desk, output).await,
             What::Task { what } => of_task(&desk, output, what).await,
             What::Log { limit } => {
                 let path = format!("{LETTERS}/log");

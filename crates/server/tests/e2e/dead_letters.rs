@@ -160,6 +160,52 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
     run(&mut all.operator(&["audit"])).ok();
 }
 
+/// To another installation that never heard of them, and back to where they are.
+#[test]
+fn letters_are_exported_and_come_back() {
+    let all = All::with("carrier.record_bytes_max = 512");
+    let sent: Vec<String> = (0..3)
+        .map(|_| all.send("1", "2", &"x".repeat(700)))
+        .collect();
+    for id in &sent {
+        all.traced(id, &["Dead", "TooLarge"]);
+    }
+    let exported = run(&mut all.operator(&["dlq", "export", "--reason", "too-large"])).ok();
+    assert_eq!(exported.json_lines().len(), 3);
+    let file = all.dir.path("letters.jsonl");
+    std::fs::write(&file, &exported.stdout).expect("written");
+    let file = file.to_string_lossy().into_owned();
+    let import = ["dlq", "import", &file, "--why", "a test"];
+    let known = run(&mut all.operator(&import)).ok().stdout;
+    assert_eq!(known, "0 letters are back, 3 were there already\n");
+
+    let other = All::start();
+    let taken = run(&mut other.operator(&import)).ok().stdout;
+    assert_eq!(taken, "3 letters are back, 0 were there already\n");
+    let again = run(&mut other.operator(&import)).ok().stdout;
+    assert_eq!(again, "0 letters are back, 3 were there already\n");
+    run(&mut other.operator(&["dlq", "redrive", "--reason", "too-large"])).ok();
+    let heard = other.listen("2", 3);
+    let heard: Vec<&str> = heard
+        .iter()
+        .filter_map(|line| line["msg_id"].as_str())
+        .collect();
+    assert_eq!(heard, sent);
+    let log = run(&mut other.operator(&["dlq", "log"])).ok().stdout;
+    assert!(log.contains("puts 3 letters back: a test"), "{log}");
+    std::fs::write(
+        &file,
+        "{\"id\":\"message-0-0\",\"headers\":[],\"key\":\"\",\"value\":\"\"}\n",
+    )
+    .expect("written");
+    let refused = run(&mut other.operator(&import));
+    assert!(
+        refused.stderr.contains("is no letter"),
+        "{}",
+        refused.stderr
+    );
+}
+
 /// Who has no token sees nothing, and who has one does what it allows.
 #[test]
 fn operators_sign_in_where_there_are_some() {

@@ -256,7 +256,7 @@ mod on_real_parts {
     const BOATS: &[&str] = &["boat-1", "boat-2"];
     const DESKS: &[&str] = &["station-1", "station-2", "carrier-1", "carrier-2"];
 
-    /// Who dies after which effect, and how often that is passed before.
+    /// Who dies after which effect, and how often that is passed before. FAILPOINTS_FROM begins with a later one.
     const EFFECTS: &[(&[&str], &str, u32)] = &[
         (BOATS, "registry.register", 1),
         (STATIONS, "registry.register", 1),
@@ -305,7 +305,10 @@ mod on_real_parts {
         let webhook = Webhook::refusing();
         let mut fleet = Fleet::with("cluster", &settings(&webhook));
         let door = (*fleet).clone();
-        for (number, (members, effect, count)) in (0..).zip(EFFECTS) {
+        let from = std::env::var("FAILPOINTS_FROM")
+            .ok()
+            .and_then(|n| n.parse().ok());
+        for (number, (members, effect, count)) in (0..).zip(EFFECTS).skip(from.unwrap_or(0)) {
             webhook.refuse();
             for name in *members {
                 fleet.process(name).signal("TERM");

@@ -44,12 +44,12 @@ impl Installation {
         Installation::of([("floor", floor)])
     }
 
-    /// All services in one process, in a new folder, on free ports.
-    pub(super) fn embedded(data: &Path) -> Result<Installation> {
+    /// All services in one process, in a new folder, on free ports; its command after `prefix`.
+    pub(super) fn embedded(data: &Path, prefix: &[&str]) -> Result<Installation> {
         let dir = tempfile::tempdir_in(data).context("making a data folder")?;
         let dir = dir.keep();
         let dir = dir.to_str().context("a folder name that is text")?;
-        let arguments = ["all", "--data", dir, "--output", "json"];
+        let arguments = [prefix, &["all", "--data", dir, "--output", "json"]].concat();
         let mut environment = environment();
         environment.push(("PACKETBOAT_ADMIN__LISTEN", free()));
         let all = Server::start(&arguments, &environment)?;

@@ -4,6 +4,7 @@
 mod dialect;
 mod floor;
 mod installation;
+mod ledger;
 mod load;
 mod process;
 mod report;
@@ -55,11 +56,16 @@ enum What {
     Chat(ChatArgs),
     /// A constant private chat against a running installation: is anything lost or shown twice?
     Steady(steady::Steady),
+    /// What the ledger costs: a private chat at saturation, with it and without, in turn.
+    Ledger(ledger::Ledger),
     /// Both idle and chat.
     All(ChatArgs),
     /// The floor alone, as a server (used by the others).
     #[command(hide = true)]
     FloorServer(floor::FloorServer),
+    /// A server whose ledger keeps nothing (used by the others).
+    #[command(hide = true)]
+    WithoutLedger(ledger::WithoutLedger),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -92,12 +98,13 @@ impl Bench {
     pub(super) fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         match self.what {
             What::FloorServer(floor) => return floor.run(),
+            What::WithoutLedger(command) => return command.run(),
             What::Steady(steady) => {
                 rlimit::increase_nofile_limit(u64::MAX)
                     .context("raising the limit of open files")?;
                 return runtime()?.block_on(steady.run(config, self.output));
             }
-            What::Idle { .. } | What::Chat(_) | What::All(_) => {}
+            What::Idle { .. } | What::Chat(_) | What::All(_) | What::Ledger(_) => {}
         }
         let settings = Settings::load(config)?;
         rlimit::increase_nofile_limit(u64::MAX).context("raising the limit of open files")?;
@@ -110,6 +117,10 @@ impl Bench {
             data: data.path(),
             config,
         };
+        if let What::Ledger(ledger) = &self.what {
+            let measured = ledger.clone().run(&settings, data.path(), self.output);
+            return runtime()?.block_on(measured);
+        }
         let report = runtime()?.block_on(async {
             let mut report = Report::default();
             match self.what {
@@ -121,7 +132,10 @@ impl Bench {
                     report.idle = Some(idle(&settings, data.path(), 10_000).await?);
                     report.chat = Some(chat(&place, &settings, args).await?);
                 }
-                What::FloorServer(_) | What::Steady(_) => {}
+                What::FloorServer(_)
+                | What::WithoutLedger(_)
+                | What::Steady(_)
+                | What::Ledger(_) => {}
             }
             anyhow::Ok(report)
         })?;
@@ -143,7 +157,7 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 
 /// Resident memory before and after `connections` sign-ins.
 async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle> {
-    let server = Installation::embedded(data)?;
+    let server = Installation::embedded(data, &[])?;
     let dialect = Dialect::packetboat(settings);
     // What the first connections bring up (threads, tables, caches) is not theirs.
     let first = load::sign_in_all(&server.websocket, &dialect, 100).await?;
@@ -210,7 +224,7 @@ async fn one_run(
             (Installation::on_real_parts(config)?, args.also.as_slice())
         }
         Dialect::Packetboat { .. } => {
-            let server = Installation::embedded(place.data)?;
+            let server = Installation::embedded(place.data, &[])?;
             (server, args.also.as_slice())
         }
     };

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, UNIX_EPOCH};
 
-use carrier::dead_letters::{Forecast, Kind, Listed, Page, Plan, Shown, Stats, Told};
+use carrier::dead_letters::{Forecast, Kind, Listed, Page, Plan, Shown, Stats, Told, Unpacked};
 use comfy_table::{Table, presets};
 use protocol::Timestamp;
 use protocol::desk::{Act, Entry, Progress, Task};
@@ -203,6 +203,10 @@ fn act(act: &Act) -> String {
         Act::Resumed { task } => format!("resumed {task}"),
         Act::Cancelled { task } => format!("cancelled {task}"),
         Act::Looked { letter, why } => format!("read what is in {letter}: {why}"),
+        Act::Exported { from, letters, why } => {
+            format!("takes {letters} letters with what is in them, from {from} on: {why}")
+        }
+        Act::Imported { letters, why } => format!("puts {} letters back: {why}", letters.len()),
         Act::Repaired { user, what, why } => {
             format!("repairs user {user}: {}. {why}", what.join("; "))
         }
@@ -212,4 +216,12 @@ fn act(act: &Act) -> String {
 fn time(at: Timestamp) -> String {
     let at = UNIX_EPOCH + Duration::from_millis(at.millis().max(0) as u64);
     humantime::format_rfc3339_seconds(at).to_string()
+}
+
+pub(super) fn unpacked(found: &Unpacked) {
+    println!(
+        "{} letters are back, {} were there already",
+        found.taken.len(),
+        found.known.len()
+    );
 }

@@ -67,7 +67,7 @@ impl Scenario<'_> {
 
         webhook.accept();
         for topic in ["notification", "message"] {
-            let redrive = ["dlq", "redrive", "--all", "--topic", topic];
+            let redrive = ["dlq", "redrive", "--all", "--last", "90s", "--topic", topic];
             // Some of it is refused, as it dies again: that is an answer.
             until(
                 || run(&mut door.operator(&redrive)),
@@ -75,7 +75,10 @@ impl Scenario<'_> {
             );
         }
         door.at_rest();
-        let letters = until_done(|| door.operator(&["dlq", "list", "--output", "json"])).stdout;
+        let list = [
+            "dlq", "list", "--last", "90s", "--limit", "1000", "--output", "json",
+        ];
+        let letters = until_done(|| door.operator(&list)).stdout;
         let is_dead = |id: &String| letters.contains(id);
         assert!(dead.iter().all(is_dead), "{dead:?} in {letters}");
         for (number, device) in [(3, "terminal"), (4, "deaf")] {

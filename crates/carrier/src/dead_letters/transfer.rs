@@ -1,0 +1,190 @@
+//! Letters leave the log as they are, and come back into it: for a colleague, for another installation, or
+//! beyond the time that the log keeps them.
+
+use std::collections::BTreeSet;
+
+use api::dead_letter::DeadLetter;
+use backend::queue::{NewRecord, Partition};
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use protocol::desk::Act;
+use protocol::keys::{self, Topic};
+use protocol::{Code, Refusal};
+use serde::{Deserialize, Serialize};
+
+use super::tasks::Refused;
+use super::types::{Cursor, Filter, Kind, Selection};
+use super::{DeadLetters, Found, Result, STEP};
+
+/// Bytes of the letters of one package, about; one letter may be larger.
+const PACKAGE_BYTES: usize = 1 << 20;
+/// Letters of one package.
+pub const PACKAGE_MAX: usize = 500;
+
+/// A letter with all that it is. What it holds may be what people wrote.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Packed {
+    pub id: String,
+    pub headers: Vec<(String, String)>,
+    /// Of the record, in base64.
+    pub key: String,
+    /// The original bytes, in base64.
+    pub value: String,
+}
+
+/// Some letters, and where to go on; `None` at the end.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Package {
+    pub letters: Vec<Packed>,
+    pub next: Option<Cursor>,
+}
+
+/// What became of the letters that were to come back.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Unpacked {
+    /// Now among the others.
+    pub taken: Vec<String>,
+    /// There already; left alone.
+    pub known: Vec<String>,
+}
+
+impl DeadLetters {
+    /// The next letters that the filter lets through, with what is in them; who takes them and why is written
+    /// down before.
+    pub async fn pack(
+        &self,
+        by: &str,
+        filter: &Filter,
+        after: Option<Cursor>,
+        why: &str,
+    ) -> Result<Package> {
+        let package = self.package(filter, after).await?;
+        if let Some(first) = package.letters.first() {
+            let exported = Act::Exported {
+                from: first.id.clone(),
+                letters: package.letters.len() as u64,
+                why: why.to_owned(),
+            };
+            self.say(by, vec![exported]).await?;
+        }
+        Ok(package)
+    }
+
+    async fn package(&self, filter: &Filter, after: Option<Cursor>) -> Result<Package> {
+        let desk = self.view.now().await?;
+        let (mut package, mut bytes, mut at) = (Package::default(), 0, after);
+        loop {
+            let (found, next) = self.read(at, STEP).await?;
+            for found in found {
+                if bytes >= PACKAGE_BYTES || package.letters.len() == PACKAGE_MAX {
+                    package.next = at;
+                    return Ok(package);
+                }
+                at = Some(found.cursor);
+                if filter.lets_through(&found.listed(&desk)) {
+                    let packed = self.packed(&found).await?;
+                    bytes += packed.value.len();
+                    package.letters.push(packed);
+                }
+            }
+            match next {
+                Some(next) => at = Some(next),
+                None => return Ok(package),
+            }
+        }
+    }
+
+    async fn packed(&self, found: &Found) -> Result<Packed> {
+        // Where the letter was too large for its bytes, the record that died may still have them.
+        let bytes = self.bytes(found).await?;
+        let (key, value) = bytes.unwrap_or((found.record.key.clone(), Bytes::new()));
+        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
+        let headers = found.record.headers.iter();
+        Ok(Packed {
+            id: found.letter.id(),
+            headers: headers
+                .map(|(name, value)| (name.clone(), text(value)))
+                .collect(),
+            key: BASE64_STANDARD.encode(key),
+            value: BASE64_STANDARD.encode(value),
+        })
+    }
+
+    /// Puts letters among the others, if they are not there; who did and why is written down before.
+    ///
+    /// # Errors
+    /// `InvalidArgument` names the first that is none, and nothing was done; after a failure of the log some
+    /// may be there: ask again.
+    pub async fn unpack(
+        &self,
+        by: &str,
+        letters: Vec<Packed>,
+        why: &str,
+    ) -> Result<Unpacked, Refused> {
+        if letters.len() > PACKAGE_MAX {
+            let text = format!("at most {PACKAGE_MAX} letters at a time");
+            return Err(Refusal::new(Code::InvalidArgument, text).into());
+        }
+        let mut records = Vec::with_capacity(letters.len());
+        for letter in &letters {
+            records.push((letter.id.clone(), self.unpacked(letter)?));
+        }
+        let ids = letters.into_iter().map(|letter| letter.id).collect();
+        let there = self.choose(&Selection::Ids(ids)).await?;
+        let there = there.into_iter().filter(|(_, at)| at.is_some());
+        let mut there: BTreeSet<String> = there.map(|(id, _)| id).collect();
+        let mut unpacked = Unpacked::default();
+        let mut new = Vec::new();
+        for (id, record) in records {
+            if there.insert(id.clone()) {
+                unpacked.taken.push(id);
+                new.push(record);
+            } else {
+                unpacked.known.push(id);
+            }
+        }
+        if new.is_empty() {
+            return Ok(unpacked);
+        }
+        let imported = Act::Imported {
+            letters: unpacked.taken.clone(),
+            why: why.to_owned(),
+        };
+        self.say(by, vec![imported]).await?;
+        for published in self.parts.queue.producer().publish(new).await {
+            published?;
+        }
+        Ok(unpacked)
+    }
+
+    fn unpacked(&self, packed: &Packed) -> Result<NewRecord, Refusal> {
+        let refuse = |what: &str| {
+            let text = format!("{} is no letter: {what}", packed.id);
+            Refusal::new(Code::InvalidArgument, text)
+        };
+        let headers = packed.headers.iter();
+        let headers: Vec<(String, Bytes)> = headers
+            .map(|(name, value)| (name.clone(), Bytes::from(value.clone())))
+            .collect();
+        let letter = DeadLetter::from_headers(&headers).map_err(|r| refuse(&r.text))?;
+        if letter.id() != packed.id {
+            return Err(refuse("its headers are those of another one"));
+        }
+        let bytes = |text: &str| BASE64_STANDARD.decode(text).map(Bytes::from);
+        let key = bytes(&packed.key).map_err(|_| refuse("its key is not base64"))?;
+        let value = bytes(&packed.value).map_err(|_| refuse("its value is not base64"))?;
+        let kind = match letter.origin.topic {
+            Topic::Notification | Topic::NotificationDead => Kind::Notification,
+            Topic::Message | Topic::Retry(_) | Topic::Dead | Topic::Operation => Kind::Message,
+        };
+        let topic = kind.topic();
+        let number = keys::partition_of(&key, self.parts.queue.partitions(topic));
+        Ok(NewRecord {
+            partition: Partition { topic, number },
+            key,
+            headers,
+            value,
+        })
+    }
+}

@@ -1,0 +1,147 @@
+//! What the ledger costs: the same load on a server with it and on one whose ledger keeps nothing, in turn.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Result;
+use async_trait::async_trait;
+use backend::ledger::LedgerStore;
+use clap::{Args, Parser};
+use protocol::MessageId;
+use protocol::ledger::LedgerEntry;
+use serde::Serialize;
+
+use super::dialect::Dialect;
+use super::installation::Installation;
+use super::load::{self, Load, Pace};
+use crate::cli::{Cli, Output, run_around};
+use crate::compose::Around;
+use crate::settings::Settings;
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct Ledger {
+    /// Pairs of users, one sending and one receiving.
+    #[arg(long, default_value_t = 1000)]
+    pairs: u64,
+    /// Measured time of each of the runs, after a warm-up of a third of it.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// Size of a message's body.
+    #[arg(long, default_value_t = 200)]
+    bytes: usize,
+    /// How often the two take turns.
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+}
+
+/// A command whose services keep no ledger: traces and audits know nothing there.
+#[derive(Clone, Debug, Args)]
+pub(super) struct WithoutLedger {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    arguments: Vec<String>,
+}
+
+impl WithoutLedger {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        let program = std::iter::once("packetboat".to_owned());
+        run_around(Cli::parse_from(program.chain(self.arguments)), &NoLedger)
+    }
+}
+
+struct NoLedger;
+
+impl Around for NoLedger {
+    fn ledger(&self, _: Arc<dyn LedgerStore>) -> Arc<dyn LedgerStore> {
+        Arc::new(Forgetful)
+    }
+}
+
+struct Forgetful;
+
+#[async_trait]
+impl LedgerStore for Forgetful {
+    async fn append(&self, _: Vec<LedgerEntry>) -> backend::Result<()> {
+        Ok(())
+    }
+
+    async fn trace(&self, messages: &[MessageId]) -> backend::Result<Vec<Vec<LedgerEntry>>> {
+        Ok(vec![Vec::new(); messages.len()])
+    }
+
+    async fn forget(&self, _: MessageId, _: usize) -> backend::Result<usize> {
+        Ok(0)
+    }
+}
+
+/// CPU of a message at saturation, in microseconds, round by round.
+#[derive(Debug, Default, Serialize)]
+struct Found {
+    with: Vec<f64>,
+    without: Vec<f64>,
+    /// What the ledger takes of the whole, in percent: the median of the rounds.
+    share: f64,
+    clean: bool,
+}
+
+impl Ledger {
+    pub(super) async fn run(
+        self,
+        settings: &Settings,
+        data: &Path,
+        output: Output,
+    ) -> Result<ExitCode> {
+        let mut found = Found {
+            clean: true,
+            ..Found::default()
+        };
+        let mut shares = Vec::new();
+        for round in 1..=self.rounds {
+            let with = self.one(settings, data, &[], &mut found.clean).await?;
+            let prefix = ["bench", "without-ledger"];
+            let without = self.one(settings, data, &prefix, &mut found.clean).await?;
+            eprintln!("round {round}: {with:.1} µs with the ledger, {without:.1} without");
+            found.with.push(with);
+            found.without.push(without);
+            shares.push((with - without) / with * 100.0);
+        }
+        shares.sort_by(f64::total_cmp);
+        found.share = shares.get(shares.len() / 2).copied().unwrap_or_default();
+        match output {
+            Output::Json => println!("{}", serde_json::to_string(&found)?),
+            Output::Table => println!(
+                "the ledger takes {:.1} % of the CPU of a message (rounds: {:.1} to {:.1})",
+                found.share,
+                shares.first().copied().unwrap_or_default(),
+                shares.last().copied().unwrap_or_default(),
+            ),
+        }
+        Ok(match found.clean {
+            true => ExitCode::SUCCESS,
+            false => ExitCode::FAILURE,
+        })
+    }
+
+    async fn one(
+        &self,
+        settings: &Settings,
+        data: &Path,
+        prefix: &[&str],
+        clean: &mut bool,
+    ) -> Result<f64> {
+        let server = Installation::embedded(data, prefix)?;
+        let measured = Duration::from_secs(self.seconds);
+        let load = Load {
+            pairs: self.pairs,
+            body_bytes: self.bytes,
+            pace: Pace::Closed,
+            warm_up: measured / 3,
+            measured,
+        };
+        let found = load::run(&server, &[], &Dialect::packetboat(settings).anew(), load).await?;
+        let sum = &found.sum;
+        *clean &= sum.lost + sum.repeated + sum.out_of_order + sum.refused == 0;
+        Ok(found.cpu_us())
+    }
+}
