@@ -98,7 +98,7 @@ impl DeadLetters {
     async fn packed(&self, found: &Found) -> Result<Packed> {
         // Where the letter was too large for its bytes, the record that died may still have them.
         let bytes = self.bytes(found).await?;
-        let (key, value) = bytes.unwrap_or((found.record.key.clone(), Bytes::new()));
+        let (key, value) = bytes.unwrap_or_else(|| (found.record.key.clone(), Bytes::new()));
         let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
         let headers = found.record.headers.iter();
         Ok(Packed {

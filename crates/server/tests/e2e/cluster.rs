@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use crate::fleet::Fleet;
 use crate::process::{Process, SOON, run};
+use crate::real::eventually;
 
 fn id(line: &Value) -> &str {
     line["msg_id"].as_str().expect("an id")
@@ -97,7 +98,11 @@ fn each_process_is_well_and_says_so_for_itself() {
     fleet.at_rest();
     let mut doctor = fleet.operator(&["doctor", "--output", "json"]);
     doctor.args(["--admin", &fleet.admins().join(",")]);
-    let report = run(&mut doctor).ok().stdout;
+    // On a busy machine a part may need a second look.
+    let report = eventually("the doctor finds nothing wrong", || {
+        let examined = run(&mut doctor);
+        (examined.code == Some(0)).then_some(examined.stdout)
+    });
     let report: Value = serde_json::from_str(&report).expect("JSON");
     let processes = report["processes"].as_array().expect("processes");
     let roles: Vec<&str> = processes
@@ -124,10 +129,11 @@ fn each_process_is_well_and_says_so_for_itself() {
             assert!(ok(check), "{check} of {process}");
         }
     }
-    let user = run(&mut fleet.operator(&["doctor", "user", "2"]))
-        .ok()
-        .stdout;
-    assert!(user.contains("ok: nothing contradicts itself"), "{user}");
+    eventually("nothing contradicts itself", || {
+        let user = run(&mut fleet.operator(&["doctor", "user", "2"])).stdout;
+        user.contains("ok: nothing contradicts itself")
+            .then_some(())
+    });
 }
 
 /// Each of them ends in order on SIGTERM, and what is sent meanwhile comes through the others.

@@ -9,11 +9,12 @@ use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use clap::Parser;
 use serde_json::Value;
 use server::cli::{self, Cli};
+use tokio::time::Instant;
 
 use self::point::{Failpoint, VARIABLE};
 use self::scenario::Scenario;

@@ -3,9 +3,10 @@
 use std::collections::BTreeSet;
 use std::process::Command;
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::door::Door;
 use crate::process::{Ended, Process, run};
@@ -86,7 +87,7 @@ impl Scenario<'_> {
         }
         let audit = until_done(|| door.operator(&["audit", "--deep"])).stdout;
         assert!(audit.starts_with("the books balance"), "{audit}");
-        self.is_shown_no_more(&present);
+        self.ends_without_more_of(&present);
     }
 
     /// Sends messages from user 1, and answers their ids: each is accepted, whatever happens meanwhile.
@@ -126,7 +127,7 @@ impl Scenario<'_> {
     }
 
     /// Whatever else user 2 is shown, it is none of these.
-    fn is_shown_no_more(self, ids: &BTreeSet<String>) {
+    fn ends_without_more_of(self, ids: &BTreeSet<String>) {
         thread::sleep(REST);
         self.present.signal("TERM");
         let rest: Vec<String> = std::iter::from_fn(|| self.present.line()).collect();
