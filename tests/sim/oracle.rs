@@ -129,7 +129,7 @@ impl World {
             let by_sync = by_sync || own && sentence != "nothing" && sentence.contains("by sync");
             if heard.contains(&target) {
                 let may_be_untold = self.someone_died() || own;
-                let otherwise = is_stored || by_sync || own;
+                let otherwise = is_stored || by_sync || own && sentence == "nothing";
                 let right = delivered || may_be_untold && otherwise;
                 expect(id, sentence, right, &format!("delivered to {who}"))?;
                 match delivered {

@@ -27,12 +27,12 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
     loop {
         let used = boat.connections.shards_used().max(1) as u32;
         let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
-        let (life, seeks) = (boat.life(), Instant::now() >= rested_at);
-        let lost = go_over(&boat, interval, seeks).await;
+        let life = boat.life();
+        let lost = go_over(&boat, interval, Some(rested_at)).await;
         if boat.life() != life {
             // Under a new life every session is registered anew, and that is done already.
             rested_at = rested_at.max(Instant::now() + REASSERT_WITHIN * 2);
-        } else if lost && Instant::now() >= rested_at {
+        } else if lost {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread).await;
@@ -43,30 +43,31 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
 
 /// Asserts every session once, spread over about `interval`.
 pub(crate) async fn pass(boat: &Boat, interval: Duration) {
-    go_over(boat, interval, false).await;
+    go_over(boat, interval, None).await;
 }
 
-/// As `pass`; whether the store had lost a session. `seeks`: ends with the first that it had.
-async fn go_over(boat: &Boat, interval: Duration, seeks: bool) -> bool {
+/// As `pass`; from `seeks` on it ends, and answers true, with the first session that the store had lost.
+async fn go_over(boat: &Boat, interval: Duration, seeks: Option<Instant>) -> bool {
     let pause = interval / boat.connections.shards_used().max(1) as u32;
-    let (mut lost, mut is_empty) = (false, true);
+    let mut is_empty = true;
     for (lane, connections) in boat.connections.by_shard().enumerate() {
         if connections.is_empty() {
             continue;
         }
         is_empty = false;
         sleep(jittered(&*boat.entropy, pause)).await;
+        let mut lost = false;
         for batch in connections.chunks(boat.config.batch_items_max) {
             lost |= reassert(boat, lane % boat.lanes.len(), batch).await;
         }
-        if lost && seeks {
-            break;
+        if lost && seeks.is_some_and(|since| Instant::now() >= since) {
+            return true;
         }
     }
     if is_empty {
         sleep(pause).await;
     }
-    lost
+    false
 }
 
 /// Whether the store had lost any of them.

@@ -128,15 +128,22 @@ impl EmbeddedHistory {
         }))
     }
 
-    /// Whether a later row is there, or this one and the way to it.
+    /// Whether a later row is there, or this one and the way to it, or at its place a later one.
     fn stands(&self, row: &PrivateRow, conversation: ConversationId) -> Result<bool> {
         let standing = self.version(row.owner, row.id)?;
         if standing != Some(row.version) {
             return Ok(standing > Some(row.version));
         }
         let position = index_key(conversation, row.seq);
-        let named = self.engine.get(Table::PrivateIndex, &position)?;
-        Ok(named.as_deref() == Some(&row.id.get().to_be_bytes()[..]))
+        let Some(named) = self.engine.get(Table::PrivateIndex, &position)? else {
+            return Ok(false);
+        };
+        let named = named.as_ref().try_into().ok().map(i64::from_be_bytes);
+        match named.and_then(|id| MessageId::new(id).ok()) {
+            Some(id) if id == row.id => Ok(true),
+            Some(id) => Ok(self.version(row.owner, id)? > Some(row.version)),
+            None => Ok(false),
+        }
     }
 
     fn page(

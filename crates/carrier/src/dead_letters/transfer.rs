@@ -1,9 +1,10 @@
-//! Letters leave the log as they are, and come back into it: for a colleague, for another installation, or
-//! beyond the time that the log keeps them.
+//! Letters leave the log as they are, and come back into the log that they came from: for a colleague, or
+//! beyond the time that the log keeps them. Their names are places in that log, so no other takes them.
 
 use std::collections::BTreeSet;
 
 use api::dead_letter::DeadLetter;
+use backend::Kind;
 use backend::queue::{NewRecord, Partition};
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -14,7 +15,7 @@ use protocol::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 
 use super::tasks::Refused;
-use super::types::{Cursor, Filter, Kind, Selection};
+use super::types::{Cursor, Filter, Selection};
 use super::{DeadLetters, Found, Result, STEP};
 
 /// Bytes of the letters of one package, about; one letter may be larger.
@@ -25,11 +26,13 @@ pub const PACKAGE_MAX: usize = 500;
 /// A letter with all that it is. What it holds may be what people wrote.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Packed {
+    /// The installation that it came from.
+    pub cluster: u64,
     pub id: String,
     pub headers: Vec<(String, String)>,
     /// Of the record, in base64.
     pub key: String,
-    /// The original bytes, in base64.
+    /// The original bytes, in base64; empty where neither letter nor log has them.
     pub value: String,
 }
 
@@ -47,6 +50,8 @@ pub struct Unpacked {
     pub taken: Vec<String>,
     /// There already; left alone.
     pub known: Vec<String>,
+    /// The log does not take them: too large, most likely.
+    pub refused: Vec<String>,
 }
 
 impl DeadLetters {
@@ -55,11 +60,12 @@ impl DeadLetters {
     pub async fn pack(
         &self,
         by: &str,
+        cluster: u64,
         filter: &Filter,
         after: Option<Cursor>,
         why: &str,
     ) -> Result<Package> {
-        let package = self.package(filter, after).await?;
+        let package = self.package(cluster, filter, after).await?;
         if let Some(first) = package.letters.first() {
             let exported = Act::Exported {
                 from: first.id.clone(),
@@ -71,7 +77,12 @@ impl DeadLetters {
         Ok(package)
     }
 
-    async fn package(&self, filter: &Filter, after: Option<Cursor>) -> Result<Package> {
+    async fn package(
+        &self,
+        cluster: u64,
+        filter: &Filter,
+        after: Option<Cursor>,
+    ) -> Result<Package> {
         let desk = self.view.now().await?;
         let (mut package, mut bytes, mut at) = (Package::default(), 0, after);
         loop {
@@ -83,7 +94,7 @@ impl DeadLetters {
                 }
                 at = Some(found.cursor);
                 if filter.lets_through(&found.listed(&desk)) {
-                    let packed = self.packed(&found).await?;
+                    let packed = self.packed(cluster, &found).await?;
                     bytes += packed.value.len();
                     package.letters.push(packed);
                 }
@@ -95,13 +106,14 @@ impl DeadLetters {
         }
     }
 
-    async fn packed(&self, found: &Found) -> Result<Packed> {
+    async fn packed(&self, cluster: u64, found: &Found) -> Result<Packed> {
         // Where the letter was too large for its bytes, the record that died may still have them.
         let bytes = self.bytes(found).await?;
         let (key, value) = bytes.unwrap_or_else(|| (found.record.key.clone(), Bytes::new()));
         let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
         let headers = found.record.headers.iter();
         Ok(Packed {
+            cluster,
             id: found.letter.id(),
             headers: headers
                 .map(|(name, value)| (name.clone(), text(value)))
@@ -119,6 +131,7 @@ impl DeadLetters {
     pub async fn unpack(
         &self,
         by: &str,
+        cluster: u64,
         letters: Vec<Packed>,
         why: &str,
     ) -> Result<Unpacked, Refused> {
@@ -128,7 +141,7 @@ impl DeadLetters {
         }
         let mut records = Vec::with_capacity(letters.len());
         for letter in &letters {
-            records.push((letter.id.clone(), self.unpacked(letter)?));
+            records.push((letter.id.clone(), self.unpacked(cluster, letter)?));
         }
         let ids = letters.into_iter().map(|letter| letter.id).collect();
         let there = self.choose(&Selection::Ids(ids)).await?;
@@ -152,13 +165,19 @@ impl DeadLetters {
             why: why.to_owned(),
         };
         self.say(by, vec![imported]).await?;
-        for published in self.parts.queue.producer().publish(new).await {
-            published?;
+        let published = self.parts.queue.producer().publish(new).await;
+        let asked = std::mem::take(&mut unpacked.taken);
+        for (id, published) in asked.into_iter().zip(published) {
+            match published {
+                Ok(_) => unpacked.taken.push(id),
+                Err(error) if error.kind == Kind::Conflict => unpacked.refused.push(id),
+                Err(error) => return Err(error.into()),
+            }
         }
         Ok(unpacked)
     }
 
-    fn unpacked(&self, packed: &Packed) -> Result<NewRecord, Refusal> {
+    fn unpacked(&self, cluster: u64, packed: &Packed) -> Result<NewRecord, Refusal> {
         let refuse = |what: &str| {
             let text = format!("{} is no letter: {what}", packed.id);
             Refusal::new(Code::InvalidArgument, text)
@@ -168,17 +187,25 @@ impl DeadLetters {
             .map(|(name, value)| (name.clone(), Bytes::from(value.clone())))
             .collect();
         let letter = DeadLetter::from_headers(&headers).map_err(|r| refuse(&r.text))?;
+        if packed.cluster != cluster {
+            return Err(refuse("it comes from another installation"));
+        }
         if letter.id() != packed.id {
             return Err(refuse("its headers are those of another one"));
         }
         let bytes = |text: &str| BASE64_STANDARD.decode(text).map(Bytes::from);
         let key = bytes(&packed.key).map_err(|_| refuse("its key is not base64"))?;
         let value = bytes(&packed.value).map_err(|_| refuse("its value is not base64"))?;
-        let kind = match letter.origin.topic {
-            Topic::Notification | Topic::NotificationDead => Kind::Notification,
-            Topic::Message | Topic::Retry(_) | Topic::Dead | Topic::Operation => Kind::Message,
+        if value.is_empty() {
+            return Err(refuse("its bytes are gone"));
+        }
+        let topic = match letter.origin.topic {
+            Topic::Notification => Topic::NotificationDead,
+            Topic::Message | Topic::Retry(_) => Topic::Dead,
+            Topic::Dead | Topic::NotificationDead | Topic::Operation => {
+                return Err(refuse("nothing dies on that topic"));
+            }
         };
-        let topic = kind.topic();
         let number = keys::partition_of(&key, self.parts.queue.partitions(topic));
         Ok(NewRecord {
             partition: Partition { topic, number },

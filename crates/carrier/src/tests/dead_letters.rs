@@ -11,7 +11,7 @@ use protocol::ledger::{DeadReason, Event};
 use super::faults::Mood;
 use super::world::*;
 use crate::Config;
-use crate::dead_letters::{Filter, Forecast, Selection};
+use crate::dead_letters::{Filter, Forecast, Packed, Refused, Selection};
 
 // Pitfall E of S1, T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
 #[tokio::test(start_paused = true)]
@@ -236,4 +236,56 @@ async fn letters_are_listed_page_by_page() {
     ids.sort();
     ids.dedup();
     assert_eq!(ids.len(), 7);
+}
+
+/// A log that has forgotten its letters takes them back, each once, and no others.
+#[tokio::test(start_paused = true)]
+async fn exported_letters_come_back_once_and_only_to_where_they_came_from() {
+    const CLUSTER: u64 = 7;
+    let world = World::new().await;
+    let key = protocol::keys::record_key(between(ALICE, BOB));
+    for number in 0..3u8 {
+        let garbage = Bytes::from(vec![0xff, number]);
+        world.publish_raw(Topic::Message, &key, garbage).await;
+    }
+    world.until_quiet().await;
+    let filter = Filter::default();
+    let full = world.dead_letters();
+    let packed = full.pack("ann", CLUSTER, &filter, None, "").await;
+    let packed = packed.expect("packed");
+    assert_eq!((packed.letters.len(), packed.next), (3, None));
+
+    let empty = World::new().await;
+    let desk = empty.dead_letters();
+    let unpack = |letters: Vec<Packed>, cluster| desk.unpack("ann", cluster, letters, "a test");
+    for (cluster, wrong) in [
+        (8, packed.letters[0].clone()),
+        (
+            CLUSTER,
+            Packed {
+                id: "message-9-9".to_owned(),
+                ..packed.letters[0].clone()
+            },
+        ),
+        (
+            CLUSTER,
+            Packed {
+                value: String::new(),
+                ..packed.letters[0].clone()
+            },
+        ),
+    ] {
+        let refused = unpack(vec![wrong], cluster).await;
+        assert!(matches!(refused, Err(Refused::Refusal(_))), "{refused:?}");
+    }
+    let taken = unpack(packed.letters.clone(), CLUSTER)
+        .await
+        .expect("taken");
+    assert_eq!((taken.taken.len(), taken.known.len()), (3, 0));
+    let again = unpack(packed.letters.clone(), CLUSTER)
+        .await
+        .expect("known");
+    assert_eq!((again.taken.len(), again.known.len()), (0, 3));
+    let back = desk.pack("ann", CLUSTER, &filter, None, "").await;
+    assert_eq!(back.expect("packed").letters, packed.letters);
 }

@@ -300,6 +300,14 @@ impl Amendment {
         next
     }
 
+    /// A later look that found nothing changed.
+    pub fn seen_again(&self, closed: &Closed, looked_at: Timestamp) -> Amendment {
+        let mut next = self.clone();
+        next.looked_at = looked_at;
+        next.seal = next.recomputed(closed);
+        next
+    }
+
     /// What its seal must be.
     pub fn recomputed(&self, closed: &Closed) -> Digest {
         let mut text = Text::new("amendment");

@@ -386,10 +386,10 @@ impl Auditor {
         }
         let looks = self.due(duty, now).await?;
         let ids: BTreeSet<MessageId> = looks.iter().flat_map(|look| &look.ids).copied().collect();
-        if ids.is_empty() {
-            return Ok(());
-        }
-        let finding = self.find(duty, &Vec::from_iter(ids)).await?;
+        let finding = match ids.is_empty() {
+            true => Finding::default(),
+            false => self.find(duty, &Vec::from_iter(ids)).await?,
+        };
         for Look {
             closed,
             before,
@@ -405,12 +405,13 @@ impl Auditor {
         Ok(())
     }
 
-    /// The minutes to be looked at now. Those that no carrier has begun with are done with here.
+    /// The minutes to be looked at now. Those that no carrier has begun with are as they were.
     async fn due(&self, duty: &mut Duty, now: Timestamp) -> Result<Vec<Look>> {
         let due = duty.open.iter().filter(|(_, open)| open.again_at <= now);
         let due: Vec<Timestamp> = due.map(|(&minute, _)| minute).take(AGAIN).collect();
         let (mut looks, mut messages) = (Vec::new(), 0);
         for minute in due {
+            duty.term.go_on().await?;
             let row = self.store.rows(minute..minute + MINUTE, 1).await?.pop();
             let Some((closed, before)) = row.and_then(|row| Some((row.closed?, row.amendment)))
             else {
@@ -418,6 +419,14 @@ impl Auditor {
                 duty.open.remove(&minute);
                 continue;
             };
+            let untouched = self
+                .is_untouched(duty, closed.epoch, &closed.stretches)
+                .await?;
+            if let (true, Some(before)) = (untouched, &before) {
+                let same = before.seen_again(&closed, now);
+                self.amend(duty, &closed, Some(before), same).await?;
+                continue;
+            }
             let ids = match before.as_ref().and_then(Amendment::open) {
                 Some(open) => Some(open),
                 None => self.ids_of(duty, &closed).await?,
@@ -427,15 +436,6 @@ impl Auditor {
                 duty.open.remove(&minute);
                 continue;
             };
-            if self
-                .is_untouched(duty, closed.epoch, &closed.stretches)
-                .await?
-            {
-                let found = all_in_flight(&ids);
-                self.look(duty, &closed, before.as_ref(), now, &found)
-                    .await?;
-                continue;
-            }
             messages += ids.len();
             if messages > AGAIN_MESSAGES && !looks.is_empty() {
                 break;

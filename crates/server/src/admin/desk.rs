@@ -8,6 +8,7 @@ use axum::routing::get;
 use axum::{Extension, Json, Router, middleware};
 use backend::audit::AuditStore;
 use backend::clock::Clock;
+use backend::discovery::Registry;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use carrier::DeadLetters;
@@ -28,6 +29,7 @@ pub struct Desk {
     history: Arc<dyn HistoryStore>,
     ledger: Arc<dyn LedgerStore>,
     audit: Arc<dyn AuditStore>,
+    pub(super) registry: Arc<dyn Registry>,
     clock: Arc<dyn Clock>,
     operators: Arc<Operators>,
 }
@@ -49,6 +51,7 @@ impl Desk {
             history: seams.history.clone(),
             ledger,
             audit: seams.audit.clone(),
+            registry: seams.registry.clone(),
             clock: seams.clock.clone(),
             operators: Arc::new(operators),
         }

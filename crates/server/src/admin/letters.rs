@@ -181,7 +181,13 @@ async fn export(
     operator.may_read(&why)?;
     let (filter, after) = (list.filter()?, list.after()?);
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let packed = desk.letters.pack(&operator.name, &filter, after, &why);
+    let cluster = desk
+        .registry
+        .cluster()
+        .await
+        .map_err(|e| failed(e.into()))?;
+    let letters = &desk.letters;
+    let packed = letters.pack(&operator.name, cluster, &filter, after, &why);
     packed.await.map(Json).map_err(|e| failed(e.into()))
 }
 
@@ -190,10 +196,15 @@ async fn import(
     Extension(operator): Extension<Operator>,
     Json(question): Json<ImportQuestion>,
 ) -> Answer<Unpacked> {
-    operator.may(Role::Redrive)?;
-    let _turn = desk.log.turn().await.map_err(busy)?;
     let ImportQuestion { letters, why } = question;
-    let unpacked = desk.letters.unpack(&operator.name, letters, &why);
+    operator.may_import(&why)?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    let cluster = desk
+        .registry
+        .cluster()
+        .await
+        .map_err(|e| failed(e.into()))?;
+    let unpacked = desk.letters.unpack(&operator.name, cluster, letters, &why);
     unpacked.await.map(Json).map_err(refused)
 }
 

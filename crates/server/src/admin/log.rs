@@ -346,16 +346,21 @@ impl Turn<'_> {
         Ok(scan.carried)
     }
 
-    /// Whether carriers have committed none of the records that a minute was read from: then all of it is in
-    /// flight, and nothing else needs to be asked.
+    /// Whether the log has all records that a minute was read from, and carriers have committed none of them:
+    /// then all of it is in flight, and nothing else needs to be asked.
     pub(super) async fn is_untouched(&self, epoch: u32, stretches: &[Stretch]) -> Result<bool> {
         if epoch != self.queue.epoch() || stretches.len() != self.partitions() {
             return Ok(false);
         }
         for (number, stretch) in stretches.iter().enumerate() {
             let partition = partition_of_messages(number);
+            if stretch.from >= stretch.to {
+                continue;
+            }
+            let (first, end) = self.queue.bounds(partition).await?;
             let committed = self.queue.committed(carrier::GROUP, partition).await?;
-            if stretch.from < stretch.to && committed.unwrap_or(0) > stretch.from {
+            let is_there = first <= stretch.from && stretch.to <= end;
+            if !is_there || committed.unwrap_or(0) > stretch.from {
                 return Ok(false);
             }
         }

@@ -30,15 +30,18 @@ pub enum Role {
     Discard,
     /// What the stores derived of a user.
     Repair,
+    /// Letters that were exported come back: whoever may do this may make one say anything.
+    Import,
 }
 
 impl Role {
-    const ALL: [Role; 5] = [
+    const ALL: [Role; 6] = [
         Role::View,
         Role::ViewBody,
         Role::Redrive,
         Role::Discard,
         Role::Repair,
+        Role::Import,
     ];
 
     const fn name(self) -> &'static str {
@@ -48,6 +51,7 @@ impl Role {
             Role::Redrive => "redrive",
             Role::Discard => "discard",
             Role::Repair => "repair",
+            Role::Import => "import",
         }
     }
 }
@@ -104,18 +108,22 @@ impl Operator {
     }
 
     pub(super) fn may_read(&self, why: &str) -> Result<(), Refused> {
-        self.may(Role::ViewBody)?;
-        if self.signed_in && why.trim().is_empty() {
-            let text = "say why (--why): reading what people wrote is written down".to_owned();
-            return Err((StatusCode::BAD_REQUEST, text));
-        }
-        Ok(())
+        let because = "reading what people wrote is written down";
+        self.may_because(Role::ViewBody, why, because)
     }
 
     pub(super) fn may_repair(&self, why: &str) -> Result<(), Refused> {
-        self.may(Role::Repair)?;
+        self.may_because(Role::Repair, why, "a repair is written down")
+    }
+
+    pub(super) fn may_import(&self, why: &str) -> Result<(), Refused> {
+        self.may_because(Role::Import, why, "an import is written down")
+    }
+
+    fn may_because(&self, role: Role, why: &str, because: &str) -> Result<(), Refused> {
+        self.may(role)?;
         if self.signed_in && why.trim().is_empty() {
-            let text = "say why (--why): a repair is written down".to_owned();
+            let text = format!("say why (--why): {because}");
             return Err((StatusCode::BAD_REQUEST, text));
         }
         Ok(())

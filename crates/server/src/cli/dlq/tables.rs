@@ -224,4 +224,7 @@ pub(super) fn unpacked(found: &Unpacked) {
         found.taken.len(),
         found.known.len()
     );
+    for id in &found.refused {
+        println!("{id} is not taken by the log: it is too large, most likely");
+    }
 }

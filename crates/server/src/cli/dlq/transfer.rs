@@ -91,6 +91,7 @@ impl Import {
         let unpacked: Unpacked = desk.post(&format!("{LETTERS}/import"), &question).await?;
         sum.taken.extend(unpacked.taken);
         sum.known.extend(unpacked.known);
+        sum.refused.extend(unpacked.refused);
         Ok(())
     }
 }
