@@ -151,15 +151,20 @@ impl Vandal {
     }
 }
 
+/// A system whose stores a vandal may get at.
+async fn cluster_over(settings: &Settings, engine: &Engine) -> Cluster {
+    Cluster::with(settings.clone(), |_| {
+        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
+        Seams::over(engine.clone(), &settings.embedded, clock, entropy).expect("stores")
+    })
+    .await
+}
+
 #[tokio::test]
 async fn damage_is_named_mended_and_gone() {
     let engine = Engine::memory();
     let settings = tests::settings();
-    let cluster = Cluster::with(settings.clone(), |_| {
-        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        Seams::over(engine.clone(), &settings.embedded, clock, entropy).expect("stores")
-    })
-    .await;
+    let cluster = cluster_over(&settings, &engine).await;
     let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
     let vandal = Vandal { engine };
     cluster.device(2).ready().await.close().await;
@@ -296,11 +301,7 @@ async fn damage_is_named_mended_and_gone() {
 async fn a_message_that_both_sides_lost_is_named_and_not_made_up() {
     let engine = Engine::memory();
     let settings = tests::settings();
-    let cluster = Cluster::with(settings.clone(), |_| {
-        let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
-        Seams::over(engine.clone(), &settings.embedded, clock, entropy).expect("stores")
-    })
-    .await;
+    let cluster = cluster_over(&settings, &engine).await;
     let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
     let ada = cluster.device(1).ready().await;
     let mut ids = Vec::new();

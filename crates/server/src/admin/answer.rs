@@ -15,11 +15,10 @@ use protocol::{MessageId, Timestamp};
 use super::audit::{self, MESSAGES, MESSAGES_MAX, Minute, Question, Report, Sum, read, report};
 use super::find::find;
 use super::log::{CLOCKS_APART, Log};
+use super::rows::Rows;
 
 /// How far before and behind a range a row is looked for that is next to it in the chain.
 const NEXT: Duration = Duration::from_secs(3600);
-/// Rows read at once.
-const ROWS: usize = 500;
 /// Open messages of closed minutes that are looked at for one answer; of more, the last look counts.
 const OPEN: usize = 20_000;
 
@@ -82,13 +81,13 @@ async fn is_whole(
     begun: Timestamp,
     minutes: &Range<Timestamp>,
 ) -> Result<bool> {
-    let mut from = (minutes.start - NEXT).max(begun);
+    let from = (minutes.start - NEXT).max(begun);
     let until = (minutes.end + NEXT).min(head.until);
     let mut last = (from == begun).then_some(head.start.number);
     let mut is_known = last.is_some();
     let mut behind = false;
-    loop {
-        let rows = store.rows(from..until, ROWS).await?;
+    let mut rows = Rows::of(store, from..until);
+    while let Some(rows) = rows.next().await? {
         for row in &rows {
             let Some(closed) = &row.closed else {
                 return Ok(false);
@@ -101,10 +100,6 @@ async fn is_whole(
             is_known |= row.minute < minutes.start;
             behind |= row.minute >= minutes.end;
             last = Some(closed.number);
-        }
-        match rows.last() {
-            Some(last) if rows.len() == ROWS => from = last.minute + MINUTE,
-            _ => break,
         }
     }
     let ends = until == head.until && last == Some(head.link().number);
@@ -125,9 +120,8 @@ async fn sum(
     minutes: &Range<Timestamp>,
 ) -> Result<Option<Sum>> {
     let (mut sum, mut named, mut open) = (Sum::default(), Vec::new(), BTreeSet::new());
-    let mut from = minutes.start;
-    loop {
-        let rows = store.rows(from..minutes.end, ROWS).await?;
+    let mut rows = Rows::of(store, minutes.clone());
+    while let Some(rows) = rows.next().await? {
         for row in &rows {
             let Some(closed) = &row.closed else {
                 return Ok(None);
@@ -158,10 +152,6 @@ async fn sum(
                     sum.minutes.push(minute);
                 }
             }
-        }
-        match rows.last() {
-            Some(last) if rows.len() == ROWS => from = last.minute + MINUTE,
-            _ => break,
         }
     }
     let open: Vec<_> = open.into_iter().collect();

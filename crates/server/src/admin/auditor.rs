@@ -39,9 +39,9 @@ pub(super) use self::term::Term;
 use super::audit::MESSAGES_MAX;
 use super::find::{Finding, find};
 use super::log::{Log, PAGES};
+use super::rows::Rows;
+use super::utc::utc;
 
-/// Rows read at once.
-const ROWS: usize = 500;
 /// Open minutes that are looked at again in one round, and messages of theirs (or the first minute's).
 const AGAIN: usize = 60;
 const AGAIN_MESSAGES: usize = 100_000;
@@ -206,16 +206,11 @@ impl Auditor {
             self.store.save(last).await?;
         }
         let mut open = BTreeMap::new();
-        let mut from = head.open_from;
-        loop {
-            let rows = self.store.rows(from..head.until, ROWS).await?;
+        let mut rows = Rows::of(self.store.as_ref(), head.open_from..head.until);
+        while let Some(rows) = rows.next().await? {
             open.extend(rows.iter().filter_map(|row| still_open(row, now)));
-            match rows.last() {
-                Some(last) if rows.len() == ROWS => from = last.minute + MINUTE,
-                _ => break,
-            }
         }
-        tracing::info!(until = %told(head.until), open = open.len(), "this process closes minutes");
+        tracing::info!(until = %utc(head.until), open = open.len(), "this process closes minutes");
         Ok(Duty {
             gather: Gather::new(head.place.clone(), head.until, self.config.settle),
             term,
@@ -326,7 +321,7 @@ impl Auditor {
         self.store.save(&closed).await?;
         self.gauges.closed();
         if closed.unread > 0 {
-            let (minute, records) = (told(minute), closed.unread);
+            let (minute, records) = (utc(minute), closed.unread);
             tracing::warn!(
                 minute,
                 records,
@@ -356,7 +351,7 @@ impl Auditor {
             let names: Vec<_> = names.map(MessageId::to_string).collect();
             let missing = figures.missing;
             tracing::warn!(
-                minute = told(minute),
+                minute = utc(minute),
                 missing,
                 ?names,
                 "messages are missing"
@@ -364,7 +359,7 @@ impl Auditor {
         }
         if more > 0 {
             tracing::warn!(
-                minute = told(minute),
+                minute = utc(minute),
                 more,
                 "entries of the ledger contradict each other"
             );
@@ -495,15 +490,11 @@ impl Auditor {
         duty.forget_at = now + FORGET_EVERY;
         let cut = minute_of(now - self.config.retention).min(duty.term.head().until);
         let start = duty.term.head().start;
-        let (mut from, mut last) = (start.minute, None);
-        while from < cut {
-            let rows = self.store.rows(from..cut, ROWS).await?;
+        let mut rows = Rows::of(self.store.as_ref(), start.minute..cut);
+        let mut last = None;
+        while let Some(rows) = rows.next().await? {
             let closed = rows.iter().filter_map(|row| row.closed.as_ref());
             last = closed.map(Closed::link).next_back().or(last);
-            from = match rows.last() {
-                Some(row) if rows.len() == ROWS => row.minute + MINUTE,
-                _ => cut,
-            };
         }
         let Some(last) = last.filter(|last| last.number > start.number) else {
             return Ok(());
@@ -544,10 +535,4 @@ fn still_open(row: &Row, now: Timestamp) -> Option<(Timestamp, Open)> {
         },
     };
     Some((row.minute, open))
-}
-
-/// For people: `2026-03-01T09:00:00Z`.
-fn told(at: Timestamp) -> String {
-    let since_1970 = Duration::from_millis(at.millis().max(0) as u64);
-    humantime::format_rfc3339_seconds(std::time::UNIX_EPOCH + since_1970).to_string()
 }

@@ -11,10 +11,12 @@ mod keep;
 pub mod letters;
 pub mod log;
 pub mod operators;
+mod rows;
 mod shortlist;
 #[cfg(test)]
 mod tests;
 pub mod trace;
+mod utc;
 pub mod verify;
 
 use std::net::SocketAddr;
@@ -36,6 +38,7 @@ pub use desk::Desk;
 pub use doctor::Doctor;
 pub use operators::{OperatorConfig, Operators};
 pub use shortlist::Shortlist;
+pub(crate) use utc::utc;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]

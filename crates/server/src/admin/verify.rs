@@ -4,14 +4,13 @@ use anyhow::{Result, bail};
 use backend::audit::AuditStore;
 use protocol::Timestamp;
 use protocol::ledger::chain::{Flaw, Head, Walk};
-use protocol::ledger::minute::{Digest, MINUTE, minute_of};
+use protocol::ledger::minute::{Digest, minute_of};
 use serde::{Deserialize, Serialize};
 
 use super::log::Log;
+use super::rows::Rows;
 use super::shortlist::Shortlist;
 
-/// Rows read at once.
-const ROWS: usize = 500;
 /// Flaws in a report.
 const FLAWS: usize = 1000;
 /// A verification is begun again where the chain's beginning moved meanwhile.
@@ -83,9 +82,8 @@ async fn walk(
         Some(since) if since > head.start.minute => (since, Walk::since(head, since)),
         _ => (head.start.minute, Walk::whole(head)),
     };
-    let (mut from, mut reread) = (since, 0);
-    loop {
-        let rows = store.rows(from..head.until, ROWS).await?;
+    let (mut rows, mut reread) = (Rows::of(store, since..head.until), 0);
+    while let Some(rows) = rows.next().await? {
         for row in &rows {
             walk.step(row);
             let Some(closed) = row.closed.as_ref().filter(|_| question.deep) else {
@@ -99,10 +97,6 @@ async fn walk(
                     walk.differs(closed, in_log);
                 }
             }
-        }
-        match rows.last() {
-            Some(last) if rows.len() == ROWS => from = last.minute + MINUTE,
-            _ => break,
         }
     }
     let (flaws, minutes) = walk.end();

@@ -1,12 +1,10 @@
 //! The desk's answers as tables.
 
-use std::time::{Duration, UNIX_EPOCH};
-
 use carrier::dead_letters::{Forecast, Kind, Listed, Page, Plan, Shown, Stats, Told, Unpacked};
 use comfy_table::{Table, presets};
-use protocol::Timestamp;
 use protocol::desk::{Act, Entry, Progress, Task};
 
+use crate::admin::utc;
 use crate::cli::audit::more;
 
 fn table(header: &[&str]) -> Table {
@@ -45,7 +43,7 @@ fn row(letter: &Listed) -> [String; 9] {
     [
         letter.id.clone(),
         letter.reason.name().into(),
-        time(letter.last_failed_at),
+        utc(letter.last_failed_at),
         letter.message.map(|id| id.to_string()).unwrap_or_default(),
         letter.conversation.clone().unwrap_or_default(),
         letter.targets.join(" "),
@@ -96,8 +94,8 @@ pub(super) fn stats(stats: &Stats) {
             summary.letters.to_string(),
             summary.redriven.to_string(),
             summary.discarded.to_string(),
-            summary.oldest.map(time).unwrap_or_default(),
-            summary.newest.map(time).unwrap_or_default(),
+            summary.oldest.map(utc).unwrap_or_default(),
+            summary.newest.map(utc).unwrap_or_default(),
             cause.cause.to_string(),
             cause.example.clone(),
         ]);
@@ -155,7 +153,7 @@ pub(super) fn tasks(tasks: &Vec<Task>) {
             task.id().to_string(),
             task.begun.work.name().to_owned(),
             task.by.clone(),
-            time(task.at),
+            utc(task.at),
             done,
             progress(&task.progress),
             task.begun.about.clone(),
@@ -185,7 +183,7 @@ fn progress(progress: &Progress) -> String {
 pub(super) fn log(entries: &Vec<Entry>) {
     let mut table = table(&["at", "by", "did"]);
     for entry in entries {
-        table.add_row([time(entry.at), entry.by.clone(), act(&entry.act)]);
+        table.add_row([utc(entry.at), entry.by.clone(), act(&entry.act)]);
     }
     println!("{table}");
 }
@@ -211,11 +209,6 @@ fn act(act: &Act) -> String {
             format!("repairs user {user}: {}. {why}", what.join("; "))
         }
     }
-}
-
-fn time(at: Timestamp) -> String {
-    let at = UNIX_EPOCH + Duration::from_millis(at.millis().max(0) as u64);
-    humantime::format_rfc3339_seconds(at).to_string()
 }
 
 pub(super) fn unpacked(found: &Unpacked) {
