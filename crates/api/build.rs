@@ -6,8 +6,10 @@ use protox::prost_reflect::prost_types::MethodDescriptorProto as Method;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
-    let files = ["boat", "client", "error", "message", "queue", "station"]
-        .map(|name| format!("packetboat/v1/{name}.proto"));
+    let files = [
+        "admin", "boat", "client", "error", "message", "queue", "station",
+    ]
+    .map(|name| format!("packetboat/v1/{name}.proto"));
     println!("cargo:rerun-if-changed={}", root.display());
     let descriptors = protox::compile(files, [root])?;
     let streaming: Vec<String> = descriptors

@@ -31,7 +31,7 @@ pub struct Desk {
     audit: Arc<dyn AuditStore>,
     pub(super) registry: Arc<dyn Registry>,
     clock: Arc<dyn Clock>,
-    operators: Arc<Operators>,
+    pub(super) operators: Arc<Operators>,
 }
 
 impl Desk {
@@ -116,7 +116,7 @@ async fn me(Extension(operator): Extension<Operator>) -> Json<Operator> {
     Json(operator)
 }
 
-async fn trace_one(
+pub(super) async fn trace_one(
     State(desk): State<Arc<Desk>>,
     Path(id): Path<String>,
 ) -> Answer<Vec<trace::Report>> {

@@ -57,7 +57,7 @@ impl ListQuestion {
         after.map_err(|text| (StatusCode::BAD_REQUEST, text))
     }
 
-    fn filter(&self) -> Result<Filter, Refused> {
+    pub(super) fn filter(&self) -> Result<Filter, Refused> {
         Ok(Filter {
             kind: self.topic,
             reason: self.reason.as_deref().map(reason).transpose()?,
@@ -130,7 +130,10 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
         .route("/{id}", get(show))
 }
 
-async fn list(State(desk): State<Arc<Desk>>, Query(question): Query<ListQuestion>) -> Answer<Page> {
+pub(super) async fn list(
+    State(desk): State<Arc<Desk>>,
+    Query(question): Query<ListQuestion>,
+) -> Answer<Page> {
     let (filter, after) = (question.filter()?, question.after()?);
     let limit = question.limit.unwrap_or(100).clamp(1, LETTERS_MAX);
     let _turn = desk.log.turn().await.map_err(busy)?;
@@ -141,7 +144,7 @@ async fn list(State(desk): State<Arc<Desk>>, Query(question): Query<ListQuestion
         .map_err(|e| failed(e.into()))
 }
 
-async fn stats(State(desk): State<Arc<Desk>>) -> Answer<Stats> {
+pub(super) async fn stats(State(desk): State<Arc<Desk>>) -> Answer<Stats> {
     let _turn = desk.log.turn().await.map_err(busy)?;
     desk.letters
         .stats()
@@ -150,7 +153,7 @@ async fn stats(State(desk): State<Arc<Desk>>) -> Answer<Stats> {
         .map_err(|e| failed(e.into()))
 }
 
-async fn show(
+pub(super) async fn show(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<String>,
@@ -208,7 +211,10 @@ async fn import(
     unpacked.await.map(Json).map_err(refused)
 }
 
-async fn plan(State(desk): State<Arc<Desk>>, Json(selection): Json<Selection>) -> Answer<Plan> {
+pub(super) async fn plan(
+    State(desk): State<Arc<Desk>>,
+    Json(selection): Json<Selection>,
+) -> Answer<Plan> {
     at_most(&selection)?;
     let _turn = desk.log.turn().await.map_err(busy)?;
     desk.letters
@@ -236,7 +242,7 @@ async fn redrive(
     told.await.map(Json).map_err(refused)
 }
 
-async fn begin(
+pub(super) async fn begin(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Json(request): Json<Request>,
@@ -247,16 +253,16 @@ async fn begin(
     begun.await.map(Json).map_err(refused)
 }
 
-async fn tasks(State(desk): State<Arc<Desk>>) -> Answer<Vec<Task>> {
+pub(super) async fn tasks(State(desk): State<Arc<Desk>>) -> Answer<Vec<Task>> {
     let tasks = desk.letters.tasks().await;
     tasks.map(Json).map_err(|e| failed(e.into()))
 }
 
-async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<TaskId>) -> Answer<Task> {
+pub(super) async fn task(State(desk): State<Arc<Desk>>, Path(id): Path<TaskId>) -> Answer<Task> {
     desk.letters.task(&id).await.map(Json).map_err(refused)
 }
 
-async fn pause(
+pub(super) async fn pause(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<TaskId>,
@@ -267,7 +273,7 @@ async fn pause(
     paused.await.map(Json).map_err(refused)
 }
 
-async fn resume(
+pub(super) async fn resume(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<TaskId>,
@@ -277,7 +283,7 @@ async fn resume(
     resumed.await.map(Json).map_err(refused)
 }
 
-async fn cancel(
+pub(super) async fn cancel(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<TaskId>,

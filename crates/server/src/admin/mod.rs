@@ -7,6 +7,7 @@ mod console;
 pub mod desk;
 pub mod doctor;
 mod find;
+mod grpc;
 mod keep;
 pub mod letters;
 pub mod log;
@@ -75,6 +76,7 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .await
         .with_context(|| format!("admin.listen = {}", config.listen))?;
     let address = listener.local_addr()?;
+    let grpc = parts.desk.clone().map_or_else(Router::new, grpc::routes);
     let router = Router::new()
         .route("/livez", get(|| async { "live\n" }))
         .route("/readyz", get(ready))
@@ -84,6 +86,7 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
             "/api/v1",
             desk_routes(parts.desk).merge(doctor_routes(parts.doctor)),
         )
+        .merge(grpc)
         .merge(console::routes(console::built));
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());

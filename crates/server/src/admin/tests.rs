@@ -31,6 +31,37 @@ fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")
 }
 
+/// Nobody could read the record at this offset.
+pub(super) fn dead_letter(offset: u64, at: Timestamp) -> NewRecord {
+    let letter = DeadLetter {
+        origin: Origin {
+            topic: Topic::Message,
+            partition: 0,
+            offset,
+        },
+        message: None,
+        conversation: None,
+        targets: Vec::new(),
+        retry_count: 0,
+        first_failed_at: at,
+        last_failed_at: at,
+        reason: DeadReason::Undecodable,
+        error_message: String::new(),
+        carrier: "carrier-1".to_owned(),
+        build: "1".to_owned(),
+        trace: None,
+    };
+    NewRecord {
+        partition: Partition {
+            topic: Topic::Dead,
+            number: 0,
+        },
+        key: Bytes::new(),
+        headers: letter.to_headers(),
+        value: Bytes::from_static(b"no task"),
+    }
+}
+
 /// A log and a ledger, and the time that passes in both.
 pub(super) struct Books {
     pub(super) queue: Arc<EmbeddedQueue>,
@@ -108,35 +139,7 @@ impl Books {
     /// So many dead letters.
     async fn bury(&self, count: u64) {
         let now = self.clock.now();
-        let letters = (0..count).map(|offset| {
-            let letter = DeadLetter {
-                origin: Origin {
-                    topic: Topic::Message,
-                    partition: 0,
-                    offset,
-                },
-                message: None,
-                conversation: None,
-                targets: Vec::new(),
-                retry_count: 0,
-                first_failed_at: now,
-                last_failed_at: now,
-                reason: DeadReason::Undecodable,
-                error_message: String::new(),
-                carrier: "carrier-1".to_owned(),
-                build: "1".to_owned(),
-                trace: None,
-            };
-            NewRecord {
-                partition: Partition {
-                    topic: Topic::Dead,
-                    number: 0,
-                },
-                key: Bytes::new(),
-                headers: letter.to_headers(),
-                value: Bytes::from_static(b"no task"),
-            }
-        });
+        let letters = (0..count).map(|offset| dead_letter(offset, now));
         let published = self.queue.producer().publish(letters.collect()).await;
         assert!(published.iter().all(Result::is_ok));
     }

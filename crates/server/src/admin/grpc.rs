@@ -1,0 +1,233 @@
+//! The desk over gRPC: the HTTP API's own answers as typed messages, for programs.
+
+mod convert;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::v1;
+use api::v1::desk_service_server::{DeskService, DeskServiceServer};
+use axum::extract::{Path, Query, State};
+use axum::http::StatusCode;
+use axum::{Extension, Json, Router, middleware};
+use futures_util::stream::{self, BoxStream, StreamExt};
+use protocol::desk::{Task, TaskId};
+use tokio::time::sleep;
+use tonic::server::NamedService;
+use tonic::{Code, Request, Response, Status};
+
+use self::convert::{filter, request, selection};
+use super::desk::{Answer, Desk, Refused};
+use super::letters::{self, ListQuestion, PauseQuestion, ShowQuestion};
+use super::operators::{Operator, authenticate};
+use super::trace;
+
+/// How often a task that is watched is looked at.
+const LOOK: Duration = Duration::from_millis(500);
+
+type Reply<T> = Result<Response<T>, Status>;
+
+/// For the admin port's own router: it answers HTTP/1.1 and HTTP/2 alike.
+pub(super) fn routes(desk: Arc<Desk>) -> Router {
+    let operators = desk.operators.clone();
+    let calls = format!("/{}/{{*call}}", DeskServiceServer::<Service>::NAME);
+    Router::new()
+        .route_service(&calls, DeskServiceServer::new(Service { desk }))
+        .layer(middleware::from_fn_with_state(operators, authenticate))
+}
+
+struct Service {
+    desk: Arc<Desk>,
+}
+
+impl Service {
+    fn desk(&self) -> State<Arc<Desk>> {
+        State(self.desk.clone())
+    }
+
+    async fn task(&self, id: &TaskId) -> Result<Task, Status> {
+        answer(letters::task(self.desk(), Path(id.clone())).await)
+    }
+}
+
+#[tonic::async_trait]
+impl DeskService for Service {
+    type WatchTaskStream = BoxStream<'static, Result<v1::WatchTaskResponse, Status>>;
+
+    async fn list_letters(
+        &self,
+        asked: Request<v1::ListLettersRequest>,
+    ) -> Reply<v1::ListLettersResponse> {
+        let asked = asked.into_inner();
+        let limit = usize::try_from(asked.limit).unwrap_or(usize::MAX);
+        let question = ListQuestion {
+            limit: Some(limit).filter(|limit| *limit > 0),
+            after: Some(asked.after).filter(|after| !after.is_empty()),
+            ..filter(asked.filter.unwrap_or_default())?
+        };
+        let page = answer(letters::list(self.desk(), Query(question)).await)?;
+        Ok(Response::new(convert::page(page)))
+    }
+
+    async fn show_letter(
+        &self,
+        asked: Request<v1::ShowLetterRequest>,
+    ) -> Reply<v1::ShowLetterResponse> {
+        let operator = operator(&asked)?;
+        let v1::ShowLetterRequest { id, body, why } = asked.into_inner();
+        let question = ShowQuestion {
+            body,
+            why: Some(why),
+        };
+        let shown = letters::show(self.desk(), operator, Path(id), Query(question)).await;
+        Ok(Response::new(convert::shown(answer(shown)?)))
+    }
+
+    async fn count_letters(
+        &self,
+        _: Request<v1::CountLettersRequest>,
+    ) -> Reply<v1::CountLettersResponse> {
+        let stats = answer(letters::stats(self.desk()).await)?;
+        Ok(Response::new(convert::stats(stats)))
+    }
+
+    async fn plan_redrive(
+        &self,
+        asked: Request<v1::PlanRedriveRequest>,
+    ) -> Reply<v1::PlanRedriveResponse> {
+        let selection = selection(asked.into_inner().selection)?;
+        let plan = answer(letters::plan(self.desk(), Json(selection)).await)?;
+        Ok(Response::new(convert::plan(plan)))
+    }
+
+    async fn begin_task(
+        &self,
+        asked: Request<v1::BeginTaskRequest>,
+    ) -> Reply<v1::BeginTaskResponse> {
+        let operator = operator(&asked)?;
+        let request = request(asked.into_inner())?;
+        let task = answer(letters::begin(self.desk(), operator, Json(request)).await)?;
+        let task = Some(convert::task(task));
+        Ok(Response::new(v1::BeginTaskResponse { task }))
+    }
+
+    async fn list_tasks(&self, _: Request<v1::ListTasksRequest>) -> Reply<v1::ListTasksResponse> {
+        let tasks = answer(letters::tasks(self.desk()).await)?;
+        let tasks = tasks.into_iter().map(convert::task).collect();
+        Ok(Response::new(v1::ListTasksResponse { tasks }))
+    }
+
+    async fn watch_task(
+        &self,
+        asked: Request<v1::WatchTaskRequest>,
+    ) -> Reply<Self::WatchTaskStream> {
+        let id = task_id(&asked.into_inner().task)?;
+        // A name that nobody knows is refused at once.
+        let first = self.task(&id).await?;
+        let told = v1::WatchTaskResponse {
+            task: Some(convert::task(first.clone())),
+        };
+        let rest = changes(self.desk.clone(), first);
+        Ok(Response::new(stream::iter([Ok(told)]).chain(rest).boxed()))
+    }
+
+    async fn pause_task(
+        &self,
+        asked: Request<v1::PauseTaskRequest>,
+    ) -> Reply<v1::PauseTaskResponse> {
+        let operator = operator(&asked)?;
+        let v1::PauseTaskRequest { task, why } = asked.into_inner();
+        let (id, question) = (Path(task_id(&task)?), Json(PauseQuestion { why }));
+        let task = answer(letters::pause(self.desk(), operator, id, question).await)?;
+        let task = Some(convert::task(task));
+        Ok(Response::new(v1::PauseTaskResponse { task }))
+    }
+
+    async fn resume_task(
+        &self,
+        asked: Request<v1::ResumeTaskRequest>,
+    ) -> Reply<v1::ResumeTaskResponse> {
+        let operator = operator(&asked)?;
+        let id = Path(task_id(&asked.into_inner().task)?);
+        let task = answer(letters::resume(self.desk(), operator, id).await)?;
+        let task = Some(convert::task(task));
+        Ok(Response::new(v1::ResumeTaskResponse { task }))
+    }
+
+    async fn cancel_task(
+        &self,
+        asked: Request<v1::CancelTaskRequest>,
+    ) -> Reply<v1::CancelTaskResponse> {
+        let operator = operator(&asked)?;
+        let id = Path(task_id(&asked.into_inner().task)?);
+        let task = answer(letters::cancel(self.desk(), operator, id).await)?;
+        let task = Some(convert::task(task));
+        Ok(Response::new(v1::CancelTaskResponse { task }))
+    }
+
+    async fn trace(&self, asked: Request<v1::TraceRequest>) -> Reply<v1::TraceResponse> {
+        let name = Path(asked.into_inner().name);
+        let lives: Vec<trace::Report> = answer(super::desk::trace_one(self.desk(), name).await)?;
+        let messages = lives
+            .into_iter()
+            .map(convert::life)
+            .collect::<Result<_, _>>()?;
+        Ok(Response::new(v1::TraceResponse { messages }))
+    }
+}
+
+/// The task whenever it is another one than it was, until it is over.
+fn changes(
+    desk: Arc<Desk>,
+    first: Task,
+) -> impl futures_util::Stream<Item = Result<v1::WatchTaskResponse, Status>> {
+    stream::unfold(Some(first), move |before| {
+        let desk = desk.clone();
+        async move {
+            let before = before.filter(|task| !task.is_over())?;
+            loop {
+                sleep(LOOK).await;
+                match letters::task(State(desk.clone()), Path(before.id().clone())).await {
+                    Ok(Json(now)) if now == before => {}
+                    Ok(Json(now)) => {
+                        let task = Some(convert::task(now.clone()));
+                        return Some((Ok(v1::WatchTaskResponse { task }), Some(now)));
+                    }
+                    Err(refused) => return Some((Err(status(refused)), None)),
+                }
+            }
+        }
+    })
+}
+
+/// Who asks: `authenticate` has said so.
+fn operator<T>(request: &Request<T>) -> Result<Extension<Operator>, Status> {
+    let operator = request.extensions().get::<Operator>().cloned();
+    let operator = operator.ok_or_else(|| Status::unauthenticated("nobody signed in"))?;
+    Ok(Extension(operator))
+}
+
+fn task_id(text: &str) -> Result<TaskId, Status> {
+    text.parse().map_err(Status::invalid_argument)
+}
+
+fn answer<T>(answer: Answer<T>) -> Result<T, Status> {
+    answer.map(|Json(answer)| answer).map_err(status)
+}
+
+/// The nearest gRPC code to a refusal of the HTTP API.
+fn status((status, text): Refused) -> Status {
+    let code = match status {
+        StatusCode::BAD_REQUEST => Code::InvalidArgument,
+        StatusCode::FORBIDDEN => Code::PermissionDenied,
+        StatusCode::NOT_FOUND => Code::NotFound,
+        StatusCode::CONFLICT => Code::Aborted,
+        StatusCode::TOO_MANY_REQUESTS => Code::ResourceExhausted,
+        StatusCode::SERVICE_UNAVAILABLE => Code::Unavailable,
+        _ => Code::Internal,
+    };
+    Status::new(code, text)
+}
+
+#[cfg(test)]
+mod tests;

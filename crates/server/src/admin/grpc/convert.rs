@@ -1,0 +1,265 @@
+//! The desk's values on the wire.
+
+use api::v1;
+use carrier::dead_letters::{
+    CauseSummary, Filter, Forecast, Kind, Listed, Page, Plan, Request, Selection, Share, Shown,
+    Stats, Summary,
+};
+use protocol::desk::{Outcome, Pace, Progress, Task, Work};
+use protocol::{Timestamp, UserId};
+use tonic::Status;
+
+use super::task_id;
+use crate::admin::letters::ListQuestion;
+use crate::admin::trace;
+
+/// # Errors
+/// `InvalidArgument` names what cannot be.
+pub(super) fn filter(wire: v1::LetterFilter) -> Result<ListQuestion, Status> {
+    let kind = |name: String| {
+        let unknown =
+            || Status::invalid_argument(format!("{name:?} is neither message nor notification"));
+        Kind::from_name(&name).ok_or_else(unknown)
+    };
+    let user = |user| UserId::new(user).map_err(|refusal| Status::invalid_argument(refusal.text));
+    Ok(ListQuestion {
+        topic: wire.topic.map(kind).transpose()?,
+        reason: wire.reason,
+        cause: wire.cause,
+        text: wire.text,
+        conversation: wire.conversation,
+        user: wire.user.map(user).transpose()?,
+        since: wire.since,
+        until: wire.until,
+        redriven: wire.redriven,
+        discarded: wire.discarded,
+        ..ListQuestion::default()
+    })
+}
+
+/// # Errors
+/// `InvalidArgument`: it names nothing, or both letters and a filter.
+pub(super) fn selection(wire: Option<v1::LetterSelection>) -> Result<Selection, Status> {
+    let refuse = |text| Err(Status::invalid_argument(text));
+    let wire = wire.unwrap_or_default();
+    match (wire.ids.is_empty(), wire.filter) {
+        (false, None) => Ok(Selection::Ids(wire.ids)),
+        (true, Some(_)) if wire.limit == 0 => refuse("a filter needs a limit: at most how many?"),
+        (true, Some(wanted)) => {
+            let filter: Filter = filter(wanted)?.filter().map_err(super::status)?;
+            let limit = usize::try_from(wire.limit).unwrap_or(usize::MAX);
+            Ok(Selection::Filter { filter, limit })
+        }
+        (false, Some(_)) => refuse("either ids or a filter"),
+        (true, None) => refuse("which letters? ids, or a filter"),
+    }
+}
+
+/// # Errors
+/// `InvalidArgument` names what cannot be.
+pub(super) fn request(wire: v1::BeginTaskRequest) -> Result<Request, Status> {
+    let work = match wire.work() {
+        v1::DeskWork::Redrive => Work::Redrive,
+        v1::DeskWork::Discard => Work::Discard,
+        v1::DeskWork::Restore => Work::Restore,
+        v1::DeskWork::Unspecified => {
+            return Err(Status::invalid_argument(
+                "work: redrive, discard or restore?",
+            ));
+        }
+    };
+    let pace = Pace::default();
+    let above = wire.pause_above.map(u8::try_from).transpose();
+    let above = above.map_err(|_| Status::invalid_argument("pause_above: 0 to 100"))?;
+    let task = Some(wire.task).filter(|task| !task.is_empty());
+    Ok(Request {
+        task: task.as_deref().map(task_id).transpose()?,
+        work,
+        selection: selection(wire.selection)?,
+        pace: Pace {
+            per_second: if wire.per_second == 0 {
+                pace.per_second
+            } else {
+                wire.per_second
+            },
+            pause_above: above.unwrap_or(pace.pause_above),
+        },
+        why: wire.why,
+    })
+}
+
+pub(super) fn page(page: Page) -> v1::ListLettersResponse {
+    v1::ListLettersResponse {
+        letters: page.letters.into_iter().map(letter).collect(),
+        next: page.next.map(|next| next.to_string()).unwrap_or_default(),
+    }
+}
+
+fn letter(listed: Listed) -> v1::Letter {
+    v1::Letter {
+        id: listed.id,
+        topic: listed.cursor.kind.name().to_owned(),
+        reason: listed.reason.name().to_owned(),
+        error: listed.error,
+        origin_topic: listed.origin_topic,
+        origin_partition: listed.origin_partition,
+        origin_offset: listed.origin_offset,
+        msg_id: listed.message.map(i64::from).unwrap_or_default(),
+        conversation: listed.conversation.unwrap_or_default(),
+        targets: listed.targets,
+        retry_count: listed.retry_count,
+        first_failed_at: listed.first_failed_at.millis(),
+        last_failed_at: listed.last_failed_at.millis(),
+        carrier: listed.carrier,
+        bytes: listed.bytes as u64,
+        cause: listed.cause.to_string(),
+        redriven: listed.redriven,
+        discarded: listed.discarded,
+    }
+}
+
+pub(super) fn shown(shown: Shown) -> v1::ShowLetterResponse {
+    let headers = shown.headers.into_iter();
+    v1::ShowLetterResponse {
+        letter: Some(letter(shown.letter)),
+        headers: headers
+            .map(|(name, value)| v1::LetterHeader { name, value })
+            .collect(),
+        body: shown.body,
+    }
+}
+
+pub(super) fn stats(stats: Stats) -> v1::CountLettersResponse {
+    let reasons = [
+        (Kind::Message, stats.messages),
+        (Kind::Notification, stats.notifications),
+    ];
+    let reasons = reasons.into_iter().flat_map(|(kind, reasons)| {
+        reasons
+            .into_iter()
+            .map(move |(reason, summary)| v1::ReasonCount {
+                topic: kind.name().to_owned(),
+                reason,
+                count: Some(count(summary)),
+            })
+    });
+    v1::CountLettersResponse {
+        reasons: reasons.collect(),
+        causes: stats.causes.into_iter().map(cause).collect(),
+        left_off: stats.left_off,
+    }
+}
+
+fn cause(cause: CauseSummary) -> v1::CauseCount {
+    v1::CauseCount {
+        topic: cause.kind.name().to_owned(),
+        cause: cause.cause.to_string(),
+        count: Some(count(cause.summary)),
+        example: cause.example,
+    }
+}
+
+fn count(summary: Summary) -> v1::LetterCount {
+    v1::LetterCount {
+        letters: summary.letters,
+        redriven: summary.redriven,
+        discarded: summary.discarded,
+        oldest: summary.oldest.map(Timestamp::millis).unwrap_or_default(),
+        newest: summary.newest.map(Timestamp::millis).unwrap_or_default(),
+    }
+}
+
+pub(super) fn plan(plan: Plan) -> v1::PlanRedriveResponse {
+    v1::PlanRedriveResponse {
+        letters: plan.letters,
+        forecasts: plan.forecasts.into_iter().map(forecast).collect(),
+    }
+}
+
+fn forecast(share: Share) -> v1::Forecast {
+    let (forecast, why) = match share.forecast {
+        Forecast::Deliver => ("deliver", String::new()),
+        Forecast::Store => ("store", String::new()),
+        Forecast::Place => ("place", String::new()),
+        Forecast::Notify => ("notify", String::new()),
+        Forecast::AlreadyThere => ("already_there", String::new()),
+        Forecast::FailAgain(why) => ("fail_again", why),
+        Forecast::LeftAlone(outcome) => ("left_alone", outcome.text().to_owned()),
+    };
+    v1::Forecast {
+        forecast: forecast.to_owned(),
+        why,
+        letters: share.letters,
+        sample: share.sample,
+    }
+}
+
+pub(super) fn task(task: Task) -> v1::DeskTask {
+    let (state, stopped_by, stopped_why) = match task.progress {
+        Progress::Choosing => (v1::DeskTaskState::Choosing, String::new(), String::new()),
+        Progress::Running => (v1::DeskTaskState::Running, String::new(), String::new()),
+        Progress::Paused { by, why } => (v1::DeskTaskState::Paused, by, why),
+        Progress::Cancelled { by } => (v1::DeskTaskState::Cancelled, by, String::new()),
+        Progress::Over => (v1::DeskTaskState::Over, String::new(), String::new()),
+    };
+    let work = match task.begun.work {
+        Work::Redrive => v1::DeskWork::Redrive,
+        Work::Discard => v1::DeskWork::Discard,
+        Work::Restore => v1::DeskWork::Restore,
+    };
+    let outcomes = task.outcomes.into_iter();
+    let told = task.told.into_iter();
+    v1::DeskTask {
+        id: task.begun.task.to_string(),
+        work: work.into(),
+        letters: task.begun.letters,
+        about: task.begun.about,
+        per_second: task.begun.pace.per_second,
+        pause_above: task.begun.pace.pause_above.into(),
+        by: task.by,
+        why: task.begun.why,
+        at: task.at.millis(),
+        state: state.into(),
+        stopped_by,
+        stopped_why,
+        outcomes: outcomes
+            .map(|(outcome, letters)| v1::OutcomeCount {
+                outcome: name_of(outcome),
+                text: outcome.text().to_owned(),
+                letters,
+            })
+            .collect(),
+        told: told
+            .map(|(id, outcome)| v1::LetterOutcome {
+                id,
+                outcome: name_of(outcome),
+            })
+            .collect(),
+        ended_at: task.ended_at.map(Timestamp::millis).unwrap_or_default(),
+    }
+}
+
+pub(super) fn life(report: trace::Report) -> Result<v1::MessageTrace, Status> {
+    let unwritten = |error: &dyn std::fmt::Display| Status::internal(format!("an event: {error}"));
+    let events = report.events.first.into_iter().map(|event| {
+        Ok(v1::TraceEvent {
+            at: event.at,
+            target: event.target.unwrap_or_default(),
+            event: serde_json::to_string(&event.event).map_err(|error| unwritten(&error))?,
+        })
+    });
+    Ok(v1::MessageTrace {
+        msg_id: report.msg_id.parse().map_err(|error| unwritten(&error))?,
+        accepted_at: report.accepted_at,
+        settled: report.settled,
+        verdict: report.verdict.first,
+        events: events.collect::<Result<_, _>>()?,
+    })
+}
+
+/// As the HTTP API writes it.
+fn name_of(outcome: Outcome) -> String {
+    let name = serde_json::to_value(outcome);
+    let name = name.ok().and_then(|name| name.as_str().map(str::to_owned));
+    name.unwrap_or_default()
+}
