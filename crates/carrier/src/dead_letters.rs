@@ -26,7 +26,7 @@ use protocol::desk::{Cause, Desk, Outcome, Status};
 use protocol::keys::Topic;
 use protocol::message::Target;
 
-pub use self::plan::{Forecast, Plan};
+pub use self::plan::{Forecast, Plan, Share};
 pub use self::tasks::{Refused, Request};
 pub use self::transfer::{PACKAGE_MAX, Package, Packed, Unpacked};
 pub use self::types::{

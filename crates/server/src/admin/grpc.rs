@@ -9,17 +9,18 @@ use api::v1;
 use api::v1::desk_service_server::{DeskService, DeskServiceServer};
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::{Extension, Json, Router, middleware};
+use axum::{Extension, Json, Router};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use protocol::desk::{Task, TaskId};
 use tokio::time::sleep;
+use tonic::metadata::MetadataValue;
 use tonic::server::NamedService;
 use tonic::{Code, Request, Response, Status};
 
 use self::convert::{filter, request, selection};
 use super::desk::{Answer, Desk, Refused};
 use super::letters::{self, ListQuestion, PauseQuestion, ShowQuestion};
-use super::operators::{Operator, authenticate};
+use super::operators::Operator;
 use super::trace;
 
 /// How often a task that is watched is looked at.
@@ -30,10 +31,16 @@ type Reply<T> = Result<Response<T>, Status>;
 /// For the admin port's own router: it answers HTTP/1.1 and HTTP/2 alike.
 pub(super) fn routes(desk: Arc<Desk>) -> Router {
     let operators = desk.operators.clone();
+    let sign_in = move |mut request: Request<()>| {
+        let token = request.metadata().get("authorization");
+        let admitted = operators.admit(token.map(MetadataValue::as_bytes));
+        let operator = admitted.map_err(status)?;
+        request.extensions_mut().insert(operator);
+        Ok(request)
+    };
+    let service = DeskServiceServer::with_interceptor(Service { desk }, sign_in);
     let calls = format!("/{}/{{*call}}", DeskServiceServer::<Service>::NAME);
-    Router::new()
-        .route_service(&calls, DeskServiceServer::new(Service { desk }))
-        .layer(middleware::from_fn_with_state(operators, authenticate))
+    Router::new().route_service(&calls, service)
 }
 
 struct Service {
@@ -200,7 +207,7 @@ fn changes(
     })
 }
 
-/// Who asks: `authenticate` has said so.
+/// Who asks: `sign_in` has said so.
 fn operator<T>(request: &Request<T>) -> Result<Extension<Operator>, Status> {
     let operator = request.extensions().get::<Operator>().cloned();
     let operator = operator.ok_or_else(|| Status::unauthenticated("nobody signed in"))?;
@@ -219,6 +226,7 @@ fn answer<T>(answer: Answer<T>) -> Result<T, Status> {
 fn status((status, text): Refused) -> Status {
     let code = match status {
         StatusCode::BAD_REQUEST => Code::InvalidArgument,
+        StatusCode::UNAUTHORIZED => Code::Unauthenticated,
         StatusCode::FORBIDDEN => Code::PermissionDenied,
         StatusCode::NOT_FOUND => Code::NotFound,
         StatusCode::CONFLICT => Code::Aborted,

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use axum::extract::{Request, State};
-use axum::http::StatusCode;
 use axum::http::header::AUTHORIZATION;
+use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use serde::{Deserialize, Serialize};
@@ -172,6 +172,18 @@ impl Operators {
         self.0.len()
     }
 
+    /// Who sends this `authorization`, and may look at all.
+    pub(super) fn admit(&self, authorization: Option<&[u8]>) -> Result<Operator, Refused> {
+        let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
+        let Some(operator) = self.find(token) else {
+            let text = "operators sign in here: send a token of admin.operators \
+                        (--operator-token, or PACKETBOAT_ADMIN_TOKEN)\n";
+            return Err((StatusCode::UNAUTHORIZED, text.to_owned()));
+        };
+        operator.may(Role::View)?;
+        Ok(operator)
+    }
+
     /// Looks at all of them, so that the time says nothing of the token.
     fn find(&self, token: Option<&[u8]>) -> Option<Operator> {
         if self.0.is_empty() {
@@ -195,17 +207,13 @@ pub(super) async fn authenticate(
     next: Next,
 ) -> Response {
     let header = request.headers().get(AUTHORIZATION);
-    let token = header.and_then(|value| value.as_bytes().strip_prefix(b"Bearer "));
-    let Some(operator) = operators.find(token) else {
-        let text = "operators sign in here: send a token of admin.operators (--operator-token, or \
-                    PACKETBOAT_ADMIN_TOKEN)\n";
-        return (StatusCode::UNAUTHORIZED, text).into_response();
-    };
-    if let Err(refused) = operator.may(Role::View) {
-        return refused.into_response();
+    match operators.admit(header.map(HeaderValue::as_bytes)) {
+        Ok(operator) => {
+            request.extensions_mut().insert(operator);
+            next.run(request).await
+        }
+        Err(refused) => refused.into_response(),
     }
-    request.extensions_mut().insert(operator);
-    next.run(request).await
 }
 
 #[cfg(test)]

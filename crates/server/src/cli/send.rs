@@ -11,10 +11,10 @@ use clap::Args;
 use client::core::{CatchUp, SendStatus};
 use client::{Client, ClientConfig, SendTicket};
 use protocol::message::Content;
-use protocol::{Code, DeviceId, Platform, Recipient, Refusal, UserId};
+use protocol::{Code, DeviceId, MessageId, Platform, Recipient, Refusal, UserId};
 use serde::Serialize;
 use tokio::sync::mpsc;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
 use super::connection::SignIn;
 
@@ -70,20 +70,22 @@ impl Send {
 
         let patience = Duration::from_secs(self.timeout);
         let mut lines = self.lines();
-        let mut tickets: VecDeque<SendTicket> = VecDeque::new();
+        let mut sends = VecDeque::new();
         let mut all_accepted = true;
         loop {
             tokio::select! {
                 biased;
-                line = lines.recv(), if tickets.len() < PIPELINE => match line {
+                line = lines.recv(), if sends.len() < PIPELINE => match line {
                     Some(text) => {
                         let to = Recipient::User(self.to);
-                        tickets.push_back(client.send(to, Content::text(text?)).await?);
+                        let ticket = client.send(to, Content::text(text?)).await?;
+                        let until = Instant::now() + patience;
+                        sends.push_back(Sending { ticket, until });
                     }
-                    None if tickets.is_empty() => break,
-                    None => all_accepted &= report(&mut tickets, patience).await?,
+                    None if sends.is_empty() => break,
+                    None => all_accepted &= report(&client, &mut sends).await?,
                 },
-                accepted = report(&mut tickets, patience), if !tickets.is_empty() => {
+                accepted = report(&client, &mut sends), if !sends.is_empty() => {
                     all_accepted &= accepted?;
                 }
             }
@@ -118,22 +120,20 @@ impl Send {
     }
 }
 
+/// A message under way, and how long it is tried.
+struct Sending {
+    ticket: SendTicket,
+    until: Instant,
+}
+
 /// Waits for the oldest send and prints its line; true where it was accepted. Cancel safe.
-async fn report(tickets: &mut VecDeque<SendTicket>, patience: Duration) -> Result<bool> {
-    let Some(ticket) = tickets.front_mut() else {
+async fn report(client: &Client, sends: &mut VecDeque<Sending>) -> Result<bool> {
+    let Some(oldest) = sends.front_mut() else {
         return Ok(true);
     };
-    let answer = timeout(patience, ticket.accepted())
-        .await
-        .unwrap_or_else(|_| {
-            let text = format!(
-                "not accepted within {} s; it may still be",
-                patience.as_secs()
-            );
-            Err(Refusal::new(Code::DeadlineExceeded, text))
-        });
-    let send_id = ticket.send_id().to_string();
-    tickets.pop_front();
+    let answer = oldest.answer(client).await?;
+    let send_id = oldest.ticket.send_id().to_string();
+    sends.pop_front();
     let accepted = answer.is_ok();
     let line = match answer {
         Ok(id) => Line {
@@ -155,6 +155,29 @@ async fn report(tickets: &mut VecDeque<SendTicket>, patience: Duration) -> Resul
     writeln!(output, "{}", serde_json::to_string(&line)?)?;
     output.flush()?;
     Ok(accepted)
+}
+
+impl Sending {
+    /// What became of it. What failed and may be tried again is, until its time is over; then what follows
+    /// it goes on without it.
+    async fn answer(&mut self, client: &Client) -> Result<Result<MessageId, Refusal>> {
+        let send_id = self.ticket.send_id();
+        loop {
+            match timeout_at(self.until, self.ticket.accepted()).await {
+                Ok(Err(refusal)) if refusal.code.retryable() && Instant::now() < self.until => {
+                    if !client.retry(send_id).await? {
+                        return Ok(Err(refusal));
+                    }
+                }
+                Ok(answer) => return Ok(answer),
+                Err(_) => {
+                    client.give_up(send_id).await?;
+                    let text = "the server has not accepted it in time; it may still".to_owned();
+                    return Ok(Err(Refusal::new(Code::DeadlineExceeded, text)));
+                }
+            }
+        }
+    }
 }
 
 /// The status in a word.

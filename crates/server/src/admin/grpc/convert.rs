@@ -6,7 +6,7 @@ use carrier::dead_letters::{
     Stats, Summary,
 };
 use protocol::desk::{Outcome, Pace, Progress, Task, Work};
-use protocol::{Timestamp, UserId};
+use protocol::{MessageId, Timestamp, UserId};
 use tonic::Status;
 
 use super::task_id;
@@ -21,7 +21,8 @@ pub(super) fn filter(wire: v1::LetterFilter) -> Result<ListQuestion, Status> {
             || Status::invalid_argument(format!("{name:?} is neither message nor notification"));
         Kind::from_name(&name).ok_or_else(unknown)
     };
-    let user = |user| UserId::new(user).map_err(|refusal| Status::invalid_argument(refusal.text));
+    let user =
+        |user| UserId::new(user).map_err(|error| Status::invalid_argument(error.to_string()));
     Ok(ListQuestion {
         topic: wire.topic.map(kind).transpose()?,
         reason: wire.reason,
@@ -104,7 +105,7 @@ fn letter(listed: Listed) -> v1::Letter {
         origin_topic: listed.origin_topic,
         origin_partition: listed.origin_partition,
         origin_offset: listed.origin_offset,
-        msg_id: listed.message.map(i64::from).unwrap_or_default(),
+        msg_id: listed.message.map(MessageId::get).unwrap_or_default(),
         conversation: listed.conversation.unwrap_or_default(),
         targets: listed.targets,
         retry_count: listed.retry_count,
@@ -240,20 +241,24 @@ pub(super) fn task(task: Task) -> v1::DeskTask {
 }
 
 pub(super) fn life(report: trace::Report) -> Result<v1::MessageTrace, Status> {
-    let unwritten = |error: &dyn std::fmt::Display| Status::internal(format!("an event: {error}"));
-    let events = report.events.first.into_iter().map(|event| {
+    let event = |event: trace::Event| {
+        let told = serde_json::to_string(&event.event);
         Ok(v1::TraceEvent {
             at: event.at,
             target: event.target.unwrap_or_default(),
-            event: serde_json::to_string(&event.event).map_err(|error| unwritten(&error))?,
+            event: told.map_err(|error| Status::internal(format!("an event: {error}")))?,
         })
-    });
+    };
+    let events: Result<Vec<_>, Status> = report.events.first.into_iter().map(event).collect();
+    let id = report.msg_id.parse::<MessageId>();
     Ok(v1::MessageTrace {
-        msg_id: report.msg_id.parse().map_err(|error| unwritten(&error))?,
+        msg_id: id
+            .map_err(|error| Status::internal(error.to_string()))?
+            .get(),
         accepted_at: report.accepted_at,
         settled: report.settled,
         verdict: report.verdict.first,
-        events: events.collect::<Result<_, _>>()?,
+        events: events?,
     })
 }
 

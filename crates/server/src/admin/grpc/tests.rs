@@ -1,7 +1,10 @@
 //! A program of an operator, over the admin port.
 
+use std::net::SocketAddr;
+
 use api::v1::desk_service_client::DeskServiceClient;
-use backend::clock::Clock;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_util::sync::{CancellationToken, DropGuard};
 use tonic::transport::Channel;
 
@@ -14,7 +17,7 @@ use crate::compose::embedded;
 use crate::phase::Phases;
 
 /// An admin port with three letters behind it, and a worker.
-async fn port(operators: Operators) -> (DeskServiceClient<Channel>, String, DropGuard) {
+async fn port(operators: Operators) -> (DeskServiceClient<Channel>, SocketAddr, DropGuard) {
     let seams = Seams::in_memory(&embedded::Config::default()).expect("stores in memory");
     let letters = (0..3).map(|offset| dead_letter(offset, seams.clock.now()));
     for published in seams.queue.producer().publish(letters.collect()).await {
@@ -34,14 +37,14 @@ async fn port(operators: Operators) -> (DeskServiceClient<Channel>, String, Drop
         doctor: None,
     };
     let address = start(&config, parts, stop.clone()).await.expect("binds");
-    let url = format!("http://{address}");
-    let client = DeskServiceClient::connect(url.clone());
-    (client.await.expect("connects"), url, stop.drop_guard())
+    let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
+    let client = DeskServiceClient::new(channel.connect().await.expect("connects"));
+    (client, address, stop.drop_guard())
 }
 
 #[tokio::test]
 async fn a_program_looks_plans_and_discards() {
-    let (mut desk, url, _stop) = port(Operators::default()).await;
+    let (mut desk, address, _stop) = port(Operators::default()).await;
     let listed = v1::ListLettersRequest {
         limit: 2,
         ..v1::ListLettersRequest::default()
@@ -104,8 +107,12 @@ async fn a_program_looks_plans_and_discards() {
     assert_eq!(last.outcomes[0].letters, 3);
 
     // The same port speaks HTTP/1.1.
-    let tasks = reqwest::get(format!("{url}/api/v1/dead-letters/tasks")).await;
-    let tasks = tasks.expect("answers").text().await.expect("text");
+    let mut plain = TcpStream::connect(address).await.expect("connects");
+    let question =
+        "GET /api/v1/dead-letters/tasks HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    plain.write_all(question.as_bytes()).await.expect("asks");
+    let mut tasks = String::new();
+    plain.read_to_string(&mut tasks).await.expect("answers");
     assert!(tasks.contains("garbage of a night"), "{tasks}");
 }
 
