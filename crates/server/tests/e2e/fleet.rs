@@ -97,6 +97,11 @@ impl Fleet {
         self.members[name].websocket()
     }
 
+    /// The admin port of one member.
+    pub fn admin_of(&self, name: &str) -> String {
+        format!("http://127.0.0.1:{}", self.members[name].admin)
+    }
+
     /// The admin port of each member.
     pub fn admins(&self) -> Vec<String> {
         let ports = self.members.values().map(|member| member.admin);

@@ -2,13 +2,22 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// What a webhook answers.
+enum Mood {
+    Accepts,
+    Refuses,
+    /// What is for this user.
+    RefusesOf(String),
+    /// An outage: it would take them later.
+    Fails,
+}
 
 /// A webhook that refuses what it is told, until it does not.
 pub struct Webhook {
     pub url: String,
-    refuses: Arc<AtomicBool>,
+    mood: Arc<Mutex<Mood>>,
 }
 
 impl Webhook {
@@ -21,31 +30,55 @@ impl Webhook {
     pub fn accepting() -> Webhook {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}/", listener.local_addr().expect("bound"));
-        let refuses = Arc::new(AtomicBool::new(false));
-        let mood = refuses.clone();
+        let mood = Arc::new(Mutex::new(Mood::Accepts));
+        let now = mood.clone();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                let status = if mood.load(Ordering::SeqCst) {
-                    "400 Bad Request"
-                } else {
-                    "200 OK"
-                };
-                answer(stream.expect("a connection"), status);
+                answer(stream.expect("a connection"), &now);
             }
         });
-        Webhook { url, refuses }
+        Webhook { url, mood }
     }
 
     pub fn refuse(&self) {
-        self.refuses.store(true, Ordering::SeqCst);
+        self.be(Mood::Refuses);
+    }
+
+    pub fn refuse_of(&self, user: &str) {
+        self.be(Mood::RefusesOf(user.to_owned()));
+    }
+
+    pub fn fail(&self) {
+        self.be(Mood::Fails);
     }
 
     pub fn accept(&self) {
-        self.refuses.store(false, Ordering::SeqCst);
+        self.be(Mood::Accepts);
+    }
+
+    fn be(&self, mood: Mood) {
+        *self.mood.lock().expect("nobody panics with it") = mood;
     }
 }
 
-fn answer(mut stream: TcpStream, status: &str) {
+impl Mood {
+    fn status(&self, body: &[u8]) -> &'static str {
+        const REFUSED: &str = "400 Bad Request";
+        match self {
+            Mood::Refuses => REFUSED,
+            Mood::RefusesOf(user) if is_for(body, user) => REFUSED,
+            Mood::Fails => "503 Service Unavailable",
+            Mood::Accepts | Mood::RefusesOf(_) => "200 OK",
+        }
+    }
+}
+
+fn is_for(body: &[u8], user: &str) -> bool {
+    let body: serde_json::Value = serde_json::from_slice(body).expect("JSON");
+    body["user"] == user
+}
+
+fn answer(mut stream: TcpStream, mood: &Mutex<Mood>) {
     let mut request = BufReader::new(stream.try_clone().expect("the same socket"));
     let mut length = 0;
     let mut line = String::new();
@@ -55,7 +88,9 @@ fn answer(mut stream: TcpStream, status: &str) {
         }
         line.clear();
     }
-    request.read_exact(&mut vec![0; length]).expect("a body");
+    let mut body = vec![0; length];
+    request.read_exact(&mut body).expect("a body");
+    let status = mood.lock().expect("nobody panics with it").status(&body);
     let head = format!("HTTP/1.1 {status}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     // Who asked may be gone.
     let _ = stream.write_all(head.as_bytes());
