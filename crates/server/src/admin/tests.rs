@@ -126,6 +126,7 @@ impl Books {
                 carrier: "carrier-1".to_owned(),
                 build: "1".to_owned(),
                 trace: None,
+                parent: None,
             };
             NewRecord {
                 partition: Partition {
