@@ -325,12 +325,14 @@ impl Owned {
         if self.desk.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
             return Ok(());
         }
-        let mut again = self.index.refresh(letters, &self.desk).await?;
+        let again = &mut self.again;
+        self.index.refresh(letters, &self.desk, again).await?;
         if self.looked_at.is_none() {
             // Those that a worker before this one may have told of without their names are not told again.
+            let mut again = std::mem::take(&mut self.again);
             again.retain(|again| !self.task_of(again).is_some_and(Task::tells_no_more));
+            self.again = again;
         }
-        self.again.extend(again);
         self.looked_at = Some(Instant::now());
         gauges::show(&self.index, letters.parts.clock.now());
         Ok(())

@@ -57,13 +57,13 @@ impl Index {
         }
     }
 
-    /// Reads what is new; answers what died again of it.
+    /// Reads what is new, and adds what died again of it: also where it is broken off.
     pub(super) async fn refresh(
         &mut self,
         letters: &DeadLetters,
         desk: &Desk,
-    ) -> Result<Vec<Again>> {
-        let mut again = Vec::new();
+        again: &mut Vec<Again>,
+    ) -> Result<()> {
         for (kind, partition) in letters.partitions(None) {
             let (first, end) = letters.parts.queue.bounds(partition).await?;
             let unread = Span { first, next: first };
@@ -81,7 +81,7 @@ impl Index {
                 self.spans.insert(partition, Span { first, next });
             }
         }
-        Ok(again)
+        Ok(())
     }
 
     fn learn(&mut self, kind: Kind, records: Vec<Record>, desk: &Desk) -> Vec<Again> {
