@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use protox::prost_reflect::prost_types::MethodDescriptorProto as Method;
+use protox::prost::Message as _;
+use protox::prost_reflect::prost_types::{FileDescriptorSet, MethodDescriptorProto as Method};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
@@ -26,9 +27,20 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .collect();
     let out = PathBuf::from(std::env::var("OUT_DIR")?).join("streaming.rs");
     std::fs::write(out, format!("&{streaming:?}"))?;
+    let out = PathBuf::from(std::env::var("OUT_DIR")?).join("descriptors.bin");
+    std::fs::write(out, bare(&descriptors).encode_to_vec())?;
     tonic_prost_build::configure()
         .build_transport(false)
         .bytes(".")
         .compile_fds(descriptors)?;
     Ok(())
+}
+
+/// Without what people wrote beside it.
+fn bare(descriptors: &FileDescriptorSet) -> FileDescriptorSet {
+    let mut bare = descriptors.clone();
+    for file in &mut bare.file {
+        file.source_code_info = None;
+    }
+    bare
 }

@@ -264,8 +264,8 @@ async fn damage_is_named_mended_and_gone() {
         (again.mended.len(), kinds(&again.after)),
         (0, vec!["mail-bodiless"])
     );
-    let log = cluster.letters().log(10).await.expect("a log");
-    let repairs = log.iter().filter_map(|entry| match &entry.act {
+    let log = cluster.letters().log(10, true, None).await.expect("a log");
+    let repairs = log.entries.iter().filter_map(|entry| match &entry.act {
         Act::Repaired { user, what, why } => {
             Some((entry.by.as_str(), *user, what.len(), why.as_str()))
         }

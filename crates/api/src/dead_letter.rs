@@ -44,6 +44,16 @@ pub struct DeadLetter {
     pub carrier: String,
     pub build: String,
     pub trace: Option<TraceContext>,
+    /// The letter that was redriven, and died again as this one.
+    pub parent: Option<String>,
+}
+
+/// The header of a record that sends a letter on its way again: the letter's name.
+pub const LETTER: &str = "letter";
+
+/// The letter that a record sends on its way again.
+pub fn parent(headers: &[(String, Bytes)]) -> Option<String> {
+    Headers(headers).optional(LETTER, parsed).ok()?
 }
 
 impl DeadLetter {
@@ -74,6 +84,7 @@ impl DeadLetter {
             ("conversation", self.conversation.map(|c| c.to_string())),
             ("platforms", targets_text(&self.targets)),
             (TRACEPARENT, self.trace.map(|trace| trace.to_string())),
+            ("redriven-from", self.parent.clone()),
         ];
         headers.extend(
             optional
@@ -107,6 +118,7 @@ impl DeadLetter {
             carrier: headers.required("carrier-id", parsed)?,
             build: headers.required("build", parsed)?,
             trace: headers.trace(),
+            parent: headers.optional("redriven-from", parsed)?,
         })
     }
 }
@@ -121,8 +133,8 @@ pub fn letter_id(origin: Origin, targets: &[Target]) -> String {
     source.letter(targets)
 }
 
-/// What the value of the record is.
-fn schema(topic: Topic) -> &'static str {
+/// What the value of a letter is whose record lay on this topic.
+pub fn schema(topic: Topic) -> &'static str {
     match topic {
         Topic::Notification | Topic::NotificationDead => "packetboat.v1.NotificationTask",
         Topic::Message | Topic::Retry(_) | Topic::Dead | Topic::Operation => "packetboat.v1.Task",

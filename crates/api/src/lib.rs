@@ -7,6 +7,7 @@ pub mod boat;
 pub mod codec;
 pub mod convert;
 pub mod dead_letter;
+pub mod envelope;
 pub mod station;
 pub mod status;
 pub mod task;

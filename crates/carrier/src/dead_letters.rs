@@ -3,18 +3,21 @@
 //! The topics `dead` and `notification-dead` are only ever appended to. What was done with a letter stands
 //! in the topic `operation` (`protocol::desk`): every desk reads it, and one of them works (`worker`).
 
+mod edit;
+mod log;
 mod plan;
 mod stats;
 mod tasks;
 mod transfer;
 mod types;
 mod view;
+mod walk;
 mod worker;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use api::dead_letter::DeadLetter;
+use api::dead_letter::{DeadLetter, LETTER};
 use api::task::{NotificationTask, Task, Work};
 use backend::Error;
 use backend::clock::{Clock, Entropy};
@@ -22,15 +25,18 @@ use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Partition, Queue, Record};
 use bytes::Bytes;
-use protocol::desk::{Cause, Desk, Outcome, Status};
+use protocol::Timestamp;
+use protocol::desk::{Cause, Desk, Outcome, Standing, Status, Version};
 use protocol::keys::Topic;
 use protocol::message::Target;
 
+pub use self::edit::{Change, Changed, Envelope};
+pub use self::log::LogPage;
 pub use self::plan::{Forecast, Plan, Share};
 pub use self::tasks::{Refused, Request};
-pub use self::transfer::{PACKAGE_MAX, Package, Packed, Unpacked};
+pub use self::transfer::{HeaderValue, PACKAGE_MAX, Package, Packed, Unpacked};
 pub use self::types::{
-    CauseSummary, Cursor, Filter, Kind, Listed, Page, Selection, Shown, Stats, Summary, Told,
+    CauseSummary, Count, Cursor, Filter, Kind, Listed, Page, Selection, Shown, Stats, Summary, Told,
 };
 use self::view::View;
 use crate::records::Records;
@@ -41,8 +47,8 @@ type Result<T, E = Error> = std::result::Result<T, E>;
 const STEP: usize = 100;
 /// Letters chosen at once: more than one task takes, so that it says so.
 const CHOSEN: usize = 10_001;
-/// The header of a record that sends a letter on its way again: the letter's name.
-const LETTER: &str = "letter";
+/// The header of a record with what an operator made of a letter: the letter's name. It is no letter itself.
+const EDIT_OF: &str = "edit-of";
 
 /// What a desk works with.
 #[derive(Clone)]
@@ -83,74 +89,95 @@ impl DeadLetters {
     /// Letters that the filter lets through, messages before notifications and the oldest first, at most
     /// `limit`; the page says where to go on.
     pub async fn list(&self, filter: &Filter, after: Option<Cursor>, limit: usize) -> Result<Page> {
-        let desk = self.view.now().await?;
+        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
         let mut page = Page::default();
-        let mut at = after;
+        let mut walk = self.walk(after);
         while page.letters.len() < limit {
-            let (found, next) = self.read(at, STEP).await?;
-            for found in found {
-                if page.letters.len() == limit {
-                    page.next = at;
-                    return Ok(page);
-                }
-                at = Some(found.cursor);
-                let listed = found.listed(&desk);
-                if filter.lets_through(&listed) {
-                    page.letters.push(listed);
-                }
-            }
-            match next {
-                Some(next) => at = Some(next),
-                None => return Ok(page),
+            let Some(found) = walk.next().await? else {
+                return Ok(page);
+            };
+            let listed = found.listed(&desk, now);
+            if filter.lets_through(&listed) {
+                page.letters.push(listed);
             }
         }
-        page.next = at;
+        page.next = walk.place();
         Ok(page)
     }
 
-    /// One letter, if it is there; with what is in it, if that is asked for.
+    /// One letter, if it is there; with what is in it, if that is asked for and its time is not over.
     pub async fn show(&self, id: &str, with_body: bool) -> Result<Option<Shown>> {
         let Some(found) = self.find(id).await? else {
             return Ok(None);
         };
-        let desk = self.view.now().await?;
+        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
+        let letter = found.listed(&desk, now);
+        let body = match with_body && !letter.gone {
+            true => Some(self.body(&desk, &found).await?),
+            false => None,
+        };
         let headers = found.record.headers.iter();
         Ok(Some(Shown {
-            letter: found.listed(&desk),
             headers: headers
                 .map(|(name, value)| (name.clone(), String::from_utf8_lossy(value).into_owned()))
                 .collect(),
-            body: with_body.then(|| describe(found.cursor.kind, &found.record.value)),
+            edit: desk.edit(&letter.id).cloned(),
+            letter,
+            body,
         }))
+    }
+
+    /// What it holds now, for a person.
+    async fn body(&self, desk: &Desk, found: &Found) -> Result<String> {
+        let held = match desk.edit(&found.letter.id()) {
+            Some(_) => self.bytes(desk, found).await?,
+            None => Some((found.record.key.clone(), found.record.value.clone())),
+        };
+        Ok(match held {
+            Some((_, value)) => describe(found.cursor.kind, &value),
+            None => Outcome::BytesGone.text().to_owned(),
+        })
+    }
+
+    /// How many letters are meant by now.
+    pub async fn count(&self, selection: &Selection) -> Result<Count> {
+        let all = match selection {
+            Selection::Ids(_) => selection.clone(),
+            Selection::Filter { filter, .. } => Selection::Filter {
+                filter: filter.clone(),
+                limit: CHOSEN,
+            },
+        };
+        let letters = self.choose(&all).await?;
+        let there = letters.iter().filter(|(_, at)| at.is_some()).count();
+        Ok(Count {
+            letters: there.min(CHOSEN - 1) as u64,
+            more: there >= CHOSEN,
+        })
     }
 
     /// The letters that are meant, each once; those that are not there last. Of one conversation in the
     /// order in which its messages were accepted.
     async fn choose(&self, selection: &Selection) -> Result<Vec<(String, Option<Cursor>)>> {
-        let desk = self.view.now().await?;
+        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
         let (wanted, most) = match selection {
             Selection::Ids(ids) => (ids.iter().collect(), ids.len()),
             Selection::Filter { limit, .. } => (BTreeSet::new(), (*limit).min(CHOSEN)),
         };
         let mut chosen = Vec::new();
         let mut there = BTreeSet::new();
-        let mut at = None;
-        while chosen.len() < most {
-            let (found, next) = self.read(at, STEP).await?;
-            for found in found {
-                let id = found.letter.id();
-                let meant = match selection {
-                    Selection::Ids(_) => wanted.contains(&id),
-                    Selection::Filter { filter, .. } => filter.lets_through(&found.listed(&desk)),
-                };
-                if meant && chosen.len() < most && there.insert(id.clone()) {
-                    let order = (found.letter.conversation, found.letter.message);
-                    chosen.push((order, id, found.cursor));
-                }
-            }
-            match next {
-                Some(next) => at = Some(next),
-                None => break,
+        let mut walk = self.walk(None);
+        while chosen.len() < most
+            && let Some(found) = walk.next().await?
+        {
+            let id = found.letter.id();
+            let meant = match selection {
+                Selection::Ids(_) => wanted.contains(&id),
+                Selection::Filter { filter, .. } => filter.lets_through(&found.listed(&desk, now)),
+            };
+            if meant && there.insert(id.clone()) {
+                let order = (found.letter.conversation, found.letter.message);
+                chosen.push((order, id, found.cursor));
             }
         }
         chosen.sort_by_key(|(order, ..)| *order);
@@ -160,18 +187,15 @@ impl DeadLetters {
         Ok(chosen.chain(missing).collect())
     }
 
+    /// The first of that name.
     async fn find(&self, id: &str) -> Result<Option<Found>> {
-        let mut at = None;
-        loop {
-            let (found, next) = self.read(at, STEP).await?;
-            if let Some(found) = found.into_iter().find(|found| found.letter.id() == id) {
+        let mut walk = self.walk(None);
+        while let Some(found) = walk.next().await? {
+            if found.letter.id() == id {
                 return Ok(Some(found));
             }
-            match next {
-                Some(next) => at = Some(next),
-                None => return Ok(None),
-            }
         }
+        Ok(None)
     }
 
     /// The letter at a place.
@@ -248,14 +272,28 @@ impl DeadLetters {
     }
 
     /// The record that sends a letter on its way again, or why there is none.
-    async fn record_again(&self, found: &Found) -> Result<Result<(NewRecord, Outcome), Outcome>> {
-        let Some((key, value)) = self.bytes(found).await? else {
-            return Ok(Err(Outcome::BytesGone));
-        };
+    async fn record_again(
+        &self,
+        desk: &Desk,
+        found: &Found,
+    ) -> Result<Result<(NewRecord, Outcome), Outcome>> {
+        Ok(match self.bytes(desk, found).await? {
+            Some((key, value)) => self.record_of(found, key, value),
+            None => Err(Outcome::BytesGone),
+        })
+    }
+
+    /// The same, where a letter holds these bytes.
+    fn record_of(
+        &self,
+        found: &Found,
+        key: Bytes,
+        value: Bytes,
+    ) -> Result<(NewRecord, Outcome), Outcome> {
         let id = found.letter.id();
         let again = |mut record: NewRecord, outcome| {
             record.headers.push((LETTER.to_owned(), id.clone().into()));
-            Ok(Ok((record, outcome)))
+            Ok((record, outcome))
         };
         if found.cursor.kind == Kind::Notification {
             let record = self.records.raw(Topic::Notification, key, value);
@@ -281,13 +319,29 @@ impl DeadLetters {
         };
         match self.records.task(topic, &task) {
             Some(record) => again(record, outcome),
-            None => Ok(Err(Outcome::BelongsNowhere)),
+            None => Err(Outcome::BelongsNowhere),
         }
+    }
+
+    /// Key and bytes of what a letter holds now: what an operator made of it, or the original ones.
+    async fn bytes(&self, desk: &Desk, found: &Found) -> Result<Option<(Bytes, Bytes)>> {
+        let Some(edit) = desk.edit(&found.letter.id()) else {
+            return self.original(found).await;
+        };
+        let at = edit.edited.at;
+        let partition = Partition {
+            topic: at.topic,
+            number: at.partition,
+        };
+        let record = self.record(partition, at.offset).await?;
+        let is_it = |record: &Record| Version::of(&record.value) == edit.edited.version;
+        let record = record.filter(is_it);
+        Ok(record.map(|record| (found.record.key.clone(), record.value)))
     }
 
     /// Key and original bytes: of the letter, or, where it was too large to keep them, of the record that
     /// died.
-    async fn bytes(&self, found: &Found) -> Result<Option<(Bytes, Bytes)>> {
+    async fn original(&self, found: &Found) -> Result<Option<(Bytes, Bytes)>> {
         let (record, letter) = (&found.record, &found.letter);
         if !record.value.is_empty() {
             return Ok(Some((record.key.clone(), record.value.clone())));
@@ -306,7 +360,11 @@ impl DeadLetters {
     }
 }
 
+/// A letter of ours. What operators made of one lies beside it, and is none.
 fn found(kind: Kind, record: Record) -> Option<Found> {
+    if record.header(EDIT_OF).is_some() {
+        return None;
+    }
     match DeadLetter::from_headers(&record.headers) {
         Ok(letter) => Some(Found {
             cursor: Cursor {
@@ -325,11 +383,15 @@ fn found(kind: Kind, record: Record) -> Option<Found> {
 }
 
 impl Found {
-    fn listed(&self, desk: &Desk) -> Listed {
+    fn listed(&self, desk: &Desk, now: Timestamp) -> Listed {
         let letter = &self.letter;
         let name = |target: &Target| format!("{}/{}", target.user, target.platform);
         let id = letter.id();
-        let status = desk.status(&id);
+        let standing = desk.standing(&id, now);
+        let discarded_at = match desk.status(&id) {
+            Status::Discarded { at, .. } => Some(*at),
+            Status::Open | Status::Redriven { .. } => None,
+        };
         Listed {
             cursor: self.cursor,
             reason: letter.reason,
@@ -348,8 +410,12 @@ impl Found {
             carrier: letter.carrier.clone(),
             bytes: self.record.value.len(),
             cause: Cause::of(letter.reason, &letter.error_message),
-            redriven: matches!(status, Status::Redriven { .. }),
-            discarded: matches!(status, Status::Discarded { .. }),
+            redriven: standing == Standing::Redriven,
+            discarded: discarded_at.is_some(),
+            discarded_at,
+            gone: standing == Standing::Gone,
+            edited: desk.edit(&id).is_some(),
+            parent: letter.parent.clone(),
             id,
         }
     }

@@ -132,6 +132,7 @@ impl Records {
             carrier: self.carrier.to_string(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
             trace: task.trace,
+            parent: task.letter.as_deref().map(str::to_owned),
         };
         let cause = letter.cause.text();
         let value = deliver_task(task, &letter.owed, task.retry_count, now, cause).encode();

@@ -5,6 +5,8 @@ mod damage;
 mod dead_letters;
 mod delivering;
 mod desk;
+mod dropped;
+mod editing;
 mod faults;
 mod kickouts;
 mod placing;

@@ -2,7 +2,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use api::dead_letter::{DeadLetter, Origin};
+use api::dead_letter::{self, DeadLetter, Origin};
 use api::task::{DeliverTask, KickoutTask, MessageTask, Task, Work};
 use backend::queue::{NewRecord, Partition, Record};
 use bytes::Bytes;
@@ -36,6 +36,8 @@ pub(crate) struct Raw {
     pub(crate) key: Bytes,
     pub(crate) value: Bytes,
     pub(crate) appended_at: Timestamp,
+    /// The letter that it sends on its way again.
+    pub(crate) parent: Option<String>,
 }
 
 /// A record that is given up.
@@ -85,6 +87,7 @@ impl Spoilt {
             key: retry.key.clone(),
             value: retry.value.clone(),
             appended_at: task.first_at,
+            parent: parent_of(&task.work),
         };
         let read = Read {
             source,
@@ -114,6 +117,7 @@ impl Spoilt {
             carrier: carrier.to_owned(),
             build: env!("CARGO_PKG_VERSION").to_owned(),
             trace: self.trace,
+            parent: self.record.parent.clone(),
         }
     }
 }
@@ -137,6 +141,7 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
         key: record.key,
         value: record.value,
         appended_at: record.appended_at,
+        parent: dead_letter::parent(&record.headers),
     };
     let spoilt = |reason, error: String| {
         Box::new(Spoilt {
@@ -166,11 +171,14 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
             return Err(spoilt(DeadReason::HandlerPanic, error));
         }
     };
-    let read = Read {
+    let mut read = Read {
         source,
         record: raw,
         task,
     };
+    // Behind the first retry only the task itself says so.
+    let named = parent_of(&read.task.work);
+    read.record.parent = read.record.parent.take().or(named);
     if let Some(error) = too_large {
         return Err(Spoilt::of(read, DeadReason::TooLarge, error));
     }
@@ -198,6 +206,15 @@ pub(crate) fn key_of(work: &Work) -> Option<[u8; 17]> {
         Work::Kickout(KickoutTask { sessions, .. }) => {
             sessions.first().map(|key| keys::control_key(key.user))
         }
+    }
+}
+
+/// The letter that it sends on its way again.
+fn parent_of(work: &Work) -> Option<String> {
+    match work {
+        Work::Message(task) => task.letter.clone(),
+        Work::Deliver(task) => task.letter.clone(),
+        Work::Kickout(_) => None,
     }
 }
 

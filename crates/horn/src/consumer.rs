@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::dead_letter;
 use api::task::NotificationTask;
 use api::trace::{self, Spans};
 use backend::clock::{Clock, Entropy};
@@ -228,13 +229,13 @@ impl Horn {
             offset: record.offset,
         };
         self.offsets.begin(source);
+        let parent = dead_letter::parent(&record.headers);
         let (key, value) = (record.key, record.value);
         let task = match NotificationTask::decode(value.clone()) {
             Ok(task) => task,
             Err(refusal) => {
-                return self
-                    .ended
-                    .push(Ended::unreadable(source, key, value, refusal.text));
+                let unreadable = Ended::unreadable(source, key, value, parent, refusal.text);
+                return self.ended.push(unreadable);
             }
         };
         let notification = task.notification;
@@ -243,6 +244,7 @@ impl Horn {
             key,
             value,
             task,
+            parent,
             attempts: 0,
             failed_first: None,
             abandoned: false,

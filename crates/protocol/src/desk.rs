@@ -7,6 +7,7 @@
 //! it twice.
 
 mod cause;
+mod edit;
 mod task;
 
 use std::collections::BTreeMap;
@@ -18,6 +19,7 @@ use crate::keys::Topic;
 use crate::{Code, Refusal, Timestamp, UserId};
 
 pub use self::cause::Cause;
+pub use self::edit::{Edit, Edited, NotEdited, Spot, Version};
 pub use self::task::{Begun, Outcome, Pace, Progress, Task, TaskId, Work};
 
 /// One line of the log of operations.
@@ -52,6 +54,14 @@ pub enum Act {
     Paused {
         task: TaskId,
         why: String,
+        /// Nobody asked for it: too much died again.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        by_itself: bool,
+    },
+    /// New letters are what letters of a task died again as.
+    DiedAgain {
+        task: TaskId,
+        letters: Vec<String>,
     },
     Resumed {
         task: TaskId,
@@ -82,6 +92,34 @@ pub enum Act {
         what: Vec<String>,
         why: String,
     },
+    /// An operator changed what a letter holds; the new bytes are in the log already.
+    Edited(Edited),
+    /// The log has dropped these letters.
+    Forgotten {
+        letters: Vec<String>,
+    },
+}
+
+impl Act {
+    /// An operator asked for it, or looked; the rest is the work itself.
+    pub const fn is_decision(&self) -> bool {
+        match self {
+            Act::Begun(_)
+            | Act::Resumed { .. }
+            | Act::Cancelled { .. }
+            | Act::Looked { .. }
+            | Act::Exported { .. }
+            | Act::Imported { .. }
+            | Act::Repaired { .. }
+            | Act::Edited(_) => true,
+            Act::Paused { by_itself, .. } => !*by_itself,
+            Act::Chosen { .. }
+            | Act::Claimed { .. }
+            | Act::Done { .. }
+            | Act::DiedAgain { .. }
+            | Act::Forgotten { .. } => false,
+        }
+    }
 }
 
 /// A letter that is about to be done.
@@ -92,6 +130,9 @@ pub struct Claim {
     pub at: Timestamp,
     /// Where its record goes, if one does.
     pub to: Option<Place>,
+    /// What it holds by the edit that was known then: a claim of other bytes does not count.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<Version>,
 }
 
 /// A partition from an offset on: the record of a claim is behind it, or was never published.
@@ -118,6 +159,16 @@ pub enum Status {
     },
 }
 
+/// Where a letter stands at some time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Standing {
+    Open,
+    Redriven,
+    Discarded,
+    /// It was discarded, and can be restored no more: for operators it is gone.
+    Gone,
+}
+
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Letters of one task.
@@ -128,6 +179,8 @@ pub struct Limits {
     pub past: usize,
     /// Letters whose state is remembered.
     pub marks: usize,
+    /// Letters whose edit is remembered.
+    pub edits: usize,
     /// How long a discarded letter can be restored.
     pub grace: Duration,
 }
@@ -139,6 +192,7 @@ impl Default for Limits {
             tasks: 20,
             past: 100,
             marks: 500_000,
+            edits: 10_000,
             grace: Duration::from_secs(7 * 86_400),
         }
     }
@@ -161,6 +215,8 @@ pub enum Step<'a> {
 pub struct Desk {
     limits: Limits,
     marks: BTreeMap<String, Status>,
+    /// The newest of each letter.
+    edits: BTreeMap<String, Edit>,
     /// In the order in which they began.
     tasks: Vec<Task>,
 }
@@ -189,9 +245,10 @@ impl Desk {
                     self.read_outcome(task, letter, *outcome, entry.at);
                 }
             }
+            Act::Claimed { task, claims } => self.read_claims(task, claims),
             Act::Chosen { task, .. }
-            | Act::Claimed { task, .. }
             | Act::Paused { task, .. }
+            | Act::DiedAgain { task, .. }
             | Act::Resumed { task }
             | Act::Cancelled { task } => {
                 let found = self.tasks.iter_mut().find(|known| known.id() == task);
@@ -199,11 +256,86 @@ impl Desk {
                     task.read(entry);
                 }
             }
+            Act::Edited(edited) => self.read_edit(edited, entry),
+            Act::Forgotten { letters } => {
+                for letter in letters {
+                    self.marks.remove(letter);
+                    self.edits.remove(letter);
+                }
+            }
             Act::Looked { .. }
             | Act::Exported { .. }
             | Act::Imported { .. }
             | Act::Repaired { .. } => {}
         }
+    }
+
+    /// What was edited after its claim was made is claimed anew: its record has other bytes now.
+    fn read_claims(&mut self, task: &TaskId, claims: &[Claim]) {
+        let found = self.tasks.iter_mut().find(|known| known.id() == task);
+        let Some(task) = found else { return };
+        for claim in claims {
+            let newest = self.edits.get(&claim.letter);
+            if newest.map(|edit| &edit.edited.version) == claim.version.as_ref() {
+                task.claim(claim);
+            }
+        }
+    }
+
+    fn read_edit(&mut self, edited: &Edited, entry: &Entry) {
+        if self.admit_edit(edited).is_ok() {
+            let edit = Edit {
+                by: entry.by.clone(),
+                at: entry.at,
+                edited: edited.clone(),
+            };
+            self.edits.insert(edited.letter.clone(), edit);
+        }
+    }
+
+    /// Does this edit count?
+    ///
+    /// # Errors
+    /// The letter is not open, too many are edited, or it holds something else by now.
+    pub fn admit_edit(&self, edited: &Edited) -> Result<(), NotEdited> {
+        self.may_be_edited(&edited.letter)?;
+        match self.edits.get(&edited.letter) {
+            Some(edit) if edit.edited.version != edited.base => Err(NotEdited::Changed),
+            Some(_) => Ok(()),
+            None if self.edits.len() < self.limits.edits => Ok(()),
+            None => Err(NotEdited::TooMany(self.limits.edits)),
+        }
+    }
+
+    /// # Errors
+    /// It is not open, or about to be done.
+    pub fn may_be_edited(&self, letter: &str) -> Result<(), NotEdited> {
+        match self.status(letter) {
+            Status::Open if self.is_claimed(letter) => Err(NotEdited::IsClaimed),
+            Status::Open => Ok(()),
+            Status::Redriven { .. } => Err(NotEdited::Redriven),
+            Status::Discarded { .. } => Err(NotEdited::Discarded),
+        }
+    }
+
+    /// Somebody is about to do something with it.
+    pub fn is_claimed(&self, letter: &str) -> bool {
+        let mut claims = self.tasks.iter().flat_map(Task::claims);
+        claims.any(|claim| claim.letter == letter)
+    }
+
+    /// What an operator made of it last.
+    pub fn edit(&self, letter: &str) -> Option<&Edit> {
+        self.edits.get(letter)
+    }
+
+    /// Letters that something is remembered of.
+    pub fn remembered(&self) -> impl Iterator<Item = &str> {
+        let unmarked = self
+            .edits
+            .keys()
+            .filter(|name| !self.marks.contains_key(*name));
+        self.marks.keys().chain(unmarked).map(String::as_str)
     }
 
     fn read_outcome(&mut self, task: &TaskId, letter: &str, outcome: Outcome, at: Timestamp) {
@@ -260,20 +392,28 @@ impl Desk {
 
     /// May this be done with a letter now? If not, what is to be said of it.
     pub fn may(&self, work: Work, letter: &str, now: Timestamp) -> Result<(), Outcome> {
-        match (work, self.status(letter)) {
-            (Work::Redrive | Work::Discard, Status::Open) => Ok(()),
-            (Work::Redrive | Work::Discard, Status::Redriven { .. }) => Err(Outcome::Before),
-            (Work::Redrive | Work::Discard, Status::Discarded { .. }) => Err(Outcome::IsDiscarded),
-            (Work::Restore, Status::Discarded { at, .. }) if now < *at + self.limits.grace => {
-                Ok(())
-            }
-            (Work::Restore, Status::Discarded { .. }) => Err(Outcome::Final),
-            (Work::Restore, Status::Open | Status::Redriven { .. }) => Err(Outcome::NotDiscarded),
+        match (work, self.standing(letter, now)) {
+            (Work::Redrive | Work::Discard, Standing::Open) => Ok(()),
+            (Work::Redrive | Work::Discard, Standing::Redriven) => Err(Outcome::Before),
+            (Work::Redrive | Work::Discard, Standing::Discarded) => Err(Outcome::IsDiscarded),
+            (Work::Restore, Standing::Discarded) => Ok(()),
+            (Work::Restore, Standing::Open | Standing::Redriven) => Err(Outcome::NotDiscarded),
+            (_, Standing::Gone) => Err(Outcome::Final),
         }
     }
 
     pub fn status(&self, letter: &str) -> &Status {
         self.marks.get(letter).unwrap_or(&Status::Open)
+    }
+
+    /// A letter that was discarded is gone when nobody can take that back any more.
+    pub fn standing(&self, letter: &str, now: Timestamp) -> Standing {
+        match self.status(letter) {
+            Status::Open => Standing::Open,
+            Status::Redriven { .. } => Standing::Redriven,
+            Status::Discarded { at, .. } if now < *at + self.limits.grace => Standing::Discarded,
+            Status::Discarded { .. } => Standing::Gone,
+        }
     }
 
     pub fn task(&self, id: &TaskId) -> Option<&Task> {
@@ -283,6 +423,11 @@ impl Desk {
     /// The newest first.
     pub fn tasks(&self) -> impl Iterator<Item = &Task> {
         self.tasks.iter().rev()
+    }
+
+    /// A task of which too much has died again to go on.
+    pub fn failing(&self) -> Option<&Task> {
+        self.tasks.iter().find(|task| task.is_failing())
     }
 
     /// What the worker does next: claims are finished before anything else, whatever became of their task;

@@ -682,6 +682,7 @@ pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
         TEXT,
         TEXT,
         option::of(trace()),
+        option::of(TEXT),
     );
     (origin, what, when, why).prop_map(|(origin, what, when, why)| DeadLetter {
         origin,
@@ -696,5 +697,6 @@ pub(crate) fn dead_letter() -> impl Strategy<Value = DeadLetter> {
         carrier: why.2,
         build: why.3,
         trace: why.4,
+        parent: why.5,
     })
 }

@@ -2,9 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use api::task::{DeliverTask, Task, Work};
+use api::task::{DeliverTask, NotificationTask, Task, Work};
 use backend::queue::{NewRecord, Record};
+use bytes::Bytes;
 use protocol::desk::{self, Desk, Outcome};
+use protocol::ledger::DeadReason;
 use protocol::ledger::trace::{End, Life};
 use protocol::message::Target;
 use protocol::presence::Denied;
@@ -90,16 +92,31 @@ impl DeadLetters {
         let Some(found) = self.at(at).await? else {
             return Ok(Forecast::LeftAlone(Outcome::NoSuchLetter));
         };
-        let record = match self.record_again(&found).await? {
+        let record = match self.record_again(desk, &found).await? {
             Ok((record, _)) => record,
             Err(outcome) => return Ok(Forecast::LeftAlone(outcome)),
         };
         if found.cursor.kind == Kind::Notification {
-            return Ok(Forecast::Notify);
+            let forecast = match unreadable(record.value) {
+                Some(why) => Forecast::FailAgain(why),
+                None => Forecast::Notify,
+            };
+            return Ok(forecast);
         }
         match self.reading(record) {
             Err(why) => Ok(Forecast::FailAgain(why)),
             Ok(task) => self.delivery(&found, task).await,
+        }
+    }
+
+    /// What a letter would die of at once if it held these bytes; `None`: it would be read.
+    pub(super) fn dies_of(&self, found: &Found, key: Bytes, value: Bytes) -> Option<String> {
+        match found.cursor.kind {
+            Kind::Notification => unreadable(value),
+            Kind::Message => match self.record_of(found, key, value) {
+                Ok((record, _)) => self.reading(record).err(),
+                Err(outcome) => Some(outcome.text().to_owned()),
+            },
         }
     }
 
@@ -155,4 +172,10 @@ impl DeadLetters {
         }
         Ok(Forecast::Store)
     }
+}
+
+/// Why horn could not read it.
+fn unreadable(value: Bytes) -> Option<String> {
+    let refusal = NotificationTask::decode(value).err()?;
+    Some(format!("{}: {refusal}", DeadReason::Undecodable.name()))
 }

@@ -17,7 +17,7 @@ type Causes = BTreeMap<(Kind, Cause), (Summary, String)>;
 impl DeadLetters {
     /// How many there are, by kind and reason and by cause; of very many the first.
     pub async fn stats(&self) -> Result<Stats> {
-        let desk = self.view.now().await?;
+        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
         let mut stats = Stats::default();
         let mut causes = Causes::new();
         let mut seen = BTreeSet::new();
@@ -25,8 +25,8 @@ impl DeadLetters {
         loop {
             let (found, next) = self.read(at, STEP).await?;
             for found in found {
-                if seen.insert(found.letter.id()) {
-                    let listed = found.listed(&desk);
+                let listed = found.listed(&desk, now);
+                if seen.insert(found.letter.id()) && !listed.gone {
                     count_reason(&mut stats, &listed);
                     count_cause(&mut causes, &listed);
                 }

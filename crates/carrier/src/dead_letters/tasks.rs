@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use backend::Error;
 use backend::queue::NewRecord;
-use protocol::desk::{Act, Begun, Desk, Entry, Pace, Progress, Task, TaskId, Work};
+use protocol::desk::{Act, Begun, Desk, Entry, NotEdited, Pace, Progress, Task, TaskId, Work};
 use protocol::{Code, Refusal, UserId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -17,8 +17,6 @@ use super::{DeadLetters, Result, view};
 const NAMED: usize = 500;
 /// How often a task that is waited for is looked at.
 const LOOK: Duration = Duration::from_millis(20);
-/// Entries of one answer.
-const LOG_MAX: usize = 1000;
 
 /// What an operator asks for.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -42,6 +40,8 @@ pub enum Refused {
     /// It cannot be, or not now.
     #[error("{0}")]
     Refusal(Refusal),
+    #[error("{0}")]
+    NotEdited(NotEdited),
     #[error("{}: {}", .0, .0.source)]
     Failed(Error),
 }
@@ -49,6 +49,12 @@ pub enum Refused {
 impl From<Refusal> for Refused {
     fn from(refusal: Refusal) -> Refused {
         Refused::Refusal(refusal)
+    }
+}
+
+impl From<NotEdited> for Refused {
+    fn from(refused: NotEdited) -> Refused {
+        Refused::NotEdited(refused)
     }
 }
 
@@ -126,7 +132,12 @@ impl DeadLetters {
     pub async fn pause(&self, by: &str, id: &TaskId, why: &str) -> Result<Task, Refused> {
         let why = why.to_owned();
         let task = id.clone();
-        self.change(by, id, Act::Paused { task, why }).await
+        let paused = Act::Paused {
+            task,
+            why,
+            by_itself: false,
+        };
+        self.change(by, id, paused).await
     }
 
     pub async fn resume(&self, by: &str, id: &TaskId) -> Result<Task, Refused> {
@@ -227,11 +238,6 @@ impl DeadLetters {
         let why = why.to_owned();
         let repaired = vec![Act::Repaired { user, what, why }];
         self.say(by, repaired).await.map(drop)
-    }
-
-    /// What operators and workers did, the newest first.
-    pub async fn log(&self, most: usize) -> Result<Vec<Entry>> {
-        self.view.log(most.clamp(1, LOG_MAX)).await
     }
 
     /// Writes entries; answers the offset of the last.

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use super::tasks::Refused;
 use super::types::{Cursor, Filter, Selection};
-use super::{DeadLetters, Found, Result, STEP};
+use super::{DeadLetters, EDIT_OF, Found, Result};
 
 /// Bytes of the letters of one package, about; one letter may be larger.
 const PACKAGE_BYTES: usize = 1 << 20;
@@ -29,11 +29,38 @@ pub struct Packed {
     /// The installation that it came from.
     pub cluster: u64,
     pub id: String,
-    pub headers: Vec<(String, String)>,
+    pub headers: Vec<(String, HeaderValue)>,
     /// Of the record, in base64.
     pub key: String,
     /// The original bytes, in base64; empty where neither letter nor log has them.
     pub value: String,
+}
+
+/// The value of a header, byte for byte: a text, or `{"base64": …}` where it is none.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum HeaderValue {
+    Text(String),
+    Bytes { base64: String },
+}
+
+impl HeaderValue {
+    fn of(value: &Bytes) -> HeaderValue {
+        match std::str::from_utf8(value) {
+            Ok(text) => HeaderValue::Text(text.to_owned()),
+            Err(_) => HeaderValue::Bytes {
+                base64: BASE64_STANDARD.encode(value),
+            },
+        }
+    }
+
+    /// `None` where it is not base64.
+    fn bytes(&self) -> Option<Bytes> {
+        match self {
+            HeaderValue::Text(text) => Some(text.clone().into()),
+            HeaderValue::Bytes { base64 } => Some(BASE64_STANDARD.decode(base64).ok()?.into()),
+        }
+    }
 }
 
 /// Some letters, and where to go on; `None` at the end.
@@ -83,47 +110,44 @@ impl DeadLetters {
         filter: &Filter,
         after: Option<Cursor>,
     ) -> Result<Package> {
-        let desk = self.view.now().await?;
-        let (mut package, mut bytes, mut at) = (Package::default(), 0, after);
-        loop {
-            let (found, next) = self.read(at, STEP).await?;
-            for found in found {
-                if bytes >= PACKAGE_BYTES || package.letters.len() == PACKAGE_MAX {
-                    package.next = at;
-                    return Ok(package);
-                }
-                at = Some(found.cursor);
-                if filter.lets_through(&found.listed(&desk)) {
-                    let packed = self.packed(cluster, &found).await?;
-                    bytes += packed.value.len();
-                    package.letters.push(packed);
-                }
-            }
-            match next {
-                Some(next) => at = Some(next),
-                None => return Ok(package),
+        let (desk, now) = (self.view.now().await?, self.parts.clock.now());
+        let (mut package, mut bytes) = (Package::default(), 0);
+        let mut walk = self.walk(after);
+        while bytes < PACKAGE_BYTES && package.letters.len() < PACKAGE_MAX {
+            let Some(found) = walk.next().await? else {
+                return Ok(package);
+            };
+            let listed = found.listed(&desk, now);
+            if filter.lets_through(&listed) && !listed.gone {
+                let packed = self.packed(cluster, &found).await?;
+                bytes += packed.value.len();
+                package.letters.push(packed);
             }
         }
+        package.next = walk.place();
+        Ok(package)
     }
 
     async fn packed(&self, cluster: u64, found: &Found) -> Result<Packed> {
-        // Where the letter was too large for its bytes, the record that died may still have them.
-        let bytes = self.bytes(found).await?;
+        // As it died: what operators made of it stays at the desk. Where the letter was too large for its
+        // bytes, the record that died may still have them.
+        let bytes = self.original(found).await?;
         let (key, value) = bytes.unwrap_or_else(|| (found.record.key.clone(), Bytes::new()));
-        let text = |bytes: &Bytes| String::from_utf8_lossy(bytes).into_owned();
         let headers = found.record.headers.iter();
         Ok(Packed {
             cluster,
             id: found.letter.id(),
             headers: headers
-                .map(|(name, value)| (name.clone(), text(value)))
+                .map(|(name, value)| (name.clone(), HeaderValue::of(value)))
                 .collect(),
             key: BASE64_STANDARD.encode(key),
             value: BASE64_STANDARD.encode(value),
         })
     }
 
-    /// Puts letters among the others, if they are not there; who did and why is written down before.
+    /// Puts letters among the others, if they are not there; who did and why is written down before. Two
+    /// imports at once may both put a letter there. That harms nobody: readers take the first record of a
+    /// name, and what is done with a letter is done with its name.
     ///
     /// # Errors
     /// `InvalidArgument` names the first that is none, and nothing was done; after a failure of the log some
@@ -183,9 +207,12 @@ impl DeadLetters {
             Refusal::new(Code::InvalidArgument, text)
         };
         let headers = packed.headers.iter();
-        let headers: Vec<(String, Bytes)> = headers
-            .map(|(name, value)| (name.clone(), Bytes::from(value.clone())))
-            .collect();
+        let headers = headers.map(|(name, value)| Some((name.clone(), value.bytes()?)));
+        let headers: Option<Vec<(String, Bytes)>> = headers.collect();
+        let headers = headers.ok_or_else(|| refuse("a header is not base64"))?;
+        if headers.iter().any(|(name, _)| name == EDIT_OF) {
+            return Err(refuse("it is what an operator made of one"));
+        }
         let letter = DeadLetter::from_headers(&headers).map_err(|r| refuse(&r.text))?;
         if packed.cluster != cluster {
             return Err(refuse("it comes from another installation"));

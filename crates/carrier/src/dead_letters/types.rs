@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
 
-use protocol::desk::{Cause, Outcome};
+use protocol::desk::{Cause, Edit, Outcome};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::{MessageId, Timestamp, UserId};
@@ -97,6 +97,8 @@ pub struct Filter {
     pub text: Option<String>,
     pub redriven: Option<bool>,
     pub discarded: Option<bool>,
+    /// Also those that were discarded so long ago that they are gone.
+    pub with_gone: bool,
 }
 
 impl Filter {
@@ -115,6 +117,7 @@ impl Filter {
             && (self.text.as_ref()).is_none_or(|text| letter.error.contains(text.as_str()))
             && self.redriven.is_none_or(|is| is == letter.redriven)
             && self.discarded.is_none_or(|is| is == letter.discarded)
+            && (self.with_gone || !letter.gone)
     }
 }
 
@@ -142,6 +145,17 @@ pub struct Listed {
     pub cause: Cause,
     pub redriven: bool,
     pub discarded: bool,
+    #[serde(default)]
+    pub discarded_at: Option<Timestamp>,
+    /// It can be restored no more: what it holds is not shown, and lists pass it over.
+    #[serde(default)]
+    pub gone: bool,
+    /// It holds what an operator made of it.
+    #[serde(default)]
+    pub edited: bool,
+    /// The letter that was redriven, and died again as this one.
+    #[serde(default)]
+    pub parent: Option<String>,
 }
 
 impl Listed {
@@ -166,8 +180,18 @@ pub struct Page {
 pub struct Shown {
     pub letter: Listed,
     pub headers: Vec<(String, String)>,
-    /// Readable; may hold what people wrote to each other.
+    /// Readable; may hold what people wrote to each other. What it holds by its newest edit.
     pub body: Option<String>,
+    #[serde(default)]
+    pub edit: Option<Edit>,
+}
+
+/// How many letters are meant by now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Count {
+    /// At most 10,000, which is what one task takes.
+    pub letters: u64,
+    pub more: bool,
 }
 
 /// Letters of each kind by the name of their reason.

@@ -9,20 +9,20 @@
 //! only where it was not. A worker that lost its partition and does not know it yet may publish once more
 //! what its successor did; the record has the same id, and is shown once.
 
+mod gauges;
 mod index;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use api::dead_letter::Origin;
 use backend::queue::{Consumer, NewRecord, Partition, Polled};
-use protocol::desk::{Act, Claim, Desk, Outcome, Place, Step, TaskId, Work};
+use protocol::Timestamp;
+use protocol::desk::{Act, Claim, Desk, Entry, Outcome, Place, Status, Step, Task, TaskId, Work};
 use protocol::ledger::{Event, LedgerEntry};
-use protocol::{MessageId, Timestamp};
-use tokio::time::{Instant, sleep, timeout_at};
+use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
-use self::index::{Died, Index};
+use self::index::{Again, Index};
 use super::view::{self, OPERATIONS};
 use super::{DeadLetters, Found, LETTER, Result};
 
@@ -34,6 +34,11 @@ const POLL: usize = 500;
 const BATCH: usize = 50;
 /// Records read at a time while looking for one.
 const PAGE: usize = 200;
+/// Letters named in one entry, and entries of one round that tell of letters which the log has dropped.
+const NAMED: usize = 500;
+const FORGOTTEN: usize = 20 * NAMED;
+/// How often new letters are looked for where there is nothing to do.
+const LOOK: Duration = Duration::from_secs(5);
 /// How long a failure is rested.
 const REST: Duration = Duration::from_secs(1);
 
@@ -74,23 +79,16 @@ struct Owned {
     /// Entries before it were there when the partition came, or are its own.
     end: u64,
     index: Index,
+    /// New letters whose parents are about to be done, or of which nothing is said yet.
+    again: Vec<Again>,
+    /// When new letters were looked for last.
+    looked_at: Option<Instant>,
     /// Records of its own claims.
     prepared: BTreeMap<String, Prepared>,
-    watch: Watch,
 }
 
 /// A letter's record and what becomes of it then, or what becomes of it without one.
 type Prepared = Result<(NewRecord, Outcome), Outcome>;
-
-/// What became of the records that the task at hand sent on their way again.
-#[derive(Default)]
-struct Watch {
-    task: Option<TaskId>,
-    redriven: u64,
-    records: BTreeSet<Origin>,
-    messages: BTreeSet<MessageId>,
-    died_again: u64,
-}
 
 impl Worker {
     fn new(letters: DeadLetters, name: String, consumer: Box<dyn Consumer>) -> Worker {
@@ -103,6 +101,7 @@ impl Worker {
     }
 
     async fn run(mut self) {
+        gauges::rest();
         loop {
             let worked = match self.step().await {
                 Ok(worked) => worked,
@@ -114,7 +113,7 @@ impl Worker {
             };
             match worked {
                 Some(pause) => self.rest(pause).await,
-                None => self.poll().await,
+                None => drop(timeout(LOOK, self.poll()).await),
             }
         }
     }
@@ -132,7 +131,7 @@ impl Worker {
                 let Some(owned) = &mut self.owned else { return };
                 for record in &records {
                     if let Some(entry) = view::entry(record) {
-                        owned.desk.read(&entry);
+                        owned.read(&entry);
                     }
                     owned.next = record.offset + 1;
                 }
@@ -142,7 +141,10 @@ impl Worker {
                     self.owned = Some(Owned::default());
                 }
             }
-            Ok(Polled::Revoked(_) | Polled::Lost(_)) => self.owned = None,
+            Ok(Polled::Revoked(_) | Polled::Lost(_)) => {
+                self.owned = None;
+                gauges::rest();
+            }
             Err(error) => {
                 tracing::warn!(%error, source = %error.source, "the log of operations does not answer");
                 sleep(REST).await;
@@ -163,12 +165,17 @@ impl Worker {
         if owned.next < owned.end {
             return Ok(None);
         }
-        match owned.desk.next(BATCH) {
-            None => {
-                // What it remembers of letters is made anew for the next task.
-                owned.index = Index::default();
-                Ok(None)
+        owned.look(&self.letters).await?;
+        let news = owned.news();
+        if !news.is_empty() {
+            self.say(news).await?;
+            if let Some(owned) = &mut self.owned {
+                owned.told();
             }
+            return Ok(Some(Duration::ZERO));
+        }
+        match owned.desk.next(BATCH) {
+            None => Ok(None),
             Some(Step::Claim { task, letters }) => {
                 let (id, work) = (task.id().clone(), task.begun.work);
                 let quarter = (task.begun.pace.per_second as usize / 4).max(1);
@@ -183,7 +190,6 @@ impl Worker {
                 if work != Work::Redrive {
                     return Ok(Some(Duration::ZERO));
                 }
-                self.look_back(&id).await?;
                 Ok(Some(
                     Duration::from_secs(1) * count / pace.per_second.max(1),
                 ))
@@ -195,7 +201,6 @@ impl Worker {
         let Some(owned) = &mut self.owned else {
             return Ok(());
         };
-        owned.refresh(&self.letters).await?;
         let now = self.letters.parts.clock.now();
         let mut claims = Vec::with_capacity(letters.len());
         for letter in letters {
@@ -208,10 +213,14 @@ impl Worker {
                 letter: letter.clone(),
                 at: now,
                 to,
+                version: owned
+                    .desk
+                    .edit(&letter)
+                    .map(|edit| edit.edited.version.clone()),
             });
             owned.prepared.insert(letter, prepared);
         }
-        self.say(Act::Claimed { task, claims }).await
+        self.say(vec![Act::Claimed { task, claims }]).await
     }
 
     /// Carries out claims: its own, and those that somebody before it left.
@@ -223,9 +232,6 @@ impl Worker {
         let is_left = |claim: &&Claim| !owned.prepared.contains_key(&claim.letter);
         let left: Vec<&Claim> = claims.iter().filter(is_left).collect();
         let published = self.letters.published(&left).await?;
-        if !left.is_empty() {
-            owned.refresh(&self.letters).await?;
-        }
         let mut outcomes = Vec::with_capacity(claims.len());
         let mut records = Vec::new();
         for claim in claims {
@@ -251,16 +257,10 @@ impl Worker {
             .publish(records.iter().map(|(_, record, _)| record))
             .await;
         let mut failed = None;
-        for ((claim, record, outcome), answer) in records.into_iter().zip(answers) {
+        for ((claim, _, outcome), answer) in records.into_iter().zip(answers) {
             match answer {
-                Ok(offset) => {
-                    let message = self.letters.mark(owned, &claim.letter, claim.at).await?;
-                    let origin = Origin {
-                        topic: record.partition.topic,
-                        partition: record.partition.number,
-                        offset,
-                    };
-                    owned.watch.redriven(task, origin, message);
+                Ok(_) => {
+                    self.letters.mark(owned, &claim.letter, claim.at).await?;
                     outcomes.push((claim.letter, outcome));
                 }
                 Err(error) => failed = Some(error),
@@ -271,7 +271,11 @@ impl Worker {
         }
         if !outcomes.is_empty() {
             let task = task.clone();
-            self.say(Act::Done { task, outcomes }).await?;
+            let ends: Vec<Outcome> = outcomes.iter().map(|(_, outcome)| *outcome).collect();
+            self.say(vec![Act::Done { task, outcomes }]).await?;
+            if work == Work::Redrive {
+                ends.into_iter().for_each(gauges::redriven);
+            }
         }
         match failed {
             // It is claimed, and looked for when its turn comes again.
@@ -280,29 +284,9 @@ impl Worker {
         }
     }
 
-    /// Pauses a task of which too much has died again.
-    async fn look_back(&mut self, task: &TaskId) -> Result<()> {
-        let Some(owned) = &mut self.owned else {
-            return Ok(());
-        };
-        owned.refresh(&self.letters).await?;
-        let watch = &owned.watch;
-        let pace = owned.desk.task(task).map(|task| task.begun.pace);
-        if !pace.is_some_and(|pace| pace.is_exceeded(watch.redriven, watch.died_again)) {
-            return Ok(());
-        }
-        let why = format!(
-            "{} of {} that were redriven died again",
-            watch.died_again, watch.redriven
-        );
-        owned.watch = Watch::default();
-        let task = task.clone();
-        self.say(Act::Paused { task, why }).await
-    }
-
-    /// Writes an entry; nothing more is done until it has come back.
-    async fn say(&mut self, act: Act) -> Result<()> {
-        let offset = self.letters.say(&self.name, vec![act]).await?;
+    /// Writes entries; nothing more is done until they have come back.
+    async fn say(&mut self, acts: Vec<Act>) -> Result<()> {
+        let offset = self.letters.say(&self.name, acts).await?;
         if let Some(owned) = &mut self.owned {
             owned.end = owned.end.max(offset + 1);
         }
@@ -317,19 +301,94 @@ impl Default for Owned {
             next: 0,
             // Not known yet.
             end: u64::MAX,
-            index: Index::default(),
+            index: Index::new(),
+            again: Vec::new(),
+            looked_at: None,
             prepared: BTreeMap::new(),
-            watch: Watch::default(),
         }
     }
 }
 
 impl Owned {
-    /// Knows the letters of now.
-    async fn refresh(&mut self, letters: &DeadLetters) -> Result<()> {
-        let died = self.index.refresh(letters).await?;
-        self.watch.look_at(&died);
+    fn read(&mut self, entry: &Entry) {
+        self.desk.read(entry);
+        if let Act::Done { outcomes, .. } = &entry.act {
+            for (letter, _) in outcomes {
+                self.index.settle(letter, &self.desk);
+            }
+        }
+    }
+
+    /// Knows the letters of now: before anything is done, and now and then where nothing is.
+    async fn look(&mut self, letters: &DeadLetters) -> Result<()> {
+        let is_fresh = |at: Instant| at.elapsed() < LOOK;
+        if self.desk.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
+            return Ok(());
+        }
+        let again = &mut self.again;
+        self.index.refresh(letters, &self.desk, again).await?;
+        if self.looked_at.is_none() {
+            // Those that a worker before this one may have told of without their names are not told again.
+            let mut again = std::mem::take(&mut self.again);
+            again.retain(|again| !self.task_of(again).is_some_and(Task::tells_no_more));
+            self.again = again;
+        }
+        self.looked_at = Some(Instant::now());
+        gauges::show(&self.index, letters.parts.clock.now());
         Ok(())
+    }
+
+    /// The task that redrove the parent of a letter.
+    fn task_of(&self, again: &Again) -> Option<&Task> {
+        match self.desk.status(&again.parent) {
+            Status::Redriven { task, .. } => self.desk.task(task),
+            Status::Open | Status::Discarded { .. } => None,
+        }
+    }
+
+    /// What is to be said before anything is done: which letters died again, that a task is paused because of
+    /// them, and what the log has dropped. Asked anew when that has come back.
+    fn news(&mut self) -> Vec<Act> {
+        let mut died: BTreeMap<TaskId, Vec<String>> = BTreeMap::new();
+        let mut again = std::mem::take(&mut self.again);
+        again.retain(|again| {
+            if let Some(task) = self
+                .task_of(again)
+                .filter(|task| task.is_news(&again.letter))
+            {
+                let letters = died.entry(task.id().clone()).or_default();
+                letters.push(again.letter.clone());
+                return true;
+            }
+            self.is_coming(again)
+        });
+        self.again = again;
+        let mut news = Vec::new();
+        for (task, letters) in died {
+            news.extend(letters.chunks(NAMED).map(|letters| Act::DiedAgain {
+                task: task.clone(),
+                letters: letters.to_vec(),
+            }));
+        }
+        if news.is_empty() {
+            news.extend(self.desk.failing().map(pause));
+        }
+        let forgotten = self.index.forgotten(&self.desk, FORGOTTEN);
+        news.extend(forgotten.chunks(NAMED).map(|letters| Act::Forgotten {
+            letters: letters.to_vec(),
+        }));
+        news
+    }
+
+    /// Its parent is about to be done: the entry that says so comes soon.
+    fn is_coming(&self, again: &Again) -> bool {
+        self.desk.is_claimed(&again.parent)
+    }
+
+    /// The news are in the log.
+    fn told(&mut self) {
+        let again = std::mem::take(&mut self.again).into_iter();
+        self.again = again.filter(|again| self.is_coming(again)).collect();
     }
 
     /// What is to be published for a letter, or what becomes of it without that.
@@ -345,39 +404,25 @@ impl Owned {
         }
         match work {
             Work::Restore => Ok(Err(Outcome::Restored)),
-            Work::Discard if self.index.has(letter) => Ok(Err(Outcome::Discarded)),
-            Work::Discard => Ok(Err(Outcome::NoSuchLetter)),
+            Work::Discard => match self.index.has(letters, letter).await? {
+                true => Ok(Err(Outcome::Discarded)),
+                false => Ok(Err(Outcome::NoSuchLetter)),
+            },
             Work::Redrive => match self.index.find(letters, letter).await? {
-                Some(found) => letters.record_again(&found).await,
+                Some(found) => letters.record_again(&self.desk, &found).await,
                 None => Ok(Err(Outcome::NoSuchLetter)),
             },
         }
     }
 }
 
-impl Watch {
-    fn redriven(&mut self, task: &TaskId, record: Origin, message: Option<MessageId>) {
-        if self.task.as_ref() != Some(task) {
-            *self = Watch {
-                task: Some(task.clone()),
-                ..Watch::default()
-            };
-        }
-        self.redriven += 1;
-        self.records.insert(record);
-        self.messages.extend(message);
-    }
-
-    /// These died since; what went through the retry topics is known by its message.
-    fn look_at(&mut self, died: &[Died]) {
-        let again = died.iter().filter(|died| {
-            let message = died
-                .message
-                .is_some_and(|message| self.messages.contains(&message));
-            message || self.records.contains(&died.origin)
-        });
-        let again = again.count() as u64;
-        self.died_again += again;
+/// A task pauses by itself.
+fn pause(task: &Task) -> Act {
+    let (redriven, died_again) = task.fresh();
+    Act::Paused {
+        task: task.id().clone(),
+        why: format!("{died_again} of {redriven} that were redriven died again"),
+        by_itself: true,
     }
 }
 
@@ -428,13 +473,13 @@ impl DeadLetters {
     }
 
     /// Says in the ledger of its message that a letter was redriven; `at` is from before it was published,
-    /// as a carrier may have settled it by now. Answers the message.
-    async fn mark(&self, owned: &Owned, letter: &str, at: Timestamp) -> Result<Option<MessageId>> {
+    /// as a carrier may have settled it by now.
+    async fn mark(&self, owned: &Owned, letter: &str, at: Timestamp) -> Result<()> {
         let Some(Found { letter, .. }) = owned.index.find(self, letter).await? else {
-            return Ok(None);
+            return Ok(());
         };
         let Some(message) = letter.message else {
-            return Ok(None);
+            return Ok(());
         };
         let entry = |target| LedgerEntry {
             message,
@@ -448,7 +493,6 @@ impl DeadLetters {
             [] => vec![entry(None)],
             targets => targets.iter().map(|target| entry(Some(*target))).collect(),
         };
-        self.parts.ledger.append(entries).await?;
-        Ok(Some(message))
+        self.parts.ledger.append(entries).await
     }
 }

@@ -18,14 +18,14 @@ use crate::dead_letters::{Filter, Forecast, Listed, Refused, Request, Selection}
 
 const SOON: Duration = Duration::from_secs(120);
 
-fn all() -> Selection {
+pub(super) fn all() -> Selection {
     Selection::Filter {
         filter: Filter::default(),
         limit: 1000,
     }
 }
 
-fn request(work: Work, selection: Selection) -> Request {
+pub(super) fn request(work: Work, selection: Selection) -> Request {
     Request {
         task: Some("t".parse().expect("a name")),
         work,
@@ -35,15 +35,15 @@ fn request(work: Work, selection: Selection) -> Request {
     }
 }
 
-fn id() -> TaskId {
+pub(super) fn id() -> TaskId {
     "t".parse().expect("a name")
 }
 
 /// Works until it is dropped.
-struct Worker(CancellationToken);
+pub(super) struct Worker(CancellationToken);
 
 impl Worker {
-    fn begin(letters: &DeadLetters, name: &str) -> Worker {
+    pub(super) fn begin(letters: &DeadLetters, name: &str) -> Worker {
         let stop = CancellationToken::new();
         tokio::spawn(letters.clone().work(name.to_owned(), stop.clone()));
         Worker(stop)
@@ -57,7 +57,7 @@ impl Drop for Worker {
 }
 
 /// A message that died of a mailbox that refused it, and does so no longer.
-async fn dead_of_the_mailbox(world: &World) {
+pub(super) async fn dead_of_the_mailbox(world: &World) {
     world.know(BOB, Platform::Web).await;
     *world.mailbox.mood.lock() = Mood::Refusing;
     world.send(ALICE, BOB).await;
@@ -70,7 +70,7 @@ async fn dead_of_the_mailbox(world: &World) {
 }
 
 /// So many letters that die of the same at once, again and again.
-async fn garbage(world: &World, count: u8) {
+pub(super) async fn garbage(world: &World, count: u8) {
     let key = protocol::keys::record_key(between(ALICE, BOB));
     for number in 0..count {
         world
@@ -84,16 +84,16 @@ async fn garbage(world: &World, count: u8) {
         .await;
 }
 
-async fn letters_of(letters: &DeadLetters) -> Vec<Listed> {
+pub(super) async fn letters_of(letters: &DeadLetters) -> Vec<Listed> {
     let page = letters.list(&Filter::default(), None, 1000).await;
     page.expect("readable").letters
 }
 
-async fn wait(letters: &DeadLetters) -> Task {
+pub(super) async fn wait(letters: &DeadLetters) -> Task {
     letters.wait(&id(), SOON).await.expect("known")
 }
 
-fn says(record: &NewRecord, what: &str) -> bool {
+pub(super) fn says(record: &NewRecord, what: &str) -> bool {
     let is_operation = record.partition.topic == Topic::Operation;
     is_operation && String::from_utf8_lossy(&record.value).contains(what)
 }
@@ -164,8 +164,9 @@ async fn one_of_several_workers_works() {
         .expect("begun");
     let task = wait(&letters).await;
     assert_eq!(task.outcomes[&Outcome::Discarded], 10);
-    let log = letters.log(1000).await.expect("readable");
-    let workers: std::collections::BTreeSet<_> = log.iter().map(|entry| &*entry.by).collect();
+    let log = letters.log(1000, false, None).await.expect("readable");
+    let workers: std::collections::BTreeSet<_> =
+        log.entries.iter().map(|entry| &*entry.by).collect();
     assert_eq!(workers.len(), 2, "{workers:?}");
 }
 

@@ -14,6 +14,8 @@ pub(super) struct Pending {
     pub(super) key: Bytes,
     pub(super) value: Bytes,
     pub(super) task: NotificationTask,
+    /// The letter that it sends on its way again.
+    pub(super) parent: Option<String>,
     /// Calls made for it.
     pub(super) attempts: u32,
     pub(super) failed_first: Option<Timestamp>,

@@ -21,6 +21,7 @@ pub(super) struct Ended {
     key: Bytes,
     value: Bytes,
     task: Option<NotificationTask>,
+    parent: Option<String>,
     attempts: u32,
     failed_first: Option<Timestamp>,
     outcome: Outcome,
@@ -45,6 +46,7 @@ impl Ended {
             key: pending.key,
             value: pending.value,
             task: Some(pending.task),
+            parent: pending.parent,
             attempts: pending.attempts,
             failed_first: pending.failed_first,
             outcome,
@@ -52,12 +54,19 @@ impl Ended {
         }
     }
 
-    pub(super) fn unreadable(source: Source, key: Bytes, value: Bytes, text: String) -> Ended {
+    pub(super) fn unreadable(
+        source: Source,
+        key: Bytes,
+        value: Bytes,
+        parent: Option<String>,
+        text: String,
+    ) -> Ended {
         Ended {
             source,
             key,
             value,
             task: None,
+            parent,
             attempts: 0,
             failed_first: None,
             outcome: Outcome::Dead(DeadReason::Undecodable, text),
@@ -91,6 +100,7 @@ impl Ended {
             carrier: format!("horn/{provider}"),
             build: env!("CARGO_PKG_VERSION").to_owned(),
             trace: self.trace(),
+            parent: self.parent.clone(),
         };
         Some(NewRecord {
             partition: Partition {

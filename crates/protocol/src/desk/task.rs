@@ -177,6 +177,24 @@ impl Outcome {
         self.is_redriven() || matches!(self, Outcome::Discarded | Outcome::Restored)
     }
 
+    /// As it is written down.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Outcome::ToRetry => "to_retry",
+            Outcome::ToMessage => "to_message",
+            Outcome::ToNotification => "to_notification",
+            Outcome::Discarded => "discarded",
+            Outcome::Restored => "restored",
+            Outcome::Before => "before",
+            Outcome::IsDiscarded => "is_discarded",
+            Outcome::NotDiscarded => "not_discarded",
+            Outcome::Final => "final",
+            Outcome::NoSuchLetter => "no_such_letter",
+            Outcome::BytesGone => "bytes_gone",
+            Outcome::BelongsNowhere => "belongs_nowhere",
+        }
+    }
+
     pub const fn is_redriven(self) -> bool {
         matches!(
             self,
@@ -231,7 +249,16 @@ pub struct Task {
     pub outcomes: BTreeMap<Outcome, u64>,
     /// The first of them, letter by letter.
     pub told: Vec<(String, Outcome)>,
+    /// How many new letters its letters died again as.
+    #[serde(default)]
+    pub died_again: u64,
+    /// The first of them.
+    #[serde(default)]
+    pub died_again_as: Vec<String>,
     pub ended_at: Option<Timestamp>,
+    /// Redriven and died again when an operator last let it go on: they were judged then.
+    #[serde(skip)]
+    judged: (u64, u64),
     #[serde(skip)]
     waiting: VecDeque<String>,
     /// In the order in which they were claimed.
@@ -251,6 +278,9 @@ impl Task {
             progress: Progress::Choosing,
             outcomes: BTreeMap::new(),
             told: Vec::new(),
+            died_again: 0,
+            died_again_as: Vec::new(),
+            judged: (0, 0),
             ended_at: None,
             waiting: VecDeque::new(),
             claimed: Vec::new(),
@@ -280,6 +310,41 @@ impl Task {
         redriven.map(|(_, count)| count).sum()
     }
 
+    /// Whether it is to be paused, as too much of what went has died again.
+    pub fn is_failing(&self) -> bool {
+        let (redriven, died_again) = self.fresh();
+        self.progress == Progress::Running && self.begun.pace.is_exceeded(redriven, died_again)
+    }
+
+    /// How much went, and how much of it died again, since an operator last let it go on.
+    pub fn fresh(&self) -> (u64, u64) {
+        let (redriven, died_again) = self.judged;
+        (
+            self.redriven().saturating_sub(redriven),
+            self.died_again.saturating_sub(died_again),
+        )
+    }
+
+    /// It is not told yet that a letter died again as this one.
+    pub fn is_news(&self, letter: &str) -> bool {
+        !self.died_again_as.iter().any(|told| told == letter)
+    }
+
+    /// No more of those that died again is told by name.
+    pub fn tells_no_more(&self) -> bool {
+        self.died_again_as.len() >= TOLD
+    }
+
+    fn learn_of(&mut self, letter: &str) {
+        if !self.is_news(letter) {
+            return;
+        }
+        self.died_again += 1;
+        if !self.tells_no_more() {
+            self.died_again_as.push(letter.to_owned());
+        }
+    }
+
     pub(super) fn goes_on(&self) -> bool {
         self.progress == Progress::Running && !self.waiting.is_empty()
     }
@@ -305,7 +370,11 @@ impl Task {
                     self.named.clear();
                 }
             }
-            (Act::Claimed { claims, .. }, _) => self.claim(claims),
+            (Act::DiedAgain { letters, .. }, _) => {
+                for letter in letters {
+                    self.learn_of(letter);
+                }
+            }
             (Act::Paused { why, .. }, Progress::Running) => {
                 self.progress = Progress::Paused {
                     by: entry.by.clone(),
@@ -314,6 +383,7 @@ impl Task {
             }
             (Act::Resumed { .. }, Progress::Paused { .. }) => {
                 self.progress = Progress::Running;
+                self.judged = (self.redriven(), self.died_again);
                 self.end_if_done(entry.at);
             }
             (
@@ -331,15 +401,9 @@ impl Task {
     }
 
     /// Only what waits can be claimed, so that a letter is done once in a task.
-    fn claim(&mut self, claims: &[Claim]) {
-        for claim in claims {
-            let Some(place) = self
-                .waiting
-                .iter()
-                .position(|letter| *letter == claim.letter)
-            else {
-                continue;
-            };
+    pub(super) fn claim(&mut self, claim: &Claim) {
+        let mut waiting = self.waiting.iter();
+        if let Some(place) = waiting.position(|letter| *letter == claim.letter) {
             self.waiting.remove(place);
             self.claimed.push(claim.clone());
         }

@@ -29,6 +29,7 @@ fn claimed(name: &str, letters: &[&str]) -> Act {
         letter: letter.to_owned(),
         at: at(1),
         to: None,
+        version: None,
     };
     Act::Claimed {
         task: id(name),
@@ -41,6 +42,30 @@ fn done(name: &str, letters: &[&str], outcome: Outcome) -> Act {
     Act::Done {
         task: id(name),
         outcomes: outcomes.collect(),
+    }
+}
+
+/// The letter held `base`, and holds `version` from now on.
+fn edited(letter: &str, base: u8, version: u8) -> Act {
+    Act::Edited(Edited {
+        letter: letter.to_owned(),
+        base: Version::of(&[base]),
+        version: Version::of(&[version]),
+        at: Spot {
+            topic: Topic::Dead,
+            partition: 0,
+            offset: version.into(),
+        },
+        fields: vec!["deliver.dueAt".to_owned()],
+        why: "a test".to_owned(),
+    })
+}
+
+fn died_again(name: &str, letters: &[&str]) -> Act {
+    let letters = letters.iter().map(|&letter| letter.to_owned()).collect();
+    Act::DiedAgain {
+        task: id(name),
+        letters,
     }
 }
 
@@ -65,6 +90,11 @@ impl Log {
             self.0.read(&entry);
             self.1.push(entry);
         }
+    }
+
+    /// Which bytes a letter holds by an edit.
+    fn holds(&self, letter: &str) -> Option<u64> {
+        self.0.edit(letter).map(|edit| edit.edited.at.offset)
     }
 
     fn task(&self, name: &str) -> &Task {
@@ -127,6 +157,7 @@ fn a_task_pauses_goes_on_and_is_cancelled() {
     log.add([Act::Paused {
         task: task.clone(),
         why,
+        by_itself: true,
     }]);
     // A claim is finished all the same.
     assert!(matches!(log.0.next(9), Some(Step::Finish { .. })));
@@ -217,6 +248,159 @@ fn the_past_is_forgotten_but_not_its_marks() {
 }
 
 #[test]
+fn the_newest_edit_counts_and_a_stale_one_does_not() {
+    let mut log = Log::with([edited("a", 0, 1)]);
+    assert_eq!(log.holds("a"), Some(1));
+    // Made of what it held before the first.
+    log.add([edited("a", 0, 2)]);
+    assert_eq!(log.holds("a"), Some(1));
+    log.add([edited("a", 1, 2)]);
+    assert_eq!(log.holds("a"), Some(2));
+    let Act::Edited(stale) = edited("a", 1, 3) else {
+        unreachable!();
+    };
+    assert_eq!(log.0.admit_edit(&stale), Err(NotEdited::Changed));
+}
+
+#[test]
+fn what_is_done_with_or_about_to_be_is_not_edited() {
+    let mut log = Log::with(begun("t", Work::Redrive, &["a"]));
+    log.add([claimed("t", &["a"]), edited("a", 0, 1)]);
+    assert_eq!(log.holds("a"), None);
+    assert_eq!(log.0.may_be_edited("a"), Err(NotEdited::IsClaimed));
+    log.add([done("t", &["a"], Outcome::ToRetry), edited("a", 0, 1)]);
+    assert_eq!(log.holds("a"), None);
+    assert_eq!(log.0.may_be_edited("a"), Err(NotEdited::Redriven));
+    log.add(begun("d", Work::Discard, &["b"]));
+    log.add([claimed("d", &["b"]), done("d", &["b"], Outcome::Discarded)]);
+    assert_eq!(log.0.may_be_edited("b"), Err(NotEdited::Discarded));
+    log.add(begun("r", Work::Restore, &["b"]));
+    log.add([claimed("r", &["b"]), done("r", &["b"], Outcome::Restored)]);
+    log.add([edited("b", 0, 1)]);
+    assert_eq!(log.holds("b"), Some(1));
+}
+
+/// A worker may have made its record before it knew of the edit.
+#[test]
+fn a_claim_of_other_bytes_does_not_count() {
+    let mut log = Log::with(begun("t", Work::Redrive, &["a", "b"]));
+    log.add([edited("a", 0, 1), claimed("t", &["a", "b"])]);
+    let claims: Vec<_> = log.task("t").claims().map(|claim| &*claim.letter).collect();
+    assert_eq!(claims, ["b"]);
+    log.add([done("t", &["a", "b"], Outcome::ToRetry)]);
+    assert_eq!(log.0.status("a"), &Status::Open);
+    let Act::Claimed { task, mut claims } = claimed("t", &["a"]) else {
+        unreachable!();
+    };
+    claims[0].version = Some(Version::of(&[1]));
+    log.add([Act::Claimed { task, claims }]);
+    assert!(log.0.is_claimed("a"));
+}
+
+#[test]
+fn edits_are_bounded_and_forgotten_with_their_letters() {
+    let limits = Limits {
+        edits: 1,
+        ..Limits::default()
+    };
+    let mut log = Log(Desk::new(limits), Vec::new());
+    log.add([edited("a", 0, 1), edited("b", 0, 1), edited("a", 1, 2)]);
+    assert_eq!((log.holds("a"), log.holds("b")), (Some(2), None));
+    let letters = vec!["a".to_owned()];
+    log.add([Act::Forgotten { letters }, edited("b", 0, 1)]);
+    assert_eq!((log.holds("a"), log.holds("b")), (None, Some(1)));
+}
+
+#[test]
+fn what_was_discarded_is_gone_after_the_grace() {
+    let mut log = Log::with(begun("d", Work::Discard, &["a"]));
+    log.add([claimed("d", &["a"]), done("d", &["a"], Outcome::Discarded)]);
+    let late = at(3) + Limits::default().grace;
+    let before = at(2) + Limits::default().grace;
+    assert_eq!(log.0.standing("a", before), Standing::Discarded);
+    assert_eq!(log.0.standing("a", late), Standing::Gone);
+    assert_eq!(log.0.standing("b", late), Standing::Open);
+    for work in [Work::Redrive, Work::Discard, Work::Restore] {
+        assert_eq!(log.0.may(work, "a", late), Err(Outcome::Final));
+    }
+}
+
+#[test]
+fn marks_go_when_the_log_drops_their_letters() {
+    let limits = Limits {
+        marks: 2,
+        ..Limits::default()
+    };
+    let mut log = Log(Desk::new(limits), Vec::new());
+    log.add(begun("t", Work::Redrive, &["a", "b"]));
+    log.add([
+        claimed("t", &["a", "b"]),
+        done("t", &["a", "b"], Outcome::ToRetry),
+    ]);
+    let [Act::Begun(next), _] = begun("u", Work::Redrive, &["c"]) else {
+        unreachable!();
+    };
+    assert!(log.0.admit(&next).is_err());
+    assert_eq!(log.0.remembered().collect::<Vec<_>>(), ["a", "b"]);
+    let letters = vec!["a".to_owned()];
+    log.add([Act::Forgotten { letters }]);
+    assert_eq!(log.0.admit(&next), Ok(()));
+    assert_eq!(log.0.remembered().collect::<Vec<_>>(), ["b"]);
+}
+
+#[test]
+fn what_died_again_is_told_and_pauses() {
+    let names: Vec<String> = (0..40).map(|number| format!("letter-{number}")).collect();
+    let letters: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut log = Log::with(begun("t", Work::Redrive, &letters));
+    let first = &letters[..30];
+    log.add([
+        claimed("t", first),
+        done("t", first, Outcome::ToMessage),
+        died_again("t", &["x-1", "x-2", "x-2", "x-3", "x-4", "x-5", "x-6"]),
+    ]);
+    assert_eq!(log.task("t").died_again, 6);
+    assert!(log.0.failing().is_none());
+    log.add([died_again("t", &["x-1", "x-7"])]);
+    assert_eq!(log.task("t").died_again_as.len(), 7);
+    let failing = log.0.failing().map(Task::fresh);
+    assert_eq!(failing, Some((30, 7)));
+    log.add([
+        Act::Paused {
+            task: id("t"),
+            why: String::new(),
+            by_itself: true,
+        },
+        Act::Resumed { task: id("t") },
+    ]);
+    assert!(log.0.failing().is_none(), "an operator has seen these");
+    assert_eq!(log.task("t").fresh(), (0, 0));
+}
+
+#[test]
+fn decisions_are_told_from_the_work() {
+    let paused = |by_itself| Act::Paused {
+        task: id("t"),
+        why: String::new(),
+        by_itself,
+    };
+    let [begun, chosen] = begun("t", Work::Redrive, &["a"]);
+    for decision in [begun, paused(false), edited("a", 0, 1)] {
+        assert!(decision.is_decision(), "{decision:?}");
+    }
+    let work = [
+        chosen,
+        claimed("t", &["a"]),
+        done("t", &["a"], Outcome::ToRetry),
+        paused(true),
+        died_again("t", &["x"]),
+    ];
+    for act in work {
+        assert!(!act.is_decision(), "{act:?}");
+    }
+}
+
+#[test]
 fn only_a_share_of_enough_pauses() {
     let pace = Pace {
         per_second: 1,
@@ -249,11 +433,13 @@ fn entries_are_readable_and_come_back() {
                     partition: 3,
                     from: 9,
                 }),
+                version: None,
             }],
         },
     };
     let text = serde_json::to_string(&entry).expect("JSON");
     assert!(text.contains("\"topic\":\"retry-1\""), "{text}");
+    assert!(!text.contains("version"), "{text}");
     assert_eq!(serde_json::from_str::<Entry>(&text).expect("back"), entry);
     assert!("no spaces".parse::<TaskId>().is_err());
 }
@@ -267,6 +453,8 @@ enum Move {
     Pause,
     Resume,
     Cancel,
+    Edit(usize, u8, u8),
+    DiedAgain(usize),
 }
 
 fn moves() -> impl Strategy<Value = Vec<(bool, Move)>> {
@@ -281,6 +469,8 @@ fn moves() -> impl Strategy<Value = Vec<(bool, Move)>> {
         1 => Just(Move::Pause),
         1 => Just(Move::Resume),
         1 => Just(Move::Cancel),
+        1 => (0..6usize, 0..3u8, 0..3u8).prop_map(|(letter, a, b)| Move::Edit(letter, a, b)),
+        1 => (0..6usize).prop_map(Move::DiedAgain),
     ];
     prop::collection::vec((any::<bool>(), one), 0..60)
 }
@@ -297,7 +487,9 @@ proptest! {
             log.add([match one {
                 Move::Claim(letter) => claimed(name, &[LETTERS[letter]]),
                 Move::Done(letter, outcome) => done(name, &[LETTERS[letter]], outcome),
-                Move::Pause => Act::Paused { task, why: String::new() },
+                Move::Pause => Act::Paused { task, why: String::new(), by_itself: false },
+                Move::Edit(letter, base, version) => edited(LETTERS[letter], base, version),
+                Move::DiedAgain(letter) => died_again(name, &[LETTERS[letter]]),
                 Move::Resume => Act::Resumed { task },
                 Move::Cancel => Act::Cancelled { task },
             }]);
@@ -315,5 +507,6 @@ proptest! {
         log.1.iter().for_each(|entry| other.read(entry));
         prop_assert_eq!(other.tasks, log.0.tasks);
         prop_assert_eq!(other.marks, log.0.marks);
+        prop_assert_eq!(other.edits, log.0.edits);
     }
 }

@@ -19,7 +19,7 @@ use tonic::{Code, Request, Response, Status};
 
 use self::convert::{filter, request, selection};
 use super::desk::{Answer, Desk, Refused};
-use super::letters::{self, ListQuestion, PauseQuestion, ShowQuestion};
+use super::letters::{self, EnvelopeQuestion, ListQuestion, PauseQuestion, ShowQuestion};
 use super::operators::Operator;
 use super::trace;
 
@@ -96,6 +96,41 @@ impl DeskService for Service {
     ) -> Reply<v1::CountLettersResponse> {
         let stats = answer(letters::stats(self.desk()).await)?;
         Ok(Response::new(convert::stats(stats)))
+    }
+
+    async fn count_selection(
+        &self,
+        asked: Request<v1::CountSelectionRequest>,
+    ) -> Reply<v1::CountSelectionResponse> {
+        let selection = selection(asked.into_inner().selection)?;
+        let count = answer(letters::count(self.desk(), Json(selection)).await)?;
+        Ok(Response::new(v1::CountSelectionResponse {
+            letters: count.letters,
+            more: count.more,
+        }))
+    }
+
+    async fn get_envelope(
+        &self,
+        asked: Request<v1::GetEnvelopeRequest>,
+    ) -> Reply<v1::GetEnvelopeResponse> {
+        let operator = operator(&asked)?;
+        let v1::GetEnvelopeRequest { id, why } = asked.into_inner();
+        let question = Query(EnvelopeQuestion { why });
+        let held = letters::envelope(self.desk(), operator, Path(id), question).await;
+        Ok(Response::new(convert::envelope(answer(held)?)))
+    }
+
+    async fn edit_letter(
+        &self,
+        asked: Request<v1::EditLetterRequest>,
+    ) -> Reply<v1::EditLetterResponse> {
+        let operator = operator(&asked)?;
+        let mut asked = asked.into_inner();
+        let id = Path(std::mem::take(&mut asked.id));
+        let change = Json(convert::change(asked)?);
+        let changed = letters::edit(self.desk(), operator, id, change).await;
+        Ok(Response::new(convert::changed(answer(changed)?)))
     }
 
     async fn plan_redrive(

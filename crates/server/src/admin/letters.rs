@@ -8,10 +8,10 @@ use axum::http::StatusCode;
 use axum::routing::{get, post};
 use axum::{Extension, Json, Router};
 use carrier::dead_letters::{
-    self as dead_letters, Cursor, Filter, Kind, Package, Packed, Page, Plan, Request, Selection,
-    Shown, Stats, Told, Unpacked,
+    self as dead_letters, Change, Changed, Count, Cursor, Envelope, Filter, Kind, LogPage, Package,
+    Packed, Page, Plan, Request, Selection, Shown, Stats, Told, Unpacked,
 };
-use protocol::desk::{Entry, Task, TaskId, Work};
+use protocol::desk::{NotEdited, Task, TaskId, Work};
 use protocol::ledger::DeadReason;
 use protocol::{Code, UserId};
 use serde::{Deserialize, Serialize};
@@ -23,6 +23,8 @@ use super::operators::{Operator, Role};
 pub const LETTERS_MAX: usize = 1000;
 /// Bytes of a package that comes back.
 const IMPORT_BYTES: usize = 16 << 20;
+/// Bytes of an envelope that comes back: JSON takes more room than what it says.
+const EDIT_BYTES: usize = 8 << 20;
 /// How long a redrive is waited for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -46,6 +48,8 @@ pub struct ListQuestion {
     /// Only those that were, or were not, redriven.
     pub redriven: Option<bool>,
     pub discarded: Option<bool>,
+    /// Also those that were discarded so long ago that they are gone.
+    pub with_gone: bool,
     pub limit: Option<usize>,
     /// Where the page before ended, as its answer says it.
     pub after: Option<String>,
@@ -69,6 +73,7 @@ impl ListQuestion {
             text: self.text.clone(),
             redriven: self.redriven,
             discarded: self.discarded,
+            with_gone: self.with_gone,
             ..Filter::default()
         })
     }
@@ -84,8 +89,20 @@ pub struct ShowQuestion {
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
 pub struct LogQuestion {
     pub limit: Option<usize>,
+    /// Only what operators asked for, not the work itself.
+    pub decisions: bool,
+    /// Only entries before this one, as the page before says it.
+    pub before: Option<u64>,
+}
+
+/// Why somebody needs to read what people wrote.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct EnvelopeQuestion {
+    pub why: String,
 }
 
 /// Which letters are taken out, and why what people wrote is.
@@ -115,6 +132,7 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
         .route("/", get(list))
         .route("/stats", get(stats))
         .route("/plan", post(plan))
+        .route("/count", post(count))
         .route("/redrive", post(redrive))
         .route("/log", get(log))
         .route("/tasks", get(tasks).post(begin))
@@ -128,6 +146,11 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
             post(import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
         )
         .route("/{id}", get(show))
+        .route("/{id}/envelope", get(envelope))
+        .route(
+            "/{id}/edit",
+            post(edit).layer(DefaultBodyLimit::max(EDIT_BYTES)),
+        )
 }
 
 pub(super) async fn list(
@@ -170,9 +193,51 @@ pub(super) async fn show(
     let _turn = desk.log.turn().await.map_err(busy)?;
     match desk.letters.show(&id, question.body).await {
         Ok(Some(shown)) => Ok(Json(shown)),
-        Ok(None) => Err((StatusCode::NOT_FOUND, format!("no dead letter {id}"))),
+        Ok(None) => Err(no_letter(&id)),
         Err(error) => Err(failed(error.into())),
     }
+}
+
+/// What a letter holds, to be mended.
+pub(super) async fn envelope(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(id): Path<String>,
+    Query(question): Query<EnvelopeQuestion>,
+) -> Answer<Envelope> {
+    operator.may_read(&question.why)?;
+    desk.letters
+        .looked(&operator.name, &id, &question.why)
+        .await
+        .map_err(|e| failed(e.into()))?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    let held = desk.letters.envelope(&id).await.map_err(refused)?;
+    held.map(Json).ok_or_else(|| no_letter(&id))
+}
+
+pub(super) async fn edit(
+    State(desk): State<Arc<Desk>>,
+    Extension(operator): Extension<Operator>,
+    Path(id): Path<String>,
+    Json(change): Json<Change>,
+) -> Answer<Changed> {
+    operator.may_edit(&change.why)?;
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    let changed = desk.letters.edit(&operator.name, &id, change);
+    let changed = changed.await.map_err(refused)?;
+    changed.map(Json).ok_or_else(|| no_letter(&id))
+}
+
+pub(super) async fn count(
+    State(desk): State<Arc<Desk>>,
+    Json(selection): Json<Selection>,
+) -> Answer<Count> {
+    let _turn = desk.log.turn().await.map_err(busy)?;
+    desk.letters
+        .count(&selection)
+        .await
+        .map(Json)
+        .map_err(|e| failed(e.into()))
 }
 
 async fn export(
@@ -296,9 +361,18 @@ pub(super) async fn cancel(
 async fn log(
     State(desk): State<Arc<Desk>>,
     Query(question): Query<LogQuestion>,
-) -> Answer<Vec<Entry>> {
-    let log = desk.letters.log(question.limit.unwrap_or(100)).await;
-    log.map(Json).map_err(|e| failed(e.into()))
+) -> Answer<LogPage> {
+    let LogQuestion {
+        limit,
+        decisions,
+        before,
+    } = question;
+    let log = desk.letters.log(limit.unwrap_or(100), decisions, before);
+    log.await.map(Json).map_err(|e| failed(e.into()))
+}
+
+fn no_letter(id: &str) -> Refused {
+    (StatusCode::NOT_FOUND, format!("no dead letter {id}"))
 }
 
 /// Who may begin a task may stop it.
@@ -344,12 +418,24 @@ fn refused(refused: dead_letters::Refused) -> Refused {
             };
             (status, refusal.text)
         }
+        dead_letters::Refused::NotEdited(why) => {
+            let status = match why {
+                NotEdited::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
+                NotEdited::Changed
+                | NotEdited::IsClaimed
+                | NotEdited::Redriven
+                | NotEdited::Discarded => StatusCode::CONFLICT,
+            };
+            (status, why.to_string())
+        }
         dead_letters::Refused::Failed(error) => failed(error.into()),
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use protocol::desk::Version;
+
     use super::*;
     use crate::admin::audit;
     use crate::admin::operators::Operators;
@@ -415,10 +501,27 @@ mod tests {
         let desk = desk();
         let nothing = show(desk.clone(), reader(), id(), Query(body)).await;
         assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
-        let Json(entries) = log(desk, Query(LogQuestion::default()))
+        let Json(page) = log(desk.clone(), Query(LogQuestion::default()))
             .await
             .expect("a log");
-        assert_eq!(entries.len(), 1, "who looked is written down");
-        assert_eq!(entries[0].by, "bob");
+        assert_eq!(page.entries.len(), 1, "who looked is written down");
+        assert_eq!(page.entries[0].by, "bob");
+        let change = || {
+            Json(Change {
+                base: Version::of(b""),
+                envelope: "{}".to_owned(),
+                why: "a test".to_owned(),
+                dry_run: true,
+                drop_unknown: false,
+            })
+        };
+        let refused = edit(desk.clone(), reader(), id(), change()).await;
+        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        let blind = || Extension(Operator::with("eve", &[Role::View, Role::Edit]));
+        let refused = edit(desk.clone(), blind(), id(), change()).await;
+        assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
+        let editor = Operator::with("dan", &[Role::View, Role::ViewBody, Role::Edit]);
+        let nothing = edit(desk, Extension(editor), id(), change()).await;
+        assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
     }
 }

@@ -32,16 +32,19 @@ pub enum Role {
     Repair,
     /// Letters that were exported come back: whoever may do this may make one say anything.
     Import,
+    /// What a letter holds: whoever may do this may make one say anything, too.
+    Edit,
 }
 
 impl Role {
-    const ALL: [Role; 6] = [
+    const ALL: [Role; 7] = [
         Role::View,
         Role::ViewBody,
         Role::Redrive,
         Role::Discard,
         Role::Repair,
         Role::Import,
+        Role::Edit,
     ];
 
     const fn name(self) -> &'static str {
@@ -52,6 +55,7 @@ impl Role {
             Role::Discard => "discard",
             Role::Repair => "repair",
             Role::Import => "import",
+            Role::Edit => "edit",
         }
     }
 }
@@ -118,6 +122,12 @@ impl Operator {
 
     pub(super) fn may_import(&self, why: &str) -> Result<(), Refused> {
         self.may_because(Role::Import, why, "an import is written down")
+    }
+
+    /// Whoever edits sees what people wrote.
+    pub(super) fn may_edit(&self, why: &str) -> Result<(), Refused> {
+        self.may(Role::ViewBody)?;
+        self.may_because(Role::Edit, why, "an edit is written down")
     }
 
     fn may_because(&self, role: Role, why: &str, because: &str) -> Result<(), Refused> {

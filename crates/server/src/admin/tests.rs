@@ -50,6 +50,7 @@ pub(super) fn dead_letter(offset: u64, at: Timestamp) -> NewRecord {
         carrier: "carrier-1".to_owned(),
         build: "1".to_owned(),
         trace: None,
+        parent: None,
     };
     NewRecord {
         partition: Partition {

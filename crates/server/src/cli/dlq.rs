@@ -1,5 +1,6 @@
 //! `packetboat dlq`: the dead letters.
 
+mod edit;
 mod selection;
 mod tables;
 mod task;
@@ -9,9 +10,9 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use carrier::dead_letters::{Page, Plan, Request, Selection, Shown, Stats, Told};
+use carrier::dead_letters::{Count, LogPage, Page, Plan, Request, Selection, Shown, Stats, Told};
 use clap::{Args, Subcommand};
-use protocol::desk::{Entry, Pace, Task, TaskId, Work};
+use protocol::desk::{Pace, Task, TaskId, Work};
 use serde::Serialize;
 use serde_json::json;
 
@@ -28,6 +29,7 @@ const LETTERS: &str = "/api/v1/dead-letters";
   packetboat dlq stats
   packetboat dlq plan --reason max-retries
   packetboat dlq redrive --reason max-retries --rate 20
+  packetboat dlq edit message-3-1042 --why \"a client of last week names no platform\"
   packetboat dlq discard message-3-1042 --why \"a test of last week\"")]
 pub struct Dlq {
     #[command(subcommand)]
@@ -47,6 +49,9 @@ enum What {
         /// Only those that nobody has dealt with.
         #[arg(long)]
         open: bool,
+        /// Also those that were discarded so long ago that they cannot be restored.
+        #[arg(long)]
+        with_gone: bool,
         #[arg(long, default_value_t = 100, value_parser = letters)]
         limit: usize,
         /// Go on where a page ended.
@@ -65,6 +70,8 @@ enum What {
     },
     /// How many died of what, and when.
     Stats,
+    /// Mend what a letter holds before it is redriven: this may be what people wrote to each other.
+    Edit(edit::Edit),
     /// What a redrive would do now, without doing it.
     Plan {
         #[command(flatten)]
@@ -113,6 +120,12 @@ enum What {
     Log {
         #[arg(long, default_value_t = 50)]
         limit: usize,
+        /// Only what operators asked for, not the work itself.
+        #[arg(long)]
+        decisions: bool,
+        /// Go on where a page ended.
+        #[arg(long, value_name = "ENTRY")]
+        before: Option<u64>,
     },
 }
 
@@ -161,6 +174,7 @@ impl Dlq {
             What::List {
                 filters,
                 open,
+                with_gone,
                 limit,
                 after,
             } => {
@@ -169,6 +183,7 @@ impl Dlq {
                     after,
                     redriven: open.then_some(false),
                     discarded: open.then_some(false),
+                    with_gone,
                     ..filters.question()
                 };
                 let page: Page = desk.get(LETTERS, &question).await?;
@@ -184,6 +199,7 @@ impl Dlq {
                 let found: Stats = desk.get(&path, &json!({})).await?;
                 show(output, &found, tables::stats)
             }
+            What::Edit(edit) => edit.run(&desk, output).await,
             What::Plan { chosen } => {
                 let plan = plan(&desk, &chosen.selection(Work::Redrive)?).await?;
                 show(output, &plan, tables::plan)
@@ -216,10 +232,18 @@ impl Dlq {
             What::Export(export) => export.run(&desk).await,
             What::Import(import) => import.run(&desk, output).await,
             What::Task { what } => of_task(&desk, output, what).await,
-            What::Log { limit } => {
+            What::Log {
+                limit,
+                decisions,
+                before,
+            } => {
                 let path = format!("{LETTERS}/log");
-                let question = LogQuestion { limit: Some(limit) };
-                let log: Vec<Entry> = desk.get(&path, &question).await?;
+                let question = LogQuestion {
+                    limit: Some(limit),
+                    decisions,
+                    before,
+                };
+                let log: LogPage = desk.get(&path, &question).await?;
                 show(output, &log, tables::log)
             }
         }
@@ -230,13 +254,35 @@ async fn plan(desk: &Desk, selection: &Selection) -> Result<Plan> {
     desk.post(&format!("{LETTERS}/plan"), selection).await
 }
 
+async fn count(desk: &Desk, selection: &Selection) -> Result<Count> {
+    desk.post(&format!("{LETTERS}/count"), selection).await
+}
+
 /// Nobody puts away more than they know of.
 async fn confirmed(desk: &Desk, chosen: &Chosen, confirm: Option<u64>) -> Result<()> {
-    let letters = plan(desk, &chosen.selection(Work::Discard)?).await?.letters;
+    let selection = chosen.selection(Work::Discard)?;
+    let found = count(desk, &selection).await?;
+    let match_all = match found.more {
+        true => format!("more than {} letters match", found.letters),
+        false => format!("{} letters match", found.letters),
+    };
+    // The oldest of them, where there are more than go at a time.
+    let letters = match selection {
+        Selection::Ids(_) => found.letters,
+        Selection::Filter { limit, .. } => found.letters.min(limit as u64),
+    };
     match confirm {
         Some(count) if count == letters => Ok(()),
-        Some(count) => bail!("{letters} letters match, not {count}: look again (dlq list)"),
-        None => bail!("{letters} letters match: repeat with --confirm {letters}"),
+        Some(count) if letters == found.letters => {
+            bail!("{match_all}, not {count}: look again (dlq list)")
+        }
+        Some(count) => {
+            bail!("{match_all}, and {letters} go at a time, not {count}: look again (dlq list)")
+        }
+        None if letters == found.letters => bail!("{match_all}: repeat with --confirm {letters}"),
+        None => {
+            bail!("{match_all}, and {letters} go at a time: repeat with --confirm {letters}")
+        }
     }
 }
 
@@ -249,8 +295,8 @@ async fn have_done(
     pace: Pace,
 ) -> Result<ExitCode> {
     let selection = chosen.selection(work)?;
-    if matches!(&selection, Selection::Filter { .. }) && plan(desk, &selection).await?.letters == 0
-    {
+    let is_filter = matches!(&selection, Selection::Filter { .. });
+    if is_filter && count(desk, &selection).await?.letters == 0 {
         return show(output, &Vec::<Told>::new(), tables::told);
     }
     let request = Request {

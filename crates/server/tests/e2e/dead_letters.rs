@@ -1,6 +1,7 @@
 //! What could not be delivered, from the operator's commands.
 
 use std::collections::BTreeSet;
+use std::io::{Read as _, Write as _};
 
 use crate::all::All;
 use crate::process::{Process, run};
@@ -158,6 +159,115 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
         assert!(log.contains(did), "{did}: {log}");
     }
     run(&mut all.operator(&["audit"])).ok();
+}
+
+/// What an operator makes of it is what is delivered.
+#[test]
+fn a_letter_is_mended_in_an_editor_and_from_a_file() {
+    use std::os::unix::fs::PermissionsExt as _;
+
+    let mut all = All::with("carrier.record_bytes_max = 512");
+    let id = all.send("1", "2", &"x".repeat(2000));
+    all.traced(&id, &["Dead", "TooLarge"]);
+    let letter = all.letter("too-large");
+    metric(
+        &all,
+        "desk_letters_open{kind=\"message\",reason=\"too-large\"} 1",
+    );
+
+    // The editor keeps what it was given, and changes nothing.
+    let (page, editor) = (all.dir.path("page.json"), all.dir.path("editor"));
+    let script = format!("#!/bin/sh\ncp \"$1\" {page:?}\n");
+    std::fs::write(&editor, script).expect("written");
+    let executable = std::fs::Permissions::from_mode(0o755);
+    std::fs::set_permissions(&editor, executable).expect("made so");
+    let edit = [
+        "dlq",
+        "edit",
+        &letter,
+        "--why",
+        "a client that sends too much",
+    ];
+    let looked = run(all.operator(&edit).env("VISUAL", &editor)).ok();
+    assert!(
+        looked.stderr.contains("Nothing changed"),
+        "{}",
+        looked.stderr
+    );
+    let text = std::fs::read_to_string(&page).expect("it was shown");
+    assert!(
+        text.contains("would refuse it as it is: too-large"),
+        "{text}"
+    );
+
+    let data = |line: &str| match line.trim_start().starts_with("\"data\"") {
+        true => "      \"data\": \"aGVsbG8=\",".to_owned(),
+        false => line.to_owned(),
+    };
+    let mended: Vec<String> = text.lines().map(data).collect();
+    std::fs::write(&page, mended.join("\n")).expect("written");
+    let page = page.to_string_lossy().into_owned();
+    let from_file = [&edit[..], &["--file", &page]].concat();
+    let unasked = run(&mut all.operator(&from_file));
+    assert_eq!(unasked.code, Some(1), "{}", unasked.stdout);
+    assert!(unasked.stderr.contains("--yes"), "{}", unasked.stderr);
+    let open = run(&mut all.operator(&["dlq", "show", &letter]))
+        .ok()
+        .stdout;
+    assert!(!open.contains("edited"), "{open}");
+    let kept = [&from_file[..], &["--yes"]].concat();
+    let kept = run(&mut all.operator(&kept)).ok().stdout;
+    for told in [
+        "+      \"data\": \"aGVsbG8=\"",
+        "A carrier would read it",
+        "holds this now",
+    ] {
+        assert!(kept.contains(told), "{told}: {kept}");
+    }
+    let log = run(&mut all.operator(&["dlq", "log", "--decisions"]))
+        .ok()
+        .stdout;
+    let edited = format!("edits {letter}: message.message.data");
+    assert!(log.contains(&edited) && !log.contains("aGVsbG8"), "{log}");
+
+    all.process.signal("TERM");
+    all.process.ended(crate::process::SOON);
+    let all = all.again("carrier.record_bytes_max = 512");
+    let plan = run(&mut all.operator(&["dlq", "plan", &letter]))
+        .ok()
+        .stdout;
+    assert!(plan.contains("would get a place"), "{plan}");
+    run(&mut all.operator(&["dlq", "redrive", &letter])).ok();
+    let heard = all.listen("2", 1);
+    assert_eq!(heard[0]["msg_id"], id.as_str());
+    assert_ne!(heard[0]["text"], "x".repeat(2000));
+    let late = run(&mut all.operator(&edit));
+    assert!(late.stderr.contains("it was redriven"), "{}", late.stderr);
+    metric(
+        &all,
+        "desk_letters_open{kind=\"message\",reason=\"too-large\"} 0",
+    );
+    metric(&all, "desk_redrives_total{outcome=\"to_message\"} 1");
+    metric(&all, "desk_oldest_open_seconds 0");
+}
+
+/// Waits until a line of the metrics begins like that.
+fn metric(all: &All, line: &str) {
+    let address = all.admin.trim_start_matches("http://");
+    let mut text = String::new();
+    for _ in 0..1000 {
+        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
+        let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("it reads");
+        text.clear();
+        stream.read_to_string(&mut text).expect("it answers");
+        if text.lines().any(|told| told.starts_with(line)) {
+            return;
+        }
+        std::thread::sleep(crate::process::PAUSE);
+    }
+    let told = text.lines().filter(|line| line.starts_with("desk_"));
+    panic!("{line}: {:#?}", told.collect::<Vec<_>>());
 }
 
 /// To where they came from, and nowhere else.

@@ -54,7 +54,7 @@ async fn a_batch_is_one_publish_and_keeps_each_senders_order() {
         let numbers: Vec<u32> = messages
             .iter()
             .map(|(_, text)| text.parse().expect("a number"))
-            .filter(|n| n % 3 == sender)
+            .filter(|n: &u32| n % 3 == sender)
             .collect();
         assert!(numbers.is_sorted(), "{numbers:?}");
     }

@@ -1,6 +1,7 @@
 // Dead letters, as the desk tells of them.
 
 import { ask } from './desk';
+import type { Edit } from './envelope';
 
 export const TOPICS = ['message', 'notification'] as const;
 export type Topic = (typeof TOPICS)[number];
@@ -42,11 +43,19 @@ export interface Letter {
   cause: string;
   redriven: boolean;
   discarded: boolean;
+  discarded_at: number | null;
+  /** It can be restored no more, and what it holds is not shown. */
+  gone: boolean;
+  /** It holds what an operator made of it. */
+  edited: boolean;
+  /** The letter that was redriven, and died again as this one. */
+  parent: string | null;
 }
 
 /** What was done with it last. */
-export function standing(letter: Letter): 'open' | 'redriven' | 'discarded' {
+export function standing(letter: Letter): 'open' | 'redriven' | 'discarded' | 'gone' {
   if (letter.redriven) return 'redriven';
+  if (letter.gone) return 'gone';
   return letter.discarded ? 'discarded' : 'open';
 }
 
@@ -59,6 +68,8 @@ export interface Shown {
   letter: Letter;
   headers: [string, string][];
   body: string | null;
+  /** The newest, if there is one. */
+  edit: Edit | null;
 }
 
 export interface Summary {

@@ -11,7 +11,13 @@ export type Act =
   | { paused: { task: string; why: string } }
   | { resumed: { task: string } }
   | { cancelled: { task: string } }
-  | { looked: { letter: string; why: string } };
+  | { looked: { letter: string; why: string } }
+  | { exported: { from: string; letters: number; why: string } }
+  | { imported: { letters: string[]; why: string } }
+  | { repaired: { user: number | string; what: string[]; why: string } }
+  | { edited: { letter: string; fields: string[]; why: string } }
+  | { died_again: { task: string; letters: string[] } }
+  | { forgotten: { letters: string[] } };
 
 export interface Operation {
   at: number;
@@ -21,6 +27,13 @@ export interface Operation {
 }
 
 /** The newest first. */
-export function operations(limit: number, signal: AbortSignal): Promise<Operation[]> {
-  return ask('/dead-letters/log', { limit }, signal);
+export interface Log {
+  entries: Operation[];
+  /** There are older lines before this one. */
+  next: number | null;
+}
+
+/** At most so many lines; if wanted, only what operators asked for. */
+export function operations(limit: number, decisions: boolean, signal: AbortSignal): Promise<Log> {
+  return ask('/dead-letters/log', { limit, decisions }, signal);
 }

@@ -57,6 +57,10 @@ export interface Task {
   outcomes: Partial<Record<Outcome, number>>;
   /** The first thousand of them, letter by letter. */
   told: [string, Outcome][];
+  /** How many new letters its letters died again as. */
+  died_again: number;
+  /** The first thousand of them. */
+  died_again_as: string[];
   ended_at: number | null;
 }
 

@@ -1,7 +1,6 @@
 import { expect, test } from 'vitest';
 
-import type { Act } from '../api/operations';
-import { isDecision, told } from './act';
+import { told } from './act';
 import { sample } from './sample';
 
 test('what was asked for, with its reason', () => {
@@ -20,10 +19,8 @@ test('what was asked for, with its reason', () => {
   expect(told({ later: {} } as never).verb).toBe('later');
 });
 
-test('decisions are told from the work itself', () => {
-  const is = (act: Act) => isDecision({ at: 0, by: 'ann', act });
-  expect(is({ paused: { task: 't1', why: '' } })).toBe(true);
-  expect(is({ looked: { letter: 'message-0-1', why: '' } })).toBe(true);
-  expect(is({ claimed: { task: 't1', claims: [] } })).toBe(false);
-  expect(is({ done: { task: 't1', outcomes: [] } })).toBe(false);
+test('an edit names the letter and its fields', () => {
+  const edited = { letter: 'message-0-1', fields: ['message.message.fromId'], why: 'a slip' };
+  expect(told({ edited })).toEqual({ verb: 'edited', letter: 'message-0-1', text: 'message.message.fromId', why: 'a slip' });
+  expect(told({ died_again: { task: 't1', letters: ['message-0-9'] } }).text).toBe('1 letter died again');
 });

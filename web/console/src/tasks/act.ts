@@ -1,7 +1,7 @@
 // A line of the log of operations, in words.
 
 import { counted } from '../amount';
-import type { Act, Operation } from '../api/operations';
+import type { Act } from '../api/operations';
 import { meant } from './meant';
 
 export interface Told {
@@ -26,11 +26,24 @@ export function told(act: Act): Told {
   if ('resumed' in act) return { verb: 'resumed', task: act.resumed.task, text: '' };
   if ('cancelled' in act) return { verb: 'cancelled', task: act.cancelled.task, text: '' };
   if ('looked' in act) return { verb: 'read a body', letter: act.looked.letter, text: '', why: act.looked.why };
+  if ('exported' in act) {
+    const { from, letters, why } = act.exported;
+    return { verb: 'exported', letter: from, text: counted(letters, 'letter'), why };
+  }
+  if ('imported' in act) return { verb: 'imported', text: counted(act.imported.letters.length, 'letter'), why: act.imported.why };
+  if ('repaired' in act) {
+    const { user, what, why } = act.repaired;
+    return { verb: 'repaired', text: `user ${user}: ${what.join('; ')}`, why };
+  }
+  if ('edited' in act) {
+    const { letter, fields, why } = act.edited;
+    return { verb: 'edited', letter, text: fields.join(', '), why };
+  }
+  if ('died_again' in act) {
+    const { task, letters } = act.died_again;
+    return { verb: 'saw', task, text: `${counted(letters.length, 'letter')} died again` };
+  }
+  if ('forgotten' in act) return { verb: 'forgot', text: counted(act.forgotten.letters.length, 'letter') };
   // A later server may know more.
   return { verb: Object.keys(act).join(', '), text: '' };
-}
-
-/** It changed what is to be done, or somebody looked; the rest is the work itself. */
-export function isDecision({ act }: Operation): boolean {
-  return !('chosen' in act || 'claimed' in act || 'done' in act);
 }

@@ -17,6 +17,8 @@ export function sample(over: Partial<Task> = {}): Task {
     progress: { is: 'running' },
     outcomes: {},
     told: [],
+    died_again: 0,
+    died_again_as: [],
     ended_at: null,
     ...over,
   };

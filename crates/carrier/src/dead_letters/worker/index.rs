@@ -1,64 +1,191 @@
-//! Where letters lie.
+//! Where letters lie, and which of them nobody has dealt with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
-use api::dead_letter::Origin;
-use backend::queue::Partition;
-use protocol::MessageId;
+use backend::queue::{Partition, Record};
+use protocol::Timestamp;
+use protocol::desk::{Desk, Status};
+use protocol::ledger::DeadReason;
 
-use crate::dead_letters::types::Cursor;
+use crate::dead_letters::types::{Cursor, Kind};
 use crate::dead_letters::{DeadLetters, Found, Result, found};
 
 /// Records read at a time.
 const PAGE: usize = 200;
+/// Letters whose place is remembered; those beyond are looked for when they are asked for.
+const LETTERS: usize = 1_000_000;
 
-/// A letter that is new.
-pub(super) struct Died {
-    pub(super) origin: Origin,
-    pub(super) message: Option<MessageId>,
+/// A letter that a letter which was redriven died again as.
+pub(super) struct Again {
+    pub(super) parent: String,
+    pub(super) letter: String,
 }
 
-/// The places of all letters by their names, as far as the topics were read.
+/// All letters by their names, as far as the topics were read.
 #[derive(Default)]
 pub(super) struct Index {
-    places: BTreeMap<String, Cursor>,
-    next: BTreeMap<Partition, u64>,
+    letters: BTreeMap<Arc<str>, Lying>,
+    spans: BTreeMap<Partition, Span>,
+    /// Those that nobody has dealt with, the oldest first.
+    open: BTreeSet<(Timestamp, Arc<str>)>,
+    counts: BTreeMap<(Kind, &'static str), u64>,
+    /// There are more letters than are remembered.
+    is_cut_off: bool,
+    /// The log has dropped letters that the desk may remember.
+    has_dropped: bool,
+}
+
+struct Lying {
+    cursor: Cursor,
+    reason: DeadReason,
+    died_at: Timestamp,
+}
+
+/// What was read of a partition.
+#[derive(Clone, Copy)]
+struct Span {
+    first: u64,
+    next: u64,
 }
 
 impl Index {
-    /// Reads what is new, and answers it.
-    pub(super) async fn refresh(&mut self, letters: &DeadLetters) -> Result<Vec<Died>> {
-        let mut died = Vec::new();
+    pub(super) fn new() -> Index {
+        Index {
+            has_dropped: true,
+            ..Index::default()
+        }
+    }
+
+    /// Reads what is new, and adds what died again of it: also where it is broken off.
+    pub(super) async fn refresh(
+        &mut self,
+        letters: &DeadLetters,
+        desk: &Desk,
+        again: &mut Vec<Again>,
+    ) -> Result<()> {
         for (kind, partition) in letters.partitions(None) {
             let (first, end) = letters.parts.queue.bounds(partition).await?;
-            let mut next = *self.next.entry(partition).or_insert(first);
-            next = next.max(first);
+            let unread = Span { first, next: first };
+            let span = *self.spans.entry(partition).or_insert(unread);
+            if span.first < first {
+                self.drop_before(kind, partition, first);
+            }
+            let mut next = span.next.max(first);
+            self.spans.insert(partition, Span { first, next });
             while next < end {
                 let records = letters.parts.queue.read(partition, next, PAGE).await?;
                 let Some(last) = records.last() else { break };
                 next = last.offset + 1;
-                for found in records.into_iter().filter_map(|record| found(kind, record)) {
-                    died.push(Died {
-                        origin: found.letter.origin,
-                        message: found.letter.message,
-                    });
-                    let place = self.places.entry(found.letter.id());
-                    place.or_insert(found.cursor);
-                }
-                self.next.insert(partition, next);
+                again.extend(self.learn(kind, records, desk));
+                self.spans.insert(partition, Span { first, next });
             }
         }
-        Ok(died)
+        Ok(())
     }
 
-    pub(super) fn has(&self, letter: &str) -> bool {
-        self.places.contains_key(letter)
+    fn learn(&mut self, kind: Kind, records: Vec<Record>, desk: &Desk) -> Vec<Again> {
+        let found = records.into_iter().filter_map(|record| found(kind, record));
+        let mut again = Vec::new();
+        for Found { cursor, letter, .. } in found {
+            let name: Arc<str> = letter.id().into();
+            if self.letters.contains_key(&name) {
+                continue;
+            }
+            if self.letters.len() >= LETTERS {
+                self.is_cut_off = true;
+                return again;
+            }
+            let lying = Lying {
+                cursor,
+                reason: letter.reason,
+                died_at: letter.last_failed_at,
+            };
+            self.letters.insert(name.clone(), lying);
+            self.settle(&name, desk);
+            again.extend(letter.parent.map(|parent| Again {
+                parent,
+                letter: name.to_string(),
+            }));
+        }
+        again
+    }
+
+    fn drop_before(&mut self, kind: Kind, partition: Partition, first: u64) {
+        let is_gone =
+            |at: &Cursor| (at.kind, at.partition) == (kind, partition.number) && at.offset < first;
+        let letters = self.letters.iter();
+        let gone: Vec<Arc<str>> = letters
+            .filter(|(_, lying)| is_gone(&lying.cursor))
+            .map(|(name, _)| name.clone())
+            .collect();
+        for name in &gone {
+            self.close(name);
+            self.letters.remove(name);
+        }
+        self.has_dropped |= !gone.is_empty();
+    }
+
+    /// Something may have been done with a letter.
+    pub(super) fn settle(&mut self, letter: &str, desk: &Desk) {
+        if *desk.status(letter) != Status::Open {
+            return self.close(letter);
+        }
+        let Some((name, lying)) = self.letters.get_key_value(letter) else {
+            return;
+        };
+        if self.open.insert((lying.died_at, name.clone())) {
+            *self.counts.entry(place_of(lying)).or_default() += 1;
+        }
+    }
+
+    fn close(&mut self, letter: &str) {
+        let Some((name, lying)) = self.letters.get_key_value(letter) else {
+            return;
+        };
+        if self.open.remove(&(lying.died_at, name.clone())) {
+            *self.counts.entry(place_of(lying)).or_default() -= 1;
+        }
+    }
+
+    /// Letters of a kind and a reason that nobody has dealt with.
+    pub(super) fn open(&self, kind: Kind, reason: DeadReason) -> u64 {
+        let count = self.counts.get(&(kind, reason.name()));
+        count.copied().unwrap_or_default()
+    }
+
+    /// When the oldest of them died.
+    pub(super) fn oldest_open(&self) -> Option<Timestamp> {
+        self.open.first().map(|(at, _)| *at)
+    }
+
+    /// Letters that the desk remembers and the log has dropped, at most so many, until it
+    /// has forgotten them all. To be asked after a refresh: whatever the desk knows of then was in the log before.
+    pub(super) fn forgotten(&mut self, desk: &Desk, most: usize) -> Vec<String> {
+        if self.is_cut_off || !self.has_dropped {
+            return Vec::new();
+        }
+        let gone = desk
+            .remembered()
+            .filter(|name| !self.letters.contains_key(*name));
+        let gone: Vec<String> = gone.take(most).map(str::to_owned).collect();
+        self.has_dropped = !gone.is_empty();
+        gone
+    }
+
+    pub(super) async fn has(&self, letters: &DeadLetters, letter: &str) -> Result<bool> {
+        Ok(self.letters.contains_key(letter) || self.find(letters, letter).await?.is_some())
     }
 
     pub(super) async fn find(&self, letters: &DeadLetters, letter: &str) -> Result<Option<Found>> {
-        match self.places.get(letter) {
-            Some(cursor) => letters.at(*cursor).await,
+        match self.letters.get(letter) {
+            Some(lying) => letters.at(lying.cursor).await,
+            None if self.is_cut_off => letters.find(letter).await,
             None => Ok(None),
         }
     }
+}
+
+fn place_of(lying: &Lying) -> (Kind, &'static str) {
+    (lying.cursor.kind, lying.reason.name())
 }

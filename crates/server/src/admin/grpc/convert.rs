@@ -2,8 +2,8 @@
 
 use api::v1;
 use carrier::dead_letters::{
-    CauseSummary, Filter, Forecast, Kind, Listed, Page, Plan, Request, Selection, Share, Shown,
-    Stats, Summary,
+    CauseSummary, Change, Changed, Envelope, Filter, Forecast, Kind, Listed, Page, Plan, Request,
+    Selection, Share, Shown, Stats, Summary,
 };
 use protocol::desk::{Outcome, Pace, Progress, Task, Work};
 use protocol::{MessageId, Timestamp, UserId};
@@ -116,6 +116,13 @@ fn letter(listed: Listed) -> v1::Letter {
         cause: listed.cause.to_string(),
         redriven: listed.redriven,
         discarded: listed.discarded,
+        discarded_at: listed
+            .discarded_at
+            .map(Timestamp::millis)
+            .unwrap_or_default(),
+        gone: listed.gone,
+        edited: listed.edited,
+        parent: listed.parent.unwrap_or_default(),
     }
 }
 
@@ -167,6 +174,40 @@ fn count(summary: Summary) -> v1::LetterCount {
         discarded: summary.discarded,
         oldest: summary.oldest.map(Timestamp::millis).unwrap_or_default(),
         newest: summary.newest.map(Timestamp::millis).unwrap_or_default(),
+    }
+}
+
+pub(super) fn envelope(held: Envelope) -> v1::GetEnvelopeResponse {
+    v1::GetEnvelopeResponse {
+        schema: held.schema,
+        version: held.version.to_string(),
+        text: held.text,
+        unknown: held.unknown,
+        raw: held.raw.unwrap_or_default(),
+        dies_of: held.dies_of.unwrap_or_default(),
+        locked: held.locked.unwrap_or_default(),
+    }
+}
+
+/// # Errors
+/// `InvalidArgument`: its base is no version.
+pub(super) fn change(wire: v1::EditLetterRequest) -> Result<Change, Status> {
+    Ok(Change {
+        base: wire.base.parse().map_err(Status::invalid_argument)?,
+        envelope: wire.envelope,
+        why: wire.why,
+        dry_run: wire.dry_run,
+        drop_unknown: wire.drop_unknown,
+    })
+}
+
+pub(super) fn changed(changed: Changed) -> v1::EditLetterResponse {
+    v1::EditLetterResponse {
+        version: changed.version.to_string(),
+        diff: changed.diff,
+        fields: changed.fields,
+        dies_of: changed.dies_of.unwrap_or_default(),
+        done: changed.done,
     }
 }
 
@@ -237,6 +278,8 @@ pub(super) fn task(task: Task) -> v1::DeskTask {
             })
             .collect(),
         ended_at: task.ended_at.map(Timestamp::millis).unwrap_or_default(),
+        died_again: task.died_again,
+        died_again_as: task.died_again_as,
     }
 }
 

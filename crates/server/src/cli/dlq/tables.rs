@@ -1,8 +1,10 @@
 //! The desk's answers as tables.
 
-use carrier::dead_letters::{Forecast, Kind, Listed, Page, Plan, Shown, Stats, Told, Unpacked};
+use carrier::dead_letters::{
+    Changed, Forecast, Kind, Listed, LogPage, Page, Plan, Shown, Stats, Told, Unpacked,
+};
 use comfy_table::{Table, presets};
-use protocol::desk::{Act, Entry, Progress, Task};
+use protocol::desk::{Act, Progress, Task};
 
 use crate::admin::utc;
 use crate::cli::audit::more;
@@ -56,7 +58,9 @@ fn row(letter: &Listed) -> [String; 9] {
 fn state(letter: &Listed) -> &'static str {
     match (letter.redriven, letter.discarded) {
         (true, _) => "redriven",
+        (false, true) if letter.gone => "gone",
         (false, true) => "discarded",
+        (false, false) if letter.edited => "open, edited",
         (false, false) => "open",
     }
 }
@@ -66,6 +70,20 @@ pub(super) fn one(shown: &Shown) {
         println!("{name:18} {value}");
     }
     println!("{:18} {}", "state", state(&shown.letter));
+    if let Some(at) = shown.letter.discarded_at.filter(|_| shown.letter.gone) {
+        let at = utc(at);
+        println!(
+            "{:18} discarded on {at}: its time is over, and what it holds is not shown",
+            ""
+        );
+    }
+    if let Some(edit) = &shown.edit {
+        let (by, at, fields) = (&edit.by, utc(edit.at), edit.edited.fields.join(", "));
+        println!(
+            "{:18} by {by} at {at}: {fields}. {}",
+            "edited", edit.edited.why
+        );
+    }
     println!("{:18} {} bytes", "body", shown.letter.bytes);
     if let Some(body) = &shown.body {
         println!("\n{body}");
@@ -168,6 +186,13 @@ pub(super) fn task(one: &Task) {
     for (outcome, count) in &one.outcomes {
         println!("{count:>6}  {}", outcome.text());
     }
+    if one.died_again > 0 {
+        println!("{:>6}  died again, as", one.died_again);
+        for letter in &one.died_again_as {
+            println!("        {letter}");
+        }
+        more(one.died_again - one.died_again_as.len() as u64);
+    }
 }
 
 fn progress(progress: &Progress) -> String {
@@ -180,12 +205,26 @@ fn progress(progress: &Progress) -> String {
     }
 }
 
-pub(super) fn log(entries: &Vec<Entry>) {
+pub(super) fn log(page: &LogPage) {
     let mut table = table(&["at", "by", "did"]);
-    for entry in entries {
+    for entry in &page.entries {
         table.add_row([utc(entry.at), entry.by.clone(), act(&entry.act)]);
     }
     println!("{table}");
+    if let Some(next) = page.next {
+        println!("more: --before {next}");
+    }
+}
+
+pub(super) fn changed(changed: &Changed) {
+    print!("{}", changed.diff);
+    match &changed.dies_of {
+        Some(why) => println!("A carrier would refuse it: {why}"),
+        None => println!("A carrier would read it."),
+    }
+    if changed.done {
+        println!("The letter holds this now; a redrive sends it.");
+    }
 }
 
 fn act(act: &Act) -> String {
@@ -197,7 +236,10 @@ fn act(act: &Act) -> String {
         Act::Chosen { task, letters } => format!("chose {} letters for {task}", letters.len()),
         Act::Claimed { task, claims } => format!("takes {} letters of {task}", claims.len()),
         Act::Done { task, outcomes } => format!("did {} letters of {task}", outcomes.len()),
-        Act::Paused { task, why } => format!("paused {task}: {why}"),
+        Act::Paused { task, why, .. } => format!("paused {task}: {why}"),
+        Act::DiedAgain { task, letters } => {
+            format!("sees that {} letters of {task} died again", letters.len())
+        }
         Act::Resumed { task } => format!("resumed {task}"),
         Act::Cancelled { task } => format!("cancelled {task}"),
         Act::Looked { letter, why } => format!("read what is in {letter}: {why}"),
@@ -205,6 +247,13 @@ fn act(act: &Act) -> String {
             format!("takes {letters} letters with what is in them, from {from} on: {why}")
         }
         Act::Imported { letters, why } => format!("puts {} letters back: {why}", letters.len()),
+        Act::Edited(edited) => {
+            let (letter, fields) = (&edited.letter, edited.fields.join(", "));
+            format!("edits {letter}: {fields}. {}", edited.why)
+        }
+        Act::Forgotten { letters } => {
+            format!("forgets {} letters that the log has dropped", letters.len())
+        }
         Act::Repaired { user, what, why } => {
             format!("repairs user {user}: {}. {why}", what.join("; "))
         }

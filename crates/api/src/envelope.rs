@@ -1,0 +1,281 @@
+//! What a letter holds, as JSON that a person can mend: the message of the wire itself, field by field, so
+//! that what our own decoding refuses can still be seen.
+
+use std::collections::BTreeSet;
+use std::sync::OnceLock;
+
+use bytes::Bytes;
+use prost::Message as _;
+use prost_reflect::{
+    DescriptorPool, DynamicMessage, FieldDescriptor, MessageDescriptor, ReflectMessage as _,
+    SerializeOptions, Value,
+};
+use protocol::{Code, Refusal};
+
+/// Names of fields that are told at most.
+const FIELDS: usize = 100;
+
+/// The JSON of some bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Envelope {
+    /// With line breaks. Fields that have their default are there; absent messages are not.
+    pub text: String,
+    /// Fields that this program does not know, and that the text leaves out: `body.message#24`.
+    pub unknown: Vec<String>,
+}
+
+/// Reads bytes as the message of this full name.
+///
+/// # Errors
+/// `Malformed`: they are no such message. `Unsupported`: there is no message of this name.
+pub fn to_json(schema: &str, bytes: Bytes) -> Result<Envelope, Refusal> {
+    let message = decode(schema, bytes)?;
+    let mut unknown = Vec::new();
+    find_unknown(&message, "", &mut unknown);
+    Ok(Envelope {
+        text: text_of(&message)?,
+        unknown,
+    })
+}
+
+/// The bytes of a message that was written as JSON.
+///
+/// # Errors
+/// `InvalidArgument` names the field or the line that cannot be read.
+pub fn from_json(schema: &str, text: &str) -> Result<Bytes, Refusal> {
+    let refuse = |error: serde_json::Error| {
+        let text = format!("the envelope is no {schema}: {error}");
+        Refusal::new(Code::InvalidArgument, text)
+    };
+    let mut json = serde_json::Deserializer::from_str(text);
+    let message = DynamicMessage::deserialize(descriptor(schema)?, &mut json).map_err(refuse)?;
+    json.end().map_err(refuse)?;
+    Ok(message.encode_to_vec().into())
+}
+
+/// The names of the fields in which two of them differ, at most a hundred; what is in them is not told. Bytes
+/// that are no such message differ as a whole, from whatever it is: `*`.
+pub fn changed(schema: &str, before: &Bytes, after: &Bytes) -> Vec<String> {
+    let (Ok(before), Ok(after)) = (
+        decode(schema, before.clone()),
+        decode(schema, after.clone()),
+    ) else {
+        return vec!["*".to_owned()];
+    };
+    let mut fields = BTreeSet::new();
+    compare(&before, &after, "", &mut fields);
+    fields.into_iter().take(FIELDS).collect()
+}
+
+fn descriptor(schema: &str) -> Result<MessageDescriptor, Refusal> {
+    static POOL: OnceLock<Option<DescriptorPool>> = OnceLock::new();
+    let set = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+    let pool = POOL.get_or_init(|| DescriptorPool::decode(&set[..]).ok());
+    let found = pool
+        .as_ref()
+        .and_then(|pool| pool.get_message_by_name(schema));
+    found.ok_or_else(|| {
+        let text = format!("this program knows no message {schema:?}");
+        Refusal::new(Code::Unsupported, text)
+    })
+}
+
+fn decode(schema: &str, bytes: Bytes) -> Result<DynamicMessage, Refusal> {
+    DynamicMessage::decode(descriptor(schema)?, bytes)
+        .map_err(|error| Refusal::new(Code::Malformed, format!("no {schema}: {error}")))
+}
+
+fn text_of(message: &DynamicMessage) -> Result<String, Refusal> {
+    let mut text = Vec::new();
+    let mut json = serde_json::Serializer::pretty(&mut text);
+    let options = SerializeOptions::new().skip_default_fields(false);
+    let written = message.serialize_with_options(&mut json, &options);
+    let unwritten = |error: &dyn std::fmt::Display| {
+        let text = format!("it cannot be written as JSON: {error}");
+        Refusal::new(Code::Malformed, text)
+    };
+    written.map_err(|error| unwritten(&error))?;
+    String::from_utf8(text).map_err(|error| unwritten(&error))
+}
+
+fn path_of(above: &str, name: &str) -> String {
+    match above {
+        "" => name.to_owned(),
+        above => format!("{above}.{name}"),
+    }
+}
+
+fn find_unknown(message: &DynamicMessage, above: &str, unknown: &mut Vec<String>) {
+    for field in message.unknown_fields() {
+        if unknown.len() < FIELDS {
+            unknown.push(format!("{above}#{}", field.number()));
+        }
+    }
+    for (field, value) in message.fields() {
+        let path = path_of(above, field.json_name());
+        match value {
+            Value::Message(inner) => find_unknown(inner, &path, unknown),
+            Value::List(items) => {
+                for (number, item) in items.iter().enumerate() {
+                    if let Value::Message(inner) = item {
+                        find_unknown(inner, &format!("{path}[{number}]"), unknown);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn compare(
+    before: &DynamicMessage,
+    after: &DynamicMessage,
+    above: &str,
+    changed: &mut BTreeSet<String>,
+) {
+    if before.unknown_fields().ne(after.unknown_fields()) {
+        changed.insert(format!("{above}#"));
+    }
+    for field in before.descriptor().fields() {
+        if changed.len() >= FIELDS {
+            return;
+        }
+        let path = path_of(above, field.json_name());
+        compare_field(&field, before, after, &path, changed);
+    }
+}
+
+fn compare_field(
+    field: &FieldDescriptor,
+    before: &DynamicMessage,
+    after: &DynamicMessage,
+    path: &str,
+    changed: &mut BTreeSet<String>,
+) {
+    let is_there = (before.has_field(field), after.has_field(field));
+    let (old, new) = (before.get_field(field), after.get_field(field));
+    match (&*old, &*new) {
+        (Value::Message(old), Value::Message(new)) if is_there == (true, true) => {
+            compare(old, new, path, changed);
+        }
+        (Value::List(old), Value::List(new)) if old.len() == new.len() => {
+            for (number, (old, new)) in old.iter().zip(new).enumerate() {
+                let path = format!("{path}[{number}]");
+                match (old, new) {
+                    (Value::Message(old), Value::Message(new)) => {
+                        compare(old, new, &path, changed);
+                    }
+                    (old, new) if old != new => {
+                        changed.insert(path);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        (old, new) if old != new || is_there.0 != is_there.1 => {
+            changed.insert(path.to_owned());
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::convert::arbitrary;
+    use crate::v1;
+
+    const TASK: &str = "packetboat.v1.Task";
+    const NOTIFICATION: &str = "packetboat.v1.NotificationTask";
+
+    fn there_and_back(schema: &str, bytes: &Bytes) -> Bytes {
+        let envelope = to_json(schema, bytes.clone()).expect("it is one");
+        assert_eq!(envelope.unknown, Vec::<String>::new());
+        from_json(schema, &envelope.text).expect("it comes back")
+    }
+
+    proptest! {
+        #[test]
+        fn tasks_survive_a_look(task in arbitrary::task()) {
+            let bytes = task.encode();
+            let back = there_and_back(TASK, &bytes);
+            prop_assert_eq!(crate::task::Task::decode(back.clone()), Ok(task));
+            prop_assert_eq!(changed(TASK, &bytes, &back), Vec::<String>::new());
+        }
+
+        #[test]
+        fn notifications_survive_a_look(task in arbitrary::notification()) {
+            let back = there_and_back(NOTIFICATION, &task.encode());
+            prop_assert_eq!(crate::task::NotificationTask::decode(back), Ok(task));
+        }
+
+        #[test]
+        fn arbitrary_bytes_are_shown_or_refused(bytes: Vec<u8>) {
+            drop(to_json(TASK, bytes.clone().into()));
+            drop(changed(NOTIFICATION, &bytes.into(), &Bytes::new()));
+        }
+    }
+
+    /// What our own decoding refuses: platforms that do not exist, ids that cannot be.
+    fn damaged() -> Bytes {
+        let target = v1::DeliverTarget {
+            user: -7,
+            platform: 99,
+        };
+        let deliver = v1::DeliverTask {
+            targets: vec![target],
+            ..v1::DeliverTask::default()
+        };
+        let task = v1::Task {
+            body: Some(v1::task::Body::Deliver(deliver)),
+            ..v1::Task::default()
+        };
+        task.encode_to_vec().into()
+    }
+
+    #[test]
+    fn what_cannot_be_is_shown_as_it_is_and_mended() {
+        let bytes = damaged();
+        assert!(crate::task::Task::decode(bytes.clone()).is_err());
+        let text = to_json(TASK, bytes.clone()).expect("a message").text;
+        assert!(text.contains("\"platform\": 99"), "{text}");
+        assert!(text.contains("\"user\": \"-7\""), "{text}");
+        assert_eq!(there_and_back(TASK, &bytes), bytes);
+        let text = text.replace("99", "\"PLATFORM_WEB\"").replace("-7", "7");
+        let mended = from_json(TASK, &text).expect("a task");
+        assert_eq!(
+            changed(TASK, &bytes, &mended),
+            ["deliver.targets[0].platform", "deliver.targets[0].user"]
+        );
+    }
+
+    #[test]
+    fn a_field_that_is_not_known_is_told_and_refused() {
+        let mut bytes = damaged().to_vec();
+        bytes.extend([0x98, 0x06, 0x01]); // field 99, a number
+        let envelope = to_json(TASK, bytes.into()).expect("a message");
+        assert_eq!(envelope.unknown, ["#99"]);
+        let refused = from_json(TASK, "{\n\"retryCuont\": 1}")
+            .expect_err("a slip")
+            .text;
+        assert!(
+            refused.contains("retryCuont") && refused.contains("line 2"),
+            "{refused}"
+        );
+        let refused = from_json(TASK, "{\n\"retryCount\": }")
+            .expect_err("no JSON")
+            .text;
+        assert!(refused.contains("line 2"), "{refused}");
+        assert!(from_json(TASK, "{} {}").is_err());
+        assert!(from_json("packetboat.v1.Nothing", "{}").is_err());
+    }
+
+    #[test]
+    fn bytes_that_are_no_message_differ_as_a_whole() {
+        let garbage = Bytes::from_static(b"\xff");
+        assert!(to_json(TASK, garbage.clone()).is_err());
+        assert_eq!(changed(TASK, &garbage, &Bytes::new()), ["*"]);
+    }
+}

@@ -1,0 +1,280 @@
+//! An operator mends what a letter holds, before it is redriven.
+//!
+//! ```text
+//! new bytes (beside the letter, a record that is none) ─▶ *edited* (in the log of operations)
+//! ```
+//!
+//! The letter's own record stays as it is. Bytes without an entry count for nothing: a crash in between leaves
+//! the letter as it was. The entry counts if the letter is open and held what the edit was made of.
+
+use std::time::Duration;
+
+use api::dead_letter::schema;
+use api::envelope;
+use backend::Kind as Failure;
+use backend::queue::NewRecord;
+use bytes::Bytes;
+use protocol::desk::{Act, Edit, Edited, NotEdited, Spot, Standing, Version};
+use protocol::{Code, Refusal};
+use serde::{Deserialize, Serialize};
+use similar::TextDiff;
+
+use super::tasks::Refused;
+use super::{DeadLetters, EDIT_OF, Found, Outcome, Result};
+
+/// Bytes of an operator's reason.
+const WHY_MAX: usize = 500;
+/// Bytes that are no message, as far as they are shown.
+const SHOWN: usize = 2000;
+/// After so long a difference is told more coarsely.
+const DIFF_TIME: Duration = Duration::from_millis(500);
+/// Lines around what differs.
+const AROUND: usize = 3;
+
+/// What a letter holds, to be mended. It may be what people wrote to each other.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Envelope {
+    pub letter: String,
+    /// What the bytes are: `packetboat.v1.Task`.
+    pub schema: String,
+    /// Names the bytes; an edit says which it was made of.
+    pub version: Version,
+    /// As JSON; `None` where the bytes are no such message.
+    pub text: Option<String>,
+    /// Fields that this program does not know, and that the text leaves out.
+    pub unknown: Vec<String>,
+    /// The first of bytes that are no such message, with escapes.
+    pub raw: Option<String>,
+    /// What it would die of at once.
+    pub dies_of: Option<String>,
+    /// Why it cannot be edited now.
+    pub locked: Option<String>,
+    pub edit: Option<Edit>,
+}
+
+/// What is to be made of a letter.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Change {
+    /// The version that it is made of.
+    pub base: Version,
+    /// The whole envelope, as JSON.
+    pub envelope: String,
+    /// The operator's reason.
+    #[serde(default)]
+    pub why: String,
+    /// Only tell what it would be.
+    #[serde(default)]
+    pub dry_run: bool,
+    /// Fields that this program does not know may be lost.
+    #[serde(default)]
+    pub drop_unknown: bool,
+}
+
+/// What an edit makes of a letter.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Changed {
+    /// The version that it makes.
+    pub version: Version,
+    /// Line by line; empty where nothing changes. It may be what people wrote to each other.
+    pub diff: String,
+    /// The names of what changes.
+    pub fields: Vec<String>,
+    /// What it would die of at once.
+    pub dies_of: Option<String>,
+    /// It counts.
+    pub done: bool,
+}
+
+impl DeadLetters {
+    /// What a letter holds now; `None` where there is no such letter.
+    ///
+    /// # Errors
+    /// `InvalidArgument` where its bytes are gone, or its time is over.
+    pub async fn envelope(&self, id: &str) -> Result<Option<Envelope>, Refused> {
+        let Some(found) = self.find(id).await? else {
+            return Ok(None);
+        };
+        let desk = self.view.now().await?;
+        if desk.standing(id, self.parts.clock.now()) == Standing::Gone {
+            return Err(refuse(Code::InvalidArgument, Outcome::Final.text()));
+        }
+        let Some((key, value)) = self.bytes(&desk, &found).await? else {
+            return Err(refuse(Code::InvalidArgument, Outcome::BytesGone.text()));
+        };
+        let schema = schema(found.letter.origin.topic);
+        let read = envelope::to_json(schema, value.clone()).ok();
+        let shown = value.slice(..value.len().min(SHOWN));
+        Ok(Some(Envelope {
+            letter: id.to_owned(),
+            schema: schema.to_owned(),
+            version: Version::of(&value),
+            raw: read.is_none().then(|| shown.escape_ascii().to_string()),
+            unknown: read.iter().flat_map(|read| read.unknown.clone()).collect(),
+            text: read.map(|read| read.text),
+            dies_of: self.dies_of(&found, key, value),
+            locked: desk.may_be_edited(id).err().map(|why| why.to_string()),
+            edit: desk.edit(id).cloned(),
+        }))
+    }
+
+    /// Makes something else of what a letter holds, or tells what it would be; `None` where there is no such
+    /// letter.
+    ///
+    /// # Errors
+    /// Says why not; a failure of the log leaves open whether it counts: look at the letter.
+    pub async fn edit(
+        &self,
+        by: &str,
+        id: &str,
+        change: Change,
+    ) -> Result<Option<Changed>, Refused> {
+        let Some(found) = self.find(id).await? else {
+            return Ok(None);
+        };
+        let desk = self.view.now().await?;
+        desk.may_be_edited(id)?;
+        let Some((key, before)) = self.bytes(&desk, &found).await? else {
+            return Err(refuse(Code::InvalidArgument, Outcome::BytesGone.text()));
+        };
+        if Version::of(&before) != change.base {
+            return Err(NotEdited::Changed.into());
+        }
+        let (after, diff) = self.draft(&found, &before, &change)?;
+        let schema = schema(found.letter.origin.topic);
+        let mut changed = Changed {
+            version: Version::of(&after),
+            fields: envelope::changed(schema, &before, &after),
+            dies_of: self.dies_of(&found, key, after.clone()),
+            done: false,
+            diff,
+        };
+        if change.dry_run || changed.diff.is_empty() {
+            return Ok(Some(changed));
+        }
+        let mut edited = Edited {
+            letter: id.to_owned(),
+            base: change.base,
+            version: changed.version.clone(),
+            at: Spot {
+                topic: found.cursor.kind.topic(),
+                partition: found.cursor.partition,
+                offset: 0,
+            },
+            fields: changed.fields.clone(),
+            why: change.why,
+        };
+        desk.admit_edit(&edited)?;
+        edited.at.offset = self.put_beside(by, &found, after).await?;
+        let at = edited.at;
+        self.say(by, vec![Act::Edited(edited)]).await?;
+        // Somebody may have been faster, with an edit or with a redrive.
+        let desk = self.view.now().await?;
+        match desk.edit(id) {
+            Some(edit) if edit.edited.at == at => changed.done = true,
+            _ => {
+                desk.may_be_edited(id)?;
+                return Err(NotEdited::Changed.into());
+            }
+        }
+        Ok(Some(changed))
+    }
+
+    /// The new bytes, and how they differ from what is held now.
+    fn draft(
+        &self,
+        found: &Found,
+        before: &Bytes,
+        change: &Change,
+    ) -> Result<(Bytes, String), Refused> {
+        if change.why.len() > WHY_MAX {
+            let text = format!("at most {WHY_MAX} bytes of text");
+            return Err(refuse(Code::InvalidArgument, text));
+        }
+        let schema = schema(found.letter.origin.topic);
+        let after = envelope::from_json(schema, &change.envelope)?;
+        let most = self.parts.record_bytes_max;
+        if after.len() > most {
+            let text = format!("{} bytes, at most {most} are taken", after.len());
+            return Err(refuse(Code::TooLarge, text));
+        }
+        let old = match envelope::to_json(schema, before.clone()) {
+            Ok(old) if !old.unknown.is_empty() && !change.drop_unknown => {
+                let text = format!(
+                    "the letter has fields that this program does not know, and an edit would lose them: {}",
+                    old.unknown.join(", ")
+                );
+                return Err(refuse(Code::InvalidArgument, text));
+            }
+            Ok(old) => {
+                let unknown = old
+                    .unknown
+                    .iter()
+                    .map(|field| format!("\n# unknown: {field}"));
+                old.text + &unknown.collect::<String>()
+            }
+            Err(_) => {
+                let shown = &before[..before.len().min(SHOWN)];
+                format!("# no {schema}: {}", shown.escape_ascii())
+            }
+        };
+        let new = envelope::to_json(schema, after.clone())?.text;
+        Ok((after, difference(&old, &new)))
+    }
+
+    /// Appends the new bytes to the letter's partition; answers their offset.
+    async fn put_beside(&self, by: &str, found: &Found, value: Bytes) -> Result<u64, Refused> {
+        let text = |name: &str, value: String| (name.to_owned(), Bytes::from(value));
+        let record = NewRecord {
+            partition: found.record.partition,
+            key: found.record.key.clone(),
+            headers: vec![
+                text(EDIT_OF, found.letter.id()),
+                text("by", by.to_owned()),
+                text("at", self.parts.clock.now().to_string()),
+                text("schema", schema(found.letter.origin.topic).to_owned()),
+            ],
+            value,
+        };
+        let answers = self.parts.queue.producer().publish(vec![record]).await;
+        match answers.into_iter().next() {
+            Some(Ok(offset)) => Ok(offset),
+            Some(Err(error)) if error.kind == Failure::Conflict => Err(refuse(
+                Code::TooLarge,
+                "the log does not take it: it is too large, most likely",
+            )),
+            Some(Err(error)) => Err(error.into()),
+            None => Err(backend::Error::unavailable("queue", "no answer for a record").into()),
+        }
+    }
+}
+
+fn refuse(code: Code, text: impl Into<String>) -> Refused {
+    Refusal::new(code, text).into()
+}
+
+/// Of two texts, by line, as `diff -u` tells it.
+fn difference(old: &str, new: &str) -> String {
+    let mut config = TextDiff::configure();
+    let diff = config.timeout(DIFF_TIME).diff_lines(old, new);
+    let mut told = diff.unified_diff();
+    told.context_radius(AROUND)
+        .missing_newline_hint(false)
+        .header("before", "after")
+        .to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_difference_is_told_by_line() {
+        let told = difference(
+            "{\n  \"a\": 1,\n  \"b\": 2\n}",
+            "{\n  \"a\": 1,\n  \"b\": 3\n}",
+        );
+        assert!(told.contains("-  \"b\": 2\n+  \"b\": 3"), "{told}");
+        assert_eq!(difference("{}", "{}"), "");
+    }
+}

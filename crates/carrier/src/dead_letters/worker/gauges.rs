@@ -1,0 +1,38 @@
+//! What the desk counts.
+
+use metrics::{counter, gauge};
+use protocol::Timestamp;
+use protocol::desk::Outcome;
+use protocol::ledger::DeadReason;
+
+use super::index::Index;
+use crate::dead_letters::types::Kind;
+
+/// Of the letters that nobody has dealt with.
+pub(super) fn show(index: &Index, now: Timestamp) {
+    tell(|kind, reason| index.open(kind, reason));
+    let age = index.oldest_open().map(|died_at| now.since(died_at));
+    let age = age.unwrap_or_default();
+    gauge!("desk_oldest_open_seconds").set(age.as_secs_f64());
+}
+
+/// Another process works, or none.
+pub(super) fn rest() {
+    tell(|_, _| 0);
+    gauge!("desk_oldest_open_seconds").set(0.0);
+}
+
+fn tell(count: impl Fn(Kind, DeadReason) -> u64) {
+    for kind in Kind::ALL {
+        for reason in DeadReason::ALL {
+            let (kind_name, reason_name) = (kind.name(), reason.name());
+            gauge!("desk_letters_open", "kind" => kind_name, "reason" => reason_name)
+                .set(count(kind, reason) as f64);
+        }
+    }
+}
+
+/// One letter of a redrive came to its end.
+pub(super) fn redriven(outcome: Outcome) {
+    counter!("desk_redrives_total", "outcome" => outcome.name()).increment(1);
+}

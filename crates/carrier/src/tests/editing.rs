@@ -1,0 +1,250 @@
+//! An operator mends what a letter holds.
+
+use api::envelope;
+use backend::Kind;
+use bytes::Bytes;
+use protocol::Platform;
+use protocol::desk::{NotEdited, Outcome, Version};
+use protocol::keys::Topic;
+
+use super::desk::{Worker, all, letters_of, says};
+use super::world::*;
+use crate::dead_letters::{Change, Changed, Envelope, Forecast, Refused};
+use crate::{Config, DeadLetters};
+
+const TASK: &str = "packetboat.v1.Task";
+
+/// A message of Alice's to Bob, mended or damaged as JSON.
+fn bytes(world: &World, change: impl FnOnce(String) -> String) -> Bytes {
+    let work = api::task::Work::Message(task(world.message(ALICE, BOB)));
+    let task = api::task::Task::new(work, world.now());
+    let text = envelope::to_json(TASK, task.encode()).expect("a task").text;
+    envelope::from_json(TASK, &change(text)).expect("a message of the wire")
+}
+
+/// Nobody is user -1.
+fn from_nobody(text: String) -> String {
+    let damaged = text.replace("\"fromId\": \"1\"", "\"fromId\": \"-1\"");
+    assert_ne!(damaged, text);
+    damaged
+}
+
+/// A letter that holds these bytes.
+async fn letter(world: &World, value: Bytes) -> String {
+    let key = protocol::keys::record_key(between(ALICE, BOB));
+    world.publish_raw(Topic::Message, &key, value).await;
+    let letters = world.dead_letters();
+    world
+        .until("a letter", async || !letters_of(&letters).await.is_empty())
+        .await;
+    letters_of(&letters).await[0].id.clone()
+}
+
+async fn held(letters: &DeadLetters, id: &str) -> Envelope {
+    let held = letters.envelope(id).await.expect("readable");
+    held.expect("there")
+}
+
+fn change(base: &Version, envelope: &str) -> Change {
+    Change {
+        base: base.clone(),
+        envelope: envelope.to_owned(),
+        why: "a test".to_owned(),
+        dry_run: false,
+        drop_unknown: false,
+    }
+}
+
+async fn edit(letters: &DeadLetters, id: &str, change: Change) -> Result<Changed, Refused> {
+    let changed = letters.edit("ann", id, change).await?;
+    Ok(changed.expect("there is such a letter"))
+}
+
+async fn forecast(letters: &DeadLetters) -> Forecast {
+    let plan = letters.plan(&all()).await.expect("readable");
+    plan.forecasts[0].forecast.clone()
+}
+
+fn refusal(refused: Result<Changed, Refused>) -> String {
+    refused.expect_err("refused").to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_is_mended_and_redriven_as_it_is_now() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let id = letter(&world, bytes(&world, from_nobody)).await;
+    let letters = world.dead_letters();
+    let before = held(&letters, &id).await;
+    let dies_of = before.dies_of.clone().expect("it would die");
+    assert!(dies_of.starts_with("undecodable"), "{dies_of}");
+    let text = before.text.as_ref().expect("a message");
+    let text = text.replace("\"-1\"", "\"1\"");
+
+    let looked = Change {
+        dry_run: true,
+        ..change(&before.version, &text)
+    };
+    let looked = edit(&letters, &id, looked).await.expect("it can be");
+    assert!(
+        looked.diff.contains("+      \"fromId\": \"1\""),
+        "{looked:?}"
+    );
+    assert_eq!(looked.fields, ["message.message.fromId"]);
+    assert_eq!((looked.dies_of, looked.done), (None, false));
+    assert!(matches!(forecast(&letters).await, Forecast::FailAgain(_)));
+
+    let kept = edit(&letters, &id, change(&before.version, &text)).await;
+    assert!(kept.expect("it can be").done);
+    assert_eq!(forecast(&letters).await, Forecast::Place);
+    assert_eq!(world.records(Topic::Dead).await.len(), 2);
+    let [listed] = &letters_of(&letters).await[..] else {
+        panic!("what was made of a letter is none");
+    };
+    assert!(listed.edited);
+    // Another operator saw what it held before.
+    let stale = edit(&letters, &id, change(&before.version, "{}")).await;
+    assert!(matches!(stale, Err(Refused::NotEdited(NotEdited::Changed))));
+
+    // Another process knows the same.
+    let again = world.dead_letters();
+    let _worker = Worker::begin(&again, "desk");
+    let shown = again.show(&id, true).await.expect("readable");
+    let shown = shown.expect("there");
+    assert!(shown.body.expect("asked for").contains("number 1"));
+    let edit_of = shown.edit.expect("edited");
+    assert_eq!((&*edit_of.by, &*edit_of.edited.why), ("ann", "a test"));
+    let told = world.redrive(&all()).await.expect("redriven");
+    assert_eq!(told[0].outcome, Outcome::ToMessage);
+    world
+        .until("it is pushed", async || world.boat.pushed_to(20).len() == 1)
+        .await;
+    let version = held(&again, &id).await.version;
+    let late = edit(&again, &id, change(&version, "{}")).await;
+    assert!(matches!(late, Err(Refused::NotEdited(NotEdited::Redriven))));
+    assert_eq!(letters_of(&letters).await.len(), 1, "it did not die again");
+}
+
+/// A crash behind the new bytes, and before the entry that makes them count.
+#[tokio::test(start_paused = true)]
+async fn bytes_without_an_entry_count_for_nothing() {
+    let world = World::new().await;
+    let id = letter(&world, bytes(&world, from_nobody)).await;
+    let letters = world.dead_letters();
+    let before = held(&letters, &id).await;
+    let text = before.text.as_ref().expect("a message");
+    let text = text.replace("\"-1\"", "\"1\"");
+    let faults = &world.queue.faults;
+    faults.refuse(|record| says(record, "\"edited\"").then_some(Kind::Unavailable));
+    let failed = edit(&letters, &id, change(&before.version, &text)).await;
+    assert!(matches!(failed, Err(Refused::Failed(_))), "{failed:?}");
+    assert_eq!(world.records(Topic::Dead).await.len(), 2);
+    let [listed] = &letters_of(&letters).await[..] else {
+        panic!("it is no letter");
+    };
+    assert!(!listed.edited);
+    assert_eq!(held(&letters, &id).await, before);
+    faults.take_all();
+    let kept = edit(&letters, &id, change(&before.version, &text)).await;
+    assert!(kept.expect("it can be").done);
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_two_operators_at_once_one_is_told_to_look_again() {
+    let world = World::new().await;
+    let id = letter(&world, bytes(&world, from_nobody)).await;
+    let (ann, bob) = (world.dead_letters(), world.dead_letters());
+    let before = held(&ann, &id).await;
+    let text = before.text.as_ref().expect("a message");
+    let (one, other) = (text.replace("-1", "1"), text.replace("-1", "3"));
+    let (first, second) = tokio::join!(
+        edit(&ann, &id, change(&before.version, &one)),
+        edit(&bob, &id, change(&before.version, &other)),
+    );
+    let kept = [&first, &second].map(Result::is_ok);
+    assert!(kept == [true, false] || kept == [false, true], "{kept:?}");
+    let refused = [first, second].into_iter().find(Result::is_err);
+    let refused = refusal(refused.expect("one of them"));
+    assert!(refused.contains("look again"), "{refused}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_too_large_is_trimmed_and_nothing_larger_is_taken() {
+    let world = World::with(Config {
+        record_bytes_max: 1000,
+        ..Config::default()
+    })
+    .await;
+    let large = |text: String| {
+        let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        json["message"]["message"]["data"] = "QUJD".repeat(1000).into();
+        json.to_string()
+    };
+    let id = letter(&world, bytes(&world, large)).await;
+    let letters = world.dead_letters();
+    let before = held(&letters, &id).await;
+    assert!(
+        before
+            .dies_of
+            .expect("it would die")
+            .starts_with("too-large")
+    );
+    let text = before.text.expect("a message");
+    let larger = text.replace("QUJD", "QUJDQUJD");
+    let refused = refusal(edit(&letters, &id, change(&before.version, &larger)).await);
+    assert!(refused.contains("at most 1000"), "{refused}");
+    let smaller = text.replace(&"QUJD".repeat(1000), "QUJD");
+    let kept = edit(&letters, &id, change(&before.version, &smaller)).await;
+    let kept = kept.expect("it can be");
+    assert_eq!(kept.fields, ["message.message.data"]);
+    assert_eq!((kept.dies_of, kept.done), (None, true));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_no_message_is_shown_and_replaced_as_a_whole() {
+    let world = World::new().await;
+    let id = letter(&world, Bytes::from_static(b"\xff\xffnot a task")).await;
+    let letters = world.dead_letters();
+    let before = held(&letters, &id).await;
+    assert_eq!(before.text, None);
+    assert!(before.raw.expect("shown").contains("not a task"));
+    let whole = envelope::to_json(TASK, bytes(&world, |text| text)).expect("a task");
+    let kept = edit(&letters, &id, change(&before.version, &whole.text)).await;
+    let kept = kept.expect("it can be");
+    assert_eq!(kept.fields, ["*"]);
+    assert!(kept.done && kept.dies_of.is_none(), "{kept:?}");
+    assert_eq!(forecast(&letters).await, Forecast::Place);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fields_that_are_not_known_are_not_lost_by_the_way() {
+    let world = World::new().await;
+    let mut value = bytes(&world, from_nobody).to_vec();
+    value.extend([0x98, 0x06, 0x01]); // field 99, a number
+    let id = letter(&world, value.into()).await;
+    let letters = world.dead_letters();
+    let before = held(&letters, &id).await;
+    assert_eq!(before.unknown, ["#99"]);
+    let text = before.text.expect("a message").replace("-1", "1");
+    let change = change(&before.version, &text);
+    let refused = refusal(edit(&letters, &id, change.clone()).await);
+    assert!(refused.contains("#99"), "{refused}");
+    let slip = Change {
+        envelope: text.replace("retryCount", "retryCuont"),
+        ..change.clone()
+    };
+    let refused = refusal(edit(&letters, &id, slip).await);
+    assert!(
+        refused.contains("retryCuont") && refused.contains("line"),
+        "{refused}"
+    );
+    let knowingly = Change {
+        drop_unknown: true,
+        ..change
+    };
+    let kept = edit(&letters, &id, knowingly).await.expect("it can be");
+    assert!(kept.diff.contains("-# unknown: #99"), "{}", kept.diff);
+    assert!(kept.done);
+}

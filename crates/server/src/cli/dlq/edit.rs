@@ -1,0 +1,183 @@
+//! `packetboat dlq edit`: what a letter holds, in an editor or from a file.
+
+use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use carrier::dead_letters::{Change, Changed, Envelope};
+use clap::Args;
+
+use super::{LETTERS, show, tables};
+use crate::admin::letters::EnvelopeQuestion;
+use crate::cli::Output;
+use crate::cli::desk::Desk;
+
+/// Used where the environment names none.
+const EDITOR: &str = "vi";
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct Edit {
+    /// The letter.
+    id: String,
+    /// Why; it is written down.
+    #[arg(long)]
+    why: String,
+    /// The whole envelope as JSON, instead of an editor.
+    #[arg(long)]
+    file: Option<PathBuf>,
+    /// Do not ask before it counts.
+    #[arg(long)]
+    yes: bool,
+    /// Lose the fields that this program does not know.
+    #[arg(long)]
+    drop_unknown: bool,
+}
+
+impl Edit {
+    pub(super) async fn run(self, desk: &Desk, output: Output) -> Result<ExitCode> {
+        let path = format!("{LETTERS}/{}/envelope", self.id);
+        let why = self.why.clone();
+        let held: Envelope = desk.get(&path, &EnvelopeQuestion { why }).await?;
+        if let Some(why) = &held.locked {
+            bail!("{}: {why}", self.id);
+        }
+        let begun = page_of(&held);
+        let mut text = begun.clone();
+        let draft = loop {
+            text = match &self.file {
+                Some(file) => std::fs::read_to_string(file)
+                    .with_context(|| format!("reading {}", file.display()))?,
+                None => in_editor(&text)?,
+            };
+            if text == begun {
+                eprintln!("Nothing changed.");
+                return Ok(ExitCode::SUCCESS);
+            }
+            match self.change(desk, &held, &text, true).await {
+                Ok(draft) => break draft,
+                Err(error) if self.file.is_none() && may_ask() => {
+                    eprintln!("{error:#}");
+                    if !is_yes("Open the editor again?")? {
+                        return Ok(ExitCode::FAILURE);
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        if draft.diff.is_empty() {
+            eprintln!("Nothing changed.");
+            return Ok(ExitCode::SUCCESS);
+        }
+        if !self.yes {
+            tables::changed(&draft);
+            if !may_ask() {
+                bail!("nothing is done: say --yes where nobody can be asked");
+            }
+            if !is_yes("Keep this edit?")? {
+                return Ok(ExitCode::FAILURE);
+            }
+        }
+        let kept = self.change(desk, &held, &text, false).await?;
+        show(output, &kept, tables::changed)
+    }
+
+    async fn change(
+        &self,
+        desk: &Desk,
+        held: &Envelope,
+        text: &str,
+        dry_run: bool,
+    ) -> Result<Changed> {
+        let change = Change {
+            base: held.version.clone(),
+            envelope: without_remarks(text),
+            why: self.why.clone(),
+            dry_run,
+            drop_unknown: self.drop_unknown,
+        };
+        desk.post(&format!("{LETTERS}/{}/edit", self.id), &change)
+            .await
+    }
+}
+
+/// What an operator finds in the editor: remarks, then the envelope.
+fn page_of(held: &Envelope) -> String {
+    let mut page = format!(
+        "# {}, a {}. Lines that begin with # are left out.\n",
+        held.letter, held.schema
+    );
+    if let Some(why) = &held.dies_of {
+        page += &format!("# A carrier would refuse it as it is: {why}\n");
+    }
+    for field in &held.unknown {
+        page += &format!("# This program does not know the field {field}; see --drop-unknown.\n");
+    }
+    if let Some(raw) = &held.raw {
+        page += &format!("# The bytes are none. Write a whole one to replace them:\n# {raw}\n");
+    }
+    page + held.text.as_deref().unwrap_or("{}") + "\n"
+}
+
+/// Line by line, so that an error names the line that the operator sees.
+fn without_remarks(text: &str) -> String {
+    let lines = text.lines().map(|line| match line.starts_with('#') {
+        true => "",
+        false => line,
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn in_editor(text: &str) -> Result<String> {
+    // For its owner alone, and removed when the edit is over.
+    let mut file = tempfile::Builder::new().suffix(".json").tempfile()?;
+    file.write_all(text.as_bytes())?;
+    file.flush()?;
+    let set = |name: &str| std::env::var(name).ok().filter(|editor| !editor.is_empty());
+    let editor = set("VISUAL").or_else(|| set("EDITOR"));
+    open(&editor.unwrap_or_else(|| EDITOR.to_owned()), file.path())?;
+    // Read by its name: many editors put a new file in the place of the old one.
+    std::fs::read_to_string(file.path()).context("reading what the editor wrote")
+}
+
+/// `editor` may have arguments of its own, as `code --wait`.
+fn open(editor: &str, file: &Path) -> Result<()> {
+    let mut words = editor.split_whitespace();
+    let program = words.next().unwrap_or(EDITOR);
+    let status = Command::new(program).args(words).arg(file).status();
+    let status =
+        status.with_context(|| format!("starting {program} (VISUAL, EDITOR or --file)"))?;
+    if !status.success() {
+        bail!("{program} ended with {status}: nothing is done");
+    }
+    Ok(())
+}
+
+fn may_ask() -> bool {
+    std::io::stdin().is_terminal() && std::io::stderr().is_terminal()
+}
+
+fn is_yes(question: &str) -> Result<bool> {
+    eprint!("{question} [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn remarks_leave_their_lines_empty() {
+        assert_eq!(without_remarks("# a\n{\n# b\n}\n"), "\n{\n\n}");
+    }
+
+    #[test]
+    fn an_editor_that_fails_does_nothing() {
+        let file = Path::new("/nowhere");
+        assert!(open("false", file).is_err());
+        assert!(open("no-such-editor-anywhere", file).is_err());
+        assert!(open("true --wait", file).is_ok());
+    }
+}
