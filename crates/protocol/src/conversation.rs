@@ -1,9 +1,11 @@
 //! A conversation's head, and how its single writer gives positions.
 
+mod clearing;
 mod placement;
 
 use serde::{Deserialize, Serialize};
 
+pub use clearing::{Clearing, Seen, is_listed};
 pub use placement::{Placement, Ruling, Standing};
 
 use crate::history::Version;

@@ -10,12 +10,14 @@
 //! every call**: call `poll_action` until it returns `None`, then arm one timer for `poll_timeout`.
 
 pub mod admission;
+pub mod change;
 pub mod code;
 pub mod conversation;
 pub mod delivery;
 pub mod desk;
 pub mod doctor;
 pub mod frame;
+pub mod group;
 pub mod history;
 pub mod id;
 pub mod keys;
@@ -29,6 +31,7 @@ pub mod session;
 pub mod sync;
 pub mod time;
 pub mod trace;
+pub mod unread;
 
 pub use code::{Code, Refusal};
 pub use id::{

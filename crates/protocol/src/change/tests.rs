@@ -1,0 +1,284 @@
+//! Changes in any order, and with a crash after any of their effects.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+fn id(n: i64) -> MessageId {
+    MessageId::new(n).expect("positive")
+}
+
+fn at(offset: u64) -> Version {
+    Version { epoch: 1, offset }
+}
+
+const NOON: Timestamp = Timestamp::from_millis(1_790_000_000_000);
+
+fn asked(by: i64, change: Change) -> Asked {
+    Asked {
+        id: id(7),
+        by: user(by),
+        at: NOON,
+        change,
+    }
+}
+
+fn react(text: &str, on: bool) -> Change {
+    let reaction = text.parse().expect("short");
+    Change::React { reaction, on }
+}
+
+/// A message of user 1, accepted an hour before noon.
+struct Stands {
+    content: Content,
+    altered: Altered,
+}
+
+impl Stands {
+    fn new() -> Stands {
+        Stands {
+            content: Content::text("hello"),
+            altered: Altered::default(),
+        }
+    }
+
+    fn subject(&self) -> Subject<'_> {
+        Subject {
+            from: user(1),
+            accepted_at: NOON - Duration::from_secs(3600),
+            content: &self.content,
+            altered: &self.altered,
+        }
+    }
+
+    fn judge(&self, offset: u64, asked: &Asked, role: Option<Role>) -> Result<Verdict, Code> {
+        let rules = Rules::default();
+        judge(at(offset), asked, Some(self.subject()), role, &rules).map_err(|r| r.code)
+    }
+
+    fn apply(&mut self, offset: u64, asked: Asked) {
+        self.altered.apply(&Changed {
+            rev: offset,
+            version: at(offset),
+            asked,
+        });
+    }
+}
+
+// proves S0-61h: the sender for a time, owner and administrators at any, nobody else.
+#[test]
+fn who_may_recall_and_edit() {
+    let stands = Stands::new();
+    let edit = || Change::Edit(Content::text("good evening"));
+    for change in [Change::Recall, edit()] {
+        let late = Asked {
+            at: NOON + Duration::from_secs(30 * 3600),
+            ..asked(1, change.clone())
+        };
+        let (own, other) = (asked(1, change.clone()), asked(2, change));
+        assert_eq!(stands.judge(1, &own, None), Ok(Verdict::Change));
+        assert_eq!(stands.judge(1, &late, None), Err(Code::Forbidden));
+        assert_eq!(stands.judge(1, &other, None), Err(Code::Forbidden));
+        let as_role = |role| stands.judge(1, &other, Some(role));
+        assert_eq!(as_role(Role::Member), Err(Code::Forbidden));
+        assert_eq!(as_role(Role::Admin), Ok(Verdict::Change));
+        assert_eq!(as_role(Role::Owner), Ok(Verdict::Change));
+    }
+    let anybody = asked(2, react("👍", true));
+    assert_eq!(stands.judge(1, &anybody, None), Ok(Verdict::Change));
+    let refused = judge(at(1), &anybody, None, None, &Rules::default());
+    assert_eq!(refused.map_err(|r| r.code), Err(Code::NotFound));
+}
+
+// proves S0-57: what is recalled stays so.
+#[test]
+fn nothing_comes_after_a_recall() {
+    let mut stands = Stands::new();
+    stands.apply(1, asked(1, Change::Recall));
+    let again = asked(1, Change::Recall);
+    assert_eq!(stands.judge(2, &again, None), Ok(Verdict::Nothing));
+    let edit = asked(1, Change::Edit(Content::text("x")));
+    assert_eq!(stands.judge(2, &edit, None), Err(Code::NotFound));
+    let reaction = asked(2, react("👍", true));
+    assert_eq!(stands.judge(2, &reaction, None), Err(Code::NotFound));
+    stands.apply(3, edit);
+    assert_eq!(stands.altered.content(&stands.content), None);
+}
+
+#[test]
+fn what_is_so_already_uses_no_place() {
+    let mut stands = Stands::new();
+    let same = asked(1, Change::Edit(Content::text("hello")));
+    assert_eq!(stands.judge(1, &same, None), Ok(Verdict::Nothing));
+    let off = asked(2, react("👍", false));
+    assert_eq!(stands.judge(1, &off, None), Ok(Verdict::Nothing));
+    let on = asked(2, react("👍", true));
+    stands.apply(1, on.clone());
+    assert_eq!(stands.judge(2, &on, None), Ok(Verdict::Nothing));
+    assert_eq!(stands.judge(2, &off, None), Ok(Verdict::Change));
+}
+
+#[test]
+fn reactions_have_a_bound() {
+    let mut stands = Stands::new();
+    let most = Rules::default().reactions_max as u64;
+    for n in 0..most {
+        stands.apply(n, asked(2, react(&format!("r{n}"), true)));
+    }
+    let another = asked(3, react("one more", true));
+    assert_eq!(stands.judge(most, &another, None), Err(Code::RateLimited));
+    let known = asked(3, react("r0", true));
+    assert_eq!(stands.judge(most, &known, None), Ok(Verdict::Change));
+    let off = asked(2, react("r0", false));
+    assert_eq!(stands.judge(most, &off, None), Ok(Verdict::Change));
+    assert!("".parse::<Reaction>().is_err());
+    assert!("a\nb".parse::<Reaction>().is_err());
+    assert!("x".repeat(65).parse::<Reaction>().is_err());
+}
+
+fn any_change() -> impl Strategy<Value = Change> {
+    prop_oneof![
+        1 => Just(Change::Recall),
+        4 => (0..3_u8).prop_map(|n| Change::Edit(Content::text(format!("text {n}")))),
+        6 => (0..2_u8, any::<bool>()).prop_map(|(n, on)| react(&format!("r{n}"), on)),
+    ]
+}
+
+fn any_asked() -> impl Strategy<Value = Asked> {
+    (1..=2_i64, any_change()).prop_map(|(by, change)| asked(by, change))
+}
+
+/// The stores of one conversation with one message, and a writer that may die after any effect.
+#[derive(Clone)]
+struct Store {
+    head: Head,
+    rows: BTreeMap<u64, Changed>,
+    altered: Altered,
+}
+
+impl Store {
+    fn new() -> Store {
+        Store {
+            head: Head::default().moved_by(at(0), id(7)),
+            rows: BTreeMap::new(),
+            altered: Altered::default(),
+        }
+    }
+
+    /// Handles a record; dies after so many effects. True: it came to its end.
+    fn handle(&mut self, offset: u64, asked: &Asked, effects: usize, sees_itself: bool) -> bool {
+        let record = at(offset);
+        let rev = match self.head.place_change(record) {
+            ChangePlacement::Redelivery => return true,
+            ChangePlacement::New(rev) => rev,
+        };
+        let content = Content::text("hello");
+        let subject = Subject {
+            from: user(1),
+            accepted_at: NOON,
+            content: &content,
+            altered: &self.altered,
+        };
+        // The negative twin takes its own half-done work for somebody else's.
+        let seen_as = match sees_itself {
+            true => at(offset + 1),
+            false => record,
+        };
+        let verdict = judge(seen_as, asked, Some(subject), None, &Rules::default());
+        if verdict != Ok(Verdict::Change) {
+            return true;
+        }
+        let changed = Changed {
+            rev,
+            version: record,
+            asked: asked.clone(),
+        };
+        if effects == 0 {
+            return false;
+        }
+        self.altered.apply(&changed);
+        if effects == 1 {
+            return false;
+        }
+        self.rows.insert(rev, changed);
+        if effects == 2 {
+            return false;
+        }
+        self.head = self.head.moved_by_change(record);
+        true
+    }
+
+    /// What a device knows that reads the changes one after the other, as far as the head goes.
+    fn read(&self) -> Altered {
+        let mut altered = Altered::default();
+        for rev in 1..=self.head.rev {
+            altered.apply(self.rows.get(&rev).expect("dense"));
+        }
+        altered
+    }
+}
+
+fn run(log: &[(Asked, Vec<usize>)], sees_itself: bool) -> Store {
+    let mut store = Store::new();
+    for (index, (asked, deaths)) in log.iter().enumerate() {
+        let offset = index as u64 + 1;
+        for effects in deaths {
+            store.handle(offset, asked, *effects, sees_itself);
+        }
+        assert!(store.handle(offset, asked, usize::MAX, sees_itself));
+    }
+    store
+}
+
+proptest! {
+    // A writer that dies after any effect, any number of times, leaves what one leaves that never does; and who
+    // reads the changes knows what the row says.
+    #[test]
+    fn a_crash_after_any_effect_changes_nothing(
+        log in vec((any_asked(), vec(0..3_usize, 0..3)), 0..24),
+    ) {
+        let calm: Vec<_> = log.iter().map(|(asked, _)| (asked.clone(), Vec::new())).collect();
+        let (store, undisturbed) = (run(&log, false), run(&calm, false));
+        prop_assert_eq!(store.head, undisturbed.head);
+        prop_assert_eq!(&store.altered, &undisturbed.altered);
+        prop_assert_eq!(store.read(), store.altered);
+    }
+
+    #[test]
+    fn changes_may_come_in_any_order_and_again(
+        (log, order) in vec(any_asked(), 1..16).prop_flat_map(|log| {
+            let again: Vec<usize> = (0..log.len()).chain(0..log.len()).collect();
+            (Just(log), Just(again).prop_shuffle())
+        }),
+    ) {
+        let changed = |index: usize| Changed {
+            rev: index as u64 + 1,
+            version: at(index as u64 + 1),
+            asked: log[index].clone(),
+        };
+        let (mut ordered, mut shuffled) = (Altered::default(), Altered::default());
+        (0..log.len()).for_each(|index| ordered.apply(&changed(index)));
+        order.iter().for_each(|index| shuffled.apply(&changed(*index)));
+        prop_assert_eq!(ordered, shuffled);
+    }
+}
+
+/// The negative twin: who takes its own half-done recall for somebody else's never gives it a place.
+#[test]
+fn a_writer_that_sees_its_own_half_done_work_loses_a_change() {
+    let log = [(asked(1, Change::Recall), vec![1])];
+    let store = run(&log, true);
+    assert_eq!(store.head.rev, 0, "it has no place");
+    assert_ne!(
+        store.read(),
+        store.altered,
+        "who reads the changes never hears of it"
+    );
+    let store = run(&log, false);
+    assert_eq!(store.read(), store.altered);
+}

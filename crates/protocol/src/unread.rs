@@ -1,0 +1,181 @@
+//! How many messages somebody has not read, from positions alone: no counter is kept, so none can be wrong.
+//!
+//! Each place of a conversation knows how many messages up to it were not the owner's own. Then what lies
+//! between two places is a difference, and only recalled messages remain to be taken away.
+
+use std::collections::BTreeSet;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Seq;
+
+/// A place, as one of the users of the conversation counts: `incoming` messages up to it, itself included,
+/// were written by others.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+pub struct Tally {
+    pub seq: Seq,
+    pub incoming: u64,
+}
+
+/// How far a user is done with a conversation: what was read, or cleared from the list, whichever is further.
+pub fn base(read: Tally, cleared: Tally) -> Tally {
+    read.max(cleared)
+}
+
+/// Messages between the base and the end that others wrote and nobody recalled. `recalled`: positions of
+/// others' messages that were recalled, at least those above the base.
+pub fn unread(end: Tally, base: Tally, recalled: &BTreeSet<Seq>) -> u64 {
+    if end.seq <= base.seq {
+        return 0;
+    }
+    let gone = recalled.range(base.seq.next()..=end.seq).count() as u64;
+    end.incoming
+        .saturating_sub(base.incoming)
+        .saturating_sub(gone)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What two users do in a conversation; `side` is who.
+    #[derive(Clone, Debug)]
+    enum Deed {
+        Send {
+            side: usize,
+        },
+        /// Up to this share of what stands.
+        Read {
+            side: usize,
+            share: u8,
+        },
+        /// The conversation goes from the list, up to where it ends.
+        Clear {
+            side: usize,
+        },
+        Recall {
+            share: u8,
+        },
+    }
+
+    fn deed() -> impl Strategy<Value = Deed> {
+        prop_oneof![
+            6 => (0..2_usize).prop_map(|side| Deed::Send { side }),
+            2 => (0..2_usize, any::<u8>()).prop_map(|(side, share)| Deed::Read { side, share }),
+            1 => (0..2_usize).prop_map(|side| Deed::Clear { side }),
+            2 => any::<u8>().prop_map(|share| Deed::Recall { share }),
+        ]
+    }
+
+    /// Every message by itself: its writer, who has it behind them, and whether it was recalled.
+    #[derive(Default)]
+    struct Counted {
+        messages: Vec<(usize, [bool; 2], bool)>,
+    }
+
+    impl Counted {
+        fn of(&self, side: usize) -> u64 {
+            let unread = |(writer, done, recalled): &&(usize, [bool; 2], bool)| {
+                *writer != side && !done[side] && !recalled
+            };
+            self.messages.iter().filter(unread).count() as u64
+        }
+    }
+
+    /// What the server keeps of it.
+    #[derive(Default)]
+    struct Kept {
+        /// Of each position, for each side.
+        incoming: Vec<[u64; 2]>,
+        writers: Vec<usize>,
+        read: [Tally; 2],
+        cleared: [Tally; 2],
+        recalled: BTreeSet<Seq>,
+    }
+
+    impl Kept {
+        fn tally(&self, seq: u64, side: usize) -> Tally {
+            let incoming = seq
+                .checked_sub(1)
+                .and_then(|i| self.incoming.get(i as usize));
+            Tally {
+                seq: Seq(seq),
+                incoming: incoming.map_or(0, |both| both[side]),
+            }
+        }
+
+        fn end(&self) -> u64 {
+            self.incoming.len() as u64
+        }
+
+        fn of(&self, side: usize) -> u64 {
+            let others = self.recalled.iter().copied();
+            let others = others.filter(|seq| self.writers[seq.0 as usize - 1] != side);
+            let base = base(self.read[side], self.cleared[side]);
+            unread(self.tally(self.end(), side), base, &others.collect())
+        }
+    }
+
+    fn place_of(share: u8, end: u64) -> u64 {
+        u64::from(share) * end / u64::from(u8::MAX)
+    }
+
+    // proves S4-35: whatever is sent, read, deleted and recalled, in whatever order, the count from positions
+    // is the one that counts every message.
+    proptest! {
+        #[test]
+        fn the_difference_is_what_counting_finds(deeds in vec(deed(), 0..120)) {
+            let (mut counted, mut kept) = (Counted::default(), Kept::default());
+            for deed in deeds {
+                let end = kept.end();
+                match deed {
+                    Deed::Send { side } => {
+                        counted.messages.push((side, [false; 2], false));
+                        let mut incoming = kept.incoming.last().copied().unwrap_or_default();
+                        incoming[1 - side] += 1;
+                        kept.incoming.push(incoming);
+                        kept.writers.push(side);
+                    }
+                    Deed::Read { side, share } => {
+                        let to = place_of(share, end);
+                        counted.messages[..to as usize].iter_mut().for_each(|m| m.1[side] = true);
+                        // A register that only grows: a late device moves nothing back.
+                        kept.read[side] = kept.read[side].max(kept.tally(to, side));
+                    }
+                    Deed::Clear { side } => {
+                        counted.messages.iter_mut().for_each(|m| m.1[side] = true);
+                        kept.cleared[side] = kept.cleared[side].max(kept.tally(end, side));
+                    }
+                    Deed::Recall { share } => {
+                        let at = place_of(share, end);
+                        if at > 0 {
+                            counted.messages[at as usize - 1].2 = true;
+                            kept.recalled.insert(Seq(at));
+                        }
+                    }
+                }
+                for side in 0..2 {
+                    prop_assert_eq!(kept.of(side), counted.of(side));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_end_that_lags_behind_what_was_read_leaves_nothing() {
+        let place = |seq, incoming| Tally {
+            seq: Seq(seq),
+            incoming,
+        };
+        assert_eq!(unread(place(3, 2), place(5, 4), &BTreeSet::new()), 0);
+        assert_eq!(
+            unread(place(5, 4), place(3, 2), &BTreeSet::from([Seq(2), Seq(4)])),
+            1
+        );
+    }
+}
