@@ -15,7 +15,7 @@ use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -52,6 +52,8 @@ pub struct FaultyMailbox {
     pub refused: Mutex<BTreeSet<UserId>>,
     /// Whether a send is a repeat cannot be asked.
     pub dedupe_away: Switch,
+    /// Where a message is cannot be asked.
+    pub find_away: Switch,
     /// Who asks for sessions waits for ever.
     pub sessions_hang: Switch,
 }
@@ -62,6 +64,7 @@ impl FaultyMailbox {
             inner,
             refused: Mutex::default(),
             dedupe_away: Switch::default(),
+            find_away: Switch::default(),
             sessions_hang: Switch::default(),
         })
     }
@@ -145,6 +148,18 @@ impl MailboxStore for FaultyMailbox {
 
     async fn waiting(&self, target: Target) -> Result<u64> {
         self.inner.waiting(target).await
+    }
+
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<Result<Whereabouts>> {
+        if self.find_away.is_on() {
+            let away = || Error::unavailable("mailbox", "away, as the test wants it");
+            return asked.iter().map(|_| Err(away())).collect();
+        }
+        self.inner.find(asked, now).await
     }
 
     async fn dedupe_begin(

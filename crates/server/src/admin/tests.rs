@@ -31,12 +31,19 @@ fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")
 }
 
+fn mailbox() -> EmbeddedMailbox {
+    let (engine, entropy) = (Engine::memory(), SeededEntropy::new(1));
+    let mailbox = EmbeddedMailbox::open(engine, &MailboxConfig::default(), &entropy);
+    mailbox.expect("opens")
+}
+
 /// A log and a ledger, and the time that passes in both.
 pub(super) struct Books {
     pub(super) queue: Arc<EmbeddedQueue>,
     log: Log,
     history: EmbeddedHistory,
     pub(super) ledger: Arc<EmbeddedLedger>,
+    mailbox: EmbeddedMailbox,
     pub(super) clock: TimerClock,
 }
 
@@ -56,6 +63,7 @@ impl Books {
             queue,
             history: EmbeddedHistory::new(Engine::memory()),
             ledger: Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens")),
+            mailbox: mailbox(),
             clock,
         }
     }
@@ -143,14 +151,12 @@ impl Books {
 
     fn letters(&self) -> DeadLetters {
         let ledger = Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens"));
-        let entropy = Arc::new(SeededEntropy::new(1));
-        let mailbox = EmbeddedMailbox::open(Engine::memory(), &MailboxConfig::default(), &*entropy);
         DeadLetters::new(DeskParts {
             queue: self.queue.clone(),
             ledger,
-            mailbox: Arc::new(mailbox.expect("opens")),
+            mailbox: Arc::new(mailbox()),
             clock: Arc::new(self.clock.clone()),
-            entropy,
+            entropy: Arc::new(SeededEntropy::new(1)),
             record_bytes_max: 1 << 20,
         })
     }
@@ -185,7 +191,13 @@ impl Books {
     }
 
     async fn trace(&self, name: Name) -> Vec<trace::Report> {
-        let lives = trace::trace(&self.log, &self.history, self.ledger.as_ref(), name).await;
+        let witnesses = trace::Witnesses {
+            log: &self.log,
+            history: &self.history,
+            ledger: self.ledger.as_ref(),
+            mailbox: &self.mailbox,
+        };
+        let lives = witnesses.trace(name, self.clock.now()).await;
         lives.expect("a trace")
     }
 }
