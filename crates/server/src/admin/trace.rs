@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
-use super::log::Log;
+use super::log::{Log, Reader};
 use super::shortlist::Shortlist;
 
 /// Events, and sentences, of one report.
@@ -79,13 +79,13 @@ impl Witnesses<'_> {
     /// for what history and the ledger do not know, and the mailbox asked for what the ledger believes there.
     ///
     /// # Errors
-    /// `Busy`, where another question is reading the log; a log or a ledger that does not answer.
+    /// `Busy`, where others read the log for long before this question begins; a log or a ledger that does not answer.
     pub async fn trace(&self, name: Name, now: Timestamp) -> Result<Vec<Report>> {
-        let mut lives = Vec::new();
-        for id in self.named(name).await? {
+        let (mut lives, mut reader) = (Vec::new(), self.log.reader());
+        for id in self.named(name, &mut reader).await? {
             let entries = self.ledger.trace(&[id]).await?;
             let entries: Vec<_> = entries.into_iter().flatten().collect();
-            if !entries.is_empty() || self.log.turn().await?.has(id).await? {
+            if !entries.is_empty() || reader.has(id).await? {
                 lives.push(self.report(id, entries, now).await);
             }
             yield_now().await;
@@ -93,13 +93,13 @@ impl Witnesses<'_> {
         Ok(lives)
     }
 
-    async fn named(&self, name: Name) -> Result<Vec<MessageId>> {
+    async fn named(&self, name: Name, reader: &mut Reader<'_>) -> Result<Vec<MessageId>> {
         let send_id = match name {
             Name::Message(id) => return Ok(vec![id]),
             Name::Send(send_id) => send_id,
         };
         match self.history.sent_as(send_id).await? {
-            sent if sent.is_empty() => self.log.turn().await?.sent_as(send_id).await,
+            sent if sent.is_empty() => reader.sent_as(send_id).await,
             sent => Ok(sent.into_iter().map(|(_, id)| id).collect()),
         }
     }
