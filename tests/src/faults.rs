@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use api::task::{Task, Work};
 use async_trait::async_trait;
@@ -188,6 +189,8 @@ impl MailboxStore for FaultyMailbox {
 pub struct FaultyHistory {
     inner: Arc<dyn HistoryStore>,
     pub away: Switch,
+    /// A conversation is read in a second.
+    pub slow: Switch,
 }
 
 impl FaultyHistory {
@@ -195,6 +198,7 @@ impl FaultyHistory {
         Arc::new(FaultyHistory {
             inner,
             away: Switch::default(),
+            slow: Switch::default(),
         })
     }
 
@@ -236,6 +240,9 @@ impl HistoryStore for FaultyHistory {
         limit: usize,
     ) -> Result<Vec<PrivateRow>> {
         let inner = self.here()?;
+        if self.slow.is_on() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
         inner.conversation(owner, conversation, range, limit).await
     }
 
