@@ -1,7 +1,11 @@
 //! Somebody who is not there when it is written.
 
+use std::time::Duration;
+
+use protocol::mailbox::MailboxPolicy;
 use protocol::message::Target;
 use protocol::{MessageId, Platform};
+use tests::faults::FaultyMailbox;
 use tests::person::text;
 use tests::{Cluster, user};
 
@@ -60,6 +64,60 @@ async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     let mut bea = cluster.device(2).keeping(state).ready().await;
     bea.hears_nothing().await;
     cluster.assert_settled(20).await;
+    cluster.stop().await;
+}
+
+// The ledger was told that it is stored; whether it still waits, the mailbox says.
+#[tokio::test]
+async fn a_trace_says_whether_it_still_waits() {
+    let mut mailbox = None;
+    let cluster = Cluster::with(tests::settings(), |mut seams| {
+        let faulty = FaultyMailbox::around(seams.mailbox.clone());
+        seams.mailbox = faulty.clone();
+        mailbox = Some(faulty);
+        seams
+    })
+    .await;
+    let mailbox = mailbox.expect("it was wrapped");
+    let ada = cluster.device(1).ready().await;
+    cluster.device(2).ready().await.close().await;
+    let [lost, fetched] = [ada.say(2, "lost").await, ada.say(2, "fetched").await];
+    cluster.assert_settled(2).await;
+    let assert_said = async |id, said| {
+        let verdict = cluster.trace(id).await.verdict.first.join("\n");
+        assert!(
+            verdict.contains("stored offline for 2/desktop"),
+            "{verdict}"
+        );
+        assert!(verdict.contains(said), "{verdict}");
+    };
+    let target = Target {
+        user: user(2),
+        platform: Platform::Desktop,
+    };
+    assert_said(lost, "not fetched yet").await;
+    mailbox.find_away.on();
+    assert_said(lost, "the mailbox does not answer").await;
+    mailbox.find_away.off();
+
+    // A station that dies once the mailbox has taken it out tells the ledger nothing.
+    let store = &cluster.seams.mailbox;
+    let acked = vec![(target, vec![fetched])];
+    let acked = store.acknowledge(acked, cluster.now()).await;
+    assert_eq!(acked.expect("acknowledged"), [[fetched]]);
+    assert_said(fetched, "a device acknowledged it").await;
+    assert_said(lost, "not fetched yet").await;
+
+    let nothing = MailboxPolicy {
+        expire: Duration::MAX,
+        count_max: Some(0),
+    };
+    let emptied = store.trim(target, nothing, cluster.now()).await;
+    assert_eq!(emptied.expect("trimmed"), 1);
+    assert_said(lost, "waits no longer").await;
+    let mut bea = cluster.device(2).ready().await;
+    assert_eq!(bea.hear().await.placed.message.id, lost);
+    bea.close().await;
     cluster.stop().await;
 }
 

@@ -6,12 +6,16 @@ use std::time::Duration;
 
 use backend::clock::{Clock, SystemClock, SystemEntropy};
 use backend::embedded::{Batch, Engine, Order, Table};
+use protocol::conversation::ConversationRow;
 use protocol::desk::Act;
 use protocol::doctor::{Check, Finding, Verdict};
+use protocol::history::Version;
 use protocol::mailbox::{ConnectRequest, NewSession};
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionKey};
-use protocol::{BoatId, DeviceId, Incarnation, MessageId, Platform, SessionId, Timestamp};
+use protocol::{
+    BoatId, DeviceId, Incarnation, MessageId, Platform, Position, Seq, SessionId, Timestamp,
+};
 use server::admin::doctor::{self, Stores, UserReport};
 use server::admin::{Desk, Doctor, Operators};
 use server::compose::{Access, Seams};
@@ -49,7 +53,7 @@ fn kinds(report: &UserReport) -> Vec<&str> {
 }
 
 async fn examined(doctor: &Doctor, number: i64) -> UserReport {
-    let report = doctor.examine(user(number)).await.expect("an answer");
+    let report = doctor.examine(user(number)).await;
     report.expect("it sees the stores")
 }
 
@@ -372,10 +376,13 @@ async fn a_store_that_is_away_and_what_waits_for_it_are_told() {
     clock.by_secs.store(400, Ordering::SeqCst);
     let later = doctor.checkup().await.findings;
     assert_eq!(verdict(&later, Check::Carriers), Verdict::Failure);
-    let unknown = doctor.examine(user(2)).await.expect_err("history is away");
+    let unknown = examined(&doctor, 2).await;
+    assert_eq!(unknown.verdict, Verdict::Warning);
+    assert_eq!(kinds(&unknown), ["not-looked-at"]);
+    let told = &unknown.differences.first[0].seen;
     assert!(
-        format!("{unknown:#}").contains("reading history"),
-        "{unknown:#}"
+        told.contains("the newest messages") && told.contains("away"),
+        "{told}"
     );
 
     away.off();
@@ -416,4 +423,81 @@ async fn a_part_that_hangs_holds_up_no_other() {
         nobody.seen.contains("neither a boat nor a station"),
         "{nobody:?}"
     );
+}
+
+/// A head that is no head: what else there is of the user is told, and nothing is written over it.
+#[tokio::test]
+async fn what_cannot_be_read_is_named_and_the_rest_is_examined() {
+    let engine = Engine::memory();
+    let settings = tests::settings();
+    let cluster = cluster_over(&settings, &engine).await;
+    let doctor = doctor(&settings, &cluster.seams, Stores::Memory);
+    cluster.device(2).ready().await.close().await;
+    let ada = cluster.device(1).ready().await;
+    for text in ["1", "2"] {
+        ada.say(2, text).await;
+    }
+    cluster.assert_settled(2).await;
+    ada.close().await;
+    let mut batch = Batch::new();
+    let key = conversation(1, 2).to_key().to_vec();
+    batch.put(Table::Head, key.clone(), b"no head".to_vec());
+    engine.write(batch).expect("writes");
+    let vandal = Vandal {
+        engine: engine.clone(),
+    };
+    vandal.remove_list(2);
+
+    let found = examined(&doctor, 2).await;
+    assert_eq!(found.verdict, Verdict::Failure);
+    assert_eq!(kinds(&found), ["not-looked-at", "list-behind"]);
+    let told = &found.differences.first[0];
+    assert!(
+        told.seen.contains("the head of p:1:2: cannot be read"),
+        "{told:?}"
+    );
+    assert_eq!((found.mails, found.rows), (2, 2));
+    let repaired = doctor.repair("ann", user(2), "a disk failed").await;
+    let repaired = repaired.expect("an answer").expect("it sees the stores");
+    assert_eq!(repaired.mended.len(), 1);
+    assert_eq!(kinds(&repaired.after), ["not-looked-at"]);
+    let head = engine.get(Table::Head, &key).expect("reads");
+    assert_eq!(head.as_deref(), Some(&b"no head"[..]));
+    drop(doctor);
+    cluster.stop().await;
+}
+
+/// The list claims three hundred positions that nobody has: each is looked for on the other side, too.
+#[tokio::test(start_paused = true)]
+async fn more_holes_than_there_is_time_for_end_in_a_report() {
+    let settings = tests::settings();
+    let mut seams = Seams::in_memory(&settings.embedded).expect("stores in memory");
+    let history = FaultyHistory::around(seams.history.clone());
+    history.slow.on();
+    seams.history = history;
+    let claim = ConversationRow {
+        owner: user(2),
+        conversation: conversation(1, 2),
+        position: Position {
+            seq: Seq(300),
+            prev: None,
+        },
+        last_id: MessageId::new(77).expect("positive"),
+        version: seams.clock.now(),
+        source: Version {
+            epoch: 1,
+            offset: 1,
+        },
+    };
+    let saved = seams.conversations.save(vec![claim]).await;
+    saved.expect("saves");
+    let doctor = doctor(&settings, &seams, Stores::Memory);
+    let found = examined(&doctor, 2).await;
+    assert_eq!(kinds(&found), ["not-looked-at", "hole"]);
+    let told = found.differences.first.iter();
+    let seen: Vec<&str> = told.map(|told| told.seen.as_str()).collect();
+    let late = "positions of p:1:2 that have no message, from";
+    assert!(seen[0].contains(late), "{seen:?}");
+    assert!(seen[0].contains("took too long"), "{seen:?}");
+    assert!(seen[1].starts_with("positions 1 to "), "{seen:?}");
 }

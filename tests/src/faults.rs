@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use api::task::{Task, Work};
 use async_trait::async_trait;
@@ -15,7 +16,7 @@ use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -52,6 +53,8 @@ pub struct FaultyMailbox {
     pub refused: Mutex<BTreeSet<UserId>>,
     /// Whether a send is a repeat cannot be asked.
     pub dedupe_away: Switch,
+    /// Where a message is cannot be asked.
+    pub find_away: Switch,
     /// Who asks for sessions waits for ever.
     pub sessions_hang: Switch,
 }
@@ -62,6 +65,7 @@ impl FaultyMailbox {
             inner,
             refused: Mutex::default(),
             dedupe_away: Switch::default(),
+            find_away: Switch::default(),
             sessions_hang: Switch::default(),
         })
     }
@@ -147,6 +151,18 @@ impl MailboxStore for FaultyMailbox {
         self.inner.waiting(target).await
     }
 
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<Result<Whereabouts>> {
+        if self.find_away.is_on() {
+            let away = || Error::unavailable("mailbox", "away, as the test wants it");
+            return asked.iter().map(|_| Err(away())).collect();
+        }
+        self.inner.find(asked, now).await
+    }
+
     async fn dedupe_begin(
         &self,
         sends: Vec<(DedupeKey, FirstSend)>,
@@ -173,6 +189,8 @@ impl MailboxStore for FaultyMailbox {
 pub struct FaultyHistory {
     inner: Arc<dyn HistoryStore>,
     pub away: Switch,
+    /// A conversation is read in a second.
+    pub slow: Switch,
 }
 
 impl FaultyHistory {
@@ -180,6 +198,7 @@ impl FaultyHistory {
         Arc::new(FaultyHistory {
             inner,
             away: Switch::default(),
+            slow: Switch::default(),
         })
     }
 
@@ -221,6 +240,9 @@ impl HistoryStore for FaultyHistory {
         limit: usize,
     ) -> Result<Vec<PrivateRow>> {
         let inner = self.here()?;
+        if self.slow.is_on() {
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
         inner.conversation(owner, conversation, range, limit).await
     }
 

@@ -205,9 +205,14 @@ impl Cluster {
     }
 
     pub async fn trace(&self, id: MessageId) -> trace::Report {
-        let (log, history, ledger) = (self.log(), &self.seams.history, &self.seams.ledger);
+        let witnesses = trace::Witnesses {
+            log: &self.log(),
+            history: self.seams.history.as_ref(),
+            ledger: self.seams.ledger.as_ref(),
+            mailbox: self.seams.mailbox.as_ref(),
+        };
         let name = trace::Name::Message(id);
-        let lives = trace::trace(&log, history.as_ref(), ledger.as_ref(), name).await;
+        let lives = witnesses.trace(name, self.now()).await;
         lives
             .expect("a trace")
             .pop()

@@ -81,7 +81,7 @@ pub struct Config {
     /// the store is seen.
     #[serde(with = "humantime_serde")]
     pub sweep_pause_max: Duration,
-    /// Where the store is seen to have lost a session, all are asserted within this time.
+    /// Where the store is seen to have lost sessions, all are asserted within this time.
     #[serde(with = "humantime_serde")]
     pub restore_spread: Duration,
     /// Without lease and without an answer of any station for so long, all clients are sent away.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::station::{Reassert, Reasserted};
 use backend::clock::Entropy;
 use protocol::mailbox::{ReassertAnswer, signed_in_again};
-use protocol::presence::SessionKey;
+use protocol::presence::{Losses, SessionKey};
 use protocol::{Code, Refusal};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
@@ -20,23 +20,27 @@ use crate::registration::REASSERT_WITHIN;
 /// not asked for everything again and again.
 const LOSS_REST: Duration = Duration::from_secs(60);
 
-/// Goes through all sessions once per interval, until dropped. A session that the store has lost is seldom
-/// the only one: then the others are not left to the slow pass, for nobody delivers to them meanwhile.
+/// Goes through all sessions once per interval, until dropped. After one that the store had forgotten the next
+/// ones are not left to the slow pass, and where those were forgotten, too, none is: nobody delivers to them
+/// meanwhile.
 pub(crate) async fn sweep(boat: Arc<Boat>) {
     let mut rested_at = Instant::now();
+    let mut losses = Losses::default();
     loop {
         let used = boat.connections.shards_used().max(1) as u32;
         let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
         let life = boat.life();
-        let lost = go_over(&boat, interval, Some(rested_at)).await;
+        let lost = go_over(&boat, interval, Some((rested_at, &mut losses))).await;
         if boat.life() != life {
             // Under a new life every session is registered anew, and that is done already.
             rested_at = rested_at.max(Instant::now() + REASSERT_WITHIN * 2);
+            losses = Losses::default();
         } else if lost {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread).await;
             rested_at = Instant::now() + LOSS_REST;
+            losses = Losses::default();
         }
     }
 }
@@ -46,8 +50,12 @@ pub(crate) async fn pass(boat: &Boat, interval: Duration) {
     go_over(boat, interval, None).await;
 }
 
-/// As `pass`; from `seeks` on it ends, and answers true, with the first session that the store had lost.
-async fn go_over(boat: &Boat, interval: Duration, seeks: Option<Instant>) -> bool {
+/// As `pass`; ends, and answers true, where what is asserted from a time on tells of a loss.
+async fn go_over(
+    boat: &Boat,
+    interval: Duration,
+    mut seeks: Option<(Instant, &mut Losses)>,
+) -> bool {
     let pause = interval / boat.connections.shards_used().max(1) as u32;
     let mut is_empty = true;
     for (lane, connections) in boat.connections.by_shard().enumerate() {
@@ -55,13 +63,20 @@ async fn go_over(boat: &Boat, interval: Duration, seeks: Option<Instant>) -> boo
             continue;
         }
         is_empty = false;
-        sleep(jittered(&*boat.entropy, pause)).await;
-        let mut lost = false;
-        for batch in connections.chunks(boat.config.batch_items_max) {
-            lost |= reassert(boat, lane % boat.lanes.len(), batch).await;
+        if !seeks.as_ref().is_some_and(|(_, losses)| losses.hurries()) {
+            sleep(jittered(&*boat.entropy, pause)).await;
         }
-        if lost && seeks.is_some_and(|since| Instant::now() >= since) {
-            return true;
+        let mut forgotten = 0;
+        for batch in connections.chunks(boat.config.batch_items_max) {
+            forgotten += reassert(boat, lane % boat.lanes.len(), batch).await;
+        }
+        if let Some((since, losses)) = &mut seeks
+            && Instant::now() >= *since
+        {
+            losses.handle_answers(connections.len(), forgotten, boat.connections.len());
+            if losses.is_loss() {
+                return true;
+            }
         }
     }
     if is_empty {
@@ -70,10 +85,10 @@ async fn go_over(boat: &Boat, interval: Duration, seeks: Option<Instant>) -> boo
     false
 }
 
-/// Whether the store had lost any of them.
-async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> bool {
+/// How many of them the store had forgotten.
+async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> usize {
     let Some(life) = boat.life() else {
-        return false;
+        return 0;
     };
     let (connections, sessions): (Vec<_>, Vec<_>) = (connections.iter())
         .filter_map(|connection| {
@@ -93,7 +108,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
         })
         .unzip();
     if sessions.is_empty() {
-        return false;
+        return 0;
     }
     let mut answers = boat.stations.reassert(lane, &sessions).await;
     if answers.is_err() {
@@ -106,9 +121,9 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
     }
     let Ok(answers) = answers else {
         // Made good by the next pass.
-        return false;
+        return 0;
     };
-    let mut lost = false;
+    let mut forgotten = 0;
     for (connection, answer) in connections.into_iter().zip(answers) {
         match answer {
             Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
@@ -124,7 +139,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
             Reasserted::Answer(ReassertAnswer::Restored { .. }) => {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);
-                lost = true;
+                forgotten += 1;
                 connection.lock().in_doubt = false;
                 connection.update(|session| session.resync(boat.now()));
             }
@@ -140,7 +155,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
             Reasserted::Unavailable => connection.lock().in_doubt = true,
         }
     }
-    lost
+    forgotten
 }
 
 /// Between half of `mean` and half more than it.

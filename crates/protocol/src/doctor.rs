@@ -23,7 +23,7 @@ pub use self::flow::{Backlog, ClosedMinutes, Letters, Progress, Waiting};
 pub use self::limits::{OpenFiles, Space};
 pub use self::parts::{Answer, Deviation, Members, Readiness, Tables, Topics};
 pub use self::settings::{AdminPort, Auditing, Copies, TokenKey};
-pub use self::visit::Visit;
+pub use self::visit::{Stranger, Unseen, Visit};
 
 /// Things that one finding names; of more it tells the number.
 const NAMED: usize = 5;

@@ -138,6 +138,17 @@ pub struct MailPage {
     pub next: Option<MailCursor>,
 }
 
+/// What a mailbox knows of one message for one platform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whereabouts {
+    /// A page shows it.
+    Waits,
+    /// A device acknowledged it a short while ago.
+    Acknowledged,
+    /// Neither: never stored, acknowledged [long ago](ACKED_KEEP), no longer kept by the policy, or lost.
+    Absent,
+}
+
 /// The dedupe key of a send: what the sender calls it. To whom it goes is no part of the name, so that a
 /// name that was used for somebody else is found out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -1,7 +1,9 @@
 //! Who is connected where.
 
+mod losses;
 mod obituary;
 
+pub use losses::Losses;
 pub use obituary::Obituary;
 
 use std::collections::BTreeSet;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use futures_util::future::{BoxFuture, join_all};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionKey};
@@ -415,6 +415,39 @@ pub(crate) async fn the_recently_acknowledged_is_not_stored(scene: &Scene) {
         );
     }
     assert_eq!(scene.waiting(phone).await, scene.ids([4, 6]));
+}
+
+/// Each message is found where it is: it waits, was acknowledged lately, or is not there any more. Looking
+/// changes nothing.
+pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
+    let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    for n in [1, 2] {
+        scene.put(phone, n, seconds(5)).await;
+    }
+    scene.put(desk, 1, seconds(5)).await;
+    scene.put(phone, 3, EXPIRE - seconds(60)).await;
+    scene.lose(2, Lost::BodyAndCount).await;
+    scene.acknowledge(phone, scene.ids([1])).await;
+    let asked = [(phone, 1), (desk, 1), (phone, 2), (phone, 3), (desk, 3)];
+    let asked = asked.map(|(target, n)| (target, scene.id(n)));
+    let find = async |now| {
+        let found = scene.store.find(&asked, now).await.into_iter();
+        found
+            .map(|found| found.expect("answered"))
+            .collect::<Vec<_>>()
+    };
+    use Whereabouts::{Absent, Acknowledged, Waits};
+    for _ in 0..2 {
+        let found = find(scene.now).await;
+        assert_eq!(found, [Acknowledged, Waits, Waits, Waits, Absent]);
+    }
+    assert_eq!(scene.waiting(phone).await, scene.ids([3, 2]));
+    // What has expired is kept for nobody, and what was acknowledged long ago is not remembered.
+    let found = find(scene.now + seconds(120)).await;
+    assert_eq!(found, [Acknowledged, Waits, Waits, Absent, Absent]);
+    let found = find(scene.now + protocol::mailbox::ACKED_KEEP).await;
+    assert_eq!(found, [Absent, Waits, Waits, Absent, Absent]);
+    scene.acknowledge(phone, scene.ids([2])).await;
 }
 
 /// Missing bodies are named and never end a drain; acknowledging them frees the mailbox. S1, pitfall D.
@@ -961,6 +994,7 @@ macro_rules! checks {
             paging_removes_nothing
             acknowledging_removes_exactly_that
             the_recently_acknowledged_is_not_stored
+            each_is_found_where_it_is
             missing_bodies_never_stop_a_page
             an_append_repairs_a_lost_body
             the_present_are_not_stored_for

@@ -32,7 +32,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
     MailPage, MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, Reasserted,
-    RouteAnswer, RouteRequest,
+    RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -247,6 +247,22 @@ impl EmbeddedMailbox {
     /// Whether a page would find something.
     fn mail_waits(&self, target: Target, now: Timestamp) -> Result<bool> {
         Ok(!self.entries_after(target, None, 1, now)?.is_empty())
+    }
+
+    fn find_one(&self, target: Target, id: MessageId, now: Timestamp) -> Result<Whereabouts> {
+        // An acknowledgement holds this lock until the entry is gone and the id is marked.
+        let mut shard = self.shard(target.user).lock();
+        let kept = self.policies.of(target.platform).oldest_kept(now);
+        let at = Change::new(&self.engine).find(target, id)?;
+        if at.is_some_and(|at| at.accepted_at >= kept) {
+            return Ok(Whereabouts::Waits);
+        }
+        let presence = shard.find(target.user);
+        let acked = presence.is_some_and(|p| p.has_acked(target.platform, id, now));
+        Ok(match acked {
+            true => Whereabouts::Acknowledged,
+            false => Whereabouts::Absent,
+        })
     }
 
     /// Entries that have not expired, strictly after a cursor.
@@ -489,6 +505,15 @@ impl MailboxStore for EmbeddedMailbox {
     async fn waiting(&self, target: Target) -> Result<u64> {
         let row = change::read_box(&self.engine, target)?;
         Ok(row.map_or(0, |row| row.count))
+    }
+
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<Result<Whereabouts>> {
+        let find = |&(target, id): &(Target, MessageId)| self.find_one(target, id, now);
+        asked.iter().map(find).collect()
     }
 
     async fn dedupe_begin(

@@ -14,7 +14,7 @@ pub mod redis;
 use async_trait::async_trait;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -75,6 +75,10 @@ pub trait MailboxStore: Send + Sync {
 
     /// How many wait.
     async fn waiting(&self, target: Target) -> Result<u64>;
+
+    /// What is known of each of these messages, in order of the question; each is one look. Changes nothing.
+    async fn find(&self, asked: &[(Target, MessageId)], now: Timestamp)
+    -> Vec<Result<Whereabouts>>;
 
     /// Looks up the dedupe key of each send and, where it is new, marks it pending as it is offered. In
     /// order: a repeat inside one call finds the first. The answer names the first send's conversation: it

@@ -365,7 +365,19 @@ impl<S: Subject> Both<S> {
                 assert_eq!(paged, expected);
                 let waiting = self.subject.store().waiting(target).await.expect("counted");
                 assert_eq!(waiting, self.reference.mails(target).len() as u64);
+                self.check_whereabouts(target).await;
             }
+        }
+    }
+    async fn check_whereabouts(&self, target: Target) {
+        let rule = self.rule.get(&target.user).expect("a user");
+        let policies = self.subject.policies();
+        let ids = (1..=MESSAGES).map(|n| self.message(n).id);
+        let asked: Vec<_> = ids.map(|id| (target, id)).collect();
+        let found = self.subject.store().find(&asked, self.now).await;
+        for ((target, id), found) in asked.into_iter().zip(found) {
+            let ruled = rule.find(target.platform, id, policies, self.now);
+            assert_eq!(found.expect("found"), ruled);
         }
     }
 }

@@ -45,7 +45,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -291,6 +291,20 @@ impl MailboxStore for RedisMailbox {
         let call = mail::waiting(&self.keys, target);
         let count = reply::integer(self.pool.ask(call).await?)?;
         Ok(u64::try_from(count).unwrap_or(0))
+    }
+
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<Result<Whereabouts>> {
+        let call = |&(target, id): &(Target, MessageId)| {
+            let kept = self.oldest_kept(target, now);
+            mail::find(&self.keys, target, id, kept, now)
+        };
+        let calls: Vec<_> = asked.iter().map(call).collect();
+        let told = self.pool.run(&calls).await.into_iter();
+        told.map(|told| Ok(mail::found(told?)?)).collect()
     }
 
     async fn dedupe_begin(

@@ -157,6 +157,32 @@ async fn a_store_that_lost_its_sessions_has_them_again_soon() {
     }
 }
 
+// R3: of few sessions each is asserted at once, after the first that was lost.
+#[tokio::test]
+async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
+    let harbour = Harbour::with(|config| {
+        // One after the other they would take forty seconds, and more.
+        config.sweep_interval = Duration::from_secs(60);
+        config.sweep_pause_max = Duration::from_secs(2);
+        config.restore_spread = Duration::from_millis(300);
+    })
+    .await;
+    let mut clients = Vec::new();
+    for user in 1..=20 {
+        let mut client = harbour.tcp().await;
+        client.hello(user).await;
+        clients.push(client);
+    }
+    *harbour.peer.reassert_as.lock() = Outcome::Restored;
+    let restored = async {
+        for client in &mut clients {
+            assert_eq!(client.next().await, Some(ServerFrame::Resync));
+        }
+    };
+    let in_time = timeout(Duration::from_secs(10), restored).await;
+    in_time.expect("within seconds");
+}
+
 #[tokio::test]
 async fn sign_offs_wait_for_the_stations() {
     let harbour = Harbour::with(|config| config.retry_pause = Duration::from_millis(20)).await;

@@ -15,7 +15,7 @@ use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -170,6 +170,14 @@ impl MailboxStore for FaultyMailbox {
 
     async fn waiting(&self, target: Target) -> Result<u64> {
         self.store.waiting(target).await
+    }
+
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<Result<Whereabouts>> {
+        self.store.find(asked, now).await
     }
 
     async fn dedupe_begin(

@@ -2,6 +2,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::MessageTask;
+use backend::embedded::{Batch, Table};
+use bytes::Bytes;
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::{DeadReason, Event};
@@ -150,4 +152,43 @@ async fn a_row_that_the_store_refuses_is_a_dead_letter_and_leaves_no_hole() {
     assert_eq!(page.letters.len(), 1);
     assert_eq!(page.letters[0].reason, DeadReason::StoreRejected);
     assert_eq!(page.letters[0].message, Some(refused.id));
+}
+
+// A carrier that has only read a head that is behind does not go on with it once it is mended.
+#[tokio::test(start_paused = true)]
+async fn a_head_that_is_mended_in_the_store_is_gone_on_from() {
+    let mut world = World::new().await;
+    let first = world.message(ALICE, BOB);
+    world.accept(task(first.clone())).await;
+    let mut sent = vec![first.id];
+    let key = between(ALICE, BOB).to_key();
+    let mut behind = None;
+    for number in 2..=5 {
+        sent.push(world.send(ALICE, BOB).await);
+        world.until_quiet().await;
+        if number == 3 {
+            behind = world.engine.get(Table::Head, &key).expect("reads");
+        }
+    }
+    world.stop().await;
+    let mended = world.engine.get(Table::Head, &key).expect("reads");
+    let engine = world.engine.clone();
+    let write = |head: Option<Bytes>| {
+        let mut batch = Batch::new();
+        batch.put(Table::Head, key.to_vec(), head.expect("a head"));
+        engine.write(batch).expect("writes");
+    };
+    write(behind);
+    world.carrier = Some(world.start().await);
+    let repeat = from_session(first, 10, &world.life);
+    world.accept(repeat).await;
+    world.until_quiet().await;
+    let told = world.boat.told_frames(10);
+    assert_eq!(told.len(), 1, "the carrier has read the head: {told:?}");
+
+    write(mended);
+    sent.push(world.send(ALICE, BOB).await);
+    world.until_quiet().await;
+    let expected: Vec<_> = (1..).map(Seq).zip(sent).collect();
+    assert_eq!(world.conversation(ALICE, BOB).await, expected);
 }

@@ -1,6 +1,6 @@
 //! What becomes of each record of a batch, before anything is written.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -257,12 +257,9 @@ impl Writer {
     }
 }
 
-fn conversations(reads: &[Arc<Read>]) -> BTreeMap<ConversationId, u32> {
-    let messages = reads.iter().filter_map(|read| {
-        let (_, conversation) = message(read)?;
-        Some((conversation, read.source.partition))
-    });
-    messages.collect()
+fn conversations(reads: &[Arc<Read>]) -> BTreeSet<ConversationId> {
+    let messages = reads.iter().filter_map(|read| message(read));
+    messages.map(|(_, conversation)| conversation).collect()
 }
 
 fn message(read: &Read) -> Option<(&MessageTask, ConversationId)> {

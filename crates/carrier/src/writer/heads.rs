@@ -1,6 +1,6 @@
 //! The heads of conversations: the newest used in memory, all of them in the store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -31,14 +31,17 @@ impl Heads {
         }
     }
 
-    /// The heads of these conversations, with their partitions. One that was never written is at rest.
+    /// The heads of these conversations. One that was never written is at rest.
+    ///
+    /// What is read is not remembered before this carrier has moved it: a head that was behind and is mended
+    /// in the store (`doctor user N --repair`) is read again with the next message.
     pub(super) async fn load(
         &mut self,
-        wanted: BTreeMap<ConversationId, u32>,
+        wanted: BTreeSet<ConversationId>,
     ) -> Result<BTreeMap<ConversationId, Head>> {
         let mut heads = BTreeMap::new();
         let mut missing = Vec::new();
-        for &conversation in wanted.keys() {
+        for conversation in wanted {
             match self.cache.get(&conversation) {
                 Some((_, head)) => _ = heads.insert(conversation, *head),
                 None => missing.push(conversation),
@@ -46,12 +49,8 @@ impl Heads {
         }
         if !missing.is_empty() {
             let found = self.stores.within(self.store.load(&missing)).await?;
-            for (conversation, head) in missing.into_iter().zip(found) {
-                let head = head.unwrap_or_default();
-                let partition = wanted.get(&conversation).copied().unwrap_or_default();
-                self.cache.put(conversation, (partition, head));
-                heads.insert(conversation, head);
-            }
+            let found = found.into_iter().map(Option::unwrap_or_default);
+            heads.extend(missing.into_iter().zip(found));
         }
         Ok(heads)
     }

@@ -350,3 +350,29 @@ fn a_port_that_answers_says_its_version() {
         [(Check::AdminPort, Verdict::Failure)]
     );
 }
+
+#[test]
+fn what_another_version_says_is_told_and_not_taken_for_more() {
+    let said = |verdict| {
+        let stranger = Stranger {
+            check: "quorum".to_owned(),
+            verdict,
+            seen: "two of three".to_owned(),
+        };
+        stranger.finding()
+    };
+    for verdict in [None, Some(Verdict::Ok), Some(Verdict::Warning)] {
+        assert_eq!(said(verdict).verdict, Verdict::Warning);
+    }
+    let failed = said(Some(Verdict::Failure));
+    assert_eq!(failed.verdict, Verdict::Failure);
+    assert_eq!(
+        failed.seen,
+        "quorum, which this program does not know: two of three"
+    );
+    for unseen in [Unseen::Busy, Unseen::Foreign] {
+        let finding = unseen.finding();
+        assert_eq!(finding.verdict, Verdict::Warning);
+        assert!(finding.seen.contains("not looked at"), "{finding:?}");
+    }
+}

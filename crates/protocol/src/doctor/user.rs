@@ -12,11 +12,13 @@ mod mend;
 mod sessions;
 #[cfg(test)]
 mod tests;
+mod unread;
 
 pub use self::conversation::{Conversation, Hole, Listed, Newest};
 pub use self::damage::Damage;
 pub use self::mail::{Body, Entry, Mailbox};
 pub use self::mend::Mend;
+pub use self::unread::{Unread, Why};
 use crate::presence::{BoatLife, SessionEntry};
 use crate::{Timestamp, UserId};
 
@@ -60,11 +62,15 @@ impl Chart {
     }
 }
 
-/// Of the differences of a look those that an earlier look saw, too.
+/// Of the differences of a look those that an earlier look saw, too, as far as both saw them.
 pub fn lasting(now: Vec<Difference>, before: &[Difference]) -> Vec<Difference> {
-    let lasts = |difference: &Difference| {
+    let lasts = |difference: Difference| {
         let mut before = before.iter();
-        before.any(|earlier| earlier.damage.is_same(&difference.damage))
+        let earlier = before.find(|earlier| earlier.damage.is_same(&difference.damage))?;
+        match earlier.damage.ends_before(&difference.damage) {
+            true => Some(earlier.clone()),
+            false => Some(difference),
+        }
     };
-    now.into_iter().filter(lasts).collect()
+    now.into_iter().filter_map(lasts).collect()
 }

@@ -1,6 +1,6 @@
 //! What the command sees of a process before that says anything of itself.
 
-use super::{Check, Finding, Looked};
+use super::{Check, Finding, Looked, Verdict};
 
 /// A call at an admin port.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,5 +38,58 @@ impl Visit {
             ),
         };
         vec![answers, version]
+    }
+}
+
+/// A process that answers, and whose view of the installation was not had. In a rolling update both are normal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Unseen {
+    /// It examines something for somebody else.
+    Busy,
+    /// Its answer is that of another version, and cannot be read.
+    Foreign,
+}
+
+impl Unseen {
+    pub fn finding(self) -> Finding {
+        let (seen, advice) = match self {
+            Unseen::Busy => (
+                "what it sees was not looked at: it is busy with another examination",
+                "ask again in a moment",
+            ),
+            Unseen::Foreign => (
+                "what it sees was not looked at: its answer is that of another version",
+                "ask with the program of its version",
+            ),
+        };
+        Finding::warning(Check::AdminPort, seen, advice)
+    }
+}
+
+/// What a process says of a check that this program does not know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Stranger {
+    pub check: String,
+    /// `None`: a word that this program does not know either.
+    pub verdict: Option<Verdict>,
+    pub seen: String,
+}
+
+impl Stranger {
+    /// What it calls a failure is one.
+    pub fn finding(self) -> Finding {
+        let Stranger {
+            check,
+            verdict,
+            seen,
+        } = self;
+        let seen = format!("{check}, which this program does not know: {seen}");
+        let advice = "ask with the program of its version";
+        match verdict {
+            Some(Verdict::Failure) => Finding::failure(Check::Version, seen, advice),
+            Some(Verdict::Ok | Verdict::Warning) | None => {
+                Finding::warning(Check::Version, seen, advice)
+            }
+        }
     }
 }

@@ -9,7 +9,7 @@
 //! more is read than the next minute needs, so that what is held is the traffic of a settle time and a
 //! minute.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use super::chain::Place;
@@ -31,7 +31,8 @@ pub struct Gather {
 
 #[derive(Clone, Debug, Default)]
 struct Bucket {
-    ids: BTreeSet<MessageId>,
+    /// Each message, and the partition that it was read from.
+    ids: BTreeMap<MessageId, usize>,
     /// Where a partition's first record of this minute lies.
     first: BTreeMap<usize, u64>,
 }
@@ -43,8 +44,9 @@ pub struct Move {
     pub until: Timestamp,
     /// Where reading goes on after a restart.
     pub place: Place,
-    /// The minute to be closed, and its ids in order; `None` where nothing was accepted.
-    pub closes: Option<(Reading, Vec<MessageId>)>,
+    /// The minute to be closed, its ids in order and the partition that each was read from; `None` where
+    /// nothing was accepted.
+    pub closes: Option<(Reading, Vec<(MessageId, usize)>)>,
 }
 
 impl Gather {
@@ -104,7 +106,7 @@ impl Gather {
             return;
         }
         let bucket = self.minutes.entry(minute.max(self.until)).or_default();
-        bucket.ids.insert(id);
+        bucket.ids.entry(id).or_insert(partition);
         bucket.first.entry(partition).or_insert(offset);
     }
 
@@ -131,7 +133,7 @@ impl Gather {
         let busy = first == Some(minute) || self.unread > 0;
         let ids = match busy {
             true => self.minutes.remove(&minute).unwrap_or_default().ids,
-            false => BTreeSet::new(),
+            false => BTreeMap::new(),
         };
         self.until = match (busy, first) {
             (true, _) => minute + MINUTE,
@@ -152,7 +154,7 @@ impl Gather {
             let reading = Reading {
                 minute,
                 accepted: ids.len() as u64,
-                ids: Digest::of_ids(ids.iter().copied()),
+                ids: Digest::of_ids(ids.keys().copied()),
                 unread: std::mem::take(&mut self.unread),
                 epoch: self.place.epoch,
                 stretches,

@@ -9,6 +9,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::{DeadReason, Event, FailureCause, LedgerEntry};
+use crate::mailbox::Whereabouts;
 use crate::message::Target;
 use crate::{ConversationId, MessageId, SendId, Seq, SessionId, Timestamp, UserId};
 
@@ -229,12 +230,22 @@ impl Life {
         self.open().is_empty()
     }
 
-    /// The verdict in words: one sentence for the message, and one for each target.
-    pub fn verdict(&self) -> Vec<String> {
+    /// For whom it is said to wait. The ledger hears of what was fetched later, or never: their mailboxes
+    /// know.
+    pub fn stored_for(&self) -> impl Iterator<Item = Target> {
+        let stored = |obligation: &Obligation| matches!(obligation.end, Some(End::Stored { .. }));
+        let obligations = self.obligations.iter();
+        obligations.filter_map(move |(&target, obligation)| stored(obligation).then_some(target))
+    }
+
+    /// The verdict in words: one sentence for the message, and one for each target. `mailboxes` is what they
+    /// answered for [`stored_for`](Life::stored_for); who is missing there got no answer.
+    pub fn verdict(&self, mailboxes: &BTreeMap<Target, Whereabouts>) -> Vec<String> {
         let accepted = self.message.timestamp();
         let mut sentences = vec![self.sentence(accepted)];
         for (target, obligation) in &self.obligations {
-            sentences.push(obligation.sentence(*target, accepted));
+            let found = mailboxes.get(target).copied();
+            sentences.push(obligation.sentence(*target, accepted, found));
         }
         sentences
     }
@@ -363,7 +374,7 @@ impl Obligation {
         }
     }
 
-    fn sentence(&self, target: Target, accepted: Timestamp) -> String {
+    fn sentence(&self, target: Target, accepted: Timestamp, found: Option<Whereabouts>) -> String {
         let who = format!("{}/{}", target.user, target.platform);
         let after = |at: Timestamp| Span(at.since(accepted));
         let Some(end) = &self.end else {
@@ -390,10 +401,8 @@ impl Obligation {
                 format!("delivered to {who} after {}{offline}{pushes}", after(*at))
             }
             End::Stored { at } => {
-                format!(
-                    "stored offline for {who} after {}, not fetched yet{told}",
-                    after(*at)
-                )
+                let now = still_there(found);
+                format!("stored offline for {who} after {}{told}, {now}", after(*at))
             }
             End::Reachable { .. } => format!("{who} finds it by sync{told}"),
             End::Dropped { .. } => {
@@ -406,6 +415,22 @@ impl Obligation {
                 format!("dead letter {} for {who}: {reason}", letter.letter)
             }
         }
+    }
+}
+
+/// What a mailbox knows of a message that the ledger says it has. It does not tell why it no longer has one:
+/// the ledger knows no mark of the mailbox that it was stored under.
+fn still_there(found: Option<Whereabouts>) -> &'static str {
+    match found {
+        Some(Whereabouts::Waits) => "not fetched yet",
+        Some(Whereabouts::Acknowledged) => {
+            "and a device acknowledged it since, of which the ledger was not told"
+        }
+        Some(Whereabouts::Absent) => {
+            "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it or \
+             keeps it no longer; history has it, and the next sync finds it"
+        }
+        None => "and whether it still waits is not known: the mailbox does not answer",
     }
 }
 

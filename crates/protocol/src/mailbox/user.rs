@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use super::{
     Bodies, ConnectAnswer, ConnectRequest, Mail, MailCursor, MailPage, MailboxPolicy, NewSession,
     Policies, Presence, ReassertAnswer, Reasserted, RouteAnswer, RouteRequest, Waiting,
+    Whereabouts,
 };
 use crate::presence::{Denied, SessionEntry, SessionKey};
 use crate::{MessageId, Platform, Timestamp, UserId};
@@ -136,6 +137,24 @@ impl Mailbox {
             }
         }
         page
+    }
+
+    /// What is known of one message, as one look: what is acknowledged in between was there or is remembered.
+    pub fn find(
+        &self,
+        platform: Platform,
+        id: MessageId,
+        policies: &Policies,
+        now: Timestamp,
+    ) -> Whereabouts {
+        let waiting = self.waiting.get(&platform);
+        if waiting.is_some_and(|waiting| waiting.has(id, policies.of(platform), now)) {
+            return Whereabouts::Waits;
+        }
+        match self.presence.has_acked(platform, id, now) {
+            true => Whereabouts::Acknowledged,
+            false => Whereabouts::Absent,
+        }
     }
 
     /// Removes what the platform's device acknowledged and remembers it for a while; the changes name

@@ -80,6 +80,13 @@ impl Waiting {
         newest.is_some_and(|entry| entry.accepted_at >= policy.oldest_kept(now))
     }
 
+    /// Whether a page would show this one.
+    pub fn has(&self, id: MessageId, policy: MailboxPolicy, now: Timestamp) -> bool {
+        let kept = policy.oldest_kept(now);
+        let is_it = |entry: &MailCursor| entry.id == id && entry.accepted_at >= kept;
+        self.entries.iter().any(is_it)
+    }
+
     pub fn len(&self) -> u64 {
         self.entries.len() as u64
     }

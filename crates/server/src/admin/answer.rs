@@ -13,8 +13,8 @@ use protocol::ledger::minute::{Amendment, Closed, MINUTE, Row, minute_of};
 use protocol::{MessageId, Timestamp};
 
 use super::audit::{self, MESSAGES, MESSAGES_MAX, Minute, Question, Report, Sum, read, report};
-use super::find::find;
-use super::log::{CLOCKS_APART, Log};
+use super::find::{Seeker, find};
+use super::log::{CLOCKS_APART, Log, Reader};
 use super::rows::Rows;
 
 /// How far before and behind a range a row is looked for that is next to it in the chain.
@@ -26,7 +26,8 @@ const OPEN: usize = 20_000;
 /// minute, from the beginning of the minute on; with `deep`, to the millisecond, from the log alone.
 ///
 /// # Errors
-/// `Busy`, where another question is reading the log; a log or a store that does not answer.
+/// `Busy`, where other questions read the log for long before this one begins; a log or a store that does not
+/// answer.
 pub async fn answer(
     log: &Log,
     ledger: &dyn LedgerStore,
@@ -34,12 +35,26 @@ pub async fn answer(
     question: &Question,
     now: Timestamp,
 ) -> Result<Report> {
-    let exact = audit::audit(log, ledger, question, now);
+    let mut reader = log.reader();
+    match from_closed(&mut reader, ledger, store, question, now).await? {
+        Some(report) => Ok(report),
+        None => audit::audit_from(&mut reader, ledger, question, now).await,
+    }
+}
+
+/// `None` where the log alone can answer.
+async fn from_closed(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    store: &dyn AuditStore,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Option<Report>> {
     if question.deep {
-        return exact.await;
+        return Ok(None);
     }
     let Some(head) = store.head().await? else {
-        return exact.await;
+        return Ok(None);
     };
     let begun = match head.start.number {
         0 => head.start.minute,
@@ -47,14 +62,11 @@ pub async fn answer(
     };
     let mut window = question.window(now);
     let closed = minute_of(window.start).max(begun)..minute_of(window.end).min(head.until);
-    if closed.is_empty() {
-        return exact.await;
+    if closed.is_empty() || !is_whole(store, &head, begun, &closed).await? {
+        return Ok(None);
     }
-    if !is_whole(store, &head, begun, &closed).await? {
-        return exact.await;
-    }
-    let Some(sum) = sum(log, ledger, store, &closed).await? else {
-        return exact.await;
+    let Some(sum) = sum(reader, ledger, store, &closed).await? else {
+        return Ok(None);
     };
     window.start = window.start.min(closed.start);
     let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
@@ -62,15 +74,19 @@ pub async fn answer(
     for part in [window.start..closed.start, closed.end..window.end] {
         if !part.is_empty() {
             let before = part.end + CLOCKS_APART;
-            let part = read(log, ledger, &part, before, most).await?;
+            let part = read(reader, ledger, &part, before, most).await?;
             if !part.is_whole() && parts.is_empty() && window.start < closed.start {
                 // What comes after the part that was left off is asked for next.
-                return exact.await;
+                return Ok(None);
             }
             parts.push(part);
         }
     }
-    Ok(report(&window, &parts.iter().collect::<Vec<_>>(), sum))
+    Ok(Some(report(
+        &window,
+        &parts.iter().collect::<Vec<_>>(),
+        sum,
+    )))
 }
 
 /// Whether the rows of these minutes are all there: an absent one is no quiet minute where the numbers around
@@ -114,7 +130,7 @@ struct Named {
 
 /// What is kept of closed minutes, with another look at what was open; `None` where a row cannot be read.
 async fn sum(
-    log: &Log,
+    reader: &mut Reader<'_>,
     ledger: &dyn LedgerStore,
     store: &dyn AuditStore,
     minutes: &Range<Timestamp>,
@@ -157,7 +173,7 @@ async fn sum(
     let open: Vec<_> = open.into_iter().collect();
     let found = match open.is_empty() {
         true => Default::default(),
-        false => find(log, ledger, &open, None).await?,
+        false => find(Seeker::Question(reader), ledger, &open, None).await?,
     };
     for Named { mut minute, open } in named {
         minute.in_flight = found.in_flight.intersection(&open).count() as u64;

@@ -11,7 +11,7 @@ use protocol::{MessageId, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
 
-use super::log::{Accepted, Log, Turn};
+use super::log::{Accepted, Log, Reader};
 use super::shortlist::Shortlist;
 
 /// Lives read from the ledger at a time, before others have their turn on the thread.
@@ -96,16 +96,27 @@ impl Question {
 /// Accounts for every message that was accepted in the time asked for.
 ///
 /// # Errors
-/// `Busy`, where another question is reading the log; a log or a ledger that does not answer.
+/// `Busy`, where other questions read the log for long before this one begins; a log or a ledger that does not
+/// answer.
 pub async fn audit(
     log: &Log,
     ledger: &dyn LedgerStore,
     question: &Question,
     now: Timestamp,
 ) -> Result<Report> {
+    audit_from(&mut log.reader(), ledger, question, now).await
+}
+
+/// As `audit`, for a question that may have begun.
+pub(super) async fn audit_from(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    question: &Question,
+    now: Timestamp,
+) -> Result<Report> {
     let window = question.window(now);
     let most = question.limit.unwrap_or(MESSAGES).clamp(1, MESSAGES_MAX);
-    let read = read(log, ledger, &window, Timestamp::MAX, most).await?;
+    let read = read(reader, ledger, &window, Timestamp::MAX, most).await?;
     Ok(report(&window, &[&read], Sum::default()))
 }
 
@@ -135,21 +146,20 @@ pub(super) struct Sum {
 /// Reads what was accepted in a window, of records that were appended before that time, and what became of
 /// it.
 pub(super) async fn read(
-    log: &Log,
+    reader: &mut Reader<'_>,
     ledger: &dyn LedgerStore,
     window: &Range<Timestamp>,
     before: Timestamp,
     most: usize,
 ) -> Result<Read> {
-    let turn = log.turn().await?;
-    let accepted = turn.accepted(window, before, most).await?;
-    let mut audit = look(&turn, ledger, &accepted.messages).await?;
+    let accepted = reader.accepted(window, before, most).await?;
+    let mut audit = look(reader, ledger, &accepted.messages).await?;
     for _ in 1..LOOKS {
         let missing = audit.total().missing;
         if missing.is_empty() {
             break;
         }
-        audit.look_again(look(&turn, ledger, &missing).await?);
+        audit.look_again(look(reader, ledger, &missing).await?);
     }
     Ok(Read { accepted, audit })
 }
@@ -191,8 +201,12 @@ pub(super) fn report(window: &Range<Timestamp>, parts: &[&Read], mut sum: Sum) -
     }
 }
 
-async fn look(turn: &Turn<'_>, ledger: &dyn LedgerStore, ids: &[MessageId]) -> Result<Audit> {
-    let carried = turn.carried(ids).await?;
+async fn look(
+    reader: &mut Reader<'_>,
+    ledger: &dyn LedgerStore,
+    ids: &[MessageId],
+) -> Result<Audit> {
+    let carried = reader.carried(ids).await?;
     let mut audit = Audit::default();
     for ids in ids.chunks(PAGE) {
         for (id, entries) in ids.iter().zip(ledger.trace(ids).await?) {

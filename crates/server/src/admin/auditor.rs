@@ -37,8 +37,8 @@ use self::gauges::Gauges;
 use self::term::Overtaken;
 pub(super) use self::term::Term;
 use super::audit::MESSAGES_MAX;
-use super::find::{Finding, find};
-use super::log::{Log, PAGES};
+use super::find::{Finding, Seeker, find};
+use super::log::{Left, Log, PAGES};
 use super::rows::Rows;
 use super::utc::utc;
 
@@ -80,6 +80,23 @@ struct Duty {
 struct Open {
     again_at: Timestamp,
     figures: Figures,
+    /// How many messages that were open when it was last looked at have a record in each partition of topic
+    /// `message`.
+    waiting: BTreeMap<usize, u64>,
+}
+
+impl Open {
+    /// Whether its open messages all wait in partitions that no carrier has begun with: then nothing changes
+    /// before one does.
+    fn waits_for_carriers(&self, left: &[Left]) -> bool {
+        let waiting = self.waiting.iter().filter(|(partition, _)| {
+            let left = left.get(**partition);
+            left.is_some_and(|left| left.is_untouched && !left.offsets.is_empty())
+        });
+        let waiting: u64 = waiting.map(|(_, count)| count).sum();
+        let all_wait = self.figures.missing == 0 && self.figures.in_flight == waiting;
+        all_wait || left.iter().all(|left| left.is_untouched)
+    }
 }
 
 impl Auditor {
@@ -295,14 +312,8 @@ impl Auditor {
             minute, accepted, ..
         } = reading;
         let now = self.clock.now();
-        let found = if self
-            .is_untouched(duty, reading.epoch, &reading.stretches)
-            .await?
-        {
-            all_in_flight(&ids)
-        } else {
-            self.find(duty, &ids).await?.among(&ids)
-        };
+        let left = self.left(duty, reading.epoch, &reading.stretches).await?;
+        let (found, waiting) = self.found(duty, ids, left).await?;
         let open = (found.in_flight.len() + found.missing.len()) as u64;
         let then = Figures {
             settled: accepted - open,
@@ -329,7 +340,40 @@ impl Auditor {
             );
         }
         let amendment = Amendment::of(&closed, now, &found);
-        self.amend(duty, &closed, None, amendment).await
+        self.amend(duty, &closed, None, amendment, waiting).await
+    }
+
+    /// What is open of a minute that is being closed. What was read from a partition that no carrier has begun
+    /// with is in flight, and nobody is asked.
+    async fn found(
+        &self,
+        duty: &mut Duty,
+        ids: Vec<(MessageId, usize)>,
+        left: Option<Vec<Left>>,
+    ) -> Result<(Found, BTreeMap<usize, u64>)> {
+        let waits = |partition: usize| {
+            left.as_ref()
+                .is_some_and(|left| left[partition].is_untouched)
+        };
+        let (waiting, begun): (Vec<_>, Vec<_>) = ids
+            .into_iter()
+            .partition(|(_, partition)| waits(*partition));
+        let begun: Vec<MessageId> = begun.into_iter().map(|(id, _)| id).collect();
+        let finding = match begun.is_empty() {
+            true => Finding::default(),
+            false => {
+                let left = left.map(|left| vec![begun_with(left)]);
+                self.find(duty, &begun, left.as_deref()).await?
+            }
+        };
+        let mut found = finding.among(&begun);
+        let mut open = finding.waiting(&found.in_flight);
+        for (id, partition) in waiting {
+            found.in_flight.push(id);
+            *open.entry(partition).or_default() += 1;
+        }
+        found.in_flight.sort_unstable();
+        Ok((found, open))
     }
 
     /// Keeps what has become of a minute.
@@ -339,6 +383,7 @@ impl Auditor {
         closed: &Closed,
         before: Option<&Amendment>,
         amendment: Amendment,
+        waiting: BTreeMap<usize, u64>,
     ) -> Result<()> {
         let minute = closed.minute;
         self.store.amend(minute, &amendment).await?;
@@ -367,8 +412,12 @@ impl Auditor {
         if amendment.is_settled() {
             duty.open.remove(&minute);
         } else {
-            let again_at = amendment.again_at(minute);
-            duty.open.insert(minute, Open { again_at, figures });
+            let open = Open {
+                again_at: amendment.again_at(minute),
+                figures,
+                waiting,
+            };
+            duty.open.insert(minute, open);
         }
         Ok(())
     }
@@ -381,18 +430,28 @@ impl Auditor {
         }
         let looks = self.due(duty, now).await?;
         let ids: BTreeSet<MessageId> = looks.iter().flat_map(|look| &look.ids).copied().collect();
+        let left: Option<Vec<_>> = looks.iter().map(|look| look.left.clone()).collect();
         let finding = match ids.is_empty() {
             true => Finding::default(),
-            false => self.find(duty, &Vec::from_iter(ids)).await?,
+            false => {
+                let ids = Vec::from_iter(ids);
+                self.find(duty, &ids, left.as_deref()).await?
+            }
         };
         for Look {
             closed,
             before,
             ids,
+            ..
         } in looks
         {
             let found = finding.among(&ids);
-            self.look(duty, &closed, before.as_ref(), now, &found)
+            let amendment = match &before {
+                Some(before) => before.amended(&closed, now, &found),
+                None => Amendment::of(&closed, now, &found),
+            };
+            let waiting = finding.waiting(&found.in_flight);
+            self.amend(duty, &closed, before.as_ref(), amendment, waiting)
                 .await?;
         }
         let ended = self.clock.now();
@@ -400,7 +459,7 @@ impl Auditor {
         Ok(())
     }
 
-    /// The minutes to be looked at now. Those that no carrier has begun with are as they were.
+    /// The minutes to be looked at now. Those whose open messages no carrier has begun with are as they were.
     async fn due(&self, duty: &mut Duty, now: Timestamp) -> Result<Vec<Look>> {
         let due = duty.open.iter().filter(|(_, open)| open.again_at <= now);
         let due: Vec<Timestamp> = due.map(|(&minute, _)| minute).take(AGAIN).collect();
@@ -414,12 +473,13 @@ impl Auditor {
                 duty.open.remove(&minute);
                 continue;
             };
-            let untouched = self
-                .is_untouched(duty, closed.epoch, &closed.stretches)
-                .await?;
-            if let (true, Some(before)) = (untouched, &before) {
-                let same = before.seen_again(&closed, now);
-                self.amend(duty, &closed, Some(before), same).await?;
+            let left = self.left(duty, closed.epoch, &closed.stretches).await?;
+            let open = duty.open.get(&minute).zip(left.as_ref());
+            let same = open.filter(|(open, left)| open.waits_for_carriers(left));
+            if let (Some((open, _)), Some(before)) = (same, &before) {
+                let (waiting, same) = (open.waiting.clone(), before.seen_again(&closed, now));
+                self.amend(duty, &closed, Some(before), same, waiting)
+                    .await?;
                 continue;
             }
             let ids = match before.as_ref().and_then(Amendment::open) {
@@ -439,38 +499,30 @@ impl Auditor {
                 closed,
                 before,
                 ids,
+                left,
             });
         }
         Ok(looks)
     }
 
-    async fn look(
+    async fn find(
         &self,
         duty: &mut Duty,
-        closed: &Closed,
-        before: Option<&Amendment>,
-        now: Timestamp,
-        found: &Found,
-    ) -> Result<()> {
-        let amendment = match before {
-            Some(before) => before.amended(closed, now, found),
-            None => Amendment::of(closed, now, found),
-        };
-        self.amend(duty, closed, before, amendment).await
+        ids: &[MessageId],
+        left: Option<&[Vec<Left>]>,
+    ) -> Result<Finding> {
+        let seeker = Seeker::Auditor(&self.log, &mut duty.term);
+        find(seeker, self.ledger.as_ref(), ids, left).await
     }
 
-    async fn find(&self, duty: &mut Duty, ids: &[MessageId]) -> Result<Finding> {
-        find(&self.log, self.ledger.as_ref(), ids, Some(&mut duty.term)).await
-    }
-
-    async fn is_untouched(
+    async fn left(
         &self,
         duty: &mut Duty,
         epoch: u32,
         stretches: &[Stretch],
-    ) -> Result<bool> {
+    ) -> Result<Option<Vec<Left>>> {
         let turn = duty.term.turn_at(&self.log).await?;
-        turn.is_untouched(epoch, stretches).await
+        turn.left(epoch, stretches).await
     }
 
     /// The ids that a minute counted, from the log; `None` where that has forgotten a part of them.
@@ -512,13 +564,15 @@ struct Look {
     before: Option<Amendment>,
     /// In order.
     ids: Vec<MessageId>,
+    left: Option<Vec<Left>>,
 }
 
-fn all_in_flight(ids: &[MessageId]) -> Found {
-    Found {
-        in_flight: ids.to_vec(),
-        ..Found::default()
+/// What is left of partitions that a carrier has begun with: of the others nothing has to be read.
+fn begun_with(mut left: Vec<Left>) -> Vec<Left> {
+    for Left { offsets, .. } in left.iter_mut().filter(|left| left.is_untouched) {
+        offsets.start = offsets.end;
     }
+    left
 }
 
 fn still_open(row: &Row, now: Timestamp) -> Option<(Timestamp, Open)> {
@@ -528,10 +582,12 @@ fn still_open(row: &Row, now: Timestamp) -> Option<(Timestamp, Open)> {
         Some(amendment) => Open {
             again_at: amendment.again_at(closed.minute),
             figures: amendment.figures(),
+            waiting: BTreeMap::new(),
         },
         None => Open {
             again_at: now,
             figures: closed.then,
+            waiting: BTreeMap::new(),
         },
     };
     Some((row.minute, open))

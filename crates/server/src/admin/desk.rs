@@ -11,6 +11,7 @@ use backend::clock::Clock;
 use backend::discovery::Registry;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
 use carrier::DeadLetters;
 use carrier::dead_letters::DeskParts;
 use tokio_util::sync::CancellationToken;
@@ -28,6 +29,7 @@ pub struct Desk {
     pub(super) letters: DeadLetters,
     history: Arc<dyn HistoryStore>,
     ledger: Arc<dyn LedgerStore>,
+    mailbox: Arc<dyn MailboxStore>,
     audit: Arc<dyn AuditStore>,
     pub(super) registry: Arc<dyn Registry>,
     clock: Arc<dyn Clock>,
@@ -50,6 +52,7 @@ impl Desk {
             log: Arc::new(Log::new(queue)),
             history: seams.history.clone(),
             ledger,
+            mailbox: seams.mailbox.clone(),
             audit: seams.audit.clone(),
             registry: seams.registry.clone(),
             clock: seams.clock.clone(),
@@ -121,11 +124,14 @@ pub(super) async fn trace_one(
     Path(id): Path<String>,
 ) -> Answer<Vec<trace::Report>> {
     let name = id.parse().map_err(|text| (StatusCode::BAD_REQUEST, text))?;
-    let (history, ledger) = (desk.history.as_ref(), desk.ledger.as_ref());
-    trace::trace(&desk.log, history, ledger, name)
-        .await
-        .map(Json)
-        .map_err(failed)
+    let witnesses = trace::Witnesses {
+        log: &desk.log,
+        history: desk.history.as_ref(),
+        ledger: desk.ledger.as_ref(),
+        mailbox: desk.mailbox.as_ref(),
+    };
+    let traced = witnesses.trace(name, desk.clock.now()).await;
+    traced.map(Json).map_err(failed)
 }
 
 pub(super) async fn audit_all(

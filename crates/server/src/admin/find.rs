@@ -1,6 +1,6 @@
 //! What is open of some messages, and what contradicts itself among them.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Result;
 use backend::ledger::LedgerStore;
@@ -12,7 +12,7 @@ use tokio::task::yield_now;
 
 use super::audit::{LOOKS, PAGE};
 use super::auditor::Term;
-use super::log::{CarriedScan, Log};
+use super::log::{CarriedScan, Left, Log, Reader};
 
 /// What a look at the messages of several minutes found.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub(super) struct Finding {
     pub(super) in_flight: BTreeSet<MessageId>,
     pub(super) missing: BTreeSet<MessageId>,
     contradictions: BTreeSet<Contradiction>,
+    /// The partition of topic `message` that has a record of it, for those in flight that have one.
+    waits_in: BTreeMap<MessageId, usize>,
 }
 
 impl Finding {
@@ -36,39 +38,66 @@ impl Finding {
             contradictions: self.contradictions.iter().filter(contradicted).count() as u64,
         }
     }
+
+    /// How many of these wait in each partition.
+    pub(super) fn waiting(&self, ids: &[MessageId]) -> BTreeMap<usize, u64> {
+        let mut waiting = BTreeMap::new();
+        for partition in ids.iter().filter_map(|id| self.waits_in.get(id)) {
+            *waiting.entry(*partition).or_default() += 1;
+        }
+        waiting
+    }
+}
+
+/// Who looks, and waits for turns at the log as long as it takes.
+pub(super) enum Seeker<'a, 'log> {
+    Question(&'a mut Reader<'log>),
+    /// It also has to be heard of.
+    Auditor(&'log Log, &'a mut Term),
+}
+
+impl Seeker<'_, '_> {
+    async fn go_over(&mut self, scan: &mut CarriedScan<'_>) -> Result<bool> {
+        let turn = match self {
+            Seeker::Question(reader) => reader.turn().await?,
+            Seeker::Auditor(log, term) => term.turn_at(log).await?,
+        };
+        turn.go_over(scan).await
+    }
+
+    async fn go_on(&mut self) -> Result<()> {
+        match self {
+            Seeker::Question(_) => Ok(()),
+            Seeker::Auditor(_, term) => term.go_on().await,
+        }
+    }
 }
 
 /// Looks at messages, in order of their ids. What seems missing is looked at again: it may have moved while
-/// it was looked for. Every few pages the others at the log have their turn, and `term` goes on; it also
-/// waits for its turn as long as it takes.
+/// it was looked for. Where it is known what carriers have left of their minutes, the first look reads no
+/// more of topic `message` than that: it sees less that is carried, never more, and the later looks at what
+/// seems missing read all of it.
 ///
 /// # Errors
-/// `Busy`, where there is no term and another question reads the log for long; a log or a ledger that does not
+/// `Busy`, for a question that has not begun and others read the log for long; a log or a ledger that does not
 /// answer; a term that is over.
 pub(super) async fn find(
-    log: &Log,
+    mut seeker: Seeker<'_, '_>,
     ledger: &dyn LedgerStore,
     ids: &[MessageId],
-    mut term: Option<&mut Term>,
+    left: Option<&[Vec<Left>]>,
 ) -> Result<Finding> {
     let mut found = Finding::default();
     let mut unclear = ids.to_vec();
-    for _ in 0..LOOKS {
-        let mut scan = CarriedScan::of(&unclear);
-        loop {
-            let turn = match term.as_deref_mut() {
-                Some(term) => term.turn_at(log).await?,
-                None => log.turn().await?,
-            };
-            if turn.go_over(&mut scan).await? {
-                break;
-            }
-            drop(turn);
-            if let Some(term) = term.as_deref_mut() {
-                term.go_on().await?;
-            }
+    for look in 0..LOOKS {
+        let mut scan = match left {
+            Some(left) if look == 0 => CarriedScan::within(&unclear, left),
+            _ => CarriedScan::of(&unclear),
+        };
+        while !seeker.go_over(&mut scan).await? {
+            seeker.go_on().await?;
         }
-        let carried = scan.carried();
+        let (carried, found_in) = scan.end();
         let (mut audit, mut missing) = (Audit::default(), Vec::new());
         for page in unclear.chunks(PAGE) {
             for (&id, entries) in page.iter().zip(ledger.trace(page).await?) {
@@ -76,13 +105,15 @@ pub(super) async fn find(
                 audit.add(&life, &carried);
                 match Fate::of(&life, &carried) {
                     Fate::Settled => {}
-                    Fate::InFlight => _ = found.in_flight.insert(id),
+                    Fate::InFlight => {
+                        found.in_flight.insert(id);
+                        let partition = found_in.get(&id).map(|partition| (id, *partition));
+                        found.waits_in.extend(partition);
+                    }
                     Fate::Missing => missing.push(id),
                 }
             }
-            if let Some(term) = term.as_deref_mut() {
-                term.go_on().await?;
-            }
+            seeker.go_on().await?;
             yield_now().await;
         }
         found.contradictions.extend(audit.contradictions().copied());

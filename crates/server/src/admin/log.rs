@@ -1,35 +1,41 @@
-//! Reads the log as the operators' commands need it: what was accepted, and what is still carried.
+//! Reads the log as the operators' commands need it, page by page, one at a time.
 //!
-//! One question reads the log at a time. It goes on page by page and lets others run in between, and it
-//! keeps of each record only what was asked for.
+//! Whoever reads has a [`Turn`] for some pages and gives it back, so that the others come to theirs: they are
+//! served in the order in which they came. A question that has begun ([`Reader`]) waits for its next turn as
+//! long as it takes; only a new one is refused where that is long.
+
+mod carried;
+mod reader;
 
 use std::collections::BTreeSet;
-use std::ops::{ControlFlow, Range};
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Result;
 use api::task::{MessageTask, Task, Work};
-use backend::queue::{Partition, Queue, Record};
-use protocol::keys::{RETRY_TIERS, Topic};
-use protocol::ledger::audit::Carried;
-use protocol::ledger::minute::{Closed, Stretch};
-use protocol::{Message, MessageId, SendId, Timestamp};
+use backend::queue::{Partition, Queue};
+use protocol::keys::Topic;
+use protocol::ledger::minute::Closed;
+use protocol::{Message, MessageId, Timestamp};
 use thiserror::Error;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tokio::task::yield_now;
 use tokio::time::timeout;
 
+pub(super) use self::carried::{CarriedScan, Left};
+pub(super) use self::reader::{Accepted, Reader};
+
 /// Records read at a time, before others have their turn on the thread.
 const PAGE: usize = 200;
 /// Pages read before another question may have its turn.
 pub(super) const PAGES: usize = 20;
-/// How long a question waits for the one before it.
+/// Questions that have begun: each may hold what an audit holds. The others wait to begin.
+const QUESTIONS: usize = 3;
+/// How long a new question waits for those before it.
 const TURN_WAIT: Duration = Duration::from_secs(5);
 /// A record is appended after its message was accepted, but two clocks say when.
 pub(super) const CLOCKS_APART: Duration = Duration::from_secs(600);
-/// Ids of one send, normally one.
-const IDS_MAX: usize = 256;
 
 /// Somebody else's question is reading the log.
 #[derive(Debug, Error)]
@@ -39,97 +45,27 @@ pub struct Busy;
 /// The log, for one reader at a time.
 pub struct Log {
     queue: Arc<dyn Queue>,
-    readers: Semaphore,
+    /// One permit: who has it reads.
+    turns: Semaphore,
+    /// A permit for each question that has begun.
+    questions: Semaphore,
 }
 
-/// The right to go over the log.
+/// The right to go over the log for some pages.
 pub struct Turn<'a> {
     queue: &'a dyn Queue,
     _permit: SemaphorePermit<'a>,
 }
 
-/// What is carried of some messages by records that nobody has committed: they will be done, or done again.
-/// Goes on for as long as a turn is held, and may be gone on with in another. Reads in the order in which a
-/// message moves from topic to topic.
-pub(super) struct CarriedScan<'a> {
-    /// In order of their ids.
-    of: &'a [MessageId],
-    carried: Carried,
-    /// The topics that are left, the next one last, and the next partition of that.
-    topics: Vec<Topic>,
-    number: u32,
-    /// The partition that is read, and what is left of it.
-    at: Option<(Partition, Range<u64>)>,
-}
-
-impl<'a> CarriedScan<'a> {
-    pub(super) fn of(of: &'a [MessageId]) -> CarriedScan<'a> {
-        CarriedScan {
-            of,
-            carried: Carried::default(),
-            topics: (1..=RETRY_TIERS)
-                .rev()
-                .map(Topic::Retry)
-                .chain([Topic::Message])
-                .collect(),
-            number: 0,
-            at: None,
-        }
-    }
-
-    /// What was found, once it is over.
-    pub(super) fn carried(self) -> Carried {
-        self.carried
-    }
-
-    fn next_partition(&mut self, queue: &dyn Queue) -> Option<Partition> {
-        loop {
-            let topic = *self.topics.last()?;
-            let number = self.number;
-            if number < queue.partitions(topic) {
-                self.number += 1;
-                return Some(Partition { topic, number });
-            }
-            self.topics.pop();
-            self.number = 0;
-        }
-    }
-
-    fn add(&mut self, record: Record) {
-        let wanted = |id: MessageId| self.of.binary_search(&id).is_ok();
-        match Task::decode(record.value).map(|task| task.work) {
-            Ok(Work::Message(task)) if wanted(task.message.id) => {
-                self.carried.add_message(task.message.id);
-            }
-            Ok(Work::Deliver(task)) if wanted(task.placed.message.id) => {
-                let id = task.placed.message.id;
-                self.carried.add_targets(id, task.targets);
-            }
-            _ => {}
-        }
-    }
-}
-
 /// A record of topic `message`: its offset, when it was appended, and the message in it.
 pub(super) type Seen = (u64, Timestamp, Option<MessageId>);
-
-/// What the log accepted in a window of time, oldest first.
-#[derive(Debug, Default)]
-pub(super) struct Accepted {
-    pub(super) messages: Vec<MessageId>,
-    /// Records of messages that found no room.
-    pub(super) left_off: u64,
-    /// Where to go on: nothing accepted then or later is among `messages`.
-    pub(super) next: Option<Timestamp>,
-    /// Records that are none of ours.
-    pub(super) unreadable: u64,
-}
 
 impl Log {
     pub fn new(queue: Arc<dyn Queue>) -> Log {
         Log {
             queue,
-            readers: Semaphore::new(1),
+            turns: Semaphore::new(1),
+            questions: Semaphore::new(QUESTIONS),
         }
     }
 
@@ -142,63 +78,34 @@ impl Log {
         self.queue.epoch()
     }
 
-    /// Waits a few seconds for the question before this one.
+    /// Waits a few seconds for those before.
     ///
     /// # Errors
     /// It takes longer: ask again.
     pub async fn turn(&self) -> Result<Turn<'_>, Busy> {
-        match timeout(TURN_WAIT, self.readers.acquire()).await {
-            Ok(Ok(permit)) => Ok(Turn {
-                queue: self.queue.as_ref(),
-                _permit: permit,
-            }),
-            _ => Err(Busy),
-        }
+        timeout(TURN_WAIT, self.next_turn())
+            .await
+            .unwrap_or(Err(Busy))
+    }
+
+    /// A question, which has not begun yet.
+    pub(super) fn reader(&self) -> Reader<'_> {
+        Reader::new(self)
+    }
+
+    /// Waits as long as it takes.
+    async fn next_turn(&self) -> Result<Turn<'_>, Busy> {
+        let permit = self.turns.acquire().await.map_err(|_| Busy)?;
+        Ok(Turn {
+            queue: self.queue.as_ref(),
+            _permit: permit,
+        })
     }
 }
 
 impl Turn<'_> {
     fn partitions(&self) -> usize {
         self.queue.partitions(Topic::Message) as usize
-    }
-
-    /// Shows each record that may hold a message accepted `since`, oldest first in each partition,
-    /// until told to stop; of each partition those that were appended before that time.
-    async fn each_before(
-        &self,
-        since: Timestamp,
-        before: Timestamp,
-        mut seen: impl FnMut(Record) -> ControlFlow<()>,
-    ) -> Result<()> {
-        for number in 0..self.partitions() {
-            let partition = partition_of_messages(number);
-            let (first, end) = self.queue.bounds(partition).await?;
-            let mut next = self.appended_since(partition, first..end, since).await?;
-            while next < end {
-                let records = self.queue.read(partition, next, PAGE).await?;
-                let Some(last) = records.last() else { break };
-                next = last.offset + 1;
-                for record in records {
-                    if record.appended_at >= before {
-                        next = end;
-                    } else if seen(record).is_break() {
-                        return Ok(());
-                    }
-                }
-                yield_now().await;
-            }
-        }
-        Ok(())
-    }
-
-    /// Shows each record that may hold a message accepted `since`, oldest first in each partition,
-    /// until told to stop.
-    async fn each(
-        &self,
-        since: Timestamp,
-        seen: impl FnMut(Record) -> ControlFlow<()>,
-    ) -> Result<()> {
-        self.each_before(since, Timestamp::MAX, seen).await
     }
 
     /// The first offset that a partition of topic `message` keeps, and the one after its last.
@@ -220,7 +127,8 @@ impl Turn<'_> {
             return Ok(Vec::new());
         }
         let partition = partition_of_messages(number);
-        let records = self.queue.read(partition, offsets.start, PAGE).await?;
+        let most = (offsets.end - offsets.start).min(PAGE as u64) as usize;
+        let records = self.queue.read(partition, offsets.start, most).await?;
         yield_now().await;
         let within = records.into_iter().filter(|r| offsets.contains(&r.offset));
         Ok(within
@@ -282,114 +190,6 @@ impl Turn<'_> {
         }
         Ok(low)
     }
-
-    /// The oldest messages of a window, at most so many; only of records that were appended before that time.
-    pub(super) async fn accepted(
-        &self,
-        window: &Range<Timestamp>,
-        before: Timestamp,
-        most: usize,
-    ) -> Result<Accepted> {
-        let mut ids = BTreeSet::new();
-        let mut accepted = Accepted::default();
-        self.each_before(window.start, before, |record| {
-            match Task::decode(record.value) {
-                Ok(task) => {
-                    let id = message_of(task).map(|message| message.id);
-                    ids.extend(id.filter(|id| window.contains(&id.timestamp())));
-                }
-                Err(_) => accepted.unreadable += 1,
-            }
-            while ids.len() > most {
-                let left = ids.pop_last().map(MessageId::timestamp);
-                accepted.next = accepted.next.min(left).or(left);
-                accepted.left_off += 1;
-            }
-            ControlFlow::Continue(())
-        })
-        .await?;
-        if let Some(next) = accepted.next {
-            // Whole milliseconds, so that the next window begins where this one ends.
-            accepted.left_off += ids.split_off(&MessageId::floor_of(next)).len() as u64;
-        }
-        accepted.messages = ids.into_iter().collect();
-        Ok(accepted)
-    }
-
-    /// Goes on with a scan, for some pages. False: there is more.
-    pub(super) async fn go_over(&self, scan: &mut CarriedScan<'_>) -> Result<bool> {
-        for _ in 0..PAGES {
-            let Some((partition, offsets)) = &mut scan.at else {
-                let Some(partition) = scan.next_partition(self.queue) else {
-                    return Ok(true);
-                };
-                let (first, end) = self.queue.bounds(partition).await?;
-                let committed = self.queue.committed(carrier::GROUP, partition).await?;
-                scan.at = Some((partition, committed.unwrap_or(0).max(first)..end));
-                continue;
-            };
-            let records = self.queue.read(*partition, offsets.start, PAGE).await?;
-            match records.last() {
-                Some(last) if last.offset + 1 < offsets.end => offsets.start = last.offset + 1,
-                _ => scan.at = None,
-            }
-            records.into_iter().for_each(|record| scan.add(record));
-            yield_now().await;
-        }
-        Ok(false)
-    }
-
-    /// What is carried of these messages (in order of their ids).
-    pub(super) async fn carried(&self, of: &[MessageId]) -> Result<Carried> {
-        let mut scan = CarriedScan::of(of);
-        while !self.go_over(&mut scan).await? {}
-        Ok(scan.carried)
-    }
-
-    /// Whether the log has all records that a minute was read from, and carriers have committed none of them:
-    /// then all of it is in flight, and nothing else needs to be asked.
-    pub(super) async fn is_untouched(&self, epoch: u32, stretches: &[Stretch]) -> Result<bool> {
-        if epoch != self.queue.epoch() || stretches.len() != self.partitions() {
-            return Ok(false);
-        }
-        for (number, stretch) in stretches.iter().enumerate() {
-            let partition = partition_of_messages(number);
-            if stretch.from >= stretch.to {
-                continue;
-            }
-            let (first, end) = self.queue.bounds(partition).await?;
-            let committed = self.queue.committed(carrier::GROUP, partition).await?;
-            let is_there = first <= stretch.from && stretch.to <= end;
-            if !is_there || committed.unwrap_or(0) > stretch.from {
-                return Ok(false);
-            }
-        }
-        Ok(true)
-    }
-
-    /// The ids under which the log has a send: normally one.
-    pub(super) async fn sent_as(&self, send_id: SendId) -> Result<Vec<MessageId>> {
-        let mut ids = BTreeSet::new();
-        self.each(Timestamp::ZERO, |record| {
-            let message = Task::decode(record.value).ok().and_then(message_of);
-            ids.extend(message.filter(|m| m.send_id == send_id).map(|m| m.id));
-            enough(ids.len() == IDS_MAX)
-        })
-        .await?;
-        Ok(ids.into_iter().collect())
-    }
-
-    /// Whether the log has a message.
-    pub(super) async fn has(&self, id: MessageId) -> Result<bool> {
-        let mut found = false;
-        self.each(id.timestamp(), |record| {
-            let message = Task::decode(record.value).ok().and_then(message_of);
-            found = message.is_some_and(|message| message.id == id);
-            enough(found)
-        })
-        .await?;
-        Ok(found)
-    }
 }
 
 fn partition_of_messages(number: usize) -> Partition {
@@ -403,13 +203,5 @@ fn message_of(task: Task) -> Option<Message> {
     match task.work {
         Work::Message(MessageTask { message, .. }) => Some(message),
         Work::Deliver(_) | Work::Kickout(_) => None,
-    }
-}
-
-fn enough(enough: bool) -> ControlFlow<()> {
-    if enough {
-        ControlFlow::Break(())
-    } else {
-        ControlFlow::Continue(())
     }
 }

@@ -63,12 +63,19 @@ pub(super) fn dead_letter(offset: u64, at: Timestamp) -> NewRecord {
     }
 }
 
+fn mailbox() -> EmbeddedMailbox {
+    let (engine, entropy) = (Engine::memory(), SeededEntropy::new(1));
+    let mailbox = EmbeddedMailbox::open(engine, &MailboxConfig::default(), &entropy);
+    mailbox.expect("opens")
+}
+
 /// A log and a ledger, and the time that passes in both.
 pub(super) struct Books {
     pub(super) queue: Arc<EmbeddedQueue>,
     log: Log,
     history: EmbeddedHistory,
     pub(super) ledger: Arc<EmbeddedLedger>,
+    mailbox: EmbeddedMailbox,
     pub(super) clock: TimerClock,
 }
 
@@ -88,28 +95,45 @@ impl Books {
             queue,
             history: EmbeddedHistory::new(Engine::memory()),
             ledger: Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens")),
+            mailbox: mailbox(),
             clock,
         }
     }
 
     /// So many messages from 1 to 2, accepted now.
     pub(super) async fn accept(&self, count: usize) -> Vec<MessageId> {
-        let floor = MessageId::floor_of(self.clock.now()).get();
+        self.accept_for(2, count).await
+    }
+
+    /// So many messages from 1 to somebody, accepted now.
+    pub(super) async fn accept_for(&self, to: i64, count: usize) -> Vec<MessageId> {
+        let floor = MessageId::floor_of(self.clock.now()).get() + to * 10_000;
         let ids: Vec<MessageId> = (0..count)
             .map(|n| MessageId::new(floor + n as i64).expect("positive"))
             .collect();
-        let records = ids.iter().map(|id| self.record(*id)).collect();
+        let records = ids.iter().map(|id| self.record_for(to, *id)).collect();
         for offset in self.queue.producer().publish(records).await {
             offset.expect("published");
         }
         ids
     }
 
+    /// Somebody whose messages from 1 lie in another partition than those for 2.
+    pub(super) fn elsewhere(&self) -> i64 {
+        let id = MessageId::new(1).expect("positive");
+        let of = |to| self.record_for(to, id).partition.number;
+        (3..).find(|to| of(*to) != of(2)).expect("two partitions")
+    }
+
     pub(super) fn record(&self, id: MessageId) -> NewRecord {
+        self.record_for(2, id)
+    }
+
+    fn record_for(&self, to: i64, id: MessageId) -> NewRecord {
         let message = Message {
             id,
             from: user(1),
-            to: Recipient::User(user(2)),
+            to: Recipient::User(user(to)),
             accepted_at: id.timestamp(),
             device: DeviceId::new("phone").expect("short"),
             send_id: send_id(id),
@@ -147,14 +171,12 @@ impl Books {
 
     fn letters(&self) -> DeadLetters {
         let ledger = Arc::new(EmbeddedLedger::open(Engine::memory()).expect("opens"));
-        let entropy = Arc::new(SeededEntropy::new(1));
-        let mailbox = EmbeddedMailbox::open(Engine::memory(), &MailboxConfig::default(), &*entropy);
         DeadLetters::new(DeskParts {
             queue: self.queue.clone(),
             ledger,
-            mailbox: Arc::new(mailbox.expect("opens")),
+            mailbox: Arc::new(mailbox()),
             clock: Arc::new(self.clock.clone()),
-            entropy,
+            entropy: Arc::new(SeededEntropy::new(1)),
             record_bytes_max: 1 << 20,
         })
     }
@@ -166,6 +188,18 @@ impl Books {
 
     /// Commits each partition as far as said, of its end.
     pub(super) async fn commit_to(&self, so_far: impl Fn(u64) -> u64) {
+        self.commit_each(|_, end| Some(so_far(end))).await;
+    }
+
+    /// Commits all that is there of the partition with messages for somebody.
+    pub(super) async fn commit_for(&self, to: i64) {
+        let id = MessageId::new(1).expect("positive");
+        let its = self.record_for(to, id).partition;
+        self.commit_each(|partition, end| (partition == its).then_some(end))
+            .await;
+    }
+
+    async fn commit_each(&self, so_far: impl Fn(Partition, u64) -> Option<u64>) {
         let mut consumer = self
             .queue
             .subscribe(carrier::GROUP, Topic::Message)
@@ -177,8 +211,10 @@ impl Books {
         };
         for partition in partitions {
             let (_, end) = self.queue.bounds(partition).await.expect("reads");
-            let committed = consumer.commit(&[(partition, so_far(end))]).await;
-            committed.expect("commits");
+            if let Some(next) = so_far(partition, end) {
+                let committed = consumer.commit(&[(partition, next)]).await;
+                committed.expect("commits");
+            }
         }
     }
 
@@ -189,7 +225,13 @@ impl Books {
     }
 
     async fn trace(&self, name: Name) -> Vec<trace::Report> {
-        let lives = trace::trace(&self.log, &self.history, self.ledger.as_ref(), name).await;
+        let witnesses = trace::Witnesses {
+            log: &self.log,
+            history: &self.history,
+            ledger: self.ledger.as_ref(),
+            mailbox: &self.mailbox,
+        };
+        let lives = witnesses.trace(name, self.clock.now()).await;
         lives.expect("a trace")
     }
 }
@@ -262,6 +304,41 @@ async fn one_question_at_a_time_reads_the_log() {
     assert_eq!(books.trace(Name::Message(known)).await.len(), 1);
     drop(turn);
     assert_eq!(books.audit(all()).await.accepted, 1);
+}
+
+/// Only the first turn may be refused.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_has_begun_waits_for_its_next_turn() {
+    let books = Books::new();
+    books.accept(9_000).await;
+    let began = books.clock.now();
+    let others = async {
+        // It comes while the audit reads its first pages, and has the next turn.
+        let turn = books.log.turn().await.expect("between two pages");
+        tokio::time::sleep(MINUTE).await;
+        let now = books.clock.now();
+        let new = audit::audit(&books.log, books.ledger.as_ref(), &all(), now).await;
+        assert!(new.expect_err("others read").is::<Busy>());
+        drop(turn);
+    };
+    let (report, ()) = tokio::join!(books.audit(all()), others);
+    assert_eq!(report.in_flight, 9_000);
+    let took = books.clock.now().since(began);
+    assert!(took >= MINUTE, "it waited: {took:?}");
+}
+
+/// Each holds what an audit holds.
+#[tokio::test(start_paused = true)]
+async fn a_few_questions_are_under_way_at_once_and_no_more() {
+    let books = Books::new();
+    let [mut one, mut two, mut three, mut four] = [(); 4].map(|()| books.log.reader());
+    for reader in [&mut one, &mut two, &mut three] {
+        drop(reader.turn().await.expect("it begins"));
+    }
+    assert!(four.turn().await.is_err(), "three are under way");
+    drop(two.turn().await.expect("it has begun"));
+    drop(two);
+    drop(four.turn().await.expect("there is room"));
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,19 +1,28 @@
 //! The life of one message, in order and in words.
 
+use std::collections::BTreeMap;
+use std::time::Duration;
+
 use anyhow::Result;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
+use backend::mailbox::MailboxStore;
 use protocol::ledger::LedgerEntry;
 use protocol::ledger::trace::Life;
-use protocol::{MessageId, SendId};
+use protocol::mailbox::Whereabouts;
+use protocol::message::Target;
+use protocol::{MessageId, SendId, Timestamp};
 use serde::{Deserialize, Serialize};
 use tokio::task::yield_now;
+use tokio::time::timeout;
 
-use super::log::Log;
+use super::log::{Log, Reader};
 use super::shortlist::Shortlist;
 
 /// Events, and sentences, of one report.
 const EVENTS: usize = 1000;
+/// How long the mailbox is waited for: without it a trace says what the ledger knows.
+const MAILBOX_WAIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
@@ -56,44 +65,75 @@ impl std::str::FromStr for Name {
     }
 }
 
-/// The lives of all messages of that name: one, or none if nothing is known of it. The log is read only
-/// for what history and the ledger do not know.
-///
-/// # Errors
-/// `Busy`, where another question is reading the log; a log or a ledger that does not answer.
-pub async fn trace(
-    log: &Log,
-    history: &dyn HistoryStore,
-    ledger: &dyn LedgerStore,
-    name: Name,
-) -> Result<Vec<Report>> {
-    let ids = match name {
-        Name::Message(id) => vec![id],
-        Name::Send(send_id) => match history.sent_as(send_id).await? {
-            sent if sent.is_empty() => log.turn().await?.sent_as(send_id).await?,
-            sent => sent.into_iter().map(|(_, id)| id).collect(),
-        },
-    };
-    let mut lives = Vec::new();
-    for id in ids {
-        let entries: Vec<_> = ledger.trace(&[id]).await?.into_iter().flatten().collect();
-        if !entries.is_empty() || log.turn().await?.has(id).await? {
-            lives.push(report(id, entries));
-        }
-        yield_now().await;
-    }
-    Ok(lives)
+/// Who is asked.
+#[derive(Clone, Copy)]
+pub struct Witnesses<'a> {
+    pub log: &'a Log,
+    pub history: &'a dyn HistoryStore,
+    pub ledger: &'a dyn LedgerStore,
+    pub mailbox: &'a dyn MailboxStore,
 }
 
-fn report(id: MessageId, mut entries: Vec<LedgerEntry>) -> Report {
-    entries.sort_by_key(|entry| entry.at);
-    let life = Life::of(id, &entries);
-    Report {
-        msg_id: id.to_string(),
-        accepted_at: id.timestamp().millis(),
-        settled: life.is_settled(),
-        verdict: Shortlist::of(life.verdict(), EVENTS),
-        events: Shortlist::of(entries.into_iter().map(event), EVENTS),
+impl Witnesses<'_> {
+    /// The lives of all messages of that name: one, or none if nothing is known of it. The log is read only
+    /// for what history and the ledger do not know, and the mailbox asked for what the ledger believes there.
+    ///
+    /// # Errors
+    /// `Busy`, where others read the log for long before this question begins; a log or a ledger that does not answer.
+    pub async fn trace(&self, name: Name, now: Timestamp) -> Result<Vec<Report>> {
+        let (mut lives, mut reader) = (Vec::new(), self.log.reader());
+        for id in self.named(name, &mut reader).await? {
+            let entries = self.ledger.trace(&[id]).await?;
+            let entries: Vec<_> = entries.into_iter().flatten().collect();
+            if !entries.is_empty() || reader.has(id).await? {
+                lives.push(self.report(id, entries, now).await);
+            }
+            yield_now().await;
+        }
+        Ok(lives)
+    }
+
+    async fn named(&self, name: Name, reader: &mut Reader<'_>) -> Result<Vec<MessageId>> {
+        let send_id = match name {
+            Name::Message(id) => return Ok(vec![id]),
+            Name::Send(send_id) => send_id,
+        };
+        match self.history.sent_as(send_id).await? {
+            sent if sent.is_empty() => reader.sent_as(send_id).await,
+            sent => Ok(sent.into_iter().map(|(_, id)| id).collect()),
+        }
+    }
+
+    async fn report(&self, id: MessageId, mut entries: Vec<LedgerEntry>, now: Timestamp) -> Report {
+        entries.sort_by_key(|entry| entry.at);
+        let life = Life::of(id, &entries);
+        let mailboxes = self.mailboxes(&life, now).await;
+        Report {
+            msg_id: id.to_string(),
+            accepted_at: id.timestamp().millis(),
+            settled: life.is_settled(),
+            verdict: Shortlist::of(life.verdict(&mailboxes), EVENTS),
+            events: Shortlist::of(entries.into_iter().map(event), EVENTS),
+        }
+    }
+
+    /// What the mailboxes know that are said to have it, of as many as a report has room for.
+    async fn mailboxes(&self, life: &Life, now: Timestamp) -> BTreeMap<Target, Whereabouts> {
+        let targets = life.stored_for().take(EVENTS);
+        let asked: Vec<_> = targets.map(|target| (target, life.message)).collect();
+        if asked.is_empty() {
+            return BTreeMap::new();
+        }
+        let found = timeout(MAILBOX_WAIT, self.mailbox.find(&asked, now)).await;
+        let found = found.unwrap_or_default();
+        if let Some(error) = found.iter().find_map(|found| found.as_ref().err()) {
+            tracing::info!(%error, "a mailbox did not answer a trace");
+        }
+        let answered = |((target, _), found): ((Target, _), backend::Result<_>)| {
+            let found = found.ok()?;
+            Some((target, found))
+        };
+        asked.into_iter().zip(found).filter_map(answered).collect()
     }
 }
 

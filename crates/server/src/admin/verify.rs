@@ -7,7 +7,7 @@ use protocol::ledger::chain::{Flaw, Head, Walk};
 use protocol::ledger::minute::{Digest, minute_of};
 use serde::{Deserialize, Serialize};
 
-use super::log::Log;
+use super::log::{Log, Reader};
 use super::rows::Rows;
 use super::shortlist::Shortlist;
 
@@ -54,14 +54,15 @@ pub struct Named {
 /// Recomputes the chain from the rows that are kept.
 ///
 /// # Errors
-/// `Busy`, where a deep one meets another question at the log; a log or a store that does not answer; no
+/// `Busy`, where others read the log for long before a deep one begins; a log or a store that does not answer; no
 /// chain yet.
 pub async fn verify(log: &Log, store: &dyn AuditStore, question: &Question) -> Result<Report> {
+    let mut reader = log.reader();
     for _ in 0..TRIES {
         let Some(head) = store.head().await? else {
             bail!("no minute was closed yet: the first is begun when a station or a carrier runs");
         };
-        let report = walk(log, store, question, &head).await?;
+        let report = walk(&mut reader, store, question, &head).await?;
         let after = store.head().await?;
         // Old minutes that were removed meanwhile would count as missed.
         if report.holds || after.is_some_and(|after| after.start == head.start) {
@@ -72,7 +73,7 @@ pub async fn verify(log: &Log, store: &dyn AuditStore, question: &Question) -> R
 }
 
 async fn walk(
-    log: &Log,
+    reader: &mut Reader<'_>,
     store: &dyn AuditStore,
     question: &Question,
     head: &Head,
@@ -89,7 +90,7 @@ async fn walk(
             let Some(closed) = row.closed.as_ref().filter(|_| question.deep) else {
                 continue;
             };
-            let turn = log.turn().await?;
+            let turn = reader.turn().await?;
             if let Some(ids) = turn.ids_of(closed).await? {
                 reread += 1;
                 let in_log = ids.len() as u64;

@@ -1,10 +1,26 @@
 //! The operators' commands talk to a running Packetboat through its admin port.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
+use thiserror::Error;
+
+/// An answer that is none: a status, and why.
+#[derive(Debug, Error)]
+#[error("{status}: {text}")]
+pub(super) struct Refused {
+    status: StatusCode,
+    text: String,
+}
+
+impl Refused {
+    /// It does one thing at a time, and something else now.
+    pub(super) fn is_busy(&self) -> bool {
+        self.status == StatusCode::TOO_MANY_REQUESTS
+    }
+}
 
 /// Where the admin port is.
 #[derive(Clone, Debug, Args)]
@@ -89,7 +105,10 @@ impl Desk {
         let text = response.text().await.context("reading the answer")?;
         match status {
             StatusCode::OK => serde_json::from_str(&text).context("an answer of another version?"),
-            _ => bail!("{}: {}", status, text.trim()),
+            _ => {
+                let text = text.trim().to_owned();
+                Err(Refused { status, text }.into())
+            }
         }
     }
 }

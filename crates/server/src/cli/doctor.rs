@@ -1,5 +1,6 @@
 //! `packetboat doctor`: is the installation well, and one user? What is wrong, and what to do.
 
+mod answer;
 mod tables;
 mod user;
 
@@ -10,15 +11,15 @@ use std::time::Duration;
 use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use clap::{Args, Subcommand};
-use protocol::doctor::{Clocks, Finding, Looked, Reading, Verdict, Visit, worst};
-use serde::de::DeserializeOwned;
+use protocol::doctor::{Clocks, Finding, Looked, Reading, Unseen, Verdict, Visit, worst};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::time::timeout;
 
+use self::answer::Answer;
 use super::Output;
-use super::desk::Desk;
-use crate::admin::doctor::{Checkup, Greeting, VERSION};
+use super::desk::{Desk, Refused};
+use crate::admin::doctor::{Greeting, VERSION};
 
 /// How long a port may take to say who it is, and to look at everything.
 const GREETING: Duration = Duration::from_secs(10);
@@ -114,7 +115,9 @@ impl Doctor {
 /// Asks a process who it is and what it sees.
 async fn visit(desk: Desk, admin: &str) -> (Process, Option<Reading>) {
     let asked = SystemClock.now();
-    let greeting: Looked<Greeting> = ask(&desk, "/api/v1/doctor/clock", GREETING).await;
+    let nothing = json!({});
+    let greeting = desk.get("/api/v1/doctor/clock", &nothing);
+    let greeting: Looked<Greeting> = in_time(GREETING, greeting).await;
     let heard = SystemClock.now();
     let reading = match &greeting {
         Looked::Saw(greeting) => Some(Reading {
@@ -125,28 +128,47 @@ async fn visit(desk: Desk, admin: &str) -> (Process, Option<Reading>) {
         }),
         Looked::Failed(_) | Looked::Late(_) => None,
     };
-    let theirs = match (&reading, greeting.map(|greeting| greeting.version)) {
-        (Some(_), theirs) => match ask(&desk, "/api/v1/doctor", CHECKUP).await {
-            Looked::Saw(checkup) => return (told(admin, checkup, theirs), reading),
-            Looked::Failed(error) => Looked::Failed(error),
-            Looked::Late(patience) => Looked::Late(patience),
-        },
-        (None, theirs) => theirs,
-    };
-    let process = Process {
-        admin: admin.to_owned(),
-        role: None,
-        findings: seen_from_here(admin, theirs),
+    let theirs = greeting.map(|greeting| greeting.version);
+    let process = match reading {
+        None => unseen(admin, theirs, None),
+        Some(_) => checkup(&desk, admin, theirs).await,
     };
     (process, reading)
 }
 
-fn told(admin: &str, checkup: Checkup, theirs: Looked<String>) -> Process {
+async fn checkup(desk: &Desk, admin: &str, theirs: Looked<String>) -> Process {
+    let asked = timeout(CHECKUP, desk.get("/api/v1/doctor", &json!({}))).await;
+    let error = match asked {
+        Err(_) => return unseen(admin, Looked::Late(CHECKUP), None),
+        Ok(Err(error)) => error,
+        Ok(Ok(answer)) => match Answer::read(answer) {
+            Some(answer) => return told(admin, answer, theirs),
+            None => return unseen(admin, theirs, Some(Unseen::Foreign)),
+        },
+    };
+    match error.downcast_ref::<Refused>() {
+        Some(refused) if refused.is_busy() => unseen(admin, theirs, Some(Unseen::Busy)),
+        _ => unseen(admin, Looked::Failed(format!("{error:#}")), None),
+    }
+}
+
+fn told(admin: &str, answer: Answer, theirs: Looked<String>) -> Process {
     let mut findings = seen_from_here(admin, theirs);
-    findings.extend(checkup.findings);
+    findings.extend(answer.findings);
     Process {
         admin: admin.to_owned(),
-        role: Some(checkup.role),
+        role: Some(answer.role),
+        findings,
+    }
+}
+
+/// A process that says nothing of what it sees.
+fn unseen(admin: &str, theirs: Looked<String>, why: Option<Unseen>) -> Process {
+    let mut findings = seen_from_here(admin, theirs);
+    findings.extend(why.map(Unseen::finding));
+    Process {
+        admin: admin.to_owned(),
+        role: None,
         findings,
     }
 }
@@ -160,8 +182,8 @@ fn seen_from_here(admin: &str, theirs: Looked<String>) -> Vec<Finding> {
     visit.findings()
 }
 
-async fn ask<A: DeserializeOwned>(desk: &Desk, path: &str, patience: Duration) -> Looked<A> {
-    match timeout(patience, desk.get(path, &json!({}))).await {
+async fn in_time<A>(patience: Duration, asked: impl Future<Output = Result<A>>) -> Looked<A> {
+    match timeout(patience, asked).await {
         Ok(Ok(answer)) => Looked::Saw(answer),
         Ok(Err(error)) => Looked::Failed(format!("{error:#}")),
         Err(_) => Looked::Late(patience),

@@ -32,7 +32,7 @@ use protocol::history::{PrivateRow, Version};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::{Content, Target};
 use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
@@ -561,6 +561,14 @@ impl MailboxStore for FaultyMailbox {
 
     async fn waiting(&self, target: Target) -> backend::Result<u64> {
         self.reach().await.waiting(target).await
+    }
+
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<backend::Result<Whereabouts>> {
+        self.reach().await.find(asked, now).await
     }
 
     async fn dedupe_begin(

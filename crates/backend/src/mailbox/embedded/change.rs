@@ -143,6 +143,19 @@ impl<'a> Change<'a> {
         Ok(found.into_iter().map(|at| at.id).collect())
     }
 
+    /// Where this one waits, if it does.
+    pub(super) fn find(&self, target: Target, id: MessageId) -> Result<Option<MailCursor>> {
+        let Some(row) = self.mailbox(target)? else {
+            return Ok(None);
+        };
+        for at in self.locate(target, row, &[id])? {
+            if self.has(target, at)? {
+                return Ok(Some(at));
+            }
+        }
+        Ok(None)
+    }
+
     /// Where these ids would lie, in their order: the count of a body knows its accept time, and where
     /// it was lost the mailbox is searched.
     fn locate(&self, target: Target, row: BoxRow, ids: &[MessageId]) -> Result<Vec<MailCursor>> {

@@ -1,7 +1,9 @@
 //! What waits: read by page, acknowledged, trimmed.
 
 use bytes::Bytes;
-use protocol::mailbox::{ACKED_KEEP, ACKED_MAX, Mail, MailCursor, MailPage, MailboxPolicy};
+use protocol::mailbox::{
+    ACKED_KEEP, ACKED_MAX, Mail, MailCursor, MailPage, MailboxPolicy, Whereabouts,
+};
 use protocol::message::Target;
 use protocol::{MessageId, Timestamp, keys};
 use redis::Value;
@@ -91,6 +93,25 @@ pub(super) fn trim(keys: &Keys, target: Target, policy: MailboxPolicy, now: Time
 
 pub(super) fn waiting(keys: &Keys, target: Target) -> Call {
     Call::command(keys::bucket_of(target.user), "ZCARD").key(keys.waiting(target))
+}
+
+pub(super) fn find(keys: &Keys, target: Target, id: MessageId, kept: i64, now: Timestamp) -> Call {
+    Call::script(keys::bucket_of(target.user), Name::Find)
+        .key(keys.waiting(target))
+        .key(keys.mark(target))
+        .arg(member(id))
+        .arg(kept)
+        .arg(score(now))
+        .arg(ACKED_KEEP.as_millis())
+}
+
+pub(super) fn found(told: Value) -> Result<Whereabouts, Failure> {
+    match reply::integer(told)? {
+        0 => Ok(Whereabouts::Absent),
+        1 => Ok(Whereabouts::Waits),
+        2 => Ok(Whereabouts::Acknowledged),
+        other => Err(Failure::Reply(format!("wanted 0, 1 or 2, got {other}"))),
+    }
 }
 
 pub(super) fn read_id(told: Value) -> Result<MessageId, Failure> {

@@ -12,6 +12,7 @@ pub(super) enum Name {
     Page,
     Ack,
     Trim,
+    Find,
     DedupeDone,
 }
 
@@ -21,7 +22,7 @@ pub(super) struct Scripts {
 }
 
 impl Name {
-    pub(super) const ALL: [Name; 8] = [
+    pub(super) const ALL: [Name; 9] = [
         Name::RouteOrStore,
         Name::Connect,
         Name::Reassert,
@@ -29,6 +30,7 @@ impl Name {
         Name::Page,
         Name::Ack,
         Name::Trim,
+        Name::Find,
         Name::DedupeDone,
     ];
 
@@ -45,6 +47,7 @@ impl Name {
             Name::Page => (&[BODIES], include_str!("lua/page.lua")),
             Name::Ack => (&[BODIES], include_str!("lua/ack.lua")),
             Name::Trim => (&[BODIES], include_str!("lua/trim.lua")),
+            Name::Find => (&[], include_str!("lua/find.lua")),
             Name::DedupeDone => (&[], include_str!("lua/dedupe_done.lua")),
         }
     }

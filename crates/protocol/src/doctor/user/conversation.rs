@@ -12,6 +12,8 @@ pub struct Conversation {
     pub id: ConversationId,
     pub listed: Option<Listed>,
     pub head: Option<Head>,
+    /// There may be a head: it could not be read.
+    pub head_unread: bool,
     /// The last row of the owner that was read.
     pub newest: Option<Newest>,
     /// The largest id among the rows that were read.
@@ -20,6 +22,8 @@ pub struct Conversation {
     pub holes: Vec<Hole>,
     /// Positions up to here were not looked at.
     pub skipped: Seq,
+    /// There may be rows behind `newest`: they were not looked at.
+    pub cut_off: bool,
 }
 
 /// The owner's row in the list, and its registers.
@@ -117,13 +121,16 @@ fn holes(one: &Conversation) -> Vec<Difference> {
 }
 
 fn head(one: &Conversation) -> Option<Difference> {
+    if one.head_unread {
+        return None;
+    }
     let (newest, standing) = (one.newest?, one.head_seq());
     if standing >= newest.position.seq {
         return None;
     }
     let head = one.head.unwrap_or_default();
     // Without a head the largest id is known only where all rows were read.
-    let is_known = one.head.is_some() || one.skipped == Seq::ZERO;
+    let is_known = !one.cut_off && (one.head.is_some() || one.skipped == Seq::ZERO);
     let mended = Head {
         seq: newest.position.seq,
         rev: head.rev,
@@ -161,13 +168,13 @@ fn list(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference>
             listed: one.listed_seq(),
             last: newest.position.seq,
         },
-        mend: Some(Mend::WriteListed(row)),
+        mend: (!one.cut_off).then_some(Mend::WriteListed(row)),
     })
 }
 
 /// Registers are asked for first, so that what comes meanwhile only makes the rest longer.
 fn registers(one: &Conversation) -> Vec<Difference> {
-    let Some(listed) = one.listed else {
+    let Some(listed) = one.listed.filter(|_| !one.head_unread) else {
         return Vec::new();
     };
     let last = one.last().max(one.head_seq()).max(listed.row.position.seq);

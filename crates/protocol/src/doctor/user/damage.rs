@@ -132,9 +132,21 @@ impl Damage {
     }
 
     /// Whether this is what an earlier look saw. Where something lags behind what goes on growing, how far that
-    /// has come does not matter.
+    /// has come does not matter; nor how far a look got that goes over holes one by one.
     pub fn is_same(&self, earlier: &Damage) -> bool {
         match (self, earlier) {
+            (
+                Damage::Hole {
+                    conversation,
+                    first,
+                    ..
+                },
+                Damage::Hole {
+                    conversation: other,
+                    first: before,
+                    ..
+                },
+            ) => (conversation, first) == (other, before),
             (
                 Damage::HeadBehind {
                     conversation, head, ..
@@ -172,6 +184,14 @@ impl Damage {
                 },
             ) => (conversation, kind, at) == (other, of, before),
             _ => self == earlier,
+        }
+    }
+
+    /// Of two holes that begin alike, whether this is the shorter.
+    pub(super) fn ends_before(&self, other: &Damage) -> bool {
+        match (self, other) {
+            (Damage::Hole { last, .. }, Damage::Hole { last: end, .. }) => last < end,
+            _ => false,
         }
     }
 

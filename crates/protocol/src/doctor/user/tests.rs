@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use super::*;
 use crate::conversation::{ConversationRow, Head};
+use crate::doctor::Verdict;
 use crate::history::{PrivateRow, Version};
 use crate::message::Content;
 use crate::presence::SessionKey;
@@ -98,10 +99,12 @@ fn whole(last: u64) -> Conversation {
             max_id: Some(newest.id),
             version: newest.version,
         }),
+        head_unread: false,
         newest: Some(Newest::from(&newest)),
         max_id: Some(newest.id),
         holes: Vec::new(),
         skipped: Seq::ZERO,
+        cut_off: false,
     }
 }
 
@@ -395,4 +398,59 @@ fn each_damage_has_a_sentence_a_name_and_something_to_do() {
     let sentences: BTreeSet<_> = all.iter().map(ToString::to_string).collect();
     assert_eq!(sentences.len(), all.len(), "{sentences:#?}");
     assert!(all.iter().all(|damage| !damage.advice().is_empty()));
+}
+
+/// A head that cannot be read says nothing of how far it is, and is never written over.
+#[test]
+fn what_was_not_read_is_neither_damaged_nor_mended() {
+    let chart = |one: Conversation| Chart {
+        user: user(2),
+        now: NOW,
+        sessions: Vec::new(),
+        boats: Vec::new(),
+        mail: Vec::new(),
+        conversations: vec![one],
+    };
+    let mut unread = whole(5);
+    unread.head = None;
+    assert_eq!(kinds_of(&chart(unread.clone())), ["head-behind"]);
+    unread.head_unread = true;
+    assert_eq!(kinds_of(&chart(unread)), [""; 0]);
+
+    // Whatever comes behind the newest that was seen, the head would go to the wrong one.
+    let mut cut_off = whole(5);
+    cut_off.head = None;
+    cut_off.listed = None;
+    cut_off.cut_off = true;
+    let differences = chart(cut_off).differences();
+    assert_eq!(differences.len(), 2);
+    assert!(
+        differences
+            .iter()
+            .all(|difference| difference.mend.is_none())
+    );
+}
+
+fn kinds_of(chart: &Chart) -> Vec<&'static str> {
+    let differences = chart.differences();
+    differences.iter().map(|one| one.damage.name()).collect()
+}
+
+#[test]
+fn what_cannot_be_read_is_worse_than_what_was_not_reached() {
+    let unread = |why| Unread::new("the head of p:1:2", why);
+    let late = unread(Why::Late);
+    let away = unread(Why::Failed("no answer within 5s".to_owned()));
+    let corrupt = unread(Why::Corrupt("heads: corrupt: no head".to_owned()));
+    let verdicts = [&late, &away, &corrupt].map(Unread::verdict);
+    let [warning, failure] = [Verdict::Warning, Verdict::Failure];
+    assert_eq!(verdicts, [warning, warning, failure]);
+    assert_eq!(
+        late.to_string(),
+        "the head of p:1:2: not looked at, as it took too long"
+    );
+    assert_eq!(
+        corrupt.to_string(),
+        "the head of p:1:2: cannot be read: heads: corrupt: no head"
+    );
 }

@@ -1,3 +1,5 @@
+use std::collections::BTreeSet;
+
 use proptest::prelude::*;
 
 use super::*;
@@ -54,7 +56,7 @@ fn go_on(gather: &mut Gather, log: &[Vec<Record>], now: Timestamp) -> Vec<Move> 
 fn closed(moves: &[Move]) -> Vec<(Timestamp, Vec<MessageId>)> {
     let closes = moves.iter().filter_map(|one| one.closes.as_ref());
     closes
-        .map(|(reading, ids)| (reading.minute, ids.clone()))
+        .map(|(reading, ids)| (reading.minute, ids.iter().map(|(id, _)| *id).collect()))
         .collect()
 }
 
@@ -145,7 +147,9 @@ proptest! {
         }
         let mut counted = BTreeSet::new();
         for (reading, ids) in moves.iter().filter_map(|one| one.closes.as_ref()) {
-            for id in ids {
+            for (id, partition) in ids {
+                let there = log[*partition].iter().any(|(_, message)| *message == Some(*id));
+                prop_assert!(there, "{id} was not read there");
                 prop_assert!(counted.insert(*id), "counted twice");
                 prop_assert!(minute_of(id.timestamp()) <= reading.minute);
             }

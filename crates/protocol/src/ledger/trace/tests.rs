@@ -76,6 +76,11 @@ fn life(entries: &[LedgerEntry]) -> Life {
     Life::of(message(), entries)
 }
 
+/// Without a mailbox to ask.
+fn verdict(life: &Life) -> Vec<String> {
+    life.verdict(&BTreeMap::new())
+}
+
 const WEB: Platform = Platform::Web;
 
 #[test]
@@ -89,7 +94,7 @@ fn the_verdict_tells_how_long_it_waited_offline() {
         entry(3100, web, Event::Fetched { session: session() }),
     ]);
     assert_eq!(
-        life.verdict(),
+        verdict(&life),
         [
             "placed at 5 in p:1:2 after 2 ms",
             "delivered to 2/web after 3.1 s, of which 3.0 s offline",
@@ -98,10 +103,51 @@ fn the_verdict_tells_how_long_it_waited_offline() {
     assert!(life.is_settled());
 }
 
+/// The ledger hears late, or never, of what was fetched: the mailbox knows better.
+#[test]
+fn what_the_mailbox_knows_is_newer_than_what_the_ledger_says() {
+    let [two, three] = [target(2, WEB), target(3, WEB)];
+    let taken = Event::NotificationSent {
+        provider: "webhook".to_owned(),
+        ok: true,
+    };
+    let life = life(&[
+        entry(2, None, placed(5)),
+        entry(100, Some(two), Event::StoredOffline),
+        entry(101, Some(two), taken),
+        entry(102, None, Event::Settled),
+        entry(103, Some(three), Event::StoredOffline),
+        entry(104, Some(three), Event::Acked { session: session() }),
+    ]);
+    assert_eq!(Vec::from_iter(life.stored_for()), [two]);
+    for (found, said) in [
+        (Some(Whereabouts::Waits), "not fetched yet"),
+        (
+            Some(Whereabouts::Acknowledged),
+            "and a device acknowledged it since, of which the ledger was not told",
+        ),
+        (
+            Some(Whereabouts::Absent),
+            "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it \
+             or keeps it no longer; history has it, and the next sync finds it",
+        ),
+        (
+            None,
+            "and whether it still waits is not known: the mailbox does not answer",
+        ),
+    ] {
+        let mailboxes = found.map(|found| (two, found)).into_iter().collect();
+        let verdict = life.verdict(&mailboxes);
+        let expected = format!("stored offline for 2/web after 100 ms, told by webhook, {said}");
+        assert_eq!(verdict[1], expected);
+        assert_eq!(verdict[2], "delivered to 3/web after 104 ms");
+    }
+}
+
 #[test]
 fn nothing_known_means_open() {
     assert_eq!(life(&[]).open(), [Open::Message]);
-    assert_eq!(life(&[]).verdict(), ["accepted, not placed yet"]);
+    assert_eq!(verdict(&life(&[])), ["accepted, not placed yet"]);
     // A commit before the record was settled leaves this behind.
     assert_eq!(life(&[entry(1, None, placed(1))]).open(), [Open::Message]);
 }
@@ -122,7 +168,7 @@ fn a_push_without_outcome_is_open_and_a_retry_too() {
     entries.push(entry(4, Some(web), retried));
     assert_eq!(life(&entries).open(), [Open::Target(web)]);
     assert_eq!(
-        life(&entries).verdict()[1],
+        verdict(&life(&entries))[1],
         "open for 2/web: waits in retry-2 for attempt 1"
     );
     entries.push(entry(5, Some(web), Event::Acked { session: session() }));
@@ -213,7 +259,7 @@ fn two_positions_of_one_message_are_told() {
         entry(4, None, Event::Settled),
     ]);
     assert_eq!(life.placed_again.len(), 1);
-    assert!(life.verdict()[0].starts_with("BROKEN"));
+    assert!(verdict(&life)[0].starts_with("BROKEN"));
 }
 
 fn any_event() -> impl Strategy<Value = (Option<Target>, Event)> {

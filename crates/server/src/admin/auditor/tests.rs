@@ -446,6 +446,90 @@ async fn while_carriers_are_away_the_log_is_not_read_again_for_each_minute() {
     assert_eq!(world.flaws().await, []);
 }
 
+/// Of each minute the half lies in a partition whose carrier hangs: that half is in flight, whoever asks.
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_stands_still_is_not_read_again_for_each_minute() {
+    let world = World::new();
+    let mut auditor = world.begun().await;
+    let (other, mut stuck) = (world.books.elsewhere(), Vec::new());
+    let read = || world.queue.read.load(Ordering::SeqCst);
+    for _ in 0..40 {
+        stuck.extend(world.books.accept(50).await);
+        world.settle(&world.books.accept_for(other, 50).await).await;
+        world.books.commit_for(other).await;
+        advance(MINUTE).await;
+        auditor.round().await.expect("a round");
+    }
+    advance(MINUTE * 3).await;
+    auditor.round().await.expect("a round");
+    let figures = async || {
+        let rows = world.rows().await.into_iter();
+        let looks = rows.map(|row| row.amendment.expect("looked at").figures());
+        looks.collect::<Vec<_>>()
+    };
+    let half = Figures {
+        settled: 50,
+        in_flight: 50,
+        ..Figures::default()
+    };
+    assert_eq!(figures().await, [half; 40]);
+    assert!(read() <= 4000 + 200, "{} records of 4000 were read", read());
+
+    let before = read();
+    advance(MINUTE * 60).await;
+    auditor.round().await.expect("a round");
+    assert_eq!(read(), before, "nothing has changed since");
+
+    // Another process knows the rows alone: it reads the stretches of their minutes, once.
+    let mut next = world.auditor(2, Config::default());
+    advance(MINUTE * 60).await;
+    next.round().await.expect("a round");
+    let again = read() - before;
+    assert!(again <= 4000, "{again} records were read again");
+    let before = read();
+    advance(MINUTE * 60).await;
+    next.round().await.expect("a round");
+    assert_eq!(read(), before, "nor again");
+    assert_eq!(figures().await, [half; 40]);
+
+    // It goes on, and loses one.
+    world.settle(&stuck[1..]).await;
+    world.books.commit().await;
+    advance(MINUTE * 60).await;
+    next.round().await.expect("a round");
+    let missing = figures().await.iter().map(|now| now.missing).sum::<u64>();
+    assert_eq!(missing, 1);
+    assert_eq!(
+        figures().await.iter().map(|now| now.in_flight).sum::<u64>(),
+        0
+    );
+}
+
+/// A dead letter on its way again, a repeat, a copy: its record lies behind all that its minute was read from.
+#[tokio::test(start_paused = true)]
+async fn what_a_later_record_carries_is_not_missing() {
+    let world = World::new();
+    let mut auditor = world.begun().await;
+    let ids = world.books.accept(3).await;
+    advance(MINUTE * 3).await;
+    auditor.round().await.expect("closes it");
+    world.settle(&ids[..2]).await;
+    world.books.commit().await;
+    let again = vec![world.books.record(ids[2])];
+    let published = world.books.queue.producer().publish(again).await;
+    assert!(published.iter().all(Result::is_ok));
+    advance(MINUTE * 2).await;
+    auditor.round().await.expect("a round");
+    // It counts once more where its second record was read.
+    let looks = world.rows().await.into_iter();
+    let looks: Vec<_> = looks.map(|row| row.amendment.expect("looked at")).collect();
+    assert_eq!(looks.len(), 2);
+    assert_eq!((looks[0].settled, looks[0].missing.count), (2, 0));
+    for look in looks {
+        assert_eq!(look.in_flight.first, ids[2..]);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_wrong_is_counted() {
     let recorder = PrometheusBuilder::new().build_recorder();

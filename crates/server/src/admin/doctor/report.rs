@@ -1,7 +1,7 @@
 //! Answers of the doctor, as JSON over HTTP.
 
 use protocol::UserId;
-use protocol::doctor::user::{Damage, Difference};
+use protocol::doctor::user::{Damage, Difference, Unread};
 use protocol::doctor::{Finding, Verdict};
 use serde::{Deserialize, Serialize};
 
@@ -41,14 +41,14 @@ pub struct UserReport {
     pub conversations: u64,
     /// Rows of history.
     pub rows: u64,
-    /// What was not looked at, a sentence each.
+    /// What was not looked at because there is too much of it, a sentence each.
     pub left_off: Vec<String>,
 }
 
-/// One difference.
+/// One difference, or what was not looked at.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Told {
-    /// Its kind: `hole`, `list-behind` …
+    /// Its kind: `hole`, `list-behind`, `not-looked-at` …
     pub kind: String,
     pub verdict: Verdict,
     /// What contradicts what, in a sentence.
@@ -72,8 +72,23 @@ impl From<&Difference> for Told {
     }
 }
 
-pub(super) fn told(differences: &[Difference]) -> (Verdict, Shortlist<Told>) {
-    let worst = differences.iter().map(|d| Damage::verdict(&d.damage)).max();
-    let told = Shortlist::of(differences.iter().map(Told::from), TOLD);
-    (worst.unwrap_or(Verdict::Ok), told)
+impl From<&Unread> for Told {
+    fn from(unread: &Unread) -> Told {
+        Told {
+            kind: Unread::NAME.to_owned(),
+            verdict: unread.verdict(),
+            seen: unread.to_string(),
+            mend: None,
+            advice: Some(unread.advice().to_owned()),
+        }
+    }
+}
+
+/// What was not looked at comes first: the rest is to be read with that in mind.
+pub(super) fn told(unread: &[Unread], differences: &[Difference]) -> (Verdict, Shortlist<Told>) {
+    let verdicts = differences.iter().map(|d| Damage::verdict(&d.damage));
+    let worst = verdicts.chain(unread.iter().map(Unread::verdict)).max();
+    let told = unread.iter().map(Told::from);
+    let told = told.chain(differences.iter().map(Told::from));
+    (worst.unwrap_or(Verdict::Ok), Shortlist::of(told, TOLD))
 }

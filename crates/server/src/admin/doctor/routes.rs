@@ -52,8 +52,7 @@ async fn examine(
 ) -> Answer<UserReport> {
     let user = user_of(&user)?;
     let _turn = doctor.turn().await?;
-    let examined = doctor.examine(user).await.map_err(failed)?;
-    examined.map(Json).ok_or_else(elsewhere)
+    doctor.examine(user).await.map(Json).ok_or_else(elsewhere)
 }
 
 async fn repair(

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use backend::history::HistoryStore;
-use backend::{Kind, Result};
-use protocol::doctor::user::{Hole, Newest};
+use protocol::doctor::user::{Hole, Newest, Why};
 use protocol::frame::HistoryRange;
 use protocol::history::PrivateRow;
 use protocol::{ConversationId, MessageId, Seq, UserId};
+use tokio::time::{Instant, timeout_at};
+
+use super::chart::why;
 
 /// Rows read at once.
 const PAGE: usize = 100;
@@ -23,6 +25,10 @@ pub(super) struct Scan {
     pub(super) rows: u64,
     /// There are so many holes that it was not looked further than here.
     pub(super) given_up: Option<Seq>,
+    /// It was not looked further than here, for another reason.
+    pub(super) stopped: Option<(Seq, Why)>,
+    /// Holes of which it was not looked what is left: how many, the first, and why.
+    pub(super) untold: Option<(usize, Seq, Why)>,
     /// Who stands at positions, as others say it: the row behind, head or list.
     names: BTreeMap<Seq, MessageId>,
 }
@@ -33,17 +39,19 @@ pub(super) struct Side<'a> {
     pub(super) history: &'a dyn HistoryStore,
     pub(super) owner: UserId,
     pub(super) conversation: ConversationId,
+    /// Nothing is read later.
+    pub(super) until: Instant,
 }
 
 impl Side<'_> {
     /// Reads everything after `after`. Up to `claimed` there must be rows. `names`: ids of positions that head
-    /// and list know.
+    /// and list know. What was seen before something went wrong counts.
     pub(super) async fn scan(
         &self,
         after: Seq,
         claimed: Seq,
         names: impl IntoIterator<Item = (Seq, MessageId)>,
-    ) -> Result<Scan> {
+    ) -> Scan {
         let mut scan = Scan {
             names: names.into_iter().collect(),
             ..Scan::default()
@@ -58,25 +66,35 @@ impl Side<'_> {
                     last = rows.last().map_or(last, |row| row.seq);
                 }
                 // Somewhere among them: nearer.
-                Err(error) if error.kind == Kind::Corrupt && limit > 1 => limit /= 2,
-                Err(error) if error.kind == Kind::Corrupt && missing.len() < HOLES => {
+                Err(Why::Corrupt(_)) if limit > 1 => limit /= 2,
+                Err(Why::Corrupt(_)) if missing.len() < HOLES => {
                     last = last.next();
                     missing.push(last);
                     limit = PAGE;
                 }
-                Err(error) if error.kind == Kind::Corrupt => {
+                Err(Why::Corrupt(_)) => {
                     scan.given_up = Some(last);
                     break;
                 }
-                Err(error) => return Err(error),
+                Err(why) => {
+                    scan.stopped = Some((last, why));
+                    break;
+                }
             }
         }
-        let claimed = scan.given_up.unwrap_or(claimed);
+        let is_whole = scan.given_up.is_none() && scan.stopped.is_none();
+        let claimed = if is_whole { claimed } else { last };
         let tail = (last.0 + 1..=claimed.0).map(Seq);
         missing.extend(tail.take(HOLES));
         let told = missing.last().map_or(last, |seq| last.max(*seq));
-        for seq in missing {
-            let row = self.remains(seq, scan.names.get(&seq).copied()).await?;
+        for (n, &seq) in missing.iter().enumerate() {
+            let row = match self.remains(seq, scan.names.get(&seq).copied()).await {
+                Ok(row) => row,
+                Err(why) => {
+                    scan.untold = Some((missing.len() - n, seq, why));
+                    return scan;
+                }
+            };
             scan.holes.push(Hole {
                 first: seq,
                 last: seq,
@@ -90,20 +108,27 @@ impl Side<'_> {
                 rows: Vec::new(),
             });
         }
-        Ok(scan)
+        scan
     }
 
-    async fn page(&self, after: Seq, limit: usize) -> Result<Vec<PrivateRow>> {
+    async fn page(&self, after: Seq, limit: usize) -> Result<Vec<PrivateRow>, Why> {
         let range = HistoryRange::Forward { after };
         let (owner, conversation) = (self.owner, self.conversation);
-        self.history
-            .conversation(owner, conversation, range, limit)
-            .await
+        let asked = self.history.conversation(owner, conversation, range, limit);
+        self.in_time(asked).await
+    }
+
+    async fn in_time<T>(&self, call: impl Future<Output = backend::Result<T>>) -> Result<T, Why> {
+        if Instant::now() >= self.until {
+            return Err(Why::Late);
+        }
+        let answer = timeout_at(self.until, call).await;
+        answer.map_err(|_| Why::Late)?.map_err(why)
     }
 
     /// The owner's row of a position that no page reaches: as it is, if only the way to it is lost; or made from
     /// the other side's.
-    async fn remains(&self, seq: Seq, name: Option<MessageId>) -> Result<Option<PrivateRow>> {
+    async fn remains(&self, seq: Seq, name: Option<MessageId>) -> Result<Option<PrivateRow>, Why> {
         let Some(peer) = self.conversation.peer_of(self.owner) else {
             return Ok(None);
         };
@@ -111,7 +136,7 @@ impl Side<'_> {
             |row: &PrivateRow| row.seq == seq && row.conversation() == Some(self.conversation);
         if let Some(id) = name {
             let keys = [(self.owner, id), (peer, id)];
-            let rows = self.history.private(&keys).await?;
+            let rows = self.in_time(self.history.private(&keys)).await?;
             if let Some(row) = rows.into_iter().flatten().find(is_it) {
                 return Ok(side_of(&row, self.owner));
             }
@@ -125,8 +150,8 @@ impl Side<'_> {
                 .iter()
                 .find(|row| is_it(row))
                 .and_then(|row| side_of(row, self.owner))),
-            Err(error) if error.kind == Kind::Corrupt => Ok(None),
-            Err(error) => Err(error),
+            Err(Why::Corrupt(_)) => Ok(None),
+            Err(why) => Err(why),
         }
     }
 }

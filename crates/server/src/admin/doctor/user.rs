@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
 use backend::clock::{Clock, SystemClock};
 use protocol::UserId;
 use protocol::doctor::user::{Chart, Difference, lasting};
@@ -35,40 +34,36 @@ impl Doctor {
         }
     }
 
-    /// Compares all that the stores keep of a user; `None` where this process does not see them.
-    ///
-    /// # Errors
-    /// A store that does not answer.
-    pub async fn examine(&self, user: UserId) -> Result<Option<UserReport>> {
-        match &self.parts.access.whole {
-            Some(seams) => Ok(Some(examined(seams, user).await?.report())),
-            None => Ok(None),
-        }
+    /// Compares all that the stores keep of a user; `None` where this process does not see them. A part that
+    /// does not answer is a finding.
+    pub async fn examine(&self, user: UserId) -> Option<UserReport> {
+        let seams = self.parts.access.whole.as_ref()?;
+        Some(examined(seams, user).await.report())
     }
 }
 
 /// Looks until nothing is left, or for the last time.
-pub(super) async fn examined(seams: &Seams, user: UserId) -> Result<Examined> {
-    let (mut chart_now, mut extent) = chart(seams, user).await?;
+pub(super) async fn examined(seams: &Seams, user: UserId) -> Examined {
+    let (mut chart_now, mut extent) = chart(seams, user).await;
     let mut differences = chart_now.differences();
     for _ in 1..LOOKS {
         if differences.is_empty() {
             break;
         }
         sleep(PAUSE).await;
-        (chart_now, extent) = chart(seams, user).await?;
+        (chart_now, extent) = chart(seams, user).await;
         differences = lasting(chart_now.differences(), &differences);
     }
-    Ok(Examined {
+    Examined {
         chart: chart_now,
         extent,
         differences,
-    })
+    }
 }
 
 impl Examined {
     pub(super) fn report(self) -> UserReport {
-        let (verdict, differences) = told(&self.differences);
+        let (verdict, differences) = told(&self.extent.unread, &self.differences);
         let mails = self.chart.mail.iter();
         UserReport {
             user: self.chart.user,

@@ -23,7 +23,7 @@ use protocol::ledger::minute::{Amendment, Closed, Row};
 use protocol::ledger::{Event, LedgerEntry};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -160,6 +160,14 @@ impl MailboxStore for Watched<dyn MailboxStore> {
 
     async fn waiting(&self, target: Target) -> Result<u64> {
         self.inner.waiting(target).await
+    }
+
+    async fn find(
+        &self,
+        asked: &[(Target, MessageId)],
+        now: Timestamp,
+    ) -> Vec<Result<Whereabouts>> {
+        self.inner.find(asked, now).await
     }
 
     async fn dedupe_begin(

@@ -1,0 +1,94 @@
+//! What a process says of itself, whatever version it is of.
+
+use protocol::doctor::{Finding, Stranger};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// A checkup as this program understands it.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) role: String,
+    pub(super) findings: Vec<Finding>,
+}
+
+impl Answer {
+    /// `None`: it is no checkup that this program knows. A finding of a check that it does not know is told in
+    /// the words of the answer.
+    pub(super) fn read(answer: Value) -> Option<Answer> {
+        let role = answer.get("role")?.as_str()?.to_owned();
+        let findings = answer.get("findings")?.as_array()?;
+        let findings: Option<_> = findings.iter().map(finding).collect();
+        Some(Answer {
+            role,
+            findings: findings?,
+        })
+    }
+}
+
+fn finding(told: &Value) -> Option<Finding> {
+    if let Ok(known) = Finding::deserialize(told) {
+        return Some(known);
+    }
+    let text = |key: &str| Some(told.get(key)?.as_str()?.to_owned());
+    let stranger = Stranger {
+        check: text("check")?,
+        verdict: told
+            .get("verdict")
+            .and_then(|v| Deserialize::deserialize(v).ok()),
+        seen: text("seen")?,
+    };
+    Some(stranger.finding())
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::doctor::{Check, Verdict};
+    use serde_json::json;
+
+    use super::*;
+    use crate::admin::doctor::Checkup;
+
+    #[test]
+    fn what_this_version_says_is_read_whole() {
+        let checkup = Checkup {
+            role: "boat".to_owned(),
+            version: "1".to_owned(),
+            verdict: Verdict::Warning,
+            findings: vec![
+                Finding::ok(Check::Log, "it answers"),
+                Finding::warning(Check::Space, "little", "make room"),
+            ],
+        };
+        let said = serde_json::to_value(&checkup).expect("JSON");
+        let answer = Answer::read(said).expect("a checkup");
+        assert_eq!(answer.role, "boat");
+        assert_eq!(answer.findings, checkup.findings);
+    }
+
+    #[test]
+    fn a_check_of_another_version_hides_no_other() {
+        let said = json!({
+            "role": "boat",
+            "findings": [
+                { "check": "log", "verdict": "ok", "seen": "it answers", "advice": "" },
+                { "check": "quorum", "verdict": "failure", "seen": "one of three", "advice": "start two" },
+                { "check": "log", "verdict": "curious", "seen": "it hums", "advice": "" },
+            ],
+        });
+        let findings = Answer::read(said).expect("a checkup").findings;
+        let verdicts: Vec<_> = findings.iter().map(|one| one.verdict).collect();
+        assert_eq!(verdicts, [Verdict::Ok, Verdict::Failure, Verdict::Warning]);
+        assert!(findings[1].seen.contains("quorum"), "{findings:?}");
+    }
+
+    #[test]
+    fn what_is_no_checkup_is_none() {
+        for said in [
+            json!(null),
+            json!({}),
+            json!({ "role": "boat", "findings": [7] }),
+        ] {
+            assert_eq!(Answer::read(said.clone()), None, "{said}");
+        }
+    }
+}
