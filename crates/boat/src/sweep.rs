@@ -66,14 +66,14 @@ async fn go_over(
         if !seeks.as_ref().is_some_and(|(_, losses)| losses.hurries()) {
             sleep(jittered(&*boat.entropy, pause)).await;
         }
-        let mut forgotten = 0;
+        let mut found = Found::default();
         for batch in connections.chunks(boat.config.batch_items_max) {
-            forgotten += reassert(boat, lane % boat.lanes.len(), batch).await;
+            reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
         }
         if let Some((since, losses)) = &mut seeks
             && Instant::now() >= *since
         {
-            losses.handle_answers(connections.len(), forgotten, boat.connections.len());
+            losses.handle_answers(found.answered, found.forgotten, boat.connections.len());
             if losses.is_loss() {
                 return true;
             }
@@ -85,10 +85,16 @@ async fn go_over(
     false
 }
 
-/// How many of them the store had forgotten.
-async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> usize {
+/// What the store said of sessions; who got no answer says nothing of it.
+#[derive(Default)]
+struct Found {
+    answered: usize,
+    forgotten: usize,
+}
+
+async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>], found: &mut Found) {
     let Some(life) = boat.life() else {
-        return 0;
+        return;
     };
     let (connections, sessions): (Vec<_>, Vec<_>) = (connections.iter())
         .filter_map(|connection| {
@@ -108,7 +114,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
         })
         .unzip();
     if sessions.is_empty() {
-        return 0;
+        return;
     }
     let mut answers = boat.stations.reassert(lane, &sessions).await;
     if answers.is_err() {
@@ -121,10 +127,10 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
     }
     let Ok(answers) = answers else {
         // Made good by the next pass.
-        return 0;
+        return;
     };
-    let mut forgotten = 0;
     for (connection, answer) in connections.into_iter().zip(answers) {
+        found.answered += usize::from(!matches!(answer, Reasserted::Unavailable));
         match answer {
             Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
                 boat.metrics.known.increment(1);
@@ -139,7 +145,7 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
             Reasserted::Answer(ReassertAnswer::Restored { .. }) => {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);
-                forgotten += 1;
+                found.forgotten += 1;
                 connection.lock().in_doubt = false;
                 connection.update(|session| session.resync(boat.now()));
             }
@@ -155,7 +161,6 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>]) -> 
             Reasserted::Unavailable => connection.lock().in_doubt = true,
         }
     }
-    forgotten
 }
 
 /// Between half of `mean` and half more than it.

@@ -424,11 +424,11 @@ fn still_there(found: Option<Whereabouts>) -> &'static str {
     match found {
         Some(Whereabouts::Waits) => "not fetched yet",
         Some(Whereabouts::Acknowledged) => {
-            "and a device acknowledged it since, of which the ledger was not told"
+            "and a device acknowledged it since, of which the ledger has not heard yet"
         }
         Some(Whereabouts::Absent) => {
             "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it or \
-             keeps it no longer; history has it, and the next sync finds it"
+             keeps it no longer; history should have it for the next sync"
         }
         None => "and whether it still waits is not known: the mailbox does not answer",
     }

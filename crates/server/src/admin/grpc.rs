@@ -25,6 +25,8 @@ use super::trace;
 
 /// How often a task that is watched is looked at.
 const LOOK: Duration = Duration::from_millis(500);
+/// A watch ends then, whatever became of the task: whoever still wants to know asks again.
+const WATCH_MAX: Duration = Duration::from_secs(3600);
 
 type Reply<T> = Result<Response<T>, Status>;
 
@@ -169,7 +171,7 @@ impl DeskService for Service {
         let told = v1::WatchTaskResponse {
             task: Some(convert::task(first.clone())),
         };
-        let rest = changes(self.desk.clone(), first);
+        let rest = changes(self.desk.clone(), first).take_until(sleep(WATCH_MAX));
         Ok(Response::new(stream::iter([Ok(told)]).chain(rest).boxed()))
     }
 

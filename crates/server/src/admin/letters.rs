@@ -222,6 +222,13 @@ pub(super) async fn edit(
     Json(change): Json<Change>,
 ) -> Answer<Changed> {
     operator.may_edit(&change.why)?;
+    if change.dry_run {
+        // The difference shows what people wrote.
+        desk.letters
+            .looked(&operator.name, &id, &change.why)
+            .await
+            .map_err(|e| failed(e.into()))?;
+    }
     let _turn = desk.log.turn().await.map_err(busy)?;
     let changed = desk.letters.edit(&operator.name, &id, change);
     let changed = changed.await.map_err(refused)?;
@@ -521,7 +528,11 @@ mod tests {
         let refused = edit(desk.clone(), blind(), id(), change()).await;
         assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
         let editor = Operator::with("dan", &[Role::View, Role::ViewBody, Role::Edit]);
-        let nothing = edit(desk, Extension(editor), id(), change()).await;
+        let nothing = edit(desk.clone(), Extension(editor), id(), change()).await;
         assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
+        let page = log(desk, Query(LogQuestion::default())).await;
+        let Json(page) = page.expect("a log");
+        assert_eq!(page.entries.len(), 2, "who saw a difference is written down");
+        assert_eq!(page.entries[0].by, "dan");
     }
 }

@@ -94,7 +94,7 @@ impl Log {
     }
 
     /// Waits as long as it takes.
-    async fn next_turn(&self) -> Result<Turn<'_>, Busy> {
+    pub(super) async fn next_turn(&self) -> Result<Turn<'_>, Busy> {
         let permit = self.turns.acquire().await.map_err(|_| Busy)?;
         Ok(Turn {
             queue: self.queue.as_ref(),

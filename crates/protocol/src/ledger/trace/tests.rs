@@ -124,12 +124,12 @@ fn what_the_mailbox_knows_is_newer_than_what_the_ledger_says() {
         (Some(Whereabouts::Waits), "not fetched yet"),
         (
             Some(Whereabouts::Acknowledged),
-            "and a device acknowledged it since, of which the ledger was not told",
+            "and a device acknowledged it since, of which the ledger has not heard yet",
         ),
         (
             Some(Whereabouts::Absent),
             "and waits no longer: it was fetched and the ledger was not told, or the mailbox lost it \
-             or keeps it no longer; history has it, and the next sync finds it",
+             or keeps it no longer; history should have it for the next sync",
         ),
         (
             None,

@@ -1,5 +1,6 @@
 //! The time in which one process closes minutes: it moves the head, and nobody else does.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,9 @@ use backend::audit::AuditStore;
 use backend::clock::Clock;
 use protocol::ledger::chain::Head;
 use thiserror::Error;
+use tokio::time::timeout;
 
-use crate::admin::log::{Busy, Log, Turn};
+use crate::admin::log::{Log, Turn};
 
 /// Another process moved the head: this one knows an old chain.
 #[derive(Debug, Error)]
@@ -71,10 +73,12 @@ impl Term {
     /// # Errors
     /// As of `advance`.
     pub(in crate::admin) async fn turn_at<'a>(&mut self, log: &'a Log) -> Result<Turn<'a>> {
+        // One place in the line, however long it takes: who asks anew stands behind all others.
+        let mut turn = pin!(log.next_turn());
         loop {
-            match log.turn().await {
-                Ok(turn) => return Ok(turn),
-                Err(Busy) => self.go_on().await?,
+            match timeout(self.heard_every, &mut turn).await {
+                Ok(turn) => return Ok(turn?),
+                Err(_) => self.go_on().await?,
             }
         }
     }
