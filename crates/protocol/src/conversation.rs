@@ -5,7 +5,7 @@ mod placement;
 
 use serde::{Deserialize, Serialize};
 
-pub use clearing::{Clearing, Seen, is_listed};
+pub use clearing::{Around, Clearing, Seen, clear, is_listed};
 pub use placement::{Placement, Ruling, Standing};
 
 use crate::history::Version;

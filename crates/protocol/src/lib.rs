@@ -23,6 +23,7 @@ pub mod id;
 pub mod keys;
 pub mod ledger;
 pub mod mailbox;
+pub mod markers;
 pub mod message;
 pub mod notify;
 pub mod presence;

@@ -1,13 +1,33 @@
 //! Taking a conversation from somebody's list (S4-17 to S4-24).
 //!
-//! It is a record of the conversation's own log, so what the client had seen when it asked is compared with
-//! the end as it is at that place in the log: nothing can come in between. Nothing is removed. What was
-//! cleared is a place that only grows; a conversation is on the list as long as it goes on behind it, so the
-//! next message brings it back by itself.
+//! It is a record of the conversation's own log. What decides is the message behind the newest one that the
+//! client had when it asked: if its record is before this one in the log, something came that the client had
+//! not seen, and nothing happens. Positions never change, so the answer is the same whenever this record is
+//! handled, also after a crash with later messages already placed; where the conversation ends now does not
+//! matter.
+//!
+//! Nothing is removed. What was cleared is a place that only grows; a conversation is on the list as long as
+//! it goes on behind it, so the next message brings it back by itself.
 
-use super::Head;
+use crate::history::Version;
 use crate::unread::Tally;
 use crate::{MessageId, Seq};
+
+/// The newest message that a client has of a conversation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seen {
+    pub seq: Seq,
+    pub id: MessageId,
+}
+
+/// What stands at the position that was seen, and behind it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Around {
+    /// The message there, and how its reader counts up to it.
+    pub seen: Option<(MessageId, Tally)>,
+    /// The record of the next one.
+    pub next: Option<Version>,
+}
 
 /// What becomes of the wish to clear a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,25 +40,19 @@ pub enum Clearing {
     Expired,
 }
 
-/// The newest message that a client has of a conversation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
-    pub seq: Seq,
-    pub id: MessageId,
-}
-
-impl Head {
-    /// Judges the wish of somebody who has seen the conversation up to `seen`. `end`: the end as they count;
-    /// `cleared`: what they cleared before.
-    pub fn clear(&self, seen: Seen, end: Tally, cleared: Tally) -> Clearing {
-        // At the same place another message: the client's history is not this one.
-        if seen.seq < self.seq || self.last_id != Some(seen.id) {
-            return Clearing::Expired;
-        }
-        match cleared.seq >= self.seq {
-            true => Clearing::Nothing,
-            false => Clearing::Cleared(end),
-        }
+/// Judges the wish of somebody who has seen the conversation up to `seen`; `cleared`: what they cleared before.
+pub fn clear(record: Version, seen: Seen, around: Around, cleared: Tally) -> Clearing {
+    let place = around.seen.filter(|(id, _)| *id == seen.id);
+    let Some((_, place)) = place else {
+        // Another message stands there, or none: the client's history is not this one.
+        return Clearing::Expired;
+    };
+    if around.next.is_some_and(|next| next < record) {
+        return Clearing::Expired;
+    }
+    match cleared.seq >= place.seq {
+        true => Clearing::Nothing,
+        false => Clearing::Cleared(place),
     }
 }
 

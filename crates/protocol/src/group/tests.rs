@@ -1,0 +1,163 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+fn user(n: i64) -> UserId {
+    UserId::new(n).expect("positive")
+}
+
+fn at(offset: u64) -> Version {
+    Version { epoch: 1, offset }
+}
+
+const CLOSED: Settings = Settings {
+    open_history: false,
+    open_door: false,
+};
+
+fn limits() -> Limits {
+    Limits {
+        members: 6,
+        added: 3,
+    }
+}
+
+/// A group of user 1, with the administrator 2 and the member 3.
+fn group() -> Group {
+    let mut group = Group::new(user(1), CLOSED, at(0));
+    for (by, wish) in [
+        (1, Wish::Add(vec![user(2), user(3)])),
+        (1, Wish::SetRole(user(2), Role::Admin)),
+    ] {
+        wished(&mut group, 1, by, wish).expect("allowed");
+    }
+    group
+}
+
+fn judge(group: &Group, by: i64, wish: &Wish) -> Result<Outcome, Code> {
+    let judged = group.judge(at(9), user(by), wish, Seq(5), &limits());
+    judged.map_err(|refusal| refusal.code)
+}
+
+fn wished(group: &mut Group, offset: u64, by: i64, wish: Wish) -> Result<(), Code> {
+    let judged = group.judge(at(offset), user(by), &wish, Seq(offset), &limits());
+    group.apply(judged.map_err(|refusal| refusal.code)?);
+    Ok(())
+}
+
+#[test]
+fn who_may_do_what() {
+    let group = group();
+    let forbidden = Err(Code::Forbidden);
+    for wish in [
+        Wish::Add(vec![user(4)]),
+        Wish::Remove(user(2)),
+        Wish::Set(CLOSED),
+    ] {
+        assert_eq!(judge(&group, 3, &wish), forbidden, "{wish:?}");
+        assert_eq!(judge(&group, 9, &wish), forbidden, "{wish:?}");
+    }
+    for by in [2, 3, 9] {
+        let promote = Wish::SetRole(user(3), Role::Admin);
+        assert_eq!(judge(&group, by, &promote), forbidden);
+        assert_eq!(judge(&group, by, &Wish::HandOver(user(by))), forbidden);
+    }
+    assert_eq!(judge(&group, 2, &Wish::Remove(user(1))), forbidden);
+    assert_eq!(judge(&group, 2, &Wish::Remove(user(2))), forbidden);
+    assert!(judge(&group, 2, &Wish::Remove(user(3))).is_ok());
+    assert!(judge(&group, 1, &Wish::Remove(user(2))).is_ok());
+    assert_eq!(judge(&group, 9, &Wish::Join), forbidden);
+    assert_eq!(judge(&group, 1, &Wish::Leave), Err(Code::InvalidArgument));
+    assert!(judge(&group, 3, &Wish::Leave).is_ok());
+}
+
+#[test]
+fn what_is_so_already_changes_nothing() {
+    let group = group();
+    for (by, wish) in [
+        (3, Wish::Join),
+        (9, Wish::Leave),
+        (1, Wish::Add(vec![user(3)])),
+        (1, Wish::Remove(user(9))),
+        (1, Wish::SetRole(user(2), Role::Admin)),
+        (1, Wish::HandOver(user(1))),
+        (2, Wish::Set(CLOSED)),
+    ] {
+        let outcome = judge(&group, by, &wish).expect("allowed");
+        assert!(outcome.is_nothing(), "{wish:?}");
+    }
+}
+
+// proves S0-15: who joins later may see what was before, if the group says so.
+#[test]
+fn who_comes_later_reads_from_there_or_everything() {
+    let mut group = group();
+    wished(&mut group, 40, 1, Wish::Add(vec![user(4)])).expect("allowed");
+    assert_eq!(group.readable_after(user(4)), Some(Seq(40)));
+    let open = Settings {
+        open_history: true,
+        ..CLOSED
+    };
+    wished(&mut group, 41, 1, Wish::Set(open)).expect("allowed");
+    assert_eq!(group.readable_after(user(4)), Some(Seq::ZERO));
+    wished(&mut group, 42, 4, Wish::Leave).expect("allowed");
+    assert_eq!(group.readable_after(user(4)), None);
+    assert_eq!(group.readable_after(user(9)), None);
+}
+
+#[test]
+fn a_group_has_bounds() {
+    let mut group = group();
+    let four = Wish::Add((4..8).map(user).collect());
+    assert_eq!(judge(&group, 1, &four), Err(Code::InvalidArgument));
+    wished(&mut group, 2, 1, Wish::Add((4..7).map(user).collect())).expect("six");
+    let one = Wish::Add(vec![user(7)]);
+    assert_eq!(judge(&group, 1, &one), Err(Code::RateLimited));
+    wished(&mut group, 3, 5, Wish::Leave).expect("allowed");
+    assert!(
+        judge(&group, 1, &one).is_ok(),
+        "those who left have no place"
+    );
+}
+
+fn any_wish() -> impl Strategy<Value = (i64, Wish)> {
+    let anybody = || (1..9_i64).prop_map(user);
+    let role = prop_oneof![Just(Role::Member), Just(Role::Admin), Just(Role::Owner)];
+    let wish = prop_oneof![
+        Just(Wish::Join),
+        Just(Wish::Leave),
+        vec(anybody(), 0..4).prop_map(Wish::Add),
+        anybody().prop_map(Wish::Remove),
+        (anybody(), role).prop_map(|(user, role)| Wish::SetRole(user, role)),
+        anybody().prop_map(Wish::HandOver),
+        any::<(bool, bool)>().prop_map(|(open_history, open_door)| Wish::Set(Settings {
+            open_history,
+            open_door
+        })),
+    ];
+    (1..9_i64, wish)
+}
+
+proptest! {
+    #[test]
+    fn a_group_has_one_owner_or_nobody(wishes in vec(any_wish(), 0..80)) {
+        let mut group = Group::new(user(1), CLOSED, at(0));
+        for (index, (by, wish)) in wishes.into_iter().enumerate() {
+            let before = group.clone();
+            let offset = index as u64 + 1;
+            if wished(&mut group, offset, by, wish.clone()).is_err() {
+                prop_assert_eq!(&group, &before);
+            }
+            let present = group.present().count();
+            let owners = group.present().filter(|(_, role)| *role == Role::Owner).count();
+            prop_assert_eq!(owners, usize::from(present > 0));
+            prop_assert!(present <= limits().members);
+            // Nobody's standing changes but by somebody who was in, or who came through an open door.
+            if group != before {
+                let came = wish == Wish::Join && before.settings.open_door;
+                prop_assert!(before.role(user(by)).is_some() || came);
+            }
+        }
+    }
+}

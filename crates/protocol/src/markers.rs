@@ -1,0 +1,147 @@
+//! What a device has of a conversation, and where it knows that something before is missing: *to be loaded*
+//! (S0-67 to S0-71).
+//!
+//! A device that comes back after long gets the newest messages only. Below the oldest of them it keeps a
+//! marker. Whoever scrolls down to it is offered to load more, which is asked of the server from there. What is
+//! loaded then reaches the next older stretch, and the marker goes, or it does not, and the marker moves down.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use crate::Seq;
+
+/// Stretches of positions that a device has, each without holes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Loaded {
+    /// First to last; they neither touch nor overlap.
+    stretches: BTreeMap<Seq, Seq>,
+}
+
+/// Where a device looks for messages before a position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Older {
+    /// It has the one before.
+    Here,
+    /// They are on the server: ask for what lies before this position.
+    ToBeLoaded(Seq),
+    /// There are none: the conversation begins here.
+    Nothing,
+}
+
+impl Loaded {
+    /// These came, without holes. Answers the markers that went.
+    pub fn add(&mut self, came: RangeInclusive<Seq>) -> Vec<Seq> {
+        let (mut first, mut last) = (*came.start(), *came.end());
+        if first > last || first == Seq::ZERO {
+            return Vec::new();
+        }
+        let before = self.markers();
+        // Those that it touches or overlaps become one with it.
+        let joined: Vec<Seq> = (self.stretches.range(..=last.next()))
+            .filter(|(_, end)| end.next() >= first)
+            .map(|(begin, _)| *begin)
+            .collect();
+        for begin in joined {
+            if let Some(end) = self.stretches.remove(&begin) {
+                first = first.min(begin);
+                last = last.max(end);
+            }
+        }
+        self.stretches.insert(first, last);
+        let after = self.markers();
+        before
+            .into_iter()
+            .filter(|marker| !after.contains(marker))
+            .collect()
+    }
+
+    /// The positions just before each stretch: what lies there and before it is to be loaded. S0-68: the
+    /// smallest that came, less one.
+    pub fn markers(&self) -> Vec<Seq> {
+        let firsts = self.stretches.keys();
+        let markers = firsts.filter_map(|first| first.0.checked_sub(1).map(Seq));
+        markers.filter(|marker| *marker > Seq::ZERO).collect()
+    }
+
+    /// Where what lies before `seq` is.
+    pub fn older(&self, seq: Seq) -> Older {
+        let Some(wanted) = seq.0.checked_sub(1).filter(|seq| *seq > 0).map(Seq) else {
+            return Older::Nothing;
+        };
+        match self.stretches.range(..=wanted).next_back() {
+            Some((_, end)) if *end >= wanted => Older::Here,
+            _ => Older::ToBeLoaded(seq),
+        }
+    }
+
+    pub fn has(&self, seq: Seq) -> bool {
+        let below = self.stretches.range(..=seq).next_back();
+        below.is_some_and(|(_, end)| *end >= seq)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::collection::vec;
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn add(loaded: &mut Loaded, first: u64, last: u64) -> Vec<Seq> {
+        loaded.add(Seq(first)..=Seq(last))
+    }
+
+    // proves S0-68, S0-70, S0-71: the marker is the smallest that came, less one; it goes when what is loaded
+    // passes it, and another one takes its place where that does not reach what was there.
+    #[test]
+    fn a_marker_moves_down_until_it_meets_what_was_there() {
+        let mut loaded = Loaded::default();
+        add(&mut loaded, 1, 20);
+        assert_eq!(loaded.markers(), []);
+        add(&mut loaded, 101, 150);
+        assert_eq!(loaded.markers(), [Seq(100)]);
+        assert_eq!(loaded.older(Seq(120)), Older::Here);
+        assert_eq!(loaded.older(Seq(101)), Older::ToBeLoaded(Seq(101)));
+        assert_eq!(add(&mut loaded, 51, 100), [Seq(100)]);
+        assert_eq!(loaded.markers(), [Seq(50)]);
+        assert_eq!(add(&mut loaded, 15, 50), [Seq(50)]);
+        assert_eq!(loaded.markers(), []);
+        assert_eq!(loaded.older(Seq(101)), Older::Here);
+        assert_eq!(loaded.older(Seq(1)), Older::Nothing);
+    }
+
+    #[test]
+    fn what_is_empty_or_before_the_first_changes_nothing() {
+        let mut loaded = Loaded::default();
+        add(&mut loaded, 5, 4);
+        add(&mut loaded, 0, 4);
+        assert_eq!(loaded, Loaded::default());
+    }
+
+    proptest! {
+        #[test]
+        fn stretches_are_what_a_set_of_positions_says(
+            came in vec((1..60_u64, 0..12_u64), 0..30),
+        ) {
+            let (mut loaded, mut set) = (Loaded::default(), BTreeSet::new());
+            for (first, more) in came {
+                add(&mut loaded, first, first + more);
+                set.extend(first..=first + more);
+                let marks = (1..80).filter(|seq| set.contains(&(seq + 1)) && !set.contains(seq));
+                let marks: Vec<Seq> = marks.map(Seq).collect();
+                prop_assert_eq!(loaded.markers(), marks);
+                for seq in 1..80 {
+                    prop_assert_eq!(loaded.has(Seq(seq)), set.contains(&seq));
+                    let older = match seq {
+                        1 => Older::Nothing,
+                        seq if set.contains(&(seq - 1)) => Older::Here,
+                        seq => Older::ToBeLoaded(Seq(seq)),
+                    };
+                    prop_assert_eq!(loaded.older(Seq(seq)), older);
+                }
+            }
+        }
+    }
+}
