@@ -247,3 +247,6 @@ mod tests {
         assert_eq!(page_limit(u32::MAX, 100), 100);
     }
 }
+
+#[cfg(test)]
+mod list_tests;

@@ -532,7 +532,11 @@ mod tests {
         assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
         let page = log(desk, Query(LogQuestion::default())).await;
         let Json(page) = page.expect("a log");
-        assert_eq!(page.entries.len(), 2, "who saw a difference is written down");
+        assert_eq!(
+            page.entries.len(),
+            2,
+            "who saw a difference is written down"
+        );
         assert_eq!(page.entries[0].by, "dan");
     }
 }
