@@ -38,3 +38,6 @@ pub struct ConversationRow {
     /// Which record wrote it: a row of an earlier record never replaces one of a later.
     pub source: Version,
 }
+
+#[cfg(test)]
+mod cursor_tests;
