@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::index::{Again, Index};
 use super::view::{self, OPERATIONS};
-use super::{DeadLetters, Found, LETTER, Result};
+use super::{DeadLetters, Found, LETTER, Result, read_on};
 
 /// The consumer group of workers.
 const GROUP: &str = "desk";
@@ -165,8 +165,8 @@ impl Worker {
         if owned.next < owned.end {
             return Ok(None);
         }
-        owned.look(&self.letters).await?;
-        let news = owned.news();
+        let has_looked = owned.look(&self.letters).await?;
+        let news = owned.news(has_looked);
         if !news.is_empty() {
             self.say(news).await?;
             if let Some(owned) = &mut self.owned {
@@ -319,11 +319,12 @@ impl Owned {
         }
     }
 
-    /// Knows the letters of now: before anything is done, and now and then where nothing is.
-    async fn look(&mut self, letters: &DeadLetters) -> Result<()> {
+    /// Knows the letters of now: before anything is done, and now and then where nothing is. Answers whether it
+    /// looked.
+    async fn look(&mut self, letters: &DeadLetters) -> Result<bool> {
         let is_fresh = |at: Instant| at.elapsed() < LOOK;
         if self.desk.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
-            return Ok(());
+            return Ok(false);
         }
         let again = &mut self.again;
         self.index.refresh(letters, &self.desk, again).await?;
@@ -335,7 +336,7 @@ impl Owned {
         }
         self.looked_at = Some(Instant::now());
         gauges::show(&self.index, letters.parts.clock.now());
-        Ok(())
+        Ok(true)
     }
 
     /// The task that redrove the parent of a letter.
@@ -347,8 +348,9 @@ impl Owned {
     }
 
     /// What is to be said before anything is done: which letters died again, that a task is paused because of
-    /// them, and what the log has dropped. Asked anew when that has come back.
-    fn news(&mut self) -> Vec<Act> {
+    /// them, and what the log has dropped: that only after a look, as the desk may know of newer letters else.
+    /// Asked anew when that has come back.
+    fn news(&mut self, has_looked: bool) -> Vec<Act> {
         let mut died: BTreeMap<TaskId, Vec<String>> = BTreeMap::new();
         let mut again = std::mem::take(&mut self.again);
         again.retain(|again| {
@@ -373,7 +375,10 @@ impl Owned {
         if news.is_empty() {
             news.extend(self.desk.failing().map(pause));
         }
-        let forgotten = self.index.forgotten(&self.desk, FORGOTTEN);
+        let forgotten = match has_looked {
+            true => self.index.forgotten(&self.desk, FORGOTTEN),
+            false => Vec::new(),
+        };
         news.extend(forgotten.chunks(NAMED).map(|letters| Act::Forgotten {
             letters: letters.to_vec(),
         }));
@@ -454,9 +459,9 @@ impl DeadLetters {
             let (first, end) = self.parts.queue.bounds(partition).await?;
             let mut next = from.max(first);
             while next < end {
-                let records = self.parts.queue.read(partition, next, PAGE).await?;
-                let Some(last) = records.last() else { break };
-                next = last.offset + 1;
+                let queue = &*self.parts.queue;
+                let (records, behind) = read_on(queue, partition, next, PAGE).await?;
+                next = behind;
                 let letters = records.iter().filter_map(|record| record.header(LETTER));
                 published.extend(letters.map(|name| String::from_utf8_lossy(name).into_owned()));
             }
@@ -494,5 +499,38 @@ impl DeadLetters {
             targets => targets.iter().map(|target| entry(Some(*target))).collect(),
         };
         self.parts.ledger.append(entries).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::desk::{Edited, Spot, Version};
+    use protocol::keys::Topic;
+
+    use super::*;
+
+    /// It died after the last look, and was edited since.
+    #[test]
+    fn what_is_newer_than_the_last_look_is_not_forgotten() {
+        let mut owned = Owned::default();
+        owned.read(&Entry {
+            at: Timestamp::from_millis(1),
+            by: "ann".to_owned(),
+            act: Act::Edited(Edited {
+                letter: "message-0-1".to_owned(),
+                base: Version::of(b"a"),
+                version: Version::of(b"b"),
+                at: Spot {
+                    topic: Topic::Dead,
+                    partition: 0,
+                    offset: 2,
+                },
+                fields: Vec::new(),
+                why: String::new(),
+            }),
+        });
+        assert_eq!(owned.news(false), []);
+        let letters = vec!["message-0-1".to_owned()];
+        assert_eq!(owned.news(true), [Act::Forgotten { letters }]);
     }
 }
