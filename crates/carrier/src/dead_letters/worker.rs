@@ -351,7 +351,7 @@ impl Owned {
     /// them, and what the log has dropped: that only after a look, as the desk may know of newer letters else.
     /// Asked anew when that has come back.
     fn news(&mut self, has_looked: bool) -> Vec<Act> {
-        let mut died: BTreeMap<TaskId, Vec<String>> = BTreeMap::new();
+        let mut died: BTreeMap<TaskId, Vec<Again>> = BTreeMap::new();
         let mut again = std::mem::take(&mut self.again);
         again.retain(|again| {
             if let Some(task) = self
@@ -359,7 +359,7 @@ impl Owned {
                 .filter(|task| task.is_news(&again.letter))
             {
                 let letters = died.entry(task.id().clone()).or_default();
-                letters.push(again.letter.clone());
+                letters.push(again.clone());
                 return true;
             }
             self.is_coming(again)
@@ -367,9 +367,10 @@ impl Owned {
         self.again = again;
         let mut news = Vec::new();
         for (task, letters) in died {
-            news.extend(letters.chunks(NAMED).map(|letters| Act::DiedAgain {
+            news.extend(letters.chunks(NAMED).map(|again| Act::DiedAgain {
                 task: task.clone(),
-                letters: letters.to_vec(),
+                letters: again.iter().map(|again| again.letter.clone()).collect(),
+                parents: again.iter().map(|again| again.parent.clone()).collect(),
             }));
         }
         if news.is_empty() {

@@ -18,6 +18,7 @@ const PAGE: usize = 200;
 const LETTERS: usize = 1_000_000;
 
 /// A letter that a letter which was redriven died again as.
+#[derive(Clone)]
 pub(super) struct Again {
     pub(super) parent: String,
     pub(super) letter: String,
