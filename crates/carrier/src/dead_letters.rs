@@ -6,6 +6,7 @@
 mod edit;
 mod log;
 mod plan;
+mod sent;
 mod stats;
 mod tasks;
 mod transfer;
@@ -352,7 +353,11 @@ impl DeadLetters {
     }
 
     async fn record(&self, partition: Partition, offset: u64) -> Result<Option<Record>> {
-        let records = self.parts.queue.read(partition, offset, 1).await?;
+        let (first, end) = self.parts.queue.bounds(partition).await?;
+        if !(first..end).contains(&offset) {
+            return Ok(None);
+        }
+        let (records, _) = read_on(&*self.parts.queue, partition, offset, 1).await?;
         Ok(records.into_iter().find(|record| record.offset == offset))
     }
 }

@@ -16,15 +16,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use backend::queue::{Consumer, NewRecord, Partition, Polled};
+use bytes::Bytes;
 use protocol::Timestamp;
 use protocol::desk::{Act, Claim, Desk, Entry, Outcome, Place, Status, Step, Task, TaskId, Work};
+use protocol::keys::Topic;
 use protocol::ledger::{Event, LedgerEntry};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::index::{Again, Index};
+use super::sent::Sent;
+use super::types::Kind;
 use super::view::{self, OPERATIONS};
-use super::{DeadLetters, Found, LETTER, Result, read_on};
+use super::{DeadLetters, LETTER, Result, read_on};
 
 /// The consumer group of workers.
 const GROUP: &str = "desk";
@@ -235,6 +239,14 @@ impl Worker {
         let mut outcomes = Vec::with_capacity(claims.len());
         let mut records = Vec::new();
         for claim in claims {
+            // Somebody before had come so far, whatever became of the letter since.
+            if let Some((topic, value)) = published.get(&claim.letter)
+                && let Some(outcome) = Outcome::of_record(*topic)
+            {
+                self.letters.mark(owned, &claim, *topic, value).await?;
+                outcomes.push((claim.letter, outcome));
+                continue;
+            }
             let prepared = match owned.prepared.remove(&claim.letter) {
                 Some(prepared) => prepared,
                 None => {
@@ -243,11 +255,6 @@ impl Worker {
                 }
             };
             match prepared {
-                // Somebody before had come so far.
-                Ok((_, outcome)) if published.contains(&claim.letter) => {
-                    self.letters.mark(owned, &claim.letter, claim.at).await?;
-                    outcomes.push((claim.letter, outcome));
-                }
                 Ok((record, outcome)) => records.push((claim, record, outcome)),
                 Err(outcome) => outcomes.push((claim.letter, outcome)),
             }
@@ -257,10 +264,13 @@ impl Worker {
             .publish(records.iter().map(|(_, record, _)| record))
             .await;
         let mut failed = None;
-        for ((claim, _, outcome), answer) in records.into_iter().zip(answers) {
+        for ((claim, record, outcome), answer) in records.into_iter().zip(answers) {
             match answer {
                 Ok(_) => {
-                    self.letters.mark(owned, &claim.letter, claim.at).await?;
+                    let topic = record.partition.topic;
+                    self.letters
+                        .mark(owned, &claim, topic, &record.value)
+                        .await?;
                     outcomes.push((claim.letter, outcome));
                 }
                 Err(error) => failed = Some(error),
@@ -443,9 +453,9 @@ impl DeadLetters {
         })
     }
 
-    /// The letters of these claims whose records are in the log: each partition is read once, from its first
-    /// claim on.
-    async fn published(&self, claims: &[&Claim]) -> Result<BTreeSet<String>> {
+    /// The letters of these claims whose records are in the log, with their topics and values: each partition is
+    /// read once, from its first claim on.
+    async fn published(&self, claims: &[&Claim]) -> Result<BTreeMap<String, (Topic, Bytes)>> {
         let mut places: BTreeMap<Partition, u64> = BTreeMap::new();
         for place in claims.iter().filter_map(|claim| claim.to) {
             let partition = Partition {
@@ -455,7 +465,8 @@ impl DeadLetters {
             let from = places.entry(partition).or_insert(place.from);
             *from = place.from.min(*from);
         }
-        let mut published = BTreeSet::new();
+        let wanted: BTreeSet<&[u8]> = claims.iter().map(|claim| claim.letter.as_bytes()).collect();
+        let mut published = BTreeMap::new();
         for (partition, from) in places {
             let (first, end) = self.parts.queue.bounds(partition).await?;
             let mut next = from.max(first);
@@ -463,8 +474,15 @@ impl DeadLetters {
                 let queue = &*self.parts.queue;
                 let (records, behind) = read_on(queue, partition, next, PAGE).await?;
                 next = behind;
-                let letters = records.iter().filter_map(|record| record.header(LETTER));
-                published.extend(letters.map(|name| String::from_utf8_lossy(name).into_owned()));
+                for record in records {
+                    let name = record
+                        .header(LETTER)
+                        .filter(|name| wanted.contains(&name[..]));
+                    if let Some(name) = name.map(|name| String::from_utf8_lossy(name).into_owned())
+                    {
+                        published.insert(name, (partition.topic, record.value));
+                    }
+                }
             }
         }
         Ok(published)
@@ -478,27 +496,30 @@ impl DeadLetters {
         self.parts.queue.producer().publish(records).await
     }
 
-    /// Says in the ledger of its message that a letter was redriven; `at` is from before it was published,
-    /// as a carrier may have settled it by now.
-    async fn mark(&self, owned: &Owned, letter: &str, at: Timestamp) -> Result<()> {
-        let Some(Found { letter, .. }) = owned.index.find(self, letter).await? else {
-            return Ok(());
+    /// Says in the ledger of its message that a letter was redriven, for those whom its record is for. The time
+    /// is from before it was published, as a carrier may have settled it by now.
+    async fn mark(&self, owned: &Owned, claim: &Claim, topic: Topic, value: &Bytes) -> Result<()> {
+        let found = owned.index.find(self, &claim.letter).await?;
+        let letter = found.map(|found| found.letter);
+        let kind = match topic {
+            Topic::Notification => Kind::Notification,
+            _ => Kind::Message,
         };
-        let Some(message) = letter.message else {
+        let sent = Sent::of(kind, value);
+        let named = letter.as_ref().and_then(|letter| letter.message);
+        let Some(message) = sent.message.or(named) else {
             return Ok(());
         };
         let entry = |target| LedgerEntry {
             message,
-            at,
+            at: claim.at,
             target,
             event: Event::Redriven {
-                letter: letter.id(),
+                letter: claim.letter.clone(),
             },
         };
-        let entries = match &letter.targets[..] {
-            [] => vec![entry(None)],
-            targets => targets.iter().map(|target| entry(Some(*target))).collect(),
-        };
+        let targets = sent.on_its_way(letter.as_ref()).into_iter();
+        let entries = targets.map(entry).collect();
         self.parts.ledger.append(entries).await
     }
 }
@@ -506,7 +527,6 @@ impl DeadLetters {
 #[cfg(test)]
 mod tests {
     use protocol::desk::{Edited, Spot, Version};
-    use protocol::keys::Topic;
 
     use super::*;
 
