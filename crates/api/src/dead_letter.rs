@@ -48,6 +48,9 @@ pub struct DeadLetter {
     pub parent: Option<String>,
 }
 
+/// The header of a letter's own record: the letter's name, whatever else this version can read of it.
+pub const ID: &str = "dlq-id";
+
 /// The header of a record that sends a letter on its way again: the letter's name.
 pub const LETTER: &str = "letter";
 
@@ -66,7 +69,7 @@ impl DeadLetter {
     /// Plain UTF-8, one header a fact.
     pub fn to_headers(&self) -> Vec<(String, Bytes)> {
         let mut headers = vec![
-            header("dlq-id", self.id()),
+            header(ID, self.id()),
             header("origin-topic", self.origin.topic.name()),
             header("origin-partition", self.origin.partition.to_string()),
             header("origin-offset", self.origin.offset.to_string()),

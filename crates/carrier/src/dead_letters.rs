@@ -6,6 +6,7 @@
 mod edit;
 mod log;
 mod plan;
+mod sent;
 mod stats;
 mod tasks;
 mod transfer;
@@ -256,14 +257,11 @@ impl DeadLetters {
             if from >= end {
                 continue;
             }
-            let records = self.parts.queue.read(partition, from, max).await?;
-            let Some(last) = records.last() else {
-                continue;
-            };
+            let (records, next) = read_on(&*self.parts.queue, partition, from, max).await?;
             let next = Cursor {
                 kind,
                 partition: partition.number,
-                offset: last.offset,
+                offset: next - 1,
             };
             let found = records.into_iter().filter_map(|record| found(kind, record));
             return Ok((found.collect(), Some(next)));
@@ -355,9 +353,33 @@ impl DeadLetters {
     }
 
     async fn record(&self, partition: Partition, offset: u64) -> Result<Option<Record>> {
-        let records = self.parts.queue.read(partition, offset, 1).await?;
+        let (first, end) = self.parts.queue.bounds(partition).await?;
+        if !(first..end).contains(&offset) {
+            return Ok(None);
+        }
+        let (records, _) = read_on(&*self.parts.queue, partition, offset, 1).await?;
         Ok(records.into_iter().find(|record| record.offset == offset))
     }
+}
+
+/// The next records of a partition, from an offset before its end on, and the offset behind them.
+///
+/// # Errors
+/// `Unavailable` also where the log answers none: what was not read is not taken for what is not there.
+async fn read_on(
+    queue: &dyn Queue,
+    partition: Partition,
+    from: u64,
+    max: usize,
+) -> Result<(Vec<Record>, u64)> {
+    let records = queue.read(partition, from, max).await?;
+    let Some(last) = records.last() else {
+        let (topic, number) = (partition.topic.name(), partition.number);
+        let why = format!("{topic}/{number} has records behind {from} and answered none");
+        return Err(Error::unavailable("queue", why));
+    };
+    let next = last.offset + 1;
+    Ok((records, next))
 }
 
 /// A letter of ours. What operators made of one lies beside it, and is none.

@@ -62,6 +62,9 @@ pub enum Act {
     DiedAgain {
         task: TaskId,
         letters: Vec<String>,
+        /// What each of them was before, in the same order; older entries do not say.
+        #[serde(default)]
+        parents: Vec<String>,
     },
     Resumed {
         task: TaskId,

@@ -59,7 +59,7 @@ pub struct QueueConfig {
     /// Age at which records are removed that every consumer group has passed.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
-    /// Age at which records are removed that no group reads (dead letters).
+    /// Age at which records are removed that no group reads (dead letters); operations at twice that age.
     #[serde(with = "humantime_serde")]
     pub retention_unread: Duration,
 }
@@ -353,7 +353,7 @@ impl Shared {
         let passed = self.passed_by_all(log.partition);
         let (floor, age) = match passed {
             Some(passed) => (passed.min(end), self.config.retention),
-            None => (end, self.config.retention_unread),
+            None => (end, self.unread_for(log.partition.topic)),
         };
         let keys = (
             log::log_key(log.partition, first),
@@ -384,6 +384,15 @@ impl Shared {
         self.engine.write(batch)?;
         log.forget_before(kept);
         Ok(removed)
+    }
+
+    /// What was done with letters is known for longer than they lie here.
+    fn unread_for(&self, topic: Topic) -> Duration {
+        let unread = self.config.retention_unread;
+        match topic {
+            Topic::Operation => unread.saturating_mul(2),
+            _ => unread,
+        }
     }
 
     /// Where the slowest group is; `None` when no group reads the topic.

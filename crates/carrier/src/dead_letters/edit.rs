@@ -19,6 +19,7 @@ use protocol::{Code, Refusal};
 use serde::{Deserialize, Serialize};
 use similar::TextDiff;
 
+use super::sent::Sent;
 use super::tasks::Refused;
 use super::{DeadLetters, EDIT_OF, Found, Outcome, Result};
 
@@ -141,6 +142,7 @@ impl DeadLetters {
             return Err(NotEdited::Changed.into());
         }
         let (after, diff) = self.draft(&found, &before, &change)?;
+        stays_itself(&found, &after)?;
         let schema = schema(found.letter.origin.topic);
         let mut changed = Changed {
             version: Version::of(&after),
@@ -247,6 +249,30 @@ impl DeadLetters {
             None => Err(backend::Error::unavailable("queue", "no answer for a record").into()),
         }
     }
+}
+
+/// The ledger waits for the message that a letter names, in its conversation: with another one in the letter,
+/// nobody would ever say what became of it.
+fn stays_itself(found: &Found, after: &Bytes) -> Result<(), Refused> {
+    let letter = &found.letter;
+    let Some(message) = letter.message else {
+        return Ok(());
+    };
+    let sent = Sent::of(found.cursor.kind, after);
+    let is_same = sent.message == Some(message)
+        && (letter.conversation.is_none() || sent.conversation == letter.conversation);
+    if is_same {
+        return Ok(());
+    }
+    let of = match letter.conversation {
+        Some(conversation) => format!("message {message} in conversation {conversation}"),
+        None => format!("message {message}"),
+    };
+    let text = format!(
+        "the letter is {of}, and an edit may not make another one of it, or none: nobody would learn what \
+         became of it. Keep its id, sender and recipient; send a new message where another one is meant"
+    );
+    Err(refuse(Code::InvalidArgument, text))
 }
 
 fn refuse(code: Code, text: impl Into<String>) -> Refused {

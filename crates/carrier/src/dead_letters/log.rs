@@ -5,7 +5,7 @@ use protocol::desk::Entry;
 use serde::{Deserialize, Serialize};
 
 use super::view::{OPERATIONS, entry};
-use super::{DeadLetters, Result};
+use super::{DeadLetters, Result, read_on};
 
 /// Entries of one answer.
 const ENTRIES: usize = 1000;
@@ -54,9 +54,8 @@ impl DeadLetters {
         let mut next = from;
         while next < to {
             let most = (to - next) as usize;
-            let read = self.parts.queue.read(OPERATIONS, next, most).await?;
-            let Some(last) = read.last() else { break };
-            next = last.offset + 1;
+            let (read, behind) = read_on(&*self.parts.queue, OPERATIONS, next, most).await?;
+            next = behind;
             records.extend(read.into_iter().filter(|record| record.offset < to));
         }
         Ok(records)

@@ -9,7 +9,7 @@ use protocol::desk::{Act, Desk, Entry};
 use protocol::keys::Topic;
 use tokio::sync::Mutex;
 
-use super::Result;
+use super::{Result, read_on};
 
 /// Entries read at a time.
 const PAGE: usize = 500;
@@ -45,9 +45,8 @@ impl View {
         let (first, end) = self.queue.bounds(OPERATIONS).await?;
         let mut next = known.next.max(first);
         while next < end {
-            let records = self.queue.read(OPERATIONS, next, PAGE).await?;
-            let Some(last) = records.last() else { break };
-            next = last.offset + 1;
+            let (records, behind) = read_on(&*self.queue, OPERATIONS, next, PAGE).await?;
+            next = behind;
             // Taken out meanwhile: what panics in between leaves nothing half read, and the next call
             // begins at the beginning.
             let mut desk = std::mem::take(&mut *known).desk;

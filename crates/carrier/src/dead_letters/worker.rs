@@ -16,15 +16,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use backend::queue::{Consumer, NewRecord, Partition, Polled};
+use bytes::Bytes;
 use protocol::Timestamp;
 use protocol::desk::{Act, Claim, Desk, Entry, Outcome, Place, Status, Step, Task, TaskId, Work};
+use protocol::keys::Topic;
 use protocol::ledger::{Event, LedgerEntry};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 
 use self::index::{Again, Index};
+use super::sent::Sent;
+use super::types::Kind;
 use super::view::{self, OPERATIONS};
-use super::{DeadLetters, Found, LETTER, Result};
+use super::{DeadLetters, LETTER, Result, read_on};
 
 /// The consumer group of workers.
 const GROUP: &str = "desk";
@@ -165,8 +169,8 @@ impl Worker {
         if owned.next < owned.end {
             return Ok(None);
         }
-        owned.look(&self.letters).await?;
-        let news = owned.news();
+        let has_looked = owned.look(&self.letters).await?;
+        let news = owned.news(has_looked);
         if !news.is_empty() {
             self.say(news).await?;
             if let Some(owned) = &mut self.owned {
@@ -235,6 +239,14 @@ impl Worker {
         let mut outcomes = Vec::with_capacity(claims.len());
         let mut records = Vec::new();
         for claim in claims {
+            // Somebody before had come so far, whatever became of the letter since.
+            if let Some((topic, value)) = published.get(&claim.letter)
+                && let Some(outcome) = Outcome::of_record(*topic)
+            {
+                self.letters.mark(owned, &claim, *topic, value).await?;
+                outcomes.push((claim.letter, outcome));
+                continue;
+            }
             let prepared = match owned.prepared.remove(&claim.letter) {
                 Some(prepared) => prepared,
                 None => {
@@ -243,11 +255,6 @@ impl Worker {
                 }
             };
             match prepared {
-                // Somebody before had come so far.
-                Ok((_, outcome)) if published.contains(&claim.letter) => {
-                    self.letters.mark(owned, &claim.letter, claim.at).await?;
-                    outcomes.push((claim.letter, outcome));
-                }
                 Ok((record, outcome)) => records.push((claim, record, outcome)),
                 Err(outcome) => outcomes.push((claim.letter, outcome)),
             }
@@ -257,10 +264,13 @@ impl Worker {
             .publish(records.iter().map(|(_, record, _)| record))
             .await;
         let mut failed = None;
-        for ((claim, _, outcome), answer) in records.into_iter().zip(answers) {
+        for ((claim, record, outcome), answer) in records.into_iter().zip(answers) {
             match answer {
                 Ok(_) => {
-                    self.letters.mark(owned, &claim.letter, claim.at).await?;
+                    let topic = record.partition.topic;
+                    self.letters
+                        .mark(owned, &claim, topic, &record.value)
+                        .await?;
                     outcomes.push((claim.letter, outcome));
                 }
                 Err(error) => failed = Some(error),
@@ -319,11 +329,12 @@ impl Owned {
         }
     }
 
-    /// Knows the letters of now: before anything is done, and now and then where nothing is.
-    async fn look(&mut self, letters: &DeadLetters) -> Result<()> {
+    /// Knows the letters of now: before anything is done, and now and then where nothing is. Answers whether it
+    /// looked.
+    async fn look(&mut self, letters: &DeadLetters) -> Result<bool> {
         let is_fresh = |at: Instant| at.elapsed() < LOOK;
         if self.desk.next(1).is_none() && self.looked_at.is_some_and(is_fresh) {
-            return Ok(());
+            return Ok(false);
         }
         let again = &mut self.again;
         self.index.refresh(letters, &self.desk, again).await?;
@@ -335,7 +346,7 @@ impl Owned {
         }
         self.looked_at = Some(Instant::now());
         gauges::show(&self.index, letters.parts.clock.now());
-        Ok(())
+        Ok(true)
     }
 
     /// The task that redrove the parent of a letter.
@@ -347,9 +358,10 @@ impl Owned {
     }
 
     /// What is to be said before anything is done: which letters died again, that a task is paused because of
-    /// them, and what the log has dropped. Asked anew when that has come back.
-    fn news(&mut self) -> Vec<Act> {
-        let mut died: BTreeMap<TaskId, Vec<String>> = BTreeMap::new();
+    /// them, and what the log has dropped: that only after a look, as the desk may know of newer letters else.
+    /// Asked anew when that has come back.
+    fn news(&mut self, has_looked: bool) -> Vec<Act> {
+        let mut died: BTreeMap<TaskId, Vec<Again>> = BTreeMap::new();
         let mut again = std::mem::take(&mut self.again);
         again.retain(|again| {
             if let Some(task) = self
@@ -357,7 +369,7 @@ impl Owned {
                 .filter(|task| task.is_news(&again.letter))
             {
                 let letters = died.entry(task.id().clone()).or_default();
-                letters.push(again.letter.clone());
+                letters.push(again.clone());
                 return true;
             }
             self.is_coming(again)
@@ -365,15 +377,19 @@ impl Owned {
         self.again = again;
         let mut news = Vec::new();
         for (task, letters) in died {
-            news.extend(letters.chunks(NAMED).map(|letters| Act::DiedAgain {
+            news.extend(letters.chunks(NAMED).map(|again| Act::DiedAgain {
                 task: task.clone(),
-                letters: letters.to_vec(),
+                letters: again.iter().map(|again| again.letter.clone()).collect(),
+                parents: again.iter().map(|again| again.parent.clone()).collect(),
             }));
         }
         if news.is_empty() {
             news.extend(self.desk.failing().map(pause));
         }
-        let forgotten = self.index.forgotten(&self.desk, FORGOTTEN);
+        let forgotten = match has_looked {
+            true => self.index.forgotten(&self.desk, FORGOTTEN),
+            false => Vec::new(),
+        };
         news.extend(forgotten.chunks(NAMED).map(|letters| Act::Forgotten {
             letters: letters.to_vec(),
         }));
@@ -437,9 +453,9 @@ impl DeadLetters {
         })
     }
 
-    /// The letters of these claims whose records are in the log: each partition is read once, from its first
-    /// claim on.
-    async fn published(&self, claims: &[&Claim]) -> Result<BTreeSet<String>> {
+    /// The letters of these claims whose records are in the log, with their topics and values: each partition is
+    /// read once, from its first claim on.
+    async fn published(&self, claims: &[&Claim]) -> Result<BTreeMap<String, (Topic, Bytes)>> {
         let mut places: BTreeMap<Partition, u64> = BTreeMap::new();
         for place in claims.iter().filter_map(|claim| claim.to) {
             let partition = Partition {
@@ -449,16 +465,24 @@ impl DeadLetters {
             let from = places.entry(partition).or_insert(place.from);
             *from = place.from.min(*from);
         }
-        let mut published = BTreeSet::new();
+        let wanted: BTreeSet<&[u8]> = claims.iter().map(|claim| claim.letter.as_bytes()).collect();
+        let mut published = BTreeMap::new();
         for (partition, from) in places {
             let (first, end) = self.parts.queue.bounds(partition).await?;
             let mut next = from.max(first);
             while next < end {
-                let records = self.parts.queue.read(partition, next, PAGE).await?;
-                let Some(last) = records.last() else { break };
-                next = last.offset + 1;
-                let letters = records.iter().filter_map(|record| record.header(LETTER));
-                published.extend(letters.map(|name| String::from_utf8_lossy(name).into_owned()));
+                let queue = &*self.parts.queue;
+                let (records, behind) = read_on(queue, partition, next, PAGE).await?;
+                next = behind;
+                for record in records {
+                    let name = record
+                        .header(LETTER)
+                        .filter(|name| wanted.contains(&name[..]));
+                    if let Some(name) = name.map(|name| String::from_utf8_lossy(name).into_owned())
+                    {
+                        published.insert(name, (partition.topic, record.value));
+                    }
+                }
             }
         }
         Ok(published)
@@ -472,27 +496,62 @@ impl DeadLetters {
         self.parts.queue.producer().publish(records).await
     }
 
-    /// Says in the ledger of its message that a letter was redriven; `at` is from before it was published,
-    /// as a carrier may have settled it by now.
-    async fn mark(&self, owned: &Owned, letter: &str, at: Timestamp) -> Result<()> {
-        let Some(Found { letter, .. }) = owned.index.find(self, letter).await? else {
-            return Ok(());
+    /// Says in the ledger of its message that a letter was redriven, for those whom its record is for. The time
+    /// is from before it was published, as a carrier may have settled it by now.
+    async fn mark(&self, owned: &Owned, claim: &Claim, topic: Topic, value: &Bytes) -> Result<()> {
+        let found = owned.index.find(self, &claim.letter).await?;
+        let letter = found.map(|found| found.letter);
+        let kind = match topic {
+            Topic::Notification => Kind::Notification,
+            _ => Kind::Message,
         };
-        let Some(message) = letter.message else {
+        let sent = Sent::of(kind, value);
+        let named = letter.as_ref().and_then(|letter| letter.message);
+        let Some(message) = sent.message.or(named) else {
             return Ok(());
         };
         let entry = |target| LedgerEntry {
             message,
-            at,
+            at: claim.at,
             target,
             event: Event::Redriven {
-                letter: letter.id(),
+                letter: claim.letter.clone(),
             },
         };
-        let entries = match &letter.targets[..] {
-            [] => vec![entry(None)],
-            targets => targets.iter().map(|target| entry(Some(*target))).collect(),
-        };
+        let targets = sent.on_its_way(letter.as_ref()).into_iter();
+        let entries = targets.map(entry).collect();
         self.parts.ledger.append(entries).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::desk::{Edited, Spot, Version};
+
+    use super::*;
+
+    /// It died after the last look, and was edited since.
+    #[test]
+    fn what_is_newer_than_the_last_look_is_not_forgotten() {
+        let mut owned = Owned::default();
+        owned.read(&Entry {
+            at: Timestamp::from_millis(1),
+            by: "ann".to_owned(),
+            act: Act::Edited(Edited {
+                letter: "message-0-1".to_owned(),
+                base: Version::of(b"a"),
+                version: Version::of(b"b"),
+                at: Spot {
+                    topic: Topic::Dead,
+                    partition: 0,
+                    offset: 2,
+                },
+                fields: Vec::new(),
+                why: String::new(),
+            }),
+        });
+        assert_eq!(owned.news(false), []);
+        let letters = vec!["message-0-1".to_owned()];
+        assert_eq!(owned.news(true), [Act::Forgotten { letters }]);
     }
 }

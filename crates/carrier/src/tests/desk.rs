@@ -8,6 +8,7 @@ use bytes::Bytes;
 use protocol::Platform;
 use protocol::desk::{Outcome, Pace, Progress, Task, TaskId, Work};
 use protocol::keys::Topic;
+use protocol::ledger::Event;
 use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
@@ -125,6 +126,42 @@ async fn what_was_published_and_not_written_down_is_not_published_again() {
     assert_eq!(task.told[0].1, Outcome::ToRetry);
     assert_eq!(world.records(Topic::Retry(1)).await.len(), before + 1);
     assert!(letters_of(&letters).await[0].redriven);
+}
+
+/// The same, and the log drops the letter before the next worker comes.
+#[tokio::test(start_paused = true)]
+async fn what_was_published_is_written_down_although_its_letter_is_gone() {
+    let mut world = World::new().await;
+    dead_of_the_mailbox(&world).await;
+    world.until_quiet().await;
+    world.stop().await;
+    let before = world.records(Topic::Retry(1)).await.len();
+    let letters = world.dead_letters();
+    let message = letters_of(&letters).await[0].message.expect("named");
+    let faults = &world.queue.faults;
+    faults.refuse(|record| says(record, "\"done\"").then_some(Kind::Unavailable));
+    let first = Worker::begin(&letters, "first");
+    letters
+        .begin("ann", request(Work::Redrive, all()))
+        .await
+        .expect("begun");
+    world
+        .until("it is published", async || {
+            world.records(Topic::Retry(1)).await.len() == before + 1
+        })
+        .await;
+    drop(first);
+    faults.take_all();
+    let late = world.now() + Duration::from_secs(31 * 86_400);
+    world.queue.log.trim(late).await.expect("trimmed");
+    assert!(letters_of(&letters).await.is_empty());
+    let _second = Worker::begin(&letters, "second");
+    assert_eq!(wait(&letters).await.told[0].1, Outcome::ToRetry);
+    let events = world.events(message).await;
+    let web = target(BOB, Platform::Web);
+    let is_said =
+        |(of, event): &(_, Event)| *of == Some(web) && matches!(event, Event::Redriven { .. });
+    assert!(events.iter().any(is_said), "{events:?}");
 }
 
 /// A crash behind the claim: the next worker finds nothing in the log, and publishes it.

@@ -151,6 +151,91 @@ async fn what_the_log_has_dropped_is_forgotten() {
     assert_eq!(after, 3);
 }
 
+fn forgotten(acts: &[Act]) -> usize {
+    let forgets = acts.iter().map(|act| match act {
+        Act::Forgotten { letters } => letters.len(),
+        _ => 0,
+    });
+    forgets.sum()
+}
+
+/// One letter, discarded, and half an hour later another record of its name; the log drops the first one.
+async fn dropped_the_first_of_two(world: &World, reason: Option<&'static str>) -> DeadLetters {
+    garbage(world, 1).await;
+    let first = world.records(Topic::Dead).await.remove(0);
+    let month = world.now() + 30 * DAY + Duration::from_secs(600);
+    sleep(Duration::from_secs(1800)).await;
+    let mut headers = first.headers;
+    if let Some(reason) = reason {
+        let found = headers.iter_mut().find(|(name, _)| name == "reason");
+        found.expect("it has one").1 = Bytes::from(reason);
+    }
+    let second = NewRecord {
+        partition: first.partition,
+        key: first.key,
+        headers,
+        value: first.value,
+    };
+    let put = world.queue.log.producer().publish(vec![second]).await;
+    assert!(put[0].is_ok());
+    let letters = world.dead_letters();
+    letters
+        .begin("ann", request(Work::Discard, all()))
+        .await
+        .expect("begun");
+    let worker = Worker::begin(&letters, "desk");
+    wait(&letters).await;
+    world.queue.log.trim(month).await.expect("trimmed");
+    assert_eq!(world.records(Topic::Dead).await.len(), 1);
+    sleep(Duration::from_secs(30)).await;
+    drop(worker);
+    letters
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_is_remembered_while_any_record_of_it_is_there() {
+    let world = World::new().await;
+    let letters = dropped_the_first_of_two(&world, None).await;
+    assert_eq!(forgotten(&acts(&letters).await), 0);
+    assert!(letters_of(&letters).await[0].discarded);
+    let _worker = Worker::begin(&letters, "another");
+    let late = world.now() + 31 * DAY;
+    world.queue.log.trim(late).await.expect("trimmed");
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(forgotten(&acts(&letters).await), 1);
+}
+
+/// A later version may know what it died of.
+#[tokio::test(start_paused = true)]
+async fn a_letter_is_remembered_while_a_record_that_cannot_be_read_bears_its_name() {
+    let world = World::new().await;
+    let letters = dropped_the_first_of_two(&world, Some("of-later-times")).await;
+    assert!(letters_of(&letters).await.is_empty(), "it cannot be read");
+    assert_eq!(forgotten(&acts(&letters).await), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_log_does_not_hand_out_is_not_taken_for_dropped() {
+    let world = World::new().await;
+    garbage(&world, 3).await;
+    let letters = world.dead_letters();
+    let first = Worker::begin(&letters, "first");
+    letters
+        .begin("ann", request(Work::Discard, all()))
+        .await
+        .expect("begun");
+    wait(&letters).await;
+    drop(first);
+    *world.queue.faults.mute.lock() = Some(Topic::Dead);
+    let _second = Worker::begin(&letters, "second");
+    sleep(Duration::from_secs(30)).await;
+    assert_eq!(forgotten(&acts(&letters).await), 0);
+    assert!(letters.count(&all()).await.is_err(), "not none");
+    *world.queue.faults.mute.lock() = Some(Topic::Operation);
+    let again = world.dead_letters();
+    assert!(again.tasks().await.is_err(), "not none");
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_log_tells_only_decisions_if_asked_and_goes_on() {
     let world = World::new().await;

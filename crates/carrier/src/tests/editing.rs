@@ -1,13 +1,17 @@
 //! An operator mends what a letter holds.
 
 use api::envelope;
+use api::task::DeliverTask;
 use backend::Kind;
 use bytes::Bytes;
 use protocol::Platform;
 use protocol::desk::{NotEdited, Outcome, Version};
 use protocol::keys::Topic;
+use protocol::ledger::Event;
+use protocol::{Placed, Position, Seq};
 
 use super::desk::{Worker, all, letters_of, says};
+use super::faults::Mood;
 use super::world::*;
 use crate::dead_letters::{Change, Changed, Envelope, Forecast, Refused};
 use crate::{Config, DeadLetters};
@@ -125,6 +129,84 @@ async fn a_letter_is_mended_and_redriven_as_it_is_now() {
     let late = edit(&again, &id, change(&version, "{}")).await;
     assert!(matches!(late, Err(Refused::NotEdited(NotEdited::Redriven))));
     assert_eq!(letters_of(&letters).await.len(), 1, "it did not die again");
+}
+
+/// A letter that names its message, and two targets that miss it.
+async fn dead_for_two(world: &World) -> (String, Placed) {
+    let message = world.message(ALICE, BOB);
+    let placed = Placed {
+        conversation: between(ALICE, BOB),
+        position: Position {
+            seq: Seq(1),
+            prev: None,
+        },
+        message,
+    };
+    let work = api::task::Work::Deliver(DeliverTask {
+        placed: placed.clone(),
+        targets: [Platform::Web, Platform::Ios]
+            .map(|on| target(BOB, on))
+            .to_vec(),
+        live_users: Vec::new(),
+        due_at: world.now(),
+        cause: String::new(),
+        letter: None,
+    });
+    *world.mailbox.mood.lock() = Mood::Refusing;
+    world
+        .publish(Topic::Retry(1), &api::task::Task::new(work, world.now()))
+        .await;
+    let letters = world.dead_letters();
+    world
+        .until("a letter", async || !letters_of(&letters).await.is_empty())
+        .await;
+    *world.mailbox.mood.lock() = Mood::Well;
+    let [letter] = &letters_of(&letters).await[..] else {
+        panic!("one letter");
+    };
+    assert_eq!(letter.targets.len(), 2, "{letter:?}");
+    (letter.id.clone(), placed)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_letter_stays_the_message_that_it_names() {
+    let world = World::new().await;
+    let (id, placed) = dead_for_two(&world).await;
+    let letters = world.dead_letters();
+    let before = held(&letters, &id).await;
+    let text = before.text.expect("a message");
+    let number = placed.message.id.get();
+    let other = text.replace(&number.to_string(), &(number + 1).to_string());
+    assert_ne!(other, text);
+    for dry_run in [true, false] {
+        for text in [&*other, "{}"] {
+            let change = Change {
+                dry_run,
+                ..change(&before.version, text)
+            };
+            let refused = refusal(edit(&letters, &id, change).await);
+            assert!(refused.contains("Keep its id"), "{refused}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_target_that_is_taken_out_is_not_said_to_be_on_its_way() {
+    let world = World::new().await;
+    let (id, placed) = dead_for_two(&world).await;
+    let letters = world.dead_letters();
+    let before = held(&letters, &id).await;
+    let mut json: serde_json::Value =
+        serde_json::from_str(&before.text.expect("a message")).expect("JSON");
+    let targets = json["deliver"]["targets"].as_array_mut();
+    targets.expect("they are there").remove(1);
+    let kept = edit(&letters, &id, change(&before.version, &json.to_string())).await;
+    assert!(kept.expect("it can be").done);
+    world.redrive(&all()).await.expect("redriven");
+    let events = world.events(placed.message.id).await.into_iter();
+    let redriven = events.filter(|(_, event)| matches!(event, Event::Redriven { .. }));
+    let redriven: Vec<_> = redriven.map(|(target, _)| target).collect();
+    assert_eq!(redriven, [Some(target(BOB, Platform::Web))]);
 }
 
 /// A crash behind the new bytes, and before the entry that makes them count.

@@ -205,6 +205,8 @@ pub(super) struct LogFaults {
     refuse: Mutex<Option<Refuse>>,
     /// Records are taken, and nobody is told.
     pub(super) silent: AtomicBool,
+    /// Reading this topic answers nothing.
+    pub(super) mute: Mutex<Option<Topic>>,
 }
 
 /// Why a record is not taken.
@@ -270,6 +272,9 @@ impl Queue for FaultyQueue {
     }
 
     async fn read(&self, partition: Partition, from: u64, max: usize) -> Result<Vec<Record>> {
+        if *self.faults.mute.lock() == Some(partition.topic) {
+            return Ok(Vec::new());
+        }
         self.log.read(partition, from, max).await
     }
 

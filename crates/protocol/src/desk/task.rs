@@ -7,6 +7,7 @@ use std::str::FromStr;
 use serde::{Deserialize, Serialize};
 
 use super::{Act, Claim, Entry};
+use crate::keys::Topic;
 use crate::{Code, Refusal, Timestamp};
 
 /// Outcomes that a task tells letter by letter; of more it tells the numbers.
@@ -172,6 +173,16 @@ pub enum Outcome {
 }
 
 impl Outcome {
+    /// Of a letter whose record lies on this topic; `None` where none is sent to.
+    pub const fn of_record(topic: Topic) -> Option<Outcome> {
+        match topic {
+            Topic::Retry(_) => Some(Outcome::ToRetry),
+            Topic::Message => Some(Outcome::ToMessage),
+            Topic::Notification => Some(Outcome::ToNotification),
+            Topic::Dead | Topic::NotificationDead | Topic::Operation => None,
+        }
+    }
+
     /// What was asked for was done.
     pub const fn went(self) -> bool {
         self.is_redriven() || matches!(self, Outcome::Discarded | Outcome::Restored)
@@ -255,8 +266,11 @@ pub struct Task {
     /// The first of them.
     #[serde(default)]
     pub died_again_as: Vec<String>,
+    /// Those of its letters that died again: one of several targets may do so as several.
+    #[serde(skip)]
+    parents: BTreeSet<String>,
     pub ended_at: Option<Timestamp>,
-    /// Redriven and died again when an operator last let it go on: they were judged then.
+    /// Letters that were redriven, and of them those that died again, when an operator last let it go on: they were judged then.
     #[serde(skip)]
     judged: (u64, u64),
     #[serde(skip)]
@@ -280,6 +294,7 @@ impl Task {
             told: Vec::new(),
             died_again: 0,
             died_again_as: Vec::new(),
+            parents: BTreeSet::new(),
             judged: (0, 0),
             ended_at: None,
             waiting: VecDeque::new(),
@@ -316,13 +331,18 @@ impl Task {
         self.progress == Progress::Running && self.begun.pace.is_exceeded(redriven, died_again)
     }
 
-    /// How much went, and how much of it died again, since an operator last let it go on.
+    /// How many letters went, and how many of them died again, since an operator last let it go on.
     pub fn fresh(&self) -> (u64, u64) {
         let (redriven, died_again) = self.judged;
         (
             self.redriven().saturating_sub(redriven),
-            self.died_again.saturating_sub(died_again),
+            self.failed().saturating_sub(died_again),
         )
+    }
+
+    /// Letters of it that died again.
+    fn failed(&self) -> u64 {
+        self.parents.len() as u64
     }
 
     /// It is not told yet that a letter died again as this one.
@@ -335,10 +355,11 @@ impl Task {
         self.died_again_as.len() >= TOLD
     }
 
-    fn learn_of(&mut self, letter: &str) {
+    fn learn_of(&mut self, letter: &str, parent: &str) {
         if !self.is_news(letter) {
             return;
         }
+        self.parents.insert(parent.to_owned());
         self.died_again += 1;
         if !self.tells_no_more() {
             self.died_again_as.push(letter.to_owned());
@@ -370,9 +391,15 @@ impl Task {
                     self.named.clear();
                 }
             }
-            (Act::DiedAgain { letters, .. }, _) => {
-                for letter in letters {
-                    self.learn_of(letter);
+            (
+                Act::DiedAgain {
+                    letters, parents, ..
+                },
+                _,
+            ) => {
+                for (place, letter) in letters.iter().enumerate() {
+                    // Entries of before did not say: each counts for one.
+                    self.learn_of(letter, parents.get(place).unwrap_or(letter));
                 }
             }
             (Act::Paused { why, .. }, Progress::Running) => {
@@ -383,7 +410,7 @@ impl Task {
             }
             (Act::Resumed { .. }, Progress::Paused { .. }) => {
                 self.progress = Progress::Running;
-                self.judged = (self.redriven(), self.died_again);
+                self.judged = (self.redriven(), self.failed());
                 self.end_if_done(entry.at);
             }
             (

@@ -66,6 +66,7 @@ fn died_again(name: &str, letters: &[&str]) -> Act {
     Act::DiedAgain {
         task: id(name),
         letters,
+        parents: Vec::new(),
     }
 }
 
@@ -375,6 +376,29 @@ fn what_died_again_is_told_and_pauses() {
     ]);
     assert!(log.0.failing().is_none(), "an operator has seen these");
     assert_eq!(log.task("t").fresh(), (0, 0));
+}
+
+/// One letter of several targets may die again as several.
+#[test]
+fn a_letter_that_died_again_as_several_counts_for_one() {
+    let names: Vec<String> = (0..20).map(|number| format!("letter-{number}")).collect();
+    let letters: Vec<&str> = names.iter().map(String::as_str).collect();
+    let mut log = Log::with(begun("t", Work::Redrive, &letters));
+    log.add([
+        claimed("t", &letters),
+        done("t", &letters, Outcome::ToRetry),
+    ]);
+    let again = |number: usize| Act::DiedAgain {
+        task: id("t"),
+        letters: vec![format!("x-{number}"), format!("y-{number}")],
+        parents: vec![names[number].clone(); 2],
+    };
+    log.add((0..4).map(again));
+    assert_eq!(log.task("t").fresh(), (20, 4));
+    assert_eq!(log.task("t").died_again, 8);
+    assert_eq!(log.task("t").died_again_as.len(), 8);
+    let pace = log.task("t").begun.pace;
+    assert!(!pace.is_exceeded(20, 4) && pace.is_exceeded(20, 8));
 }
 
 #[test]

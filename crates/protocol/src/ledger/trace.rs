@@ -166,7 +166,7 @@ impl Life {
             (&Event::Repeat { of }, _) if of == self.message => {}
             (&Event::Repeat { of }, _) => self.repeat_of = Some(of),
             (Event::Settled, _) => _ = self.settled_at.get_or_insert(at),
-            (Event::Dead { letter, .. }, None) if redriven.all.contains(letter.as_str()) => {}
+            (Event::Dead { letter, .. }, None) if redriven.is(letter, None) => {}
             (Event::Dead { reason, letter }, None) => {
                 self.dead = Some(Letter {
                     at,
@@ -180,7 +180,8 @@ impl Life {
                     stored.entry(target).or_insert(at);
                 }
                 let stored = stored.get(&target).copied();
-                self.obligation(target).read(at, event, redriven, stored);
+                self.obligation(target)
+                    .read((at, target), event, redriven, stored);
             }
         }
     }
@@ -281,7 +282,8 @@ impl Life {
 
 /// The dead letters that were sent on their way again; `whole` are those of the whole message.
 struct Redriven<'a> {
-    all: BTreeSet<&'a str>,
+    /// Each with the target for which it was sent again: one that was left out keeps its end.
+    all: BTreeSet<(&'a str, Option<Target>)>,
     whole: BTreeSet<&'a str>,
 }
 
@@ -291,13 +293,17 @@ impl<'a> Redriven<'a> {
         let mut whole = BTreeSet::new();
         for entry in entries {
             match (&entry.event, entry.target) {
-                (Event::Redriven { letter }, _) => _ = all.insert(letter.as_str()),
+                (Event::Redriven { letter }, target) => _ = all.insert((letter.as_str(), target)),
                 (Event::Dead { letter, .. }, None) => _ = whole.insert(letter.as_str()),
                 _ => {}
             }
         }
-        whole.retain(|letter| all.contains(letter));
+        whole.retain(|letter| all.contains(&(letter, None)));
         Redriven { all, whole }
+    }
+
+    fn is(&self, letter: &str, target: Option<Target>) -> bool {
+        self.all.contains(&(letter, target))
     }
 
     /// A letter of the whole message has come to its end when the record settled after it got its place;
@@ -322,7 +328,7 @@ impl<'a> Redriven<'a> {
 impl Obligation {
     fn read(
         &mut self,
-        at: Timestamp,
+        (at, target): (Timestamp, Target),
         event: &Event,
         redriven: &Redriven<'_>,
         stored: Option<Timestamp>,
@@ -343,7 +349,7 @@ impl Obligation {
             Event::StoredOffline => self.end_with(End::Stored { at }),
             Event::ReachableBySync => self.end_with(End::Reachable { at }),
             Event::Dropped => self.end_with(End::Dropped { at }),
-            Event::Dead { letter, .. } if redriven.all.contains(letter.as_str()) => {}
+            Event::Dead { letter, .. } if redriven.is(letter, Some(target)) => {}
             Event::Dead { reason, letter } => self.end_with(End::Dead(Letter {
                 at,
                 reason: *reason,

@@ -291,6 +291,23 @@ async fn retention_removes_what_every_group_has_passed_and_is_old() {
     assert_eq!(again.committed("audit", AT).await.unwrap(), Some(2500));
 }
 
+#[tokio::test]
+async fn operations_outlast_the_letters_that_they_are_about() {
+    let world = InMemory::new();
+    let of = |topic| {
+        let mut record = record("a");
+        record.partition = Partition { topic, number: 0 };
+        record
+    };
+    let records = [Topic::Dead, Topic::Operation].map(of);
+    world.queue.producer().publish(records.to_vec()).await;
+    let unread = config().retention_unread;
+    let trim = async |age: Duration| world.queue.trim(SystemClock.now() + age).await.unwrap();
+    assert_eq!(trim(unread).await, 1, "the letter");
+    assert_eq!(trim(unread * 2 - Duration::from_secs(60)).await, 0);
+    assert_eq!(trim(unread * 2).await, 1, "and what was done with it");
+}
+
 #[test]
 fn offsets_that_were_refused_are_given_again() {
     let engine = Engine::memory();

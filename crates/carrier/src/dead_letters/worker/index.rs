@@ -3,13 +3,14 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use api::dead_letter::ID;
 use backend::queue::{Partition, Record};
 use protocol::Timestamp;
 use protocol::desk::{Desk, Status};
 use protocol::ledger::DeadReason;
 
 use crate::dead_letters::types::{Cursor, Kind};
-use crate::dead_letters::{DeadLetters, Found, Result, found};
+use crate::dead_letters::{DeadLetters, Found, Result, found, read_on};
 
 /// Records read at a time.
 const PAGE: usize = 200;
@@ -17,6 +18,7 @@ const PAGE: usize = 200;
 const LETTERS: usize = 1_000_000;
 
 /// A letter that a letter which was redriven died again as.
+#[derive(Clone)]
 pub(super) struct Again {
     pub(super) parent: String,
     pub(super) letter: String,
@@ -26,6 +28,8 @@ pub(super) struct Again {
 #[derive(Default)]
 pub(super) struct Index {
     letters: BTreeMap<Arc<str>, Lying>,
+    /// Names of records that another version wrote, and where the last one lies: they are there all the same.
+    unread: BTreeMap<Arc<str>, Cursor>,
     spans: BTreeMap<Partition, Span>,
     /// Those that nobody has dealt with, the oldest first.
     open: BTreeSet<(Timestamp, Arc<str>)>,
@@ -38,6 +42,8 @@ pub(super) struct Index {
 
 struct Lying {
     cursor: Cursor,
+    /// The last record of its name: it may have come twice.
+    last: Cursor,
     reason: DeadReason,
     died_at: Timestamp,
 }
@@ -74,9 +80,9 @@ impl Index {
             let mut next = span.next.max(first);
             self.spans.insert(partition, Span { first, next });
             while next < end {
-                let records = letters.parts.queue.read(partition, next, PAGE).await?;
-                let Some(last) = records.last() else { break };
-                next = last.offset + 1;
+                let queue = &*letters.parts.queue;
+                let (records, behind) = read_on(queue, partition, next, PAGE).await?;
+                next = behind;
                 again.extend(self.learn(kind, records, desk));
                 self.spans.insert(partition, Span { first, next });
             }
@@ -85,45 +91,80 @@ impl Index {
     }
 
     fn learn(&mut self, kind: Kind, records: Vec<Record>, desk: &Desk) -> Vec<Again> {
-        let found = records.into_iter().filter_map(|record| found(kind, record));
         let mut again = Vec::new();
-        for Found { cursor, letter, .. } in found {
-            let name: Arc<str> = letter.id().into();
-            if self.letters.contains_key(&name) {
-                continue;
-            }
-            if self.letters.len() >= LETTERS {
-                self.is_cut_off = true;
-                return again;
-            }
-            let lying = Lying {
-                cursor,
-                reason: letter.reason,
-                died_at: letter.last_failed_at,
+        for record in records {
+            let name = record.header(ID).cloned();
+            let cursor = Cursor {
+                kind,
+                partition: record.partition.number,
+                offset: record.offset,
             };
-            self.letters.insert(name.clone(), lying);
-            self.settle(&name, desk);
-            again.extend(letter.parent.map(|parent| Again {
-                parent,
-                letter: name.to_string(),
-            }));
+            match (found(kind, record), name) {
+                (Some(found), _) => again.extend(self.learn_letter(found, desk)),
+                (None, Some(name)) => self.learn_name(&String::from_utf8_lossy(&name), cursor),
+                (None, None) => {}
+            }
         }
         again
+    }
+
+    fn learn_letter(&mut self, found: Found, desk: &Desk) -> Option<Again> {
+        let Found { cursor, letter, .. } = found;
+        let name: Arc<str> = letter.id().into();
+        if let Some(lying) = self.letters.get_mut(&name) {
+            lying.come_again(cursor);
+            return None;
+        }
+        if self.is_full() {
+            return None;
+        }
+        let lying = Lying {
+            cursor,
+            last: cursor,
+            reason: letter.reason,
+            died_at: letter.last_failed_at,
+        };
+        self.letters.insert(name.clone(), lying);
+        self.settle(&name, desk);
+        letter.parent.map(|parent| Again {
+            parent,
+            letter: name.to_string(),
+        })
+    }
+
+    fn learn_name(&mut self, name: &str, cursor: Cursor) {
+        if let Some(last) = self.unread.get_mut(name) {
+            *last = cursor.max(*last);
+        } else if !self.is_full() {
+            self.unread.insert(name.into(), cursor);
+        }
+    }
+
+    fn is_full(&mut self) -> bool {
+        let is_full = self.letters.len() + self.unread.len() >= LETTERS;
+        self.is_cut_off |= is_full;
+        is_full
     }
 
     fn drop_before(&mut self, kind: Kind, partition: Partition, first: u64) {
         let is_gone =
             |at: &Cursor| (at.kind, at.partition) == (kind, partition.number) && at.offset < first;
-        let letters = self.letters.iter();
-        let gone: Vec<Arc<str>> = letters
-            .filter(|(_, lying)| is_gone(&lying.cursor))
-            .map(|(name, _)| name.clone())
-            .collect();
+        let mut gone: Vec<Arc<str>> = Vec::new();
+        for (name, lying) in &mut self.letters {
+            match (is_gone(&lying.cursor), is_gone(&lying.last)) {
+                (true, true) => gone.push(name.clone()),
+                (true, false) => lying.cursor = lying.last,
+                (false, true) => lying.last = lying.cursor,
+                (false, false) => {}
+            }
+        }
         for name in &gone {
             self.close(name);
             self.letters.remove(name);
         }
-        self.has_dropped |= !gone.is_empty();
+        let unread = self.unread.len();
+        self.unread.retain(|_, last| !is_gone(last));
+        self.has_dropped |= !gone.is_empty() || self.unread.len() < unread;
     }
 
     /// Something may have been done with a letter.
@@ -165,9 +206,8 @@ impl Index {
         if self.is_cut_off || !self.has_dropped {
             return Vec::new();
         }
-        let gone = desk
-            .remembered()
-            .filter(|name| !self.letters.contains_key(*name));
+        let lies = |name: &str| self.letters.contains_key(name) || self.unread.contains_key(name);
+        let gone = desk.remembered().filter(|name| !lies(name));
         let gone: Vec<String> = gone.take(most).map(str::to_owned).collect();
         self.has_dropped = !gone.is_empty();
         gone
@@ -182,6 +222,15 @@ impl Index {
             Some(lying) => letters.at(lying.cursor).await,
             None if self.is_cut_off => letters.find(letter).await,
             None => Ok(None),
+        }
+    }
+}
+
+impl Lying {
+    /// Another record of its name; it is counted where the first one lies.
+    fn come_again(&mut self, at: Cursor) {
+        if at.kind == self.cursor.kind {
+            self.last = at.max(self.last);
         }
     }
 }

@@ -214,6 +214,20 @@ fn a_dead_letter_is_an_end_until_it_is_redriven() {
     assert!(life(&entries).is_settled());
 }
 
+/// An operator took one of its targets out before it went on its way again.
+#[test]
+fn a_target_that_a_redrive_leaves_out_stays_dead() {
+    let [web, other] = [target(2, WEB), target(3, WEB)];
+    let entries = [
+        entry(1, None, placed(1)),
+        entry(2, Some(web), dead("a")),
+        entry(2, Some(other), dead("a")),
+        entry(3, None, Event::Settled),
+        entry(9, Some(web), redriven("a")),
+    ];
+    assert_eq!(life(&entries).open(), [Open::Target(web)]);
+}
+
 // The desk writes down that it redrove a letter when the carrier may be done with it already.
 #[test]
 fn a_redriven_letter_that_was_settled_meanwhile_is_settled() {

@@ -237,7 +237,7 @@ fn act(act: &Act) -> String {
         Act::Claimed { task, claims } => format!("takes {} letters of {task}", claims.len()),
         Act::Done { task, outcomes } => format!("did {} letters of {task}", outcomes.len()),
         Act::Paused { task, why, .. } => format!("paused {task}: {why}"),
-        Act::DiedAgain { task, letters } => {
+        Act::DiedAgain { task, letters, .. } => {
             format!("sees that {} letters of {task} died again", letters.len())
         }
         Act::Resumed { task } => format!("resumed {task}"),

@@ -62,11 +62,27 @@ fn retention(topic: Topic, config: &KafkaConfig) -> Duration {
         Topic::Message => retention.message,
         Topic::Retry(_) => retention.retry,
         Topic::Notification => retention.notification,
-        // An operation is younger than the letters that it is about.
-        Topic::Dead | Topic::NotificationDead | Topic::Operation => retention.dead,
+        Topic::Dead | Topic::NotificationDead => retention.dead,
+        // Kafka drops whole segments, by their newest record: a letter may stay for long after its time, and
+        // what was done with it has to be known for as long.
+        Topic::Operation => retention.dead.saturating_mul(2),
     }
 }
 
 fn millis(duration: Duration) -> String {
     duration.as_millis().to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_done_with_letters_is_kept_clearly_longer_than_they_are() {
+        let config = KafkaConfig::default();
+        let kept = |topic| retention(topic, &config);
+        for letters in [Topic::Dead, Topic::NotificationDead] {
+            assert_eq!(kept(Topic::Operation), kept(letters) * 2);
+        }
+    }
 }
