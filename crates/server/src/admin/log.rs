@@ -1,7 +1,7 @@
 //! Reads the log as the operators' commands need it, page by page, one at a time.
 //!
 //! Whoever reads has a [`Turn`] for some pages and gives it back, so that the others come to theirs: they are
-//! served in the order in which they came. A question that has begun ([`Reader`]) waits for its next turn as
+//! served in the order in which they came. A question that has begun (`Reader`) waits for its next turn as
 //! long as it takes; only a new one is refused where that is long.
 
 mod carried;
