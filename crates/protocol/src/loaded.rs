@@ -1,9 +1,10 @@
 //! What a device has of a conversation, and where it knows that something before is missing: *to be loaded*
 //! (S0-67 to S0-71).
 //!
-//! A device that comes back after long gets the newest messages only. Below the oldest of them it keeps a
-//! marker. Whoever scrolls down to it is offered to load more, which is asked of the server from there. What is
-//! loaded then reaches the next older stretch, and the marker goes, or it does not, and the marker moves down.
+//! A device that comes back after long gets the newest messages only. Below the oldest of them is an *edge* (the
+//! requirements call it a marker; here a marker is the mailbox's). Whoever scrolls down to it is offered to load
+//! more, which is asked of the server from there. What is loaded then reaches the next older stretch, and the
+//! edge goes, or it does not, and the edge moves down.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -29,13 +30,13 @@ pub enum Older {
 }
 
 impl Loaded {
-    /// These came, without holes. Answers the markers that went.
+    /// These came, without holes. Answers the edges that went.
     pub fn add(&mut self, came: RangeInclusive<Seq>) -> Vec<Seq> {
         let (mut first, mut last) = (*came.start(), *came.end());
         if first > last || first == Seq::ZERO {
             return Vec::new();
         }
-        let before = self.markers();
+        let before = self.edges();
         // Those that it touches or overlaps become one with it.
         let joined: Vec<Seq> = (self.stretches.range(..=last.next()))
             .filter(|(_, end)| end.next() >= first)
@@ -48,19 +49,19 @@ impl Loaded {
             }
         }
         self.stretches.insert(first, last);
-        let after = self.markers();
+        let after = self.edges();
         before
             .into_iter()
-            .filter(|marker| !after.contains(marker))
+            .filter(|edge| !after.contains(edge))
             .collect()
     }
 
     /// The positions just before each stretch: what lies there and before it is to be loaded. S0-68: the
     /// smallest that came, less one.
-    pub fn markers(&self) -> Vec<Seq> {
+    pub fn edges(&self) -> Vec<Seq> {
         let firsts = self.stretches.keys();
-        let markers = firsts.filter_map(|first| first.0.checked_sub(1).map(Seq));
-        markers.filter(|marker| *marker > Seq::ZERO).collect()
+        let edges = firsts.filter_map(|first| first.0.checked_sub(1).map(Seq));
+        edges.filter(|edge| *edge > Seq::ZERO).collect()
     }
 
     /// Where what lies before `seq` is.
@@ -93,21 +94,21 @@ mod tests {
         loaded.add(Seq(first)..=Seq(last))
     }
 
-    // proves S0-68, S0-70, S0-71: the marker is the smallest that came, less one; it goes when what is loaded
+    // proves S0-68, S0-70, S0-71: the edge is the smallest that came, less one; it goes when what is loaded
     // passes it, and another one takes its place where that does not reach what was there.
     #[test]
-    fn a_marker_moves_down_until_it_meets_what_was_there() {
+    fn an_edge_moves_down_until_it_meets_what_was_there() {
         let mut loaded = Loaded::default();
         add(&mut loaded, 1, 20);
-        assert_eq!(loaded.markers(), []);
+        assert_eq!(loaded.edges(), []);
         add(&mut loaded, 101, 150);
-        assert_eq!(loaded.markers(), [Seq(100)]);
+        assert_eq!(loaded.edges(), [Seq(100)]);
         assert_eq!(loaded.older(Seq(120)), Older::Here);
         assert_eq!(loaded.older(Seq(101)), Older::ToBeLoaded(Seq(101)));
         assert_eq!(add(&mut loaded, 51, 100), [Seq(100)]);
-        assert_eq!(loaded.markers(), [Seq(50)]);
+        assert_eq!(loaded.edges(), [Seq(50)]);
         assert_eq!(add(&mut loaded, 15, 50), [Seq(50)]);
-        assert_eq!(loaded.markers(), []);
+        assert_eq!(loaded.edges(), []);
         assert_eq!(loaded.older(Seq(101)), Older::Here);
         assert_eq!(loaded.older(Seq(1)), Older::Nothing);
     }
@@ -129,9 +130,9 @@ mod tests {
             for (first, more) in came {
                 add(&mut loaded, first, first + more);
                 set.extend(first..=first + more);
-                let marks = (1..80).filter(|seq| set.contains(&(seq + 1)) && !set.contains(seq));
-                let marks: Vec<Seq> = marks.map(Seq).collect();
-                prop_assert_eq!(loaded.markers(), marks);
+                let edges = (1..80).filter(|seq| set.contains(&(seq + 1)) && !set.contains(seq));
+                let edges: Vec<Seq> = edges.map(Seq).collect();
+                prop_assert_eq!(loaded.edges(), edges);
                 for seq in 1..80 {
                     prop_assert_eq!(loaded.has(Seq(seq)), set.contains(&seq));
                     let older = match seq {
