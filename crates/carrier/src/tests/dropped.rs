@@ -34,6 +34,17 @@ async fn acts(letters: &DeadLetters) -> Vec<Act> {
     log.entries.into_iter().map(|entry| entry.act).collect()
 }
 
+/// Ann discards them, and this worker does it.
+async fn discard_all(letters: &DeadLetters, worker: &str) -> Worker {
+    let worker = Worker::begin(letters, worker);
+    letters
+        .begin("ann", request(Work::Discard, all()))
+        .await
+        .expect("begun");
+    wait(letters).await;
+    worker
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_task_tells_which_letters_died_again() {
     let world = World::new().await;
@@ -123,32 +134,20 @@ async fn what_the_log_has_dropped_is_forgotten() {
     let world = World::new().await;
     garbage(&world, 3).await;
     let letters = world.dead_letters();
-    let _worker = Worker::begin(&letters, "desk");
-    letters
-        .begin("ann", request(Work::Discard, all()))
-        .await
-        .expect("begun");
-    wait(&letters).await;
+    let _worker = discard_all(&letters, "desk").await;
     sleep(Duration::from_secs(30)).await;
-    let forgets = |act: &Act| match act {
-        Act::Forgotten { letters } => letters.len(),
-        _ => 0,
-    };
-    let before: usize = acts(&letters).await.iter().map(forgets).sum();
-    assert_eq!(before, 0);
+    assert_eq!(forgotten(&acts(&letters).await), 0);
     let month = world.now() + 31 * DAY;
     world.queue.log.trim(month).await.expect("trimmed");
     assert!(letters_of(&letters).await.is_empty());
     world
         .until("they are forgotten", async || {
-            let acts = acts(&letters).await;
-            acts.iter().map(forgets).sum::<usize>() == 3
+            forgotten(&acts(&letters).await) == 3
         })
         .await;
     // Once.
     sleep(Duration::from_secs(30)).await;
-    let after: usize = acts(&letters).await.iter().map(forgets).sum();
-    assert_eq!(after, 3);
+    assert_eq!(forgotten(&acts(&letters).await), 3);
 }
 
 fn forgotten(acts: &[Act]) -> usize {
@@ -179,12 +178,7 @@ async fn dropped_the_first_of_two(world: &World, reason: Option<&'static str>) -
     let put = world.queue.log.producer().publish(vec![second]).await;
     assert!(put[0].is_ok());
     let letters = world.dead_letters();
-    letters
-        .begin("ann", request(Work::Discard, all()))
-        .await
-        .expect("begun");
-    let worker = Worker::begin(&letters, "desk");
-    wait(&letters).await;
+    let worker = discard_all(&letters, "desk").await;
     world.queue.log.trim(month).await.expect("trimmed");
     assert_eq!(world.records(Topic::Dead).await.len(), 1);
     sleep(Duration::from_secs(30)).await;
@@ -219,12 +213,7 @@ async fn what_the_log_does_not_hand_out_is_not_taken_for_dropped() {
     let world = World::new().await;
     garbage(&world, 3).await;
     let letters = world.dead_letters();
-    let first = Worker::begin(&letters, "first");
-    letters
-        .begin("ann", request(Work::Discard, all()))
-        .await
-        .expect("begun");
-    wait(&letters).await;
+    let first = discard_all(&letters, "first").await;
     drop(first);
     *world.queue.faults.mute.lock() = Some(Topic::Dead);
     let _second = Worker::begin(&letters, "second");
@@ -241,12 +230,7 @@ async fn the_log_tells_only_decisions_if_asked_and_goes_on() {
     let world = World::new().await;
     garbage(&world, 3).await;
     let letters = world.dead_letters();
-    let _worker = Worker::begin(&letters, "desk");
-    letters
-        .begin("ann", request(Work::Discard, all()))
-        .await
-        .expect("begun");
-    wait(&letters).await;
+    let _worker = discard_all(&letters, "desk").await;
     letters
         .looked("bob", "message-0-0", "")
         .await

@@ -185,10 +185,7 @@ pub(super) async fn show(
     if question.body {
         let why = question.why.unwrap_or_default();
         operator.may_read(&why)?;
-        desk.letters
-            .looked(&operator.name, &id, &why)
-            .await
-            .map_err(|e| failed(e.into()))?;
+        write_down_look(&desk, &operator, &id, &why).await?;
     }
     let _turn = desk.log.turn().await.map_err(busy)?;
     match desk.letters.show(&id, question.body).await {
@@ -206,10 +203,7 @@ pub(super) async fn envelope(
     Query(question): Query<EnvelopeQuestion>,
 ) -> Answer<Envelope> {
     operator.may_read(&question.why)?;
-    desk.letters
-        .looked(&operator.name, &id, &question.why)
-        .await
-        .map_err(|e| failed(e.into()))?;
+    write_down_look(&desk, &operator, &id, &question.why).await?;
     let _turn = desk.log.turn().await.map_err(busy)?;
     let held = desk.letters.envelope(&id).await.map_err(refused)?;
     held.map(Json).ok_or_else(|| no_letter(&id))
@@ -224,10 +218,7 @@ pub(super) async fn edit(
     operator.may_edit(&change.why)?;
     if change.dry_run {
         // The difference shows what people wrote.
-        desk.letters
-            .looked(&operator.name, &id, &change.why)
-            .await
-            .map_err(|e| failed(e.into()))?;
+        write_down_look(&desk, &operator, &id, &change.why).await?;
     }
     let _turn = desk.log.turn().await.map_err(busy)?;
     let changed = desk.letters.edit(&operator.name, &id, change);
@@ -256,11 +247,7 @@ async fn export(
     operator.may_read(&why)?;
     let (filter, after) = (list.filter()?, list.after()?);
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let cluster = desk
-        .registry
-        .cluster()
-        .await
-        .map_err(|e| failed(e.into()))?;
+    let cluster = cluster_of(&desk).await?;
     let letters = &desk.letters;
     let packed = letters.pack(&operator.name, cluster, &filter, after, &why);
     packed.await.map(Json).map_err(|e| failed(e.into()))
@@ -274,11 +261,7 @@ async fn import(
     let ImportQuestion { letters, why } = question;
     operator.may_import(&why)?;
     let _turn = desk.log.turn().await.map_err(busy)?;
-    let cluster = desk
-        .registry
-        .cluster()
-        .await
-        .map_err(|e| failed(e.into()))?;
+    let cluster = cluster_of(&desk).await?;
     let unpacked = desk.letters.unpack(&operator.name, cluster, letters, &why);
     unpacked.await.map(Json).map_err(refused)
 }
@@ -376,6 +359,22 @@ async fn log(
     } = question;
     let log = desk.letters.log(limit.unwrap_or(100), decisions, before);
     log.await.map(Json).map_err(|e| failed(e.into()))
+}
+
+/// Before what people wrote is shown.
+async fn write_down_look(
+    desk: &Desk,
+    operator: &Operator,
+    letter: &str,
+    why: &str,
+) -> Result<(), Refused> {
+    let looked = desk.letters.looked(&operator.name, letter, why).await;
+    looked.map_err(|e| failed(e.into()))
+}
+
+async fn cluster_of(desk: &Desk) -> Result<u64, Refused> {
+    let cluster = desk.registry.cluster().await;
+    cluster.map_err(|e| failed(e.into()))
 }
 
 fn no_letter(id: &str) -> Refused {
