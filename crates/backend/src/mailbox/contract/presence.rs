@@ -1,0 +1,436 @@
+//! Who is there: sessions, and what a login hears of.
+
+use super::*;
+
+/// A live session is answered and nothing is stored; other platforms of the user are told of, too.
+pub(crate) async fn the_present_are_not_stored_for(scene: &Scene) {
+    let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    scene.connect(&scene.session(1, phone)).await;
+    scene.connect(&scene.session(2, desk)).await;
+    let answer = scene.put(phone, 1, seconds(1)).await;
+    let mut live: Vec<Platform> = answer.live.iter().map(|entry| entry.platform).collect();
+    live.sort();
+    assert_eq!(live, [Platform::Ios, Platform::Desktop]);
+    assert_eq!(answer.stored, []);
+    assert_eq!(scene.waiting(phone).await, []);
+}
+
+/// A forced store happens beside a live session, which is answered so that it can be woken.
+pub(crate) async fn a_forced_store_tells_whom_to_wake(scene: &Scene) {
+    let phone = scene.ios(1);
+    scene.connect(&scene.session(1, phone)).await;
+    let mut request = scene.request(phone, scene.mail(1, seconds(1)));
+    request.forced = vec![Platform::Ios];
+    let answer = scene.route(request).await;
+    assert_eq!(answer.live.len(), 1);
+    assert_eq!(answer.stored, [Platform::Ios]);
+    assert_eq!(scene.waiting(phone).await, scene.ids([1]));
+}
+
+/// Without mail a route only looks.
+pub(crate) async fn a_look_stores_nothing(scene: &Scene) {
+    let phone = scene.ios(1);
+    let mut request = scene.request(phone, scene.mail(1, seconds(1)));
+    request.mail = None;
+    let answer = scene.route(request).await;
+    assert_eq!((answer.live.len(), answer.stored), (0, Vec::new()));
+    assert_eq!(scene.waiting(phone).await, []);
+}
+
+/// Requests of one call take effect in their order, each user's for itself.
+pub(crate) async fn a_batch_keeps_its_order(scene: &Scene) {
+    let (absent, present) = (scene.ios(1), scene.ios(2));
+    scene.connect(&scene.session(1, present)).await;
+    let mut requests = Vec::new();
+    for n in 1..=100 {
+        let target = if n % 3 == 0 { present } else { absent };
+        requests.push(scene.request(target, scene.mail(n, seconds(5))));
+    }
+    let answers = scene.store.route_or_store(requests).await;
+    for (n, answer) in (1..=100).zip(answers) {
+        let answer = answer.expect("routed");
+        assert_eq!(answer.live.len(), usize::from(n % 3 == 0));
+        assert_eq!(answer.stored.len(), usize::from(n % 3 != 0));
+    }
+    assert_eq!(
+        scene.waiting(absent).await,
+        scene.ids([94, 95, 97, 98, 100])
+    );
+    assert_eq!(scene.waiting(present).await, []);
+}
+
+/// Stored before a login is told at the login; routed after it finds the session.
+// proves S0-73, S0-74
+pub(crate) async fn a_login_hears_of_all_before_it(scene: &Scene) {
+    let phone = scene.ios(1);
+    scene.put(phone, 1, seconds(1)).await;
+    let answer = scene.connect(&scene.session(1, phone)).await;
+    assert!(answer.mail_waits);
+    let answer = scene.put(phone, 2, seconds(1)).await;
+    assert_eq!((answer.live.len(), answer.stored), (1, Vec::new()));
+    let desk = scene.session(2, scene.on(1, Platform::Desktop));
+    assert!(
+        !scene.connect(&desk).await.mail_waits,
+        "nothing waits there"
+    );
+}
+
+/// The same, with both at once, again and again: no message falls between.
+// proves S0-72, S0-75
+pub(crate) async fn no_message_falls_between(scene: &Scene) {
+    const USERS: i64 = 64;
+    for round in 0..15 {
+        let users: Vec<i64> = (1..=USERS).map(|n| round * USERS + n).collect();
+        let request = |n: &i64| scene.request(scene.ios(*n), scene.mail(*n, seconds(1)));
+        let requests = users.iter().map(request).collect();
+        let store = scene.store.clone();
+        let routing = tokio::spawn(async move { store.route_or_store(requests).await });
+        let mut waits = Vec::new();
+        for n in &users {
+            let login = scene.connect(&scene.session(*n, scene.ios(*n))).await;
+            waits.push(login.mail_waits);
+        }
+        for (routed, waits) in routing.await.expect("no panic").into_iter().zip(waits) {
+            let routed = routed.expect("routed");
+            let stored = !routed.stored.is_empty();
+            assert_ne!(stored, !routed.live.is_empty(), "one of both: {routed:?}");
+            assert_eq!(waits, stored);
+        }
+    }
+}
+
+/// A login removes its platform's other session in the same step and names it.
+pub(crate) async fn a_login_displaces_its_platform_only(scene: &Scene) {
+    let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    let (first, second) = (scene.session(1, phone), scene.session(2, phone));
+    let other = scene.session(3, desk);
+    let login = scene.connect(&first).await;
+    assert_eq!(login.displaced, []);
+    assert_eq!(scene.connect(&other).await.displaced, []);
+    let later = scene.connect(&second).await;
+    assert_eq!(later.displaced, [first.key]);
+    assert!(later.login > login.login);
+    let live: BTreeSet<SessionId> = scene
+        .live(phone.user, Denied::default())
+        .await
+        .into_iter()
+        .collect();
+    assert_eq!(
+        live,
+        BTreeSet::from([second.key.session, other.key.session])
+    );
+}
+
+/// A device that signs in again replaces itself, which is no displacement: it may be that its sign-ins
+/// overtook each other, and that the one which came last was given up.
+pub(crate) async fn a_device_replaces_itself(scene: &Scene) {
+    let phone = scene.ios(1);
+    let first = scene.session(1, phone);
+    let second = NewSession {
+        device: first.device.clone(),
+        ..scene.session(2, phone)
+    };
+    scene.connect(&second).await;
+    let late = scene.connect(&first).await;
+    assert_eq!(
+        (late.displaced, late.replaced),
+        (vec![], vec![second.key.clone()])
+    );
+    assert_eq!(scene.reassert(&second).await, ReassertAnswer::Replaced);
+    let other = scene.connect(&scene.session(3, phone)).await;
+    assert_eq!((other.displaced, other.replaced), (vec![first.key], vec![]));
+    assert_eq!(scene.reassert(&second).await, ReassertAnswer::Displaced);
+}
+
+/// Bots displace nobody: each is a session of its own, and each is told of a message.
+pub(crate) async fn bots_stand_side_by_side(scene: &Scene) {
+    let target = scene.on(1, Platform::Bot);
+    for n in 1..=3 {
+        let answer = scene.connect(&scene.session(n, target)).await;
+        assert_eq!(answer.displaced, []);
+    }
+    let answer = scene.put(target, 1, seconds(1)).await;
+    assert_eq!((answer.live.len(), answer.stored), (3, Vec::new()));
+    let first = scene.session(1, target);
+    let gone = scene.store.disconnect(vec![first.key.clone()]).await;
+    gone.expect("gone");
+    let again = scene.reassert(&first).await;
+    assert!(
+        matches!(again, ReassertAnswer::Restored { .. }),
+        "{again:?}"
+    );
+    assert_eq!(scene.live(target.user, Denied::default()).await.len(), 3);
+}
+
+/// Many logins at once leave one session, the one with the largest number; each other is displaced once.
+pub(crate) async fn logins_at_once_leave_one(scene: &Scene) {
+    let phone = scene.ios(1);
+    let logins = (1..=40).map(|n| {
+        let session = scene.session(n, phone);
+        let store = scene.store.clone();
+        let request = ConnectRequest {
+            user: phone.user,
+            entry: session.clone(),
+            denied: Denied::default(),
+            now: scene.now,
+        };
+        tokio::spawn(async move { (session.key.session, store.connect(request).await) })
+    });
+    let (mut logins_seen, mut displaced) = (BTreeSet::new(), BTreeSet::new());
+    for login in join_all(logins).await {
+        let (session, answer) = login.expect("no panic");
+        let answer = answer.expect("connected");
+        assert!(logins_seen.insert((answer.login, session)));
+        for key in answer.displaced {
+            assert!(displaced.insert(key.session), "displaced twice: {key:?}");
+        }
+    }
+    let numbers: BTreeSet<u64> = logins_seen.iter().map(|(login, _)| *login).collect();
+    assert_eq!(numbers.len(), 40, "each login has its own number");
+    let winner = logins_seen.last().expect("forty").1;
+    assert_eq!(scene.live(phone.user, Denied::default()).await, [winner]);
+    assert_eq!(displaced.len(), 39);
+    assert!(!displaced.contains(&winner));
+}
+
+/// A login that is repeated, because its answer was lost, changes nothing.
+pub(crate) async fn a_login_may_be_repeated(scene: &Scene) {
+    let session = scene.session(1, scene.ios(1));
+    let first = scene.connect(&session).await;
+    let again = scene.connect(&session).await;
+    assert_eq!((again.login, again.displaced), (first.login, Vec::new()));
+    let live = scene.live(session.key.user, Denied::default()).await;
+    assert_eq!(live, [session.key.session]);
+}
+
+/// Login numbers grow, whatever the caller's clock says.
+pub(crate) async fn login_numbers_only_grow(scene: &Scene) {
+    let phone = scene.ios(1);
+    let mut last = 0;
+    for (n, age) in [(1, 0), (2, 60), (3, 3_600), (4, 0)] {
+        let now = scene.ago(seconds(age));
+        let session = scene.session(n, phone);
+        let login = scene.connect_with(&session, Denied::default(), now).await;
+        assert!(login.login > last);
+        last = login.login;
+        scene
+            .store
+            .disconnect(vec![session.key])
+            .await
+            .expect("gone");
+    }
+    assert!(last >= scene.now.millis() as u64, "at least the time");
+}
+
+/// A disconnect names the session exactly, and its boat; what is not there is no error.
+// proves S1-36
+pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
+    let session = scene.session(1, scene.ios(1));
+    scene.connect(&session).await;
+    let mut of_another_boat = session.key.clone();
+    of_another_boat.life = life("other", 2);
+    let mut of_another_session = session.key.clone();
+    of_another_session.session = scene.session(2, scene.ios(1)).key.session;
+    let strangers = vec![of_another_boat, of_another_session];
+    scene.store.disconnect(strangers).await.expect("no error");
+    let user = session.key.user;
+    assert_eq!(
+        scene.live(user, Denied::default()).await,
+        [session.key.session]
+    );
+    for _ in 0..2 {
+        scene
+            .store
+            .disconnect(vec![session.key.clone()])
+            .await
+            .expect("no error");
+    }
+    assert_eq!(scene.live(user, Denied::default()).await, []);
+}
+
+/// A denied life is invisible at once, everywhere; another life of the same boat is not.
+// proves S1-35
+pub(crate) async fn the_denied_are_invisible_at_once(scene: &Scene) {
+    let phone = scene.ios(1);
+    let session = scene.session(1, phone);
+    scene.connect(&session).await;
+    let unknown = denied([life("boat", 2), life("other", 1)]);
+    assert_eq!(
+        scene.live(phone.user, unknown.clone()).await,
+        [session.key.session],
+        "unknown means alive"
+    );
+    let mut request = scene.request(phone, scene.mail(1, seconds(1)));
+    request.denied = unknown;
+    assert_eq!(scene.route(request.clone()).await.live.len(), 1);
+
+    let dead = denied([life("boat", 1)]);
+    assert_eq!(scene.live(phone.user, dead.clone()).await, []);
+    request.denied = dead;
+    let answer = scene.route(request).await;
+    assert_eq!((answer.live.len(), answer.stored), (0, vec![Platform::Ios]));
+
+    // Whatever it was denied for, it drains when it says again that it is there.
+    let again = scene.reassert(&session).await;
+    assert!(
+        matches!(
+            again,
+            ReassertAnswer::Restored {
+                mail_waits: true,
+                ..
+            }
+        ),
+        "{again:?}"
+    );
+}
+
+/// Nobody is sent to kick a session whose boat has ended.
+pub(crate) async fn the_denied_are_not_kicked(scene: &Scene) {
+    let phone = scene.ios(1);
+    let mut dead = scene.session(1, phone);
+    dead.key.life = life("dead", 1);
+    scene.connect(&dead).await;
+    let gone = denied([life("dead", 1)]);
+    let session = scene.session(2, phone);
+    let answer = scene.connect_with(&session, gone, scene.now).await;
+    assert_eq!(answer.displaced, []);
+    let live = scene.live(phone.user, Denied::default()).await;
+    assert_eq!(live, [session.key.session]);
+    assert_eq!(scene.reassert(&dead).await, ReassertAnswer::Displaced);
+}
+
+/// What a boat says again is known, is registered again, or was displaced.
+// proves S1-37
+pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
+    let phone = scene.ios(1);
+    let session = scene.session(1, phone);
+    let marker = scene.connect(&session).await.marker;
+    assert_eq!(
+        scene.reassert(&session).await,
+        ReassertAnswer::Known { mail_waits: false }
+    );
+
+    scene
+        .store
+        .disconnect(vec![session.key.clone()])
+        .await
+        .expect("gone");
+    scene.put(phone, 1, seconds(1)).await;
+    let restored = ReassertAnswer::Restored {
+        marker,
+        mail_waits: true,
+    };
+    assert_eq!(scene.reassert(&session).await, restored);
+    assert_eq!(
+        scene.reassert(&session).await,
+        ReassertAnswer::Known { mail_waits: true }
+    );
+
+    let later = scene.session(2, phone);
+    scene.connect(&later).await;
+    assert_eq!(scene.reassert(&session).await, ReassertAnswer::Displaced);
+    let live = scene.live(phone.user, Denied::default()).await;
+    assert_eq!(live, [later.key.session]);
+}
+
+/// A boat that registered anew asserts its sessions under a later life: they are its own, they go over to
+/// it, and what was said under the earlier life changes nothing any more.
+pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
+    let phone = scene.ios(1);
+    let session = scene.session(1, phone);
+    let under = |incarnation| {
+        let mut session = session.clone();
+        session.key.life = life("boat", incarnation);
+        session
+    };
+    let held = async || {
+        let mut live = scene
+            .store
+            .sessions(&[phone.user], Denied::default())
+            .await
+            .remove(0)
+            .expect("answered");
+        let entry = live.pop().expect("one");
+        assert_eq!((live.len(), entry.session), (0, session.key.session));
+        (entry.life.incarnation.0, entry.login)
+    };
+    let login = scene.connect(&under(1)).await.login;
+    let again = scene.reassert(&under(2)).await;
+    assert!(
+        matches!(again, ReassertAnswer::Restored { .. }),
+        "{again:?}"
+    );
+    assert_eq!(held().await, (2, login));
+
+    // Late words of the earlier life.
+    let left = scene.store.disconnect(vec![under(1).key]).await;
+    left.expect("no error");
+    let known = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(scene.reassert(&under(1)).await, known);
+    let repeated = scene.connect(&under(1)).await;
+    assert_eq!((repeated.login, repeated.displaced), (login, Vec::new()));
+    assert_eq!(held().await, (2, login));
+    let dead = denied([life("boat", 1)]);
+    assert_eq!(scene.live(phone.user, dead).await, [session.key.session]);
+
+    // Another session of the platform is displaced under the life it has by then.
+    let later = scene.session(2, phone);
+    assert_eq!(scene.connect(&later).await.displaced, [under(2).key]);
+    assert_eq!(scene.reassert(&under(3)).await, ReassertAnswer::Displaced);
+    // Who left before it was asserted anew is gone, too.
+    let mut left = later.key;
+    left.life = life("boat", 9);
+    scene.store.disconnect(vec![left]).await.expect("gone");
+    assert_eq!(scene.live(phone.user, Denied::default()).await, []);
+}
+
+/// Names with separators in them are names. S1, pitfall A.
+pub(crate) async fn names_may_hold_any_sign(scene: &Scene) {
+    let phone = scene.ios(1);
+    let names = [
+        "boat-1-2",
+        "ios-boat",
+        "a:b|c/d",
+        "{b0001}",
+        "bö at\u{2003}7",
+    ];
+    for (n, name) in (1..).zip(names) {
+        let mut session = scene.session(n, phone);
+        session.key.life = life(name, u64::MAX);
+        session.device = DeviceId::new("ios-1|{x}").expect("short");
+        scene.connect(&session).await;
+        let answer = scene.put(phone, n, seconds(1)).await;
+        assert_eq!(answer.live.len(), 1);
+        assert_eq!(answer.live[0].life, session.key.life);
+        let alike = denied([life(name, 1), life("boat", u64::MAX)]);
+        assert_eq!(scene.live(phone.user, alike).await, [session.key.session]);
+        scene
+            .store
+            .disconnect(vec![session.key])
+            .await
+            .expect("gone");
+        assert_eq!(scene.live(phone.user, Denied::default()).await, []);
+    }
+}
+
+/// Appends and acknowledgements of one message at once, for many users: each body is there as long as
+/// somebody waits for it.
+pub(crate) async fn a_shared_body_survives_a_crowd(scene: &Scene) {
+    let crowd = (1..=32).map(|n| {
+        let (target, store) = (scene.ios(n), scene.store.clone());
+        let request = scene.request(target, scene.mail(1, seconds(1)));
+        let (id, now) = (scene.id(1), scene.now);
+        tokio::spawn(async move {
+            let mut answers = store.route_or_store(vec![request]).await;
+            answers.remove(0).expect("stored");
+            tokio::task::yield_now().await;
+            let page = store.page(target, None, 10, now).await.expect("paged");
+            assert_eq!(page.mails.len(), 1, "{page:?}");
+            let acked = vec![(target, vec![id])];
+            store.acknowledge(acked, now).await.expect("acknowledged");
+        })
+    });
+    for member in join_all(crowd).await {
+        member.expect("no panic");
+    }
+}

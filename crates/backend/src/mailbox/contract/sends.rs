@@ -1,0 +1,61 @@
+//! Sends that come again, and the marker.
+
+use super::*;
+
+/// A repeat of a send finds the first id, in the same call, too.
+pub(crate) async fn a_repeated_send_finds_the_first(scene: &Scene) {
+    let key = |user, send| scene.send_key(user, send);
+    let (one, two) = (scene.first_send(1, 9, 1), scene.first_send(1, 9, 2));
+    let other = scene.first_send(2, 9, 3);
+    assert_eq!(
+        scene
+            .begin(vec![(key(1, 1), one), (key(1, 1), two), (key(2, 1), other)])
+            .await,
+        [
+            DedupeAnswer::Fresh,
+            DedupeAnswer::Pending(one),
+            DedupeAnswer::Fresh
+        ],
+        "a send_id belongs to its sender"
+    );
+    let done = vec![(key(1, 1), one)];
+    scene.store.dedupe_done(done).await.expect("done");
+    assert_eq!(
+        scene.begin(vec![(key(1, 1), two), (key(2, 1), one)]).await,
+        [DedupeAnswer::Done(one), DedupeAnswer::Pending(other)]
+    );
+}
+
+/// A send_id that comes again for somebody else finds where it was used first, and changes nothing.
+pub(crate) async fn a_send_id_says_where_it_was_used(scene: &Scene) {
+    let key = scene.send_key(1, 2);
+    let (here, there) = (scene.first_send(1, 8, 1), scene.first_send(1, 9, 2));
+    assert_eq!(
+        scene.begin(vec![(key, here), (key, there)]).await,
+        [DedupeAnswer::Fresh, DedupeAnswer::Pending(here)]
+    );
+    for (sent, known) in [
+        (there, DedupeAnswer::Pending(here)),
+        (here, DedupeAnswer::Done(here)),
+        (there, DedupeAnswer::Done(here)),
+    ] {
+        scene
+            .store
+            .dedupe_done(vec![(key, sent)])
+            .await
+            .expect("done");
+        assert_eq!(scene.begin(vec![(key, there)]).await, [known]);
+    }
+}
+
+/// The marker that a user's logins are told stays while nothing is lost.
+pub(crate) async fn the_marker_stays(scene: &Scene) {
+    let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    let marker = scene.connect(&scene.session(1, phone)).await.marker;
+    assert_ne!(marker, 0, "zero is what a client says that has none");
+    scene.put(phone, 1, seconds(1)).await;
+    for (n, target) in [(2, phone), (3, desk), (2, phone)] {
+        let answer = scene.connect(&scene.session(n, target)).await;
+        assert_eq!(answer.marker, marker);
+    }
+}

@@ -1,0 +1,270 @@
+//! What waits for an absent platform, and for how long.
+
+use super::*;
+
+/// A message for an absent platform waits for it, body and all.
+pub(crate) async fn the_absent_are_stored_for(scene: &Scene) {
+    let target = scene.ios(1);
+    let answer = scene.put(target, 1, seconds(1)).await;
+    assert_eq!(answer.live, []);
+    assert_eq!(answer.stored, [Platform::Ios]);
+    let page = scene.page(target, None, 10).await;
+    assert_eq!(page.mails, [scene.mail(1, seconds(1))]);
+    assert_eq!((page.bodiless, page.next), (Vec::new(), None));
+}
+
+/// Appending again changes nothing, and one acknowledgement is enough.
+// proves S1-42, S1-44
+pub(crate) async fn appending_is_idempotent(scene: &Scene) {
+    let target = scene.ios(1);
+    for _ in 0..3 {
+        let answer = scene.put(target, 1, seconds(1)).await;
+        assert_eq!((answer.stored, answer.dropped), (vec![Platform::Ios], 0));
+    }
+    assert_eq!(scene.store.waiting(target).await.expect("counted"), 1);
+    assert_eq!(
+        scene.acknowledge(target, scene.ids([1])).await,
+        scene.ids([1])
+    );
+    assert_eq!(scene.waiting(target).await, []);
+}
+
+/// One body for all who wait for it, until the last has it.
+// proves S1-38, S1-45, S1-48, S1-56
+pub(crate) async fn a_body_stays_for_the_last(scene: &Scene) {
+    let mut targets = Vec::new();
+    for user in 1..=3 {
+        for platform in [Platform::Ios, Platform::Desktop] {
+            targets.push(scene.on(user, platform));
+        }
+    }
+    for target in &targets {
+        scene.put(*target, 1, seconds(1)).await;
+    }
+    while let Some(target) = targets.pop() {
+        scene.acknowledge(target, scene.ids([1])).await;
+        assert_eq!(scene.waiting(target).await, []);
+        for other in &targets {
+            assert_eq!(scene.waiting(*other).await, scene.ids([1]));
+        }
+    }
+}
+
+/// By accept time, and equal times by id, whatever the order of their coming.
+// proves S1-40, S1-41
+pub(crate) async fn mail_comes_by_time_then_by_id(scene: &Scene) {
+    let target = scene.ios(1);
+    for (n, age) in [(9, 5), (10, 5), (3, 1), (100, 5), (50, 9)] {
+        scene.put(target, n, seconds(age)).await;
+    }
+    assert_eq!(scene.waiting(target).await, scene.ids([50, 9, 10, 100, 3]));
+}
+
+/// Beyond the maximum the oldest is dropped, and said to be.
+// proves S1-52
+pub(crate) async fn the_newest_are_kept(scene: &Scene) {
+    let target = scene.ios(1);
+    for n in 1..=8 {
+        let answer = scene.put(target, n, seconds(100 - n as u64)).await;
+        assert_eq!(answer.dropped, u32::from(n > i64::from(COUNT_MAX)));
+    }
+    assert_eq!(scene.waiting(target).await, scene.ids(4..=8));
+    // Older than all that are kept: it is the one that goes.
+    let answer = scene.put(target, 9, seconds(1_000)).await;
+    assert_eq!(answer.dropped, 1);
+    assert_eq!(scene.waiting(target).await, scene.ids(4..=8));
+    scene.acknowledge(target, scene.ids(4..=8)).await;
+}
+
+/// No maximum keeps all.
+// proves S1-53
+pub(crate) async fn no_maximum_keeps_all(scene: &Scene) {
+    let target = scene.on(1, UNLIMITED);
+    for n in 1..=60 {
+        let answer = scene.put(target, n, seconds(100 - n as u64)).await;
+        assert_eq!(answer.dropped, 0);
+    }
+    assert_eq!(scene.waiting(target).await, scene.ids(1..=60));
+}
+
+/// What is older than the bound expires, the bound itself does not.
+// proves S1-49, S1-50
+pub(crate) async fn expiry_excludes_the_bound(scene: &Scene) {
+    let target = scene.on(1, UNLIMITED);
+    let bound = seconds(600);
+    for (n, age) in [
+        (1, seconds(700)),
+        (2, bound + Duration::from_millis(1)),
+        (3, bound),
+        (4, seconds(1)),
+    ] {
+        scene.put(target, n, age).await;
+    }
+    let policy = MailboxPolicy {
+        expire: bound,
+        count_max: None,
+    };
+    let trim = || scene.store.trim(target, policy, scene.now);
+    assert_eq!(trim().await.expect("trimmed"), 2);
+    assert_eq!(scene.waiting(target).await, scene.ids([3, 4]));
+    assert_eq!(trim().await.expect("trimmed again"), 0);
+}
+
+/// A trim to a maximum keeps exactly the newest, and bodies that others need.
+// proves S1-51, S1-52
+pub(crate) async fn trimming_keeps_exactly_the_newest(scene: &Scene) {
+    let (target, other) = (scene.on(1, UNLIMITED), scene.on(2, UNLIMITED));
+    for n in 1..=20 {
+        scene.put(target, n, seconds(100 - n as u64)).await;
+    }
+    scene.put(other, 1, seconds(99)).await;
+    let policy = MailboxPolicy {
+        expire: EXPIRE,
+        count_max: Some(7),
+    };
+    let trimmed = scene.store.trim(target, policy, scene.now).await;
+    assert_eq!(trimmed.expect("trimmed"), 13);
+    assert_eq!(scene.waiting(target).await, scene.ids(14..=20));
+    assert_eq!(scene.waiting(other).await, scene.ids([1]));
+}
+
+/// What expired is neither paged nor told of.
+// proves S1-54
+pub(crate) async fn what_expired_is_not_seen(scene: &Scene) {
+    let target = scene.ios(1);
+    scene.put(target, 1, EXPIRE - seconds(60)).await;
+    let later = scene.now + seconds(120);
+    let page = scene.store.page(target, None, 10, later).await;
+    assert_eq!(page.expect("paged"), MailPage::default());
+    let session = scene.session(1, target);
+    let answer = scene.connect_with(&session, Denied::default(), later).await;
+    assert!(!answer.mail_waits);
+    assert_eq!(scene.waiting(target).await, scene.ids([1]));
+}
+
+/// Pages go on strictly after a cursor and remove nothing.
+// proves S1-54, S1-55
+pub(crate) async fn paging_removes_nothing(scene: &Scene) {
+    let target = scene.on(1, UNLIMITED);
+    for n in 1..=7 {
+        scene.put(target, n, seconds(5)).await;
+    }
+    for _ in 0..2 {
+        let mut seen = Vec::new();
+        let mut after = None;
+        loop {
+            let page = scene.page(target, after, 3).await;
+            assert!(page.mails.len() <= 3);
+            seen.extend(page.mails.iter().map(|mail| mail.id));
+            match page.next {
+                Some(next) => after = Some(next),
+                None => break,
+            }
+        }
+        assert_eq!(seen, scene.ids(1..=7));
+    }
+    assert_eq!(scene.store.waiting(target).await.expect("counted"), 7);
+}
+
+/// Only what was acknowledged goes, on that platform, once.
+// proves S1-56, S0-77
+pub(crate) async fn acknowledging_removes_exactly_that(scene: &Scene) {
+    let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    for n in 1..=4 {
+        scene.put(phone, n, seconds(5)).await;
+        scene.put(desk, n, seconds(5)).await;
+    }
+    let waited = scene.acknowledge(phone, scene.ids([3, 1, 99])).await;
+    assert_eq!(waited, scene.ids([3, 1]));
+    assert_eq!(scene.acknowledge(phone, scene.ids([3, 1])).await, []);
+    assert_eq!(scene.waiting(phone).await, scene.ids([2, 4]));
+    assert_eq!(scene.waiting(desk).await, scene.ids(1..=4));
+}
+
+/// A device that has it is not stored for, even if the carrier gave up on it; others are, and other ids
+/// are: a mark is no range.
+pub(crate) async fn the_recently_acknowledged_is_not_stored(scene: &Scene) {
+    let phone = scene.ios(1);
+    assert_eq!(scene.acknowledge(phone, scene.ids([5])).await, []);
+    let mut request = scene.request(phone, scene.mail(5, seconds(1)));
+    request.platforms.push(Platform::Desktop);
+    let answer = scene.route(request).await;
+    assert_eq!(answer.acknowledged, [Platform::Ios]);
+    assert_eq!(answer.stored, [Platform::Desktop]);
+    for n in [4, 6] {
+        let answer = scene.put(phone, n, seconds(1)).await;
+        assert_eq!(
+            (answer.stored, answer.acknowledged),
+            (vec![Platform::Ios], vec![])
+        );
+    }
+    assert_eq!(scene.waiting(phone).await, scene.ids([4, 6]));
+}
+
+/// Each message is found where it is: it waits, was acknowledged lately, or is not there any more. Looking
+/// changes nothing.
+pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
+    let (phone, desk) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    for n in [1, 2] {
+        scene.put(phone, n, seconds(5)).await;
+    }
+    scene.put(desk, 1, seconds(5)).await;
+    scene.put(phone, 3, EXPIRE - seconds(60)).await;
+    scene.lose(2, Lost::BodyAndCount).await;
+    scene.acknowledge(phone, scene.ids([1])).await;
+    let asked = [(phone, 1), (desk, 1), (phone, 2), (phone, 3), (desk, 3)];
+    let asked = asked.map(|(target, n)| (target, scene.id(n)));
+    let find = async |now| {
+        let found = scene.store.find(&asked, now).await.into_iter();
+        found
+            .map(|found| found.expect("answered"))
+            .collect::<Vec<_>>()
+    };
+    use Whereabouts::{Absent, Acknowledged, Waits};
+    for _ in 0..2 {
+        let found = find(scene.now).await;
+        assert_eq!(found, [Acknowledged, Waits, Waits, Waits, Absent]);
+    }
+    let page = scene.page(phone, None, 100).await;
+    let there: Vec<MessageId> = page.mails.iter().map(|mail| mail.id).collect();
+    assert_eq!((there, page.bodiless), (scene.ids([3]), scene.ids([2])));
+    // What has expired is kept for nobody, and what was acknowledged long ago is not remembered.
+    let found = find(scene.now + seconds(120)).await;
+    assert_eq!(found, [Acknowledged, Waits, Waits, Absent, Absent]);
+    let found = find(scene.now + protocol::mailbox::ACKED_KEEP).await;
+    assert_eq!(found, [Absent, Waits, Waits, Absent, Absent]);
+    scene.acknowledge(phone, scene.ids([2])).await;
+}
+
+/// Missing bodies are named and never end a drain; acknowledging them frees the mailbox. S1, pitfall D.
+pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
+    let target = scene.on(1, UNLIMITED);
+    for n in 1..=6 {
+        scene.put(target, n, seconds(100 - n as u64)).await;
+    }
+    for n in [1, 2] {
+        scene.lose(n, Lost::BodyAndCount).await;
+    }
+    scene.lose(3, Lost::Body).await;
+    let first = scene.page(target, None, 3).await;
+    assert_eq!(first.mails, []);
+    assert_eq!(first.bodiless, scene.ids(1..=3));
+    let second = scene.page(target, first.next, 3).await;
+    let seen: Vec<MessageId> = second.mails.iter().map(|mail| mail.id).collect();
+    assert_eq!((seen, second.next), (scene.ids(4..=6), None));
+
+    let waited = scene.acknowledge(target, scene.ids([1, 2, 3])).await;
+    assert_eq!(waited, scene.ids([1, 2, 3]));
+    assert_eq!(scene.waiting(target).await, scene.ids(4..=6));
+}
+
+/// An append that meets a lost body sets it again, for all platforms of the user that hold the message.
+pub(crate) async fn an_append_repairs_a_lost_body(scene: &Scene) {
+    let (one, other) = (scene.ios(1), scene.on(1, Platform::Desktop));
+    scene.put(one, 1, seconds(1)).await;
+    scene.lose(1, Lost::Body).await;
+    scene.put(other, 1, seconds(1)).await;
+    assert_eq!(scene.waiting(one).await, scene.ids([1]));
+    scene.acknowledge(one, scene.ids([1])).await;
+    assert_eq!(scene.waiting(other).await, scene.ids([1]));
+}
