@@ -13,9 +13,8 @@ use protocol::history::Version;
 use protocol::mailbox::{ConnectRequest, NewSession};
 use protocol::message::Target;
 use protocol::presence::{BoatLife, Denied, SessionKey};
-use protocol::{
-    BoatId, DeviceId, Incarnation, MessageId, Platform, Position, Seq, SessionId, Timestamp,
-};
+use protocol::unread::Tally;
+use protocol::{BoatId, DeviceId, Incarnation, MessageId, Platform, Seq, SessionId, Timestamp};
 use server::admin::doctor::{self, Stores, UserReport};
 use server::admin::{Desk, Doctor, Operators};
 use server::compose::{Access, Seams};
@@ -478,10 +477,11 @@ async fn more_holes_than_there_is_time_for_end_in_a_report() {
     let claim = ConversationRow {
         owner: user(2),
         conversation: conversation(1, 2),
-        position: Position {
+        end: Tally {
             seq: Seq(300),
-            prev: None,
+            incoming: 0,
         },
+        rev: 0,
         last_id: MessageId::new(77).expect("positive"),
         version: seams.clock.now(),
         source: Version {

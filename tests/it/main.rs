@@ -3,6 +3,7 @@
 mod absence;
 mod auditing;
 mod bad_input;
+mod changing;
 mod chatting;
 mod dead_letters;
 mod doctor;

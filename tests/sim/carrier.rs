@@ -16,6 +16,7 @@ use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
 use protocol::mailbox::RouteRequest;
 use protocol::presence::{BoatLife, Denied};
 use protocol::session::{Push, Token};
+use protocol::unread::Tally;
 use protocol::{ConversationId, MessageId, Placed, Position, Timestamp};
 use rand::Rng;
 
@@ -434,11 +435,12 @@ impl World {
                 head.compare(version, row)
             }
         };
+        let side = conversation.side_of(message.from);
         let position = match ruling {
             Ruling::Place(position) => {
                 batch
                     .heads
-                    .insert(conversation, head.moved_by(version, message.id));
+                    .insert(conversation, head.moved_by(version, message.id, side));
                 position
             }
             Ruling::Keep(position) => position,
@@ -466,12 +468,17 @@ impl World {
         version: Version,
         batch: &mut Batch,
     ) {
-        let rows = PrivateRow::pair_of(&placed, version).expect("private");
+        let sent = self.sent(&placed, batch);
+        let rows = PrivateRow::pair_of(&placed, sent, version).expect("private");
         for row in &rows {
             batch.conversations.push(ConversationRow {
                 owner: row.owner,
                 conversation: placed.conversation,
-                position: placed.position,
+                end: Tally {
+                    seq: row.seq,
+                    incoming: row.incoming,
+                },
+                rev: 0,
                 last_id: placed.message.id,
                 version: Timestamp::ZERO,
                 source: version,
@@ -495,6 +502,7 @@ impl World {
         let noted = vec![self.placed_entry(source, &placed)];
         let task = delivery::Task {
             placed,
+            rev: 0,
             frame,
             owed,
             retry_count: task.retry_count,
@@ -532,6 +540,17 @@ impl World {
         pending
             .or_else(|| self.disk.rows.get(&(from, id)))
             .map(Standing::from)
+    }
+
+    /// The how manieth of its sender a message is: as its row says, or as the head counts that it moved.
+    fn sent(&self, placed: &Placed, batch: &Batch) -> u64 {
+        let message = &placed.message;
+        if let Some(standing) = self.standing(message.from, message.id, batch) {
+            return standing.sent;
+        }
+        let side = placed.conversation.side_of(message.from);
+        let head = batch.heads.get(&placed.conversation);
+        head.zip(side).map_or(0, |(head, side)| head.sent_by(side))
     }
 
     /// The first message of the sender under this send_id.
@@ -704,6 +723,10 @@ impl World {
                     delivery::Word::Placed(echo) => {
                         Notice::Frame(api::codec::encode_server(&ServerFrame::Placed(echo)))
                     }
+                    delivery::Word::Refused { send_id, refusal } => {
+                        let frame = ServerFrame::Refused { send_id, refusal };
+                        Notice::Frame(api::codec::encode_server(&frame))
+                    }
                     delivery::Word::Hint => Notice::Hint,
                     delivery::Word::Close(refusal) => Notice::Close(refusal),
                 };
@@ -798,6 +821,7 @@ impl World {
                 for retry in &settlement.retries {
                     let deliver = DeliverTask {
                         placed: settlement.task.placed.clone(),
+                        rev: 0,
                         targets: retry.owed.iter().flat_map(Owed::targets).collect(),
                         live_users: retry
                             .owed
@@ -873,6 +897,7 @@ fn again(task: &Task, deliver: &DeliverTask) -> delivery::Task {
         }
     }
     delivery::Task {
+        rev: deliver.rev,
         placed: deliver.placed.clone(),
         frame: api::codec::encode_message(&deliver.placed),
         owed,

@@ -356,7 +356,17 @@ impl World {
                     "{name} has a gap in {conversation}: {from} to {to}"
                 ));
             }
-            Action::Receipt(_) | Action::Older { .. } | Action::State(_) => {}
+            Action::Changed { number, .. } => {
+                self.judge.found(format!(
+                    "{} was told of a change, and nobody changes anything here",
+                    self.devices[index].name
+                ));
+                let now = self.now;
+                if let Some(core) = &mut self.devices[index].core {
+                    core.handle_taken(number, now);
+                }
+            }
+            Action::Receipt(_) | Action::Older { .. } | Action::State(_) | Action::Listed(_) => {}
         }
     }
 

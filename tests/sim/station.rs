@@ -7,8 +7,8 @@ use std::time::Duration;
 use api::task::{KickoutTask, MessageTask, Origin, Task, Work};
 use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge};
 use protocol::frame::{
-    Accepted, Ack, Acked, HistoryPage, HistoryRange, ListPage, MessageStatus, Send, ServerFrame,
-    Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
+    Accepted, Ack, Acked, ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Send,
+    ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
 };
 use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
@@ -795,10 +795,16 @@ impl World {
                     .filter(|((_, c), row)| row.version >= from && after.is_none_or(|a| *c > a))
                     .map(|((_, conversation), row)| Summary {
                         conversation: *conversation,
-                        seq: row.position.seq,
+                        seq: row.end.seq,
+                        incoming: row.end.incoming,
+                        rev: row.rev,
                         read_seq: Default::default(),
+                        cleared_seq: Default::default(),
+                        arranged: Default::default(),
+                        unread: 0,
                         version: row.version,
                         newest: None,
+                        marks: None,
                     })
                     .collect();
                 Ok(SyncAnswer::List(ListPage {
@@ -843,8 +849,19 @@ impl World {
                 Ok(SyncAnswer::History(HistoryPage {
                     conversation: *conversation,
                     messages: page.messages,
+                    marks: Default::default(),
+                    rev: head.rev,
                     last_seq: page.last_seq,
                     more: page.more,
+                }))
+            }
+            SyncQuery::Changes { conversation, .. } => {
+                sync::may_read(user, *conversation)?;
+                Ok(SyncAnswer::Changes(ChangePage {
+                    conversation: *conversation,
+                    changes: Vec::new(),
+                    last_rev: 0,
+                    more: false,
                 }))
             }
             SyncQuery::Status { ids } => Ok(SyncAnswer::Status(

@@ -20,7 +20,8 @@ use protocol::mailbox::{
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
-use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
+use protocol::unread::Tally;
+use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
 
 /// On or off; clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -244,6 +245,13 @@ impl HistoryStore for FaultyHistory {
             tokio::time::sleep(Duration::from_secs(1)).await;
         }
         inner.conversation(owner, conversation, range, limit).await
+    }
+
+    async fn tallies(
+        &self,
+        places: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<Tally>>> {
+        self.here()?.tallies(places).await
     }
 
     async fn find_send(

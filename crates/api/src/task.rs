@@ -62,6 +62,8 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeliverTask {
     pub placed: Placed,
+    /// The place of a change among the changes; 0 of a message.
+    pub rev: u64,
     /// Only what failed.
     pub targets: Vec<Target>,
     /// Users of whom whatever sessions live get it, too; on other platforms nothing is stored.
@@ -221,6 +223,7 @@ impl TryFrom<v1::DeliverTask> for DeliverTask {
     fn try_from(wire: v1::DeliverTask) -> Result<Self, Refusal> {
         Ok(DeliverTask {
             placed: present("task.message", wire.message)?.try_into()?,
+            rev: wire.rev,
             targets: list("task.targets", wire.targets, usize::MAX)?,
             live_users: wire
                 .live_users
@@ -238,6 +241,7 @@ impl From<&DeliverTask> for v1::DeliverTask {
     fn from(task: &DeliverTask) -> Self {
         v1::DeliverTask {
             message: Some((&task.placed).into()),
+            rev: task.rev,
             targets: task.targets.iter().map(|&target| target.into()).collect(),
             live_users: task.live_users.iter().map(|user| user.get()).collect(),
             due_at: task.due_at.millis(),

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use protocol::change;
 use protocol::delivery::{Limits, Tiers};
 use protocol::keys::RETRY_TIERS;
 use serde::{Deserialize, Serialize};
@@ -37,6 +38,9 @@ pub struct Config {
     /// send goes back by its age and this.
     #[serde(with = "humantime_serde")]
     pub unsure_margin: Duration,
+    /// How long after it was accepted its sender may recall or edit a message (the station's setting, too).
+    #[serde(with = "humantime_serde")]
+    pub change_within: Duration,
     /// How long a store, or the log, may take for one batch; after it the batch is repeated.
     #[serde(with = "humantime_serde")]
     pub store_timeout: Duration,
@@ -100,6 +104,15 @@ pub struct Config {
     pub denied_max: usize,
 }
 
+impl Config {
+    pub(crate) fn rules(&self) -> change::Rules {
+        change::Rules {
+            sender_within: self.change_within,
+            ..change::Rules::default()
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         let limits = Limits::default();
@@ -114,6 +127,7 @@ impl Default for Config {
             platform_known_for: protocol::delivery::PLATFORM_KNOWN_FOR,
             list_margin: Duration::from_secs(10),
             unsure_margin: Duration::from_secs(60),
+            change_within: Duration::from_secs(24 * 3600),
             store_timeout: Duration::from_secs(5),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(5),

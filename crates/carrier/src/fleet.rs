@@ -94,6 +94,10 @@ impl Fleet {
                 let frame = api::codec::encode_server(&ServerFrame::Placed(echo));
                 boat::NoticeKind::Frame(frame)
             }
+            Word::Refused { send_id, refusal } => {
+                let frame = api::codec::encode_server(&ServerFrame::Refused { send_id, refusal });
+                boat::NoticeKind::Frame(frame)
+            }
             Word::Hint => boat::NoticeKind::Hint,
             Word::Close(refusal) => boat::NoticeKind::Close(refusal),
         };

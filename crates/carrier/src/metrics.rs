@@ -63,6 +63,9 @@ impl Gauges {
                 Event::Retried { .. } => self.retried.increment(1),
                 Event::Failed { .. } => self.failed.increment(1),
                 Event::Placed { .. }
+                | Event::Changed { .. }
+                | Event::Unchanged { .. }
+                | Event::Listed { .. }
                 | Event::Repeat { .. }
                 | Event::Pushed { .. }
                 | Event::Fetched { .. }

@@ -6,10 +6,12 @@ use api::dead_letter::{DeadLetter, Origin};
 use api::task::{DeliverTask, NotificationTask, Task, Work};
 use backend::queue::{NewRecord, Partition, Queue};
 use bytes::Bytes;
+use protocol::change::ChangeKind;
 use protocol::delivery::{self, Letter, Owed, Retry, Settlement};
+use protocol::frame::{ListDeed, ListWord, ServerFrame};
 use protocol::keys::{self, Topic};
 use protocol::notify::Notification;
-use protocol::{Timestamp, TraceContext, UserId};
+use protocol::{Placed, Timestamp, TraceContext, UserId};
 
 use crate::batch::Effects;
 use crate::work::{Spoilt, key_of};
@@ -156,6 +158,7 @@ fn deliver_task(
         trace: task.trace,
         work: Work::Deliver(DeliverTask {
             placed: task.placed.clone(),
+            rev: task.rev,
             targets: owed.iter().flat_map(Owed::targets).collect(),
             live_users: live.map(|owed| owed.user).collect(),
             due_at,
@@ -190,12 +193,42 @@ pub(crate) fn owed_of(task: &DeliverTask) -> Vec<Owed> {
     owed
 }
 
+/// What a record says of its sender's list, if it does.
+fn list_word(placed: &Placed) -> Option<ListWord> {
+    let deed = match placed.message.content.change.as_deref()?.kind {
+        ChangeKind::Clear => ListDeed::Cleared(placed.position.seq),
+        ChangeKind::Arrange(arranged) => ListDeed::Arranged(arranged),
+        ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } => return None,
+    };
+    Some(ListWord {
+        id: placed.message.id,
+        send_id: placed.message.send_id,
+        conversation: placed.conversation,
+        deed,
+    })
+}
+
+/// What every session gets: the message, or the change that it is.
+pub(crate) fn frame_of(placed: &Placed, rev: u64, trace: Option<TraceContext>) -> Bytes {
+    if let Some(word) = list_word(placed) {
+        return api::codec::encode_server(&ServerFrame::Listed(word));
+    }
+    match placed.changed(rev) {
+        Some(changed) => api::codec::encode_server(&ServerFrame::Changed {
+            conversation: placed.conversation,
+            changed,
+        }),
+        None => api::codec::encode_traced(placed, trace),
+    }
+}
+
 /// A queued delivery as the machine takes it.
 pub(crate) fn task_of(task: Task, deliver: DeliverTask) -> delivery::Task {
     delivery::Task {
         owed: owed_of(&deliver),
-        frame: api::codec::encode_traced(&deliver.placed, task.trace),
+        frame: frame_of(&deliver.placed, deliver.rev, task.trace),
         placed: deliver.placed,
+        rev: deliver.rev,
         retry_count: task.retry_count,
         first_at: task.first_at,
         origin: None,

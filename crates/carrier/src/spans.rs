@@ -81,6 +81,9 @@ fn word(event: &Event) -> Option<&'static str> {
         Event::Notified => "notified",
         Event::Dead { .. } => "dead",
         Event::Placed { .. }
+        | Event::Changed { .. }
+        | Event::Unchanged { .. }
+        | Event::Listed { .. }
         | Event::Repeat { .. }
         | Event::Fetched { .. }
         | Event::NotificationSent { .. }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::trace::Spans;
 use api::transport::Connector;
+use backend::changes::ChangeStore;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
@@ -49,6 +50,7 @@ pub struct Parts {
     pub history: Arc<dyn HistoryStore>,
     pub heads: Arc<dyn HeadStore>,
     pub conversations: Arc<dyn ConversationStore>,
+    pub changes: Arc<dyn ChangeStore>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub registry: Arc<dyn Registry>,
@@ -224,6 +226,7 @@ impl Carrier {
             tier,
             delay: self.limits.tiers.delay(tier),
             history: self.parts.history.clone(),
+            changes: self.parts.changes.clone(),
             records: self.records.clone(),
             stores: Timed::new(&self.config),
             partitions: self.parts.queue.partitions(Topic::Retry(tier)),

@@ -1,5 +1,7 @@
 //! A carrier on embedded parts in memory and paused time, with a small boat that does what the test says.
 
+mod changing;
+mod clearing;
 mod crashes;
 mod damage;
 mod dead_letters;

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use api::task::Work;
 use backend::Kind;
+use backend::changes::ChangeStore;
 use backend::history::HistoryStore;
 use backend::queue::{Partition, Polled, Record};
 use protocol::delivery::Source;
@@ -34,6 +35,7 @@ pub(crate) struct Tier {
     pub(crate) tier: u8,
     pub(crate) delay: Duration,
     pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) records: Records,
     pub(crate) stores: Timed,
     pub(crate) partitions: u32,
@@ -183,9 +185,21 @@ impl Tier {
             Err(error) => return Err(error),
         };
         let placed = rows.iter().flatten().filter_map(|row| row.placed());
-        Ok(placed
-            .map(|placed| (placed.message.id, Ok(placed)))
-            .collect())
+        let rows = placed.map(|placed| (placed.message.id, Ok(placed)));
+        let rows = rows.collect();
+        self.as_they_are(rows).await
+    }
+
+    /// What was edited or recalled meanwhile goes out so.
+    async fn as_they_are(&mut self, mut rows: Rows) -> stores::Result<Rows> {
+        for placed in rows.values_mut().flatten() {
+            let seq = placed.position.seq;
+            let altered = self.changes.altered(placed.conversation, seq, seq);
+            if let Some(altered) = self.stores.within(altered).await?.get(&seq) {
+                placed.message.content = altered.shown(&placed.message.content);
+            }
+        }
+        Ok(rows)
     }
 
     async fn rows_one_by_one(&mut self, keys: &[(UserId, MessageId)]) -> stores::Result<Rows> {
@@ -204,7 +218,7 @@ impl Tier {
                 Err(error) => return Err(error),
             }
         }
-        Ok(rows)
+        self.as_they_are(rows).await
     }
 
     async fn release(&mut self, partitions: &[Partition], lost: bool) {

@@ -1,14 +1,16 @@
 //! Step 4 of a message's way: the single writer of the conversations whose partitions this carrier owns.
 //!
 //! A batch is decided in order, record by record, against the heads and what is already decided; then it
-//! takes effect in the ruled order: rows → heads → conversation rows. Only what was written is delivered.
+//! takes effect in the ruled order: rows, changes → heads → conversation rows. Only what was written is delivered.
 //! A crash anywhere brings the records back, and they are decided the same way.
 //!
 //! What the store refuses, or has kept of a conversation and cannot read, is the fault of single records:
 //! they are found and given up, and the others pass.
 
+mod changing;
 mod decide;
 mod heads;
+mod listing;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +18,13 @@ use std::time::Duration;
 
 use api::task::Work;
 use api::trace::{self, Spans};
+use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
 use backend::history::HistoryStore;
 use backend::queue::Partition;
 use backend::{Error, Kind};
+use protocol::change::{self, ChangeRow};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::history::PrivateRow;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
@@ -28,7 +32,7 @@ use protocol::trace::{Span, Step};
 use protocol::{ConversationId, MessageId, Recipient, Timestamp, UserId};
 use tokio::time::Instant;
 
-use self::decide::{Decided, Placing};
+use self::decide::{After, Decided, Placing};
 use self::heads::Heads;
 use crate::batch::{Batch, Effects};
 use crate::platforms::Platforms;
@@ -42,12 +46,14 @@ pub(crate) struct Writer {
     history: Arc<dyn HistoryStore>,
     heads: Heads,
     conversations: Arc<dyn ConversationStore>,
+    changes: Arc<dyn ChangeStore>,
     platforms: Platforms,
     records: Records,
     clock: Arc<dyn Clock>,
     stores: Timed,
     list_margin: Duration,
     unsure_margin: Duration,
+    rules: change::Rules,
     spans: Spans,
 }
 
@@ -72,9 +78,11 @@ impl std::fmt::Display for Halt {
 #[derive(Default)]
 struct Pending {
     rows: Vec<PrivateRow>,
+    changes: Vec<ChangeRow>,
     /// The last of each conversation.
     heads: BTreeMap<ConversationId, (u32, Head)>,
     listed: BTreeMap<(UserId, ConversationId), ConversationRow>,
+    deeds: Vec<listing::Deed>,
 }
 
 enum WriteFailure {
@@ -105,12 +113,14 @@ impl Writer {
             history: parts.history.clone(),
             heads: Heads::new(parts.heads.clone(), config),
             conversations: parts.conversations.clone(),
+            changes: parts.changes.clone(),
             platforms: Platforms::new(parts.devices.clone(), config),
             records,
             clock: parts.clock.clone(),
             stores: Timed::new(config),
             list_margin: config.list_margin,
             unsure_margin: config.unsure_margin,
+            rules: config.rules(),
             spans,
         }
     }
@@ -172,6 +182,9 @@ impl Writer {
         let parent = self.spans.sampled(read.task.trace)?;
         let outcome = match decided {
             Decided::Placed { .. } => "placed",
+            Decided::Changed { .. } => "changed",
+            Decided::Unchanged { .. } => "unchanged",
+            Decided::Listed(_) => "listed",
             Decided::Repeat { .. } => "repeat",
             Decided::Dead(reason, _) => reason.name(),
             Decided::NoMessage => return None,
@@ -199,32 +212,10 @@ impl Writer {
         pending: &mut Pending,
     ) {
         match decided {
-            Decided::Placed { placement, moved } => {
-                let Placing {
-                    version,
-                    placed,
-                    rows,
-                } = *placement;
-                if let Some(head) = moved {
-                    let head = (read.source.partition, head);
-                    pending.heads.insert(placed.conversation, head);
-                }
-                for row in rows {
-                    let listed = ConversationRow {
-                        owner: row.owner,
-                        conversation: placed.conversation,
-                        position: placed.position,
-                        last_id: row.id,
-                        version: now,
-                        source: version,
-                    };
-                    let key = (row.owner, placed.conversation);
-                    let newest = pending.listed.entry(key).or_insert(listed);
-                    if newest.source < listed.source {
-                        *newest = listed;
-                    }
-                    pending.rows.push(row);
-                }
+            Decided::Placed { placement, head } => {
+                let Placing { placed, rows } = *placement;
+                pending.move_head(read, placed.conversation, head, now);
+                pending.rows.extend(rows);
                 let known = match placed.message.to {
                     Recipient::User(to) => self.platforms.of(to),
                     Recipient::Group(_) => Vec::new(),
@@ -232,7 +223,19 @@ impl Writer {
                 let task = decide::first_task(read, placed, known, now);
                 batch.deliver.push((read.source, task));
             }
-            Decided::Repeat { ledger, notice } => {
+            Decided::Changed { change, head } => {
+                pending.move_head(read, change.row.conversation, head, now);
+                let task = changing::first_task(read, &change, now);
+                pending.changes.push(change.row);
+                batch.deliver.push((read.source, task));
+            }
+            Decided::Listed(deed) => {
+                batch
+                    .deliver
+                    .push((read.source, listing::first_task(read, &deed, now)));
+                pending.deeds.push(*deed);
+            }
+            Decided::Repeat { ledger, notice } | Decided::Unchanged { ledger, notice } => {
                 batch.notices.extend(notice);
                 batch.effects.push(Effects {
                     ledger,
@@ -257,20 +260,23 @@ impl Writer {
     }
 
     async fn take_effect(&mut self, pending: Pending) -> Result<(), WriteFailure> {
-        if pending.rows.is_empty() {
-            return Ok(());
+        if !pending.rows.is_empty() {
+            let saved = self.history.save_private(pending.rows);
+            self.stores.within(saved).await.map_err(refused)?;
         }
-        let saved = self.history.save_private(pending.rows);
-        self.stores
-            .within(saved)
-            .await
-            .map_err(|error| match error.kind {
-                Kind::Conflict => WriteFailure::Refused(error),
-                Kind::Unavailable | Kind::Corrupt => error.into(),
-            })?;
+        if !pending.changes.is_empty() {
+            let saved = self.changes.save(pending.changes);
+            self.stores.within(saved).await.map_err(refused)?;
+        }
         self.heads.save(pending.heads).await?;
-        let listed = pending.listed.into_values().collect();
-        Ok(self.list(listed).await?)
+        let listed: Vec<_> = pending.listed.into_values().collect();
+        if !listed.is_empty() {
+            self.list(listed).await?;
+        }
+        match pending.deeds.is_empty() {
+            true => Ok(()),
+            false => Ok(self.do_deeds(&pending.deeds).await?),
+        }
     }
 
     /// A row that took long after its stamp might be passed by a client's list version: it is stamped
@@ -281,10 +287,15 @@ impl Writer {
             rows.iter_mut().for_each(|row| row.version = stamp);
             let saved = self.conversations.save(rows.clone());
             self.stores.within(saved).await?;
-            if begun.elapsed() <= self.list_margin / 2 {
+            if self.was_quick(begun) {
                 return Ok(());
             }
         }
+    }
+
+    /// No client's list version can have passed a stamp of then.
+    fn was_quick(&self, begun: Instant) -> bool {
+        begun.elapsed() <= self.list_margin / 2
     }
 
     fn give_up(&self, read: &Arc<Read>, reason: DeadReason, error: &str) -> Effects {
@@ -298,6 +309,41 @@ impl Writer {
             &Spoilt::of(read, reason, error),
             self.clock.now(),
         )
+    }
+}
+
+/// What the store refuses is the fault of a record.
+fn refused(error: Error) -> WriteFailure {
+    match error.kind {
+        Kind::Conflict => WriteFailure::Refused(error),
+        Kind::Unavailable | Kind::Corrupt => error.into(),
+    }
+}
+
+impl Pending {
+    /// Where the conversation stands after a record: its head, and the rows of its users.
+    fn move_head(
+        &mut self,
+        read: &Read,
+        conversation: ConversationId,
+        after: After,
+        now: Timestamp,
+    ) {
+        let head = after.head();
+        if let After::Moved(head) = after {
+            self.heads
+                .insert(conversation, (read.source.partition, head));
+        }
+        let ConversationId::Private { low, high } = conversation else {
+            return;
+        };
+        let rows = [low, high].map(|owner| ConversationRow::of(owner, conversation, &head, now));
+        for row in rows.into_iter().flatten() {
+            let newest = self.listed.entry((row.owner, conversation)).or_insert(row);
+            if newest.source < row.source {
+                *newest = row;
+            }
+        }
     }
 }
 

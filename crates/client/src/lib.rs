@@ -4,4 +4,6 @@ pub mod core;
 pub mod driver;
 pub mod store;
 
-pub use driver::{Client, ClientConfig, ClientError, ConnectError, Event, Events, SendTicket};
+pub use driver::{
+    Client, ClientConfig, ClientError, ConnectError, ConversationList, Event, Events, SendTicket,
+};

@@ -59,7 +59,7 @@ pub enum StoreError {
 }
 
 /// The version of the tables below.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
 
 const TABLES: &str = "
 CREATE TABLE device (platform INTEGER NOT NULL, device TEXT NOT NULL, account INTEGER NOT NULL);
@@ -73,6 +73,11 @@ CREATE TABLE conversation (
     account INTEGER NOT NULL, conversation BLOB NOT NULL,
     seq INTEGER NOT NULL, id INTEGER, at INTEGER NOT NULL, known INTEGER NOT NULL,
     read_seq INTEGER, read_id INTEGER, read_acked INTEGER NOT NULL,
+    rev INTEGER NOT NULL DEFAULT 0,
+    PRIMARY KEY (account, conversation)
+) WITHOUT ROWID;
+CREATE TABLE listed (
+    account INTEGER NOT NULL, conversation BLOB NOT NULL, summary BLOB NOT NULL,
     PRIMARY KEY (account, conversation)
 ) WITHOUT ROWID;
 CREATE TABLE outbox (
@@ -81,6 +86,7 @@ CREATE TABLE outbox (
     kind INTEGER NOT NULL, data BLOB NOT NULL, priority INTEGER NOT NULL, reference INTEGER,
     encryption INTEGER NOT NULL, sub_kind INTEGER NOT NULL, key_print INTEGER NOT NULL,
     created_at INTEGER NOT NULL, failed_code INTEGER, failed_text TEXT,
+    change BLOB,
     PRIMARY KEY (account, position)
 );
 CREATE TABLE followed (
@@ -88,6 +94,17 @@ CREATE TABLE followed (
     conversation BLOB NOT NULL, id INTEGER NOT NULL, seq INTEGER, status INTEGER NOT NULL,
     PRIMARY KEY (account, position)
 );
+";
+
+/// From format 1 to 2. The list is asked for again, whole.
+const TO_2: &str = "
+ALTER TABLE conversation ADD COLUMN rev INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE outbox ADD COLUMN change BLOB;
+CREATE TABLE listed (
+    account INTEGER NOT NULL, conversation BLOB NOT NULL, summary BLOB NOT NULL,
+    PRIMARY KEY (account, conversation)
+) WITHOUT ROWID;
+UPDATE account SET list_version = 0;
 ";
 
 /// An open state.
@@ -196,6 +213,12 @@ fn prepare(
     let format: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let account = match format {
         0 => create(&transaction, platform, device)?,
+        1 => {
+            let account = claim(&transaction, path, platform, device)?;
+            transaction.execute_batch(TO_2)?;
+            transaction.pragma_update(None, "user_version", FORMAT)?;
+            account
+        }
         FORMAT => claim(&transaction, path, platform, device)?,
         theirs => {
             return Err(StoreError::Newer {

@@ -43,7 +43,15 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
             ),
         ));
     }
-    if size == 0 && send.content.kind == TEXT {
+    let change = send.content.change.as_deref();
+    let says = change.is_none_or(|change| change.kind.has_text());
+    if !says && size > 0 {
+        return Err(Refusal::new(
+            Code::InvalidArgument,
+            "this change has no text of its own: leave the body empty",
+        ));
+    }
+    if says && size == 0 && send.content.kind == TEXT {
         return Err(Refusal::new(Code::InvalidArgument, "the text is empty"));
     }
     Ok(conversation)

@@ -15,7 +15,7 @@
 //! already: nothing to do*), or the change would never get its place: so every register bears the version of
 //! the record that wrote it, and a record does not see its own.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::conversation::Head;
 use crate::group::Role;
 use crate::history::Version;
 use crate::message::Content;
-use crate::{Code, MessageId, Refusal, Seq, Timestamp, UserId};
+use crate::{Code, ConversationId, Message, MessageId, Refusal, SendId, Seq, Timestamp, UserId};
 
 /// Bytes of one reaction: an emoji with all its joiners has less.
 pub const REACTION_BYTES_MAX: usize = 64;
@@ -35,6 +35,12 @@ pub const REACTION_BYTES_MAX: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct Reaction(String);
+
+impl Reaction {
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
 
 impl FromStr for Reaction {
     type Err = String;
@@ -71,6 +77,46 @@ impl fmt::Display for Reaction {
     }
 }
 
+/// What a send does to another message, instead of standing for itself. The content beside it is what an edited
+/// message says then; with the other kinds it is at rest.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeOf {
+    /// The message that is changed.
+    pub subject: MessageId,
+    pub kind: ChangeKind,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ChangeKind {
+    Recall,
+    Edit,
+    React {
+        reaction: Reaction,
+        on: bool,
+    },
+    /// The conversation goes from the asker's list, unless something came after the subject, which is the newest
+    /// message that the asker's device has.
+    Clear,
+    /// How the conversation stands in the asker's list.
+    Arrange(Arranged),
+}
+
+impl ChangeKind {
+    /// The content beside it says something.
+    pub const fn has_text(&self) -> bool {
+        matches!(self, ChangeKind::Edit)
+    }
+}
+
+/// How somebody wants a conversation in their list.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Arranged {
+    /// On top.
+    pub pinned: bool,
+    /// Until then nobody is to be disturbed by it.
+    pub muted_until: Option<Timestamp>,
+}
+
 /// What is to become of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {
@@ -82,22 +128,65 @@ pub enum Change {
     React { reaction: Reaction, on: bool },
 }
 
-/// A change as somebody asks for it; `at` is when the server accepted it.
+/// A change as somebody asks for it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Asked {
+    /// Its own: a change is accepted as a message is.
     pub id: MessageId,
+    pub send_id: SendId,
+    /// The message that is changed.
+    pub subject: MessageId,
     pub by: UserId,
+    /// When the server accepted it.
     pub at: Timestamp,
     pub change: Change,
+}
+
+impl Asked {
+    /// What an accepted message asks to become of another; `None` where it stands for itself, or is about a list.
+    pub fn of(message: &Message) -> Option<Asked> {
+        let ChangeOf { subject, kind } = message.content.change.as_deref()?;
+        let change = match kind {
+            ChangeKind::Recall => Change::Recall,
+            ChangeKind::Edit => Change::Edit(Content {
+                change: None,
+                ..message.content.clone()
+            }),
+            ChangeKind::React { reaction, on } => Change::React {
+                reaction: reaction.clone(),
+                on: *on,
+            },
+            ChangeKind::Clear | ChangeKind::Arrange(_) => return None,
+        };
+        Some(Asked {
+            id: message.id,
+            send_id: message.send_id,
+            subject: *subject,
+            by: message.from,
+            at: message.accepted_at,
+            change,
+        })
+    }
 }
 
 /// A change that has its place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changed {
     pub rev: u64,
-    /// The record that asked for it.
-    pub version: Version,
+    /// Where the message stands that is changed.
+    pub seq: Seq,
     pub asked: Asked,
+}
+
+/// A change as it is kept.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ChangeRow {
+    pub conversation: ConversationId,
+    /// Of the record that asked for it.
+    pub version: Version,
+    /// Who wrote the message that is changed.
+    pub author: UserId,
+    pub changed: Changed,
 }
 
 /// A value and the record that wrote it; a later record's replaces it.
@@ -125,8 +214,9 @@ pub struct Altered {
 
 impl Altered {
     /// Takes up a change. In whatever order and however often they come, the same is left.
-    pub fn apply(&mut self, changed: &Changed) {
-        let (version, asked) = (changed.version, &changed.asked);
+    /// `version`: of the record that asked for it.
+    pub fn apply(&mut self, version: Version, changed: &Changed) {
+        let asked = &changed.asked;
         let done = Done {
             by: asked.by,
             at: asked.at,
@@ -152,6 +242,35 @@ impl Altered {
         }
     }
 
+    /// What a reader gets: of a recalled one nothing but its kind.
+    pub fn shown(&self, original: &Content) -> Content {
+        match self.content(original) {
+            Some(content) => content.clone(),
+            None => Content {
+                kind: original.kind,
+                ..Content::text("")
+            },
+        }
+    }
+
+    /// What there is to be told beside the content; `None` where it stands as it was sent.
+    pub fn marks(&self) -> Option<Marks> {
+        let mut reactions: Vec<(Reaction, Vec<UserId>)> = Vec::new();
+        let on = self.reactions.iter().filter(|(_, written)| written.value);
+        for ((reaction, user), _) in on.filter(|_| self.recalled.is_none()) {
+            match reactions.last_mut() {
+                Some((last, users)) if last == reaction => users.push(*user),
+                _ => reactions.push((reaction.clone(), vec![*user])),
+            }
+        }
+        let marks = Marks {
+            recalled: self.recalled.as_ref().map(|recalled| recalled.value),
+            edited: self.edited.as_ref().map(|edited| edited.value.1),
+            reactions,
+        };
+        (marks != Marks::default()).then_some(marks)
+    }
+
     /// Different reactions that somebody has now.
     fn reactions_before(&self, record: Version) -> impl Iterator<Item = &Reaction> {
         let mut kinds: Vec<&Reaction> = (self.reactions.iter())
@@ -160,6 +279,54 @@ impl Altered {
             .collect();
         kinds.dedup();
         kinds.into_iter()
+    }
+}
+
+/// What a reader is told of a message beside what it says now.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Marks {
+    pub recalled: Option<Done>,
+    pub edited: Option<Done>,
+    /// In order, each with those who have it, in order.
+    pub reactions: Vec<(Reaction, Vec<UserId>)>,
+}
+
+impl Marks {
+    /// Takes up the next change of the message that these belong to.
+    pub fn apply(&mut self, asked: &Asked) {
+        let done = Done {
+            by: asked.by,
+            at: asked.at,
+        };
+        match &asked.change {
+            Change::Recall => {
+                self.recalled = Some(done);
+                self.reactions.clear();
+            }
+            Change::Edit(_) => self.edited = Some(done),
+            Change::React { reaction, on } => {
+                let mut all: BTreeMap<Reaction, BTreeSet<UserId>> = BTreeMap::new();
+                for (reaction, users) in std::mem::take(&mut self.reactions) {
+                    all.entry(reaction).or_default().extend(users);
+                }
+                let users = all.entry(reaction.clone()).or_default();
+                match on {
+                    true => users.insert(asked.by),
+                    false => users.remove(&asked.by),
+                };
+                let some = all.into_iter().filter(|(_, users)| !users.is_empty());
+                self.reactions = some
+                    .map(|(r, users)| (r, users.into_iter().collect()))
+                    .collect();
+            }
+        }
+    }
+
+    /// Bytes on the wire, or a little more.
+    pub fn weight(&self) -> usize {
+        let reactions = self.reactions.iter();
+        let reactions = reactions.map(|(reaction, users)| 4 + reaction.0.len() + 10 * users.len());
+        40 + reactions.sum::<usize>()
     }
 }
 

@@ -11,15 +11,18 @@
 //!   ack (ack:R) ─────────────▶          received, after my store has it; read
 //!   ◀────────── acked (ack:A)
 //!   ◀──────── receipts (ack:N)          to the sender
+//!   ◀───────────────── changed          a message was recalled, edited …
 //!   ping ────────────────────▶
 //!   ◀───────────────────── pong
-//!   list, history, status ───▶
+//!   list, history, changes … ▶
 //!   ◀──────────────── a page
 //!   ◀────── closing, then end           kicked, reconnect, slow …
 //! ```
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use crate::change::{Arranged, Changed, Marks};
 use crate::message::Content;
 use crate::receipt::{Receipt, ReceiptKind};
 use crate::{
@@ -112,6 +115,12 @@ pub enum SyncQuery {
     },
     /// How far my messages have come.
     Status { ids: Vec<MessageId> },
+    /// Changes of one conversation's messages, dense in `rev`, upward from `after`, exclusive.
+    Changes {
+        conversation: ConversationId,
+        after: u64,
+        limit: u32,
+    },
 }
 
 /// Which part of a conversation; bounds are exclusive.
@@ -138,6 +147,14 @@ pub enum ServerFrame {
     Placed(PlacedEcho),
     /// msg:N
     Message(Placed),
+    /// A message that stands was recalled, edited, or somebody reacted to it. Needs no acknowledgement: who
+    /// misses one finds that `rev` is not dense, and asks.
+    Changed {
+        conversation: ConversationId,
+        changed: Changed,
+    },
+    /// The user took a conversation from the list, up to here, or arranged it, on whichever device.
+    Listed(ListWord),
     /// ack:A
     Acked(Acked),
     /// ack:N
@@ -156,6 +173,23 @@ pub enum ServerFrame {
     },
     /// The last frame: why the connection ends. Codes of 4500 and above are terminal.
     Closing(Refusal),
+}
+
+/// What a user did to their list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ListWord {
+    /// Of what was sent.
+    pub id: MessageId,
+    pub send_id: SendId,
+    pub conversation: ConversationId,
+    pub deed: ListDeed,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ListDeed {
+    /// Taken from it, up to here.
+    Cleared(Seq),
+    Arranged(Arranged),
 }
 
 /// The answer to a hello that was admitted.
@@ -213,6 +247,7 @@ pub enum SyncAnswer {
     List(ListPage),
     History(HistoryPage),
     Status(Vec<MessageStatus>),
+    Changes(ChangePage),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -230,18 +265,45 @@ pub struct Summary {
     pub conversation: ConversationId,
     /// The newest position.
     pub seq: Seq,
+    /// How many of the messages up to it others wrote.
+    pub incoming: u64,
+    /// The last change.
+    pub rev: u64,
     pub read_seq: Seq,
+    /// Up to where it was taken from the list: it is on it as long as it goes on behind this.
+    pub cleared_seq: Seq,
+    pub arranged: Arranged,
+    /// Messages of others behind what was read that nobody recalled.
+    pub unread: u64,
     pub version: Timestamp,
+    /// As it is now.
     pub newest: Option<Placed>,
+    /// What has become of it.
+    pub marks: Option<Marks>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HistoryPage {
     pub conversation: ConversationId,
-    /// Dense in seq, in the order that was asked for.
+    /// Dense in seq, in the order that was asked for. As they are now: an edited one says what it says since, a
+    /// recalled one nothing.
     pub messages: Vec<Placed>,
+    /// What has become of those that do not stand as they were sent.
+    pub marks: BTreeMap<Seq, Marks>,
+    /// The last change of the conversation when the page was read: all up to it is in the page.
+    pub rev: u64,
     /// The newest position of the conversation at the time of the answer.
     pub last_seq: Seq,
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangePage {
+    pub conversation: ConversationId,
+    /// Dense in rev.
+    pub changes: Vec<Changed>,
+    /// The last change at the time of the answer.
+    pub last_rev: u64,
     pub more: bool,
 }
 

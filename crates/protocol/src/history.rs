@@ -4,6 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::message::Content;
 use crate::receipt::ReceiptKind;
+use crate::unread::Tally;
 use crate::{
     ConversationId, DeviceId, Message, MessageId, Options, Placed, Position, Recipient, SendId,
     Seq, Timestamp, UserId,
@@ -39,6 +40,8 @@ pub struct PrivateRow {
     pub accepted_at: Timestamp,
     pub seq: Seq,
     pub prev: Option<MessageId>,
+    /// How many of the messages up to this one, itself included, the peer wrote.
+    pub incoming: u64,
     pub send_id: SendId,
     pub device: DeviceId,
     pub options: Options,
@@ -52,6 +55,7 @@ pub struct Place {
     pub peer: UserId,
     pub direction: Direction,
     pub seq: Seq,
+    pub incoming: u64,
 }
 
 impl From<&PrivateRow> for Place {
@@ -60,19 +64,29 @@ impl From<&PrivateRow> for Place {
             peer: row.peer,
             direction: row.direction,
             seq: row.seq,
+            incoming: row.incoming,
+        }
+    }
+}
+
+impl From<Place> for Tally {
+    fn from(place: Place) -> Tally {
+        Tally {
+            seq: place.seq,
+            incoming: place.incoming,
         }
     }
 }
 
 impl PrivateRow {
     /// The two rows of a private message, the sender's first (proved in the tests: S0-01, S0-53).
-    /// `None` for a message that is not private.
-    pub fn pair_of(placed: &Placed, version: Version) -> Option<[PrivateRow; 2]> {
+    /// `sent`: the how manieth of its sender it is, there. `None` for a message that is not private.
+    pub fn pair_of(placed: &Placed, sent: u64, version: Version) -> Option<[PrivateRow; 2]> {
         let message = &placed.message;
         let Recipient::User(to) = message.to else {
             return None;
         };
-        let side = |owner, peer, direction| PrivateRow {
+        let side = |owner, peer, direction, incoming| PrivateRow {
             owner,
             peer,
             direction,
@@ -80,6 +94,7 @@ impl PrivateRow {
             accepted_at: message.accepted_at,
             seq: placed.position.seq,
             prev: placed.position.prev,
+            incoming,
             send_id: message.send_id,
             device: message.device.clone(),
             options: message.options,
@@ -87,9 +102,22 @@ impl PrivateRow {
             version,
         };
         Some([
-            side(message.from, to, Direction::Out),
-            side(to, message.from, Direction::In),
+            side(
+                message.from,
+                to,
+                Direction::Out,
+                placed.position.seq.0.saturating_sub(sent),
+            ),
+            side(to, message.from, Direction::In, sent),
         ])
+    }
+
+    /// The how manieth of its sender it is.
+    pub fn sent(&self) -> u64 {
+        match self.direction {
+            Direction::Out => self.seq.0.saturating_sub(self.incoming),
+            Direction::In => self.incoming,
+        }
     }
 
     pub fn conversation(&self) -> Option<ConversationId> {

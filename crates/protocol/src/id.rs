@@ -13,6 +13,8 @@ pub use uuid::Uuid;
 
 pub use snowflake::{MessageId, Snowflake};
 
+use crate::conversation::Side;
+
 /// Why a value is no identity.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum IdError {
@@ -323,6 +325,17 @@ impl ConversationId {
         match self {
             ConversationId::Private { low, high } if low == user => Some(high),
             ConversationId::Private { low, high } if high == user => Some(low),
+            ConversationId::Private { .. }
+            | ConversationId::Group(_)
+            | ConversationId::System(_) => None,
+        }
+    }
+
+    /// Which of the two of a private conversation `user` is; `None` where they have no part in it.
+    pub fn side_of(self, user: UserId) -> Option<Side> {
+        match self {
+            ConversationId::Private { low, .. } if low == user => Some(Side::Low),
+            ConversationId::Private { high, .. } if high == user => Some(Side::High),
             ConversationId::Private { .. }
             | ConversationId::Group(_)
             | ConversationId::System(_) => None,

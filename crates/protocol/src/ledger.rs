@@ -33,6 +33,25 @@ pub enum Event {
         partition: u32,
         offset: u64,
     },
+    /// The writer gave a change its place.
+    Changed {
+        conversation: ConversationId,
+        /// The message that it changes.
+        subject: MessageId,
+        rev: u64,
+        from: UserId,
+        send_id: SendId,
+        partition: u32,
+        offset: u64,
+    },
+    /// Somebody's list was changed.
+    Listed { conversation: ConversationId },
+    /// A change that was asked for was none: it was so already, or its rules say no, in these words.
+    Unchanged {
+        conversation: ConversationId,
+        subject: MessageId,
+        refused: Option<String>,
+    },
     /// A repeat of `of`: dropped, the first one counts.
     Repeat { of: MessageId },
     /// Written towards a session.

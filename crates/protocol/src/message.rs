@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::change::{Asked, ChangeOf, Changed};
 use crate::{
     ConversationId, DeviceId, GroupId, MessageId, Platform, SendId, Seq, Timestamp, UserId,
 };
@@ -66,6 +67,8 @@ pub struct Content {
     pub sub_kind: i32,
     /// Fingerprint of the key that `data` is encrypted with, 0 for none.
     pub key_print: i64,
+    /// It changes another message, and stands for nothing itself.
+    pub change: Option<Box<ChangeOf>>,
 }
 
 impl Content {
@@ -79,6 +82,7 @@ impl Content {
             encryption: 0,
             sub_kind: 0,
             key_print: 0,
+            change: None,
         }
     }
 }
@@ -121,6 +125,18 @@ pub struct Placed {
     pub message: Message,
     pub conversation: ConversationId,
     pub position: Position,
+}
+
+impl Placed {
+    /// The change that this is, at the place `rev`, of the message at its position; `None` where it stands for
+    /// itself.
+    pub fn changed(&self, rev: u64) -> Option<Changed> {
+        Some(Changed {
+            rev,
+            seq: self.position.seq,
+            asked: Asked::of(&self.message)?,
+        })
+    }
 }
 
 /// A user on one kind of client: the unit of delivery.

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::change::Changed;
 use crate::frame::HistoryRange;
 use crate::{Code, ConversationId, Placed, Refusal, Seq, Timestamp, UserId};
 
@@ -64,6 +65,34 @@ pub fn check_cursor(range: HistoryRange, last: Seq) -> Result<(), Refusal> {
         )),
         HistoryRange::Forward { .. } | HistoryRange::Backward { .. } => Ok(()),
     }
+}
+
+/// A client that knows of more changes than there are belongs to another history.
+pub fn check_rev(after: u64, last: u64) -> Result<(), Refusal> {
+    if after > last {
+        let text = format!("you have change {after}, the last is {last}");
+        return Err(Refusal::new(Code::Reset, text));
+    }
+    Ok(())
+}
+
+/// Proves that these changes follow `after` one by one. Answers whether more follow them; `last` as it was
+/// known before they were read.
+pub fn dense_changes(
+    conversation: ConversationId,
+    changes: &[Changed],
+    after: u64,
+    last: u64,
+) -> Result<bool, Refusal> {
+    let expected = (after.saturating_add(1)..).zip(changes);
+    if expected.into_iter().any(|(rev, change)| change.rev != rev) {
+        return Err(hole(conversation));
+    }
+    let end = changes.last().map_or(after, |change| change.rev);
+    if changes.is_empty() && end < last {
+        return Err(hole(conversation));
+    }
+    Ok(end < last)
 }
 
 /// A page without holes, and whether the conversation goes on after it.

@@ -19,11 +19,14 @@ use protocol::frame::Accepted;
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
 use protocol::trace::{Span, Step};
-use protocol::{Code, ConversationId, Message, MessageId, Refusal, SessionId, TraceContext};
+use protocol::{
+    Code, ConversationId, Message, MessageId, Options, Refusal, SessionId, TraceContext,
+};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
 use crate::background::Background;
+use crate::changing::ChangeDoor;
 use crate::ids::MessageIds;
 use crate::metrics::AcceptMetrics;
 use crate::rate::SendRate;
@@ -51,6 +54,7 @@ pub(crate) struct Accept {
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) resolved: Background<Resolved>,
     pub(crate) seen: Background<SeenUpTo>,
+    pub(crate) changes: ChangeDoor,
     pub(crate) metrics: AcceptMetrics,
     pub(crate) spans: Spans,
 }
@@ -128,6 +132,7 @@ impl Accept {
         };
         let known = self.ask_dedupe(batch, &admitted, &offered).await;
         let pending = judge_all(batch, &admitted, &offered, &known, &mut outcomes);
+        let pending = self.judge_changes(batch, pending, &mut outcomes).await;
         self.publish_all(life, batch, &pending, &mut outcomes).await;
         outcomes.into_vec()
     }
@@ -180,6 +185,36 @@ impl Accept {
         let unanswered = known.iter().filter(|answer| answer.is_none()).count();
         self.metrics.dedupe_skipped.increment(unanswered as u64);
         known
+    }
+
+    /// Lets go on what is no change, may have been published before, or is one that may be.
+    async fn judge_changes(
+        &self,
+        batch: &[SendItem],
+        pending: Vec<Pending>,
+        outcomes: &mut Outcomes<'_>,
+    ) -> Vec<Pending> {
+        let mut passed = Vec::with_capacity(pending.len());
+        for send in pending {
+            let item = &batch[send.indices[0]];
+            let is_new_change = send.doubt == Doubt::None && item.send.content.change.is_some();
+            let refusal = match is_new_change {
+                true => {
+                    let message = message_of(item, send.id);
+                    self.changes.refused(&message, send.conversation).await
+                }
+                false => None,
+            };
+            match refusal {
+                Some(refusal) => {
+                    for &index in &send.indices {
+                        outcomes.refuse(index, send.conversation, refusal.clone());
+                    }
+                }
+                None => passed.push(send),
+            }
+        }
+        passed
     }
 
     async fn publish_all(
@@ -243,18 +278,7 @@ impl Accept {
     }
 
     fn record_of(&self, life: &BoatLife, item: &SendItem, pending: &Pending) -> NewRecord {
-        let send = &item.send;
-        let message = Message {
-            id: pending.id,
-            from: item.user,
-            to: send.to,
-            // The id's own time: a repeat under the same id bears the same.
-            accepted_at: pending.id.timestamp(),
-            device: item.device.clone(),
-            send_id: send.send_id,
-            options: send.options,
-            content: send.content.clone(),
-        };
+        let message = message_of(item, pending.id);
         let age = match pending.doubt {
             Doubt::Unsure { age } => Some(age),
             Doubt::None | Doubt::MaybeRepeat => None,
@@ -270,9 +294,29 @@ impl Accept {
             age: age.unwrap_or_default(),
             letter: None,
         };
-        let trace = send.trace.map(accepting);
+        let trace = item.send.trace.map(accepting);
         self.records
             .message(pending.conversation, task, trace, self.clock.now())
+    }
+}
+
+/// The message that a send becomes.
+fn message_of(item: &SendItem, id: MessageId) -> Message {
+    let send = &item.send;
+    Message {
+        id,
+        from: item.user,
+        to: send.to,
+        // The id's own time: a repeat under the same id bears the same.
+        accepted_at: id.timestamp(),
+        device: item.device.clone(),
+        send_id: send.send_id,
+        // A change is told to who is there; the others find it by sync.
+        options: match send.content.change {
+            Some(_) => Options::NONE,
+            None => send.options,
+        },
+        content: send.content.clone(),
     }
 }
 

@@ -60,6 +60,9 @@ pub struct Config {
     /// bound on clock differences and the time a write may take.
     #[serde(with = "humantime_serde")]
     pub list_margin: Duration,
+    /// How long after it was accepted its sender may recall or edit a message (the carrier's setting, too).
+    #[serde(with = "humantime_serde")]
+    pub change_within: Duration,
     /// Kickouts, receipts and other work after the answer that may wait, each in its own queue; beyond
     /// it the newest are dropped and counted, and sync or the boats' sweep makes up for them.
     pub background_max: usize,
@@ -92,6 +95,7 @@ impl Default for Config {
             page_max: 100,
             page_bytes_max: 1024 * 1024,
             list_margin: Duration::from_secs(10),
+            change_within: Duration::from_secs(24 * 3600),
             background_max: 65_536,
             kickout_attempts: 8,
             push_receipts: true,

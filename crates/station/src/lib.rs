@@ -8,6 +8,7 @@ mod admission;
 pub mod auth;
 mod background;
 mod boats;
+mod changing;
 mod config;
 mod deadline;
 mod ids;

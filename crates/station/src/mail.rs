@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::codec;
 use api::station::{MailAck, MailItem, MailPage, MailPageRequest};
+use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
@@ -15,7 +16,7 @@ use protocol::ledger::{Event, LedgerEntry};
 use protocol::mailbox::MailCursor;
 use protocol::message::Target;
 use protocol::sync::{fitting, page_limit};
-use protocol::{MessageId, Refusal};
+use protocol::{MessageId, Placed, Refusal};
 
 use crate::deadline::within;
 
@@ -23,6 +24,7 @@ use crate::deadline::within;
 pub(crate) struct MailRoom {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) ledger: Arc<dyn LedgerStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
@@ -59,7 +61,8 @@ impl MailRoom {
                 accepted_at: row.accepted_at,
                 id: row.id,
             };
-            if let Some(placed) = row.placed() {
+            if let Some(mut placed) = row.placed() {
+                self.as_it_is(&mut placed).await?;
                 let frame = codec::encode_message(&placed);
                 items.insert(cursor, MailItem { id: row.id, frame });
             }
@@ -74,6 +77,16 @@ impl MailRoom {
             mails: items.into_values().take(fit).collect(),
             next,
         })
+    }
+
+    /// What was edited or recalled meanwhile is fetched so.
+    async fn as_it_is(&self, placed: &mut Placed) -> Result<(), Refusal> {
+        let seq = placed.position.seq;
+        let altered = self.changes.altered(placed.conversation, seq, seq);
+        if let Some(altered) = within(self.deadline, altered).await?.get(&seq) {
+            placed.message.content = altered.shown(&placed.message.content);
+        }
+        Ok(())
     }
 
     /// Entries without a body, from history. What history does not have either is gone for good (its

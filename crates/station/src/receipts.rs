@@ -22,10 +22,10 @@ use crate::background::Background;
 use crate::deadline::within;
 use crate::metrics::ReceiptMetrics;
 
-/// A receipt for the sender of a message.
+/// A receipt for the sender of a message, or for the reader's other devices.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tell {
-    pub(crate) sender: UserId,
+    pub(crate) to: UserId,
     pub(crate) receipt: Receipt,
 }
 
@@ -48,6 +48,8 @@ struct Moves {
     tells: Vec<Tell>,
     received: BTreeMap<(UserId, ConversationId), Seq>,
     read: BTreeMap<(UserId, ConversationId), Seq>,
+    /// What the reader's own devices hear of each: what is read on one is read on all.
+    mirrors: BTreeMap<(UserId, ConversationId), Receipt>,
 }
 
 impl Receipts {
@@ -75,14 +77,14 @@ impl Receipts {
             (yes + answer.ids.len(), no + answer.refused.len())
         });
         self.metrics.refused.increment(refused as u64);
-        if let Err(refusal) = self.write(moves).await {
+        if let Err(refusal) = self.write(moves, now).await {
             return refuse_all(&items, &refusal);
         }
         self.metrics.recorded.increment(recorded as u64);
         answers
     }
 
-    async fn write(&self, moves: Moves) -> Result<(), Refusal> {
+    async fn write(&self, moves: Moves, now: Timestamp) -> Result<(), Refusal> {
         let (statuses, received) = (moves.statuses, by_key(moves.received));
         let read = by_key(moves.read);
         let (changed, (), ()) = tokio::try_join!(
@@ -101,16 +103,21 @@ impl Receipts {
             within(self.deadline, async {
                 match read.is_empty() {
                     true => Ok(()),
-                    false => self.conversations.set_read(read).await,
+                    false => self.conversations.set_read(read, now).await,
                 }
             }),
         )?;
         if let Some(tell) = &self.tell {
+            let mirrors = moves
+                .mirrors
+                .into_iter()
+                .map(|((to, _), receipt)| Tell { to, receipt });
             let news: Vec<Tell> = moves
                 .tells
                 .into_iter()
                 .zip(changed)
                 .filter_map(|(tell, changed)| changed.then_some(tell))
+                .chain(mirrors)
                 .collect();
             if !news.is_empty() {
                 tell.offer(news);
@@ -148,6 +155,23 @@ impl Moves {
                 .entry((user, ack.conversation))
                 .or_insert(Seq::ZERO);
             *register = ack.seq.max(*register);
+            let receipt = Receipt {
+                kind,
+                conversation: ack.conversation,
+                id: ack.id,
+                seq: ack.seq,
+                by: user,
+                at,
+            };
+            if kind == ReceiptKind::Read {
+                let mirror = self
+                    .mirrors
+                    .entry((user, ack.conversation))
+                    .or_insert(receipt);
+                if mirror.seq < receipt.seq {
+                    *mirror = receipt;
+                }
+            }
             // One's own message, on another device of one's own: nobody is told.
             if place.direction == Direction::In {
                 self.statuses.push(StatusWrite {
@@ -157,15 +181,8 @@ impl Moves {
                     at,
                 });
                 self.tells.push(Tell {
-                    sender: place.peer,
-                    receipt: Receipt {
-                        kind,
-                        conversation: ack.conversation,
-                        id: ack.id,
-                        seq: ack.seq,
-                        by: user,
-                        at,
-                    },
+                    to: place.peer,
+                    receipt,
                 });
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::conversations::ConversationStore;
-use protocol::{ConversationId, Seq, UserId};
+use protocol::{ConversationId, Seq, Timestamp, UserId};
 
 use crate::deadline::within;
 
@@ -21,6 +21,7 @@ pub(crate) struct SeenUpTo {
 /// Writes registers. What fails is said again with the next send, or by a receipt.
 pub(crate) async fn remember(
     conversations: Arc<dyn ConversationStore>,
+    now: Timestamp,
     deadline: Duration,
     batch: Vec<SeenUpTo>,
 ) {
@@ -38,12 +39,12 @@ pub(crate) async fn remember(
         .zip(listed)
         .filter_map(|(((user, conversation), seq), listed)| {
             let listed = listed?;
-            let seq = seq.min(listed.row.position.seq);
+            let seq = seq.min(listed.row.end.seq);
             (seq > listed.read_seq).then_some((user, conversation, seq))
         })
         .collect();
     if !reads.is_empty() {
         // A failure is counted with the store's; nothing else is to be done about it.
-        let _ = within(deadline, conversations.set_read(reads)).await;
+        let _ = within(deadline, conversations.set_read(reads, now)).await;
     }
 }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::trace::Spans;
 use api::transport::{Connector, IN_PROCESS, InProcess, serve};
 use api::v1::station_service_server::StationServiceServer;
+use backend::changes::ChangeStore;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
@@ -17,6 +18,7 @@ use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
 use protocol::admission::SendLimits;
+use protocol::change;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
@@ -30,6 +32,7 @@ use crate::admission::Admissions;
 use crate::auth::{Authenticator, DevelopmentKey, KeyError, SignedTokens};
 use crate::background::Workers;
 use crate::boats::Boats;
+use crate::changing::ChangeDoor;
 use crate::config::Config;
 use crate::deadline::answered_within;
 use crate::ids::MessageIds;
@@ -52,6 +55,7 @@ pub struct Parts {
     pub history: Arc<dyn HistoryStore>,
     pub heads: Arc<dyn HeadStore>,
     pub conversations: Arc<dyn ConversationStore>,
+    pub changes: Arc<dyn ChangeStore>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub registry: Arc<dyn Registry>,
@@ -194,8 +198,9 @@ async fn assemble(
         }
     });
     let conversations = parts.conversations.clone();
+    let time = clock.clone();
     let seen = workers.spawn("seen", move |batch| {
-        remember(conversations.clone(), deadline, batch)
+        remember(conversations.clone(), time.now(), deadline, batch)
     });
     let teller = Teller {
         mailbox: parts.mailbox.clone(),
@@ -235,6 +240,16 @@ async fn assemble(
             clock: clock.clone(),
             resolved,
             seen,
+            changes: ChangeDoor {
+                history: parts.history.clone(),
+                changes: parts.changes.clone(),
+                clock: clock.clone(),
+                deadline,
+                rules: change::Rules {
+                    sender_within: config.change_within,
+                    ..change::Rules::default()
+                },
+            },
             metrics: AcceptMetrics::new(),
             spans: Spans::here(),
         },
@@ -249,6 +264,7 @@ async fn assemble(
         mail: MailRoom {
             mailbox: parts.mailbox.clone(),
             history: parts.history.clone(),
+            changes: parts.changes.clone(),
             ledger: parts.ledger.clone(),
             clock: clock.clone(),
             deadline,
@@ -259,6 +275,7 @@ async fn assemble(
             history: parts.history.clone(),
             heads: parts.heads.clone(),
             conversations: parts.conversations.clone(),
+            changes: parts.changes.clone(),
             clock,
             deadline,
             page_max: config.page_max,

@@ -1,20 +1,28 @@
 //! Step after step back: what a device asks when it comes back. Lists, history and statuses are read
 //! from the stores of record; nothing is answered that could have a hole.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::station::SyncCall;
+use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::conversations::{ConversationStore, Listed};
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
+use futures_util::future::try_join_all;
+use protocol::change::{Altered, Change, Changed, Marks};
+use protocol::conversation::{Head, is_listed};
 use protocol::frame::{
-    HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage, SyncQuery,
+    ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
+    SyncQuery,
 };
 use protocol::history::{Direction, PrivateRow};
-use protocol::sync::{check_cursor, dense_page, fitting, list_from, may_read, page_limit};
-use protocol::{ConversationId, MessageId, Refusal, Seq, Timestamp, UserId};
+use protocol::sync::{
+    check_cursor, check_rev, dense_changes, dense_page, fitting, list_from, may_read, page_limit,
+};
+use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
 
 use crate::deadline::within;
 
@@ -23,6 +31,7 @@ pub(crate) struct Lookup {
     pub(crate) history: Arc<dyn HistoryStore>,
     pub(crate) heads: Arc<dyn HeadStore>,
     pub(crate) conversations: Arc<dyn ConversationStore>,
+    pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     pub(crate) page_max: usize,
@@ -46,6 +55,14 @@ impl Lookup {
                 SyncAnswer::History(self.history(user, conversation, range, limit).await?)
             }
             SyncQuery::Status { ids } => SyncAnswer::Status(self.status(user, &ids).await?),
+            SyncQuery::Changes {
+                conversation,
+                after,
+                limit,
+            } => {
+                let limit = page_limit(limit, self.page_max);
+                SyncAnswer::Changes(self.changes(user, conversation, after, limit).await?)
+            }
         };
         Ok(SyncPage {
             request: call.request.request,
@@ -67,12 +84,7 @@ impl Lookup {
         let version = self.clock.now();
         let from = list_from(since, self.list_margin, version)?;
         // One more than a page tells whether there are more.
-        let asked = self
-            .conversations
-            .changed(owner, from, after, self.page_max + 1);
-        let mut listed = within(self.deadline, asked).await?;
-        let more = listed.len() > self.page_max;
-        listed.truncate(self.page_max);
+        let (listed, more) = self.listed(owner, since, from, after).await?;
         let keys: Vec<_> = listed
             .iter()
             .map(|listed| (owner, listed.row.last_id))
@@ -81,10 +93,136 @@ impl Lookup {
         let sizes = newest.iter().map(|row| row.as_ref().map_or(0, row_size));
         let fit = fitting(sizes, self.page_bytes_max);
         let more = more || fit < listed.len();
-        let fitting = listed.into_iter().zip(newest).take(fit);
+        let summaries = (listed.into_iter().zip(newest).take(fit))
+            .map(|(listed, newest)| self.summary(owner, listed, newest));
         Ok(ListPage {
-            conversations: fitting.map(summary).collect(),
+            conversations: try_join_all(summaries).await?,
             version,
+            more,
+        })
+    }
+
+    /// A page of rows, and whether there are more. A device that has nothing is not told of what was taken from the list
+    /// (S4-30).
+    async fn listed(
+        &self,
+        owner: UserId,
+        since: Timestamp,
+        from: Timestamp,
+        mut after: Option<ConversationId>,
+    ) -> Result<(Vec<Listed>, bool), Refusal> {
+        let wanted = |listed: &Listed| {
+            since > Timestamp::ZERO || is_listed(listed.row.end.seq, listed.cleared)
+        };
+        let mut found = Vec::new();
+        loop {
+            // One more than a page tells whether there are more.
+            let most = self.page_max + 1;
+            let asked = self.conversations.changed(owner, from, after, most);
+            let rows = within(self.deadline, asked).await?;
+            let is_last = rows.len() < most;
+            after = rows.last().map(|listed| listed.row.conversation);
+            found.extend(rows.into_iter().filter(wanted));
+            if is_last || found.len() > self.page_max {
+                let more = found.len() > self.page_max;
+                found.truncate(self.page_max);
+                return Ok((found, more));
+            }
+        }
+    }
+
+    async fn summary(
+        &self,
+        owner: UserId,
+        listed: Listed,
+        newest: Option<PrivateRow>,
+    ) -> Result<Summary, Refusal> {
+        let Listed { row, cleared, .. } = listed;
+        let mut newest = newest.as_ref().and_then(PrivateRow::placed);
+        let mut marks = None;
+        if row.rev > 0
+            && let Some(newest) = &mut newest
+        {
+            let seq = newest.position.seq;
+            let altered = self.altered(row.conversation, seq, seq).await?;
+            marks = show(&altered, newest);
+        }
+        Ok(Summary {
+            conversation: row.conversation,
+            seq: row.end.seq,
+            incoming: row.end.incoming,
+            rev: row.rev,
+            read_seq: listed.read_seq,
+            cleared_seq: cleared.seq,
+            arranged: listed.arranged,
+            unread: self.unread(owner, &listed).await?,
+            version: listed.version(),
+            newest,
+            marks,
+        })
+    }
+
+    /// Behind what was read or cleared, whichever is further. One read where something is unread, one more where
+    /// something was ever changed.
+    async fn unread(&self, owner: UserId, listed: &Listed) -> Result<u64, Refusal> {
+        let Listed { row, cleared, .. } = listed;
+        let (conversation, end) = (row.conversation, row.end);
+        let read = match listed.read_seq {
+            seq if seq <= cleared.seq => *cleared,
+            seq if seq >= end.seq => return Ok(0),
+            seq => {
+                let asked = [(owner, conversation, seq)];
+                let tallies = within(self.deadline, self.history.tallies(&asked)).await?;
+                tallies.into_iter().next().flatten().unwrap_or_default()
+            }
+        };
+        let base = unread::base(read, *cleared);
+        let recalled = match row.rev > 0 && base.seq < end.seq {
+            true => {
+                let asked = self.changes.recalled(conversation, base.seq, end.seq);
+                within(self.deadline, asked).await?
+            }
+            false => BTreeMap::new(),
+        };
+        let of_others = recalled.into_iter().filter(|(_, author)| *author != owner);
+        let recalled = of_others.map(|(seq, _)| seq).collect();
+        Ok(unread::unread(end, base, &recalled))
+    }
+
+    async fn altered(
+        &self,
+        conversation: ConversationId,
+        first: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, Altered>, Refusal> {
+        within(
+            self.deadline,
+            self.changes.altered(conversation, first, last),
+        )
+        .await
+    }
+
+    /// Changes in their order, for those who may read what they change.
+    async fn changes(
+        &self,
+        user: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<ChangePage, Refusal> {
+        may_read(user, conversation)?;
+        // The head first, as for history.
+        let last_rev = self.head(conversation).await?.rev;
+        check_rev(after, last_rev)?;
+        let asked = self.changes.since(conversation, after, limit);
+        let mut changes = within(self.deadline, asked).await?;
+        let sizes = changes.iter().map(change_size);
+        changes.truncate(fitting(sizes, self.page_bytes_max));
+        let more = dense_changes(conversation, &changes, after, last_rev)?;
+        Ok(ChangePage {
+            conversation,
+            changes,
+            last_rev,
             more,
         })
     }
@@ -99,25 +237,48 @@ impl Lookup {
     ) -> Result<HistoryPage, Refusal> {
         may_read(user, conversation)?;
         // The head first, the rows after it: rows are written before the head moves.
-        let last = self.last_seq(conversation).await?;
-        check_cursor(range, last)?;
+        let head = self.head(conversation).await?;
+        check_cursor(range, head.seq)?;
         let asked = self.history.conversation(user, conversation, range, limit);
         let mut rows = within(self.deadline, asked).await?;
         rows.truncate(fitting(rows.iter().map(row_size), self.page_bytes_max));
         let messages = rows.iter().filter_map(PrivateRow::placed).collect();
-        let page = dense_page(messages, range, last)?;
+        let mut page = dense_page(messages, range, head.seq)?;
+        let marks = self
+            .mark(conversation, head.rev, &mut page.messages)
+            .await?;
         Ok(HistoryPage {
             conversation,
             messages: page.messages,
+            marks,
+            rev: head.rev,
             last_seq: page.last_seq,
             more: page.more,
         })
     }
 
-    async fn last_seq(&self, conversation: ConversationId) -> Result<Seq, Refusal> {
+    /// Makes of the messages of a page what they are now.
+    async fn mark(
+        &self,
+        conversation: ConversationId,
+        rev: u64,
+        messages: &mut [Placed],
+    ) -> Result<BTreeMap<Seq, Marks>, Refusal> {
+        let seqs = || messages.iter().map(|placed| placed.position.seq);
+        let (Some(first), Some(last), true) = (seqs().min(), seqs().max(), rev > 0) else {
+            return Ok(BTreeMap::new());
+        };
+        let altered = self.altered(conversation, first, last).await?;
+        let marked = messages.iter_mut().filter_map(|placed| {
+            let marks = show(&altered, placed)?;
+            Some((placed.position.seq, marks))
+        });
+        Ok(marked.collect())
+    }
+
+    async fn head(&self, conversation: ConversationId) -> Result<Head, Refusal> {
         let heads = within(self.deadline, self.heads.load(&[conversation])).await?;
-        let head = heads.into_iter().next().flatten();
-        Ok(head.map_or(Seq::ZERO, |head| head.seq))
+        Ok(heads.into_iter().next().flatten().unwrap_or_default())
     }
 
     /// How far the user's own messages have come; others are left out of the answer.
@@ -146,12 +307,16 @@ fn row_size(row: &PrivateRow) -> usize {
     row.content.data.len()
 }
 
-fn summary((listed, newest): (Listed, Option<PrivateRow>)) -> Summary {
-    Summary {
-        conversation: listed.row.conversation,
-        seq: listed.row.position.seq,
-        read_seq: listed.read_seq,
-        version: listed.row.version,
-        newest: newest.as_ref().and_then(PrivateRow::placed),
+fn change_size(changed: &Changed) -> usize {
+    match &changed.asked.change {
+        Change::Edit(content) => content.data.len(),
+        Change::Recall | Change::React { .. } => 0,
     }
+}
+
+/// Makes of a message what it is now, and says what became of it.
+fn show(altered: &BTreeMap<Seq, Altered>, placed: &mut Placed) -> Option<Marks> {
+    let altered = altered.get(&placed.position.seq)?;
+    placed.message.content = altered.shown(&placed.message.content);
+    altered.marks()
 }

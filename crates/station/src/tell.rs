@@ -22,7 +22,7 @@ use crate::receipts::Tell;
 /// Receipts of one frame: well below what a frame may hold.
 const RECEIPTS_PER_FRAME: usize = 500;
 
-/// Tells senders.
+/// Tells senders, and the other devices of readers.
 #[derive(Clone)]
 pub(crate) struct Teller {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
@@ -32,20 +32,20 @@ pub(crate) struct Teller {
 }
 
 impl Teller {
-    /// Looks up the sessions of all senders at once, and tells each boat in one call.
+    /// Looks up the sessions of all of them at once, and tells each boat in one call.
     pub(crate) async fn tell_all(self, batches: Vec<Vec<Tell>>) {
-        let mut by_sender: BTreeMap<UserId, Vec<Receipt>> = BTreeMap::new();
+        let mut by_user: BTreeMap<UserId, Vec<Receipt>> = BTreeMap::new();
         for tell in batches.into_iter().flatten() {
-            by_sender.entry(tell.sender).or_default().push(tell.receipt);
+            by_user.entry(tell.to).or_default().push(tell.receipt);
         }
-        let senders: Vec<UserId> = by_sender.keys().copied().collect();
-        let asked = self.mailbox.sessions(&senders, self.boats.denied());
+        let users: Vec<UserId> = by_user.keys().copied().collect();
+        let asked = self.mailbox.sessions(&users, self.boats.denied());
         let Ok(answers) = timeout(self.deadline, asked).await else {
-            self.metrics.push_failed.increment(senders.len() as u64);
+            self.metrics.push_failed.increment(users.len() as u64);
             return;
         };
         let mut notices: BTreeMap<BoatLife, Vec<Notice>> = BTreeMap::new();
-        for (receipts, sessions) in by_sender.into_values().zip(answers) {
+        for (receipts, sessions) in by_user.into_values().zip(answers) {
             let Ok(sessions) = sessions else {
                 self.metrics.push_failed.increment(1);
                 continue;
@@ -65,7 +65,7 @@ impl Teller {
     }
 }
 
-/// Encoded once for all sessions of the sender.
+/// Encoded once for all sessions of a user.
 fn frames_of(receipts: Vec<Receipt>) -> Vec<Bytes> {
     receipts
         .chunks(RECEIPTS_PER_FRAME)

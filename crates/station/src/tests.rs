@@ -1,6 +1,7 @@
 //! The station over its real gRPC surface, on embedded parts in memory and paused time.
 
 mod bad_input;
+mod changes;
 mod mail;
 mod network;
 mod receipts;

@@ -3,13 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use proptest::collection::vec;
+use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use protocol::change::{
+    Arranged, Asked, Change, ChangeKind, ChangeOf, Changed, Done, Marks, Reaction,
+};
 use protocol::frame::{
-    Accepted, Ack, AckItem, Acked, ClientFrame, Hello, HistoryPage, HistoryRange, ListPage,
-    MessageStatus, PlacedEcho, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery,
-    SyncRequest, Welcome,
+    Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, Hello, HistoryPage, HistoryRange,
+    ListDeed, ListPage, ListWord, MessageStatus, PlacedEcho, Send, ServerFrame, Summary,
+    SyncAnswer, SyncPage, SyncQuery, SyncRequest, Welcome,
 };
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
@@ -151,7 +154,96 @@ fn content() -> impl Strategy<Value = Content> {
             encryption,
             sub_kind,
             key_print,
+            change: None,
         }
+    })
+}
+
+fn reaction() -> impl Strategy<Value = Reaction> {
+    "[a-z👍]{1,16}".prop_map(|text| text.parse().expect("short"))
+}
+
+fn arranged() -> impl Strategy<Value = Arranged> {
+    (any::<bool>(), option::of(some_time())).prop_map(|(pinned, muted_until)| Arranged {
+        pinned,
+        muted_until,
+    })
+}
+
+fn list_word() -> impl Strategy<Value = ListWord> {
+    let deed = prop_oneof![
+        any::<u64>().prop_map(|seq| ListDeed::Cleared(Seq(seq))),
+        arranged().prop_map(ListDeed::Arranged),
+    ];
+    (message_id(), send_id(), conversation(), deed).prop_map(|(id, send_id, conversation, deed)| {
+        ListWord {
+            id,
+            send_id,
+            conversation,
+            deed,
+        }
+    })
+}
+
+fn change_of() -> impl Strategy<Value = ChangeOf> {
+    let kind = prop_oneof![
+        Just(ChangeKind::Recall),
+        Just(ChangeKind::Edit),
+        (reaction(), any::<bool>()).prop_map(|(reaction, on)| ChangeKind::React { reaction, on }),
+    ];
+    let of_list = prop_oneof![
+        Just(ChangeKind::Clear),
+        arranged().prop_map(ChangeKind::Arrange),
+    ];
+    (message_id(), prop_oneof![kind, of_list])
+        .prop_map(|(subject, kind)| ChangeOf { subject, kind })
+}
+
+/// Of a message that stands for itself, or of one that changes another.
+fn said() -> impl Strategy<Value = Content> {
+    (content(), option::of(change_of())).prop_map(|(content, change)| Content {
+        change: change.map(Box::new),
+        ..content
+    })
+}
+
+fn changed() -> impl Strategy<Value = Changed> {
+    let change = prop_oneof![
+        Just(Change::Recall),
+        content().prop_map(Change::Edit),
+        (reaction(), any::<bool>()).prop_map(|(reaction, on)| Change::React { reaction, on }),
+    ];
+    let asked = (
+        message_id(),
+        send_id(),
+        message_id(),
+        user(),
+        time(),
+        change,
+    );
+    (any::<u64>(), seq(), asked).prop_map(|(rev, seq, (id, send_id, subject, by, at, change))| {
+        Changed {
+            rev,
+            seq,
+            asked: Asked {
+                id,
+                send_id,
+                subject,
+                by,
+                at,
+                change,
+            },
+        }
+    })
+}
+
+fn marks() -> impl Strategy<Value = Marks> {
+    let done = || option::of((user(), time()).prop_map(|(by, at)| Done { by, at }));
+    let reactions = vec((reaction(), vec(user(), 1..3)), 0..3);
+    (done(), done(), reactions).prop_map(|(recalled, edited, reactions)| Marks {
+        recalled,
+        edited,
+        reactions,
     })
 }
 
@@ -169,7 +261,7 @@ pub(crate) fn send() -> impl Strategy<Value = Send> {
         option::of(seq()),
         option::of(trace()),
     );
-    (send_id(), recipient(), options(), content(), tries).prop_map(
+    (send_id(), recipient(), options(), said(), tries).prop_map(
         |(send_id, to, options, content, (attempt, age, seen_seq, trace))| Send {
             send_id,
             to,
@@ -185,7 +277,7 @@ pub(crate) fn send() -> impl Strategy<Value = Send> {
 
 pub(crate) fn message() -> impl Strategy<Value = Message> {
     let who = (message_id(), user(), recipient());
-    let how = (time(), device(), send_id(), options(), content());
+    let how = (time(), device(), send_id(), options(), said());
     (who, how)
         .prop_map(
             |((id, from, to), (accepted_at, device, send_id, options, content))| Message {
@@ -253,6 +345,13 @@ pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
             }
         }),
         vec(message_id(), 0..5).prop_map(|ids| SyncQuery::Status { ids }),
+        (conversation(), any::<(u64, u32)>()).prop_map(|(conversation, (after, limit))| {
+            SyncQuery::Changes {
+                conversation,
+                after,
+                limit,
+            }
+        }),
     ];
     (any::<u32>(), query).prop_map(|(request, query)| SyncRequest { request, query })
 }
@@ -329,14 +428,28 @@ fn receipt() -> impl Strategy<Value = Receipt> {
 }
 
 fn summary() -> impl Strategy<Value = Summary> {
-    let seqs = any::<(u64, u64)>();
-    (conversation(), seqs, time(), option::of(placed())).prop_map(
-        |(conversation, (seq, read_seq), version, newest)| Summary {
+    let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
+    let newest = (option::of(placed()), option::of(marks()), arranged());
+    (conversation(), numbers, time(), newest).prop_map(
+        |(
             conversation,
-            seq: Seq(seq),
-            read_seq: Seq(read_seq),
+            (seq, incoming, rev, read_seq, cleared_seq, unread),
             version,
-            newest,
+            (newest, marks, arranged),
+        )| {
+            Summary {
+                conversation,
+                seq: Seq(seq),
+                incoming,
+                rev,
+                read_seq: Seq(read_seq),
+                cleared_seq: Seq(cleared_seq),
+                arranged,
+                unread,
+                version,
+                newest,
+                marks,
+            }
         },
     )
 }
@@ -363,11 +476,23 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
                 more,
             }
         });
-    let history = (conversation(), vec(placed(), 0..3), any::<(u64, bool)>()).prop_map(
-        |(conversation, messages, (last_seq, more))| HistoryPage {
+    let marked = btree_map(seq(), marks(), 0..3);
+    let pages = (vec(placed(), 0..3), marked);
+    let history = (conversation(), pages, any::<(u64, u64, bool)>()).prop_map(
+        |(conversation, (messages, marks), (last_seq, rev, more))| HistoryPage {
             conversation,
             messages,
+            marks,
+            rev,
             last_seq: Seq(last_seq),
+            more,
+        },
+    );
+    let changes = (conversation(), vec(changed(), 0..3), any::<(u64, bool)>()).prop_map(
+        |(conversation, changes, (last_rev, more))| ChangePage {
+            conversation,
+            changes,
+            last_rev,
             more,
         },
     );
@@ -375,6 +500,7 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
         list.prop_map(SyncAnswer::List),
         history.prop_map(SyncAnswer::History),
         vec(status(), 0..4).prop_map(SyncAnswer::Status),
+        changes.prop_map(SyncAnswer::Changes),
     ];
     (any::<u32>(), answer).prop_map(|(request, answer)| SyncPage { request, answer })
 }
@@ -392,6 +518,11 @@ pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
         (any::<u64>(), time())
             .prop_map(|(nonce, server_time)| ServerFrame::Pong { nonce, server_time }),
         sync_page().prop_map(ServerFrame::Page),
+        (conversation(), changed()).prop_map(|(conversation, changed)| ServerFrame::Changed {
+            conversation,
+            changed
+        }),
+        list_word().prop_map(ServerFrame::Listed),
         Just(ServerFrame::Resync),
         (option::of(1..=u32::MAX), refusal())
             .prop_map(|(request, refusal)| ServerFrame::Error { request, refusal }),
@@ -603,9 +734,11 @@ fn message_task() -> impl Strategy<Value = MessageTask> {
 fn deliver_task() -> impl Strategy<Value = DeliverTask> {
     let why = (TEXT, option::of(TEXT));
     let owed = (vec(target(), 0..4), vec(user(), 0..2));
-    (placed(), owed, time(), why).prop_map(
-        |(placed, (targets, live_users), due_at, (cause, letter))| DeliverTask {
+    let what = (placed(), any::<u64>());
+    (what, owed, time(), why).prop_map(
+        |((placed, rev), (targets, live_users), due_at, (cause, letter))| DeliverTask {
             placed,
+            rev,
             targets,
             live_users,
             due_at,

@@ -10,6 +10,7 @@ use protocol::{
     Seq, Timestamp, TraceContext, UserId,
 };
 
+use super::change::change;
 use super::{by_value, field, id_or_zero, invalid, millis, optional_message, platform};
 use super::{platform_number, present};
 use crate::trace::trace_text;
@@ -40,7 +41,7 @@ fn options(bits: u32) -> Result<Options, Refusal> {
     })
 }
 
-fn content(wire: v1::MsgChat) -> Result<Content, Refusal> {
+pub(super) fn content(wire: v1::MsgChat) -> Result<Content, Refusal> {
     Ok(Content {
         kind: wire.msg_type,
         data: wire.data,
@@ -49,7 +50,23 @@ fn content(wire: v1::MsgChat) -> Result<Content, Refusal> {
         encryption: wire.enc_type,
         sub_kind: wire.sub_msg_type,
         key_print: wire.key_print,
+        change: change(wire.change)?,
     })
+}
+
+/// What a message says, the rest at zero.
+pub(super) fn saying(content: &Content) -> v1::MsgChat {
+    v1::MsgChat {
+        msg_type: content.kind,
+        data: content.data.clone(),
+        priority: content.priority,
+        ref_message_id: id_or_zero(content.reference),
+        enc_type: content.encryption,
+        sub_msg_type: content.sub_kind,
+        key_print: content.key_print,
+        change: content.change.as_deref().map(v1::ChangeOf::from),
+        ..v1::MsgChat::default()
+    }
 }
 
 /// What a client may say, the rest at zero.
@@ -61,15 +78,8 @@ fn chat(to: Recipient, content: &Content, options: Options) -> v1::MsgChat {
     v1::MsgChat {
         to_id,
         chat_type: chat_type.into(),
-        msg_type: content.kind,
-        data: content.data.clone(),
-        priority: content.priority,
-        ref_message_id: id_or_zero(content.reference),
-        enc_type: content.encryption,
-        sub_msg_type: content.sub_kind,
-        key_print: content.key_print,
         options: u32::from(options.bits()),
-        ..v1::MsgChat::default()
+        ..saying(content)
     }
 }
 

@@ -5,6 +5,7 @@
 //! cannot fail. Zero on the wire stands for "none" wherever the inside has an `Option`.
 
 mod boat;
+mod change;
 mod client;
 mod message;
 mod server;

@@ -22,6 +22,11 @@ impl TryFrom<v1::ServerFrame> for ServerFrame {
             Frame::SendAnswer(answer) => SendAnswer::try_from(answer)?.into(),
             Frame::Placed(echo) => ServerFrame::Placed(echo.try_into()?),
             Frame::Message(chat) => ServerFrame::Message(chat.try_into()?),
+            Frame::Changed(told) => ServerFrame::Changed {
+                conversation: conversation(told.conversation)?,
+                changed: present("changed.change", told.change)?.try_into()?,
+            },
+            Frame::Listed(word) => ServerFrame::Listed(word.try_into()?),
             Frame::AckAnswer(answer) => ServerFrame::Acked(answer.try_into()?),
             Frame::Receipts(receipts) => {
                 let receipts = receipts.receipts.into_iter().map(Receipt::try_from);
@@ -54,6 +59,14 @@ impl From<&ServerFrame> for v1::ServerFrame {
             }),
             ServerFrame::Placed(echo) => Frame::Placed((*echo).into()),
             ServerFrame::Message(placed) => Frame::Message(placed.into()),
+            ServerFrame::Changed {
+                conversation,
+                changed,
+            } => Frame::Changed(v1::Changed {
+                conversation: Some((*conversation).into()),
+                change: Some(changed.into()),
+            }),
+            ServerFrame::Listed(word) => Frame::Listed(word.into()),
             ServerFrame::Acked(acked) => Frame::AckAnswer(acked.into()),
             ServerFrame::Receipts(receipts) => Frame::Receipts(v1::Receipts {
                 receipts: receipts.iter().map(|&receipt| receipt.into()).collect(),

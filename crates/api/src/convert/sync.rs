@@ -1,8 +1,9 @@
 //! Sync: questions of a client about what the server keeps, and their pages.
 
+use protocol::change::Marks;
 use protocol::frame::{
-    HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage, SyncQuery,
-    SyncRequest,
+    ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
+    SyncQuery, SyncRequest,
 };
 use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp};
 
@@ -17,7 +18,7 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
     type Error = Refusal;
 
     fn try_from(wire: v1::SyncRequest) -> Result<Self, Refusal> {
-        let query = match present("sync.query (list, history, status)", wire.query)? {
+        let query = match present("sync.query (list, history, status, changes)", wire.query)? {
             Query::List(list) => SyncQuery::List {
                 since: Timestamp::from_millis(list.since),
                 after: list.after.map(ConversationId::try_from).transpose()?,
@@ -33,6 +34,11 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
                     ids: message_ids("status.msg_ids", status.msg_ids)?,
                 }
             }
+            Query::Changes(changes) => SyncQuery::Changes {
+                conversation: conversation(changes.conversation)?,
+                after: changes.after,
+                limit: changes.limit,
+            },
         };
         Ok(SyncRequest {
             request: wire.request,
@@ -59,6 +65,15 @@ impl From<&SyncRequest> for v1::SyncRequest {
             }),
             SyncQuery::Status { ids } => Query::Status(v1::StatusQuery {
                 msg_ids: ids.iter().map(|id| id.get()).collect(),
+            }),
+            SyncQuery::Changes {
+                conversation,
+                after,
+                limit,
+            } => Query::Changes(v1::ChangeQuery {
+                conversation: Some((*conversation).into()),
+                after: *after,
+                limit: *limit,
             }),
         };
         v1::SyncRequest {
@@ -100,6 +115,7 @@ impl TryFrom<v1::SyncPage> for SyncPage {
             Answer::Status(status) => {
                 SyncAnswer::Status(list("page.statuses", status.statuses, usize::MAX)?)
             }
+            Answer::Changes(changes) => SyncAnswer::Changes(changes.try_into()?),
         };
         Ok(SyncPage {
             request: wire.request,
@@ -116,6 +132,7 @@ impl From<&SyncPage> for v1::SyncPage {
             SyncAnswer::Status(statuses) => Answer::Status(v1::StatusPage {
                 statuses: statuses.iter().map(|&status| status.into()).collect(),
             }),
+            SyncAnswer::Changes(changes) => Answer::Changes(changes.into()),
         };
         v1::SyncPage {
             request: page.request,
@@ -156,6 +173,12 @@ impl TryFrom<v1::Summary> for Summary {
             read_seq: Seq(wire.read_seq),
             version: Timestamp::from_millis(wire.version),
             newest: wire.newest.map(Placed::try_from).transpose()?,
+            unread: wire.unread,
+            arranged: wire.arranged.unwrap_or_default().into(),
+            incoming: wire.incoming,
+            cleared_seq: Seq(wire.cleared_seq),
+            rev: wire.rev,
+            marks: wire.marks.map(Marks::try_from).transpose()?,
         })
     }
 }
@@ -168,6 +191,12 @@ impl From<&Summary> for v1::Summary {
             read_seq: summary.read_seq.0,
             version: summary.version.millis(),
             newest: summary.newest.as_ref().map(v1::MsgChat::from),
+            unread: summary.unread,
+            arranged: Some(summary.arranged.into()),
+            incoming: summary.incoming,
+            cleared_seq: summary.cleared_seq.0,
+            rev: summary.rev,
+            marks: summary.marks.as_ref().map(v1::Marks::from),
         }
     }
 }
@@ -181,6 +210,13 @@ impl TryFrom<v1::HistoryPage> for HistoryPage {
             messages: list("page.messages", wire.messages, usize::MAX)?,
             last_seq: Seq(wire.last_seq),
             more: wire.more,
+            marks: (wire.marked.into_iter())
+                .map(|marked| {
+                    let marks = present("page.marked.marks", marked.marks)?;
+                    Ok((Seq(marked.seq), marks.try_into()?))
+                })
+                .collect::<Result<_, Refusal>>()?,
+            rev: wire.rev,
         })
     }
 }
@@ -191,6 +227,37 @@ impl From<&HistoryPage> for v1::HistoryPage {
             conversation: Some(page.conversation.into()),
             messages: page.messages.iter().map(v1::MsgChat::from).collect(),
             last_seq: page.last_seq.0,
+            more: page.more,
+            marked: (page.marks.iter())
+                .map(|(seq, marks)| v1::Marked {
+                    seq: seq.0,
+                    marks: Some(marks.into()),
+                })
+                .collect(),
+            rev: page.rev,
+        }
+    }
+}
+
+impl TryFrom<v1::ChangePage> for ChangePage {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ChangePage) -> Result<Self, Refusal> {
+        Ok(ChangePage {
+            conversation: conversation(wire.conversation)?,
+            changes: list("page.changes", wire.changes, usize::MAX)?,
+            last_rev: wire.last_rev,
+            more: wire.more,
+        })
+    }
+}
+
+impl From<&ChangePage> for v1::ChangePage {
+    fn from(page: &ChangePage) -> Self {
+        v1::ChangePage {
+            conversation: Some(page.conversation.into()),
+            changes: page.changes.iter().map(v1::Change::from).collect(),
+            last_rev: page.last_rev,
             more: page.more,
         }
     }

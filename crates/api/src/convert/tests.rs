@@ -78,7 +78,7 @@ proptest! {
     // The private half of S0-50b; group rows come with groups.
     #[test]
     fn a_private_row_gives_back_every_field_of_its_message(placed in arbitrary::placed()) {
-        let Some(rows) = PrivateRow::pair_of(&placed, Version::default()) else {
+        let Some(rows) = PrivateRow::pair_of(&placed, 1, Version::default()) else {
             return Ok(());
         };
         let wire = v1::MsgChat::from(&placed);

@@ -1,8 +1,10 @@
 //! What every store of conversation lists promises. A check uses its own users.
 
+use protocol::change::Arranged;
 use protocol::conversation::ConversationRow;
 use protocol::history::Version;
-use protocol::{ConversationId, GroupId, Position, Seq, Timestamp, UserId};
+use protocol::unread::Tally;
+use protocol::{ConversationId, GroupId, Seq, Timestamp, UserId};
 
 use super::{ConversationStore, Listed};
 use crate::clock::{Entropy, SeededEntropy};
@@ -14,13 +16,19 @@ fn row(fresh: &Fresh, owner: UserId, conversation: ConversationId, offset: u64) 
     ConversationRow {
         owner,
         conversation,
-        position: Position {
-            seq: Seq(offset + 1),
-            prev: Some(fresh.message()),
-        },
+        end: tally(offset + 1),
+        rev: offset * 2,
         last_id: fresh.message(),
         version: at(offset),
         source: Version { epoch: 1, offset },
+    }
+}
+
+/// Of every two messages one is somebody else's.
+fn tally(seq: u64) -> Tally {
+    Tally {
+        seq: Seq(seq),
+        incoming: seq / 2,
     }
 }
 
@@ -53,7 +61,7 @@ pub(super) async fn a_row_comes_back_with_its_registers(
     assert_eq!(get(store, &row).await, None);
     // Registers may come before the row; they make no row.
     let read = (owner, row.conversation, Seq(3));
-    store.set_read(vec![read]).await.expect("writes");
+    store.set_read(vec![read], at(4)).await.expect("writes");
     assert_eq!(get(store, &row).await, None);
     assert_eq!(changed(store, owner, Timestamp::ZERO).await, []);
     save(store, row).await;
@@ -61,6 +69,9 @@ pub(super) async fn a_row_comes_back_with_its_registers(
         row,
         read_seq: Seq(3),
         received_seq: Seq(3),
+        cleared: Tally::default(),
+        touched: at(4),
+        arranged: Arranged::default(),
     };
     assert_eq!(get(store, &row).await, Some(listed));
     assert_eq!(changed(store, owner, Timestamp::ZERO).await, [listed]);
@@ -187,19 +198,85 @@ pub(super) async fn registers_only_move_forward(store: &dyn ConversationStore, f
     };
     set_received(&[5, 4]).await;
     assert_eq!(registers().await, (0, 5));
-    store.set_read(vec![at_seq(3)]).await.expect("writes");
+    store
+        .set_read(vec![at_seq(3)], at(1))
+        .await
+        .expect("writes");
     assert_eq!(registers().await, (3, 5));
     store
-        .set_read(vec![at_seq(8), at_seq(2)])
+        .set_read(vec![at_seq(8), at_seq(2)], at(1))
         .await
         .expect("writes");
     assert_eq!(registers().await, (8, 8));
     set_received(&[6]).await;
-    store.set_read(vec![at_seq(1)]).await.expect("writes");
+    store
+        .set_read(vec![at_seq(1)], at(1))
+        .await
+        .expect("writes");
     assert_eq!(registers().await, (8, 8));
+    let cleared = |seq| (owner, row.conversation, tally(seq));
+    for (moves, expected) in [(vec![cleared(7), cleared(4)], 7), (vec![cleared(6)], 7)] {
+        store.set_cleared(moves, at(1)).await.expect("writes");
+        let listed = get(store, &row).await.expect("a row");
+        assert_eq!(listed.cleared, tally(expected));
+    }
     // The row written again leaves them.
     save(store, row).await;
     assert_eq!(registers().await, (8, 8));
+    assert_eq!(get(store, &row).await.expect("a row").cleared, tally(7));
+}
+
+/// Whatever the clocks say: the log has an order.
+pub(super) async fn the_later_record_arranges(store: &dyn ConversationStore, fresh: &Fresh) {
+    let owner = fresh.user();
+    let row = row(fresh, owner, private(owner, fresh.user()), 9);
+    save(store, row).await;
+    let version = |offset| Version { epoch: 1, offset };
+    let pinned = Arranged {
+        pinned: true,
+        muted_until: Some(at(77)),
+    };
+    let arrange = async |offset, arranged, now| {
+        let moves = vec![(owner, row.conversation, version(offset), arranged)];
+        store.arrange(moves, at(now)).await.expect("writes");
+        get(store, &row).await.expect("a row")
+    };
+    assert_eq!(arrange(5, pinned, 20).await.arranged, pinned);
+    assert_eq!(arrange(4, Arranged::default(), 21).await.arranged, pinned);
+    let listed = arrange(6, Arranged::default(), 22).await;
+    assert_eq!(
+        (listed.arranged, listed.touched),
+        (Arranged::default(), at(22))
+    );
+}
+
+/// Other devices of the owner learn what one read or cleared, though no message came.
+pub(super) async fn what_was_touched_is_in_the_difference(
+    store: &dyn ConversationStore,
+    fresh: &Fresh,
+) {
+    let owner = fresh.user();
+    let rows = [5, 6].map(|offset| row(fresh, owner, private(owner, fresh.user()), offset));
+    for row in rows {
+        save(store, row).await;
+    }
+    assert_eq!(changed(store, owner, at(20)).await, []);
+    let [read, cleared] = rows.map(|row| row.conversation);
+    let found = async || {
+        let found = changed(store, owner, at(20)).await;
+        let found = found
+            .iter()
+            .map(|listed| (listed.row.conversation, listed.touched));
+        found.collect::<Vec<_>>()
+    };
+    let moves = vec![(owner, read, Seq(2))];
+    store.set_read(moves, at(25)).await.expect("writes");
+    assert_eq!(found().await, [(read, at(25))]);
+    let moves = vec![(owner, cleared, tally(2))];
+    store.set_cleared(moves, at(30)).await.expect("writes");
+    let mut both = vec![(read, at(25)), (cleared, at(30))];
+    both.sort();
+    assert_eq!(found().await, both);
 }
 
 /// Hands the names of all checks to another macro: no backend can leave one out.
@@ -212,6 +289,8 @@ macro_rules! checks {
             the_difference_equals_a_recomputation,
             pages_of_the_list_visit_each_conversation_once,
             registers_only_move_forward,
+            what_was_touched_is_in_the_difference,
+            the_later_record_arranges,
         );
     };
 }

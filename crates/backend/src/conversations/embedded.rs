@@ -13,9 +13,11 @@ use std::ops::Bound;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use protocol::change::Arranged;
 use protocol::conversation::ConversationRow;
 use protocol::history::Version;
-use protocol::{ConversationId, GroupId, MessageId, Position, Seq, Timestamp, UserId};
+use protocol::unread::Tally;
+use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::{ConversationStore, Listed};
@@ -51,7 +53,8 @@ struct Written {
 struct Kept {
     source: Version,
     version: Timestamp,
-    position: Position,
+    end: Tally,
+    rev: u64,
     last_id: MessageId,
 }
 
@@ -59,6 +62,9 @@ struct Kept {
 struct Registers {
     read: Seq,
     received: Seq,
+    cleared: Tally,
+    touched: Timestamp,
+    arranged: Option<(Version, Arranged)>,
 }
 
 impl EmbeddedConversations {
@@ -99,21 +105,21 @@ impl EmbeddedConversations {
         }
     }
 
-    fn move_registers(
+    fn move_registers<T>(
         &self,
-        moves: Vec<(UserId, ConversationId, Seq)>,
-        forward: impl Fn(&mut Registers, Seq),
+        moves: Vec<(UserId, ConversationId, T)>,
+        forward: impl Fn(&mut Registers, T),
     ) -> Result<()> {
         let mut writing = self.writing.lock();
         let mut changed: BTreeMap<Key, Registers> = BTreeMap::new();
-        for (owner, conversation, seq) in moves {
+        for (owner, conversation, to) in moves {
             let key = key(owner, conversation)?;
             let standing = match changed.get(&key) {
                 Some(registers) => *registers,
                 None => self.standing_registers(&mut writing.registers, key)?,
             };
             let mut moved = standing;
-            forward(&mut moved, seq);
+            forward(&mut moved, to);
             if moved != standing {
                 changed.insert(key, moved);
             }
@@ -148,7 +154,8 @@ impl ConversationStore for EmbeddedConversations {
             let mut new = Kept {
                 source: row.source,
                 version: row.version,
-                position: row.position,
+                end: row.end,
+                rev: row.rev,
                 last_id: row.last_id,
             };
             match standing {
@@ -200,17 +207,21 @@ impl ConversationStore for EmbeddedConversations {
             Some(conversation) => Bound::Excluded(key(owner, conversation)?.to_vec()),
             None => Bound::Included(first.to_vec()),
         };
-        let mut found: Vec<(Key, ConversationId, Kept)> = Vec::new();
+        let mut found: Vec<Listed> = Vec::new();
         while found.len() < limit {
             let bounds = (from.as_ref().map(Vec::as_slice), Bound::Excluded(&end[..]));
             let page = self
                 .engine
                 .range(Table::Conversation, bounds, Order::Forward, SCAN)?;
-            for (key, value) in &page {
-                let kept: Kept = decode(SEAM, value)?;
-                if kept.version >= since && found.len() < limit {
-                    let (key, conversation) = conversation_of(owner, key)?;
-                    found.push((key, conversation, kept));
+            let keys = page.iter().map(|(key, _)| conversation_of(owner, key));
+            let keys: Vec<_> = keys.collect::<Result<_>>()?;
+            let row_keys: Vec<Key> = keys.iter().map(|(key, _)| *key).collect();
+            let registers = self.registers(&row_keys)?;
+            for (((_, value), (_, conversation)), registers) in page.iter().zip(keys).zip(registers)
+            {
+                let listed = listed(owner, conversation, decode(SEAM, value)?, registers);
+                if listed.version() >= since && found.len() < limit {
+                    found.push(listed);
                 }
             }
             match page.last() {
@@ -218,19 +229,18 @@ impl ConversationStore for EmbeddedConversations {
                 _ => break,
             }
         }
-        let keys: Vec<_> = found.iter().map(|(key, ..)| *key).collect();
-        let registers = self.registers(&keys)?;
-        Ok(found
-            .into_iter()
-            .zip(registers)
-            .map(|((_, conversation, kept), registers)| {
-                listed(owner, conversation, kept, registers)
-            })
-            .collect())
+        Ok(found)
     }
 
-    async fn set_read(&self, reads: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
+    async fn set_read(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
         self.move_registers(reads, |registers, seq| {
+            if seq > registers.read {
+                registers.touched = registers.touched.max(at);
+            }
             registers.read = registers.read.max(seq);
             registers.received = registers.received.max(seq);
         })
@@ -241,6 +251,38 @@ impl ConversationStore for EmbeddedConversations {
             registers.received = registers.received.max(seq);
         })
     }
+
+    async fn arrange(
+        &self,
+        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let moves = arranged.into_iter();
+        let moves = moves.map(|(owner, of, version, arranged)| (owner, of, (version, arranged)));
+        self.move_registers(moves.collect(), |registers, new| {
+            if registers
+                .arranged
+                .is_none_or(|(version, _)| version <= new.0)
+            {
+                registers.arranged = Some(new);
+                registers.touched = registers.touched.max(at);
+            }
+        })
+    }
+
+    async fn set_cleared(
+        &self,
+        cleared: Vec<(UserId, ConversationId, Tally)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.move_registers(cleared, |registers, to| {
+            // Written again it is stamped again.
+            if to >= registers.cleared {
+                registers.touched = registers.touched.max(at);
+            }
+            registers.cleared = registers.cleared.max(to);
+        })
+    }
 }
 
 fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Registers) -> Listed {
@@ -248,13 +290,20 @@ fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Re
         row: ConversationRow {
             owner,
             conversation,
-            position: kept.position,
+            end: kept.end,
+            rev: kept.rev,
             last_id: kept.last_id,
             version: kept.version,
             source: kept.source,
         },
         read_seq: registers.read,
         received_seq: registers.received,
+        cleared: registers.cleared,
+        touched: registers.touched,
+        arranged: registers
+            .arranged
+            .map(|(_, arranged)| arranged)
+            .unwrap_or_default(),
     }
 }
 
@@ -317,10 +366,11 @@ mod tests {
         let row = |offset| ConversationRow {
             owner,
             conversation,
-            position: Position {
+            end: Tally {
                 seq: Seq(offset),
-                prev: None,
+                incoming: 0,
             },
+            rev: 0,
             last_id: MessageId::floor_of(at(offset)),
             version: at(offset),
             source: Version { epoch: 1, offset },

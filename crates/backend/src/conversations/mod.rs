@@ -7,7 +7,10 @@ mod embedded;
 mod scylla;
 
 use async_trait::async_trait;
+use protocol::change::Arranged;
 use protocol::conversation::ConversationRow;
+use protocol::history::Version;
+use protocol::unread::Tally;
 use protocol::{ConversationId, Seq, Timestamp, UserId};
 
 pub use self::embedded::EmbeddedConversations;
@@ -23,6 +26,18 @@ pub struct Listed {
     pub read_seq: Seq,
     /// How far a device of the owner has received; only grows.
     pub received_seq: Seq,
+    /// Up to where the owner took it from the list; only grows.
+    pub cleared: Tally,
+    /// When the owner last read or cleared something here; only grows.
+    pub touched: Timestamp,
+    pub arranged: Arranged,
+}
+
+impl Listed {
+    /// What the list difference compares.
+    pub fn version(&self) -> Timestamp {
+        self.row.version.max(self.touched)
+    }
 }
 
 #[async_trait]
@@ -33,7 +48,7 @@ pub trait ConversationStore: Send + Sync {
 
     async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>>;
 
-    /// Conversations of `owner` whose version is not before `since`, in order of conversation, strictly
+    /// Conversations of `owner` whose [`version`](Listed::version) is not before `since`, in order of conversation, strictly
     /// after `after`, at most `limit`.
     async fn changed(
         &self,
@@ -43,8 +58,27 @@ pub trait ConversationStore: Send + Sync {
         limit: usize,
     ) -> Result<Vec<Listed>>;
 
-    /// Moves the read register forward (and received with it), or leaves it.
-    async fn set_read(&self, reads: Vec<(UserId, ConversationId, Seq)>) -> Result<()>;
+    /// Moves the read register forward (and received with it), or leaves it. `at`: when; what was touched then is in
+    /// the list difference.
+    async fn set_read(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        at: Timestamp,
+    ) -> Result<()>;
 
     async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()>;
+
+    /// How an owner wants a conversation in the list: that of the later record counts. `at` as above.
+    async fn arrange(
+        &self,
+        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        at: Timestamp,
+    ) -> Result<()>;
+
+    /// Moves the cleared register forward, or leaves it; `at` as above.
+    async fn set_cleared(
+        &self,
+        cleared: Vec<(UserId, ConversationId, Tally)>,
+        at: Timestamp,
+    ) -> Result<()>;
 }

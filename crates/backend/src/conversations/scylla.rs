@@ -12,8 +12,11 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
+use protocol::change::Arranged;
 use protocol::conversation::ConversationRow;
-use protocol::{ConversationId, GroupId, MessageId, Position, Seq, Timestamp, UserId};
+use protocol::history::Version;
+use protocol::unread::Tally;
+use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use scylla::DeserializeRow;
 use scylla::response::PagingState;
 
@@ -37,6 +40,9 @@ pub struct ScyllaConversations {
     list: Statement,
     read: Statement,
     received: Statement,
+    cleared: Statement,
+    touched: Statement,
+    arrange: Statement,
 }
 
 /// A row as it was read. Where only registers were written so far, the rest is missing.
@@ -45,15 +51,22 @@ struct Stored {
     kind: i8,
     other: i64,
     seq: Option<i64>,
-    prev: Option<i64>,
+    incoming: Option<i64>,
+    rev: Option<i64>,
     last_id: Option<i64>,
     version: Option<i64>,
     ver: Option<i64>,
     read_seq: Option<i64>,
     received_seq: Option<i64>,
+    cleared_seq: Option<i64>,
+    cleared_incoming: Option<i64>,
+    touched: Option<i64>,
+    pinned: Option<bool>,
+    muted_until: Option<i64>,
 }
 
-const COLUMNS: &str = "kind, other, seq, prev, last_id, version, ver, read_seq, received_seq";
+const COLUMNS: &str = "kind, other, seq, incoming, rev, last_id, version, ver, read_seq, received_seq, \
+    cleared_seq, cleared_incoming, touched, pinned, muted_until";
 
 impl ScyllaConversations {
     pub fn new(cql: Cql) -> ScyllaConversations {
@@ -65,8 +78,8 @@ impl ScyllaConversations {
         ScyllaConversations {
             cql: cql.at(SEAM),
             insert: Statement::new(
-                "INSERT INTO conversation (uid, kind, other, seq, prev, last_id, version, ver) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+                "INSERT INTO conversation (uid, kind, other, seq, incoming, rev, last_id, version, ver) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
             ),
             select: Statement::new(format!(
                 "SELECT {COLUMNS} FROM conversation WHERE uid = ? AND kind = ? AND other = ?"
@@ -76,18 +89,36 @@ impl ScyllaConversations {
             )),
             read: register("read_seq = ?, received_seq = ?"),
             received: register("received_seq = ?"),
+            cleared: register("cleared_seq = ?, cleared_incoming = ?"),
+            touched: register("touched = ?"),
+            arrange: register("pinned = ?, muted_until = ?"),
         }
     }
 
     async fn write(&self, row: ConversationRow) -> Result<()> {
         let (kind, other) = key(row.owner, row.conversation)?;
-        let seq = write_time::of_seq(SEAM, row.position.seq)?.unwrap_or(0);
-        let prev = row.position.prev.map_or(0, MessageId::get);
+        let seq = write_time::of_seq(SEAM, row.end.seq)?.unwrap_or(0);
+        let (incoming, rev) = (row.end.incoming as i64, row.rev as i64);
         let (last_id, version) = (row.last_id.get(), row.version.millis());
         let ver = write_time::of_version(SEAM, row.source)?;
         let owner = row.owner.get();
-        let values = (owner, kind, other, seq, prev, last_id, version, ver, ver);
+        let values = (
+            owner, kind, other, seq, incoming, rev, last_id, version, ver, ver,
+        );
         self.cql.write(&self.insert, values).await
+    }
+
+    /// The register first: whoever sees the stamp sees what it is for.
+    async fn touching(
+        &self,
+        register: impl Future<Output = Result<()>>,
+        (owner, kind, other): (UserId, i8, i64),
+        at: Timestamp,
+    ) -> Result<()> {
+        register.await?;
+        let at = write_time::of_time(SEAM, at)?;
+        let values = (at, at, owner.get(), kind, other);
+        self.cql.write(&self.touched, values).await
     }
 
     async fn one(&self, owner: UserId, conversation: ConversationId) -> Result<Option<Listed>> {
@@ -119,24 +150,33 @@ impl Stored {
 
     fn whole(self, owner: UserId) -> Option<Listed> {
         let register = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok().map(Seq);
-        let prev = match self.prev? {
-            0 => None,
-            id => Some(MessageId::new(id).ok()?),
-        };
+        // Rows of before migration 7 have neither.
+        let number = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok();
         Some(Listed {
             row: ConversationRow {
                 owner,
                 conversation: conversation(owner, self.kind, self.other)?,
-                position: Position {
+                end: Tally {
                     seq: Seq(u64::try_from(self.seq?).ok()?),
-                    prev,
+                    incoming: number(self.incoming)?,
                 },
+                rev: number(self.rev)?,
                 last_id: MessageId::new(self.last_id?).ok()?,
                 version: Timestamp::from_millis(self.version?),
                 source: write_time::version_of(self.ver?)?,
             },
             read_seq: register(self.read_seq)?,
             received_seq: register(self.received_seq)?,
+            cleared: Tally {
+                seq: register(self.cleared_seq)?,
+                incoming: number(self.cleared_incoming)?,
+            },
+            touched: Timestamp::from_millis(self.touched.unwrap_or(0)),
+            arranged: Arranged {
+                pinned: self.pinned.unwrap_or(false),
+                muted_until: (self.muted_until.filter(|until| *until != 0))
+                    .map(Timestamp::from_millis),
+            },
         })
     }
 }
@@ -182,7 +222,7 @@ impl ConversationStore for ScyllaConversations {
             let (rows, next): (Vec<Stored>, _) = page.await?;
             for row in rows {
                 let listed = row.listed(owner)?;
-                found.extend(listed.filter(|listed| listed.row.version >= since));
+                found.extend(listed.filter(|listed| listed.version() >= since));
             }
             found.truncate(limit);
             from = next.filter(|_| found.len() < limit);
@@ -190,13 +230,18 @@ impl ConversationStore for ScyllaConversations {
         Ok(found)
     }
 
-    async fn set_read(&self, reads: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
+    async fn set_read(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
         let mut writes = Vec::with_capacity(reads.len());
         for ((owner, conversation), seq) in furthest(reads) {
             let (kind, other) = key(owner, conversation)?;
             if let Some(seq) = write_time::of_seq(SEAM, seq)? {
                 let values = (seq, seq, seq, owner.get(), kind, other);
-                writes.push(self.cql.write(&self.read, values));
+                let read = self.cql.write(&self.read, values);
+                writes.push(self.touching(read, (owner, kind, other), at));
             }
         }
         self.cql.all(writes).await.map(drop)
@@ -213,13 +258,50 @@ impl ConversationStore for ScyllaConversations {
         }
         self.cql.all(writes).await.map(drop)
     }
+
+    async fn arrange(
+        &self,
+        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut writes = Vec::with_capacity(arranged.len());
+        for (owner, conversation, version, arranged) in arranged {
+            let (kind, other) = key(owner, conversation)?;
+            let ver = write_time::of_version(SEAM, version)?;
+            let until = arranged.muted_until.map_or(0, Timestamp::millis);
+            let values = (ver, arranged.pinned, until, owner.get(), kind, other);
+            let arranged = self.cql.write(&self.arrange, values);
+            writes.push(self.touching(arranged, (owner, kind, other), at));
+        }
+        self.cql.all(writes).await.map(drop)
+    }
+
+    async fn set_cleared(
+        &self,
+        cleared: Vec<(UserId, ConversationId, Tally)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut writes = Vec::with_capacity(cleared.len());
+        for ((owner, conversation), to) in furthest(cleared) {
+            let (kind, other) = key(owner, conversation)?;
+            if let Some(seq) = write_time::of_seq(SEAM, to.seq)? {
+                let incoming = to.incoming as i64;
+                let values = (seq, seq, incoming, owner.get(), kind, other);
+                let cleared = self.cql.write(&self.cleared, values);
+                writes.push(self.touching(cleared, (owner, kind, other), at));
+            }
+        }
+        self.cql.all(writes).await.map(drop)
+    }
 }
 
-fn furthest(moves: Vec<(UserId, ConversationId, Seq)>) -> BTreeMap<(UserId, ConversationId), Seq> {
+fn furthest<T: Ord + Copy>(
+    moves: Vec<(UserId, ConversationId, T)>,
+) -> BTreeMap<(UserId, ConversationId), T> {
     let mut furthest = BTreeMap::new();
-    for (owner, conversation, seq) in moves {
-        let standing = furthest.entry((owner, conversation)).or_insert(seq);
-        *standing = seq.max(*standing);
+    for (owner, conversation, to) in moves {
+        let standing = furthest.entry((owner, conversation)).or_insert(to);
+        *standing = to.max(*standing);
     }
     furthest
 }

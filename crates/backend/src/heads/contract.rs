@@ -1,6 +1,6 @@
 //! What every store of heads promises. A check uses its own conversations.
 
-use protocol::conversation::Head;
+use protocol::conversation::{Head, Side};
 use protocol::history::Version;
 
 use super::HeadStore;
@@ -15,7 +15,7 @@ fn version(epoch: u32, offset: u64) -> Version {
 
 pub(super) async fn what_was_never_saved_is_none(store: &dyn HeadStore, fresh: &Fresh) {
     let (known, unknown) = (fresh.conversation(), fresh.conversation());
-    let head = Head::default().moved_by(version(1, 0), fresh.message());
+    let head = Head::default().moved_by(version(1, 0), fresh.message(), None);
     store.save(vec![(known, head)]).await.expect("saves");
     let found = store.load(&[unknown, known, unknown, known]).await;
     assert_eq!(found.expect("loads"), [None, Some(head), None, Some(head)]);
@@ -28,8 +28,8 @@ pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &Fresh
     let head = Head {
         rev: u64::MAX,
         ..Head::default()
-            .moved_by(version(7, 40), late)
-            .moved_by(version(7, OFFSET_MAX), early)
+            .moved_by(version(7, 40), late, Some(Side::Low))
+            .moved_by(version(7, OFFSET_MAX), early, Some(Side::High))
     };
     assert_ne!(head.last_id, head.max_id);
     let user = fresh.user();
@@ -47,9 +47,9 @@ pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &Fresh
 /// In one call or in several, in whatever order they come.
 pub(super) async fn only_a_later_version_replaces(store: &dyn HeadStore, fresh: &Fresh) {
     let conversation = fresh.conversation();
-    let first = Head::default().moved_by(version(1, 8), fresh.message());
-    let second = first.moved_by(version(1, 9), fresh.message());
-    let third = second.moved_by(version(2, 0), fresh.message());
+    let first = Head::default().moved_by(version(1, 8), fresh.message(), None);
+    let second = first.moved_by(version(1, 9), fresh.message(), None);
+    let third = second.moved_by(version(2, 0), fresh.message(), None);
     let load = async || store.load(&[conversation]).await.expect("loads")[0];
 
     store

@@ -88,7 +88,7 @@ mod tests {
     async fn a_new_life_replaces_nothing_that_is_later() {
         let (engine, fresh) = (Engine::memory(), Fresh::new(1));
         let (conversation, id) = (fresh.conversation(), fresh.message());
-        let head = |offset| Head::default().moved_by(Version { epoch: 1, offset }, id);
+        let head = |offset| Head::default().moved_by(Version { epoch: 1, offset }, id, None);
         for offset in [9, 8] {
             let store = EmbeddedHeads::new(engine.clone());
             let saved = store.save(vec![(conversation, head(offset))]).await;

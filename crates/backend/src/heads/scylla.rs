@@ -25,6 +25,8 @@ struct Stored {
     rev: i64,
     last_id: i64,
     max_id: i64,
+    /// Heads of before migration 7 have none.
+    from_low: Option<i64>,
     ver: i64,
 }
 
@@ -33,11 +35,12 @@ impl ScyllaHeads {
         ScyllaHeads {
             cql: cql.at(SEAM),
             insert: Statement::new(
-                "INSERT INTO head (kind, low, high, seq, rev, last_id, max_id, ver) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+                "INSERT INTO head (kind, low, high, seq, rev, last_id, max_id, from_low, ver) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
             ),
             select: Statement::new(
-                "SELECT seq, rev, last_id, max_id, ver FROM head WHERE kind = ? AND low = ? AND high = ?",
+                "SELECT seq, rev, last_id, max_id, from_low, ver FROM head \
+                 WHERE kind = ? AND low = ? AND high = ?",
             ),
         }
     }
@@ -62,7 +65,10 @@ impl ScyllaHeads {
         let (last_id, max_id) = (id(head.last_id), id(head.max_id));
         // As bytes, so that the whole range fits and the larger number is the larger value.
         let rev = head.rev as i64;
-        let values = (kind, low, high, seq, rev, last_id, max_id, ver, ver);
+        let from_low = head.from_low as i64;
+        let values = (
+            kind, low, high, seq, rev, last_id, max_id, from_low, ver, ver,
+        );
         self.cql.write(&self.insert, values).await
     }
 }
@@ -78,6 +84,7 @@ impl Stored {
             rev: self.rev as u64,
             last_id: id(self.last_id)?,
             max_id: id(self.max_id)?,
+            from_low: u64::try_from(self.from_low.unwrap_or(0)).ok()?,
             version: write_time::version_of(self.ver)?,
         })
     }

@@ -69,10 +69,11 @@ impl<'a> Talk<'a> {
                     encryption: 3,
                     sub_kind: -4,
                     key_print: i64::MIN,
+                    change: None,
                 },
             },
         };
-        PrivateRow::pair_of(&placed, version(offset)).expect("a private message")
+        PrivateRow::pair_of(&placed, seq, version(offset)).expect("a private message")
     }
 
     /// Saves `count` messages, seq and offset from 1 on; answers their ids.
@@ -457,6 +458,50 @@ pub(super) async fn places_say_where_rows_stand(store: &dyn HistoryStore, fresh:
     assert_eq!(seqs, [Seq(9), Seq(9)]);
 }
 
+/// Wherever it stands, and both sides count their own way.
+pub(super) async fn places_are_counted_by_both_sides(store: &dyn HistoryStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let back = Talk {
+        fresh,
+        a: talk.b,
+        b: talk.a,
+    };
+    let mut rows = Vec::new();
+    for seq in 1..=5 {
+        rows.extend(talk.rows(fresh.message(), seq, seq));
+    }
+    // The first answer: b's message is the sixth of the conversation, and its first.
+    let id = fresh.message();
+    rows.extend(back.rows(id, 6, 6).map(|row| PrivateRow {
+        incoming: if row.owner == talk.a { 1 } else { 5 },
+        ..row
+    }));
+    store.save_private(rows).await.expect("saves");
+    let conversation = talk.conversation();
+    let asked = [
+        (talk.a, conversation, Seq(5)),
+        (talk.b, conversation, Seq(5)),
+        (talk.b, conversation, Seq(7)),
+        (talk.a, conversation, Seq(6)),
+        (talk.b, conversation, Seq(6)),
+        (talk.a, conversation, Seq::ZERO),
+    ];
+    let found = store.tallies(&asked).await.expect("reads");
+    let found: Vec<_> = found
+        .iter()
+        .map(|tally| tally.map(|tally| (tally.seq.0, tally.incoming)))
+        .collect();
+    let expected = [
+        Some((5, 0)),
+        Some((5, 5)),
+        None,
+        Some((6, 1)),
+        Some((6, 5)),
+        None,
+    ];
+    assert_eq!(found, expected);
+}
+
 /// Several records of one batch may ask for the same row.
 pub(super) async fn what_is_asked_twice_is_answered_twice(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
@@ -576,6 +621,7 @@ macro_rules! checks {
             a_send_id_finds_its_messages,
             sends_that_differ_in_any_byte_are_told_apart,
             places_say_where_rows_stand,
+            places_are_counted_by_both_sides,
             what_is_asked_twice_is_answered_twice,
             receipts_only_move_forward,
             deleted_is_for_good,

@@ -19,6 +19,7 @@ use parking_lot::Mutex;
 use protocol::frame::HistoryRange;
 use protocol::history::{Direction, IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::message::Content;
+use protocol::unread::Tally;
 use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
@@ -51,6 +52,7 @@ struct Kept<'a> {
     direction: Direction,
     accepted_at: Timestamp,
     seq: Seq,
+    incoming: u64,
     prev: Option<MessageId>,
     send_id: SendId,
     device: Cow<'a, DeviceId>,
@@ -119,12 +121,13 @@ impl EmbeddedHistory {
         let Some(row) = self.engine.get(Table::Private, &row_key(owner, id))? else {
             return Ok(None);
         };
-        type Front = (Version, UserId, Direction, Timestamp, Seq);
-        let ((_, peer, direction, _, seq), _) = decode_front::<Front>(SEAM, &row)?;
+        type Front = (Version, UserId, Direction, Timestamp, Seq, u64);
+        let ((_, peer, direction, _, seq, incoming), _) = decode_front::<Front>(SEAM, &row)?;
         Ok(Some(Place {
             peer,
             direction,
             seq,
+            incoming,
         }))
     }
 
@@ -324,6 +327,25 @@ impl HistoryStore for EmbeddedHistory {
             .collect()
     }
 
+    async fn tallies(
+        &self,
+        places: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<Tally>>> {
+        let keys = places
+            .iter()
+            .map(|(_, conversation, seq)| index_key(*conversation, *seq));
+        let keys: Vec<_> = keys.collect();
+        let ids = self.engine.multi_get(Table::PrivateIndex, &keys)?;
+        let tally = |(&(owner, _, _), id): (&(UserId, _, _), Option<Bytes>)| {
+            let Some(id) = id else {
+                return Ok(None);
+            };
+            let place = self.place((owner, id_of(&id)?))?;
+            Ok(place.map(Tally::from))
+        };
+        places.iter().zip(ids).map(tally).collect()
+    }
+
     async fn find_send(
         &self,
         from: UserId,
@@ -393,6 +415,7 @@ fn kept(row: &PrivateRow) -> Kept<'_> {
         direction: row.direction,
         accepted_at: row.accepted_at,
         seq: row.seq,
+        incoming: row.incoming,
         prev: row.prev,
         send_id: row.send_id,
         device: Cow::Borrowed(&row.device),
@@ -411,6 +434,7 @@ fn row(owner: UserId, id: MessageId, value: &Bytes) -> Result<PrivateRow> {
         accepted_at: kept.accepted_at,
         seq: kept.seq,
         prev: kept.prev,
+        incoming: kept.incoming,
         send_id: kept.send_id,
         device: kept.device.into_owned(),
         options: kept.options,

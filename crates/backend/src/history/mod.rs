@@ -10,7 +10,8 @@ use async_trait::async_trait;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::receipt::ReceiptKind;
-use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
+use protocol::unread::Tally;
+use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
 
 pub use self::embedded::EmbeddedHistory;
 #[cfg(feature = "scylla")]
@@ -58,6 +59,10 @@ pub trait HistoryStore: Send + Sync {
         range: HistoryRange,
         limit: usize,
     ) -> Result<Vec<PrivateRow>>;
+
+    /// How `owner` counts at each of these positions; `None` where nothing stands.
+    async fn tallies(&self, places: &[(UserId, ConversationId, Seq)])
+    -> Result<Vec<Option<Tally>>>;
 
     /// The row that `from` sent under this send_id, if its id is not below `since`.
     async fn find_send(

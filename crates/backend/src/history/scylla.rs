@@ -34,7 +34,8 @@ use std::collections::BTreeMap;
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
-use protocol::{ConversationId, MessageId, SendId, UserId};
+use protocol::unread::Tally;
+use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 
 use self::buckets::Buckets;
 use self::positions::{Pair, Positions};
@@ -150,6 +151,29 @@ impl HistoryStore for ScyllaHistory {
                 }
             })
             .collect()
+    }
+
+    async fn tallies(
+        &self,
+        places: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<Tally>>> {
+        let pair = |conversation| {
+            Pair::of_conversation(conversation)
+                .ok_or_else(|| Error::conflict(SEAM, "no private conversation"))
+        };
+        let pairs = places
+            .iter()
+            .map(|&(_, conversation, seq)| Ok((pair(conversation)?, seq)));
+        let pairs = pairs.collect::<Result<Vec<_>>>()?;
+        let ids = self.positions.ids(&self.cql, &pairs).await?;
+        let named = places.iter().zip(&ids);
+        let keys: Vec<_> = named
+            .filter_map(|(&(owner, ..), id)| Some((owner, (*id)?)))
+            .collect();
+        let mut found = self.rows.places(&self.cql, &keys).await?.into_iter();
+        let tally =
+            |id: &Option<MessageId>| id.and_then(|_| found.next().flatten()).map(Tally::from);
+        Ok(ids.iter().map(tally).collect())
     }
 
     async fn find_send(

@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 6] = [
+const MIGRATIONS: [Migration; 8] = [
     Migration {
         number: 1,
         name: "history",
@@ -65,6 +65,16 @@ const MIGRATIONS: [Migration; 6] = [
         number: 6,
         name: "audit",
         text: include_str!("schema/0006_audit.cql"),
+    },
+    Migration {
+        number: 7,
+        name: "tallies",
+        text: include_str!("schema/0007_tallies.cql"),
+    },
+    Migration {
+        number: 8,
+        name: "changes",
+        text: include_str!("schema/0008_changes.cql"),
     },
 ];
 
@@ -120,7 +130,14 @@ pub async fn apply(config: &ScyllaConfig) -> Result<Vec<Applied>> {
         let new = !standing.contains(&migration.number);
         if new {
             for statement in migration.statements() {
-                one_node.change(statement).await?;
+                if has_column(&session, config, statement).await? {
+                    continue;
+                }
+                match one_node.change(statement).await {
+                    // Another added it meanwhile.
+                    Err(_) if has_column(&session, config, statement).await? => {}
+                    changed => changed?,
+                }
             }
             agreed(&session).await?;
             record(&session, migration).await?;
@@ -197,6 +214,29 @@ async fn has_keyspace(session: &Session, config: &ScyllaConfig) -> Result<bool> 
     let answer = ask(session, text, (config.keyspace.as_str(),)).await?;
     let rows: Vec<(String,)> = decoded(SEAM, answer)?;
     Ok(!rows.is_empty())
+}
+
+/// Does a statement add a column that is there? Such a statement cannot say *if not exists* on every server.
+async fn has_column(session: &Session, config: &ScyllaConfig, statement: &str) -> Result<bool> {
+    let Some((table, column)) = added_column(statement) else {
+        return Ok(false);
+    };
+    let text = "SELECT column_name FROM system_schema.columns \
+                WHERE keyspace_name = ? AND table_name = ? AND column_name = ?";
+    let keyspace = config.keyspace.as_str();
+    let answer = ask(session, text, (keyspace, table, column)).await?;
+    let rows: Vec<(String,)> = decoded(SEAM, answer)?;
+    Ok(!rows.is_empty())
+}
+
+/// Table and column of `ALTER TABLE … ADD …`.
+fn added_column(statement: &str) -> Option<(&str, &str)> {
+    let code = statement.lines().filter(|line| !line.starts_with("--"));
+    let words: Vec<&str> = code.flat_map(str::split_whitespace).collect();
+    match words[..] {
+        ["ALTER", "TABLE", table, "ADD", column, _] => Some((table, column)),
+        _ => None,
+    }
 }
 
 async fn use_keyspace(session: &Session, config: &ScyllaConfig) -> Result<()> {

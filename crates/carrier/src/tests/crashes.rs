@@ -14,7 +14,7 @@ use crate::writer::Writer;
 use crate::{Config, GROUP};
 
 /// Reads and writes all that waits on `message`, and dies before it delivers or commits anything.
-async fn write_and_die(world: &World) -> usize {
+pub(super) async fn write_and_die(world: &World) -> usize {
     let mut consumer = world
         .parts
         .queue
@@ -91,7 +91,8 @@ async fn rows_without_a_head_are_found_and_keep_their_places() {
             epoch: world.parts.queue.epoch(),
             offset: read.source.offset,
         };
-        let rows = protocol::history::PrivateRow::pair_of(&placed, version).expect("private");
+        let rows =
+            protocol::history::PrivateRow::pair_of(&placed, seq.0, version).expect("private");
         world
             .parts
             .history

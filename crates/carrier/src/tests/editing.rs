@@ -143,6 +143,7 @@ async fn dead_for_two(world: &World) -> (String, Placed) {
         message,
     };
     let work = api::task::Work::Deliver(DeliverTask {
+        rev: 0,
         placed: placed.clone(),
         targets: [Platform::Web, Platform::Ios]
             .map(|on| target(BOB, on))

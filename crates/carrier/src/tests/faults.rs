@@ -19,7 +19,8 @@ use protocol::mailbox::{
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
-use protocol::{ConversationId, MessageId, SendId, Timestamp, UserId};
+use protocol::unread::Tally;
+use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
 
 pub(super) struct FaultyHistory {
     pub(super) store: EmbeddedHistory,
@@ -67,6 +68,13 @@ impl HistoryStore for FaultyHistory {
         self.store
             .conversation(owner, conversation, range, limit)
             .await
+    }
+
+    async fn tallies(
+        &self,
+        places: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<Tally>>> {
+        self.store.tallies(places).await
     }
 
     async fn find_send(

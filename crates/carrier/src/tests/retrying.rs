@@ -149,6 +149,7 @@ async fn a_long_wait_in_one_tier_holds_nobody_else() {
         .await;
     let deliver = |message: protocol::Message, after: u64| {
         let deliver = DeliverTask {
+            rev: 0,
             placed: protocol::Placed {
                 conversation: between(ALICE, BOB),
                 position: Position {

@@ -11,6 +11,7 @@ use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::outcome::Kind;
 use async_trait::async_trait;
+use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, SeededEntropy, TimerClock};
 use backend::conversations::EmbeddedConversations;
 use backend::devices::{EmbeddedDevices, Seen};
@@ -160,6 +161,7 @@ impl World {
             history: history.clone(),
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
+            changes: Arc::new(EmbeddedChanges::new(engine.clone())),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
             registry: Arc::new(registry.clone()),

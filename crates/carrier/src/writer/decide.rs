@@ -5,19 +5,23 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use api::task::{MessageTask, Work};
+use protocol::change::{Altered, Asked, ChangeRow};
 use protocol::conversation::{Head, Placement, Ruling, Standing};
 use protocol::delivery::{self, Notice, Origin, Task, Word};
 use protocol::frame::PlacedEcho;
 use protocol::history::{PrivateRow, Version};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
-use protocol::{ConversationId, MessageId, Placed, Platform, Position, SendId, Timestamp, UserId};
+use protocol::{
+    ConversationId, MessageId, Placed, Platform, Position, SendId, Seq, Timestamp, UserId,
+};
 
+use super::changing::Changing;
+use super::listing::Deed;
 use super::{Halt, WriteFailure, Writer};
 use crate::work::Read;
 
 /// A record's place, and what it looks like there.
 pub(super) struct Placing {
-    pub(super) version: Version,
     pub(super) placed: Placed,
     pub(super) rows: [PrivateRow; 2],
 }
@@ -25,8 +29,19 @@ pub(super) struct Placing {
 pub(super) enum Decided {
     Placed {
         placement: Box<Placing>,
-        /// `None` where the head stays: it was handled before.
-        moved: Option<Head>,
+        head: After,
+    },
+    Changed {
+        change: Box<Changing>,
+        head: After,
+    },
+    /// The asker's list is changed.
+    Listed(Box<Deed>),
+    /// A change that is none: it is so already, or its rules say no.
+    Unchanged {
+        ledger: Vec<LedgerEntry>,
+        /// Tells the asker why.
+        notice: Option<Notice>,
     },
     /// The message stands already: this record adds nothing.
     Repeat {
@@ -39,10 +54,30 @@ pub(super) enum Decided {
     NoMessage,
 }
 
+/// The head of a conversation after a record.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum After {
+    Moved(Head),
+    /// It stays: the record was handled before.
+    Kept(Head),
+}
+
+impl After {
+    pub(super) fn head(self) -> Head {
+        match self {
+            After::Moved(head) | After::Kept(head) => head,
+        }
+    }
+}
+
 /// What the records before this one, in the same batch, have come to.
 #[derive(Default)]
-struct Before {
-    heads: BTreeMap<ConversationId, Head>,
+pub(super) struct Before {
+    pub(super) heads: BTreeMap<ConversationId, Head>,
+    /// What has become of messages that records of this batch change.
+    pub(super) altered: BTreeMap<(ConversationId, Seq), Altered>,
+    /// The changes of this batch.
+    pub(super) changed: Vec<ChangeRow>,
     /// Of the store; `None`: it has none.
     rows: BTreeMap<(UserId, MessageId), Option<Standing>>,
     placed: Vec<Pending>,
@@ -71,7 +106,16 @@ impl Writer {
                 decided.push(Decided::NoMessage);
                 continue;
             };
-            decided.push(self.decide(read, task, &mut before).await?);
+            let change = task.message.content.change.as_deref();
+            let next = match (Asked::of(&task.message), change) {
+                (Some(asked), _) => {
+                    self.change(read, task, asked, &decided, &mut before)
+                        .await?
+                }
+                (None, Some(change)) => self.list_deed(read, task, change, &decided).await?,
+                (None, None) => self.decide(read, task, &mut before).await?,
+            };
+            decided.push(next);
         }
         Ok(decided)
     }
@@ -83,6 +127,9 @@ impl Writer {
             let Some((task, conversation)) = message(read) else {
                 continue;
             };
+            if task.message.content.change.is_some() {
+                continue;
+            }
             let head = before.heads.get(&conversation).copied().unwrap_or_default();
             let placement = head.place(self.version(read), task.message.id);
             if !matches!(placement, Placement::New(_)) {
@@ -98,7 +145,7 @@ impl Writer {
         Ok(())
     }
 
-    fn version(&self, read: &Read) -> Version {
+    pub(super) fn version(&self, read: &Read) -> Version {
         Version {
             epoch: self.epoch,
             offset: read.source.offset,
@@ -149,12 +196,19 @@ impl Writer {
                 (head.compare(version, row), row)
             }
         };
-        let (position, moved, version) = match (ruling, row) {
-            (Ruling::Place(position), _) => (position, Some(head.moved_by(version, id)), version),
-            (Ruling::Keep(position), _) => (position, None, version),
+        let side = conversation.side_of(task.message.from);
+        let (position, after, standing) = match (ruling, row) {
+            (Ruling::Place(position), _) => {
+                let moved = head.moved_by(version, id, side);
+                let sent = side.map_or(0, |side| moved.sent_by(side));
+                (position, After::Moved(moved), (version, sent))
+            }
+            (Ruling::Keep(position), Some(row)) => {
+                (position, After::Kept(head), (version, row.sent))
+            }
             // A letter sent on its way again: it has its place, and what follows was not done.
             (Ruling::Repeat(position), Some(row)) if task.letter.is_some() => {
-                (position, None, row.version)
+                (position, After::Kept(head), (row.version, row.sent))
             }
             (Ruling::Repeat(position), _) => {
                 return Ok(repeat(
@@ -167,7 +221,7 @@ impl Writer {
                 ));
             }
             // An unsure copy whose first one was found is not here any more: it is another's row now.
-            (Ruling::Unplaced, _) => {
+            (Ruling::Unplaced | Ruling::Keep(_), _) => {
                 let error = "handled before, and refused a place".to_owned();
                 return Ok(Decided::Dead(DeadReason::StoreRejected, error));
             }
@@ -176,18 +230,15 @@ impl Writer {
                 return Err(Halt::Overtaken(conversation).into());
             }
         };
+        let (version, sent) = standing;
         let laid_out = catch_unwind(AssertUnwindSafe(|| {
             let placed = Placed {
                 message: task.message.clone(),
                 conversation,
                 position,
             };
-            let rows = PrivateRow::pair_of(&placed, version)?;
-            Some(Box::new(Placing {
-                version,
-                placed,
-                rows,
-            }))
+            let rows = PrivateRow::pair_of(&placed, sent, version)?;
+            Some(Box::new(Placing { placed, rows }))
         }));
         let placement = match laid_out {
             Ok(Some(placement)) => placement,
@@ -200,16 +251,21 @@ impl Writer {
                 return Ok(Decided::Dead(DeadReason::HandlerPanic, error));
             }
         };
-        if let Some(moved) = moved {
-            before.heads.insert(conversation, moved);
-        }
+        before.heads.insert(conversation, after.head());
         before.placed.push(Pending {
             from: task.message.from,
             send_id: task.message.send_id,
             id,
-            standing: Standing { version, position },
+            standing: Standing {
+                version,
+                position,
+                sent,
+            },
         });
-        Ok(Decided::Placed { placement, moved })
+        Ok(Decided::Placed {
+            placement,
+            head: after,
+        })
     }
 
     /// What stands under this id: decided in this batch, known, or read now.
@@ -341,6 +397,7 @@ pub(super) fn first_task(
         owed: delivery::owed(&placed, known),
         frame: api::codec::encode_traced(&placed, trace),
         placed,
+        rev: 0,
         retry_count: read.task.retry_count,
         first_at: read.task.first_at,
         origin,

@@ -1,6 +1,7 @@
 //! What the core asks of its driver, and the values it is told with.
 
-use protocol::frame::{ClientFrame, HistoryPage};
+use protocol::change::{Changed, Marks};
+use protocol::frame::{ClientFrame, HistoryPage, Summary};
 use protocol::receipt::Receipt;
 use protocol::{
     ConversationId, DeviceId, MessageId, Placed, Platform, Refusal, SendId, Seq, Timestamp,
@@ -48,6 +49,15 @@ pub enum Action {
     },
     /// A message for the application; answer by `handle_taken` when it has it.
     Show(Shown),
+    /// A message that was shown was recalled or edited, or somebody reacted to it; answer by `handle_taken` when
+    /// the application has it. In the order of the conversation's changes, and after the message.
+    Changed {
+        number: u64,
+        conversation: ConversationId,
+        changed: Changed,
+    },
+    /// The conversation list has this now.
+    Listed(Box<Summary>),
     /// How far an own send has come; per send only forward, except that a failed one may be tried again.
     Status {
         send_id: SendId,
@@ -78,6 +88,8 @@ pub struct Shown {
     /// Counts what was shown: give it to `handle_taken`.
     pub number: u64,
     pub placed: Placed,
+    /// What has become of it, where it was fetched later: the message says what it says now.
+    pub marks: Option<Marks>,
     pub origin: Origin,
 }
 

@@ -14,8 +14,10 @@
 
 mod acks;
 mod action;
+mod changes;
 mod limits;
 mod link;
+mod list;
 mod outbox;
 mod questions;
 mod saved;
@@ -25,10 +27,11 @@ mod sync;
 pub(crate) mod tests;
 mod timeline;
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use protocol::frame::{Hello, ServerFrame, SyncAnswer, VERSION, Welcome};
 use protocol::message::Content;
+use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{
     Code, ConversationId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
 };
@@ -39,6 +42,7 @@ pub use saved::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
 
 use acks::Acks;
 use link::Link;
+use list::List;
 use outbox::Outbox;
 use questions::Questions;
 use timeline::{Source, Timeline};
@@ -61,6 +65,9 @@ pub struct Core {
     outbox: Outbox,
     timeline: Timeline,
     questions: Questions,
+    list: List,
+    /// Read in part: how many are left is asked once the server knows how far.
+    unsure_unread: BTreeSet<ConversationId>,
     acks: Acks,
     out: Out,
 }
@@ -82,6 +89,11 @@ impl Core {
             link: Link::default(),
             acks: Acks::new(&saved.conversations),
             questions: Questions::new(saved.list_version),
+            list: List::new(saved.list),
+            unsure_unread: (saved.conversations.iter())
+                .filter(|(_, kept)| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
+                .map(|(conversation, _)| *conversation)
+                .collect(),
             timeline: Timeline::new(saved.conversations),
             outbox,
             out,
@@ -141,8 +153,16 @@ impl Core {
             }
             ServerFrame::Placed(echo) => self.echoed(&echo),
             ServerFrame::Message(placed) => self.place(placed, Source::Pushed),
+            ServerFrame::Changed {
+                conversation,
+                changed,
+            } => self.changed(conversation, changed),
+            ServerFrame::Listed(word) => self.list_word(&word),
             ServerFrame::Acked(acked) => {
                 for (conversation, seq) in self.acks.confirmed(&acked) {
+                    if self.unsure_unread.remove(&conversation) {
+                        self.questions.list_again();
+                    }
                     if let Some(kept) = self.timeline.read_acked(conversation, seq) {
                         self.keep(conversation, kept);
                     }
@@ -150,7 +170,7 @@ impl Core {
             }
             ServerFrame::Receipts(receipts) => {
                 for receipt in receipts {
-                    self.outbox.sent.receipt(&receipt, &mut self.out);
+                    self.receipt(&receipt);
                 }
             }
             ServerFrame::Pong { .. } => {}
@@ -243,6 +263,9 @@ impl Core {
     pub fn read(&mut self, conversation: ConversationId, seq: Seq, id: MessageId, now: Timestamp) {
         if let Some(kept) = self.timeline.read(conversation, seq, id) {
             self.acks.read(conversation, seq, id);
+            if self.note_read(conversation, seq) {
+                self.unsure_unread.insert(conversation);
+            }
             self.keep(conversation, kept);
         }
         self.go_on(now);
@@ -292,7 +315,7 @@ impl Core {
 
     /// Shown messages that the application has not taken.
     pub fn untaken(&self) -> usize {
-        self.timeline.untaken()
+        self.timeline.untaken_len()
     }
 
     /// Nothing waits to be stored and, on a live connection, no acknowledgement to be confirmed: a
@@ -337,6 +360,23 @@ impl Core {
         (self.questions).ask_status(self.outbox.sent.unread_ids(), until, &mut self.out);
     }
 
+    fn receipt(&mut self, receipt: &Receipt) {
+        let is_own = self
+            .account
+            .is_some_and(|account| account.user == receipt.by);
+        if !is_own {
+            self.outbox.sent.receipt(receipt, &mut self.out);
+        } else if receipt.kind == ReceiptKind::Read {
+            // On another device of ours.
+            if let Some(kept) = self.timeline.read_acked(receipt.conversation, receipt.seq) {
+                self.keep(receipt.conversation, kept);
+            }
+            if self.note_read(receipt.conversation, receipt.seq) {
+                self.questions.list_again();
+            }
+        }
+    }
+
     fn answered(
         &mut self,
         question: questions::Question,
@@ -359,6 +399,9 @@ impl Core {
             }
             (Question::End { conversation, ours }, SyncAnswer::History(page)) => {
                 self.end_found(conversation, ours, &page);
+            }
+            (Question::Changes { conversation, .. }, SyncAnswer::Changes(page)) => {
+                self.changes_fetched(conversation, page);
             }
             (Question::Status, SyncAnswer::Status(statuses)) => {
                 self.outbox.sent.statuses(&statuses, &mut self.out);

@@ -10,7 +10,7 @@ use std::time::Duration;
 use protocol::frame::{Accepted, ClientFrame, Send};
 use protocol::{
     Code, ConversationId, DeviceId, Message, MessageId, Placed, Position, Recipient, Refusal,
-    SendId, Timestamp, UserId,
+    SendId, Seq, Timestamp, UserId,
 };
 
 use super::saved::{FollowedRow, OutboxRow};
@@ -271,6 +271,9 @@ impl Outbox {
         out: &mut Out,
     ) {
         let Some((order, entry)) = self.unsettled(send_id) else {
+            if self.sent.came_to_nothing(send_id, &refusal, out) {
+                return;
+            }
             // It was placed meanwhile: the boat must not wait for it to be sent again.
             if refusal.code.retryable() {
                 out.transmit(ClientFrame::GiveUp(send_id));
@@ -336,7 +339,10 @@ impl Outbox {
             return;
         };
         self.settle(order, id, conversation, out);
-        (self.sent).expect_place(order, message, now + limits.placed);
+        // A change has no place among the messages; the server tells when it is done.
+        if message.content.change.is_none() {
+            (self.sent).expect_place(order, message, now + limits.placed);
+        }
         self.sent.follow_fewer(limits, out);
         out.status(accepted.send_id, SendStatus::Accepted { id });
     }
@@ -365,6 +371,18 @@ impl Outbox {
         let placed = self.sent.placed(send_id, id, conversation, position, out);
         self.sent.follow_fewer(limits, out);
         placed
+    }
+
+    /// A change of this device is done, if it is one: it is accepted, whether we heard of that or not.
+    pub(super) fn changed(&mut self, send_id: SendId, id: MessageId, seq: Seq, out: &mut Out) {
+        if let Some((order, _)) = self.unsettled(send_id) {
+            self.remove(order);
+            self.by_send.remove(&send_id);
+            out.change(Change::Forget { order });
+            out.status(send_id, SendStatus::Placed { id, seq });
+        } else {
+            self.sent.changed(send_id, seq, out);
+        }
     }
 
     /// Accepted: it leaves the outbox and is followed.

@@ -25,6 +25,11 @@ pub(super) enum Question {
         ours: Seq,
     },
     Status,
+    /// Changes upward from `after`.
+    Changes {
+        conversation: ConversationId,
+        after: u64,
+    },
     /// The application asked.
     Older,
 }
@@ -124,7 +129,10 @@ impl Questions {
         let is_fetch = |question: &Question| {
             matches!(
                 question,
-                Question::Fetch { .. } | Question::Newest { .. } | Question::End { .. }
+                Question::Fetch { .. }
+                    | Question::Newest { .. }
+                    | Question::End { .. }
+                    | Question::Changes { .. }
             )
         };
         self.open.values().filter(|(q, _)| is_fetch(q)).count()

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 
+use protocol::frame::Summary;
 use protocol::message::Content;
 use protocol::receipt::Status;
 use protocol::{
@@ -29,6 +30,8 @@ pub struct Saved {
     /// The version of the last complete conversation list.
     pub list_version: Timestamp,
     pub conversations: BTreeMap<ConversationId, Kept>,
+    /// The conversation list, as far as it is known here.
+    pub list: BTreeMap<ConversationId, Summary>,
     /// Sends that are neither accepted nor given up, by their order.
     pub outbox: BTreeMap<u64, OutboxRow>,
     /// Accepted sends whose status is followed, by their order.
@@ -46,6 +49,8 @@ pub struct Kept {
     pub read: Option<(Seq, MessageId)>,
     /// The server knows that we have read up to here.
     pub read_acked: Seq,
+    /// The application has all changes up to this one.
+    pub rev: u64,
 }
 
 /// A place in a conversation up to which nothing is missing.
@@ -93,6 +98,8 @@ pub enum Change {
     Marker(u64),
     ListVersion(Timestamp),
     Conversation(ConversationId, Kept),
+    /// A conversation of the list, as it is now.
+    Listed(Box<Summary>),
     /// A new send, or an old one whose state changed.
     Outbox(OutboxRow),
     /// Accepted, or known better. It leaves the outbox.
@@ -111,6 +118,9 @@ impl Saved {
             Change::ListVersion(version) => self.list_version = version,
             Change::Conversation(conversation, kept) => {
                 self.conversations.insert(conversation, kept);
+            }
+            Change::Listed(summary) => {
+                self.list.insert(summary.conversation, *summary);
             }
             Change::Outbox(row) => {
                 self.outbox.insert(row.order, row);

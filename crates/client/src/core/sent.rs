@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use protocol::frame::MessageStatus;
 use protocol::receipt::{Receipt, ReceiptKind, Status};
-use protocol::{ConversationId, Message, MessageId, Placed, Position, SendId, Timestamp};
+use protocol::{
+    ConversationId, Message, MessageId, Placed, Position, Refusal, SendId, Seq, Timestamp,
+};
 
 use super::saved::FollowedRow;
 use super::{Action, Change, Limits, Out, SendStatus};
@@ -219,6 +221,36 @@ impl Sent {
         {
             self.unfollow(order, out);
         }
+    }
+
+    /// An accepted change is done.
+    pub(super) fn changed(&mut self, send_id: SendId, seq: Seq, out: &mut Out) {
+        if let Some(order) = self.by_send.get(&send_id).copied()
+            && let Some(followed) = self.followed.get(&order)
+        {
+            let id = followed.row.id;
+            self.unfollow(order, out);
+            out.status(send_id, SendStatus::Placed { id, seq });
+        }
+    }
+
+    /// What was accepted was refused in the end: only a change can be.
+    pub(super) fn came_to_nothing(
+        &mut self,
+        send_id: SendId,
+        refusal: &Refusal,
+        out: &mut Out,
+    ) -> bool {
+        let Some(order) = self.by_send.get(&send_id).copied() else {
+            return false;
+        };
+        let is_open = (self.followed.get(&order)).is_some_and(|f| f.row.seq.is_none());
+        let is_change = is_open && !refusal.code.retryable();
+        if is_change {
+            self.unfollow(order, out);
+            out.status(send_id, SendStatus::Failed(refusal.clone()));
+        }
+        is_change
     }
 
     fn unfollow(&mut self, order: u64, out: &mut Out) {

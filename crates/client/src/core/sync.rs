@@ -1,7 +1,9 @@
 //! Catching up: the list difference, then what each conversation misses, page after page.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use protocol::change::Marks;
 use protocol::frame::{HistoryPage, HistoryRange, ListPage, Summary, SyncQuery};
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, Timestamp};
 
@@ -36,7 +38,9 @@ impl Core {
             let Some(conversation) = self.questions.next() else {
                 return;
             };
-            self.ask_for(conversation, page.min(room), until);
+            let limit = page.min(room);
+            self.ask_for(conversation, limit, until);
+            self.ask_for_changes(conversation, limit, until);
         }
     }
 
@@ -106,6 +110,10 @@ impl Core {
         let catch_up = self.settings.catch_up;
         let track = self.track(conversation);
         let shown = track.shown;
+        let is_fresh = shown.seq == Seq::ZERO && track.held.is_empty();
+        self.note_listed(summary.clone());
+        self.compare_changes(conversation, summary.rev, is_fresh);
+        let track = self.track(conversation);
         if summary.seq < shown.seq {
             self.suspect(conversation);
             return;
@@ -128,7 +136,7 @@ impl Core {
         }
         self.keep(conversation, kept);
         match summary.newest {
-            Some(newest) => self.place(newest, Source::Fetched),
+            Some(newest) => self.place_marked(newest, summary.marks, Source::Fetched),
             None => self.fetch_if_missing(conversation),
         }
         self.show_held(conversation);
@@ -200,7 +208,7 @@ impl Core {
             return;
         }
         track.failures = 0;
-        self.place_all(conversation, page.messages);
+        self.place_all(conversation, page.messages, page.marks);
         self.fetch_if_missing(conversation);
     }
 
@@ -211,13 +219,18 @@ impl Core {
         track.failures = 0;
         track.newest_only = false;
         track.kept.known = track.kept.known.max(page.last_seq);
-        self.place_all(conversation, page.messages);
+        self.place_all(conversation, page.messages, page.marks);
         self.show_held(conversation);
         self.fetch_if_missing(conversation);
     }
 
     /// Places a dense page. What lies between it and what was shown cannot be had, or is not to be.
-    fn place_all(&mut self, conversation: ConversationId, mut messages: Vec<Placed>) {
+    fn place_all(
+        &mut self,
+        conversation: ConversationId,
+        mut messages: Vec<Placed>,
+        mut marks: BTreeMap<Seq, Marks>,
+    ) {
         messages.retain(|message| message.conversation == conversation);
         messages.sort_by_key(|message| message.position.seq);
         let shown = self.track(conversation).shown;
@@ -235,7 +248,8 @@ impl Core {
             self.leave_out(conversation, cursor);
         }
         for message in messages {
-            self.place(message, Source::Fetched);
+            let marks = marks.remove(&message.position.seq);
+            self.place_marked(message, marks, Source::Fetched);
         }
     }
 
@@ -306,6 +320,12 @@ impl Core {
                     self.cannot_fetch(conversation);
                 }
             }
+            Question::Changes { conversation, .. } if refusal.code == Code::Reset => {
+                self.changes_behind(conversation);
+            }
+            Question::Changes { conversation, .. } => {
+                self.changes_not_fetched(conversation, &refusal, now);
+            }
             Question::Status => {}
             Question::Older => self.out.push(Action::Older {
                 request,
@@ -333,7 +353,7 @@ impl Core {
         }
     }
 
-    fn look_again(&mut self, conversation: ConversationId, now: Timestamp) {
+    pub(super) fn look_again(&mut self, conversation: ConversationId, now: Timestamp) {
         let ask_again_max = self.settings.limits.ask_again_max;
         let track = self.track(conversation);
         track.failures = track.failures.saturating_add(1);

@@ -17,6 +17,8 @@ fn weather(seed: u64) -> Weather {
         sends: 30,
         cuts: (seed % 12) as usize,
         crashes: (seed % 5) as usize,
+        changes: (seed % 17) as usize,
+        reads: (seed % 13) as usize,
         refusals: (seed % 4) as u32 * 10,
     }
 }

@@ -7,9 +7,11 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use protocol::change::Marks;
 use protocol::frame::{AckItem, PlacedEcho};
 use protocol::{ConversationId, MessageId, Placed, SendId, Seq, Timestamp, UserId};
 
+use super::changes::Revs;
 use super::questions::Questions;
 use super::saved::{Cursor, Kept};
 use super::{Action, CatchUp, Core, Origin, Reset, Shown};
@@ -48,11 +50,13 @@ pub(super) struct Track {
     pub(super) asked: bool,
     /// Questions that were not answered, in a row.
     pub(super) failures: u32,
+    pub(super) revs: Revs,
 }
 
 #[derive(Debug)]
 pub(super) struct Held {
     placed: Placed,
+    marks: Option<Marks>,
     source: Source,
 }
 
@@ -60,8 +64,18 @@ pub(super) struct Held {
 struct Untaken {
     number: u64,
     conversation: ConversationId,
-    cursor: Cursor,
-    ack: Option<AckItem>,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(super) enum What {
+    Message {
+        cursor: Cursor,
+        ack: Option<AckItem>,
+    },
+    Change {
+        rev: u64,
+    },
 }
 
 /// From where a message comes.
@@ -80,6 +94,7 @@ impl Timeline {
         let tracks = conversations.into_iter().map(|(conversation, kept)| {
             let track = Track {
                 shown: kept.cursor,
+                revs: Revs::new(kept.rev),
                 kept,
                 ..Track::default()
             };
@@ -99,7 +114,7 @@ impl Timeline {
     /// Whatever is known to be missing is to be fetched.
     pub(super) fn connected(&self, questions: &mut Questions) {
         for (&conversation, track) in &self.tracks {
-            if track.is_missing_something() {
+            if track.is_missing_something() || track.revs.are_missing() {
                 questions.look_at(conversation);
             }
         }
@@ -108,6 +123,7 @@ impl Timeline {
     pub(super) fn disconnected(&mut self) {
         for track in self.tracks.values_mut() {
             track.asked = false;
+            track.revs.disconnected();
             track.suspect = false;
             track.failures = 0;
         }
@@ -137,8 +153,27 @@ impl Timeline {
         Some(*kept)
     }
 
-    pub(super) fn untaken(&self) -> usize {
+    pub(super) fn untaken_len(&self) -> usize {
         self.untaken.len()
+    }
+
+    /// The application is being told, under the number that `shown` has now.
+    pub(super) fn untaken(&mut self, conversation: ConversationId, what: What) {
+        self.untaken.push_back(Untaken {
+            number: self.shown,
+            conversation,
+            what,
+        });
+    }
+
+    pub(super) fn next_number(&mut self) -> u64 {
+        self.shown += 1;
+        self.shown
+    }
+
+    /// Something waits for the application to take what was shown.
+    pub(super) fn stall(&mut self, conversation: ConversationId) {
+        self.stalled.insert(conversation);
     }
 
     /// How many more messages may be shown.
@@ -188,6 +223,11 @@ impl Core {
 
     /// A message and its place came, from wherever.
     pub(super) fn place(&mut self, placed: Placed, source: Source) {
+        self.place_marked(placed, None, source);
+    }
+
+    /// The same, with what has become of it.
+    pub(super) fn place_marked(&mut self, placed: Placed, marks: Option<Marks>, source: Source) {
         let Some(me) = self.account.map(|account| account.user) else {
             return;
         };
@@ -210,7 +250,7 @@ impl Core {
             self.repeated(&placed, source, me);
             return;
         }
-        self.hold(placed, source);
+        self.hold(placed, marks, source);
         self.show_held(conversation);
         self.fetch_if_missing(conversation);
     }
@@ -260,11 +300,14 @@ impl Core {
         let Some(ack) = self.ack_for(placed, source, me) else {
             return;
         };
-        let untaken = (self.timeline.untaken.iter_mut()).find(|untaken| {
-            untaken.conversation == *conversation && untaken.cursor.seq == position.seq
-        });
+        let untaken = (self.timeline.untaken.iter_mut())
+            .filter(|untaken| untaken.conversation == *conversation)
+            .find_map(|untaken| match &mut untaken.what {
+                What::Message { cursor, ack } if cursor.seq == position.seq => Some(ack),
+                What::Message { .. } | What::Change { .. } => None,
+            });
         match untaken {
-            Some(untaken) => untaken.ack = Some(ack),
+            Some(untaken) => *untaken = Some(ack),
             None => self.acks.received(ack, self.out.durable_with()),
         }
     }
@@ -280,7 +323,7 @@ impl Core {
     }
 
     /// Keeps a message until it can be shown. Without room it is fetched again later.
-    fn hold(&mut self, placed: Placed, source: Source) {
+    fn hold(&mut self, placed: Placed, marks: Option<Marks>, source: Source) {
         let held_max = self.settings.limits.held_max;
         let timeline = &mut self.timeline;
         let Some(track) = timeline.tracks.get_mut(&placed.conversation) else {
@@ -295,14 +338,24 @@ impl Core {
             Some(held) if source == Source::Pushed => held.source = source,
             Some(_) => {}
             None => {
-                track.held.insert(seq, Held { placed, source });
+                let held = Held {
+                    placed,
+                    marks,
+                    source,
+                };
+                track.held.insert(seq, held);
                 timeline.held += 1;
             }
         }
     }
 
-    /// Shows what is next, and what is next after that.
+    /// Shows what is next, and what is next after that; then what has become of it.
     pub(super) fn show_held(&mut self, conversation: ConversationId) {
+        self.show_messages(conversation);
+        self.show_changes(conversation);
+    }
+
+    fn show_messages(&mut self, conversation: ConversationId) {
         let untaken_max = self.settings.limits.untaken_max;
         loop {
             let has_room = self.timeline.room(untaken_max) > 0;
@@ -343,7 +396,11 @@ impl Core {
         let Some(me) = self.account.map(|account| account.user) else {
             return;
         };
-        let Held { placed, source } = held;
+        let Held {
+            placed,
+            marks,
+            source,
+        } = held;
         let ack = self.ack_for(&placed, source, me);
         let conversation = placed.conversation;
         let message = &placed.message;
@@ -361,12 +418,9 @@ impl Core {
         self.track(conversation).shown = cursor;
         let is_new = self.timeline.repeats.is_new(message.from, message.send_id);
         self.timeline.shown += u64::from(is_new);
-        self.timeline.untaken.push_back(Untaken {
-            number: self.timeline.shown,
-            conversation,
-            cursor,
-            ack,
-        });
+        self.timeline
+            .untaken(conversation, What::Message { cursor, ack });
+        self.note_shown(&placed, me);
         if is_new {
             let origin = match (message.from == me, message.device == self.settings.device) {
                 (false, _) => Origin::Other,
@@ -376,6 +430,7 @@ impl Core {
             self.out.push(Action::Show(Shown {
                 number: self.timeline.shown,
                 placed,
+                marks,
                 origin,
             }));
         } else {
@@ -393,10 +448,15 @@ impl Core {
             && untaken.number <= timeline.taken
         {
             if let Some(track) = timeline.tracks.get_mut(&untaken.conversation) {
-                track.kept.cursor = untaken.cursor;
+                match untaken.what {
+                    What::Message { cursor, ack } => {
+                        track.kept.cursor = cursor;
+                        acks.extend(ack);
+                    }
+                    What::Change { rev } => track.kept.rev = rev,
+                }
                 moved.insert(untaken.conversation, track.kept);
             }
-            acks.extend(untaken.ack);
             timeline.untaken.pop_front();
         }
         for (conversation, kept) in moved {

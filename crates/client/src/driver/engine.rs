@@ -20,7 +20,7 @@ use super::clock::Clock;
 use super::connection::{Connection, lost};
 use super::events::Feed;
 use super::shelf::{Done, Shelf};
-use super::{Address, ClientConfig, Command, Event, SendTicket};
+use super::{Address, ClientConfig, Command, ConversationList, Event, SendTicket};
 use crate::core::{Account, Action, Core, Reset, Saved, SendStatus, State};
 use crate::store::Store;
 
@@ -33,6 +33,7 @@ const TICKETS_UNCHECKED: usize = 4096;
 type Dial = Pin<Box<dyn Future<Output = Result<Connection, Refusal>> + Send>>;
 
 pub(super) struct Engine {
+    list: watch::Sender<ConversationList>,
     config: ClientConfig,
     address: Address,
     core: Core,
@@ -78,8 +79,11 @@ impl Engine {
         saved: Saved,
         feed: Feed,
         state: watch::Sender<State>,
+        list: watch::Sender<ConversationList>,
     ) -> Engine {
+        list.send_replace(saved.list.clone());
         Engine {
+            list,
             core: Core::new(config.settings(), saved),
             config,
             address,
@@ -202,6 +206,21 @@ impl Engine {
                 }
                 Action::Store { batch, changes } => self.shelf.write(batch, changes),
                 Action::Show(shown) => self.feed.push(self.epoch, Event::Message(shown)),
+                Action::Changed {
+                    number,
+                    conversation,
+                    changed,
+                } => {
+                    let event = Event::Changed {
+                        number,
+                        conversation,
+                        changed,
+                    };
+                    self.feed.push(self.epoch, event);
+                }
+                Action::Listed(summary) => self.list.send_modify(|list| {
+                    list.insert(summary.conversation, *summary);
+                }),
                 Action::Status { send_id, status } => self.tell(send_id, status),
                 Action::Receipt(receipt) => self.feed.push(self.epoch, Event::Receipt(receipt)),
                 Action::Gap {
@@ -348,6 +367,7 @@ impl Engine {
         }
         self.older.clear();
         self.epoch += 1;
+        self.list.send_replace(saved.list.clone());
         self.core = Core::new(self.config.settings(), saved);
         self.core.start();
     }

@@ -1,5 +1,6 @@
 //! What the application hears of, in a queue with bounds.
 
+use protocol::change::Changed;
 use protocol::receipt::Receipt;
 use protocol::{ConversationId, SendId, Seq};
 use tokio::sync::{mpsc, watch};
@@ -11,6 +12,12 @@ use crate::core::{Reset, SendStatus, Shown, State};
 pub enum Event {
     /// A message, once, in the order of its conversation. The user's own come, too: see its `origin`.
     Message(Shown),
+    /// A message that was shown before was recalled, edited, or somebody reacted to it. Each once, in their order.
+    Changed {
+        number: u64,
+        conversation: ConversationId,
+        changed: Changed,
+    },
     /// A send of this device has come further. Its ticket knows as well.
     Status {
         send_id: SendId,
@@ -92,11 +99,13 @@ impl Events {
     pub async fn next(&mut self) -> Option<Event> {
         self.taken();
         let Queued { epoch, event } = self.queue.recv().await?;
-        if let Event::Message(shown) = &event {
-            self.last = Some(Taken {
-                epoch,
-                number: shown.number,
-            });
+        let number = match &event {
+            Event::Message(shown) => Some(shown.number),
+            Event::Changed { number, .. } => Some(*number),
+            _ => None,
+        };
+        if let Some(number) = number {
+            self.last = Some(Taken { epoch, number });
         }
         Some(event)
     }
@@ -116,7 +125,7 @@ impl Feed {
         };
         let free = queue.capacity();
         let needed = match &event {
-            Event::Message(_) => 0,
+            Event::Message(_) | Event::Changed { .. } => 0,
             Event::Gap { .. } | Event::Reset(_) => self.messages_max,
             Event::Status { .. } | Event::Receipt(_) | Event::State(_) => {
                 self.messages_max + EVENTS_RESERVED

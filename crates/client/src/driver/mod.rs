@@ -27,9 +27,11 @@ mod shelf;
 mod tests;
 mod ticket;
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::frame::HistoryPage;
+use protocol::change::{Arranged, ChangeKind, ChangeOf};
+use protocol::frame::{HistoryPage, Summary};
 use protocol::message::Content;
 use protocol::{
     Code, ConversationId, DeviceId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
@@ -131,7 +133,12 @@ pub enum ClientError {
 pub struct Client {
     commands: mpsc::Sender<Command>,
     state: watch::Receiver<State>,
+    list: watch::Receiver<ConversationList>,
 }
+
+/// The user's conversations, as far as this device knows them; also those that were taken from the list
+/// (`cleared_seq` is not below `seq`).
+pub type ConversationList = BTreeMap<ConversationId, Summary>;
 
 /// Commands that wait for the client's task; beyond, callers wait.
 const COMMANDS_MAX: usize = 256;
@@ -175,9 +182,23 @@ impl Client {
         let (commands, command_queue) = mpsc::channel(COMMANDS_MAX);
         let (feed, events) = events::channel(config.limits.untaken_max);
         let (state_sender, state) = watch::channel(State::Idle);
-        let engine = engine::Engine::new(config, address, store, saved, feed, state_sender);
+        let (list_sender, list) = watch::channel(ConversationList::new());
+        let engine = engine::Engine::new(
+            config,
+            address,
+            store,
+            saved,
+            feed,
+            state_sender,
+            list_sender,
+        );
         tokio::spawn(engine.run(command_queue));
-        Ok((Client { commands, state }, events))
+        let client = Client {
+            commands,
+            state,
+            list,
+        };
+        Ok((client, events))
     }
 
     /// Puts a message into the outbox. The ticket tells how far it comes.
@@ -185,6 +206,65 @@ impl Client {
         let (reply, answer) = oneshot::channel();
         let command = Command::Send { to, content, reply };
         Ok(self.ask(command, answer).await??)
+    }
+
+    /// Asks for a change of a message; `content` is what an edited one says then, and at rest with the other kinds. The
+    /// ticket's *placed* says that it is done.
+    pub async fn change(
+        &self,
+        to: Recipient,
+        subject: MessageId,
+        kind: ChangeKind,
+        content: Content,
+    ) -> Result<SendTicket, ClientError> {
+        let content = Content {
+            change: Some(Box::new(ChangeOf { subject, kind })),
+            ..content
+        };
+        self.send(to, content).await
+    }
+
+    /// Takes the conversation with somebody from the user's list, on all devices, unless a message comes that this
+    /// device has not seen: then the ticket fails, and the conversation stays. What was said is kept.
+    pub async fn clear(&self, with: Recipient) -> Result<SendTicket, ClientError> {
+        self.about_list(with, ChangeKind::Clear).await
+    }
+
+    /// Pins or mutes a conversation in the user's list, on all devices.
+    pub async fn arrange(
+        &self,
+        with: Recipient,
+        arranged: Arranged,
+    ) -> Result<SendTicket, ClientError> {
+        self.about_list(with, ChangeKind::Arrange(arranged)).await
+    }
+
+    async fn about_list(
+        &self,
+        with: Recipient,
+        kind: ChangeKind,
+    ) -> Result<SendTicket, ClientError> {
+        let is_it = |of: &ConversationId| match (with, *of) {
+            (Recipient::User(user), of) => of.side_of(user).is_some(),
+            (Recipient::Group(group), of) => of == ConversationId::Group(group),
+        };
+        let newest = {
+            let list = self.list.borrow();
+            let row = list.iter().find(|(of, _)| is_it(of));
+            row.and_then(|(_, row)| row.newest.as_ref().map(|newest| newest.message.id))
+        };
+        match newest {
+            Some(newest) => self.change(with, newest, kind, Content::text("")).await,
+            None => {
+                let text = "this device knows of no message in that conversation";
+                Err(ClientError::Refused(Refusal::new(Code::NotFound, text)))
+            }
+        }
+    }
+
+    /// The conversation list, and when it changes.
+    pub fn conversations(&self) -> watch::Receiver<ConversationList> {
+        self.list.clone()
     }
 
     /// Tries a failed send again, under the same `send_id`. False: it has not failed.

@@ -1,6 +1,9 @@
 //! How [`Saved`] lies in the tables.
 
 use bytes::Bytes;
+use prost::Message as _;
+use protocol::change::ChangeOf;
+use protocol::frame::Summary;
 use protocol::message::Content;
 use protocol::receipt::Status;
 use protocol::{
@@ -15,7 +18,7 @@ use crate::core::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
 pub(super) fn load(connection: &Connection, account: i64) -> Result<Saved, StoreError> {
     let mut saved = load_account(connection, account)?;
     let mut statement = connection.prepare(
-        "SELECT conversation, seq, id, at, known, read_seq, read_id, read_acked
+        "SELECT conversation, seq, id, at, known, read_seq, read_id, read_acked, rev
          FROM conversation WHERE account = ?",
     )?;
     let mut rows = statement.query([account])?;
@@ -23,9 +26,15 @@ pub(super) fn load(connection: &Connection, account: i64) -> Result<Saved, Store
         let (conversation, kept) = kept(row)?;
         saved.conversations.insert(conversation, kept);
     }
+    let mut statement = connection.prepare("SELECT summary FROM listed WHERE account = ?")?;
+    let mut rows = statement.query([account])?;
+    while let Some(row) = rows.next()? {
+        let summary = summary(row.get(0)?)?;
+        saved.list.insert(summary.conversation, summary);
+    }
     let mut statement = connection.prepare(
         "SELECT position, send_id, to_kind, to_id, options, kind, data, priority, reference,
-                encryption, sub_kind, key_print, created_at, failed_code, failed_text
+                encryption, sub_kind, key_print, created_at, failed_code, failed_text, change
          FROM outbox WHERE account = ?",
     )?;
     let mut rows = statement.query([account])?;
@@ -67,7 +76,7 @@ pub(super) fn write(
         ),
         Change::Conversation(conversation, kept) => execute(
             transaction,
-            "INSERT OR REPLACE INTO conversation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO conversation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             params![
                 account,
                 conversation.to_key(),
@@ -78,6 +87,16 @@ pub(super) fn write(
                 kept.read.map(|(seq, _)| seq.0 as i64),
                 kept.read.map(|(_, id)| id.get()),
                 kept.read_acked.0 as i64,
+                kept.rev as i64,
+            ],
+        ),
+        Change::Listed(summary) => execute(
+            transaction,
+            "INSERT OR REPLACE INTO listed VALUES (?, ?, ?)",
+            params![
+                account,
+                summary.conversation.to_key(),
+                api::v1::Summary::from(&**summary).encode_to_vec(),
             ],
         ),
         Change::Outbox(row) => write_outbox(transaction, account, row),
@@ -115,7 +134,7 @@ fn write_outbox(
     };
     execute(
         transaction,
-        "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "INSERT OR REPLACE INTO outbox VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         params![
             account,
             row.order as i64,
@@ -133,6 +152,8 @@ fn write_outbox(
             row.created_at.millis(),
             row.failed.as_ref().map(|failed| failed.code.number()),
             row.failed.as_ref().map(|failed| failed.text.as_str()),
+            (row.content.change.as_deref())
+                .map(|change| api::v1::ChangeOf::from(change).encode_to_vec()),
         ],
     )
 }
@@ -192,6 +213,7 @@ fn kept(row: &Row<'_>) -> Result<(ConversationId, Kept), StoreError> {
         known: seq(row.get(4)?),
         read,
         read_acked: seq(row.get(7)?),
+        rev: row.get::<_, i64>(8)? as u64,
     };
     Ok((conversation(&row.get::<_, Vec<u8>>(0)?)?, kept))
 }
@@ -223,10 +245,23 @@ fn outbox_row(row: &Row<'_>) -> Result<OutboxRow, StoreError> {
             encryption: row.get(9)?,
             sub_kind: row.get(10)?,
             key_print: row.get(11)?,
+            change: row.get::<_, Option<Vec<u8>>>(15)?.map(change).transpose()?,
         },
         created_at: Timestamp::from_millis(row.get(12)?),
         failed,
     })
+}
+
+fn summary(bytes: Vec<u8>) -> Result<Summary, StoreError> {
+    let torn = || StoreError::Corrupt("a conversation of the list");
+    let wire = api::v1::Summary::decode(&bytes[..]).map_err(|_| torn())?;
+    wire.try_into().map_err(|_| torn())
+}
+
+fn change(bytes: Vec<u8>) -> Result<Box<ChangeOf>, StoreError> {
+    let torn = || StoreError::Corrupt("a change");
+    let wire = api::v1::ChangeOf::decode(&bytes[..]).map_err(|_| torn())?;
+    wire.try_into().map(Box::new).map_err(|_| torn())
 }
 
 fn followed_row(row: &Row<'_>) -> Result<FollowedRow, StoreError> {

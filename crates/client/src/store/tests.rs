@@ -1,5 +1,6 @@
 use bytes::Bytes;
 use proptest::prelude::*;
+use protocol::change::{ChangeKind, ChangeOf};
 use protocol::message::Content;
 use protocol::receipt::Status;
 use protocol::{
@@ -47,6 +48,7 @@ fn changes() -> impl Strategy<Value = Change> {
                 known: Seq(n[3].into()),
                 read: seen.then(|| (Seq(n[1].into()), id(7))),
                 read_acked: Seq(n[2].into()),
+                rev: n[1].into(),
             };
             Change::Conversation(conversation(peer), kept)
         }),
@@ -68,6 +70,12 @@ fn changes() -> impl Strategy<Value = Change> {
                     encryption: b,
                     sub_kind: a,
                     key_print: key,
+                    change: group.then(|| {
+                        Box::new(ChangeOf {
+                            subject: id(4),
+                            kind: ChangeKind::Edit,
+                        })
+                    }),
                 },
                 created_at: Timestamp::from_millis(key),
                 failed: failed.map(|_| Refusal::new(Code::Unavailable, "later")),

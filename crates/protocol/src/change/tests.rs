@@ -21,7 +21,9 @@ const NOON: Timestamp = Timestamp::from_millis(1_790_000_000_000);
 
 fn asked(by: i64, change: Change) -> Asked {
     Asked {
-        id: id(7),
+        id: id(8),
+        send_id: SendId::from_bytes([8; 16]),
+        subject: id(7),
         by: user(by),
         at: NOON,
         change,
@@ -62,11 +64,12 @@ impl Stands {
     }
 
     fn apply(&mut self, offset: u64, asked: Asked) {
-        self.altered.apply(&Changed {
+        let changed = Changed {
             rev: offset,
-            version: at(offset),
+            seq: Seq(1),
             asked,
-        });
+        };
+        self.altered.apply(at(offset), &changed);
     }
 }
 
@@ -157,14 +160,14 @@ fn any_asked() -> impl Strategy<Value = Asked> {
 #[derive(Clone)]
 struct Store {
     head: Head,
-    rows: BTreeMap<u64, Changed>,
+    rows: BTreeMap<u64, Written<Changed>>,
     altered: Altered,
 }
 
 impl Store {
     fn new() -> Store {
         Store {
-            head: Head::default().moved_by(at(0), id(7)),
+            head: Head::default().moved_by(at(0), id(7), None),
             rows: BTreeMap::new(),
             altered: Altered::default(),
         }
@@ -195,17 +198,21 @@ impl Store {
         }
         let changed = Changed {
             rev,
-            version: record,
+            seq: Seq(1),
             asked: asked.clone(),
         };
         if effects == 0 {
             return false;
         }
-        self.altered.apply(&changed);
+        self.altered.apply(record, &changed);
         if effects == 1 {
             return false;
         }
-        self.rows.insert(rev, changed);
+        let written = Written {
+            version: record,
+            value: changed,
+        };
+        self.rows.insert(rev, written);
         if effects == 2 {
             return false;
         }
@@ -217,7 +224,8 @@ impl Store {
     fn read(&self) -> Altered {
         let mut altered = Altered::default();
         for rev in 1..=self.head.rev {
-            altered.apply(self.rows.get(&rev).expect("dense"));
+            let row = self.rows.get(&rev).expect("dense");
+            altered.apply(row.version, &row.value);
         }
         altered
     }
@@ -256,14 +264,14 @@ proptest! {
             (Just(log), Just(again).prop_shuffle())
         }),
     ) {
-        let changed = |index: usize| Changed {
-            rev: index as u64 + 1,
-            version: at(index as u64 + 1),
-            asked: log[index].clone(),
+        let apply = |altered: &mut Altered, index: usize| {
+            let rev = index as u64 + 1;
+            let (seq, asked) = (Seq(1), log[index].clone());
+            altered.apply(at(rev), &Changed { rev, seq, asked });
         };
         let (mut ordered, mut shuffled) = (Altered::default(), Altered::default());
-        (0..log.len()).for_each(|index| ordered.apply(&changed(index)));
-        order.iter().for_each(|index| shuffled.apply(&changed(*index)));
+        (0..log.len()).for_each(|index| apply(&mut ordered, index));
+        order.iter().for_each(|index| apply(&mut shuffled, *index));
         prop_assert_eq!(ordered, shuffled);
     }
 }

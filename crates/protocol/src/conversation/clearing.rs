@@ -34,7 +34,7 @@ pub struct Around {
 pub enum Clearing {
     /// It goes from the list, up to here.
     Cleared(Tally),
-    /// It was cleared up to here before.
+    /// It was cleared beyond here before.
     Nothing,
     /// A message came that the client had not seen when it asked: the conversation stays (S4-19).
     Expired,
@@ -50,7 +50,8 @@ pub fn clear(record: Version, seen: Seen, around: Around, cleared: Tally) -> Cle
     if around.next.is_some_and(|next| next < record) {
         return Clearing::Expired;
     }
-    match cleared.seq >= place.seq {
+    // The same place again is this record that comes again, or says the same.
+    match cleared.seq > place.seq {
         true => Clearing::Nothing,
         false => Clearing::Cleared(place),
     }

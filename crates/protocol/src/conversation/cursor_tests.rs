@@ -37,7 +37,7 @@ impl Conversation {
             offset: self.rows.len() as u64 + 1,
         };
         let seq = self.head.next_position().seq;
-        self.head = self.head.moved_by(version, made.id);
+        self.head = self.head.moved_by(version, made.id, None);
         self.rows.push(Row { seq, made });
     }
 

@@ -13,7 +13,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Head;
+use super::{Head, Side};
 use crate::history::{PrivateRow, Version};
 use crate::{MessageId, Position, Seq};
 
@@ -35,6 +35,8 @@ pub enum Placement {
 pub struct Standing {
     pub version: Version,
     pub position: Position,
+    /// The how manieth of its sender it is, in a private conversation.
+    pub sent: u64,
 }
 
 impl From<&PrivateRow> for Standing {
@@ -45,6 +47,7 @@ impl From<&PrivateRow> for Standing {
                 seq: row.seq,
                 prev: row.prev,
             },
+            sent: row.sent(),
         }
     }
 }
@@ -109,9 +112,10 @@ impl Head {
         }
     }
 
-    /// The head after `record` placed `id` at [`Head::next_position`].
+    /// The head after `record` placed `id` at [`Head::next_position`]; `side`: who wrote it, where the
+    /// conversation has two.
     #[must_use]
-    pub fn moved_by(&self, record: Version, id: MessageId) -> Head {
+    pub fn moved_by(&self, record: Version, id: MessageId, side: Option<Side>) -> Head {
         debug_assert!(
             self.seq == Seq::ZERO || record > self.version,
             "a head only moves forward in the log"
@@ -121,6 +125,7 @@ impl Head {
             rev: self.rev,
             last_id: Some(id),
             max_id: self.max_id.max(Some(id)),
+            from_low: self.from_low + u64::from(side == Some(Side::Low)),
             version: record,
         }
     }

@@ -11,7 +11,7 @@ use crate::ledger::{DeadReason, FailureCause, LedgerEntry};
 use crate::mailbox::Mail;
 use crate::notify::Notification;
 use crate::presence::{BoatLife, SessionKey};
-use crate::{MessageId, Platform, Refusal, SessionId, Timestamp, TraceContext, UserId};
+use crate::{MessageId, Platform, Refusal, SendId, SessionId, Timestamp, TraceContext, UserId};
 
 /// Names an open [`Route`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -91,6 +91,8 @@ pub struct Notice {
 pub enum Word {
     /// The place of a message that it sent.
     Placed(PlacedEcho),
+    /// What it sent was accepted, and came to nothing.
+    Refused { send_id: SendId, refusal: Refusal },
     /// Mail was stored while it lived: drain.
     Hint,
     /// End, with this as the last word.

@@ -264,7 +264,7 @@ impl Delivery {
         let Owed {
             user, platforms, ..
         } = &task.owed[index];
-        let mirror = *user == task.placed.message.from;
+        let mirror = task.is_only_told(*user);
         let stores = task.placed.message.options.has(Options::STORE_OFFLINE);
         let mail = (stores && !mirror).then(|| mail(task));
         let keeping = || keeping_mail(platforms);

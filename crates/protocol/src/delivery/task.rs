@@ -86,6 +86,9 @@ pub struct Origin {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
     pub placed: Placed,
+    /// The place of a change among the changes; 0 of a message. A change is at the position of the message that
+    /// it changes.
+    pub rev: u64,
     /// The message as every session, and the mailbox, gets it: encoded once.
     pub frame: Bytes,
     pub owed: Vec<Owed>,
@@ -101,4 +104,13 @@ pub struct Task {
     pub trace: Option<TraceContext>,
     /// What happened to the message before: stands first in the settlement's ledger.
     pub noted: Vec<LedgerEntry>,
+}
+
+impl Task {
+    /// It is told to what lives, and never stored: sync finds it. So is a message for its sender's other
+    /// sessions, and a change for everybody.
+    pub fn is_only_told(&self, user: UserId) -> bool {
+        let message = &self.placed.message;
+        message.from == user || message.content.change.is_some()
+    }
 }

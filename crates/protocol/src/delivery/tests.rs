@@ -135,6 +135,7 @@ impl World {
     fn send(&mut self, n: i64, to: i64, known: &[Platform], options: Options) {
         let placed = placed(n, to, options);
         let task = Task {
+            rev: 0,
             owed: owed(&placed, known.to_vec()),
             placed,
             frame: Bytes::from_static(b"frame"),

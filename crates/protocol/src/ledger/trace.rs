@@ -20,6 +20,10 @@ pub struct Life {
     pub placed: Option<Place>,
     /// Other positions that the message was given: a broken promise where there is any.
     pub placed_again: Vec<Place>,
+    /// It stands for nothing itself: it was to change a message.
+    pub change: Option<Fate>,
+    /// It was to change somebody's list, and did.
+    pub listed: Option<ConversationId>,
     /// It was dropped for this earlier one, which carries the obligation.
     pub repeat_of: Option<MessageId>,
     /// When its record first needed no more work.
@@ -102,6 +106,26 @@ pub enum Open {
     Target(Target),
 }
 
+/// What became of a change that was asked for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fate {
+    /// The message that it is about.
+    pub subject: MessageId,
+    /// Its place among the changes; `None` where it was so already, `Err` where the rules say no, in these words.
+    pub rev: Result<Option<u64>, String>,
+}
+
+impl Fate {
+    fn sentence(&self) -> String {
+        let subject = self.subject;
+        match &self.rev {
+            Ok(Some(rev)) => format!("a change of {subject}, the {rev}. of its conversation"),
+            Ok(None) => format!("a change of {subject} that was so already"),
+            Err(why) => format!("a change of {subject}, refused: {why}"),
+        }
+    }
+}
+
 impl Life {
     /// Reads the entries of `message`; those of other messages are passed over.
     pub fn of(message: MessageId, entries: &[LedgerEntry]) -> Life {
@@ -114,6 +138,8 @@ impl Life {
             message,
             placed: None,
             placed_again: Vec::new(),
+            change: None,
+            listed: None,
             repeat_of: None,
             settled_at: None,
             dead: None,
@@ -127,7 +153,9 @@ impl Life {
         life.redriven = letters.are_under_way(&entries, life.placed.as_ref());
         let from = life.placed.map(|place| place.from);
         for (target, obligation) in &mut life.obligations {
-            obligation.owed = from != Some(target.user);
+            // A change is told to who is there; the others find it by sync.
+            obligation.owed =
+                from != Some(target.user) && life.change.is_none() && life.listed.is_none();
             if let (None, Some(letter)) = (&obligation.end, &life.dead) {
                 obligation.end = Some(End::Dead(letter.clone()));
             }
@@ -162,6 +190,25 @@ impl Life {
                 partition,
                 offset,
             }),
+            (Event::Changed { subject, rev, .. }, _) => {
+                self.change = Some(Fate {
+                    subject: *subject,
+                    rev: Ok(Some(*rev)),
+                });
+            }
+            (Event::Listed { conversation }, _) => self.listed = Some(*conversation),
+            (
+                Event::Unchanged {
+                    subject, refused, ..
+                },
+                _,
+            ) => {
+                let rev = refused.clone().map_or(Ok(None), Err);
+                self.change.get_or_insert(Fate {
+                    subject: *subject,
+                    rev,
+                });
+            }
             // A second record of the same id was dropped: that says nothing of the first.
             (&Event::Repeat { of }, _) if of == self.message => {}
             (&Event::Repeat { of }, _) => self.repeat_of = Some(of),
@@ -217,7 +264,8 @@ impl Life {
         if self.repeat_of.is_some() {
             return Vec::new();
         }
-        let unplaced = self.placed.is_none() && self.dead.is_none();
+        let has_no_end = self.placed.is_none() && self.change.is_none() && self.listed.is_none();
+        let unplaced = has_no_end && self.dead.is_none();
         let message = (self.settled_at.is_none() || unplaced || self.redriven)
             .then_some(Open::Message)
             .into_iter();
@@ -271,6 +319,12 @@ impl Life {
                 Some(_) => place,
                 None => format!("{place}, not settled yet"),
             };
+        }
+        if let Some(change) = &self.change {
+            return change.sentence();
+        }
+        if let Some(conversation) = self.listed {
+            return format!("its sender's list was changed: {conversation}");
         }
         match &self.dead {
             Some(letter) => format!("dead letter {}: {}", letter.letter, letter.reason.name()),
@@ -369,7 +423,12 @@ impl Obligation {
             Event::NotificationSent { provider, ok } => {
                 self.notifications.push((provider.clone(), *ok));
             }
-            Event::Placed { .. } | Event::Repeat { .. } | Event::Settled => {}
+            Event::Placed { .. }
+            | Event::Changed { .. }
+            | Event::Unchanged { .. }
+            | Event::Listed { .. }
+            | Event::Repeat { .. }
+            | Event::Settled => {}
         }
     }
 

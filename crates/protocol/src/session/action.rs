@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 
+use crate::change::{Change, Changed, Marks, REACTION_BYTES_MAX};
 use crate::frame::{Ack, Hello, Send, ServerFrame, SyncAnswer, SyncRequest};
 use crate::mailbox::MailCursor;
 use crate::{MessageId, Refusal, Timestamp, UserId};
@@ -44,6 +45,9 @@ pub enum Outgoing {
     Frame(ServerFrame),
 }
 
+/// Bytes of what has no body.
+const SMALL: usize = 64;
+
 impl Outgoing {
     /// Does it lose nothing by going out together with what comes next, a moment later? Echoes and
     /// receipts do not, and outnumber the messages.
@@ -56,7 +60,6 @@ impl Outgoing {
 
     /// What it counts as against the bound of outgoing bytes: its length, or a guess a little too high.
     pub fn weight(&self) -> usize {
-        const SMALL: usize = 64;
         match self {
             Outgoing::Encoded(bytes) | Outgoing::Notice(bytes) => bytes.len(),
             Outgoing::Frame(frame) => {
@@ -65,6 +68,7 @@ impl Outgoing {
                         ServerFrame::Message(placed) => {
                             2 * SMALL + placed.message.content.data.len()
                         }
+                        ServerFrame::Changed { changed, .. } => SMALL + change_weight(changed),
                         ServerFrame::Receipts(receipts) => receipts.len() * SMALL,
                         ServerFrame::Acked(acked) => {
                             acked.ids.len() * 10
@@ -78,12 +82,22 @@ impl Outgoing {
                                     .filter_map(|summary| summary.newest.as_ref())
                                     .map(|placed| 2 * SMALL + placed.message.content.data.len())
                                     .sum::<usize>()
-                                    + list.conversations.len() * SMALL
+                                    + (list.conversations.iter())
+                                        .map(|summary| {
+                                            SMALL + summary.marks.as_ref().map_or(0, Marks::weight)
+                                        })
+                                        .sum::<usize>()
                             }
-                            SyncAnswer::History(page) => (page.messages.iter())
-                                .map(|placed| 2 * SMALL + placed.message.content.data.len())
-                                .sum(),
+                            SyncAnswer::History(page) => {
+                                (page.messages.iter())
+                                    .map(|placed| 2 * SMALL + placed.message.content.data.len())
+                                    .sum::<usize>()
+                                    + page.marks.values().map(Marks::weight).sum::<usize>()
+                            }
                             SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
+                            SyncAnswer::Changes(page) => {
+                                page.changes.iter().map(change_weight).sum()
+                            }
                         },
                         ServerFrame::Refused { refusal, .. }
                         | ServerFrame::Error { refusal, .. }
@@ -91,12 +105,22 @@ impl Outgoing {
                         ServerFrame::Welcome(_)
                         | ServerFrame::Accepted(_)
                         | ServerFrame::Placed(_)
+                        | ServerFrame::Listed(_)
                         | ServerFrame::Pong { .. }
                         | ServerFrame::Resync => 0,
                     }
             }
         }
     }
+}
+
+fn change_weight(changed: &Changed) -> usize {
+    SMALL
+        + match &changed.asked.change {
+            Change::Recall => 0,
+            Change::Edit(content) => SMALL + content.data.len(),
+            Change::React { .. } => REACTION_BYTES_MAX,
+        }
 }
 
 /// Names a push to the one who asked for it.

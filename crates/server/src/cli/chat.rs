@@ -23,7 +23,8 @@ const PAST: u32 = 50;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat chat --user 1 --to 2
-  printf 'hello\\n' | packetboat chat --user 1 --to 2 --device script")]
+  printf '/list\\n' | packetboat chat --user 1 --to 2 --device script
+Lines that begin with a slash are commands: /more, /list, /open USER, /recall, /edit TEXT, /react EMOJI.")]
 pub struct Chat {
     #[command(flatten)]
     device: Device,

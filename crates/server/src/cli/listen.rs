@@ -1,5 +1,6 @@
 //! `packetboat listen`: messages to standard output.
 
+use std::borrow::Cow;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,6 +10,8 @@ use anyhow::{Result, bail};
 use clap::Args;
 use client::core::{CatchUp, Origin, Shown, State};
 use client::{Client, Event, Events};
+use protocol::ConversationId;
+use protocol::change::{Change, Changed};
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 
@@ -49,7 +52,7 @@ struct Line<'a> {
     seq: u64,
     /// When the server accepted it, in milliseconds since 1970.
     accepted_at: i64,
-    text: std::borrow::Cow<'a, str>,
+    text: Cow<'a, str>,
 }
 
 impl Listen {
@@ -83,6 +86,11 @@ impl Listen {
                     print(&shown)?;
                     seen += 1;
                 }
+                Some(Event::Changed {
+                    conversation,
+                    changed,
+                    ..
+                }) => print_change(conversation, &changed)?,
                 Some(Event::State(State::Closed(why))) => bail!("the connection ended: {why}"),
                 Some(Event::Gap {
                     conversation,
@@ -116,6 +124,46 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
+/// What became of a message that was printed before, or is older.
+#[derive(Serialize)]
+struct ChangeLine<'a> {
+    /// `recall`, `edit` or `reaction`.
+    change: &'static str,
+    rev: u64,
+    msg_id: String,
+    by: i64,
+    conversation: String,
+    seq: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    text: Option<Cow<'a, str>>,
+    /// A reaction that was taken back.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    off: bool,
+}
+
+fn print_change(conversation: ConversationId, changed: &Changed) -> Result<()> {
+    let asked = &changed.asked;
+    let (change, text, off) = match &asked.change {
+        Change::Recall => ("recall", None, false),
+        Change::Edit(content) => ("edit", Some(String::from_utf8_lossy(&content.data)), false),
+        Change::React { reaction, on } => {
+            let text = Cow::Borrowed(reaction.as_str());
+            ("reaction", Some(text), !on)
+        }
+    };
+    let line = ChangeLine {
+        change,
+        rev: changed.rev,
+        msg_id: asked.subject.to_string(),
+        by: asked.by.get(),
+        conversation: conversation.to_string(),
+        seq: changed.seq.0,
+        text,
+        off,
+    };
+    write_line(&line)
+}
+
 fn print(shown: &Shown) -> Result<()> {
     let message = &shown.placed.message;
     let line = Line {
@@ -127,7 +175,11 @@ fn print(shown: &Shown) -> Result<()> {
         accepted_at: message.accepted_at.millis(),
         text: String::from_utf8_lossy(&message.content.data),
     };
+    write_line(&line)
+}
+
+fn write_line(line: &impl Serialize) -> Result<()> {
     let mut output = std::io::stdout().lock();
-    writeln!(output, "{}", serde_json::to_string(&line)?)?;
+    writeln!(output, "{}", serde_json::to_string(line)?)?;
     Ok(output.flush()?)
 }

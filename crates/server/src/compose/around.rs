@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use backend::audit::AuditStore;
+use backend::changes::ChangeStore;
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::Registry;
@@ -31,6 +32,10 @@ pub trait Around: Sync {
     }
 
     fn conversations(&self, inner: Arc<dyn ConversationStore>) -> Arc<dyn ConversationStore> {
+        inner
+    }
+
+    fn changes(&self, inner: Arc<dyn ChangeStore>) -> Arc<dyn ChangeStore> {
         inner
     }
 

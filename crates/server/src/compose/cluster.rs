@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use backend::audit::ScyllaAudit;
+use backend::changes::ScyllaChanges;
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::devices::ScyllaDevices;
@@ -33,6 +34,7 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
         history: Arc::new(ScyllaHistory::new(cql.clone())),
         heads: Arc::new(ScyllaHeads::new(cql.clone())),
         conversations: Arc::new(ScyllaConversations::new(cql.clone())),
+        changes: Arc::new(ScyllaChanges::new(cql.clone())),
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
         ledger: Arc::new(ScyllaLedger::new(cql.clone())),
         audit: Arc::new(ScyllaAudit::new(cql)),

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use backend::audit::EmbeddedAudit;
+use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, Entropy, SystemClock, SystemEntropy};
 use backend::conversations::EmbeddedConversations;
 use backend::devices::EmbeddedDevices;
@@ -95,6 +96,7 @@ impl Seams {
             history: Arc::new(EmbeddedHistory::new(engine.clone())),
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
+            changes: Arc::new(EmbeddedChanges::new(engine.clone())),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger,
             audit: Arc::new(EmbeddedAudit::new(engine.clone())),

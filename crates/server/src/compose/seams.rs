@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::transport::Connector;
 use backend::audit::AuditStore;
+use backend::changes::ChangeStore;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
@@ -27,6 +28,7 @@ pub struct Seams {
     pub history: Arc<dyn HistoryStore>,
     pub heads: Arc<dyn HeadStore>,
     pub conversations: Arc<dyn ConversationStore>,
+    pub changes: Arc<dyn ChangeStore>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub audit: Arc<dyn AuditStore>,
@@ -45,6 +47,7 @@ impl Seams {
             history: around.history(self.history),
             heads: around.heads(self.heads),
             conversations: around.conversations(self.conversations),
+            changes: around.changes(self.changes),
             devices: around.devices(self.devices),
             ledger: around.ledger(self.ledger),
             audit: around.audit(self.audit),
@@ -61,6 +64,7 @@ impl Seams {
             history: self.history.clone(),
             heads: self.heads.clone(),
             conversations: self.conversations.clone(),
+            changes: self.changes.clone(),
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
             registry: self.registry.clone(),
@@ -77,6 +81,7 @@ impl Seams {
             history: self.history.clone(),
             heads: self.heads.clone(),
             conversations: self.conversations.clone(),
+            changes: self.changes.clone(),
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
             registry: self.registry.clone(),

@@ -9,7 +9,7 @@ use protocol::{Placed, Platform, Seq};
 use super::world::*;
 use crate::Config;
 
-fn receipt_of(who: i64, kind: ReceiptKind, placed: &[&Placed]) -> ReceiptItem {
+pub(super) fn receipt_of(who: i64, kind: ReceiptKind, placed: &[&Placed]) -> ReceiptItem {
     ReceiptItem {
         user: user(who),
         session: session(who),
@@ -28,7 +28,7 @@ fn receipt_of(who: i64, kind: ReceiptKind, placed: &[&Placed]) -> ReceiptItem {
 }
 
 impl World {
-    async fn acknowledge(&self, items: &[ReceiptItem]) -> Vec<Acked> {
+    pub(super) async fn acknowledge(&self, items: &[ReceiptItem]) -> Vec<Acked> {
         let request = v1::ReceiptsRequest {
             items: items.iter().map(v1::ReceiptItem::from).collect(),
         };

@@ -14,7 +14,7 @@ use super::world::*;
 use crate::Config;
 
 impl World {
-    async fn ask(&self, who: i64, query: SyncQuery) -> Result<SyncAnswer, Code> {
+    pub(super) async fn ask(&self, who: i64, query: SyncQuery) -> Result<SyncAnswer, Code> {
         let call = SyncCall {
             user: user(who),
             session: session(who),
@@ -27,14 +27,19 @@ impl World {
         Ok(page.answer)
     }
 
-    async fn list(&self, who: i64, since: Timestamp, after: Option<ConversationId>) -> ListPage {
+    pub(super) async fn list(
+        &self,
+        who: i64,
+        since: Timestamp,
+        after: Option<ConversationId>,
+    ) -> ListPage {
         match self.ask(who, SyncQuery::List { since, after }).await {
             Ok(SyncAnswer::List(page)) => page,
             other => panic!("not a list: {other:?}"),
         }
     }
 
-    async fn history(
+    pub(super) async fn history(
         &self,
         who: i64,
         conversation: ConversationId,

@@ -12,6 +12,7 @@ use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::station_service_client::StationServiceClient;
 use async_trait::async_trait;
+use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, Entropy, SeededEntropy, TimerClock};
 use backend::conversations::EmbeddedConversations;
 use backend::devices::EmbeddedDevices;
@@ -26,7 +27,7 @@ use backend::queue::{
 };
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
-use protocol::conversation::{ConversationRow, Head};
+use protocol::conversation::{ConversationRow, Head, Side};
 use protocol::frame::{Send, ServerFrame};
 use protocol::history::{PrivateRow, Version};
 use protocol::keys::Topic;
@@ -96,6 +97,7 @@ pub(super) async fn world_with(config: Config) -> World {
         history: Arc::new(EmbeddedHistory::new(engine.clone())),
         heads: Arc::new(EmbeddedHeads::new(engine.clone())),
         conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
+        changes: Arc::new(EmbeddedChanges::new(engine.clone())),
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
         registry: registry.clone(),
@@ -311,7 +313,12 @@ impl World {
             epoch: 1,
             offset: seq.0,
         };
-        let rows = PrivateRow::pair_of(placed, version).expect("private");
+        let before = self.parts.heads.load(&[placed.conversation]).await;
+        let before = before.expect("loads")[0].unwrap_or_default();
+        let side = placed.conversation.side_of(message.from);
+        // What the head does not know the receiver wrote.
+        let sent = side.map_or(0, |side| before.sent_by(side)) + 1;
+        let rows = PrivateRow::pair_of(placed, sent, version).expect("private");
         let saved = self.parts.history.save_private(rows.to_vec()).await;
         saved.expect("saved");
         let head = Head {
@@ -319,19 +326,19 @@ impl World {
             last_id: Some(placed.message.id),
             max_id: Some(placed.message.id),
             version,
-            ..Head::default()
+            from_low: match side {
+                Some(Side::Low) => sent,
+                _ => seq.0.saturating_sub(sent),
+            },
+            rev: before.rev,
         };
         let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
         saved.await.expect("saved");
-        let rows = [message.from, to].map(|owner| ConversationRow {
-            owner,
-            conversation: placed.conversation,
-            position: placed.position,
-            last_id: placed.message.id,
-            version: self.parts.clock.now(),
-            source: version,
-        });
-        let saved = self.parts.conversations.save(rows.to_vec()).await;
+        let now = self.parts.clock.now();
+        let rows = [message.from, to]
+            .map(|owner| ConversationRow::of(owner, placed.conversation, &head, now));
+        let rows = rows.into_iter().flatten().collect();
+        let saved = self.parts.conversations.save(rows).await;
         saved.expect("saved");
     }
 

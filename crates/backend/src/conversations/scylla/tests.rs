@@ -17,10 +17,11 @@ async fn the_same_source_never_lowers_the_version() {
     let row = |stamp| ConversationRow {
         owner,
         conversation,
-        position: Position {
+        end: Tally {
             seq: Seq(1),
-            prev: None,
+            incoming: 0,
         },
+        rev: 0,
         last_id: MessageId::floor_of(at(1)),
         version: at(stamp),
         source: Version {

@@ -16,6 +16,7 @@ macro_rules! tables {
                     self,
                     Table::Log
                         | Table::PrivateIndex
+                        | Table::Change
                         | Table::Ledger
                         | Table::Mail
                         | Table::Audit
@@ -63,6 +64,10 @@ tables! {
     Conversation => "conversation",
     /// Registers of conversations that only grow: read, delivered, cleared.
     ConversationRegister => "conversation-register",
+    /// Changes of messages, in their order.
+    Change => "change",
+    /// What they leave on their messages.
+    Altered => "altered",
     /// Devices and their push tokens.
     Device => "device",
     /// What became of each message.

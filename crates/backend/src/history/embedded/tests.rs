@@ -38,7 +38,7 @@ fn rows(seq: u64, text: &str) -> Vec<PrivateRow> {
         epoch: 1,
         offset: seq,
     };
-    PrivateRow::pair_of(&placed, version)
+    PrivateRow::pair_of(&placed, placed.position.seq.0, version)
         .expect("private")
         .to_vec()
 }

@@ -71,6 +71,7 @@ pub(super) struct Positions {
     downward: Statement,
     later_block: Statement,
     newest_block: Statement,
+    one: Statement,
     known: Known<(Pair, i64)>,
 }
 
@@ -96,6 +97,9 @@ impl Positions {
             ),
             newest_block: Statement::new(
                 "SELECT block FROM pchat_block WHERE low = ? AND high = ? AND block <= ? LIMIT 1",
+            ),
+            one: Statement::new(
+                "SELECT id FROM pchat_seq WHERE low = ? AND high = ? AND block = ? AND seq = ?",
             ),
             known: Known::default(),
         }
@@ -140,6 +144,23 @@ impl Positions {
             self.known.add((pair, block));
         }
         Ok(())
+    }
+
+    /// Which message stands at each of these positions.
+    pub(super) async fn ids(
+        &self,
+        cql: &SeamCql,
+        places: &[(Pair, Seq)],
+    ) -> Result<Vec<Option<MessageId>>> {
+        let asked = places.iter().map(|&(pair, seq)| async move {
+            let Ok(Some(seq)) = write_time::of_seq(SEAM, seq) else {
+                return Ok(None);
+            };
+            let values = (pair.low, pair.high, block_of(seq), seq);
+            let found: Vec<(i64,)> = cql.rows(&self.one, values).await?;
+            found.first().map(|(id,)| row::id(*id)).transpose()
+        });
+        cql.all(asked.collect()).await
     }
 
     /// Positions one after the other, in the order of `range`; `Corrupt` where a hole comes first.

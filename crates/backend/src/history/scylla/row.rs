@@ -20,12 +20,12 @@ const PLAIN: i8 = 0;
 const ENCRYPTED: i8 = 2;
 
 pub(super) const INSERT: &str = "INSERT INTO pchat (uid1, pk, id, uid2, usid, tm, io, ct, mt, draf, pr, ref, \
-    seq, prev, send_id, ver, dev, opt, kind, priority, enc, sub) \
+    seq, prev, incoming, send_id, ver, dev, opt, kind, priority, enc, sub) \
     VALUES (:uid1, :pk, :id, :uid2, :usid, :tm, :io, :ct, :mt, :draf, :pr, :ref, \
-    :seq, :prev, :send_id, :ver, :dev, :opt, :kind, :priority, :enc, :sub) \
+    :seq, :prev, :incoming, :send_id, :ver, :dev, :opt, :kind, :priority, :enc, :sub) \
     USING TIMESTAMP :written";
 
-pub(super) const COLUMNS: &str = "id, uid2, tm, io, draf, pr, ref, seq, prev, send_id, ver, dev, opt, kind, \
+pub(super) const COLUMNS: &str = "id, uid2, tm, io, draf, pr, ref, seq, prev, incoming, send_id, ver, dev, opt, kind, \
     priority, enc, sub";
 
 /// A row to be written: all its columns but the statuses. Where there is nothing, zero stands, so that a
@@ -49,6 +49,7 @@ pub(super) struct NewRow {
     reference: CqlVarint,
     pub(super) seq: i64,
     prev: i64,
+    incoming: i64,
     send_id: Uuid,
     pub(super) ver: i64,
     dev: String,
@@ -97,6 +98,7 @@ impl NewRow {
             reference: varint(content.reference.map_or(0, MessageId::get)),
             seq,
             prev: row.prev.map_or(0, MessageId::get),
+            incoming: row.incoming as i64,
             send_id: Uuid::from_bytes(*send_id),
             ver,
             dev: row.device.as_str().to_owned(),
@@ -123,6 +125,8 @@ pub(super) struct StoredRow {
     reference: Option<CqlVarint>,
     seq: Option<i64>,
     prev: Option<i64>,
+    /// Rows of before migration 7 have none.
+    incoming: Option<i64>,
     send_id: Option<Uuid>,
     ver: Option<i64>,
     dev: Option<String>,
@@ -157,6 +161,7 @@ impl StoredRow {
             accepted_at: Timestamp::from_millis(self.tm?),
             seq: seq(self.seq?)?,
             prev: optional_id(self.prev?)?,
+            incoming: u64::try_from(self.incoming.unwrap_or(0)).ok()?,
             send_id: SendId::from_uuid(self.send_id?),
             device: DeviceId::new(&self.dev?).ok()?,
             options: Options::from_bits(u8::try_from(self.opt?).ok()?)?,
@@ -168,6 +173,7 @@ impl StoredRow {
                 encryption: self.enc?,
                 sub_kind: self.sub?,
                 key_print: number(&self.pr?)?,
+                change: None,
             },
             version: write_time::version_of(self.ver?)?,
         })

@@ -52,6 +52,7 @@ struct StoredPlace {
     uid2: Option<i64>,
     io: Option<i8>,
     seq: Option<i64>,
+    incoming: Option<i64>,
 }
 
 pub(super) struct Rows {
@@ -70,7 +71,7 @@ impl Rows {
                 "SELECT {COLUMNS} FROM pchat WHERE uid1 = ? AND pk = ? AND id IN ?"
             )),
             places_by_ids: Statement::new(
-                "SELECT id, uid2, io, seq FROM pchat WHERE uid1 = ? AND pk = ? AND id IN ?",
+                "SELECT id, uid2, io, seq, incoming FROM pchat WHERE uid1 = ? AND pk = ? AND id IN ?",
             ),
             upward: Statement::new(range("ASC")),
             downward: Statement::new(range("DESC")),
@@ -196,6 +197,7 @@ fn place(stored: &StoredPlace) -> Result<Option<Place>> {
         peer: UserId::new(peer).map_err(|error| Error::corrupt(SEAM, error))?,
         direction: row::direction(io).ok_or_else(no_id)?,
         seq: row::seq(seq).ok_or_else(no_id)?,
+        incoming: stored.incoming.unwrap_or(0) as u64,
     }))
 }
 

@@ -56,7 +56,7 @@ impl Talk {
             },
         };
         let version = Version { epoch: 1, offset };
-        let pair = PrivateRow::pair_of(&placed, version);
+        let pair = PrivateRow::pair_of(&placed, placed.position.seq.0, version);
         pair.expect("private").to_vec()
     }
 

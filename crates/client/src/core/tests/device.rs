@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use std::collections::BTreeMap;
+
+use protocol::change::Changed;
 use protocol::frame::{
     Accepted, ClientFrame, HistoryPage, ListPage, Send, ServerFrame, Summary, SyncAnswer, SyncPage,
     SyncQuery, Welcome,
@@ -71,9 +74,15 @@ pub(super) fn summary(peer: i64, seq: u64) -> Summary {
     Summary {
         conversation: with(peer),
         seq: Seq(seq),
+        incoming: seq,
+        rev: 0,
         read_seq: Seq::ZERO,
+        cleared_seq: Seq::ZERO,
+        arranged: Default::default(),
+        unread: seq,
         version: START,
         newest: None,
+        marks: None,
     }
 }
 
@@ -88,6 +97,7 @@ pub(super) struct Device {
     pub(super) waiting_store: Option<(u64, Vec<Change>)>,
     pub(super) sent: Vec<ClientFrame>,
     pub(super) shown: Vec<Shown>,
+    pub(super) changed: Vec<(ConversationId, Changed)>,
     pub(super) statuses: Vec<(SendId, SendStatus)>,
     /// Gaps, resets and the like.
     pub(super) told: Vec<Action>,
@@ -121,6 +131,7 @@ impl Device {
             waiting_store: None,
             sent: Vec::new(),
             shown: Vec::new(),
+            changed: Vec::new(),
             statuses: Vec::new(),
             told: Vec::new(),
             connects: 0,
@@ -243,6 +254,8 @@ impl Device {
         let page = HistoryPage {
             conversation: with(2),
             messages,
+            marks: BTreeMap::new(),
+            rev: 0,
             last_seq: Seq(last),
             more: false,
         };
@@ -333,7 +346,17 @@ impl Device {
                     self.told.push(Action::Disconnect(why.clone()));
                     self.core.handle_disconnected(why, self.now, 0);
                 }
-                Action::State(_) => {}
+                Action::State(_) | Action::Listed(_) => {}
+                Action::Changed {
+                    number,
+                    conversation,
+                    changed,
+                } => {
+                    self.changed.push((conversation, changed));
+                    if self.takes {
+                        self.core.handle_taken(number, self.now);
+                    }
+                }
                 action @ (Action::Receipt(_)
                 | Action::Gap { .. }
                 | Action::Reset(_)

@@ -4,12 +4,14 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use protocol::change::{Altered, Asked, Changed, Marks, Rules, Subject, Verdict, judge};
 use protocol::frame::{
-    Accepted, HistoryPage, HistoryRange, ListPage, MessageStatus, Send, Summary, SyncAnswer,
-    SyncQuery,
+    Accepted, ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Send, Summary,
+    SyncAnswer, SyncQuery,
 };
+use protocol::history::Version;
 use protocol::receipt::{Receipt, ReceiptKind};
-use protocol::sync::{check_cursor, list_from};
+use protocol::sync::{check_cursor, check_rev, list_from};
 use protocol::{
     ConversationId, DeviceId, Message, MessageId, Placed, Platform, Position, Refusal, SendId, Seq,
     Timestamp, UserId,
@@ -22,6 +24,14 @@ const LIST_PAGE: usize = 2;
 
 const LOOK_BACK: Duration = Duration::from_secs(5);
 
+/// What becomes of a send.
+pub(crate) enum Told {
+    Placed(Placed),
+    Changed(ConversationId, Changed),
+    /// A change that is none.
+    Nothing,
+}
+
 #[derive(Default)]
 pub(crate) struct Server {
     pub(crate) logs: BTreeMap<ConversationId, Vec<Placed>>,
@@ -30,11 +40,110 @@ pub(crate) struct Server {
     /// Sends under one `send_id` beyond the first.
     pub(crate) repeats: usize,
     receipts: BTreeMap<MessageId, ReceiptKind>,
+    /// Every change that was made, by conversation.
+    pub(crate) changes: BTreeMap<ConversationId, Vec<Changed>>,
+    altered: BTreeMap<(ConversationId, Seq), Altered>,
+    reads: BTreeMap<(UserId, ConversationId), (Seq, Timestamp)>,
     pub(crate) mail: BTreeMap<(UserId, Platform), BTreeMap<MessageId, Placed>>,
     last_id: i64,
 }
 
 impl Server {
+    /// Makes a change; `None`: it comes to nothing.
+    fn change(&mut self, asked: Asked, conversation: ConversationId) -> Option<Changed> {
+        let changes = self.changes.entry(conversation).or_default();
+        let version = Version {
+            epoch: 1,
+            offset: asked.id.get() as u64,
+        };
+        let subject = (self.logs.get(&conversation)?.iter())
+            .find(|placed| placed.message.id == asked.subject)?;
+        let key = (conversation, subject.position.seq);
+        let altered = self.altered.entry(key).or_default();
+        let of_message = Subject {
+            from: subject.message.from,
+            accepted_at: subject.message.accepted_at,
+            content: &subject.message.content,
+            altered,
+        };
+        let verdict = judge(version, &asked, Some(of_message), None, &Rules::default());
+        if verdict != Ok(Verdict::Change) {
+            return None;
+        }
+        let changed = Changed {
+            rev: changes.len() as u64 + 1,
+            seq: key.1,
+            asked,
+        };
+        altered.apply(version, &changed);
+        changes.push(changed.clone());
+        Some(changed)
+    }
+
+    /// A message as it is now.
+    pub(crate) fn now(&self, placed: &Placed) -> (Placed, Option<Marks>) {
+        let mut placed = placed.clone();
+        let key = (placed.conversation, placed.position.seq);
+        let Some(altered) = self.altered.get(&key) else {
+            return (placed, None);
+        };
+        placed.message.content = altered.shown(&placed.message.content);
+        (placed, altered.marks())
+    }
+
+    pub(crate) fn rev(&self, conversation: ConversationId) -> u64 {
+        self.changes
+            .get(&conversation)
+            .map_or(0, |all| all.len() as u64)
+    }
+
+    /// The list's row, counted message by message.
+    pub(crate) fn summary(&self, user: UserId, conversation: ConversationId) -> Summary {
+        let log = &self.logs[&conversation];
+        let read = self
+            .reads
+            .get(&(user, conversation))
+            .copied()
+            .unwrap_or_default();
+        let others = || log.iter().filter(|placed| placed.message.from != user);
+        let is_recalled = |placed: &Placed| {
+            let (_, marks) = self.now(placed);
+            marks.is_some_and(|marks| marks.recalled.is_some())
+        };
+        let unread = others()
+            .filter(|placed| placed.position.seq > read.0 && !is_recalled(placed))
+            .count();
+        let newest = log.last().map(|placed| self.now(placed));
+        let (newest, marks) = newest.unzip();
+        Summary {
+            conversation,
+            seq: Seq(log.len() as u64),
+            incoming: others().count() as u64,
+            rev: self.rev(conversation),
+            read_seq: read.0,
+            cleared_seq: Seq::ZERO,
+            arranged: Default::default(),
+            unread: unread as u64,
+            version: self.versions[&conversation].max(read.1),
+            newest,
+            marks: marks.flatten(),
+        }
+    }
+
+    /// The user has read up to here, on any device.
+    pub(crate) fn read(
+        &mut self,
+        user: UserId,
+        conversation: ConversationId,
+        seq: Seq,
+        now: Timestamp,
+    ) {
+        let read = self.reads.entry((user, conversation)).or_default();
+        if seq > read.0 {
+            *read = (seq, now);
+        }
+    }
+
     /// Accepts a send: at once in its place.
     pub(crate) fn accept(
         &mut self,
@@ -42,7 +151,7 @@ impl Server {
         device: &DeviceId,
         send: &Send,
         now: Timestamp,
-    ) -> (Accepted, Option<Placed>) {
+    ) -> (Accepted, Option<Told>) {
         if let Some(accepted) = self.accepted.get(&(from, send.send_id)) {
             self.repeats += 1;
             return (*accepted, None);
@@ -65,6 +174,13 @@ impl Server {
         };
         self.accepted.insert((from, send.send_id), accepted);
         let conversation = message.conversation().expect("not to oneself");
+        if let Some(asked) = Asked::of(&message) {
+            let Some(changed) = self.change(asked, conversation) else {
+                return (accepted, Some(Told::Nothing));
+            };
+            self.versions.insert(conversation, now);
+            return (accepted, Some(Told::Changed(conversation, changed)));
+        }
         let log = self.logs.entry(conversation).or_default();
         let placed = Placed {
             position: Position {
@@ -76,7 +192,7 @@ impl Server {
         };
         log.push(placed.clone());
         self.versions.insert(conversation, now);
-        (accepted, Some(placed))
+        (accepted, Some(Told::Placed(placed)))
     }
 
     pub(crate) fn answer(
@@ -95,6 +211,27 @@ impl Server {
             SyncQuery::Status { ids } => Ok(SyncAnswer::Status(
                 ids.into_iter().map(|id| self.status(id, now)).collect(),
             )),
+            SyncQuery::Changes {
+                conversation,
+                after,
+                limit,
+            } => {
+                let last_rev = self.rev(conversation);
+                check_rev(after, last_rev)?;
+                let all = self
+                    .changes
+                    .get(&conversation)
+                    .map_or(&[][..], Vec::as_slice);
+                let page = all[after as usize..].iter().take(PAGE.min(limit as usize));
+                let changes: Vec<Changed> = page.cloned().collect();
+                let more = after + (changes.len() as u64) < last_rev;
+                Ok(SyncAnswer::Changes(ChangePage {
+                    conversation,
+                    changes,
+                    last_rev,
+                    more,
+                }))
+            }
         }
     }
 
@@ -107,22 +244,15 @@ impl Server {
     ) -> Result<SyncAnswer, Refusal> {
         let from = list_from(since, LOOK_BACK, now)?;
         let mut rows = (self.versions.iter()).filter(|(conversation, version)| {
+            let read = self.reads.get(&(user, **conversation));
+            let touched = read.is_some_and(|(_, at)| *at >= from);
             conversation.peer_of(user).is_some()
-                && **version >= from
+                && (**version >= from || touched)
                 && after.is_none_or(|after| **conversation > after)
         });
         let page = rows.by_ref().take(LIST_PAGE);
         let conversations = page
-            .map(|(&conversation, &version)| {
-                let log = &self.logs[&conversation];
-                Summary {
-                    conversation,
-                    seq: Seq(log.len() as u64),
-                    read_seq: Seq::ZERO,
-                    version,
-                    newest: log.last().cloned(),
-                }
-            })
+            .map(|(&conversation, _)| self.summary(user, conversation))
             .collect();
         Ok(SyncAnswer::List(ListPage {
             conversations,
@@ -152,10 +282,19 @@ impl Server {
                 log[..end].iter().rev().take(limit).cloned().collect()
             }
         };
+        let more = messages.len() == limit;
+        let (mut as_they_are, mut all_marks) = (Vec::new(), BTreeMap::new());
+        for placed in messages {
+            let (placed, marks) = self.now(&placed);
+            all_marks.extend(marks.map(|marks| (placed.position.seq, marks)));
+            as_they_are.push(placed);
+        }
         Ok(SyncAnswer::History(HistoryPage {
             conversation,
-            more: messages.len() == limit,
-            messages,
+            more,
+            messages: as_they_are,
+            marks: all_marks,
+            rev: self.rev(conversation),
             last_seq,
         }))
     }

@@ -10,9 +10,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::codec::{decode_server, encode_message};
-use protocol::frame::{Ack, Acked, ClientFrame, PlacedEcho, Send, ServerFrame, SyncPage};
+use protocol::change::{Change as MessageChange, ChangeKind, ChangeOf, Changed, Marks};
+use protocol::frame::{
+    Ack, AckItem, Acked, ClientFrame, PlacedEcho, Send, ServerFrame, Summary, SyncPage,
+};
 use protocol::message::Content;
-use protocol::receipt::{ReceiptKind, Status};
+use protocol::receipt::{Receipt, ReceiptKind, Status};
 use protocol::session::{self, Admission, Outcome, Outgoing, Page, PageItem, Push, Session, Token};
 use protocol::{
     Code, ConversationId, DeviceId, MessageId, Placed, Platform, Recipient, Refusal, SendId,
@@ -21,7 +24,7 @@ use protocol::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use super::server::Server;
+use super::server::{Server, Told};
 use crate::core::{
     Action, CatchUp, Change, Core, Limits, Saved, SendStatus, Settings, Shown, State,
 };
@@ -36,6 +39,8 @@ pub(super) struct Weather {
     pub(super) sends: usize,
     pub(super) cuts: usize,
     pub(super) crashes: usize,
+    pub(super) changes: usize,
+    pub(super) reads: usize,
     /// Of 100 submits: refused though some were accepted, refused, answered late.
     pub(super) refusals: u32,
 }
@@ -47,15 +52,25 @@ struct End {
     core: Core,
     saved: Saved,
     /// What the application has taken; a crash takes back what was not stored.
-    shown: BTreeMap<ConversationId, Vec<Placed>>,
+    shown: BTreeMap<ConversationId, Vec<(Placed, Option<Marks>)>>,
+    /// Each with the number of messages that were there before it.
+    changed: BTreeMap<ConversationId, Vec<Changed>>,
+    /// The conversation list, as the application is told.
+    list: BTreeMap<ConversationId, Summary>,
     ranks: BTreeMap<SendId, u8>,
     failed: Vec<(Timestamp, SendId)>,
     /// All sends in their order that were durable in the outbox at some time.
     sent: Vec<(SendId, Recipient)>,
     storing: Option<(Timestamp, u64, Vec<Change>)>,
-    taking: VecDeque<(Timestamp, Shown)>,
+    taking: VecDeque<(Timestamp, Taking)>,
     dialing: Option<Timestamp>,
     wire: Option<usize>,
+}
+
+/// What the application is about to take.
+enum Taking {
+    Message(Shown),
+    Change(u64, ConversationId, Changed),
 }
 
 /// One connection: in each direction frames arrive in order, or not at all.
@@ -98,6 +113,11 @@ enum Event {
     Send,
     Cut,
     Crash,
+    /// Somebody recalls, edits or reacts to what they have.
+    Change,
+    Read,
+    /// Everybody comes back once more: what was only told, and lost, is learnt by then.
+    CutAll,
 }
 
 pub(super) struct World {
@@ -106,7 +126,7 @@ pub(super) struct World {
     server: Server,
     ends: Vec<End>,
     wires: Vec<Wire>,
-    pushes: BTreeMap<(Timestamp, u64), (Placed, usize)>,
+    pushes: BTreeMap<(Timestamp, u64), (Told, usize)>,
     plan: BTreeMap<(Timestamp, u64), Event>,
     storm_until: Timestamp,
     weather: Weather,
@@ -144,6 +164,8 @@ impl World {
             (Event::Send, weather.sends),
             (Event::Cut, weather.cuts),
             (Event::Crash, weather.crashes),
+            (Event::Change, weather.changes),
+            (Event::Read, weather.reads),
         ];
         for (event, count) in events {
             for _ in 0..count {
@@ -151,6 +173,7 @@ impl World {
                 plan.insert((at, plan.len() as u64), event);
             }
         }
+        plan.insert((START + weather.storm, u64::MAX), Event::CutAll);
         let mut world = World {
             rng,
             now: START,
@@ -174,6 +197,8 @@ impl World {
                 core,
                 saved: Saved::default(),
                 shown: BTreeMap::new(),
+                changed: BTreeMap::new(),
+                list: BTreeMap::new(),
                 ranks: BTreeMap::new(),
                 failed: Vec::new(),
                 sent: Vec::new(),
@@ -285,13 +310,19 @@ impl World {
                 Event::Send => self.send(end),
                 Event::Cut => self.cut(end),
                 Event::Crash => self.crash(end),
+                Event::Change => self.change(end),
+                Event::Read => self.read(end),
+                Event::CutAll => (0..self.ends.len()).for_each(|end| self.cut(end)),
             }
         }
         while let Some((&key, _)) = self.pushes.first_key_value()
             && key.0 <= self.now
         {
-            let (placed, origin) = self.pushes.remove(&key).expect("it is there");
-            self.push(&placed, origin);
+            match self.pushes.remove(&key).expect("it is there") {
+                (Told::Placed(placed), origin) => self.push(&placed, origin),
+                (Told::Changed(conversation, changed), _) => self.tell(conversation, changed),
+                (Told::Nothing, _) => {}
+            }
         }
         for wire in 0..self.wires.len() {
             self.step_wire(wire);
@@ -308,6 +339,10 @@ impl World {
     fn chance(&mut self, of_100: u32) -> bool {
         self.now < self.storm_until && self.rng.random_range(0..100) < of_100
     }
+}
+
+fn ids_shown(shown: &[(Placed, Option<Marks>)]) -> Vec<MessageId> {
+    shown.iter().map(|(placed, _)| placed.message.id).collect()
 }
 
 fn ids(placed: &[Placed]) -> Vec<MessageId> {

@@ -18,7 +18,7 @@ use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
 use tokio_util::codec::Framed;
 
-use crate::core::tests::server::Server;
+use crate::core::tests::server::{Server, Told};
 
 const FRAME_MAX: usize = 64 * 1024;
 
@@ -201,12 +201,27 @@ impl Boat {
         let now = Timestamp::from_millis(1_000_000 + inside.last as i64);
         match frame {
             ClientFrame::Send(send) => {
-                let (accepted, placed) = inside.server.accept(user, device, &send, now);
+                let (accepted, told) = inside.server.accept(user, device, &send, now);
                 if inside.mute {
                     return;
                 }
                 inside.write(number, &ServerFrame::Accepted(accepted));
-                let Some(placed) = placed else { return };
+                let placed = match told {
+                    Some(Told::Placed(placed)) => placed,
+                    Some(Told::Changed(conversation, changed)) => {
+                        let frame = ServerFrame::Changed {
+                            conversation,
+                            changed,
+                        };
+                        let bytes = api::codec::encode_server(&frame);
+                        inside.write_to(user, &bytes);
+                        if let Recipient::User(to) = send.to {
+                            inside.write_to(to, &bytes);
+                        }
+                        return;
+                    }
+                    Some(Told::Nothing) | None => return,
+                };
                 let echo = PlacedEcho {
                     send_id: send.send_id,
                     id: accepted.id,

@@ -20,14 +20,15 @@ fn standing(offset: u64, seq: u64, prev: Option<i64>) -> Standing {
             seq: Seq(seq),
             prev: prev.map(id),
         },
+        sent: 0,
     }
 }
 
 /// A head after records 10 and 11 placed ids 500 and 300 (a clock behind).
 fn skewed() -> Head {
     Head::default()
-        .moved_by(at(10), id(500))
-        .moved_by(at(11), id(300))
+        .moved_by(at(10), id(500), Some(Side::Low))
+        .moved_by(at(11), id(300), Some(Side::High))
 }
 
 #[test]
@@ -180,7 +181,14 @@ impl World {
                             return Ok(());
                         }
                         let version = at(offset);
-                        self.rows.insert(id, Standing { version, position });
+                        self.rows.insert(
+                            id,
+                            Standing {
+                                version,
+                                position,
+                                sent: 0,
+                            },
+                        );
                         self.shown.entry(id).or_default().push(position);
                         head = moved(&head, version, id, bug);
                     }
@@ -254,7 +262,7 @@ fn moved(head: &Head, version: Version, id: MessageId, bug: Bug) -> Head {
             ..*head
         }
     } else {
-        head.moved_by(version, id)
+        head.moved_by(version, id, None)
     }
 }
 

@@ -119,7 +119,7 @@ impl Record {
         if owed.live {
             self.note_failed(now, None, cause);
         }
-        let mirror = owed.user == self.task.placed.message.from;
+        let mirror = self.task.is_only_told(owed.user);
         if owed.live && (mirror || self.stays_owed(cause)) {
             self.failures.push(Failure {
                 user: owed.user,

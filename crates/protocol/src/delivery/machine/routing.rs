@@ -25,7 +25,7 @@ impl Delivery {
             return;
         };
         let owed = record.task.owed[index].clone();
-        let mirror = owed.user == record.task.placed.message.from;
+        let mirror = record.task.is_only_told(owed.user);
         let mut answer = match answer {
             Ok(answer) => answer,
             Err(failure) => return record.fail_all(now, &owed, failure),

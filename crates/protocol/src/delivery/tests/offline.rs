@@ -32,6 +32,7 @@ fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
     world.sign_in(BOB, Platform::Web, 20);
     let placed = placed(1, BOB, Options::CHAT);
     let task = Task {
+        rev: 0,
         owed: vec![Owed {
             user: user(BOB),
             platforms: vec![Platform::Web],

@@ -12,6 +12,7 @@ fn a_message_reaches_a_live_session_and_its_sender_learns_its_place() {
         life: life("boat-1"),
     };
     world.submit(Task {
+        rev: 0,
         owed: owed(&placed, vec![Platform::Web]),
         placed,
         frame: Bytes::from_static(b"frame"),
@@ -206,6 +207,7 @@ fn the_senders_other_sessions_get_it_but_not_the_one_that_sent_it() {
     world.sign_in(ALICE, Platform::Web, 11);
     let placed = placed(1, BOB, Options::CHAT);
     world.submit(Task {
+        rev: 0,
         owed: owed(&placed, Vec::new()),
         placed,
         frame: Bytes::from_static(b"frame"),
@@ -348,6 +350,7 @@ fn beyond_the_budget_a_task_is_handed_back() {
     assert_eq!(world.delivery.room(), 0);
     let third = placed(3, BOB, Options::CHAT);
     let task = Task {
+        rev: 0,
         owed: owed(&third, Vec::new()),
         placed: third,
         frame: Bytes::new(),
@@ -393,6 +396,7 @@ fn a_message_that_is_routed_again_keeps_its_place_in_the_lane() {
     let mut routes = std::collections::VecDeque::new();
     let placed = placed(3, BOB, Options::CHAT);
     let task = Task {
+        rev: 0,
         owed: vec![Owed {
             user: user(BOB),
             platforms: vec![Platform::Web],

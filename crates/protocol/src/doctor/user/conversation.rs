@@ -1,9 +1,10 @@
 //! One conversation of a user: history, head and list must agree.
 
 use super::{Damage, Difference, Mend};
-use crate::conversation::{ConversationRow, Head};
+use crate::conversation::{ConversationRow, Head, Side};
 use crate::history::{PrivateRow, Version};
 use crate::receipt::ReceiptKind;
+use crate::unread::Tally;
 use crate::{ConversationId, MessageId, Position, Seq, Timestamp, UserId};
 
 /// What was read of a conversation: the list, then the head, then history.
@@ -37,6 +38,8 @@ pub struct Listed {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Newest {
     pub position: Position,
+    /// How many up to it others than the owner wrote.
+    pub incoming: u64,
     pub id: MessageId,
     pub version: Version,
 }
@@ -68,6 +71,7 @@ impl From<&PrivateRow> for Newest {
                 seq: row.seq,
                 prev: row.prev,
             },
+            incoming: row.incoming,
             id: row.id,
             version: row.version,
         }
@@ -76,7 +80,7 @@ impl From<&PrivateRow> for Newest {
 
 pub(super) fn differences(owner: UserId, one: &Conversation, now: Timestamp) -> Vec<Difference> {
     let mut differences = holes(one);
-    differences.extend(head(one));
+    differences.extend(head(owner, one));
     differences.extend(list(owner, one, now));
     differences.extend(registers(one));
     differences
@@ -88,7 +92,7 @@ impl Conversation {
     }
 
     fn listed_seq(&self) -> Option<Seq> {
-        self.listed.map(|listed| listed.row.position.seq)
+        self.listed.map(|listed| listed.row.end.seq)
     }
 
     fn head_seq(&self) -> Seq {
@@ -120,7 +124,7 @@ fn holes(one: &Conversation) -> Vec<Difference> {
         .collect()
 }
 
-fn head(one: &Conversation) -> Option<Difference> {
+fn head(owner: UserId, one: &Conversation) -> Option<Difference> {
     if one.head_unread {
         return None;
     }
@@ -136,6 +140,10 @@ fn head(one: &Conversation) -> Option<Difference> {
         rev: head.rev,
         last_id: Some(newest.id),
         max_id: head.max_id.max(one.max_id).max(Some(newest.id)),
+        from_low: match one.id.side_of(owner)? {
+            Side::Low => newest.position.seq.0.saturating_sub(newest.incoming),
+            Side::High => newest.incoming,
+        },
         version: newest.version,
     };
     let may = is_known && newest.version >= head.version;
@@ -157,7 +165,11 @@ fn list(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference>
     let row = ConversationRow {
         owner,
         conversation: one.id,
-        position: newest.position,
+        end: Tally {
+            seq: newest.position.seq,
+            incoming: newest.incoming,
+        },
+        rev: one.head.map_or(0, |head| head.rev),
         last_id: newest.id,
         version: now,
         source: newest.version,
@@ -177,7 +189,7 @@ fn registers(one: &Conversation) -> Vec<Difference> {
     let Some(listed) = one.listed.filter(|_| !one.head_unread) else {
         return Vec::new();
     };
-    let last = one.last().max(one.head_seq()).max(listed.row.position.seq);
+    let last = one.last().max(one.head_seq()).max(listed.row.end.seq);
     let registers = [
         (ReceiptKind::Received, listed.received_seq),
         (ReceiptKind::Read, listed.read_seq),

@@ -55,7 +55,7 @@ impl fmt::Display for Mend {
             Mend::WriteListed(row) => write!(
                 f,
                 "list {} up to position {}, unless a writer was there since",
-                row.conversation, row.position.seq
+                row.conversation, row.end.seq
             ),
         }
     }

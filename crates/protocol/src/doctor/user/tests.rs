@@ -9,6 +9,7 @@ use crate::history::{PrivateRow, Version};
 use crate::message::Content;
 use crate::presence::SessionKey;
 use crate::receipt::ReceiptKind;
+use crate::unread::Tally;
 use crate::{
     BoatId, ConversationId, DeviceId, Incarnation, Message, MessageId, Options, Placed, Platform,
     Position, Recipient, SendId, Seq, SessionId,
@@ -68,7 +69,7 @@ fn row(seq: u64) -> PrivateRow {
         },
         message,
     };
-    let [_, incoming] = PrivateRow::pair_of(&placed, version(seq)).expect("private");
+    let [_, incoming] = PrivateRow::pair_of(&placed, seq, version(seq)).expect("private");
     incoming
 }
 
@@ -81,10 +82,11 @@ fn whole(last: u64) -> Conversation {
             row: ConversationRow {
                 owner: user(2),
                 conversation: ours(),
-                position: Position {
+                end: Tally {
                     seq: newest.seq,
-                    prev: newest.prev,
+                    incoming: newest.incoming,
                 },
+                rev: 0,
                 last_id: newest.id,
                 version: NOW,
                 source: newest.version,
@@ -97,6 +99,7 @@ fn whole(last: u64) -> Conversation {
             rev: 0,
             last_id: Some(newest.id),
             max_id: Some(newest.id),
+            from_low: last,
             version: newest.version,
         }),
         head_unread: false,
@@ -266,7 +269,7 @@ fn a_list_that_lags_is_written_from_the_newest_row() {
     let mut chart = chart();
     let listed = chart.conversations[0].listed.as_mut().expect("listed");
     let right = listed.row;
-    listed.row.position.seq = Seq(3);
+    listed.row.end.seq = Seq(3);
     listed.received_seq = Seq(3);
     let found = only(&chart);
     assert_eq!(found.damage.name(), "list-behind");
@@ -284,6 +287,7 @@ fn a_head_that_lags_is_set_where_all_ids_are_known() {
         rev: 8,
         last_id: Some(id(3)),
         max_id: Some(id(900)),
+        from_low: 3,
         version: version(3),
     };
     chart.conversations[0].head = Some(standing);

@@ -306,7 +306,7 @@ impl Reader<'_> {
     async fn conversation(&mut self, id: ConversationId, listed: Option<Listed>) -> Conversation {
         let (head, head_unread) = self.head(id).await;
         let of_head = head.and_then(|head| Some((head.seq, head.last_id?)));
-        let of_list = listed.map(|listed| (listed.row.position.seq, listed.row.last_id));
+        let of_list = listed.map(|listed| (listed.row.end.seq, listed.row.last_id));
         let names: Vec<(Seq, MessageId)> = of_head.into_iter().chain(of_list).collect();
         let claimed = names.iter().map(|(seq, _)| *seq).max();
         let claimed = claimed.unwrap_or(Seq::ZERO);

@@ -169,6 +169,6 @@ impl Scan {
 
 /// The same message as `owner` keeps it.
 pub(super) fn side_of(row: &PrivateRow, owner: UserId) -> Option<PrivateRow> {
-    let sides = PrivateRow::pair_of(&row.placed()?, row.version)?;
+    let sides = PrivateRow::pair_of(&row.placed()?, row.sent(), row.version)?;
     sides.into_iter().find(|side| side.owner == owner)
 }

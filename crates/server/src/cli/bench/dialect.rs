@@ -165,6 +165,8 @@ fn hear_packetboat(bytes: Bytes, run: u64) -> Result<Heard> {
         | ServerFrame::Error { refusal, .. }
         | ServerFrame::Closing(refusal) => Heard::Refused(refusal.to_string()),
         ServerFrame::Placed(_)
+        | ServerFrame::Changed { .. }
+        | ServerFrame::Listed(_)
         | ServerFrame::Acked(_)
         | ServerFrame::Receipts(_)
         | ServerFrame::Pong { .. }

@@ -7,7 +7,7 @@ use anyhow::Result;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-use super::talk::{News, Talk};
+use super::talk::{News, Talk, Wish};
 use crate::cli::send::word;
 
 /// How long to wait for answers after the end of the input.
@@ -28,7 +28,12 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
             biased;
             news = talk.next() => show(&talk, news?)?,
             line = lines.recv() => match line {
-                Some(text) => talk.say(text?).await?,
+                Some(line) => {
+                    let said = talk.fulfil(Wish::of(&line?)).await?;
+                    if let Some(text) = said {
+                        println!("{text}");
+                    }
+                }
                 None => open = false,
             },
         }
@@ -50,15 +55,20 @@ fn show(talk: &Talk, news: News) -> Result<()> {
         News::Message(index) => {
             let said = &talk.messages[index];
             let who = if said.mine { talk.me } else { talk.peer };
-            writeln!(output, "{who}: {}", said.text)?;
+            writeln!(output, "{who}: {}", said.text())?;
+        }
+        News::Changed(index) => {
+            let said = &talk.messages[index];
+            let who = if said.mine { talk.me } else { talk.peer };
+            writeln!(output, "[changed] {who}: {}", said.text())?;
         }
         News::Status(index) => {
             let said = &talk.messages[index];
             if let Some(status) = &said.status {
-                writeln!(output, "[{}] {}", word(status), said.text)?;
+                writeln!(output, "[{}] {}", word(status), said.text())?;
             }
         }
-        News::State | News::Nothing => {}
+        News::State | News::List | News::Nothing => {}
     }
     Ok(output.flush()?)
 }

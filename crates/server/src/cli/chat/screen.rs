@@ -10,13 +10,17 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Block, Paragraph, Wrap};
 
-use super::talk::{Said, Talk};
+use super::talk::{HELP, Said, Talk, Wish};
+
+/// Columns of the conversation list.
+const LIST: u16 = 28;
 
 pub(super) async fn run(talk: Talk) -> Result<()> {
     let mut terminal = ratatui::init();
     let result = Screen {
         talk,
         line: String::new(),
+        told: HELP.to_owned(),
     }
     .run(&mut terminal)
     .await;
@@ -27,6 +31,8 @@ pub(super) async fn run(talk: Talk) -> Result<()> {
 struct Screen {
     talk: Talk,
     line: String,
+    /// The answer to the last command.
+    told: String,
 }
 
 impl Screen {
@@ -60,10 +66,15 @@ impl Screen {
                 return Ok(false);
             }
             KeyCode::Char(c) => self.line.push(c),
+            KeyCode::PageUp => {
+                let told = self.talk.fulfil(Wish::More).await?;
+                self.told = told.unwrap_or_default();
+            }
             KeyCode::Backspace => drop(self.line.pop()),
             KeyCode::Enter if !self.line.is_empty() => {
-                let text = std::mem::take(&mut self.line);
-                self.talk.say(text).await?;
+                let line = std::mem::take(&mut self.line);
+                let told = self.talk.fulfil(Wish::of(&line)).await?;
+                self.told = told.unwrap_or_default();
             }
             _ => {}
         }
@@ -73,6 +84,11 @@ impl Screen {
     fn draw(&self, frame: &mut Frame<'_>) {
         let [above, below] =
             Layout::vertical([Constraint::Min(1), Constraint::Length(3)]).areas(frame.area());
+        let [list, above] =
+            Layout::horizontal([Constraint::Length(LIST), Constraint::Min(20)]).areas(above);
+        let rows: Vec<Line<'_>> = self.talk.list().into_iter().map(Line::from).collect();
+        let rows = Paragraph::new(rows).block(Block::bordered().title(" conversations "));
+        frame.render_widget(rows, list);
         let title = format!(
             " {} with {}: {} ",
             self.talk.me,
@@ -81,13 +97,17 @@ impl Screen {
         );
         let room = usize::from(above.height.saturating_sub(2));
         let skip = self.talk.messages.len().saturating_sub(room);
-        let lines: Vec<Line<'_>> = self.talk.messages[skip..].iter().map(said).collect();
+        let mut lines: Vec<Line<'_>> = self.talk.messages[skip..].iter().map(said).collect();
+        if skip == 0 && self.talk.has_more {
+            let more = "PageUp loads what was said before";
+            lines.insert(0, Line::styled(more, Style::default().fg(Color::DarkGray)));
+        }
         let messages = Paragraph::new(lines)
             .wrap(Wrap { trim: false })
             .block(Block::bordered().title(title));
         frame.render_widget(messages, above);
         let input = Paragraph::new(self.line.as_str())
-            .block(Block::bordered().title(" Enter sends, Esc leaves "));
+            .block(Block::bordered().title(format!(" Enter sends, Esc leaves. {} ", self.told)));
         frame.render_widget(input, below);
         let column = self
             .line
@@ -101,7 +121,7 @@ impl Screen {
 fn said(said: &Said) -> Line<'_> {
     let quiet = Style::default().fg(Color::DarkGray);
     if !said.mine {
-        return Line::from(said.text.as_str());
+        return Line::from(said.text());
     }
     let mark = match &said.status {
         None => Span::raw(""),
@@ -118,10 +138,7 @@ fn said(said: &Said) -> Line<'_> {
             Span::styled("  ✓✓ read", Style::default().fg(Color::Green))
         }
     };
-    let text = Span::styled(
-        said.text.as_str(),
-        Style::default().add_modifier(Modifier::BOLD),
-    );
+    let text = Span::styled(said.text(), Style::default().add_modifier(Modifier::BOLD));
     Line::from(vec![Span::raw("› "), text, mark])
 }
 

@@ -1,18 +1,27 @@
-//! The conversation as it is shown, whatever shows it.
+//! The conversations as they are shown, whatever shows them: one is open, the others are a list.
 
 use anyhow::{Result, bail};
 use client::core::{Origin, SendStatus, Shown, State};
-use client::{Client, Event, Events};
+use client::{Client, ConversationList, Event, Events};
+use protocol::change::{Change, ChangeKind, Changed, Marks, Reaction};
+use protocol::frame::Summary;
 use protocol::message::Content;
-use protocol::{ConversationId, MessageId, Recipient, SendId, Seq, UserId};
+use protocol::{ConversationId, MessageId, Placed, Recipient, SendId, Seq, UserId};
+use tokio::sync::watch;
+
+/// Messages of the past that are loaded at a time.
+const PAST: u32 = 50;
 
 pub(super) struct Talk {
     client: Client,
     events: Events,
+    list: watch::Receiver<ConversationList>,
     pub(super) me: UserId,
     pub(super) peer: UserId,
     conversation: ConversationId,
     pub(super) messages: Vec<Said>,
+    /// There is more before the first of them.
+    pub(super) has_more: bool,
     pub(super) state: State,
 }
 
@@ -20,7 +29,8 @@ pub(super) struct Talk {
 pub(super) struct Said {
     pub(super) send_id: SendId,
     pub(super) mine: bool,
-    pub(super) text: String,
+    text: String,
+    marks: Marks,
     /// Of own messages.
     pub(super) status: Option<SendStatus>,
     /// `None` until it has its place.
@@ -29,31 +39,132 @@ pub(super) struct Said {
 
 /// What changed.
 pub(super) enum News {
-    /// A message, at this place of the list.
+    /// A message, at this place of the conversation.
     Message(usize),
+    /// What a message says or bears.
+    Changed(usize),
     /// The status of an own one.
     Status(usize),
     State,
+    /// A line of the list.
+    List,
     Nothing,
+}
+
+/// What somebody wants who writes a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Wish {
+    Say(String),
+    /// Takes back one's own last message.
+    Recall,
+    /// One's own last message says this instead.
+    Edit(String),
+    /// To the last message of the other.
+    React(Reaction),
+    /// What was said before.
+    More,
+    List,
+    Open(UserId),
+    /// No such command, or it lacks something.
+    Unknown(String),
+}
+
+/// The commands, as a line explains them.
+pub(super) const HELP: &str =
+    "/more  /list  /open USER  /recall  /edit TEXT  /react EMOJI  (// begins a text with /)";
+
+impl Wish {
+    pub(super) fn of(line: &str) -> Wish {
+        if let Some(text) = line.strip_prefix("//") {
+            return Wish::Say(format!("/{text}"));
+        }
+        let Some(command) = line.strip_prefix('/') else {
+            return Wish::Say(line.to_owned());
+        };
+        let (name, rest) = command.split_once(' ').unwrap_or((command, ""));
+        let rest = rest.trim();
+        match (name, rest) {
+            ("recall", "") => Wish::Recall,
+            ("more", "") => Wish::More,
+            ("list", "") => Wish::List,
+            ("edit", text) if !text.is_empty() => Wish::Edit(text.to_owned()),
+            ("react", reaction) => match reaction.parse() {
+                Ok(reaction) => Wish::React(reaction),
+                Err(why) => Wish::Unknown(why),
+            },
+            ("open", user) => match user.parse() {
+                Ok(user) => Wish::Open(user),
+                Err(why) => Wish::Unknown(format!("/open USER: {why}")),
+            },
+            _ => Wish::Unknown(format!("/{command}: try {HELP}")),
+        }
+    }
+}
+
+impl Said {
+    fn of(placed: &Placed, marks: Option<Marks>, me: UserId) -> Said {
+        let message = &placed.message;
+        Said {
+            send_id: message.send_id,
+            mine: message.from == me,
+            text: String::from_utf8_lossy(&message.content.data).into_owned(),
+            marks: marks.unwrap_or_default(),
+            status: None,
+            place: Some((placed.position.seq, message.id)),
+        }
+    }
+
+    fn id(&self) -> Option<MessageId> {
+        self.place.map(|(_, id)| id)
+    }
+
+    /// As a reader sees it.
+    pub(super) fn text(&self) -> String {
+        if self.marks.recalled.is_some() {
+            return "(recalled)".to_owned();
+        }
+        let edited = if self.marks.edited.is_some() {
+            " (edited)"
+        } else {
+            ""
+        };
+        let reactions = self.marks.reactions.iter();
+        let reactions: String = reactions
+            .map(|(reaction, users)| format!("  {reaction} {}", users.len()))
+            .collect();
+        format!("{}{edited}{reactions}", self.text)
+    }
 }
 
 impl Talk {
     pub(super) fn new(client: Client, events: Events, me: UserId, peer: UserId) -> Result<Talk> {
-        let Some(conversation) = ConversationId::private(me, peer) else {
-            bail!("a chat needs somebody else: --to {peer} is yourself");
-        };
         Ok(Talk {
+            list: client.conversations(),
             client,
             events,
             me,
             peer,
-            conversation,
+            conversation: between(me, peer)?,
             messages: Vec::new(),
+            has_more: true,
             state: State::Idle,
         })
     }
 
-    pub(super) async fn say(&mut self, text: String) -> Result<()> {
+    /// Does what a line wants. Answers what is to be said of it.
+    pub(super) async fn fulfil(&mut self, wish: Wish) -> Result<Option<String>> {
+        match wish {
+            Wish::Say(text) => self.say(text).await?,
+            Wish::Recall | Wish::Edit(_) | Wish::React(_) => return self.change(wish).await,
+            Wish::More => return Ok(self.more().await.err().map(|why| why.to_string())),
+            Wish::List => return Ok(Some(self.list().join("\n"))),
+            Wish::Open(peer) => return self.open(peer).await,
+            Wish::Unknown(why) => return Ok(Some(why)),
+        }
+        Ok(None)
+    }
+
+    async fn say(&mut self, text: String) -> Result<()> {
         let ticket = self
             .client
             .send(Recipient::User(self.peer), Content::text(text.clone()))
@@ -62,18 +173,92 @@ impl Talk {
             send_id: ticket.send_id(),
             mine: true,
             text,
+            marks: Marks::default(),
             status: Some(ticket.status()),
             place: None,
         });
         Ok(())
     }
 
+    async fn change(&mut self, wish: Wish) -> Result<Option<String>> {
+        let is_own = !matches!(wish, Wish::React(_));
+        let mut of_them = self.messages.iter().rev();
+        let last = of_them.find(|said| said.mine == is_own && said.marks.recalled.is_none());
+        let Some(subject) = last.and_then(Said::id) else {
+            return Ok(Some("there is no such message here".to_owned()));
+        };
+        let (kind, text) = match wish {
+            Wish::Edit(text) => (ChangeKind::Edit, text),
+            Wish::React(reaction) => (ChangeKind::React { reaction, on: true }, String::new()),
+            _ => (ChangeKind::Recall, String::new()),
+        };
+        let to = Recipient::User(self.peer);
+        let content = Content::text(text);
+        self.client.change(to, subject, kind, content).await?;
+        Ok(None)
+    }
+
+    /// Loads what was said before the first message that is here.
+    pub(super) async fn more(&mut self) -> Result<()> {
+        let first = self.messages.iter().find_map(|said| said.place);
+        let before = first.map(|(seq, _)| seq);
+        let page = self
+            .client
+            .load_older(self.conversation, before, PAST)
+            .await?;
+        self.has_more = page.more;
+        let mut marks = page.marks;
+        let known: Vec<_> = self.messages.iter().filter_map(Said::id).collect();
+        let new = page
+            .messages
+            .iter()
+            .filter(|placed| !known.contains(&placed.message.id));
+        let mut older: Vec<Said> = new
+            .map(|placed| Said::of(placed, marks.remove(&placed.position.seq), self.me))
+            .collect();
+        older.reverse();
+        self.messages.splice(0..0, older);
+        Ok(())
+    }
+
+    async fn open(&mut self, peer: UserId) -> Result<Option<String>> {
+        let Ok(conversation) = between(self.me, peer) else {
+            return Ok(Some(format!("{peer} is yourself")));
+        };
+        (self.peer, self.conversation) = (peer, conversation);
+        self.messages.clear();
+        self.has_more = true;
+        if let Err(why) = self.more().await {
+            return Ok(Some(why.to_string()));
+        }
+        if let Some((seq, id)) = self.messages.last().and_then(|said| said.place) {
+            self.client.read(conversation, seq, id).await?;
+        }
+        Ok(Some(format!("with {peer}")))
+    }
+
     /// Waits for news. Cancel safe.
     pub(super) async fn next(&mut self) -> Result<News> {
-        match self.events.next().await {
+        tokio::select! {
+            biased;
+            event = self.events.next() => self.heard(event).await,
+            changed = self.list.changed() => match changed {
+                Ok(()) => Ok(News::List),
+                Err(_) => bail!("the client ended"),
+            },
+        }
+    }
+
+    async fn heard(&mut self, event: Option<Event>) -> Result<News> {
+        match event {
             Some(Event::Message(shown)) if shown.placed.conversation == self.conversation => {
-                Ok(self.shown(&shown).await)
+                Ok(self.shown(shown).await)
             }
+            Some(Event::Changed {
+                conversation,
+                changed,
+                ..
+            }) if conversation == self.conversation => Ok(self.changed(&changed)),
             Some(Event::Status { send_id, status }) => {
                 let index = self
                     .messages
@@ -91,9 +276,13 @@ impl Talk {
                 self.state = state;
                 Ok(News::State)
             }
-            Some(Event::Message(_) | Event::Receipt(_) | Event::Gap { .. } | Event::Reset(_)) => {
-                Ok(News::Nothing)
-            }
+            Some(
+                Event::Message(_)
+                | Event::Changed { .. }
+                | Event::Receipt(_)
+                | Event::Gap { .. }
+                | Event::Reset(_),
+            ) => Ok(News::Nothing),
             None => bail!("the client ended"),
         }
     }
@@ -107,7 +296,46 @@ impl Talk {
             .count()
     }
 
-    async fn shown(&mut self, shown: &Shown) -> News {
+    /// The conversation list: the newest first, each with what is unread and the last thing said.
+    pub(super) fn list(&self) -> Vec<String> {
+        let list = self.list.borrow();
+        let mut rows: Vec<&Summary> = (list.values())
+            .filter(|row| row.seq > row.cleared_seq)
+            .collect();
+        let at = |row: &Summary| row.newest.as_ref().map(|placed| placed.message.accepted_at);
+        rows.sort_by_key(|row| std::cmp::Reverse(at(row)));
+        rows.into_iter().map(|row| self.line(row)).collect()
+    }
+
+    fn line(&self, row: &Summary) -> String {
+        let who = match row.conversation.peer_of(self.me) {
+            Some(peer) => peer.to_string(),
+            None => row.conversation.to_string(),
+        };
+        let unread = match row.unread {
+            0 => String::new(),
+            unread => format!(" ({unread})"),
+        };
+        let newest = row.newest.as_ref();
+        let said = newest.map(|placed| Said::of(placed, row.marks.clone(), self.me).text());
+        format!("{who}{unread}  {}", said.unwrap_or_default())
+    }
+
+    fn changed(&mut self, changed: &Changed) -> News {
+        let asked = &changed.asked;
+        let mut messages = self.messages.iter();
+        let Some(index) = messages.position(|said| said.id() == Some(asked.subject)) else {
+            return News::Nothing;
+        };
+        let said = &mut self.messages[index];
+        said.marks.apply(asked);
+        if let Change::Edit(content) = &asked.change {
+            said.text = String::from_utf8_lossy(&content.data).into_owned();
+        }
+        News::Changed(index)
+    }
+
+    async fn shown(&mut self, shown: Shown) -> News {
         let message = &shown.placed.message;
         let place = Some((shown.placed.position.seq, message.id));
         if shown.origin == Origin::OwnHere
@@ -119,19 +347,55 @@ impl Talk {
             self.messages[index].place = place;
             return News::Status(index);
         }
-        let mine = message.from == self.me;
-        self.messages.push(Said {
-            send_id: message.send_id,
-            mine,
-            text: String::from_utf8_lossy(&message.content.data).into_owned(),
-            status: None,
-            place,
-        });
+        if self
+            .messages
+            .iter()
+            .any(|said| said.id() == Some(message.id))
+        {
+            // It was loaded as an older one meanwhile.
+            return News::Nothing;
+        }
+        let said = Said::of(&shown.placed, shown.marks, self.me);
+        let mine = said.mine;
+        self.messages.push(said);
         if !mine {
             // Whoever has the conversation open sees what comes.
-            let seq = shown.placed.position.seq;
-            let _ = self.client.read(self.conversation, seq, message.id).await;
+            let (seq, id) = (shown.placed.position.seq, shown.placed.message.id);
+            let _ = self.client.read(self.conversation, seq, id).await;
         }
         News::Message(self.messages.len() - 1)
+    }
+}
+
+fn between(me: UserId, peer: UserId) -> Result<ConversationId> {
+    match ConversationId::private(me, peer) {
+        Some(conversation) => Ok(conversation),
+        None => bail!("a chat needs somebody else: {peer} is yourself"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_is_a_text_or_a_command() {
+        let say = |text: &str| Wish::Say(text.to_owned());
+        assert_eq!(Wish::of("hello /more"), say("hello /more"));
+        assert_eq!(Wish::of("//etc"), say("/etc"));
+        assert_eq!(Wish::of("/recall"), Wish::Recall);
+        assert_eq!(
+            Wish::of("/edit  good evening"),
+            Wish::Edit("good evening".to_owned())
+        );
+        assert_eq!(
+            Wish::of("/open 7"),
+            Wish::Open(UserId::new(7).expect("positive"))
+        );
+        let thumb = "👍".parse().expect("short");
+        assert_eq!(Wish::of("/react 👍"), Wish::React(thumb));
+        for bad in ["/edit", "/react", "/open me", "/what", "/recall it", "/"] {
+            assert!(matches!(Wish::of(bad), Wish::Unknown(_)), "{bad}");
+        }
     }
 }

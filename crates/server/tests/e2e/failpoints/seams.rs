@@ -1,11 +1,13 @@
 //! Every part outside the process, with a failpoint after each of its effects. What only reads has none.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use backend::Result;
 use backend::audit::AuditStore;
+use backend::changes::ChangeStore;
 use backend::conversations::{ConversationStore, Listed};
 use backend::devices::{DeviceStore, Seen};
 use backend::discovery::{NodeLease, Registration, Registry, Role, Roster};
@@ -14,9 +16,10 @@ use backend::history::{HistoryStore, StatusWrite};
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
+use protocol::change::{Altered, Arranged, ChangeRow, Changed};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
+use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::ledger::chain;
 use protocol::ledger::minute::{Amendment, Closed, Row};
@@ -27,6 +30,7 @@ use protocol::mailbox::{
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
+use protocol::unread::Tally;
 use protocol::{ConversationId, Incarnation, MessageId, Platform, SendId, Seq, Timestamp, UserId};
 use server::compose::Around;
 use tokio::sync::watch;
@@ -72,6 +76,10 @@ impl Around for Failpoint {
     }
 
     fn conversations(&self, inner: Arc<dyn ConversationStore>) -> Arc<dyn ConversationStore> {
+        Watched::new(inner, self)
+    }
+
+    fn changes(&self, inner: Arc<dyn ChangeStore>) -> Arc<dyn ChangeStore> {
         Watched::new(inner, self)
     }
 
@@ -222,6 +230,13 @@ impl HistoryStore for Watched<dyn HistoryStore> {
         inner.conversation(owner, conversation, range, limit).await
     }
 
+    async fn tallies(
+        &self,
+        places: &[(UserId, ConversationId, Seq)],
+    ) -> Result<Vec<Option<Tally>>> {
+        self.inner.tallies(places).await
+    }
+
     async fn find_send(
         &self,
         from: UserId,
@@ -281,13 +296,86 @@ impl ConversationStore for Watched<dyn ConversationStore> {
         self.inner.changed(owner, since, after, limit).await
     }
 
-    async fn set_read(&self, reads: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
-        self.passed("conversations.read", self.inner.set_read(reads).await)
+    async fn set_read(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.passed("conversations.read", self.inner.set_read(reads, at).await)
     }
 
     async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
         let set = self.inner.set_received(received).await;
         self.passed("conversations.received", set)
+    }
+
+    async fn arrange(
+        &self,
+        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.inner.arrange(arranged, at).await
+    }
+
+    async fn set_cleared(
+        &self,
+        cleared: Vec<(UserId, ConversationId, Tally)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.inner.set_cleared(cleared, at).await
+    }
+}
+
+#[async_trait]
+impl ChangeStore for Watched<dyn ChangeStore> {
+    async fn save(&self, changes: Vec<ChangeRow>) -> Result<()> {
+        self.passed("changes.save", self.inner.save(changes).await)
+    }
+
+    async fn since(
+        &self,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Changed>> {
+        self.inner.since(conversation, after, limit).await
+    }
+
+    async fn of_record(
+        &self,
+        conversation: ConversationId,
+        record: Version,
+        last: u64,
+    ) -> Result<Option<Changed>> {
+        self.inner.of_record(conversation, record, last).await
+    }
+
+    async fn find_send(
+        &self,
+        conversation: ConversationId,
+        by: UserId,
+        send_id: SendId,
+        last: u64,
+    ) -> Result<Option<(Version, Changed)>> {
+        self.inner.find_send(conversation, by, send_id, last).await
+    }
+
+    async fn altered(
+        &self,
+        conversation: ConversationId,
+        first: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, Altered>> {
+        self.inner.altered(conversation, first, last).await
+    }
+
+    async fn recalled(
+        &self,
+        conversation: ConversationId,
+        after: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, UserId>> {
+        self.inner.recalled(conversation, after, last).await
     }
 }
 

@@ -226,9 +226,15 @@ impl World {
             let fails = failing.contains(&send.to);
             let is_first = place == fails_from;
             if !fails || (trouble == Trouble::Unknown && is_first) {
-                let (accepted, placed) = self.server.accept(me, device, &send, self.now);
-                if let Some(placed) = placed {
-                    self.deliver(index, end, &placed);
+                let (accepted, told) = self.server.accept(me, device, &send, self.now);
+                match told {
+                    Some(Told::Placed(placed)) => self.deliver(index, end, &placed),
+                    Some(changed @ Told::Changed(..)) => {
+                        self.next += 1;
+                        let when = self.soon(200);
+                        self.pushes.insert((when, self.next), (changed, end));
+                    }
+                    Some(Told::Nothing) | None => {}
                 }
                 if !fails {
                     answers.push(Ok(accepted));
@@ -258,7 +264,31 @@ impl World {
         }
         self.next += 1;
         let when = self.soon(200);
-        self.pushes.insert((when, self.next), (placed.clone(), end));
+        let told = Told::Placed(placed.clone());
+        self.pushes.insert((when, self.next), (told, end));
+    }
+
+    /// A change is told to whoever is there; who misses it finds that one is missing, or syncs.
+    pub(super) fn tell(&mut self, conversation: ConversationId, changed: Changed) {
+        let frame = ServerFrame::Changed {
+            conversation,
+            changed,
+        };
+        let bytes = api::codec::encode_server(&frame);
+        for wire in 0..self.wires.len() {
+            let user = self.ends[self.wires[wire].end].user;
+            if conversation.peer_of(user).is_none() || !self.wires[wire].session.is_open() {
+                continue;
+            }
+            if self.chance(10) {
+                // A push that fails ends the session, so that it syncs.
+                let why = Refusal::new(Code::Reconnect, "sync");
+                self.wires[wire].session.close(why, self.now);
+            } else {
+                self.wires[wire].session.notice(bytes.clone(), self.now);
+            }
+            self.drain_session(wire);
+        }
     }
 
     pub(super) fn push(&mut self, placed: &Placed, origin: usize) {
@@ -323,6 +353,27 @@ impl World {
         self.wires[index].session.hint();
     }
 
+    /// What is read on one device is told to the others.
+    fn read_everywhere(&mut self, item: &AckItem, by: UserId) {
+        self.server.read(by, item.conversation, item.seq, self.now);
+        let receipt = Receipt {
+            kind: ReceiptKind::Read,
+            conversation: item.conversation,
+            id: item.id,
+            seq: item.seq,
+            by,
+            at: self.now,
+        };
+        let bytes = api::codec::encode_server(&ServerFrame::Receipts(vec![receipt]));
+        for wire in 0..self.wires.len() {
+            let is_own = self.ends[self.wires[wire].end].user == by;
+            if is_own && !self.chance(10) {
+                self.wires[wire].session.notice(bytes.clone(), self.now);
+                self.drain_session(wire);
+            }
+        }
+    }
+
     /// No acknowledgement without the message on the device. // I8
     pub(super) fn receive(&mut self, at: usize, ack: &Ack) {
         for item in &ack.items {
@@ -333,6 +384,9 @@ impl World {
                 "acknowledged what is not stored"
             );
             let by = self.ends[at].user;
+            if ack.kind == ReceiptKind::Read {
+                self.read_everywhere(item, by);
+            }
             let told = self
                 .server
                 .receipt(ack.kind, item.conversation, item.seq, by, self.now);

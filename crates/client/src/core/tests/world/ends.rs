@@ -21,6 +21,77 @@ impl World {
         self.drain_end(at);
     }
 
+    /// Something is done to a message that this device shows.
+    pub(super) fn change(&mut self, at: usize) {
+        let end = &self.ends[at];
+        let all: Vec<&Placed> = end
+            .shown
+            .values()
+            .flatten()
+            .map(|(placed, _)| placed)
+            .collect();
+        if all.is_empty() {
+            return;
+        }
+        let subject = all[self.rng.random_range(0..all.len())].clone();
+        let is_own = subject.message.from == end.user;
+        self.next += 1;
+        let (kind, text) = match self.rng.random_range(0..4) {
+            0 if is_own => (ChangeKind::Recall, String::new()),
+            1 if is_own => (ChangeKind::Edit, format!("edit {}", self.next)),
+            n => {
+                let reaction = ["a", "b"][self.rng.random_range(0..2)].parse();
+                let reaction = reaction.expect("short");
+                (
+                    ChangeKind::React {
+                        reaction,
+                        on: n != 2,
+                    },
+                    String::new(),
+                )
+            }
+        };
+        let mut bytes = [1; 16];
+        bytes[..8].copy_from_slice(&self.next.to_be_bytes());
+        let to = subject
+            .conversation
+            .peer_of(self.ends[at].user)
+            .expect("ours");
+        let content = Content {
+            change: Some(Box::new(ChangeOf {
+                subject: subject.message.id,
+                kind,
+            })),
+            ..Content::text(text)
+        };
+        let sent = self.ends[at].core.send(
+            SendId::from_bytes(bytes),
+            Recipient::User(to),
+            content,
+            self.now,
+        );
+        sent.expect("room in the outbox");
+        self.drain_end(at);
+    }
+
+    /// The user sees some of what this device shows.
+    pub(super) fn read(&mut self, at: usize) {
+        let end = &self.ends[at];
+        let all: Vec<&Placed> = end
+            .shown
+            .values()
+            .flatten()
+            .map(|(placed, _)| placed)
+            .collect();
+        if all.is_empty() {
+            return;
+        }
+        let seen = all[self.rng.random_range(0..all.len())];
+        let (conversation, seq, id) = (seen.conversation, seen.position.seq, seen.message.id);
+        self.ends[at].core.read(conversation, seq, id, self.now);
+        self.drain_end(at);
+    }
+
     /// The connection breaks: noticed by the client at once, or not at all.
     pub(super) fn cut(&mut self, at: usize) {
         let Some(index) = self.ends[at].wire else {
@@ -55,6 +126,12 @@ impl World {
             let kept = end.saved.conversations.get(conversation);
             shown.truncate(kept.map_or(0, |kept| kept.cursor.seq.0 as usize));
         }
+        for (conversation, changed) in &mut end.changed {
+            let kept = end.saved.conversations.get(conversation);
+            let rev = kept.map_or(0, |kept| kept.rev);
+            changed.retain(|changed| changed.rev <= rev);
+        }
+        end.list = end.saved.list.clone();
         let rows = end.saved.outbox.values().map(|row| row.send_id);
         let durable: BTreeSet<SendId> = rows.collect();
         let ranks = &mut end.ranks;
@@ -107,10 +184,19 @@ impl World {
         }
         let end = &mut self.ends[at];
         while end.taking.front().is_some_and(|(at, _)| due(*at)) {
-            let (_, shown) = end.taking.pop_front().expect("it is there");
-            let list = end.shown.entry(shown.placed.conversation).or_default();
-            list.push(shown.placed);
-            end.core.handle_taken(shown.number, now);
+            let (_, taking) = end.taking.pop_front().expect("it is there");
+            let number = match taking {
+                Taking::Message(shown) => {
+                    let list = end.shown.entry(shown.placed.conversation).or_default();
+                    list.push((shown.placed, shown.marks));
+                    shown.number
+                }
+                Taking::Change(number, conversation, changed) => {
+                    end.changed.entry(conversation).or_default().push(changed);
+                    number
+                }
+            };
+            end.core.handle_taken(number, now);
         }
         self.drain_end(at);
         let end = &mut self.ends[at];
@@ -173,15 +259,15 @@ impl World {
                     let when = self.soon(30);
                     self.ends[at].storing = Some((when, batch, changes));
                 }
-                Action::Show(shown) => {
-                    let slow = if self.chance(3) { 4000 } else { 20 };
-                    let soon = self.soon(slow);
-                    let end = &mut self.ends[at];
-                    let when = end
-                        .taking
-                        .back()
-                        .map_or(soon, |(before, _)| soon.max(*before));
-                    end.taking.push_back((when, shown));
+                Action::Show(shown) => self.take_soon(at, Taking::Message(shown)),
+                Action::Changed {
+                    number,
+                    conversation,
+                    changed,
+                } => self.take_soon(at, Taking::Change(number, conversation, changed)),
+                Action::Listed(summary) => {
+                    let list = &mut self.ends[at].list;
+                    list.insert(summary.conversation, *summary);
                 }
                 Action::Status { send_id, status } => self.status(at, send_id, status),
                 Action::State(State::Closed(why)) => panic!("closed for good: {why}"),
@@ -190,6 +276,15 @@ impl World {
                 Action::Receipt(_) | Action::State(_) | Action::Older { .. } => {}
             }
         }
+    }
+
+    fn take_soon(&mut self, at: usize, taking: Taking) {
+        let slow = if self.chance(3) { 4000 } else { 20 };
+        let soon = self.soon(slow);
+        let end = &mut self.ends[at];
+        let last = end.taking.back();
+        let when = last.map_or(soon, |(before, _)| soon.max(*before));
+        end.taking.push_back((when, taking));
     }
 
     /// Statuses only move forward. // I7
@@ -206,11 +301,14 @@ impl World {
             );
         }
         if let SendStatus::Failed(why) = status {
+            // A change may come too late.
             assert!(
-                why.code.retryable(),
-                "nothing is refused for good here: {why}"
+                why.code.retryable() || why.code == Code::NotFound,
+                "nothing else is refused for good here: {why}"
             );
-            end.failed.push((when, send_id));
+            if why.code.retryable() {
+                end.failed.push((when, send_id));
+            }
         }
     }
 

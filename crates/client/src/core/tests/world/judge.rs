@@ -9,9 +9,17 @@ impl World {
             for conversation in self.server.logs.keys().filter(mine) {
                 let log = &self.server.logs[conversation];
                 let shown = end.shown.get(conversation).map_or(&[][..], Vec::as_slice);
-                assert_eq!(ids(shown), ids(log), "{} shows {conversation}", end.device);
+                assert_eq!(
+                    ids_shown(shown),
+                    ids(log),
+                    "{} shows {conversation}",
+                    end.device
+                );
                 let kept = end.saved.conversations[conversation];
                 assert_eq!(kept.cursor.seq.0, log.len() as u64);
+                assert_eq!(kept.rev, self.server.rev(*conversation));
+                self.judge_changes(end, *conversation);
+                self.judge_row(end, *conversation);
             }
             for conversation in end.shown.keys() {
                 assert!(self.server.logs.contains_key(conversation));
@@ -21,6 +29,52 @@ impl World {
         let accepted: usize = self.server.logs.values().map(Vec::len).sum();
         let sent: usize = self.ends.iter().map(|end| end.sent.len()).sum();
         assert_eq!(accepted, sent, "each send is one message");
+    }
+
+    /// Each message says what it says on the server, and bears the same marks.
+    fn judge_changes(&self, end: &End, conversation: ConversationId) {
+        let changes = end
+            .changed
+            .get(&conversation)
+            .map_or(&[][..], Vec::as_slice);
+        let revs: Vec<u64> = changes.iter().map(|changed| changed.rev).collect();
+        let dense = revs.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        assert!(dense, "{} was told {revs:?}", end.device);
+        for (placed, marks) in &end.shown[&conversation] {
+            let (mut content, mut marks) = (
+                placed.message.content.clone(),
+                marks.clone().unwrap_or_default(),
+            );
+            let of_it = changes
+                .iter()
+                .filter(|changed| changed.seq == placed.position.seq);
+            for changed in of_it {
+                marks.apply(&changed.asked);
+                match &changed.asked.change {
+                    MessageChange::Recall => content = Content::text(""),
+                    MessageChange::Edit(edited) => content = edited.clone(),
+                    MessageChange::React { .. } => {}
+                }
+            }
+            let log = &self.server.logs[&conversation];
+            let (now, wanted) = self.server.now(&log[placed.position.seq.0 as usize - 1]);
+            let (device, seq) = (&end.device, placed.position.seq);
+            assert_eq!(content, now.message.content, "{device} at {seq}");
+            assert_eq!(marks, wanted.unwrap_or_default(), "{device} at {seq}");
+        }
+    }
+
+    /// The conversation list says what counting finds.
+    fn judge_row(&self, end: &End, conversation: ConversationId) {
+        let wanted = self.server.summary(end.user, conversation);
+        for row in [&end.list[&conversation], &end.saved.list[&conversation]] {
+            let row = Summary {
+                version: wanted.version,
+                marks: wanted.marks.clone(),
+                ..row.clone()
+            };
+            assert_eq!(row, wanted, "the list of {}", end.device);
+        }
     }
 
     /// Each once, in the order in which it was sent.
@@ -46,7 +100,7 @@ impl World {
         let shown = self
             .ends
             .iter()
-            .flat_map(|end| end.shown.values().map(|shown| ids(shown)));
+            .flat_map(|end| end.shown.values().map(|shown| ids_shown(shown)));
         (self.now, self.steps, self.server.repeats, shown.collect())
     }
 }

@@ -1,0 +1,262 @@
+//! What every store of changes promises. A check uses its own conversations.
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use protocol::change::{Altered, Asked, Change, ChangeRow, Changed, Reaction};
+use protocol::history::Version;
+use protocol::message::Content;
+use protocol::{ConversationId, MessageId, Seq, UserId};
+
+use super::ChangeStore;
+use crate::fresh::{Fresh, at};
+
+const ALL: usize = 1000;
+
+/// A conversation and its changes.
+struct Talk<'a> {
+    fresh: &'a Fresh,
+    conversation: ConversationId,
+    users: [UserId; 2],
+}
+
+impl<'a> Talk<'a> {
+    fn new(fresh: &'a Fresh) -> Talk<'a> {
+        let users = [fresh.user(), fresh.user()];
+        Talk {
+            fresh,
+            conversation: ConversationId::private(users[0], users[1]).expect("two users"),
+            users,
+        }
+    }
+
+    /// The change at `rev` of the message at `seq`, made by the record with ten times that offset.
+    fn row(&self, rev: u64, seq: u64, change: Change) -> ChangeRow {
+        ChangeRow {
+            conversation: self.conversation,
+            version: record(rev),
+            author: self.users[0],
+            changed: Changed {
+                rev,
+                seq: Seq(seq),
+                asked: Asked {
+                    id: self.fresh.message(),
+                    send_id: self.fresh.send_id(),
+                    subject: MessageId::new(seq as i64).expect("positive"),
+                    by: self.users[1],
+                    at: at(rev),
+                    change,
+                },
+            },
+        }
+    }
+}
+
+fn record(rev: u64) -> Version {
+    Version {
+        epoch: 1,
+        offset: 10 * rev,
+    }
+}
+
+fn edit(text: &str) -> Change {
+    Change::Edit(Content {
+        kind: 3,
+        data: Bytes::from(text.to_owned()),
+        priority: 2,
+        reference: MessageId::new(9).ok(),
+        encryption: 1,
+        sub_kind: -4,
+        key_print: i64::MIN,
+        change: None,
+    })
+}
+
+fn react(text: &str, on: bool) -> Change {
+    let reaction: Reaction = text.parse().expect("short");
+    Change::React { reaction, on }
+}
+
+fn changed(rows: &[ChangeRow]) -> Vec<Changed> {
+    rows.iter().map(|row| row.changed.clone()).collect()
+}
+
+fn altered(rows: &[ChangeRow]) -> BTreeMap<Seq, Altered> {
+    let mut altered: BTreeMap<Seq, Altered> = BTreeMap::new();
+    for row in rows {
+        let of_message = altered.entry(row.changed.seq).or_default();
+        of_message.apply(row.version, &row.changed);
+    }
+    altered
+}
+
+/// Whatever was written in which order, and however often.
+pub(super) async fn every_kind_comes_back_whole(store: &dyn ChangeStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let rows = [
+        talk.row(1, 4, edit("one")),
+        talk.row(2, 4, edit("two")),
+        talk.row(3, 5, react("👍", true)),
+        talk.row(4, 5, react("👍", false)),
+        talk.row(5, 4, react("ok", true)),
+        talk.row(6, 4, Change::Recall),
+    ];
+    let mut mixed = rows.to_vec();
+    mixed.reverse();
+    store.save(mixed).await.expect("saves");
+    for row in &rows {
+        store.save(vec![row.clone()]).await.expect("saves again");
+    }
+    let found = store.since(talk.conversation, 0, ALL).await;
+    assert_eq!(found.expect("reads"), changed(&rows));
+    let found = store.altered(talk.conversation, Seq(1), Seq(9)).await;
+    assert_eq!(found.expect("reads"), altered(&rows));
+    let nobody = Talk::new(fresh).conversation;
+    let found = store.since(nobody, 0, ALL).await;
+    assert_eq!(found.expect("reads"), []);
+}
+
+pub(super) async fn pages_go_upward_and_their_bound_is_exclusive(
+    store: &dyn ChangeStore,
+    fresh: &Fresh,
+) {
+    let talk = Talk::new(fresh);
+    let rows: Vec<_> = (1..=7).map(|rev| talk.row(rev, 1, edit("x"))).collect();
+    store.save(rows.clone()).await.expect("saves");
+    for (after, limit, expected) in [
+        (0, ALL, &rows[..]),
+        (0, 3, &rows[..3]),
+        (3, 2, &rows[3..5]),
+        (6, ALL, &rows[6..]),
+        (7, ALL, &[]),
+        (u64::MAX, ALL, &[]),
+        (0, 0, &[]),
+    ] {
+        let found = store.since(talk.conversation, after, limit).await;
+        assert_eq!(found.expect("reads"), changed(expected), "after {after}");
+    }
+}
+
+/// A partition holds 1024 changes, and 16384 positions.
+pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let rows: Vec<_> = [1022, 1023, 1024, 1025]
+        .into_iter()
+        .zip([16_382, 16_383, 16_384, 16_385])
+        .map(|(rev, seq)| talk.row(rev, seq, Change::Recall))
+        .collect();
+    store.save(rows.clone()).await.expect("saves");
+    let found = store.since(talk.conversation, 1021, 3).await;
+    assert_eq!(found.expect("reads"), changed(&rows[..3]));
+    let found = store
+        .altered(talk.conversation, Seq(16_383), Seq(16_384))
+        .await;
+    assert_eq!(found.expect("reads"), altered(&rows[1..3]));
+    let found = store
+        .recalled(talk.conversation, Seq(16_382), Seq(16_385))
+        .await;
+    let expected = rows[1..].iter().map(|row| (row.changed.seq, row.author));
+    assert_eq!(found.expect("reads"), expected.collect());
+    let found = store.of_record(talk.conversation, record(1022), 1025).await;
+    assert_eq!(found.expect("reads"), Some(rows[0].changed.clone()));
+}
+
+pub(super) async fn what_a_later_record_left_stays(store: &dyn ChangeStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let (early, late) = (talk.row(1, 4, edit("early")), talk.row(2, 4, edit("late")));
+    store.save(vec![late.clone()]).await.expect("saves");
+    store.save(vec![early.clone()]).await.expect("saves");
+    let found = store.altered(talk.conversation, Seq(4), Seq(4)).await;
+    assert_eq!(found.expect("reads"), altered(&[early, late]));
+}
+
+/// Reactions of two people, and of one with two of them, do not touch each other.
+pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let mut other = talk.row(4, 6, react("a", true));
+    other.changed.asked.by = talk.users[0];
+    let rows = vec![
+        talk.row(1, 5, Change::Recall),
+        talk.row(2, 6, react("a", true)),
+        talk.row(3, 6, react("b", true)),
+        other,
+        talk.row(5, 7, Change::Recall),
+        talk.row(6, 8, edit("x")),
+    ];
+    store.save(rows.clone()).await.expect("saves");
+    let found = store.altered(talk.conversation, Seq(6), Seq(8)).await;
+    assert_eq!(found.expect("reads"), altered(&rows[1..]));
+    let author = talk.users[0];
+    for (after, last, expected) in [
+        (0, 9, vec![5, 7]),
+        (5, 9, vec![7]),
+        (4, 6, vec![5]),
+        (7, 9, vec![]),
+        (9, 3, vec![]),
+    ] {
+        let found = store
+            .recalled(talk.conversation, Seq(after), Seq(last))
+            .await;
+        let expected = expected.into_iter().map(|seq| (Seq(seq), author));
+        assert_eq!(found.expect("reads"), expected.collect());
+    }
+}
+
+/// A record that comes again finds what it did, and one that did nothing finds nothing.
+pub(super) async fn a_record_finds_its_own_change(store: &dyn ChangeStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let rows: Vec<_> = (1..=300).map(|rev| talk.row(rev, 1, edit("x"))).collect();
+    store.save(rows.clone()).await.expect("saves");
+    for rev in [1, 150, 300] {
+        let found = store.of_record(talk.conversation, record(rev), 300).await;
+        assert_eq!(
+            found.expect("reads"),
+            Some(rows[rev as usize - 1].changed.clone())
+        );
+    }
+    let idle = Version {
+        offset: 1505,
+        ..record(0)
+    };
+    for (record, last) in [(idle, 300), (record(0), 300), (record(300), 299)] {
+        let found = store.of_record(talk.conversation, record, last).await;
+        assert_eq!(found.expect("reads"), None);
+    }
+}
+
+/// Only its sender's own, and only of what is asked about.
+pub(super) async fn a_change_is_found_by_its_send_id(store: &dyn ChangeStore, fresh: &Fresh) {
+    let talk = Talk::new(fresh);
+    let rows: Vec<_> = (1..=1030).map(|rev| talk.row(rev, 1, edit("x"))).collect();
+    store.save(rows.clone()).await.expect("saves");
+    let find = async |nth: usize, by, last| {
+        let send_id = rows[nth - 1].changed.asked.send_id;
+        let found = store.find_send(talk.conversation, by, send_id, last).await;
+        found
+            .expect("reads")
+            .map(|(version, changed)| (version, changed.rev))
+    };
+    let [other, by] = talk.users;
+    assert_eq!(find(1030, by, 1030).await, Some((record(1030), 1030)));
+    assert_eq!(find(1000, by, 1030).await, Some((record(1000), 1000)));
+    assert_eq!(find(3, by, 5).await, Some((record(3), 3)));
+    assert_eq!(find(1000, other, 1030).await, None);
+    assert_eq!(find(6, by, 5).await, None);
+    assert_eq!(find(1, by, 0).await, None);
+}
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            every_kind_comes_back_whole,
+            pages_go_upward_and_their_bound_is_exclusive,
+            partitions_meet_without_a_gap,
+            what_a_later_record_left_stays,
+            recalls_are_found_among_the_rest,
+            a_record_finds_its_own_change,
+            a_change_is_found_by_its_send_id,
+        );
+    };
+}
+pub(crate) use checks;

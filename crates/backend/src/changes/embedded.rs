@@ -1,0 +1,270 @@
+//! Changes in the embedded store.
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `change` | conversation, rev | the change, and the record that asked for it |
+//! | `altered` | conversation, kind, seq, with a reaction: its user and text | what the newest of its kind left |
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::change::{Altered, Asked, Change, ChangeRow, Changed, Reaction};
+use protocol::history::Version;
+use protocol::{ConversationId, SendId, Seq, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::{ChangeStore, SEARCH};
+use crate::Result;
+use crate::embedded::value::{decode, decode_front, encode};
+use crate::embedded::{Batch, Engine, Order, Table};
+
+const SEAM: &str = "changes";
+
+/// Rows read at once.
+const SCAN: usize = 256;
+
+/// The kinds of what is left, as the second part of a key.
+const RECALLED: u8 = 0;
+const EDITED: u8 = 1;
+const REACTED: u8 = 2;
+
+/// Changes in the embedded store.
+pub struct EmbeddedChanges {
+    engine: Engine,
+    /// Held between looking at what is left and writing it, never across an await.
+    writing: Mutex<()>,
+}
+
+/// The version stands first, to be read alone.
+#[derive(Serialize, Deserialize)]
+struct Kept {
+    version: Version,
+    author: UserId,
+    changed: Changed,
+}
+
+impl EmbeddedChanges {
+    pub fn new(engine: Engine) -> EmbeddedChanges {
+        EmbeddedChanges {
+            engine,
+            writing: Mutex::default(),
+        }
+    }
+
+    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
+        let Some(value) = self.engine.get(Table::Altered, key)? else {
+            return Ok(None);
+        };
+        decode_front(SEAM, &value).map(|(version, _)| Some(version))
+    }
+
+    /// What is left of one kind between two positions, both included.
+    fn left(
+        &self,
+        conversation: ConversationId,
+        kind: u8,
+        (first, last): (Seq, Seq),
+        mut each: impl FnMut(Kept),
+    ) -> Result<()> {
+        if first > last {
+            return Ok(());
+        }
+        let mut from = Bound::Included(left_key(conversation, kind, first).to_vec());
+        let end = left_key(conversation, kind, last.next());
+        let end = match last.0 {
+            u64::MAX => left_key(conversation, kind + 1, Seq::ZERO),
+            _ => end,
+        };
+        loop {
+            let bounds = (from.as_ref().map(Vec::as_slice), Bound::Excluded(&end[..]));
+            let page = self
+                .engine
+                .range(Table::Altered, bounds, Order::Forward, SCAN)?;
+            for (_, value) in &page {
+                each(decode(SEAM, value)?);
+            }
+            match page.last() {
+                Some((key, _)) if page.len() == SCAN => from = Bound::Excluded(key.to_vec()),
+                _ => return Ok(()),
+            }
+        }
+    }
+}
+
+#[async_trait]
+impl ChangeStore for EmbeddedChanges {
+    async fn save(&self, mut changes: Vec<ChangeRow>) -> Result<()> {
+        // Of two writes of one key in a batch the later counts.
+        changes.sort_by_key(|row| row.version);
+        let _writing = self.writing.lock();
+        let mut batch = Batch::new();
+        for row in changes {
+            let change_key = change_key(row.conversation, row.changed.rev);
+            let left_key = own_key(row.conversation, &row.changed);
+            let version = row.version;
+            let kept = Kept {
+                version,
+                author: row.author,
+                changed: row.changed,
+            };
+            let value = encode(SEAM, &kept)?;
+            if self.version(&left_key)? <= Some(version) {
+                batch.put(Table::Altered, left_key, value.clone());
+            }
+            batch.put(Table::Change, change_key.to_vec(), value);
+        }
+        match batch.is_empty() {
+            true => Ok(()),
+            false => self.engine.write(batch).map(drop),
+        }
+    }
+
+    async fn since(
+        &self,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Changed>> {
+        let (start, end) = (
+            change_key(conversation, after),
+            change_key(conversation, u64::MAX),
+        );
+        if start == end {
+            return Ok(Vec::new());
+        }
+        let bounds = (Bound::Excluded(&start[..]), Bound::Included(&end[..]));
+        let found = self
+            .engine
+            .range(Table::Change, bounds, Order::Forward, limit)?;
+        let changed = |value: &[u8]| decode(SEAM, value).map(|kept: Kept| kept.changed);
+        found.iter().map(|(_, value)| changed(value)).collect()
+    }
+
+    async fn of_record(
+        &self,
+        conversation: ConversationId,
+        record: Version,
+        last: u64,
+    ) -> Result<Option<Changed>> {
+        let start = change_key(conversation, 0);
+        let mut end = Bound::Included(change_key(conversation, last).to_vec());
+        loop {
+            let bounds = (Bound::Included(&start[..]), end.as_ref().map(Vec::as_slice));
+            let page = self
+                .engine
+                .range(Table::Change, bounds, Order::Backward, SCAN)?;
+            for (_, value) in &page {
+                let (version, _): (Version, _) = decode_front(SEAM, value)?;
+                match version.cmp(&record) {
+                    std::cmp::Ordering::Greater => {}
+                    std::cmp::Ordering::Less => return Ok(None),
+                    std::cmp::Ordering::Equal => {
+                        return decode(SEAM, value).map(|kept: Kept| Some(kept.changed));
+                    }
+                }
+            }
+            match page.last() {
+                Some((key, _)) if page.len() == SCAN => end = Bound::Excluded(key.to_vec()),
+                _ => return Ok(None),
+            }
+        }
+    }
+
+    async fn find_send(
+        &self,
+        conversation: ConversationId,
+        by: UserId,
+        send_id: SendId,
+        last: u64,
+    ) -> Result<Option<(Version, Changed)>> {
+        let start = change_key(conversation, last.saturating_sub(SEARCH));
+        let end = change_key(conversation, last);
+        let bounds = (Bound::Excluded(&start[..]), Bound::Included(&end[..]));
+        let found = match start < end {
+            true => self
+                .engine
+                .range(Table::Change, bounds, Order::Backward, SEARCH as usize)?,
+            false => Vec::new(),
+        };
+        for (_, value) in &found {
+            let kept: Kept = decode(SEAM, value)?;
+            let asked = &kept.changed.asked;
+            if asked.by == by && asked.send_id == send_id {
+                return Ok(Some((kept.version, kept.changed)));
+            }
+        }
+        Ok(None)
+    }
+
+    async fn altered(
+        &self,
+        conversation: ConversationId,
+        first: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, Altered>> {
+        let mut altered: BTreeMap<Seq, Altered> = BTreeMap::new();
+        for kind in [RECALLED, EDITED, REACTED] {
+            self.left(conversation, kind, (first, last), |kept| {
+                let of_message = altered.entry(kept.changed.seq).or_default();
+                of_message.apply(kept.version, &kept.changed);
+            })?;
+        }
+        Ok(altered)
+    }
+
+    async fn recalled(
+        &self,
+        conversation: ConversationId,
+        after: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, UserId>> {
+        let mut recalled = BTreeMap::new();
+        self.left(conversation, RECALLED, (after.next(), last), |kept| {
+            recalled.insert(kept.changed.seq, kept.author);
+        })?;
+        Ok(recalled)
+    }
+}
+
+fn change_key(conversation: ConversationId, rev: u64) -> [u8; 25] {
+    let mut key = [0; 25];
+    key[..17].copy_from_slice(&conversation.to_key());
+    key[17..].copy_from_slice(&rev.to_be_bytes());
+    key
+}
+
+fn left_key(conversation: ConversationId, kind: u8, seq: Seq) -> [u8; 26] {
+    let mut key = [0; 26];
+    key[..17].copy_from_slice(&conversation.to_key());
+    key[17] = kind;
+    key[18..].copy_from_slice(&seq.0.to_be_bytes());
+    key
+}
+
+/// Where a change leaves something.
+fn own_key(conversation: ConversationId, changed: &Changed) -> Vec<u8> {
+    let Asked { by, change, .. } = &changed.asked;
+    let (kind, rest) = match change {
+        Change::Recall => (RECALLED, Vec::new()),
+        Change::Edit(_) => (EDITED, Vec::new()),
+        Change::React { reaction, .. } => (REACTED, reaction_key(*by, reaction)),
+    };
+    let mut key = left_key(conversation, kind, changed.seq).to_vec();
+    key.extend(rest);
+    key
+}
+
+fn reaction_key(by: UserId, reaction: &Reaction) -> Vec<u8> {
+    [&by.get().to_be_bytes()[..], reaction.as_str().as_bytes()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::contract;
+    use crate::fresh::on_memory_and_disk;
+
+    contract::checks!(on_memory_and_disk!(super::EmbeddedChanges::new));
+}

@@ -1,0 +1,485 @@
+//! Changes in ScyllaDB or Cassandra: `change`, a row for each, and `altered`, what the newest of each kind leaves
+//! on its message.
+//!
+//! Both are written at the time of their record. So one that comes again writes the same, and what an earlier one
+//! leaves loses to what a later one left. Nothing is removed: a reaction that was taken back is one that is off.
+
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use protocol::change::{Altered, Asked, Change, ChangeRow, Changed};
+use protocol::history::Version;
+use protocol::id::Uuid;
+use protocol::message::Content;
+use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
+use scylla::{DeserializeRow, SerializeRow};
+
+use super::{ChangeStore, SEARCH};
+use crate::embedded::value::{decode, encode};
+use crate::scylla::{Cql, SeamCql, Statement, write_time};
+use crate::{Error, Result};
+
+const SEAM: &str = "changes";
+
+/// A partition has 2^10 changes: with the longest edits below a hundred megabytes, mostly far below one.
+const CHANGE_BITS: u32 = 10;
+/// And 2^14 positions.
+const ALTERED_BITS: u32 = 14;
+
+/// Changes looked at together where one is searched by its record.
+const PAGE: i32 = 128;
+
+const RECALL: i8 = 0;
+const EDIT: i8 = 1;
+const REACT: i8 = 2;
+
+/// Changes in ScyllaDB or Cassandra. Several may write at once.
+pub struct ScyllaChanges {
+    cql: SeamCql,
+    insert: Statement,
+    leave: Statement,
+    upward: Statement,
+    versions: Statement,
+    sends: Statement,
+    one: Statement,
+    altered: Statement,
+    recalled: Statement,
+}
+
+const COLUMNS: &str = "rev, seq, subject, id, send_id, uid, tm, what, reaction, is_on, content";
+
+#[derive(SerializeRow)]
+struct NewChange {
+    kind: i8,
+    low: i64,
+    high: i64,
+    block: i64,
+    rev: i64,
+    seq: i64,
+    subject: i64,
+    author: i64,
+    id: i64,
+    send_id: Uuid,
+    uid: i64,
+    tm: i64,
+    what: i8,
+    reaction: String,
+    is_on: bool,
+    content: Bytes,
+    ver: i64,
+    written: i64,
+}
+
+#[derive(DeserializeRow)]
+struct Stored {
+    rev: i64,
+    seq: i64,
+    subject: i64,
+    id: i64,
+    send_id: Uuid,
+    uid: i64,
+    tm: i64,
+    what: i8,
+    reaction: String,
+    is_on: bool,
+    content: Bytes,
+}
+
+#[derive(SerializeRow)]
+struct NewAltered {
+    kind: i8,
+    low: i64,
+    high: i64,
+    block: i64,
+    what: i8,
+    seq: i64,
+    reaction: String,
+    uid: i64,
+    author: i64,
+    done_by: i64,
+    tm: i64,
+    is_on: bool,
+    content: Bytes,
+    ver: i64,
+    written: i64,
+}
+
+#[derive(DeserializeRow)]
+struct StoredAltered {
+    what: i8,
+    seq: i64,
+    reaction: String,
+    done_by: i64,
+    tm: i64,
+    is_on: bool,
+    content: Bytes,
+    ver: i64,
+}
+
+impl ScyllaChanges {
+    pub fn new(cql: Cql) -> ScyllaChanges {
+        let partition = "kind = ? AND low = ? AND high = ? AND block = ?";
+        ScyllaChanges {
+            cql: cql.at(SEAM),
+            insert: Statement::new(
+                "INSERT INTO change (kind, low, high, block, rev, seq, subject, author, id, send_id, uid, tm, \
+                 what, reaction, is_on, content, ver) VALUES (:kind, :low, :high, :block, :rev, :seq, \
+                 :subject, :author, :id, :send_id, :uid, :tm, :what, :reaction, :is_on, :content, :ver) USING TIMESTAMP :written",
+            ),
+            leave: Statement::new(
+                "INSERT INTO altered (kind, low, high, block, what, seq, reaction, uid, author, done_by, tm, \
+                 is_on, content, ver) VALUES (:kind, :low, :high, :block, :what, :seq, :reaction, :uid, \
+                 :author, :done_by, :tm, :is_on, :content, :ver) USING TIMESTAMP :written",
+            ),
+            upward: Statement::new(format!(
+                "SELECT {COLUMNS} FROM change WHERE {partition} AND rev >= ? ORDER BY rev ASC LIMIT ?"
+            )),
+            versions: Statement::new(format!(
+                "SELECT rev, ver FROM change WHERE {partition} AND rev <= ? ORDER BY rev DESC LIMIT ?"
+            )),
+            sends: Statement::new(format!(
+                "SELECT rev, uid, send_id, ver FROM change \
+                 WHERE {partition} AND rev > ? AND rev <= ?"
+            )),
+            one: Statement::new(format!(
+                "SELECT {COLUMNS} FROM change WHERE {partition} AND rev = ?"
+            )),
+            altered: Statement::new(format!(
+                "SELECT what, seq, reaction, done_by, tm, is_on, content, ver FROM altered \
+                 WHERE {partition} AND what = ? AND seq >= ? AND seq <= ?"
+            )),
+            recalled: Statement::new(format!(
+                "SELECT seq, author FROM altered WHERE {partition} AND what = {RECALL} \
+                 AND seq >= ? AND seq <= ?"
+            )),
+        }
+    }
+
+    async fn write(&self, row: &ChangeRow) -> Result<()> {
+        let (kind, low, high) = key(row.conversation);
+        let ver = write_time::of_version(SEAM, row.version)?;
+        let Changed { rev, seq, asked } = &row.changed;
+        let Some(seq) = write_time::of_seq(SEAM, *seq)? else {
+            return Err(Error::conflict(SEAM, "a change of no position"));
+        };
+        let rev = number(*rev)?;
+        let (what, reaction, is_on, content) = match &asked.change {
+            Change::Recall => (RECALL, String::new(), true, Bytes::new()),
+            Change::Edit(content) => (EDIT, String::new(), true, encode(SEAM, content)?),
+            Change::React { reaction, on } => (REACT, reaction.to_string(), *on, Bytes::new()),
+        };
+        let (author, by, tm) = (row.author.get(), asked.by.get(), asked.at.millis());
+        let left = NewAltered {
+            kind,
+            low,
+            high,
+            block: seq >> ALTERED_BITS,
+            what,
+            seq,
+            reaction: reaction.clone(),
+            uid: if what == REACT { by } else { 0 },
+            author,
+            done_by: by,
+            tm,
+            is_on,
+            content: content.clone(),
+            ver,
+            written: ver,
+        };
+        let change = NewChange {
+            kind,
+            low,
+            high,
+            block: rev >> CHANGE_BITS,
+            rev,
+            seq,
+            subject: asked.subject.get(),
+            author,
+            id: asked.id.get(),
+            send_id: uuid(asked.send_id),
+            uid: by,
+            tm,
+            what,
+            reaction,
+            is_on,
+            content,
+            ver,
+            written: ver,
+        };
+        tokio::try_join!(
+            self.cql.write(&self.leave, left),
+            self.cql.write(&self.insert, change),
+        )?;
+        Ok(())
+    }
+
+    async fn at(&self, conversation: ConversationId, rev: i64) -> Result<Option<Changed>> {
+        let (kind, low, high) = key(conversation);
+        let values = (kind, low, high, rev >> CHANGE_BITS, rev);
+        let found: Vec<Stored> = self.cql.rows(&self.one, values).await?;
+        found.into_iter().next().map(Stored::changed).transpose()
+    }
+
+    /// What one kind left between two positions of one partition.
+    async fn left(
+        &self,
+        conversation: ConversationId,
+        what: i8,
+        seqs: &RangeInclusive<i64>,
+    ) -> Result<Vec<StoredAltered>> {
+        let (kind, low, high) = key(conversation);
+        let (first, last) = (*seqs.start(), *seqs.end());
+        let values = (kind, low, high, first >> ALTERED_BITS, what, first, last);
+        self.cql.rows(&self.altered, values).await
+    }
+}
+
+impl Stored {
+    fn changed(self) -> Result<Changed> {
+        let change = change(self.what, &self.reaction, self.is_on, &self.content)?;
+        Ok(Changed {
+            rev: self.rev as u64,
+            seq: Seq(self.seq as u64),
+            asked: Asked {
+                id: id(self.id)?,
+                send_id: SendId::from_uuid(self.send_id),
+                subject: id(self.subject)?,
+                by: user(self.uid)?,
+                at: Timestamp::from_millis(self.tm),
+                change,
+            },
+        })
+    }
+}
+
+impl StoredAltered {
+    fn apply(&self, altered: &mut BTreeMap<Seq, Altered>) -> Result<()> {
+        let seq = Seq(self.seq as u64);
+        let version = write_time::version_of(self.ver).ok_or_else(torn)?;
+        // What is left names neither the change nor its place; the fold needs neither.
+        let nobody = MessageId::floor_of(Timestamp::from_millis(self.tm));
+        let changed = Changed {
+            rev: 0,
+            seq,
+            asked: Asked {
+                id: nobody,
+                send_id: SendId::from_bytes([0; 16]),
+                subject: nobody,
+                by: user(self.done_by)?,
+                at: Timestamp::from_millis(self.tm),
+                change: change(self.what, &self.reaction, self.is_on, &self.content)?,
+            },
+        };
+        altered.entry(seq).or_default().apply(version, &changed);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl ChangeStore for ScyllaChanges {
+    async fn save(&self, changes: Vec<ChangeRow>) -> Result<()> {
+        let writes = changes.iter().map(|row| self.write(row));
+        self.cql.all(writes.collect()).await.map(drop)
+    }
+
+    async fn since(
+        &self,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<Changed>> {
+        let (kind, low, high) = key(conversation);
+        let Ok(first) = number(after.saturating_add(1)) else {
+            return Ok(Vec::new());
+        };
+        let (mut next, mut found) = (first, Vec::new());
+        while found.len() < limit {
+            let block = next >> CHANGE_BITS;
+            let wanted = (limit - found.len()).min(1 << CHANGE_BITS) as i32;
+            let values = (kind, low, high, block, next, wanted);
+            let rows: Vec<Stored> = self.cql.rows(&self.upward, values).await?;
+            for row in rows {
+                next = row.rev + 1;
+                found.push(row.changed()?);
+            }
+            // They are dense: a partition that ends before its last place is the last one.
+            if next >> CHANGE_BITS == block {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    async fn of_record(
+        &self,
+        conversation: ConversationId,
+        record: Version,
+        last: u64,
+    ) -> Result<Option<Changed>> {
+        let (kind, low, high) = key(conversation);
+        let wanted = write_time::of_version(SEAM, record)?;
+        let mut next = number(last)?;
+        while next > 0 {
+            let block = next >> CHANGE_BITS;
+            let values = (kind, low, high, block, next, PAGE);
+            let rows: Vec<(i64, i64)> = self.cql.rows(&self.versions, values).await?;
+            for &(rev, ver) in &rows {
+                if ver == wanted {
+                    return self.at(conversation, rev).await;
+                }
+                if ver < wanted {
+                    return Ok(None);
+                }
+            }
+            next = match rows.last() {
+                Some((rev, _)) => rev - 1,
+                None => (block << CHANGE_BITS) - 1,
+            };
+        }
+        Ok(None)
+    }
+
+    async fn find_send(
+        &self,
+        conversation: ConversationId,
+        by: UserId,
+        send_id: SendId,
+        last: u64,
+    ) -> Result<Option<(Version, Changed)>> {
+        let last = number(last)?;
+        let after = last.saturating_sub(SEARCH as i64).max(0);
+        let blocks = (after >> CHANGE_BITS)..=(last >> CHANGE_BITS);
+        for block in blocks.rev() {
+            let (kind, low, high) = key(conversation);
+            let values = (kind, low, high, block, after, last);
+            let rows: Vec<(i64, i64, Uuid, i64)> = self.cql.rows(&self.sends, values).await?;
+            let same = |row: &&(i64, i64, Uuid, i64)| row.1 == by.get() && row.2 == uuid(send_id);
+            let Some(&(rev, _, _, ver)) = rows.iter().rev().find(same) else {
+                continue;
+            };
+            let version = write_time::version_of(ver).ok_or_else(torn)?;
+            let found = self.at(conversation, rev).await?;
+            return Ok(found.map(|changed| (version, changed)));
+        }
+        Ok(None)
+    }
+
+    async fn altered(
+        &self,
+        conversation: ConversationId,
+        first: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, Altered>> {
+        let blocks = blocks(first, last);
+        let kinds = [RECALL, EDIT, REACT];
+        let asked = blocks
+            .iter()
+            .flat_map(|seqs| kinds.map(|what| (what, seqs)));
+        let asked = asked.map(|(what, seqs)| self.left(conversation, what, seqs));
+        let mut altered = BTreeMap::new();
+        for left in self.cql.all(asked.collect()).await?.into_iter().flatten() {
+            left.apply(&mut altered)?;
+        }
+        Ok(altered)
+    }
+
+    async fn recalled(
+        &self,
+        conversation: ConversationId,
+        after: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, UserId>> {
+        let (kind, low, high) = key(conversation);
+        let asked = blocks(after.next(), last)
+            .into_iter()
+            .map(|seqs| async move {
+                let (first, last) = (*seqs.start(), *seqs.end());
+                let values = (kind, low, high, first >> ALTERED_BITS, first, last);
+                let rows: Vec<(i64, i64)> = self.cql.rows(&self.recalled, values).await?;
+                Ok(rows)
+            });
+        let found = self.cql.all(asked.collect()).await?;
+        let recalled = found.into_iter().flatten();
+        recalled
+            .map(|(seq, author)| Ok((Seq(seq as u64), user(author)?)))
+            .collect()
+    }
+}
+
+/// What lies between two positions, both included, partition by partition.
+fn blocks(first: Seq, last: Seq) -> Vec<RangeInclusive<i64>> {
+    const MOST: u64 = i64::MAX as u64;
+    let (mut next, last) = (first.0.clamp(1, MOST) as i64, last.0.min(MOST) as i64);
+    let mut blocks = Vec::new();
+    while next <= last {
+        let end = (next | ((1 << ALTERED_BITS) - 1)).min(last);
+        blocks.push(next..=end);
+        next = match end.checked_add(1) {
+            Some(next) => next,
+            None => break,
+        };
+    }
+    blocks
+}
+
+fn change(what: i8, reaction: &str, on: bool, content: &Bytes) -> Result<Change> {
+    match what {
+        RECALL => Ok(Change::Recall),
+        EDIT => decode(SEAM, content).map(|content: Content| Change::Edit(content)),
+        REACT => Ok(Change::React {
+            reaction: reaction
+                .parse()
+                .map_err(|error: String| Error::corrupt(SEAM, error))?,
+            on,
+        }),
+        _ => Err(torn()),
+    }
+}
+
+fn key(conversation: ConversationId) -> (i8, i64, i64) {
+    match conversation {
+        ConversationId::Private { low, high } => (0, low.get(), high.get()),
+        ConversationId::Group(group) => (1, 0, group.get()),
+        ConversationId::System(user) => (2, 0, user.get()),
+    }
+}
+
+fn number(rev: u64) -> Result<i64> {
+    i64::try_from(rev).map_err(|_| Error::conflict(SEAM, "a rev beyond all that is counted"))
+}
+
+fn id(stored: i64) -> Result<MessageId> {
+    MessageId::new(stored).map_err(|_| torn())
+}
+
+fn user(stored: i64) -> Result<UserId> {
+    UserId::new(stored).map_err(|_| torn())
+}
+
+fn uuid(send_id: SendId) -> Uuid {
+    Uuid::from_bytes(*send_id.as_bytes())
+}
+
+fn torn() -> Error {
+    Error::corrupt(SEAM, "a change has columns that mean nothing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::changes::contract;
+    use crate::scylla::fixture::on_cql;
+
+    contract::checks!(on_cql!("changes", ScyllaChanges::new));
+
+    #[test]
+    fn ranges_are_cut_where_partitions_meet() {
+        let cut = |first, last| blocks(Seq(first), Seq(last));
+        assert_eq!(cut(0, 3), [1..=3]);
+        assert_eq!(cut(16_383, 16_384), [16_383..=16_383, 16_384..=16_384]);
+        assert_eq!(cut(5, 4), []);
+        assert_eq!(cut(u64::MAX, u64::MAX).len(), 1);
+    }
+}

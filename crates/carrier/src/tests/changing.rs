@@ -1,0 +1,306 @@
+//! Recall, edit and reactions, as the writer of their conversation makes them.
+
+use std::time::Duration;
+
+use api::task::MessageTask;
+use protocol::change::{Change, ChangeKind, ChangeOf, Changed};
+use protocol::frame::ServerFrame;
+use protocol::keys::Topic;
+use protocol::ledger::Event;
+use protocol::message::Content;
+use protocol::{Code, Message, MessageId, Options, Platform, Seq};
+
+use super::crashes::write_and_die;
+use super::world::*;
+use crate::Config;
+
+fn recall() -> (ChangeKind, Content) {
+    (ChangeKind::Recall, Content::text(""))
+}
+
+fn edit(text: &str) -> (ChangeKind, Content) {
+    (ChangeKind::Edit, Content::text(text))
+}
+
+fn react(text: &str, on: bool) -> (ChangeKind, Content) {
+    let reaction = text.parse().expect("short");
+    (ChangeKind::React { reaction, on }, Content::text(""))
+}
+
+impl World {
+    fn changing(
+        &self,
+        (from, to): (i64, i64),
+        subject: MessageId,
+        (kind, content): (ChangeKind, Content),
+    ) -> Message {
+        Message {
+            options: Options::NONE,
+            content: Content {
+                change: Some(Box::new(ChangeOf { subject, kind })),
+                ..content
+            },
+            ..self.message(from, to)
+        }
+    }
+
+    async fn change(
+        &self,
+        pair: (i64, i64),
+        subject: MessageId,
+        what: (ChangeKind, Content),
+    ) -> MessageId {
+        let message = self.changing(pair, subject, what);
+        let id = message.id;
+        self.accept(task(message)).await;
+        id
+    }
+
+    async fn changes(&self) -> Vec<Changed> {
+        let found = self.parts.changes.since(between(ALICE, BOB), 0, 1000);
+        found.await.expect("reads")
+    }
+
+    /// What a session was told, in order: the rev, and the position of the message.
+    fn told(&self) -> Vec<(u64, u64)> {
+        let frames = self.boat.frames().into_iter();
+        frames
+            .filter_map(|frame| match frame {
+                ServerFrame::Changed { changed, .. } => Some((changed.rev, changed.seq.0)),
+                _ => None,
+            })
+            .collect()
+    }
+}
+
+/// Each has its place among the changes, whoever is there hears of it, and nothing is stored for those who are not.
+#[tokio::test(start_paused = true)]
+async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {
+    let world = World::new().await;
+    world
+        .sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)
+        .await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.know(BOB, Platform::Ios).await;
+    let (first, second) = (world.send(ALICE, BOB).await, world.send(BOB, ALICE).await);
+    let edited = world.change((ALICE, BOB), first, edit("better")).await;
+    let thumb = world.change((BOB, ALICE), first, react("👍", true)).await;
+    let gone = world.change((BOB, ALICE), second, recall()).await;
+    world.until_quiet().await;
+
+    let changes = world.changes().await;
+    let places: Vec<_> = changes
+        .iter()
+        .map(|changed| (changed.rev, changed.seq.0, changed.asked.id))
+        .collect();
+    assert_eq!(places, [(1, 1, edited), (2, 1, thumb), (3, 2, gone)]);
+    assert_eq!(
+        changes[0].asked.change,
+        Change::Edit(Content::text("better"))
+    );
+    assert_eq!(
+        world.conversation(ALICE, BOB).await,
+        [(Seq(1), first), (Seq(2), second)],
+        "a change takes no place of a message"
+    );
+    // Both users' sessions, also those that asked.
+    for number in [10, 20] {
+        let mine = world.boat.pushed_to(number);
+        for change in [edited, thumb, gone] {
+            assert!(mine.contains(&change.get()), "{number}: {mine:?}");
+        }
+    }
+    assert_eq!(world.told().len(), 6);
+    assert_eq!(
+        world.waiting(BOB, Platform::Ios).await,
+        1,
+        "the message alone"
+    );
+    let events = world.events(gone).await;
+    let is_changed = |event: &Event| matches!(event, Event::Changed { rev: 3, .. });
+    assert!(
+        events.iter().any(|(_, event)| is_changed(event)),
+        "{events:?}"
+    );
+    assert!(events.contains(&(None, Event::Settled)));
+
+    let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
+    let listed = world.parts.conversations.get(&keys).await.expect("lists");
+    for (listed, incoming) in listed.into_iter().flatten().zip([1, 1]) {
+        assert_eq!((listed.row.rev, listed.row.end.seq), (3, Seq(2)));
+        assert_eq!(listed.row.end.incoming, incoming);
+        assert_eq!(listed.row.last_id, second);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_may_not_hears_why_and_no_place_is_used() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let theirs = world.send(ALICE, BOB).await;
+    let message = world.changing((BOB, ALICE), theirs, recall());
+    let (id, send_id) = (message.id, message.send_id);
+    world.accept(from_session(message, 20, &world.life)).await;
+    let nowhere = MessageId::new(7).expect("positive");
+    world.change((ALICE, BOB), nowhere, recall()).await;
+    world.change((ALICE, BOB), theirs, edit("number 1")).await;
+    world.until_quiet().await;
+    assert_eq!(world.changes().await, []);
+    let heard = world.boat.told_frames(20);
+    let is_refusal = |frame: &ServerFrame| {
+        matches!(frame, ServerFrame::Refused { send_id: of, refusal }
+            if *of == send_id && refusal.code == Code::Forbidden)
+    };
+    assert!(heard.iter().any(is_refusal), "{heard:?}");
+    let events = world.events(id).await;
+    let says_why = |event: &Event| {
+        matches!(
+            event,
+            Event::Unchanged {
+                refused: Some(_),
+                ..
+            }
+        )
+    };
+    assert!(
+        events.iter().any(|(_, event)| says_why(event)),
+        "{events:?}"
+    );
+    assert!(events.contains(&(None, Event::Settled)));
+}
+
+/// A message and what becomes of it may come in one batch.
+#[tokio::test(start_paused = true)]
+async fn a_message_is_changed_right_after_it_was_sent() {
+    let mut world = World::without_carrier(Config::default()).await;
+    let id = world.send(ALICE, BOB).await;
+    world.change((ALICE, BOB), id, edit("one")).await;
+    world.change((ALICE, BOB), id, edit("two")).await;
+    world.change((ALICE, BOB), id, recall()).await;
+    world.change((ALICE, BOB), id, edit("three")).await;
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let revs: Vec<_> = world.changes().await.iter().map(|c| c.rev).collect();
+    assert_eq!(revs, [1, 2, 3], "nothing comes after a recall");
+    let altered = world
+        .parts
+        .changes
+        .altered(between(ALICE, BOB), Seq(1), Seq(1));
+    let altered = altered.await.expect("reads");
+    assert_eq!(altered[&Seq(1)].content(&Content::text("")), None);
+}
+
+// T-C1 for changes: the writer dies after its effects, again and again, and each change keeps its place.
+#[tokio::test(start_paused = true)]
+async fn a_carrier_that_dies_after_writing_loses_and_repeats_no_change() {
+    let mut world = World::without_carrier(Config::default()).await;
+    let mut asked = Vec::new();
+    for n in 0..6 {
+        let id = world.send(ALICE, BOB).await;
+        asked.push((n + 1, world.change((ALICE, BOB), id, edit("better")).await));
+        asked.push((
+            n + 1,
+            world.change((BOB, ALICE), id, react("👍", true)).await,
+        ));
+        // Once more: it is so already.
+        world.change((BOB, ALICE), id, react("👍", true)).await;
+    }
+    for _ in 0..3 {
+        write_and_die(&world).await;
+    }
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let expected: Vec<_> = (1..)
+        .zip(asked)
+        .map(|(rev, (seq, id))| (rev, seq, id))
+        .collect();
+    let found: Vec<_> = world
+        .changes()
+        .await
+        .iter()
+        .map(|changed| (changed.rev, changed.seq.0, changed.asked.id))
+        .collect();
+    assert_eq!(found, expected);
+    let told: Vec<_> = expected.iter().map(|(rev, seq, _)| (*rev, *seq)).collect();
+    assert_eq!(world.told(), told, "each is told, in order");
+}
+
+/// A resend whose first try is in the log is the same change, whatever happened since.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_is_sent_again_is_made_once() {
+    let world = World::new().await;
+    let id = world.send(ALICE, BOB).await;
+    let on = world.changing((BOB, ALICE), id, react("👍", true));
+    world.accept(task(on.clone())).await;
+    world.change((BOB, ALICE), id, react("👍", false)).await;
+    world.until_quiet().await;
+    let mut copy = world.changing((BOB, ALICE), id, react("👍", true));
+    copy.send_id = on.send_id;
+    let unsure = MessageTask {
+        unsure: true,
+        age: Duration::from_secs(5),
+        ..task(copy)
+    };
+    let repeat = MessageTask {
+        maybe_repeat: true,
+        ..task(on)
+    };
+    world.accept(unsure).await;
+    world.accept(repeat).await;
+    world.until_quiet().await;
+    assert_eq!(world.changes().await.len(), 2);
+}
+
+/// What was recalled while it waited for a retry goes out as nothing.
+#[tokio::test(start_paused = true)]
+async fn a_retry_says_what_the_message_says_by_then() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Lost).await;
+    let ids = [world.send(ALICE, BOB).await, world.send(ALICE, BOB).await];
+    world
+        .until("a retry", async || {
+            !world.records(Topic::Retry(1)).await.is_empty()
+        })
+        .await;
+    world.change((ALICE, BOB), ids[0], recall()).await;
+    world.change((ALICE, BOB), ids[1], edit("better")).await;
+    world.boat.set(20, Manner::Acknowledges);
+    let before = world.boat.frames().len();
+    world.until_quiet().await;
+    let frames = world.boat.frames().split_off(before);
+    let texts: Vec<_> = frames
+        .iter()
+        .filter_map(|frame| match frame {
+            ServerFrame::Message(placed) => Some(placed.message.content.data.clone()),
+            _ => None,
+        })
+        .collect();
+    let texts: Vec<&[u8]> = texts.iter().map(|text| &text[..]).collect();
+    assert_eq!(texts, [&b""[..], b"better"]);
+}
+
+/// A boat that cannot be reached is tried again; a session that has no room is ended, so that it syncs.
+#[tokio::test(start_paused = true)]
+async fn a_change_that_cannot_be_told_ends_the_session() {
+    let world = World::new().await;
+    let id = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Full).await;
+    world.sign_in(ALICE, Platform::Web, 10, Manner::Lost).await;
+    world.change((ALICE, BOB), id, recall()).await;
+    world
+        .until("closed", async || world.boat.closed().contains(&20))
+        .await;
+    world.boat.set(10, Manner::Acknowledges);
+    world.until_quiet().await;
+    assert!(world.boat.pushed_to(10).len() > 1, "tried again");
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+}

@@ -1,0 +1,170 @@
+//! Taking a conversation from one's list, and arranging it: judged by where it stands in the log.
+
+use protocol::change::{Arranged, ChangeKind, ChangeOf};
+use protocol::frame::{ListDeed, ServerFrame};
+use protocol::ledger::Event;
+use protocol::message::Content;
+use protocol::{Code, Message, MessageId, Options, Platform, Seq};
+
+use super::crashes::write_and_die;
+use super::world::*;
+use crate::Config;
+
+impl World {
+    fn about_list(&self, from: i64, to: i64, newest: MessageId, kind: ChangeKind) -> Message {
+        Message {
+            options: Options::NONE,
+            content: Content {
+                change: Some(Box::new(ChangeOf {
+                    subject: newest,
+                    kind,
+                })),
+                ..Content::text("")
+            },
+            ..self.message(from, to)
+        }
+    }
+
+    async fn clear(&self, from: i64, to: i64, newest: MessageId) -> MessageId {
+        let message = self.about_list(from, to, newest, ChangeKind::Clear);
+        let id = message.id;
+        self.accept(from_session(message, from, &self.life)).await;
+        id
+    }
+
+    /// Up to where a user took the conversation from the list.
+    async fn cleared(&self, who: i64) -> (Seq, u64) {
+        let key = [(user(who), between(ALICE, BOB))];
+        let listed = self.parts.conversations.get(&key).await.expect("lists");
+        let listed = listed[0].expect("a row");
+        (listed.cleared.seq, listed.cleared.incoming)
+    }
+
+    fn refused(&self, session: i64) -> Vec<Code> {
+        let told = self.boat.told_frames(session).into_iter();
+        told.filter_map(|frame| match frame {
+            ServerFrame::Refused { refusal, .. } => Some(refusal.code),
+            _ => None,
+        })
+        .collect()
+    }
+}
+
+// proves S4-17, S4-18, S4-20, S4-05: up to the newest message that the device had, for its user alone, and told to
+// the user's devices.
+#[tokio::test(start_paused = true)]
+async fn a_conversation_goes_from_one_users_list() {
+    let world = World::new().await;
+    world
+        .sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)
+        .await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    world.send(ALICE, BOB).await;
+    let newest = world.send(BOB, ALICE).await;
+    let deed = world.clear(ALICE, BOB, newest).await;
+    world.until_quiet().await;
+    assert_eq!(world.cleared(ALICE).await, (Seq(2), 1));
+    assert_eq!(world.cleared(BOB).await, (Seq::ZERO, 0));
+    assert!(world.boat.pushed_to(10).contains(&deed.get()));
+    assert!(!world.boat.pushed_to(20).contains(&deed.get()));
+    let is_told = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == deed && word.deed == ListDeed::Cleared(Seq(2)));
+    assert!(world.boat.frames().iter().any(is_told));
+    let listed = Event::Listed {
+        conversation: between(ALICE, BOB),
+    };
+    let events = world.events(deed).await;
+    assert!(events.contains(&(None, listed)) && events.contains(&(None, Event::Settled)));
+    assert_eq!(
+        world.conversation(ALICE, BOB).await.len(),
+        2,
+        "what was said stays"
+    );
+    // Once more: it is so already.
+    world.clear(ALICE, BOB, newest).await;
+    world.until_quiet().await;
+    assert_eq!(world.refused(ALICE), []);
+}
+
+// proves S4-19, S4-21, S4-22: something came that the device had not seen, before it was offline or meanwhile.
+#[tokio::test(start_paused = true)]
+async fn a_message_that_the_device_had_not_seen_keeps_the_conversation() {
+    let world = World::new().await;
+    let seen = world.send(BOB, ALICE).await;
+    // Scenario 1: the chat goes on on another device. Scenario 2: a message comes before the wish is handled.
+    world.send(ALICE, BOB).await;
+    world.send(BOB, ALICE).await;
+    let wish = world.clear(ALICE, BOB, seen).await;
+    let never = MessageId::new(77).expect("positive");
+    world.clear(ALICE, BOB, never).await;
+    world.until_quiet().await;
+    assert_eq!(world.cleared(ALICE).await, (Seq::ZERO, 0));
+    assert_eq!(world.refused(ALICE), [Code::NotFound; 2]);
+    let events = world.events(wish).await;
+    let is_expired = |event: &Event| {
+        matches!(
+            event,
+            Event::Unchanged {
+                refused: Some(_),
+                ..
+            }
+        )
+    };
+    assert!(events.iter().any(|(_, event)| is_expired(event)));
+}
+
+// proves S4-23: and however often the writer dies in between, with later messages placed already.
+#[tokio::test(start_paused = true)]
+async fn a_clearing_means_the_same_when_it_comes_again() {
+    let mut world = World::without_carrier(Config::default()).await;
+    world.send(BOB, ALICE).await;
+    let seen = world.send(BOB, ALICE).await;
+    world.clear(ALICE, BOB, seen).await;
+    world.send(BOB, ALICE).await;
+    let late = world.send(BOB, ALICE).await;
+    world.clear(BOB, ALICE, seen).await;
+    for _ in 0..3 {
+        write_and_die(&world).await;
+        assert_eq!(
+            world.cleared(ALICE).await,
+            (Seq(2), 2),
+            "the next message brings it back"
+        );
+        assert_eq!(
+            world.cleared(BOB).await,
+            (Seq::ZERO, 0),
+            "one came that was not seen"
+        );
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert_eq!(world.cleared(ALICE).await, (Seq(2), 2));
+    let key = [(user(ALICE), between(ALICE, BOB))];
+    let listed = world.parts.conversations.get(&key).await.expect("lists");
+    assert_eq!(listed[0].expect("a row").row.last_id, late);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_last_word_arranges_a_conversation() {
+    let world = World::new().await;
+    let newest = world.send(BOB, ALICE).await;
+    let pinned = Arranged {
+        pinned: true,
+        muted_until: Some(world.now()),
+    };
+    for arranged in [Arranged::default(), pinned] {
+        let kind = ChangeKind::Arrange(arranged);
+        let message = world.about_list(ALICE, BOB, newest, kind);
+        world.accept(task(message)).await;
+    }
+    world.until_quiet().await;
+    let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
+    let listed = world.parts.conversations.get(&keys).await.expect("lists");
+    let arranged: Vec<_> = listed
+        .into_iter()
+        .flatten()
+        .map(|row| row.arranged)
+        .collect();
+    assert_eq!(arranged, [pinned, Arranged::default()]);
+}

@@ -1,0 +1,212 @@
+//! What becomes of a record by which somebody changes their own list: taking a conversation from it, arranging it.
+//!
+//! It takes no place, and moves no head: what decides is where it stands in the log among the messages, which is the
+//! same whenever it is handled.
+
+use std::sync::Arc;
+
+use api::task::{MessageTask, Work};
+use backend::Error;
+use protocol::change::{Arranged, ChangeKind, ChangeOf};
+use protocol::conversation::{Around, Clearing, Seen, clear};
+use protocol::delivery::{Owed, Task};
+use protocol::frame::HistoryRange;
+use protocol::history::{Place, PrivateRow, Version};
+use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::unread::Tally;
+use protocol::{Code, ConversationId, Placed, Position, Refusal, Seq, Timestamp, UserId};
+
+use tokio::time::Instant;
+
+use super::changing::pending;
+use super::decide::Decided;
+use super::{WriteFailure, Writer};
+use crate::records::frame_of;
+use crate::work::Read;
+
+/// What is done to a list.
+pub(super) struct Deed {
+    owner: UserId,
+    conversation: ConversationId,
+    version: Version,
+    what: What,
+    /// The record as its sender's devices are told of it.
+    placed: Placed,
+}
+
+#[derive(Clone, Copy)]
+enum What {
+    Clear(Tally),
+    Arrange(Arranged),
+}
+
+impl Writer {
+    pub(super) async fn list_deed(
+        &self,
+        read: &Read,
+        task: &MessageTask,
+        change: &ChangeOf,
+        decided: &[Decided],
+    ) -> Result<Decided, WriteFailure> {
+        let Some(conversation) = task.message.conversation() else {
+            let error = "it belongs to no conversation".to_owned();
+            return Ok(Decided::Dead(DeadReason::Misplaced, error));
+        };
+        let owner = task.message.from;
+        let what = match change.kind {
+            ChangeKind::Arrange(arranged) => Some(What::Arrange(arranged)),
+            _ => match self
+                .clearing(read, owner, conversation, change, decided)
+                .await?
+            {
+                Clearing::Cleared(up_to) => Some(What::Clear(up_to)),
+                Clearing::Nothing => None,
+                Clearing::Expired => {
+                    let text =
+                        "a message came that this device had not seen: the conversation stays";
+                    let refusal = Some(Refusal::new(Code::NotFound, text));
+                    let subject = change.subject;
+                    return Ok(self.unchanged(read, task, conversation, subject, refusal));
+                }
+            },
+        };
+        let Some(what) = what else {
+            return Ok(self.unchanged(read, task, conversation, change.subject, None));
+        };
+        let seq = match what {
+            What::Clear(up_to) => up_to.seq,
+            What::Arrange(_) => Seq(1),
+        };
+        let position = Position { seq, prev: None };
+        Ok(Decided::Listed(Box::new(Deed {
+            owner,
+            conversation,
+            version: self.version(read),
+            what,
+            placed: Placed {
+                message: task.message.clone(),
+                conversation,
+                position,
+            },
+        })))
+    }
+
+    async fn clearing(
+        &self,
+        read: &Read,
+        owner: UserId,
+        conversation: ConversationId,
+        change: &ChangeOf,
+        decided: &[Decided],
+    ) -> Result<Clearing, WriteFailure> {
+        let key = [(owner, change.subject)];
+        let row = match pending(decided, owner, change.subject) {
+            Some(row) => Some(row.clone()),
+            None => {
+                let rows = self.stores.within(self.history.private(&key)).await?;
+                rows.into_iter().next().flatten()
+            }
+        };
+        let row = row.filter(|row| row.conversation() == Some(conversation));
+        let Some(row) = row else {
+            return Ok(Clearing::Expired);
+        };
+        let next = match behind(decided, conversation, row.seq) {
+            Some(version) => Some(version),
+            None => {
+                let range = HistoryRange::Forward { after: row.seq };
+                let rows = self.history.conversation(owner, conversation, range, 1);
+                let rows = self.stores.within(rows).await?;
+                rows.first().map(|row| row.version)
+            }
+        };
+        let keys = [(owner, conversation)];
+        let listed = self.conversations.get(&keys);
+        let listed = self.stores.within(listed).await?;
+        let cleared = listed
+            .into_iter()
+            .next()
+            .flatten()
+            .map(|listed| listed.cleared);
+        let seen = Seen {
+            seq: row.seq,
+            id: row.id,
+        };
+        let around = Around {
+            seen: Some((row.id, Place::from(&row).into())),
+            next,
+        };
+        Ok(clear(
+            self.version(read),
+            seen,
+            around,
+            cleared.unwrap_or_default(),
+        ))
+    }
+
+    pub(super) async fn do_deeds(&self, deeds: &[Deed]) -> Result<(), Error> {
+        let (mut cleared, mut arranged) = (Vec::new(), Vec::new());
+        for deed in deeds {
+            let (owner, conversation) = (deed.owner, deed.conversation);
+            match deed.what {
+                What::Clear(up_to) => cleared.push((owner, conversation, up_to)),
+                What::Arrange(how) => arranged.push((owner, conversation, deed.version, how)),
+            }
+        }
+        loop {
+            let (stamp, begun) = (self.clock.now(), Instant::now());
+            let clears = self.conversations.set_cleared(cleared.clone(), stamp);
+            self.stores.within(clears).await?;
+            let arranges = self.conversations.arrange(arranged.clone(), stamp);
+            self.stores.within(arranges).await?;
+            if self.was_quick(begun) {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// The record of the message behind a position, where this batch placed it.
+fn behind(decided: &[Decided], conversation: ConversationId, seq: Seq) -> Option<Version> {
+    decided.iter().find_map(|decided| match decided {
+        Decided::Placed { placement, .. } => {
+            let of_it = |row: &&PrivateRow| {
+                row.seq == seq.next() && row.conversation() == Some(conversation)
+            };
+            placement.rows.iter().find(of_it).map(|row| row.version)
+        }
+        _ => None,
+    })
+}
+
+/// Told to all sessions of whoever did it.
+pub(super) fn first_task(read: &Read, deed: &Deed, now: Timestamp) -> Task {
+    let placed = &deed.placed;
+    let letter = match &read.task.work {
+        Work::Message(task) => task.letter.as_deref().map(Arc::from),
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    };
+    let conversation = deed.conversation;
+    let trace = read.placing();
+    Task {
+        owed: vec![Owed {
+            user: deed.owner,
+            platforms: Vec::new(),
+            live: true,
+        }],
+        frame: frame_of(placed, 0, trace),
+        placed: placed.clone(),
+        rev: 0,
+        retry_count: read.task.retry_count,
+        first_at: read.task.first_at,
+        origin: None,
+        letter,
+        trace,
+        noted: vec![LedgerEntry {
+            message: placed.message.id,
+            at: now,
+            target: None,
+            event: Event::Listed { conversation },
+        }],
+    }
+}

@@ -1,0 +1,213 @@
+//! Changes of messages: each shown once, in its order, and after the message that it changes.
+//!
+//! They are dense by their *rev*, as messages are by seq. What is pushed next is shown; where one is missing, it and
+//! what follows is asked for. A change of a message that is not shown yet waits for it.
+
+use std::collections::BTreeMap;
+
+use protocol::change::{Change, Changed};
+use protocol::frame::{ChangePage, SyncQuery};
+use protocol::{ConversationId, Refusal, Seq, Timestamp};
+
+use super::questions::Question;
+use super::timeline::What;
+use super::{Action, Core};
+
+/// Changes of one conversation that wait; more are asked for again.
+const HELD_MAX: usize = 256;
+
+/// How far the changes of a conversation are known.
+#[derive(Debug, Default)]
+pub(super) struct Revs {
+    /// The application is being told.
+    pub(super) shown: u64,
+    /// The server has so many.
+    known: u64,
+    held: BTreeMap<u64, Changed>,
+    asked: bool,
+    /// The server seems to have fewer than were shown: ask.
+    suspect: bool,
+}
+
+impl Revs {
+    pub(super) fn new(kept: u64) -> Revs {
+        Revs {
+            shown: kept,
+            known: kept,
+            ..Revs::default()
+        }
+    }
+
+    /// The next one is neither here nor asked for.
+    pub(super) fn are_missing(&self) -> bool {
+        let is_next_missing = self.shown < self.known && !self.held.contains_key(&(self.shown + 1));
+        !self.asked && (self.suspect || is_next_missing)
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.asked = false;
+        self.suspect = false;
+    }
+
+    fn hold(&mut self, changed: Changed) {
+        self.known = self.known.max(changed.rev);
+        let is_next = changed.rev == self.shown + 1;
+        if changed.rev > self.shown && (is_next || self.held.len() < HELD_MAX) {
+            self.held.insert(changed.rev, changed);
+        }
+    }
+
+    /// The next one, if its message is shown.
+    fn take_next(&mut self, shown: Seq) -> Option<Changed> {
+        let next = self.held.first_entry()?;
+        if *next.key() != self.shown + 1 || next.get().seq > shown {
+            return None;
+        }
+        self.shown += 1;
+        Some(next.remove())
+    }
+}
+
+impl Core {
+    /// The list says that a conversation has so many changes. `is_fresh`: nothing of it was ever here, and what is
+    /// fetched from now on bears them.
+    pub(super) fn compare_changes(
+        &mut self,
+        conversation: ConversationId,
+        rev: u64,
+        is_fresh: bool,
+    ) {
+        let track = self.track(conversation);
+        let revs = &mut track.revs;
+        if is_fresh && revs.shown == 0 && revs.held.is_empty() {
+            *revs = Revs::new(rev);
+            track.kept.rev = rev;
+        }
+        revs.known = revs.known.max(rev);
+        revs.suspect |= rev < revs.shown;
+        self.look_for_changes(conversation);
+    }
+
+    /// The server sent a change by itself.
+    pub(super) fn changed(&mut self, conversation: ConversationId, changed: Changed) {
+        self.track(conversation).revs.hold(changed);
+        self.show_changes(conversation);
+    }
+
+    pub(super) fn ask_for_changes(
+        &mut self,
+        conversation: ConversationId,
+        limit: u32,
+        until: Timestamp,
+    ) {
+        let Some(track) = self.timeline.track_mut(conversation) else {
+            return;
+        };
+        if !track.revs.are_missing() {
+            return;
+        }
+        track.revs.asked = true;
+        track.revs.suspect = false;
+        let after = track.revs.shown;
+        let question = Question::Changes {
+            conversation,
+            after,
+        };
+        let query = SyncQuery::Changes {
+            conversation,
+            after,
+            limit,
+        };
+        self.questions.ask(question, query, until, &mut self.out);
+    }
+
+    pub(super) fn changes_fetched(&mut self, conversation: ConversationId, page: ChangePage) {
+        let revs = &mut self.track(conversation).revs;
+        revs.asked = false;
+        revs.known = revs.known.max(page.last_rev);
+        page.changes
+            .into_iter()
+            .for_each(|changed| revs.hold(changed));
+        self.show_changes(conversation);
+    }
+
+    /// The server has fewer changes than were shown: it lost some, and goes on from what it has.
+    pub(super) fn changes_behind(&mut self, conversation: ConversationId) {
+        let listed = self.list.rev(conversation);
+        let track = self.track(conversation);
+        track.revs = Revs::new(listed);
+        track.kept.rev = listed;
+        let kept = track.kept;
+        self.keep(conversation, kept);
+    }
+
+    pub(super) fn changes_not_fetched(
+        &mut self,
+        conversation: ConversationId,
+        refusal: &Refusal,
+        now: Timestamp,
+    ) {
+        let revs = &mut self.track(conversation).revs;
+        revs.asked = false;
+        match refusal.code.retryable() {
+            true => self.look_again(conversation, now),
+            false => revs.known = revs.shown,
+        }
+    }
+
+    /// Shows the changes that are next, of messages that are shown.
+    pub(super) fn show_changes(&mut self, conversation: ConversationId) {
+        let untaken_max = self.settings.limits.untaken_max;
+        loop {
+            let has_room = self.timeline.room(untaken_max) > 0;
+            let Some(track) = self.timeline.track_mut(conversation) else {
+                return;
+            };
+            if track.undecided || track.newest_only {
+                return;
+            }
+            if !has_room {
+                self.timeline.stall(conversation);
+                return;
+            }
+            let shown = track.shown.seq;
+            let Some(changed) = track.revs.take_next(shown) else {
+                break;
+            };
+            let asked = &changed.asked;
+            (self.outbox).changed(asked.send_id, asked.id, changed.seq, &mut self.out);
+            self.note_changed(conversation, &changed);
+            let number = self.timeline.next_number();
+            let rev = changed.rev;
+            self.timeline.untaken(conversation, What::Change { rev });
+            self.out.push(Action::Changed {
+                number,
+                conversation,
+                changed,
+            });
+        }
+        self.look_for_changes(conversation);
+    }
+
+    fn look_for_changes(&mut self, conversation: ConversationId) {
+        let is_missing = |track: &super::timeline::Track| track.revs.are_missing();
+        if self
+            .timeline
+            .track_mut(conversation)
+            .is_some_and(|track| is_missing(track))
+        {
+            self.questions.look_at(conversation);
+        }
+    }
+
+    /// What the conversation list says of it.
+    fn note_changed(&mut self, conversation: ConversationId, changed: &Changed) {
+        let me = self.account.map(|account| account.user);
+        let is_recall = changed.asked.change == Change::Recall;
+        let is_others = Some(changed.asked.by) != me;
+        let row = self
+            .list
+            .change(conversation, changed, is_recall && is_others);
+        self.tell_row(row);
+    }
+}

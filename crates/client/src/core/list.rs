@@ -1,0 +1,216 @@
+//! The conversation list as this device knows it: what the server said last, and what came since.
+
+use std::collections::BTreeMap;
+
+use protocol::change::{Arranged, Change, Changed, Marks};
+use protocol::frame::{ListDeed, ListWord, Summary};
+use protocol::message::Content;
+use protocol::{ConversationId, Placed, Seq, Timestamp, UserId};
+
+use super::{Action, Core};
+
+/// The rows, also of conversations that were taken from the list: they come back with their next message.
+#[derive(Debug, Default)]
+pub(super) struct List {
+    rows: BTreeMap<ConversationId, Summary>,
+    /// Recalls of others' messages, by rev, that the server's last word may not have counted.
+    recalled: BTreeMap<ConversationId, BTreeMap<u64, Seq>>,
+}
+
+impl List {
+    pub(super) fn new(rows: BTreeMap<ConversationId, Summary>) -> List {
+        List {
+            rows,
+            recalled: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn rev(&self, conversation: ConversationId) -> u64 {
+        self.rows.get(&conversation).map_or(0, |row| row.rev)
+    }
+
+    /// The server's word. Messages that came after it was said are counted on. The second: the server does not know
+    /// yet how far we have read, and must be asked again.
+    fn listed(&mut self, summary: Summary) -> (Summary, bool) {
+        let row = self.rows.entry(summary.conversation);
+        let row = row.or_insert_with(|| summary.clone());
+        let later = row.incoming.saturating_sub(summary.incoming);
+        let is_ahead = row.seq > summary.seq;
+        let ours = std::mem::replace(row, summary);
+        if is_ahead {
+            row.unread += later;
+            (row.seq, row.incoming, row.newest) = (ours.seq, ours.incoming, ours.newest);
+            row.marks = ours.marks;
+        }
+        let recalled = self.recalled.remove(&row.conversation).unwrap_or_default();
+        let uncounted = recalled.range(row.rev + 1..);
+        let base = row.read_seq.max(row.cleared_seq);
+        let uncounted = uncounted.filter(|(_, seq)| **seq > base).count();
+        row.unread = row.unread.saturating_sub(uncounted as u64);
+        row.rev = row.rev.max(ours.rev);
+        let is_open = ours.read_seq > row.read_seq && row.unread > 0;
+        row.read_seq = row.read_seq.max(ours.read_seq);
+        if row.read_seq >= row.seq {
+            row.unread = 0;
+        }
+        (row.clone(), is_open && row.unread > 0)
+    }
+
+    /// A message was shown.
+    fn shown(&mut self, placed: &Placed, me: UserId) -> Option<Summary> {
+        let conversation = placed.conversation;
+        let row = self
+            .rows
+            .entry(conversation)
+            .or_insert_with(|| empty(conversation));
+        if placed.position.seq <= row.seq {
+            return None;
+        }
+        let is_others = u64::from(placed.message.from != me);
+        row.seq = placed.position.seq;
+        row.incoming += is_others;
+        row.unread += is_others;
+        row.newest = Some(placed.clone());
+        row.marks = None;
+        Some(row.clone())
+    }
+
+    /// `is_less`: a message of somebody else was recalled.
+    pub(super) fn change(
+        &mut self,
+        conversation: ConversationId,
+        changed: &Changed,
+        is_less: bool,
+    ) -> Option<Summary> {
+        let row = self.rows.get_mut(&conversation)?;
+        if changed.rev <= row.rev {
+            // What the server counted, it counted with this.
+            return None;
+        }
+        row.rev = changed.rev;
+        let is_unread = changed.seq > row.read_seq.max(row.cleared_seq);
+        if is_less {
+            let recalled = self.recalled.entry(conversation).or_default();
+            recalled.insert(changed.rev, changed.seq);
+        }
+        row.unread = row.unread.saturating_sub(u64::from(is_less && is_unread));
+        if changed.seq == row.seq
+            && let Some(newest) = &mut row.newest
+        {
+            let content = &mut newest.message.content;
+            match &changed.asked.change {
+                Change::Recall => {
+                    *content = Content {
+                        kind: content.kind,
+                        ..Content::text("")
+                    }
+                }
+                Change::Edit(edited) => *content = edited.clone(),
+                Change::React { .. } => {}
+            }
+            row.marks
+                .get_or_insert_with(Marks::default)
+                .apply(&changed.asked);
+        }
+        Some(row.clone())
+    }
+
+    /// Taken from the list, or arranged. The second as for [`read`](Self::read).
+    fn word(&mut self, word: &ListWord) -> Option<(Summary, bool)> {
+        let row = self.rows.get_mut(&word.conversation)?;
+        let mut is_open = false;
+        match word.deed {
+            ListDeed::Cleared(seq) => {
+                row.cleared_seq = row.cleared_seq.max(seq);
+                match seq >= row.seq {
+                    true => row.unread = 0,
+                    false => is_open = row.unread > 0,
+                }
+            }
+            ListDeed::Arranged(arranged) => row.arranged = arranged,
+        }
+        Some((row.clone(), is_open))
+    }
+
+    /// Read up to here. The second: how many are left is for the server to say.
+    fn read(&mut self, conversation: ConversationId, seq: Seq) -> Option<(Summary, bool)> {
+        let row = self.rows.get_mut(&conversation)?;
+        if seq <= row.read_seq {
+            return None;
+        }
+        row.read_seq = seq;
+        let is_all = seq >= row.seq;
+        if is_all {
+            row.unread = 0;
+        }
+        Some((row.clone(), !is_all && row.unread > 0))
+    }
+}
+
+impl Core {
+    pub(super) fn note_listed(&mut self, summary: Summary) {
+        let conversation = summary.conversation;
+        let (row, is_open) = self.list.listed(summary);
+        if is_open {
+            self.unsure_unread.insert(conversation);
+        }
+        self.tell_row(Some(row));
+    }
+
+    pub(super) fn note_shown(&mut self, placed: &Placed, me: UserId) {
+        let row = self.list.shown(placed, me);
+        self.tell_row(row);
+    }
+
+    /// Here, or on another device of the same user. What is left is asked for once the server knows: answers whether
+    /// it must be.
+    pub(super) fn note_read(&mut self, conversation: ConversationId, seq: Seq) -> bool {
+        let Some((row, is_open)) = self.list.read(conversation, seq) else {
+            return false;
+        };
+        self.tell_row(Some(row));
+        is_open
+    }
+
+    /// The user's list was changed, on whichever device.
+    pub(super) fn list_word(&mut self, word: &ListWord) {
+        let seq = match word.deed {
+            ListDeed::Cleared(seq) => seq,
+            ListDeed::Arranged(_) => Seq::ZERO,
+        };
+        (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
+        if let Some((row, is_open)) = self.list.word(word) {
+            self.tell_row(Some(row));
+            if is_open {
+                self.questions.list_again();
+            }
+        }
+    }
+
+    pub(super) fn tell_row(&mut self, row: Option<Summary>) {
+        let Some(row) = row else {
+            return;
+        };
+        if self.settings.acks {
+            self.out
+                .change(super::Change::Listed(Box::new(row.clone())));
+        }
+        self.out.push(Action::Listed(Box::new(row)));
+    }
+}
+
+fn empty(conversation: ConversationId) -> Summary {
+    Summary {
+        conversation,
+        seq: Seq::ZERO,
+        incoming: 0,
+        rev: 0,
+        read_seq: Seq::ZERO,
+        cleared_seq: Seq::ZERO,
+        arranged: Arranged::default(),
+        unread: 0,
+        version: Timestamp::ZERO,
+        newest: None,
+        marks: None,
+    }
+}

@@ -1,0 +1,199 @@
+//! Recall, edit and reactions on all devices; unread on all devices.
+
+use std::time::Duration;
+
+use client::{Client, Event};
+use protocol::change::{Change, ChangeKind, Changed};
+use protocol::frame::Summary;
+use protocol::message::Content;
+use protocol::{ConversationId, MessageId, Platform, Recipient, Seq};
+use tests::person::{accepted, conversation, reaches, text, user};
+use tests::system::SOON;
+use tests::{Cluster, Device};
+use tokio::time::timeout;
+
+async fn change(device: &Device, to: i64, subject: MessageId, kind: ChangeKind, text: &str) {
+    let to = Recipient::User(user(to));
+    let asked = device.client.change(to, subject, kind, Content::text(text));
+    let mut ticket = asked.await.expect("it is in the outbox");
+    accepted(&mut ticket).await;
+    let is_done = |status: &client::core::SendStatus| {
+        matches!(status, client::core::SendStatus::Placed { .. })
+    };
+    reaches(&mut ticket, is_done).await;
+}
+
+/// The next change that this device is told of.
+async fn next_change(device: &mut Device) -> Changed {
+    let hearing = async {
+        loop {
+            match device.events.next().await {
+                Some(Event::Changed { changed, .. }) => return changed,
+                Some(_) => {}
+                None => panic!("the client has ended"),
+            }
+        }
+    };
+    let changed = timeout(SOON, hearing).await.expect("a change in time");
+    device.events.taken();
+    changed
+}
+
+/// Waits until the list says so.
+async fn lists(client: &Client, what: &str, of: ConversationId, so: impl Fn(&Summary) -> bool) {
+    let mut list = client.conversations();
+    let waiting = list.wait_for(|list| list.get(&of).is_some_and(&so));
+    if timeout(SOON, waiting).await.is_err() {
+        let row = client.conversations().borrow().get(&of).cloned();
+        panic!("never {what}: {row:?}");
+    }
+}
+
+fn thumb() -> ChangeKind {
+    ChangeKind::React {
+        reaction: "👍".parse().expect("short"),
+        on: true,
+    }
+}
+
+#[tokio::test]
+async fn everybody_sees_what_became_of_a_message() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut phone = cluster
+        .device(1)
+        .on(Platform::Ios)
+        .named("phone")
+        .ready()
+        .await;
+    let mut bea = cluster.device(2).ready().await;
+    let id = ada.say(2, "helo").await;
+    bea.hear().await;
+    phone.hear().await;
+    change(&ada, 2, id, ChangeKind::Edit, "hello").await;
+    change(&bea, 1, id, thumb(), "").await;
+    change(&ada, 2, id, ChangeKind::Recall, "").await;
+    for device in [&mut bea, &mut phone] {
+        let edited = next_change(device).await;
+        assert_eq!(edited.asked.change, Change::Edit(Content::text("hello")));
+        assert_eq!(
+            (edited.rev, edited.seq, edited.asked.subject),
+            (1, Seq(1), id)
+        );
+        assert!(matches!(
+            next_change(device).await.asked.change,
+            Change::React { .. }
+        ));
+        assert_eq!(next_change(device).await.asked.change, Change::Recall);
+    }
+    // Who comes later is told nothing of what it was.
+    let mut tablet = cluster
+        .device(2)
+        .on(Platform::Pad)
+        .named("tablet")
+        .ready()
+        .await;
+    let shown = tablet.hear().await;
+    assert_eq!(text(&shown), "");
+    assert!(shown.marks.expect("marks").recalled.is_some());
+    cluster.stop().await;
+}
+
+/// A device that was away has the message, and learns what became of it.
+#[tokio::test]
+async fn a_device_that_was_away_learns_every_change() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("bea.sqlite");
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
+    let mut ids = Vec::new();
+    for n in 0..3 {
+        ids.push(ada.say(2, &format!("text {n}")).await);
+        bea.hear().await;
+    }
+    bea.close().await;
+    for n in 0..150 {
+        change(&ada, 2, ids[n % 3], ChangeKind::Edit, &format!("edit {n}")).await;
+    }
+    let last = ada.say(2, "and this").await;
+    change(&ada, 2, last, ChangeKind::Edit, "and that").await;
+    let mut bea = cluster.device(2).keeping(state).connect().await;
+    let (mut revs, mut texts) = (Vec::new(), Vec::new());
+    while revs.len() < 151 || texts.is_empty() {
+        match timeout(SOON, bea.events.next()).await.expect("in time") {
+            Some(Event::Changed { changed, .. }) => revs.push(changed.rev),
+            Some(Event::Message(shown)) => texts.push(text(&shown)),
+            Some(_) => {}
+            None => panic!("the client has ended"),
+        }
+    }
+    assert_eq!(revs, (1..=151).collect::<Vec<_>>());
+    assert_eq!(texts.len(), 1);
+    cluster.stop().await;
+}
+
+// proves S4-35: read on one device, read on all; a recall is not unread.
+#[tokio::test]
+async fn unread_is_the_same_on_every_device() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut phone = cluster
+        .device(2)
+        .on(Platform::Ios)
+        .named("phone")
+        .ready()
+        .await;
+    let mut web = cluster
+        .device(2)
+        .on(Platform::Web)
+        .named("web")
+        .ready()
+        .await;
+    let ours = conversation(1, 2);
+    let mut shown = Vec::new();
+    for n in 0..5 {
+        ada.say(2, &format!("text {n}")).await;
+        shown.push(phone.hear().await.placed);
+        web.hear().await;
+    }
+    for device in [&phone, &web] {
+        lists(&device.client, "5 unread", ours, |row| row.unread == 5).await;
+    }
+    let second = &shown[1];
+    let read = phone
+        .client
+        .read(ours, second.position.seq, second.message.id);
+    read.await.expect("it is told");
+    for device in [&phone, &web] {
+        lists(&device.client, "3 unread", ours, |row| row.unread == 3).await;
+    }
+    change(&ada, 2, shown[3].message.id, ChangeKind::Recall, "").await;
+    next_change(&mut phone).await;
+    next_change(&mut web).await;
+    for device in [&phone, &web] {
+        lists(&device.client, "2 unread", ours, |row| row.unread == 2).await;
+    }
+    let late = cluster
+        .device(2)
+        .on(Platform::Desktop)
+        .named("late")
+        .ready()
+        .await;
+    lists(&late.client, "2 unread", ours, |row| row.unread == 2).await;
+    let last = &shown[4];
+    let read = late.client.read(ours, last.position.seq, last.message.id);
+    read.await.expect("it is told");
+    for device in [&phone, &web, &late] {
+        lists(&device.client, "nothing unread", ours, |row| {
+            row.unread == 0
+        })
+        .await;
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    lists(&ada.client, "the sender", ours, |row| {
+        row.unread == 0 && row.seq == Seq(5)
+    })
+    .await;
+    cluster.stop().await;
+}
