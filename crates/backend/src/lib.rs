@@ -12,6 +12,7 @@ pub mod embedded;
 mod error;
 #[cfg(test)]
 mod fresh;
+pub mod group_history;
 pub mod heads;
 pub mod history;
 pub mod ledger;

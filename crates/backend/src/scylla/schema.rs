@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 6] = [
+const MIGRATIONS: [Migration; 7] = [
     Migration {
         number: 1,
         name: "history",
@@ -65,6 +65,11 @@ const MIGRATIONS: [Migration; 6] = [
         number: 6,
         name: "audit",
         text: include_str!("schema/0006_audit.cql"),
+    },
+    Migration {
+        number: 9,
+        name: "group history",
+        text: include_str!("schema/0009_group_history.cql"),
     },
 ];
 
