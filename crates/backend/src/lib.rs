@@ -13,6 +13,7 @@ mod error;
 #[cfg(test)]
 mod fresh;
 pub mod group_history;
+pub mod groups;
 pub mod heads;
 pub mod history;
 pub mod ledger;

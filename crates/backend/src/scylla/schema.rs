@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 7] = [
+const MIGRATIONS: [Migration; 8] = [
     Migration {
         number: 1,
         name: "history",
@@ -70,6 +70,11 @@ const MIGRATIONS: [Migration; 7] = [
         number: 9,
         name: "group history",
         text: include_str!("schema/0009_group_history.cql"),
+    },
+    Migration {
+        number: 10,
+        name: "groups",
+        text: include_str!("schema/0010_groups.cql"),
     },
 ];
 
