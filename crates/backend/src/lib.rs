@@ -21,6 +21,8 @@ pub mod mailbox;
 pub mod queue;
 #[cfg(test)]
 mod real;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 #[cfg(feature = "scylla")]
 pub mod scylla;
 
