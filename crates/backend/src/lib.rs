@@ -25,5 +25,6 @@ mod real;
 pub(crate) mod redis;
 #[cfg(feature = "scylla")]
 pub mod scylla;
+pub mod timeline;
 
 pub use error::{Error, Kind, Result};

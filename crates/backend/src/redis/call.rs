@@ -34,6 +34,15 @@ impl Call {
         Call::new(slots::of_bucket(bucket), What::Command(name))
     }
 
+    pub(crate) fn script_in(slot: u16, name: Name) -> Call {
+        Call::new(slot, What::Script(name))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn command_in(slot: u16, name: &'static str) -> Call {
+        Call::new(slot, What::Command(name))
+    }
+
     fn new(slot: u16, what: What) -> Call {
         Call {
             slot,

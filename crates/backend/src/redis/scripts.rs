@@ -14,6 +14,10 @@ pub(crate) enum Name {
     Trim,
     Find,
     DedupeDone,
+    TimelinePush,
+    TimelineLatest,
+    TimelineCount,
+    TimelineForget,
 }
 
 /// All scripts, ready to be loaded.
@@ -22,7 +26,7 @@ pub(crate) struct Scripts {
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 9] = [
+    pub(crate) const ALL: [Name; 13] = [
         Name::RouteOrStore,
         Name::Connect,
         Name::Reassert,
@@ -32,6 +36,10 @@ impl Name {
         Name::Trim,
         Name::Find,
         Name::DedupeDone,
+        Name::TimelinePush,
+        Name::TimelineLatest,
+        Name::TimelineCount,
+        Name::TimelineForget,
     ];
 
     /// The parts it stands on, and itself.
@@ -39,6 +47,7 @@ impl Name {
         const SESSIONS: &str = include_str!("../mailbox/redis/lua/sessions.lua");
         const LOGINS: &str = include_str!("../mailbox/redis/lua/logins.lua");
         const BODIES: &str = include_str!("../mailbox/redis/lua/bodies.lua");
+        const TIMELINE: &str = include_str!("../timeline/redis/lua/timeline.lua");
         match self {
             Name::RouteOrStore => (
                 &[SESSIONS, BODIES],
@@ -61,6 +70,16 @@ impl Name {
             Name::Trim => (&[BODIES], include_str!("../mailbox/redis/lua/trim.lua")),
             Name::Find => (&[], include_str!("../mailbox/redis/lua/find.lua")),
             Name::DedupeDone => (&[], include_str!("../mailbox/redis/lua/dedupe_done.lua")),
+            Name::TimelinePush => (&[TIMELINE], include_str!("../timeline/redis/lua/push.lua")),
+            Name::TimelineLatest => (
+                &[TIMELINE],
+                include_str!("../timeline/redis/lua/latest.lua"),
+            ),
+            Name::TimelineCount => (&[TIMELINE], include_str!("../timeline/redis/lua/count.lua")),
+            Name::TimelineForget => (
+                &[TIMELINE],
+                include_str!("../timeline/redis/lua/forget.lua"),
+            ),
         }
     }
 
@@ -124,7 +143,8 @@ mod tests {
     fn what_runs_when_memory_is_full_says_so() {
         for name in Name::ALL {
             let may_run = name.text().starts_with("#!lua flags=allow-oom\n");
-            assert_eq!(may_run, name != Name::RouteOrStore, "{name:?}");
+            let stores = matches!(name, Name::RouteOrStore | Name::TimelinePush);
+            assert_eq!(may_run, !stores, "{name:?}");
         }
     }
 
