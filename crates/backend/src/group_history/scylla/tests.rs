@@ -175,3 +175,45 @@ async fn a_zombie_replaces_nothing_that_is_later() {
     let deleted = good.deleted(talk.group, &[standing.id]).await;
     assert_eq!(deleted.expect("reads"), [true]);
 }
+
+/// A reader at the end of a group's conversation never takes for a hole what is being written, and never counts
+/// more of a member's own messages than there are positions.
+#[tokio::test(flavor = "multi_thread")]
+#[ignore = "needs the real parts: make e2e"]
+async fn a_reader_sees_no_hole_while_a_writer_adds() {
+    let fresh = fresh();
+    let store = Arc::new(ScyllaGroupHistory::new(cql().await));
+    let talk = Talk::new(&fresh);
+    let (begin, count, batch) = (BLOCK - 700, 1400, 140);
+    talk.say(&*store, [begin]).await;
+    let batches: Vec<Vec<GroupRow>> = (begin + 1..=begin + count)
+        .step_by(batch as usize)
+        .map(|start| {
+            let seqs = start..start + batch;
+            let row = |seq| talk.row(fresh.message(), seq, seq);
+            seqs.map(row).collect()
+        })
+        .collect();
+    let writer = tokio::spawn({
+        let store = store.clone();
+        async move {
+            for rows in batches {
+                store.save(rows).await.expect("saves");
+            }
+        }
+    });
+    let mut last = begin;
+    while last < begin + count {
+        let own = store.own_between(talk.group, talk.user, Seq(last), Seq(u64::MAX));
+        let own = own.await.expect("reads");
+        let range = HistoryRange::Forward { after: Seq(last) };
+        let page = store.conversation(talk.group, range, 2_000).await;
+        let page = page.expect("no hole");
+        assert!(own <= page.len() as u64, "{own} of {}", page.len());
+        for row in page {
+            last += 1;
+            assert_eq!(row.seq.0, last);
+        }
+    }
+    writer.await.expect("writes");
+}
