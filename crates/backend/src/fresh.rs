@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use protocol::id::snowflake;
-use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
+use protocol::{ConversationId, GroupId, MessageId, SendId, Seq, Timestamp, UserId};
 use tempfile::TempDir;
 
 use crate::embedded::{Engine, EngineOptions};
@@ -56,6 +56,10 @@ impl Fresh {
 
     pub(crate) fn user(&self) -> UserId {
         UserId::new(self.number()).expect("positive")
+    }
+
+    pub(crate) fn group(&self) -> GroupId {
+        GroupId::new(self.number()).expect("positive")
     }
 
     pub(crate) fn conversation(&self) -> ConversationId {

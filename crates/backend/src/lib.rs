@@ -13,6 +13,8 @@ pub mod embedded;
 mod error;
 #[cfg(test)]
 mod fresh;
+pub mod group_history;
+pub mod groups;
 pub mod heads;
 pub mod history;
 pub mod ledger;
@@ -20,7 +22,10 @@ pub mod mailbox;
 pub mod queue;
 #[cfg(test)]
 mod real;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
 #[cfg(feature = "scylla")]
 pub mod scylla;
+pub mod timeline;
 
 pub use error::{Error, Kind, Result};

@@ -7,10 +7,13 @@
 //! when what follows is. So a record that comes again after a crash finds the group as it was the first time,
 //! or made by itself, which members tell by the version that they bear.
 
+mod row;
+
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::row::GroupRow;
 use crate::history::Version;
 use crate::{Code, Refusal, Seq, UserId};
 

@@ -22,10 +22,10 @@
 //!                      position without its row
 //! ```
 
-mod buckets;
+pub(crate) mod buckets;
 mod positions;
-mod row;
-mod rows;
+pub(crate) mod row;
+pub(crate) mod rows;
 mod sends;
 mod statuses;
 

@@ -6,7 +6,7 @@
 //! has a time to live, so that what nobody asks for goes; what is kept, the policy says.
 //!
 //! **Steps.** Scripts read and check everything before they write, may be repeated, and set again what they
-//! find half done. So a call whose answer was lost is simply made again (`pool.rs`).
+//! find half done. So a call whose answer was lost is simply made again (`crate::redis`).
 //!
 //! **Loss.** Redis may lose what it acknowledged: at a failover, at a restart, by FLUSHALL. Each bucket has an
 //! epoch: a random marker and the replid of the master that it was made under. Where it is missing, or
@@ -20,26 +20,17 @@
 //! finds a denied life in the answer asks again, naming it.
 
 mod auditor;
-mod call;
 mod config;
-mod failure;
-mod finder;
 mod keys;
 mod login;
 mod mail;
 mod meetings;
-mod node;
-mod pool;
-mod reply;
 mod route;
-mod scripts;
 mod send;
 mod session;
 #[cfg(test)]
 mod tests;
-mod watch;
 
-use std::path::Path;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -50,20 +41,17 @@ use protocol::mailbox::{
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::{MessageId, Timestamp, UserId};
-use redis::RedisConnectionInfo;
-use tokio_util::task::AbortOnDropHandle;
 
 pub use self::config::{RedisConfig, RedisMode};
-use self::finder::Finder;
 use self::keys::Keys;
 use self::login::Login;
 use self::meetings::Meetings;
-use self::node::Manner;
-use self::pool::Pool;
 use self::route::Routed;
-use self::scripts::Scripts;
 use super::{Audit, MailboxStore};
 use crate::clock::Entropy;
+use crate::redis::failure::Failure;
+use crate::redis::pool::Pool;
+use crate::redis::{Connection, connect, reply};
 use crate::{Error, Result};
 
 const SEAM: &str = "mailbox";
@@ -74,8 +62,7 @@ pub struct RedisMailbox {
     policies: Policies,
     keys: Keys,
     entropy: Arc<dyn Entropy>,
-    pool: Arc<Pool>,
-    _watch: AbortOnDropHandle<()>,
+    connection: Connection,
 }
 
 impl RedisMailbox {
@@ -83,40 +70,22 @@ impl RedisMailbox {
     /// reached or runs something older than Redis 7.0.
     pub async fn connect(config: &RedisConfig, entropy: Arc<dyn Entropy>) -> Result<RedisMailbox> {
         config.check()?;
-        let manner = Manner {
-            sign_in: sign_in(&config.username, &config.password_file).await?,
-            deadline: config.deadline,
-            connect_wait: config.connect_wait,
-            in_flight_max: config.in_flight_max,
-            scripts: Scripts::new(),
-        };
-        let addresses = || config.addresses.iter().map(|address| address.trim());
-        let finder = match config.mode {
-            RedisMode::Single => Finder::Single(addresses().next().unwrap_or_default().into()),
-            RedisMode::Cluster => Finder::Cluster {
-                seeds: addresses().map(Into::into).collect(),
-            },
-            RedisMode::Sentinel => Finder::Sentinel {
-                addresses: addresses().map(str::to_owned).collect(),
-                master: config.master.clone(),
-                sign_in: sign_in(&config.sentinel_username, &config.sentinel_password_file).await?,
-            },
-        };
-        let pool = Arc::new(Pool::open(manner, finder, config.pipeline_max).await?);
-        let watch = tokio::spawn(Arc::clone(&pool).watch(config.watch_interval));
         Ok(RedisMailbox {
             policies: config.policies()?,
             keys: Keys::new(&config.key_prefix),
             config: config.clone(),
             entropy,
-            pool,
-            _watch: AbortOnDropHandle::new(watch),
+            connection: connect(SEAM, config).await?,
         })
+    }
+
+    fn pool(&self) -> &Arc<Pool> {
+        &self.connection.pool
     }
 
     /// Whether waiting mail is whole. Reads all of it.
     pub async fn audit(&self) -> Result<Audit> {
-        Ok(auditor::audit(&self.pool, &self.keys).await?)
+        Ok(auditor::audit(self.pool(), &self.keys).await?)
     }
 
     fn oldest_kept(&self, target: Target, now: Timestamp) -> i64 {
@@ -133,26 +102,10 @@ impl RedisMailbox {
     }
 }
 
-async fn sign_in(
-    username: &Option<String>,
-    password_file: &Option<impl AsRef<Path>>,
-) -> Result<RedisConnectionInfo> {
-    let mut sign_in = RedisConnectionInfo::default();
-    if let Some(username) = username {
-        sign_in = sign_in.set_username(username);
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        failure.at(SEAM)
     }
-    if let Some(file) = password_file {
-        let file = file.as_ref();
-        let password = tokio::fs::read_to_string(file).await.map_err(|error| {
-            let text = format!(
-                "the password file {} cannot be read: {error}",
-                file.display()
-            );
-            Error::conflict(SEAM, text)
-        })?;
-        sign_in = sign_in.set_password(password.trim_end_matches(['\r', '\n']));
-    }
-    Ok(sign_in)
 }
 
 #[async_trait]
@@ -164,7 +117,7 @@ impl MailboxStore for RedisMailbox {
             let call =
                 |&n: &usize| route::call(&self.keys, &self.policies, &requests[n], meetings.met(n));
             let calls: Vec<_> = round.iter().map(call).collect();
-            for (n, told) in round.into_iter().zip(self.pool.run(&calls).await) {
+            for (n, told) in round.into_iter().zip(self.pool().run(&calls).await) {
                 let mut routed = match told.and_then(route::answer) {
                     Ok(routed) => routed,
                     Err(failure) => {
@@ -192,7 +145,7 @@ impl MailboxStore for RedisMailbox {
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
         let login = self.login(request.user, &request.entry, request.now);
         let call = login.connect(&self.keys, &self.policies);
-        let told = self.pool.ask(call).await?;
+        let told = self.pool().ask(call).await?;
         Ok(login::connected(told, &request)?)
     }
 
@@ -210,7 +163,7 @@ impl MailboxStore for RedisMailbox {
                 login.reassert(&self.keys, &self.policies, meetings.met(n))
             };
             let calls: Vec<_> = round.iter().map(call).collect();
-            for (n, told) in round.into_iter().zip(self.pool.run(&calls).await) {
+            for (n, told) in round.into_iter().zip(self.pool().run(&calls).await) {
                 match told.and_then(login::reasserted) {
                     Ok((answer, holder)) => match login::met(&holder, &denied) {
                         Some(life) => meetings.again(n, [life.clone()]),
@@ -228,7 +181,7 @@ impl MailboxStore for RedisMailbox {
             .iter()
             .map(|key| login::disconnect(&self.keys, key))
             .collect();
-        for told in self.pool.run(&calls).await {
+        for told in self.pool().run(&calls).await {
             reply::integer(told?)?;
         }
         Ok(())
@@ -237,7 +190,7 @@ impl MailboxStore for RedisMailbox {
     async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {
         let call = |user: &UserId| session::ask(&self.keys, *user);
         let calls: Vec<_> = users.iter().map(call).collect();
-        let told = self.pool.run(&calls).await.into_iter();
+        let told = self.pool().run(&calls).await.into_iter();
         told.map(|told| Ok(session::living(session::read_all(told?)?, &denied)))
             .collect()
     }
@@ -252,7 +205,7 @@ impl MailboxStore for RedisMailbox {
         let kept = self.oldest_kept(target, now);
         let bytes_max = self.config.page_bytes_max;
         let call = mail::page(&self.keys, target, after, limit, kept, bytes_max);
-        Ok(mail::paged(self.pool.ask(call).await?)?)
+        Ok(mail::paged(self.pool().ask(call).await?)?)
     }
 
     async fn acknowledge(
@@ -269,7 +222,7 @@ impl MailboxStore for RedisMailbox {
             }
         }
         let mut waited = vec![Vec::new(); acked.len()];
-        for (n, told) in belongs.into_iter().zip(self.pool.run(&calls).await) {
+        for (n, told) in belongs.into_iter().zip(self.pool().run(&calls).await) {
             waited[n].append(&mut mail::acknowledged(told?)?);
         }
         Ok(waited)
@@ -279,7 +232,7 @@ impl MailboxStore for RedisMailbox {
         let mut removed = 0;
         loop {
             let call = mail::trim(&self.keys, target, policy, now);
-            let step = reply::integer(self.pool.ask(call).await?)?;
+            let step = reply::integer(self.pool().ask(call).await?)?;
             removed += u32::try_from(step).unwrap_or(0);
             if step < mail::STEP as i64 {
                 return Ok(removed);
@@ -289,7 +242,7 @@ impl MailboxStore for RedisMailbox {
 
     async fn waiting(&self, target: Target) -> Result<u64> {
         let call = mail::waiting(&self.keys, target);
-        let count = reply::integer(self.pool.ask(call).await?)?;
+        let count = reply::integer(self.pool().ask(call).await?)?;
         Ok(u64::try_from(count).unwrap_or(0))
     }
 
@@ -303,7 +256,7 @@ impl MailboxStore for RedisMailbox {
             mail::find(&self.keys, target, id, kept, now)
         };
         let calls: Vec<_> = asked.iter().map(call).collect();
-        let told = self.pool.run(&calls).await.into_iter();
+        let told = self.pool().run(&calls).await.into_iter();
         told.map(|told| Ok(mail::found(told?)?)).collect()
     }
 
@@ -317,7 +270,7 @@ impl MailboxStore for RedisMailbox {
             .iter()
             .map(|(key, offered)| send::begin(&self.keys, key, *offered, keep))
             .collect();
-        let told = self.pool.run(&calls).await.into_iter();
+        let told = self.pool().run(&calls).await.into_iter();
         told.map(|told| Ok(send::begun(told?)?)).collect()
     }
 
@@ -327,7 +280,7 @@ impl MailboxStore for RedisMailbox {
             .iter()
             .map(|(key, sent)| send::done(&self.keys, key, *sent, keep))
             .collect();
-        for told in self.pool.run(&calls).await {
+        for told in self.pool().run(&calls).await {
             reply::integer(told?)?;
         }
         Ok(())

@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 8] = [
+const MIGRATIONS: [Migration; 10] = [
     Migration {
         number: 1,
         name: "history",
@@ -75,6 +75,16 @@ const MIGRATIONS: [Migration; 8] = [
         number: 8,
         name: "changes",
         text: include_str!("schema/0008_changes.cql"),
+    },
+    Migration {
+        number: 9,
+        name: "group history",
+        text: include_str!("schema/0009_group_history.cql"),
+    },
+    Migration {
+        number: 10,
+        name: "groups",
+        text: include_str!("schema/0010_groups.cql"),
     },
 ];
 

@@ -20,6 +20,9 @@ macro_rules! tables {
                         | Table::Ledger
                         | Table::Mail
                         | Table::Audit
+                        | Table::GroupOwn
+                        | Table::GroupSend
+                        | Table::UserGroup
                 )
             }
 
@@ -74,4 +77,20 @@ tables! {
     Ledger => "ledger",
     /// The head of the chain over closed minutes, and the minutes.
     Audit => "audit",
+    /// History rows of groups.
+    Group => "group",
+    /// Which message stands where in a group.
+    GroupIndex => "group-index",
+    /// Where each member's own messages stand.
+    GroupOwn => "group-own",
+    /// Messages to groups by send_id.
+    GroupSend => "group-send",
+    /// Deleted messages of groups.
+    GroupStatus => "group-status",
+    /// Settings of groups.
+    GroupInfo => "group-info",
+    /// Who is or was in a group.
+    GroupMember => "group-member",
+    /// In which groups a user is or was.
+    UserGroup => "user-group",
 }

@@ -13,7 +13,7 @@ use crate::scylla::{Known, SeamCql, Statement};
 const WINDOW_MILLIS: i64 = 28 * 86_400 * 1_000;
 
 /// The number of the window of an id: ids of 139 years have 1818.
-pub(super) fn of(id: MessageId) -> i16 {
+pub(crate) fn of(id: MessageId) -> i16 {
     ((id.timestamp().millis() - EPOCH.millis()) / WINDOW_MILLIS) as i16
 }
 

@@ -188,7 +188,7 @@ pub(super) fn direction(io: i8) -> Option<Direction> {
     }
 }
 
-pub(super) fn seq(stored: i64) -> Option<Seq> {
+pub(crate) fn seq(stored: i64) -> Option<Seq> {
     u64::try_from(stored).ok().filter(|seq| *seq > 0).map(Seq)
 }
 
@@ -197,19 +197,19 @@ pub(super) fn id(stored: i64) -> Result<MessageId> {
 }
 
 /// Zero stands for none.
-fn optional_id(stored: i64) -> Option<Option<MessageId>> {
+pub(crate) fn optional_id(stored: i64) -> Option<Option<MessageId>> {
     match stored {
         0 => Some(None),
         id => MessageId::new(id).ok().map(Some),
     }
 }
 
-fn varint(number: i64) -> CqlVarint {
+pub(crate) fn varint(number: i64) -> CqlVarint {
     CqlVarint::from_signed_bytes_be(number.to_be_bytes().to_vec())
 }
 
 /// `None` for what is larger than a bigint; nothing of ours is.
-fn number(varint: &CqlVarint) -> Option<i64> {
+pub(crate) fn number(varint: &CqlVarint) -> Option<i64> {
     let bytes = varint.as_signed_bytes_be_slice();
     let sign = if bytes.first()? & 0x80 == 0 { 0 } else { 0xff };
     let mut whole = [sign; 8];

@@ -21,14 +21,14 @@ pub(super) type Bucket = (UserId, i16);
 
 /// Both ends inclusive.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ids {
-    pub(super) first: MessageId,
-    pub(super) last: MessageId,
+pub(crate) struct Ids {
+    pub(crate) first: MessageId,
+    pub(crate) last: MessageId,
 }
 
 impl Ids {
     /// `None` where no id lies within.
-    pub(super) fn within(range: IdRange) -> Option<Ids> {
+    pub(crate) fn within(range: IdRange) -> Option<Ids> {
         let first = match range.after {
             Some(after) => after.get().checked_add(1)?,
             None => 1,

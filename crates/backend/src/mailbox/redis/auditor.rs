@@ -5,12 +5,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use redis::{Cmd, Pipeline, Value};
 use tokio::time::Instant;
 
-use super::failure::Failure;
-use super::finder::Address;
 use super::keys::Keys;
-use super::pool::Pool;
-use super::reply;
 use crate::mailbox::Audit;
+use crate::redis::failure::Failure;
+use crate::redis::finder::Address;
+use crate::redis::pool::Pool;
+use crate::redis::reply;
 
 const STEP: usize = 1_000;
 

@@ -114,7 +114,7 @@ impl RedisConfig {
     }
 
     /// `Conflict` on what cannot work.
-    pub(super) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<()> {
         let wrong = if self.addresses.is_empty() {
             "addresses is empty: name at least one host:port"
         } else if self.mode == RedisMode::Single && self.addresses.len() > 1 {

@@ -5,9 +5,6 @@ use protocol::mailbox::DedupeKey;
 use protocol::message::Target;
 use protocol::{MessageId, UserId, keys};
 
-/// Redis Cluster's slots.
-pub(super) const SLOTS: u16 = 16_384;
-
 /// Makes names that begin with a prefix.
 #[derive(Clone, Debug)]
 pub(super) struct Keys {
@@ -81,26 +78,13 @@ pub(super) fn member(id: MessageId) -> String {
     format!("{:020}", id.get())
 }
 
-/// Where Redis Cluster puts a bucket.
-pub(super) fn slot_of(bucket: u16) -> u16 {
-    keys::crc16(format!("b{bucket:04}").as_bytes()) % SLOTS
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
     use protocol::{Platform, SendId};
 
     use super::*;
-
-    /// The slot of any key, as the cluster's specification says it.
-    fn slot_of_key(key: &str) -> u16 {
-        let tag = key.split_once('{').and_then(|(_, rest)| {
-            let (tag, _) = rest.split_once('}')?;
-            (!tag.is_empty()).then_some(tag)
-        });
-        keys::crc16(tag.unwrap_or(key).as_bytes()) % SLOTS
-    }
+    use crate::redis::slots;
 
     proptest! {
         // proves S1-03
@@ -123,7 +107,7 @@ mod tests {
                 names.extend([keys.waiting(target), keys.mark(target)]);
             }
             for name in names {
-                prop_assert_eq!(slot_of_key(&name), slot_of(bucket), "{}", name);
+                prop_assert_eq!(slots::of_key(&name), slots::of_bucket(bucket), "{}", name);
             }
         }
     }

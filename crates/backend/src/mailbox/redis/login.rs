@@ -6,12 +6,13 @@ use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
 use protocol::{Timestamp, UserId, keys};
 use redis::Value;
 
-use super::call::Call;
-use super::failure::Failure;
 use super::keys::Keys;
 use super::route::{oldest_kept, score};
-use super::scripts::Name;
-use super::{reply, session};
+use super::session;
+use crate::redis::call::Call;
+use crate::redis::failure::Failure;
+use crate::redis::reply;
+use crate::redis::scripts::Name;
 
 /// What a login and a reassertion are made of.
 pub(super) struct Login<'a> {

@@ -8,12 +8,12 @@ use protocol::message::Target;
 use protocol::{MessageId, Timestamp, keys};
 use redis::Value;
 
-use super::call::Call;
-use super::failure::Failure;
 use super::keys::{Keys, member};
-use super::reply;
 use super::route::{count_max, oldest_kept, score};
-use super::scripts::Name;
+use crate::redis::call::Call;
+use crate::redis::failure::Failure;
+use crate::redis::reply;
+use crate::redis::scripts::Name;
 
 /// Entries of one page at most, whatever was asked for.
 pub(super) const PAGE_MAX: usize = 500;

@@ -8,11 +8,12 @@ use protocol::presence::{BoatLife, SessionEntry};
 use protocol::{Platform, Timestamp, keys};
 use redis::Value;
 
-use super::call::Call;
-use super::failure::Failure;
 use super::keys::{Keys, member};
-use super::scripts::Name;
-use super::{reply, session};
+use super::session;
+use crate::redis::call::Call;
+use crate::redis::failure::Failure;
+use crate::redis::reply;
+use crate::redis::scripts::Name;
 
 /// What expired stays this much longer: clocks differ, and the policy decides, not the key's time to live.
 const LINGER: Duration = Duration::from_secs(600);

@@ -7,11 +7,11 @@ use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::{ConversationId, MessageId, keys};
 use redis::Value;
 
-use super::call::Call;
-use super::failure::Failure;
 use super::keys::{Keys, member};
-use super::reply;
-use super::scripts::Name;
+use crate::redis::call::Call;
+use crate::redis::failure::Failure;
+use crate::redis::reply;
+use crate::redis::scripts::Name;
 
 /// One command: marks the name pending where it is new, and answers what it was.
 pub(super) fn begin(keys: &Keys, key: &DedupeKey, offered: FirstSend, keep: Duration) -> Call {

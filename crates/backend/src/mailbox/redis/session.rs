@@ -6,10 +6,10 @@ use protocol::presence::{BoatLife, Denied, SessionEntry};
 use protocol::{BoatId, Incarnation, Platform, SessionId, UserId};
 use redis::Value;
 
-use super::call::Call;
-use super::failure::Failure;
 use super::keys::Keys;
-use super::reply;
+use crate::redis::call::Call;
+use crate::redis::failure::Failure;
+use crate::redis::reply;
 
 /// The hash's field that is no session: the last login number.
 const LAST: &str = "last";

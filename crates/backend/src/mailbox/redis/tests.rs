@@ -15,11 +15,11 @@ use protocol::mailbox::Mail;
 use protocol::presence::BoatLife;
 use protocol::{BoatId, DeviceId, Incarnation, Platform, SessionId};
 
-use super::call::Call;
 use super::*;
 use crate::clock::{Clock, SystemClock, SystemEntropy};
 use crate::mailbox::PlatformConfig;
 use crate::mailbox::contract::{self, Lost, Scene};
+use crate::redis::call::Call;
 
 const MODES: [(RedisMode, &str); 3] = [
     (RedisMode::Single, "redis-single"),
@@ -58,11 +58,11 @@ async fn open_real(mode: RedisMode, part: &str) -> RedisMailbox {
 
 /// Deletes what a test left.
 async fn clean(mailbox: &RedisMailbox) {
-    let all = auditor::all_keys(&mailbox.pool, &mailbox.keys).await;
+    let all = auditor::all_keys(mailbox.pool(), &mailbox.keys).await;
     for (master, name) in all.expect("scanned") {
         let mut delete = redis::cmd("UNLINK");
         delete.arg(name);
-        let deleted = auditor::ask(&mailbox.pool, &master, delete).await;
+        let deleted = auditor::ask(mailbox.pool(), &master, delete).await;
         deleted.expect("deleted");
     }
 }
@@ -184,7 +184,7 @@ fn why(error: &Error) -> String {
 
 async fn the_contract_holds_on(mode: RedisMode, part: &str) {
     let mailbox = Arc::new(open_real(mode, part).await);
-    let (pool, keys) = (Arc::clone(&mailbox.pool), mailbox.keys.clone());
+    let (pool, keys) = (Arc::clone(mailbox.pool()), mailbox.keys.clone());
     let mut scene = Scene {
         store: mailbox.clone(),
         now: SystemClock.now(),

@@ -283,7 +283,7 @@ async fn only_so_many_acknowledgements_are_remembered() {
     }
     let bucket = protocol::keys::bucket_of(user(1));
     let count = Call::command(bucket, "HLEN").key(mailbox.keys.mark(ios(1)));
-    let count = reply::integer(mailbox.pool.ask(count).await.expect("read")).expect("a number");
+    let count = reply::integer(mailbox.pool().ask(count).await.expect("read")).expect("a number");
     assert!((192..=256).contains(&count), "{count}");
     assert_eq!(
         put(&mailbox, ios(1), 400)

@@ -116,7 +116,7 @@ async fn a_clean_failover_is_followed_with_a_false_alarm() {
     put(&mailbox, on(1, Platform::Desktop), 1)
         .await
         .expect("stored");
-    let old = mailbox.pool.masters();
+    let old = mailbox.pool().masters();
     let words = ["SENTINEL", "FAILOVER", "packetboat"];
     // Until it trusts the replica.
     while sentinel.tell::<String>(&words).await.is_err() {
@@ -128,7 +128,7 @@ async fn a_clean_failover_is_followed_with_a_false_alarm() {
             Ok(n)
         });
         n.await;
-        if mailbox.pool.masters() != old {
+        if mailbox.pool().masters() != old {
             break;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;

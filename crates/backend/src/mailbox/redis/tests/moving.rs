@@ -94,7 +94,7 @@ async fn slots_may_move_under_load() {
         }
         n
     };
-    let slot = keys::slot_of(bucket_of(user(1)));
+    let slot = crate::redis::slots::of_bucket(bucket_of(user(1)));
     let owner = usize::from(slot) * 3 / 16_384;
     let moves = async {
         for (from, to) in [(owner, (owner + 1) % 3), ((owner + 1) % 3, owner)] {
@@ -140,7 +140,7 @@ async fn slots_may_move_under_load() {
 #[ignore = "needs the real parts: make e2e"]
 async fn a_batch_goes_to_all_servers_and_comes_back_in_order() {
     let mailbox = open_real(RedisMode::Cluster, "redis-cluster").await;
-    assert_eq!(mailbox.pool.masters().len(), 3);
+    assert_eq!(mailbox.pool().masters().len(), 3);
     for n in (2..=1_000).step_by(2) {
         connect(&mailbox, ios(n), n).await.expect("connected");
     }

@@ -2,9 +2,9 @@
 
 use redis::{Cmd, Script};
 
-/// One of `lua/*.lua`.
+/// One of the seams' `lua/*.lua`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Name {
+pub(crate) enum Name {
     RouteOrStore,
     Connect,
     Reassert,
@@ -14,15 +14,19 @@ pub(super) enum Name {
     Trim,
     Find,
     DedupeDone,
+    TimelinePush,
+    TimelineLatest,
+    TimelineCount,
+    TimelineForget,
 }
 
 /// All scripts, ready to be loaded.
-pub(super) struct Scripts {
+pub(crate) struct Scripts {
     by_name: [Script; Name::ALL.len()],
 }
 
 impl Name {
-    pub(super) const ALL: [Name; 9] = [
+    pub(crate) const ALL: [Name; 13] = [
         Name::RouteOrStore,
         Name::Connect,
         Name::Reassert,
@@ -32,28 +36,55 @@ impl Name {
         Name::Trim,
         Name::Find,
         Name::DedupeDone,
+        Name::TimelinePush,
+        Name::TimelineLatest,
+        Name::TimelineCount,
+        Name::TimelineForget,
     ];
 
     /// The parts it stands on, and itself.
     const fn sources(self) -> (&'static [&'static str], &'static str) {
-        const SESSIONS: &str = include_str!("lua/sessions.lua");
-        const LOGINS: &str = include_str!("lua/logins.lua");
-        const BODIES: &str = include_str!("lua/bodies.lua");
+        const SESSIONS: &str = include_str!("../mailbox/redis/lua/sessions.lua");
+        const LOGINS: &str = include_str!("../mailbox/redis/lua/logins.lua");
+        const BODIES: &str = include_str!("../mailbox/redis/lua/bodies.lua");
+        const TIMELINE: &str = include_str!("../timeline/redis/lua/timeline.lua");
         match self {
-            Name::RouteOrStore => (&[SESSIONS, BODIES], include_str!("lua/route_or_store.lua")),
-            Name::Connect => (&[SESSIONS, LOGINS], include_str!("lua/connect.lua")),
-            Name::Reassert => (&[SESSIONS, LOGINS], include_str!("lua/reassert.lua")),
-            Name::Disconnect => (&[SESSIONS], include_str!("lua/disconnect.lua")),
-            Name::Page => (&[BODIES], include_str!("lua/page.lua")),
-            Name::Ack => (&[BODIES], include_str!("lua/ack.lua")),
-            Name::Trim => (&[BODIES], include_str!("lua/trim.lua")),
-            Name::Find => (&[], include_str!("lua/find.lua")),
-            Name::DedupeDone => (&[], include_str!("lua/dedupe_done.lua")),
+            Name::RouteOrStore => (
+                &[SESSIONS, BODIES],
+                include_str!("../mailbox/redis/lua/route_or_store.lua"),
+            ),
+            Name::Connect => (
+                &[SESSIONS, LOGINS],
+                include_str!("../mailbox/redis/lua/connect.lua"),
+            ),
+            Name::Reassert => (
+                &[SESSIONS, LOGINS],
+                include_str!("../mailbox/redis/lua/reassert.lua"),
+            ),
+            Name::Disconnect => (
+                &[SESSIONS],
+                include_str!("../mailbox/redis/lua/disconnect.lua"),
+            ),
+            Name::Page => (&[BODIES], include_str!("../mailbox/redis/lua/page.lua")),
+            Name::Ack => (&[BODIES], include_str!("../mailbox/redis/lua/ack.lua")),
+            Name::Trim => (&[BODIES], include_str!("../mailbox/redis/lua/trim.lua")),
+            Name::Find => (&[], include_str!("../mailbox/redis/lua/find.lua")),
+            Name::DedupeDone => (&[], include_str!("../mailbox/redis/lua/dedupe_done.lua")),
+            Name::TimelinePush => (&[TIMELINE], include_str!("../timeline/redis/lua/push.lua")),
+            Name::TimelineLatest => (
+                &[TIMELINE],
+                include_str!("../timeline/redis/lua/latest.lua"),
+            ),
+            Name::TimelineCount => (&[TIMELINE], include_str!("../timeline/redis/lua/count.lua")),
+            Name::TimelineForget => (
+                &[TIMELINE],
+                include_str!("../timeline/redis/lua/forget.lua"),
+            ),
         }
     }
 
     /// Its last argument is the replid of the master that runs it.
-    pub(super) fn wants_replid(self) -> bool {
+    pub(crate) fn wants_replid(self) -> bool {
         matches!(self, Name::Connect | Name::Reassert)
     }
 
@@ -76,18 +107,18 @@ impl Name {
 }
 
 impl Scripts {
-    pub(super) fn new() -> Scripts {
+    pub(crate) fn new() -> Scripts {
         Scripts {
             by_name: Name::ALL.map(|name| Script::new(&name.text())),
         }
     }
 
-    pub(super) fn hash(&self, name: Name) -> &str {
+    pub(crate) fn hash(&self, name: Name) -> &str {
         self.by_name[name as usize].get_hash()
     }
 
     /// Makes a server know all of them.
-    pub(super) fn load(&self) -> impl Iterator<Item = Cmd> {
+    pub(crate) fn load(&self) -> impl Iterator<Item = Cmd> {
         Name::ALL.into_iter().map(|name| {
             let mut load = redis::cmd("SCRIPT");
             load.arg("LOAD").arg(name.text());
@@ -112,7 +143,8 @@ mod tests {
     fn what_runs_when_memory_is_full_says_so() {
         for name in Name::ALL {
             let may_run = name.text().starts_with("#!lua flags=allow-oom\n");
-            assert_eq!(may_run, name != Name::RouteOrStore, "{name:?}");
+            let stores = matches!(name, Name::RouteOrStore | Name::TimelinePush);
+            assert_eq!(may_run, !stores, "{name:?}");
         }
     }
 

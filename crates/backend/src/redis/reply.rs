@@ -10,7 +10,7 @@ fn unexpected(wanted: &str, got: &Value) -> Failure {
     Failure::Reply(format!("wanted {wanted}, got {got}"))
 }
 
-pub(super) fn list(value: Value) -> Result<Vec<Value>, Failure> {
+pub(crate) fn list(value: Value) -> Result<Vec<Value>, Failure> {
     match value {
         Value::Array(values) => Ok(values),
         other => Err(unexpected("a list", &other)),
@@ -18,14 +18,14 @@ pub(super) fn list(value: Value) -> Result<Vec<Value>, Failure> {
 }
 
 /// A list of exactly `N`.
-pub(super) fn items<const N: usize>(value: Value) -> Result<[Value; N], Failure> {
+pub(crate) fn items<const N: usize>(value: Value) -> Result<[Value; N], Failure> {
     let values = list(value)?;
     values
         .try_into()
         .map_err(|values| unexpected("a list of another length", &Value::Array(values)))
 }
 
-pub(super) fn integer(value: Value) -> Result<i64, Failure> {
+pub(crate) fn integer(value: Value) -> Result<i64, Failure> {
     match value {
         Value::Int(number) => Ok(number),
         other => number(other),
@@ -33,13 +33,13 @@ pub(super) fn integer(value: Value) -> Result<i64, Failure> {
 }
 
 /// A number as text.
-pub(super) fn number<N: std::str::FromStr>(value: Value) -> Result<N, Failure> {
+pub(crate) fn number<N: std::str::FromStr>(value: Value) -> Result<N, Failure> {
     let text = text(value)?;
     text.parse()
         .map_err(|_| Failure::Reply(format!("wanted a number, got {text:?}")))
 }
 
-pub(super) fn bytes(value: Value) -> Result<Vec<u8>, Failure> {
+pub(crate) fn bytes(value: Value) -> Result<Vec<u8>, Failure> {
     match value {
         Value::BulkString(bytes) => Ok(bytes),
         Value::SimpleString(text) => Ok(text.into_bytes()),
@@ -47,7 +47,7 @@ pub(super) fn bytes(value: Value) -> Result<Vec<u8>, Failure> {
     }
 }
 
-pub(super) fn text(value: Value) -> Result<String, Failure> {
+pub(crate) fn text(value: Value) -> Result<String, Failure> {
     String::from_utf8(bytes(value)?)
         .map_err(|_| Failure::Reply("wanted text, got other bytes".to_owned()))
 }

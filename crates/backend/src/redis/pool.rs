@@ -1,6 +1,6 @@
 //! Calls find their servers, and come back answered within the deadline.
 //!
-//! Calls of one bucket go to one server, in their order, as pipelines of which the next starts when the one
+//! Calls of one slot go to one server, in their order, as pipelines of which the next starts when the one
 //! before is answered. What a server refuses for a reason that passes is asked again, where the reason says,
 //! until the deadline: every call may be repeated.
 
@@ -29,16 +29,16 @@ const PIPELINE_BYTES: usize = 1 << 20;
 type Answer = Result<Value, Failure>;
 
 /// The servers.
-pub(super) struct Pool {
-    pub(super) manner: Arc<Manner>,
-    pub(super) finder: Finder,
+pub(crate) struct Pool {
+    pub(crate) manner: Arc<Manner>,
+    pub(crate) finder: Finder,
     pipeline_max: usize,
-    pub(super) map: RwLock<Map>,
-    pub(super) nodes: Mutex<HashMap<Address, Arc<Node>>>,
+    pub(crate) map: RwLock<Map>,
+    pub(crate) nodes: Mutex<HashMap<Address, Arc<Node>>>,
     /// The map may be wrong.
-    pub(super) doubt: Notify,
+    pub(crate) doubt: Notify,
     /// How many searches have ended.
-    pub(super) searches: watch::Sender<u64>,
+    pub(crate) searches: watch::Sender<u64>,
 }
 
 /// A call that is not answered yet.
@@ -52,7 +52,7 @@ struct Open {
 
 impl Pool {
     /// `Unavailable` when nobody can say who the master is, or one cannot be reached.
-    pub(super) async fn open(
+    pub(crate) async fn open(
         manner: Manner,
         finder: Finder,
         pipeline_max: usize,
@@ -75,12 +75,12 @@ impl Pool {
     }
 
     /// Answers each call, in order.
-    pub(super) async fn run(&self, calls: &[Call]) -> Vec<Answer> {
+    pub(crate) async fn run(&self, calls: &[Call]) -> Vec<Answer> {
         let mut lanes: BTreeMap<Option<Address>, Vec<usize>> = BTreeMap::new();
         {
             let map = self.map.read();
             for (index, call) in calls.iter().enumerate() {
-                lanes.entry(map.of(call.bucket)).or_default().push(index);
+                lanes.entry(map.of(call.slot)).or_default().push(index);
             }
         }
         let lanes = lanes.into_values();
@@ -96,7 +96,7 @@ impl Pool {
     }
 
     /// One call.
-    pub(super) async fn ask(&self, call: Call) -> Answer {
+    pub(crate) async fn ask(&self, call: Call) -> Answer {
         let mut answers = self.run(&[call]).await;
         answers.pop().unwrap_or(Err(Failure::GivenUp))
     }
@@ -167,8 +167,8 @@ impl Pool {
                         Reaction::Ask(to) => call.ask = Some(redirected(&to, asked)),
                         Reaction::Moved(to) => {
                             let to = redirected(&to, asked);
-                            let bucket = calls[chunk[call.place]].bucket;
-                            self.map.write().moved(bucket, Arc::clone(&to));
+                            let slot = calls[chunk[call.place]].slot;
+                            self.map.write().moved(slot, Arc::clone(&to));
                             if !moved_to.contains(&to) {
                                 moved_to.push(to);
                             }
@@ -231,7 +231,7 @@ impl Pool {
             let asks = call.ask.is_some();
             let address = match &call.ask {
                 Some(address) => Some(Arc::clone(address)),
-                None => map.of(calls[chunk[call.place]].bucket),
+                None => map.of(calls[chunk[call.place]].slot),
             };
             let group = groups
                 .iter_mut()
@@ -316,18 +316,27 @@ impl Pool {
         answered
     }
 
-    /// All servers that serve a bucket.
-    pub(super) fn masters(&self) -> Vec<Address> {
+    /// All servers that serve a slot.
+    pub(crate) fn masters(&self) -> Vec<Address> {
         let mut masters: Vec<Address> = match &*self.map.read() {
             Map::One(address) => vec![Arc::clone(address)],
-            Map::Buckets(buckets) => buckets.iter().flatten().cloned().collect(),
+            Map::Slots(slots) => {
+                // Neighbours have mostly the same.
+                let mut masters: Vec<Address> = Vec::new();
+                for address in slots.iter().flatten() {
+                    if masters.last() != Some(address) {
+                        masters.push(Arc::clone(address));
+                    }
+                }
+                masters
+            }
         };
         masters.sort_unstable();
         masters.dedup();
         masters
     }
 
-    pub(super) fn node(&self, address: &Address) -> Arc<Node> {
+    pub(crate) fn node(&self, address: &Address) -> Arc<Node> {
         let mut nodes = self.nodes.lock();
         let node = nodes.entry(Arc::clone(address)).or_insert_with(|| {
             let in_flight_max = self.manner.in_flight_max;

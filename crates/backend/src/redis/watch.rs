@@ -15,7 +15,7 @@ const FIND_REST: Duration = Duration::from_millis(50);
 
 impl Pool {
     /// Waits until it was looked once more for who the masters are.
-    pub(super) async fn search(&self, until: Instant) {
+    pub(crate) async fn search(&self, until: Instant) {
         let mut ended = self.searches.subscribe();
         self.doubt.notify_one();
         // Without one until then, the call fails for the reason it has.
@@ -24,7 +24,7 @@ impl Pool {
 
     /// For the task that watches: looks for masters whenever somebody doubts, and asks after each of them
     /// in between.
-    pub(super) async fn watch(self: Arc<Pool>, interval: Duration) {
+    pub(crate) async fn watch(self: Arc<Pool>, interval: Duration) {
         let mut tick = tokio::time::interval(interval);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {

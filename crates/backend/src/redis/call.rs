@@ -6,11 +6,12 @@ use bytes::Bytes;
 use redis::Cmd;
 
 use super::scripts::{Name, Scripts};
+use super::slots;
 
-/// A command or a script, its keys and arguments. All keys lie in one bucket.
+/// A command or a script, its keys and arguments. All keys lie in one slot.
 #[derive(Clone, Debug)]
-pub(super) struct Call {
-    pub(super) bucket: u16,
+pub(crate) struct Call {
+    pub(crate) slot: u16,
     what: What,
     keys: Vec<String>,
     args: Vec<Bytes>,
@@ -23,46 +24,57 @@ enum What {
 }
 
 impl Call {
-    pub(super) fn script(bucket: u16, name: Name) -> Call {
-        Call::new(bucket, What::Script(name))
+    /// On keys of a bucket of users.
+    pub(crate) fn script(bucket: u16, name: Name) -> Call {
+        Call::new(slots::of_bucket(bucket), What::Script(name))
     }
 
-    pub(super) fn command(bucket: u16, name: &'static str) -> Call {
-        Call::new(bucket, What::Command(name))
+    /// As [`Call::script`].
+    pub(crate) fn command(bucket: u16, name: &'static str) -> Call {
+        Call::new(slots::of_bucket(bucket), What::Command(name))
     }
 
-    fn new(bucket: u16, what: What) -> Call {
+    pub(crate) fn script_in(slot: u16, name: Name) -> Call {
+        Call::new(slot, What::Script(name))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn command_in(slot: u16, name: &'static str) -> Call {
+        Call::new(slot, What::Command(name))
+    }
+
+    fn new(slot: u16, what: What) -> Call {
         Call {
-            bucket,
+            slot,
             what,
             keys: Vec::new(),
             args: Vec::new(),
         }
     }
 
-    pub(super) fn key(mut self, key: String) -> Call {
+    pub(crate) fn key(mut self, key: String) -> Call {
         self.keys.push(key);
         self
     }
 
-    pub(super) fn arg(self, arg: impl Display) -> Call {
+    pub(crate) fn arg(self, arg: impl Display) -> Call {
         self.bytes(arg.to_string())
     }
 
-    pub(super) fn bytes(mut self, arg: impl Into<Bytes>) -> Call {
+    pub(crate) fn bytes(mut self, arg: impl Into<Bytes>) -> Call {
         self.args.push(arg.into());
         self
     }
 
     /// About how much it takes on the wire.
-    pub(super) fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let keys = self.keys.iter().map(String::len);
         let args = self.args.iter().map(Bytes::len);
         keys.chain(args).map(|len| len + 8).sum::<usize>() + 64
     }
 
     /// As a master of this replid is asked.
-    pub(super) fn command_for(&self, scripts: &Scripts, replid: &str) -> Cmd {
+    pub(crate) fn command_for(&self, scripts: &Scripts, replid: &str) -> Cmd {
         let mut cmd = Cmd::with_capacity(self.keys.len() + self.args.len() + 4, self.size());
         match self.what {
             What::Script(name) => {

@@ -5,12 +5,11 @@ use std::time::Duration;
 use redis::{ErrorKind, RedisError, ServerErrorKind};
 use thiserror::Error;
 
-use super::SEAM;
 use crate::{Error, Kind};
 
 /// Why a call was not done, or may not have been.
 #[derive(Clone, Debug, Error)]
-pub(super) enum Failure {
+pub(crate) enum Failure {
     #[error("{address}: no answer within {after:?}")]
     Deadline { address: String, after: Duration },
     #[error("{address}: more pipelines than in_flight_max are on their way to it")]
@@ -43,7 +42,7 @@ pub(super) enum Failure {
 
 /// What may help.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Reaction {
+pub(crate) enum Reaction {
     /// Nothing here: whoever asked tries again later, or not at all.
     Final,
     /// Ask there, from now on.
@@ -68,13 +67,12 @@ impl From<RedisError> for Failure {
     }
 }
 
-impl From<Failure> for Error {
-    fn from(failure: Failure) -> Error {
-        Error::new(SEAM, failure.kind(), failure)
-    }
-}
-
 impl Failure {
+    /// What it means to who uses the seam.
+    pub(crate) fn at(self, seam: &'static str) -> Error {
+        Error::new(seam, self.kind(), self)
+    }
+
     fn kind(&self) -> Kind {
         match self {
             Failure::Reply(_) => Kind::Corrupt,
@@ -88,7 +86,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn reaction(&self) -> Reaction {
+    pub(crate) fn reaction(&self) -> Reaction {
         match self {
             Failure::Redis(error) => reaction_to(error),
             Failure::NoMaster(_) | Failure::Replica { .. } => Reaction::Find,
@@ -97,7 +95,7 @@ impl Failure {
     }
 
     /// Whether the server was not reached, rather than that it refused.
-    pub(super) fn is_silence(&self) -> bool {
+    pub(crate) fn is_silence(&self) -> bool {
         match self {
             Failure::Deadline { .. }
             | Failure::Busy { .. }

@@ -1,31 +1,30 @@
-//! Who serves a bucket: one server, the master that sentinels name, or the cluster's map.
+//! Who serves a slot: one server, the master that sentinels name, or the cluster's map.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::keys::BUCKETS;
 use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
 use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, Value};
 use tokio::time::timeout;
 
 use super::failure::Failure;
-use super::keys::slot_of;
 use super::node::{self, Manner, read_address};
 use super::reply;
+use super::slots::SLOTS;
 
 /// An address, `host:port`.
-pub(super) type Address = Arc<str>;
+pub(crate) type Address = Arc<str>;
 
-/// Who serves which bucket.
+/// Who serves which slot.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Map {
+pub(crate) enum Map {
     One(Address),
-    /// By bucket; `None` where nobody serves its slot.
-    Buckets(Vec<Option<Address>>),
+    /// By slot; `None` where nobody serves it.
+    Slots(Vec<Option<Address>>),
 }
 
-/// Finds out who serves which bucket.
-pub(super) enum Finder {
+/// Finds out who serves which slot.
+pub(crate) enum Finder {
     Single(Address),
     Sentinel {
         addresses: Vec<String>,
@@ -38,33 +37,33 @@ pub(super) enum Finder {
 }
 
 impl Map {
-    pub(super) fn of(&self, bucket: u16) -> Option<Address> {
+    pub(crate) fn of(&self, slot: u16) -> Option<Address> {
         match self {
             Map::One(address) => Some(Arc::clone(address)),
-            Map::Buckets(buckets) => buckets.get(usize::from(bucket))?.clone(),
+            Map::Slots(slots) => slots.get(usize::from(slot))?.clone(),
         }
     }
 
-    /// A server said that another one has this bucket.
-    pub(super) fn moved(&mut self, bucket: u16, address: Address) {
-        if let Map::Buckets(buckets) = self
-            && let Some(place) = buckets.get_mut(usize::from(bucket))
+    /// A server said that another one has this slot.
+    pub(crate) fn moved(&mut self, slot: u16, address: Address) {
+        if let Map::Slots(slots) = self
+            && let Some(place) = slots.get_mut(usize::from(slot))
         {
             *place = Some(address);
         }
     }
 
-    pub(super) fn holds(&self, address: &str) -> bool {
+    pub(crate) fn holds(&self, address: &str) -> bool {
         match self {
             Map::One(one) => **one == *address,
-            Map::Buckets(buckets) => buckets.iter().flatten().any(|one| **one == *address),
+            Map::Slots(slots) => slots.iter().flatten().any(|one| **one == *address),
         }
     }
 }
 
 impl Finder {
     /// `known` are servers that were asked before.
-    pub(super) async fn find(&self, known: &[Address], manner: &Manner) -> Result<Map, Failure> {
+    pub(crate) async fn find(&self, known: &[Address], manner: &Manner) -> Result<Map, Failure> {
         match self {
             Finder::Single(address) => Ok(Map::One(Arc::clone(address))),
             Finder::Sentinel {
@@ -72,7 +71,7 @@ impl Finder {
                 master,
                 sign_in,
             } => find_master(addresses, master, sign_in, manner).await,
-            Finder::Cluster { seeds } => find_buckets(known.iter().chain(seeds), manner).await,
+            Finder::Cluster { seeds } => find_slots(known.iter().chain(seeds), manner).await,
         }
     }
 }
@@ -111,7 +110,7 @@ async fn find_master(
     }
 }
 
-async fn find_buckets(
+async fn find_slots(
     servers: impl Iterator<Item = &Address>,
     manner: &Manner,
 ) -> Result<Map, Failure> {
@@ -156,14 +155,14 @@ fn read_slots(told: Value, asked: &str) -> Result<Map, Failure> {
         let port = u16::try_from(port).map_err(|_| Failure::Reply(format!("port {port}")))?;
         ranges.push((first, last, beside(&host, port, asked)));
     }
-    let master_of = |bucket| {
-        let slot = i64::from(slot_of(bucket));
+    let master_of = |slot| {
+        let slot = i64::from(slot);
         let range = ranges
             .iter()
             .find(|(first, last, _)| (*first..=*last).contains(&slot));
         range.map(|(_, _, address)| Arc::clone(address))
     };
-    Ok(Map::Buckets((0..BUCKETS).map(master_of).collect()))
+    Ok(Map::Slots((0..SLOTS).map(master_of).collect()))
 }
 
 /// A server that does not know its own host means the one that was asked.
@@ -175,7 +174,7 @@ fn beside(host: &str, port: u16, asked: &str) -> Address {
 }
 
 /// As `MOVED` and `ASK` name a server.
-pub(super) fn redirected(address: &str, asked: &str) -> Address {
+pub(crate) fn redirected(address: &str, asked: &str) -> Address {
     let (host, port) = address.rsplit_once(':').unwrap_or((address, ""));
     match port.parse() {
         Ok(port) => beside(host.trim_matches(['[', ']']), port, asked),
@@ -209,18 +208,18 @@ mod tests {
     }
 
     #[test]
-    fn every_bucket_has_its_master() {
+    fn every_slot_has_its_master() {
         let told = Value::Array(vec![
             range(0, 8_000, host("10.0.0.1"), 7001),
             range(8_001, 16_383, Value::Nil, 7002),
         ]);
         let map = read_slots(told, "redis:7009").expect("slots");
-        for bucket in 0..BUCKETS {
-            let expected = match slot_of(bucket) <= 8_000 {
+        for slot in 0..SLOTS {
+            let expected = match slot <= 8_000 {
                 true => "10.0.0.1:7001",
                 false => "redis:7002",
             };
-            assert_eq!(map.of(bucket).as_deref(), Some(expected));
+            assert_eq!(map.of(slot).as_deref(), Some(expected));
         }
     }
 

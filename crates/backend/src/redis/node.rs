@@ -20,17 +20,17 @@ use super::scripts::{Name, Scripts};
 const UNANSWERED_MAX: u32 = 8;
 
 /// How servers are spoken to.
-pub(super) struct Manner {
-    pub(super) sign_in: RedisConnectionInfo,
-    pub(super) deadline: Duration,
-    pub(super) connect_wait: Duration,
-    pub(super) in_flight_max: usize,
-    pub(super) scripts: Scripts,
+pub(crate) struct Manner {
+    pub(crate) sign_in: RedisConnectionInfo,
+    pub(crate) deadline: Duration,
+    pub(crate) connect_wait: Duration,
+    pub(crate) in_flight_max: usize,
+    pub(crate) scripts: Scripts,
 }
 
 /// A server; connected when it is first needed, and again when the connection broke.
-pub(super) struct Node {
-    pub(super) address: Arc<str>,
+pub(crate) struct Node {
+    pub(crate) address: Arc<str>,
     live: Mutex<Option<Arc<Live>>>,
     in_flight: Semaphore,
     /// How many pipelines in a row were not answered in time.
@@ -42,14 +42,14 @@ pub(super) struct Node {
 }
 
 /// A connection to a master that knows the scripts.
-pub(super) struct Live {
+pub(crate) struct Live {
     connection: MultiplexedConnection,
     /// Names the master's data; another one after each promotion and unsaved restart.
-    pub(super) replid: String,
+    pub(crate) replid: String,
 }
 
 impl Node {
-    pub(super) fn new(address: Arc<str>, in_flight_max: usize) -> Node {
+    pub(crate) fn new(address: Arc<str>, in_flight_max: usize) -> Node {
         Node {
             address,
             live: Mutex::default(),
@@ -62,7 +62,7 @@ impl Node {
 
     /// The connection; makes one where there is none. Connecting goes on when the caller waits no longer:
     /// it may take more than one deadline.
-    pub(super) async fn live(
+    pub(crate) async fn live(
         self: &Arc<Node>,
         manner: &Arc<Manner>,
         until: Instant,
@@ -103,16 +103,16 @@ impl Node {
     }
 
     /// It has left so much unanswered that nobody waits for it any more, until a check is answered.
-    pub(super) fn is_silent(&self) -> bool {
+    pub(crate) fn is_silent(&self) -> bool {
         self.unanswered.load(Ordering::Relaxed) >= UNANSWERED_MAX
     }
 
-    pub(super) fn present(&self) -> Option<Arc<Live>> {
+    pub(crate) fn present(&self) -> Option<Arc<Live>> {
         self.live.lock().clone()
     }
 
     /// This connection is of no more use; a later one stays.
-    pub(super) fn forget(&self, old: &Arc<Live>) {
+    pub(crate) fn forget(&self, old: &Arc<Live>) {
         let mut live = self.live.lock();
         if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, old)) {
             *live = None;
@@ -121,7 +121,7 @@ impl Node {
 
     /// Sends commands as one pipeline; one answer each, errors among them. Whether they were done is not
     /// known where the whole fails.
-    pub(super) async fn send(
+    pub(crate) async fn send(
         &self,
         live: &Live,
         commands: Pipeline,
@@ -159,7 +159,7 @@ impl Node {
     }
 
     /// Teaches it the scripts again.
-    pub(super) async fn load(
+    pub(crate) async fn load(
         &self,
         live: &Live,
         until: Instant,
@@ -175,7 +175,7 @@ impl Node {
     }
 
     /// Whether it answers, is a master and has the data it had; its connection is dropped where not.
-    pub(super) async fn verify(self: &Arc<Node>, manner: &Arc<Manner>, until: Instant) -> bool {
+    pub(crate) async fn verify(self: &Arc<Node>, manner: &Arc<Manner>, until: Instant) -> bool {
         let live = match self.is_silent() {
             true => self.live(manner, until).await.ok(),
             false => self.present(),
@@ -260,7 +260,7 @@ impl Node {
 }
 
 /// A connection to whatever is there, without asking what it is.
-pub(super) async fn open(address: &str, manner: &Manner) -> Result<MultiplexedConnection, Failure> {
+pub(crate) async fn open(address: &str, manner: &Manner) -> Result<MultiplexedConnection, Failure> {
     let (host, port) = read_address(address)
         .ok_or_else(|| Failure::NoMaster(format!("{address:?} is not host:port")))?;
     let info = ConnectionAddr::Tcp(host, port)
@@ -278,7 +278,7 @@ pub(super) async fn open(address: &str, manner: &Manner) -> Result<MultiplexedCo
 }
 
 /// `host:port`, and `[v6]:port`.
-pub(super) fn read_address(address: &str) -> Option<(String, u16)> {
+pub(crate) fn read_address(address: &str) -> Option<(String, u16)> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
     Some((host.to_owned(), port.parse().ok()?)).filter(|(host, _)| !host.is_empty())

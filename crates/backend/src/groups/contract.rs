@@ -1,0 +1,308 @@
+//! What every store of groups promises. A check uses groups and users of its own, so that all may share one
+//! store.
+
+use std::collections::BTreeMap;
+
+use protocol::group::{Group, Member, Role, Settings};
+use protocol::history::Version;
+use protocol::{GroupId, Seq, UserId};
+
+use super::GroupStore;
+use crate::fresh::Fresh;
+
+const ALL: usize = 1000;
+
+const OPEN: Settings = Settings {
+    open_history: true,
+    open_door: false,
+};
+const CLOSED: Settings = Settings {
+    open_history: false,
+    open_door: true,
+};
+
+pub(super) fn version(offset: u64) -> Version {
+    Version { epoch: 1, offset }
+}
+
+pub(super) fn member(role: impl Into<Option<Role>>, since: u64, offset: u64) -> Member {
+    Member {
+        role: role.into(),
+        since: Seq(since),
+        version: version(offset),
+    }
+}
+
+async fn save(
+    store: &dyn GroupStore,
+    group: GroupId,
+    settings: impl Into<Option<(Settings, u64)>>,
+    members: &[(UserId, Member)],
+) {
+    let settings = settings.into();
+    let settings = settings.map(|(settings, offset)| (settings, version(offset)));
+    let saved = store.save(group, settings, members.to_vec()).await;
+    saved.expect("saves");
+}
+
+async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group> {
+    store.load(group).await.expect("reads")
+}
+
+async fn present(
+    store: &dyn GroupStore,
+    group: GroupId,
+    after: Option<UserId>,
+    limit: usize,
+) -> Vec<(UserId, Member)> {
+    let present = store.present(group, after, limit).await;
+    present.expect("reads")
+}
+
+async fn groups_of(store: &dyn GroupStore, user: UserId) -> Vec<(GroupId, Member)> {
+    store.groups_of(user, None, ALL).await.expect("reads")
+}
+
+/// The group is exactly this, whichever way somebody asks.
+async fn is(
+    store: &dyn GroupStore,
+    group: GroupId,
+    settings: Settings,
+    members: &[(UserId, Member)],
+) {
+    let wanted = Group {
+        settings,
+        members: members.iter().copied().collect(),
+    };
+    assert_eq!(load(store, group).await, Some(wanted.clone()));
+    let here = members.iter().filter(|(_, member)| member.role.is_some());
+    let mut those: Vec<_> = here.copied().collect();
+    those.sort_by_key(|(user, _)| *user);
+    assert_eq!(present(store, group, None, ALL).await, those);
+    for (user, member) in wanted.members {
+        let found = store.members_of(&[(group, user)]).await.expect("reads");
+        assert_eq!(found, [Some((settings, member))]);
+        let listed = groups_of(store, user).await;
+        let of_this = listed.into_iter().find(|(listed, _)| *listed == group);
+        assert_eq!(of_this, Some((group, member)));
+    }
+}
+
+pub(super) async fn a_group_is_what_was_saved(store: &dyn GroupStore, fresh: &Fresh) {
+    let group = fresh.group();
+    let [owner, admin, plain, gone] = [(); 4].map(|()| fresh.user());
+    assert_eq!(load(store, group).await, None);
+    let mut members = vec![
+        (owner, member(Role::Owner, 0, 1)),
+        (plain, member(Role::Member, 1 << 40, 2)),
+        (gone, member(None, 3, 3)),
+    ];
+    save(store, group, (OPEN, 1), &members).await;
+    is(store, group, OPEN, &members).await;
+
+    // A record that says nothing of the rest leaves it.
+    members.push((admin, member(Role::Admin, 4, 4)));
+    save(store, group, None, &members[3..]).await;
+    is(store, group, OPEN, &members).await;
+    save(store, group, (CLOSED, 5), &[]).await;
+    is(store, group, CLOSED, &members).await;
+    save(store, group, None, &[]).await;
+    is(store, group, CLOSED, &members).await;
+    assert_eq!(load(store, fresh.group()).await, None);
+}
+
+/// An earlier version never replaces a later one, on neither side, and what comes again changes nothing.
+pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh: &Fresh) {
+    let group = fresh.group();
+    let (owner, other) = (fresh.user(), fresh.user());
+    let now = [
+        (owner, member(Role::Owner, 0, 1)),
+        (other, member(None, 2, 9)),
+    ];
+    save(store, group, (CLOSED, 9), &now).await;
+    // Larger in each of its parts than what stands.
+    let late = (other, member(Role::Owner, 99, 8));
+    for (settings, members) in [
+        (None, &[late][..]),
+        (Some((OPEN, 8)), &[]),
+        (Some((OPEN, 8)), &[late, now[0]]),
+        (Some((CLOSED, 9)), &now),
+        // Each is judged by its own version.
+        (Some((CLOSED, 10)), &[late]),
+    ] {
+        save(store, group, settings, members).await;
+        is(store, group, CLOSED, &now).await;
+    }
+    let back = (other, member(Role::Member, 1, 12));
+    save(store, group, (OPEN, 9), &[back]).await;
+    is(store, group, CLOSED, &[now[0], back]).await;
+
+    // A later epoch counts, whatever its offset; also when both come in one call, the later first.
+    let of_new_log = Member {
+        version: Version {
+            epoch: 2,
+            offset: 0,
+        },
+        ..member(None, 0, 0)
+    };
+    save(store, group, None, &[(other, of_new_log), back]).await;
+    is(store, group, CLOSED, &[now[0], (other, of_new_log)]).await;
+    save(store, group, None, &[back]).await;
+    is(store, group, CLOSED, &[now[0], (other, of_new_log)]).await;
+}
+
+/// A new group is there when its settings are; what was broken off before that is found and repeated.
+pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, fresh: &Fresh) {
+    let (group, owner) = (fresh.group(), fresh.user());
+    let members = [(owner, member(Role::Owner, 0, 1))];
+    save(store, group, None, &members).await;
+    assert_eq!(load(store, group).await, None);
+    let found = store.members_of(&[(group, owner)]).await.expect("reads");
+    assert_eq!(found, [None]);
+    save(store, group, (OPEN, 1), &members).await;
+    is(store, group, OPEN, &members).await;
+}
+
+/// Many may be asked after at once, in any order and again.
+pub(super) async fn membership_is_answered_in_order(store: &dyn GroupStore, fresh: &Fresh) {
+    let (open, closed, none) = (fresh.group(), fresh.group(), fresh.group());
+    let users: Vec<_> = (0..150).map(|_| fresh.user()).collect();
+    let members: Vec<_> = (1..)
+        .zip(&users)
+        .map(|(since, user)| (*user, member(Role::Member, since, since)))
+        .collect();
+    save(store, open, (OPEN, 1), &members).await;
+    save(store, closed, (CLOSED, 1), &members[..1]).await;
+    let mut keys: Vec<_> = users.iter().rev().map(|user| (open, *user)).collect();
+    keys.extend([
+        (closed, users[0]),
+        (none, users[0]),
+        (closed, users[1]),
+        (open, fresh.user()),
+        (closed, users[0]),
+    ]);
+    let found = store.members_of(&keys).await.expect("reads");
+    let mut wanted: Vec<_> = members
+        .iter()
+        .rev()
+        .map(|(_, it)| Some((OPEN, *it)))
+        .collect();
+    let first = Some((CLOSED, members[0].1));
+    wanted.extend([first, None, None, None, first]);
+    assert_eq!(found, wanted);
+    assert_eq!(store.members_of(&[]).await.expect("reads"), []);
+}
+
+/// Pages of those who are in, in order of user, each once, whoever left between.
+pub(super) async fn those_present_come_by_page(store: &dyn GroupStore, fresh: &Fresh) {
+    let (group, elsewhere) = (fresh.group(), fresh.group());
+    let users: Vec<_> = (0..23).map(|_| fresh.user()).collect();
+    let role = |n: usize| (!(4..12).contains(&n) && n != 22).then_some(Role::Member);
+    let mut members: Vec<_> = users
+        .iter()
+        .enumerate()
+        .map(|(n, user)| (*user, member(role(n), 0, 1)))
+        .collect();
+    save(store, elsewhere, (OPEN, 1), &members).await;
+    members.reverse();
+    save(store, group, (OPEN, 1), &members).await;
+    members.reverse();
+    let wanted: Vec<_> = members
+        .into_iter()
+        .filter(|(_, it)| it.role.is_some())
+        .collect();
+    for limit in [1, 3, 14, 15] {
+        let mut seen: Vec<(UserId, Member)> = Vec::new();
+        loop {
+            let last = seen.last().map(|(user, _)| *user);
+            let page = present(store, group, last, limit).await;
+            let is_last = page.len() < limit;
+            seen.extend(page);
+            if is_last {
+                break;
+            }
+        }
+        assert_eq!(seen, wanted, "pages of {limit}");
+    }
+    // From behind somebody who left, who is last, or who never was there.
+    let after = |user: UserId| present(store, group, Some(user), ALL);
+    assert_eq!(after(users[7]).await, wanted[4..]);
+    assert_eq!(after(users[22]).await, []);
+    assert_eq!(after(fresh.user()).await, []);
+    assert_eq!(present(store, group, None, 0).await, []);
+    assert_eq!(present(store, fresh.group(), None, ALL).await, []);
+}
+
+/// A user's own list: in order of group, by page, with those that they left.
+pub(super) async fn a_user_finds_their_groups(store: &dyn GroupStore, fresh: &Fresh) {
+    let (user, other) = (fresh.user(), fresh.user());
+    let groups: Vec<_> = (1..=11).map(|n| (n, fresh.group())).collect();
+    let mut wanted = Vec::new();
+    for (n, group) in groups.iter().rev() {
+        let mine = member((n % 3 != 0).then_some(Role::Member), *n, *n);
+        let theirs = member(Role::Owner, 0, 1);
+        save(store, *group, (OPEN, 1), &[(other, theirs), (user, mine)]).await;
+        wanted.push((*group, mine));
+    }
+    wanted.reverse();
+    assert_eq!(groups_of(store, user).await, wanted);
+    for limit in [1, 4, 11] {
+        let mut seen: Vec<(GroupId, Member)> = Vec::new();
+        loop {
+            let last = seen.last().map(|(group, _)| *group);
+            let page = store.groups_of(user, last, limit).await.expect("reads");
+            if page.is_empty() {
+                break;
+            }
+            assert!(page.len() <= limit);
+            seen.extend(page);
+        }
+        assert_eq!(seen, wanted, "pages of {limit}");
+    }
+    assert_eq!(groups_of(store, fresh.user()).await, []);
+    let none = store.groups_of(user, None, 0).await;
+    assert_eq!(none.expect("reads"), []);
+}
+
+/// More members than any store reads at once.
+pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh: &Fresh) {
+    let group = fresh.group();
+    let members: BTreeMap<_, _> = (0..2_500)
+        .map(|n| {
+            let role = (n % 4 != 0).then_some(Role::Member);
+            (fresh.user(), member(role, n, n + 1))
+        })
+        .collect();
+    let all: Vec<_> = members.iter().map(|(user, it)| (*user, *it)).collect();
+    for some in all.chunks(500) {
+        save(store, group, (CLOSED, 1), some).await;
+    }
+    let loaded = load(store, group).await.expect("it is there");
+    assert!(
+        loaded.members == members,
+        "{} of them",
+        loaded.members.len()
+    );
+    let here: Vec<_> = all
+        .into_iter()
+        .filter(|(_, it)| it.role.is_some())
+        .collect();
+    let page = present(store, group, None, 5_000).await;
+    assert!(page == here, "{} of them", page.len());
+}
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            a_group_is_what_was_saved,
+            only_a_later_version_replaces,
+            without_settings_there_is_no_group,
+            membership_is_answered_in_order,
+            those_present_come_by_page,
+            a_user_finds_their_groups,
+            a_large_group_is_loaded_whole,
+        );
+    };
+}
+pub(crate) use checks;

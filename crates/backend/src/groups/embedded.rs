@@ -1,0 +1,223 @@
+//! Groups in the embedded store.
+//!
+//! | table | key | value |
+//! | --- | --- | --- |
+//! | `group-info` | group | version, settings |
+//! | `group-member` | group, user | what the user is or was there |
+//! | `user-group` | user, group | the same |
+
+use std::collections::BTreeMap;
+use std::ops::Bound;
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::group::{Group, Member, Settings};
+use protocol::history::Version;
+use protocol::{GroupId, UserId};
+use serde::{Deserialize, Serialize};
+
+use super::GroupStore;
+use crate::embedded::value::{decode, encode};
+use crate::embedded::{Batch, Engine, Order, Table};
+use crate::{Error, Result};
+
+const SEAM: &str = "groups";
+
+/// Members read at once.
+const SCAN: usize = 1024;
+
+/// Groups in the embedded store.
+pub struct EmbeddedGroups {
+    engine: Engine,
+    /// Held between looking at what stands and writing over it, never across an await.
+    writing: Mutex<()>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Meant {
+    version: Version,
+    settings: Settings,
+}
+
+impl EmbeddedGroups {
+    pub fn new(engine: Engine) -> EmbeddedGroups {
+        EmbeddedGroups {
+            engine,
+            writing: Mutex::new(()),
+        }
+    }
+
+    fn meant(&self, group: GroupId) -> Result<Option<Meant>> {
+        let found = self.engine.get(Table::GroupInfo, &number(group.get()))?;
+        found.map(|value| decode(SEAM, &value)).transpose()
+    }
+
+    fn members(&self, keys: &[[u8; 16]]) -> Result<Vec<Option<Member>>> {
+        let found = self.engine.multi_get(Table::GroupMember, keys)?.into_iter();
+        found
+            .map(|value| value.map(|value| decode(SEAM, &value)).transpose())
+            .collect()
+    }
+
+    /// What stands under one number in a table of two, from behind another on.
+    fn list(
+        &self,
+        table: Table,
+        of: i64,
+        after: Option<i64>,
+        limit: usize,
+    ) -> Result<Vec<(i64, Member)>> {
+        let start = match after {
+            Some(after) => Bound::Excluded(pair(of, after)),
+            None => Bound::Included(pair(of, 0)),
+        };
+        let end = pair(of, i64::MAX);
+        let bounds = (
+            start.as_ref().map(|key| &key[..]),
+            Bound::Included(&end[..]),
+        );
+        let found = self.engine.range(table, bounds, Order::Forward, limit)?;
+        let members = found.iter();
+        members
+            .map(|(key, value)| Ok((second(key)?, decode(SEAM, value)?)))
+            .collect()
+    }
+}
+
+#[async_trait]
+impl GroupStore for EmbeddedGroups {
+    async fn save(
+        &self,
+        group: GroupId,
+        settings: Option<(Settings, Version)>,
+        mut members: Vec<(UserId, Member)>,
+    ) -> Result<()> {
+        // Of two writes of one key in a batch the later counts.
+        members.sort_by_key(|(_, member)| member.version);
+        let _writing = self.writing.lock();
+        let mut batch = Batch::new();
+        let pairs = members
+            .iter()
+            .map(|(user, _)| pair(group.get(), user.get()));
+        let standing = self.members(&pairs.collect::<Vec<_>>())?;
+        for ((user, member), standing) in members.iter().zip(standing) {
+            if standing.is_some_and(|standing| standing.version > member.version) {
+                continue;
+            }
+            let (group, user, value) = (group.get(), user.get(), encode(SEAM, member)?);
+            batch.put(Table::UserGroup, pair(user, group).to_vec(), value.clone());
+            batch.put(Table::GroupMember, pair(group, user).to_vec(), value);
+        }
+        if let Some((settings, version)) = settings
+            && self
+                .meant(group)?
+                .is_none_or(|meant| meant.version <= version)
+        {
+            let value = encode(SEAM, &Meant { version, settings })?;
+            batch.put(Table::GroupInfo, number(group.get()).to_vec(), value);
+        }
+        if !batch.is_empty() {
+            self.engine.write(batch)?;
+        }
+        Ok(())
+    }
+
+    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
+        let Some(Meant { settings, .. }) = self.meant(group)? else {
+            return Ok(None);
+        };
+        let mut members = BTreeMap::new();
+        let mut after = None;
+        loop {
+            let page = self.list(Table::GroupMember, group.get(), after, SCAN)?;
+            after = page.last().map(|(user, _)| *user);
+            let is_last = page.len() < SCAN;
+            for (id, member) in page {
+                members.insert(user(id)?, member);
+            }
+            if is_last {
+                return Ok(Some(Group { settings, members }));
+            }
+        }
+    }
+
+    async fn members_of(
+        &self,
+        keys: &[(GroupId, UserId)],
+    ) -> Result<Vec<Option<(Settings, Member)>>> {
+        let pairs = keys
+            .iter()
+            .map(|(group, user)| pair(group.get(), user.get()));
+        let members = self.members(&pairs.collect::<Vec<_>>())?;
+        let both = keys.iter().zip(members).map(|((group, _), member)| {
+            let Some(member) = member else {
+                return Ok(None);
+            };
+            let meant = self.meant(*group)?;
+            Ok(meant.map(|meant| (meant.settings, member)))
+        });
+        both.collect()
+    }
+
+    async fn present(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        let mut present = Vec::new();
+        let mut after = after.map(UserId::get);
+        while present.len() < limit {
+            let page = self.list(Table::GroupMember, group.get(), after, SCAN)?;
+            after = page.last().map(|(user, _)| *user);
+            let is_last = page.len() < SCAN;
+            for (id, member) in page.into_iter().filter(|(_, member)| member.role.is_some()) {
+                present.push((user(id)?, member));
+            }
+            if is_last {
+                break;
+            }
+        }
+        present.truncate(limit);
+        Ok(present)
+    }
+
+    async fn groups_of(
+        &self,
+        user: UserId,
+        after: Option<GroupId>,
+        limit: usize,
+    ) -> Result<Vec<(GroupId, Member)>> {
+        let after = after.map(GroupId::get);
+        let page = self.list(Table::UserGroup, user.get(), after, limit)?;
+        let groups = page.into_iter().map(|(id, member)| {
+            let group = GroupId::new(id).map_err(|error| Error::corrupt(SEAM, error))?;
+            Ok((group, member))
+        });
+        groups.collect()
+    }
+}
+
+fn user(id: i64) -> Result<UserId> {
+    UserId::new(id).map_err(|error| Error::corrupt(SEAM, error))
+}
+
+fn number(of: i64) -> [u8; 8] {
+    of.to_be_bytes()
+}
+
+fn pair(first: i64, second: i64) -> [u8; 16] {
+    let mut key = [0; 16];
+    key[..8].copy_from_slice(&number(first));
+    key[8..].copy_from_slice(&number(second));
+    key
+}
+
+fn second(key: &[u8]) -> Result<i64> {
+    let bytes = key.get(8..).and_then(|bytes| bytes.try_into().ok());
+    let number = bytes.map(i64::from_be_bytes);
+    number.ok_or_else(|| Error::corrupt(SEAM, "a key is torn"))
+}
+
+#[cfg(test)]
+mod tests;

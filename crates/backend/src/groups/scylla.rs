@@ -1,0 +1,312 @@
+//! Groups in ScyllaDB or Cassandra.
+//!
+//! | table | partition | row | holds |
+//! | --- | --- | --- | --- |
+//! | `group_info` | group | | settings |
+//! | `group_member` | group | user | what the user is or was there: some megabytes for 100,000 |
+//! | `user_group` | user | group | the same |
+//!
+//! Each row is a register of its version. A door that asks whether somebody is in asks the user's side: the
+//! members of a large group lie on a few nodes, and its users everywhere.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use async_trait::async_trait;
+use protocol::group::{Group, Member, Role, Settings};
+use protocol::history::Version;
+use protocol::{GroupId, Seq, UserId};
+use scylla::response::PagingState;
+
+use super::GroupStore;
+use crate::scylla::{Cql, SeamCql, Statement, write_time};
+use crate::{Error, Result};
+
+const SEAM: &str = "groups";
+
+/// Rows in one answer, where many are asked for and where few are: those who left lie between.
+const PAGE: usize = 1_000;
+const PAGE_MIN: usize = 128;
+/// A server takes at most so many keys in one question.
+const KEYS_MAX: usize = 100;
+/// Members in one write: some kilobytes.
+const TOGETHER: usize = 50;
+
+/// `settings`, as bits.
+const OPEN_HISTORY: i32 = 1;
+const OPEN_DOOR: i32 = 2;
+
+/// A group or user, then `role`, `since`, `ver`.
+type Stored = (i64, i8, i64, i64);
+
+/// Groups in ScyllaDB or Cassandra. Several may write at once.
+pub struct ScyllaGroups {
+    cql: SeamCql,
+    set: Statement,
+    settings: Statement,
+    put_member: Statement,
+    members: Statement,
+    put_group: Statement,
+    groups: Statement,
+    some_groups: Statement,
+}
+
+impl ScyllaGroups {
+    pub fn new(cql: Cql) -> ScyllaGroups {
+        let put = |table: &str| {
+            Statement::new(format!(
+                "INSERT INTO {table} (gid, uid, role, since, ver) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
+            ))
+        };
+        ScyllaGroups {
+            cql: cql.at(SEAM),
+            set: Statement::new(
+                "INSERT INTO group_info (gid, settings, ver) VALUES (?, ?, ?) USING TIMESTAMP ?",
+            ),
+            settings: Statement::new("SELECT settings FROM group_info WHERE gid = ?"),
+            put_member: put("group_member"),
+            members: Statement::new(
+                "SELECT uid, role, since, ver FROM group_member WHERE gid = ? AND uid > ?",
+            ),
+            put_group: put("user_group"),
+            groups: Statement::new(
+                "SELECT gid, role, since, ver FROM user_group WHERE uid = ? AND gid > ?",
+            ),
+            some_groups: Statement::new(
+                "SELECT gid, role, since, ver FROM user_group WHERE uid = ? AND gid IN ?",
+            ),
+        }
+    }
+
+    async fn settings(&self, group: GroupId) -> Result<Option<Settings>> {
+        let rows: Vec<(i32,)> = self.cql.rows(&self.settings, (group.get(),)).await?;
+        let settings = |(bits,): &(i32,)| {
+            let text = format!("group {group} has settings {bits}, which mean nothing");
+            settings_of(*bits).ok_or_else(|| Error::corrupt(SEAM, text))
+        };
+        rows.first().map(settings).transpose()
+    }
+
+    /// What a user is or was in some groups.
+    async fn some(&self, user: UserId, groups: &[GroupId]) -> Result<Vec<(GroupId, Member)>> {
+        let groups: Vec<i64> = groups.iter().map(|group| group.get()).collect();
+        let asked = (user.get(), groups);
+        let rows: Vec<Stored> = self.cql.rows(&self.some_groups, asked).await?;
+        rows.into_iter().map(listed).collect()
+    }
+
+    /// Those of a group that `wanted` takes, from behind `after` on, `limit` at most.
+    async fn list(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+        wanted: impl Fn(&Member) -> bool,
+    ) -> Result<Vec<(UserId, Member)>> {
+        let asked = (group.get(), after.map_or(0, UserId::get));
+        let mut found = Vec::new();
+        let mut from = Some(PagingState::start()).filter(|_| limit > 0);
+        while let Some(start) = from.take() {
+            let page = self
+                .cql
+                .page(&self.members, asked, start, limit.clamp(PAGE_MIN, PAGE));
+            let (rows, next): (Vec<Stored>, _) = page.await?;
+            for row in rows {
+                let user = UserId::new(row.0).map_err(|error| Error::corrupt(SEAM, error))?;
+                found.extend(Some((user, member(row)?)).filter(|(_, member)| wanted(member)));
+            }
+            from = next.filter(|_| found.len() < limit);
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+}
+
+#[async_trait]
+impl GroupStore for ScyllaGroups {
+    async fn save(
+        &self,
+        group: GroupId,
+        settings: Option<(Settings, Version)>,
+        members: Vec<(UserId, Member)>,
+    ) -> Result<()> {
+        let values = |(user, member): &(UserId, Member)| {
+            let since = write_time::of_seq(SEAM, member.since)?.unwrap_or(0);
+            let ver = write_time::of_version(SEAM, member.version)?;
+            let role = number_of(member.role);
+            Ok((group.get(), user.get(), role, since, ver, ver))
+        };
+        let rows = members.iter().map(values).collect::<Result<Vec<_>>>()?;
+        let settings = match settings {
+            Some((settings, version)) => {
+                let ver = write_time::of_version(SEAM, version)?;
+                Some((group.get(), bits_of(settings), ver, ver))
+            }
+            None => None,
+        };
+
+        let lists = rows.iter().map(|row| self.cql.write(&self.put_group, *row));
+        self.cql.all(lists.collect()).await?;
+        let chunks = rows.chunks(TOGETHER).map(|chunk| {
+            let writes = chunk.iter().map(|row| (&self.put_member, *row));
+            self.cql.write_together(writes.collect())
+        });
+        self.cql.all(chunks.collect()).await?;
+        match settings {
+            Some(settings) => self.cql.write(&self.set, settings).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
+        let Some(settings) = self.settings(group).await? else {
+            return Ok(None);
+        };
+        let members = self.list(group, None, usize::MAX, |_| true).await?;
+        Ok(Some(Group {
+            settings,
+            members: members.into_iter().collect(),
+        }))
+    }
+
+    async fn members_of(
+        &self,
+        keys: &[(GroupId, UserId)],
+    ) -> Result<Vec<Option<(Settings, Member)>>> {
+        let mut of_users: BTreeMap<UserId, BTreeSet<GroupId>> = BTreeMap::new();
+        for (group, user) in keys {
+            of_users.entry(*user).or_default().insert(*group);
+        }
+        let mut questions = Vec::with_capacity(of_users.len());
+        for (user, groups) in of_users {
+            let groups: Vec<GroupId> = groups.into_iter().collect();
+            questions.extend(groups.chunks(KEYS_MAX).map(|chunk| (user, chunk.to_vec())));
+        }
+        let asked = questions
+            .iter()
+            .map(|(user, groups)| async move { Ok((*user, self.some(*user, groups).await?)) });
+        let mut members = HashMap::with_capacity(keys.len());
+        for (user, listed) in self.cql.all(asked.collect()).await? {
+            members.extend(listed.into_iter().map(|(group, it)| ((group, user), it)));
+        }
+        let groups: BTreeSet<GroupId> = members.keys().map(|(group, _)| *group).collect();
+        let asked = groups.iter().map(|group| self.settings(*group));
+        let settings = self.cql.all(asked.collect()).await?;
+        let settings: HashMap<_, _> = groups.iter().copied().zip(settings).collect();
+        let answer = |key: &(GroupId, UserId)| {
+            let settings = settings.get(&key.0).copied().flatten();
+            settings.zip(members.get(key).copied())
+        };
+        Ok(keys.iter().map(answer).collect())
+    }
+
+    async fn present(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        let is_in = |member: &Member| member.role.is_some();
+        self.list(group, after, limit, is_in).await
+    }
+
+    async fn groups_of(
+        &self,
+        user: UserId,
+        after: Option<GroupId>,
+        limit: usize,
+    ) -> Result<Vec<(GroupId, Member)>> {
+        let asked = (user.get(), after.map_or(0, GroupId::get));
+        let mut found = Vec::new();
+        let mut from = Some(PagingState::start()).filter(|_| limit > 0);
+        while let Some(start) = from.take() {
+            let wanted = PAGE.min(limit - found.len());
+            let page = self.cql.page(&self.groups, asked, start, wanted);
+            let (rows, next): (Vec<Stored>, _) = page.await?;
+            for row in rows {
+                found.push(listed(row)?);
+            }
+            from = next.filter(|_| found.len() < limit);
+        }
+        found.truncate(limit);
+        Ok(found)
+    }
+}
+
+fn listed(row: Stored) -> Result<(GroupId, Member)> {
+    let group = GroupId::new(row.0).map_err(|error| Error::corrupt(SEAM, error))?;
+    Ok((group, member(row)?))
+}
+
+fn member((of, role, since, ver): Stored) -> Result<Member> {
+    let whole = || {
+        Some(Member {
+            role: role_of(role)?,
+            since: Seq(u64::try_from(since).ok()?),
+            version: write_time::version_of(ver)?,
+        })
+    };
+    whole().ok_or_else(|| {
+        let text = format!("the membership of {of} has columns that mean nothing");
+        Error::corrupt(SEAM, text)
+    })
+}
+
+/// 0: not any more.
+const fn number_of(role: Option<Role>) -> i8 {
+    match role {
+        None => 0,
+        Some(Role::Member) => 1,
+        Some(Role::Admin) => 2,
+        Some(Role::Owner) => 3,
+    }
+}
+
+fn role_of(number: i8) -> Option<Option<Role>> {
+    let roles = [
+        None,
+        Some(Role::Member),
+        Some(Role::Admin),
+        Some(Role::Owner),
+    ];
+    roles.into_iter().find(|role| number_of(*role) == number)
+}
+
+const fn bits_of(settings: Settings) -> i32 {
+    let Settings {
+        open_history,
+        open_door,
+    } = settings;
+    open_history as i32 * OPEN_HISTORY + open_door as i32 * OPEN_DOOR
+}
+
+/// `None` where a bit is set that means nothing.
+fn settings_of(bits: i32) -> Option<Settings> {
+    let settings = Settings {
+        open_history: bits & OPEN_HISTORY != 0,
+        open_door: bits & OPEN_DOOR != 0,
+    };
+    (bits_of(settings) == bits).then_some(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::groups::contract;
+    use crate::scylla::fixture::on_cql;
+
+    contract::checks!(on_cql!("groups", ScyllaGroups::new));
+
+    #[test]
+    fn columns_say_what_was_meant_or_nothing() {
+        for bits in 0..4 {
+            let settings = settings_of(bits).expect("means something");
+            assert_eq!(bits_of(settings), bits);
+        }
+        for number in 0..4 {
+            let role = role_of(number).expect("means something");
+            assert_eq!(number_of(role), number);
+        }
+        assert_eq!((settings_of(4), settings_of(-1)), (None, None));
+        assert_eq!((role_of(4), role_of(-1)), (None, None));
+    }
+}

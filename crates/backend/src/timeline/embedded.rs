@@ -1,0 +1,170 @@
+//! Timelines in memory: a cache has nothing to keep over a restart.
+
+use std::collections::{BTreeMap, HashMap};
+
+use async_trait::async_trait;
+use parking_lot::Mutex;
+use protocol::{GroupId, MessageId, Seq};
+
+use super::{Entry, Timeline, TimelineConfig, newest};
+use crate::Result;
+
+/// What a message takes beside its body, about.
+const OVERHEAD: usize = 160;
+
+/// Timelines in memory.
+pub struct EmbeddedTimeline {
+    config: TimelineConfig,
+    groups: Mutex<Groups>,
+}
+
+#[derive(Default)]
+struct Groups {
+    by_id: HashMap<GroupId, Line>,
+    /// Moment of the last use → group.
+    used: BTreeMap<u64, GroupId>,
+    moment: u64,
+    bytes: usize,
+}
+
+/// One group's.
+#[derive(Default)]
+struct Line {
+    entries: BTreeMap<Seq, Entry>,
+    seqs: HashMap<MessageId, Seq>,
+    bytes: usize,
+    used: u64,
+}
+
+impl EmbeddedTimeline {
+    /// `Conflict` on settings that cannot work.
+    pub fn new(config: TimelineConfig) -> Result<EmbeddedTimeline> {
+        config.check()?;
+        Ok(EmbeddedTimeline {
+            config,
+            groups: Mutex::default(),
+        })
+    }
+}
+
+#[async_trait]
+impl Timeline for EmbeddedTimeline {
+    async fn push(&self, group: GroupId, entries: Vec<Entry>) -> Result<()> {
+        let entries = newest(entries, self.config.keep)?;
+        if entries.is_empty() {
+            return Ok(());
+        }
+        let mut groups = self.groups.lock();
+        groups.change(group, |line| {
+            for entry in entries {
+                line.put(entry);
+            }
+            while line.entries.len() > self.config.keep {
+                line.drop_oldest();
+            }
+        });
+        groups.shrink(self.config.memory_bytes_max);
+        Ok(())
+    }
+
+    async fn latest(&self, group: GroupId, offset: usize, count: usize) -> Result<Vec<Entry>> {
+        let mut groups = self.groups.lock();
+        let Some(line) = groups.used_now(group) else {
+            return Ok(Vec::new());
+        };
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            let is_first = bytes == 0;
+            bytes += entry.body.len().max(1);
+            is_first || bytes <= self.config.page_bytes_max
+        };
+        let newest = line.entries.values().rev().skip(offset).take(count);
+        Ok(newest.take_while(fits).cloned().collect())
+    }
+
+    async fn count(&self, group: GroupId, most: usize) -> Result<usize> {
+        let groups = self.groups.lock();
+        let line = groups.by_id.get(&group);
+        Ok(line.map_or(0, |line| line.entries.len().min(most)))
+    }
+
+    async fn forget(&self, group: GroupId) -> Result<()> {
+        self.groups.lock().forget(group);
+        Ok(())
+    }
+}
+
+impl Groups {
+    fn change(&mut self, group: GroupId, change: impl FnOnce(&mut Line)) {
+        let line = self.by_id.entry(group).or_default();
+        self.bytes -= line.bytes;
+        change(line);
+        self.bytes += line.bytes;
+        self.used_now(group);
+    }
+
+    fn used_now(&mut self, group: GroupId) -> Option<&Line> {
+        let line = self.by_id.get_mut(&group)?;
+        self.used.remove(&line.used);
+        self.moment += 1;
+        line.used = self.moment;
+        self.used.insert(self.moment, group);
+        Some(line)
+    }
+
+    fn forget(&mut self, group: GroupId) {
+        if let Some(line) = self.by_id.remove(&group) {
+            self.used.remove(&line.used);
+            self.bytes -= line.bytes;
+        }
+    }
+
+    /// Makes room: what nobody used for longest goes, and of the last group its oldest messages.
+    fn shrink(&mut self, bytes_max: usize) {
+        while self.bytes > bytes_max {
+            let Some((_, &oldest)) = self.used.first_key_value() else {
+                return;
+            };
+            if self.used.len() > 1 {
+                self.forget(oldest);
+                continue;
+            }
+            self.change(oldest, Line::drop_oldest);
+            if self
+                .by_id
+                .get(&oldest)
+                .is_some_and(|line| line.entries.is_empty())
+            {
+                self.forget(oldest);
+            }
+        }
+    }
+}
+
+impl Line {
+    fn put(&mut self, entry: Entry) {
+        if let Some(before) = self.seqs.get(&entry.id).copied() {
+            self.drop_at(before);
+        }
+        self.drop_at(entry.seq);
+        self.bytes += entry.body.len() + OVERHEAD;
+        self.seqs.insert(entry.id, entry.seq);
+        self.entries.insert(entry.seq, entry);
+    }
+
+    fn drop_oldest(&mut self) {
+        if let Some(seq) = self.entries.keys().next().copied() {
+            self.drop_at(seq);
+        }
+    }
+
+    fn drop_at(&mut self, seq: Seq) {
+        if let Some(entry) = self.entries.remove(&seq) {
+            self.seqs.remove(&entry.id);
+            self.bytes -= entry.body.len() + OVERHEAD;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

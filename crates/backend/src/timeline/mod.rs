@@ -1,0 +1,107 @@
+//! The newest messages of each group, ready to be sent: a cache, never the only copy.
+//!
+//! Who comes back after a short while finds what they missed here, and history is not asked (S0-63). What is not
+//! here is there: positions are dense, so a reader sees by seq what a page lacks.
+
+#[cfg(test)]
+mod contract;
+mod embedded;
+#[cfg(feature = "redis")]
+mod redis;
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use protocol::{GroupId, MessageId, Seq};
+use serde::{Deserialize, Serialize};
+
+pub use self::embedded::EmbeddedTimeline;
+#[cfg(feature = "redis")]
+pub use self::redis::RedisTimeline;
+use crate::{Error, Result};
+
+/// Positions beyond are none that an order of floating numbers could tell apart.
+const SEQ_MAX: u64 = 1 << 53;
+
+/// A message as it is sent (S0-78); the bytes are the caller's affair.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    pub seq: Seq,
+    pub id: MessageId,
+    pub body: Bytes,
+}
+
+/// What is kept, and for how long.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TimelineConfig {
+    /// Messages of one group.
+    pub keep: usize,
+    /// How long a message stays after it was last pushed, and a group after its last message. In memory they stay
+    /// as long as there is room.
+    #[serde(with = "humantime_serde")]
+    pub expire: Duration,
+    /// Bytes of bodies in one page (at least one message); the rest comes with the next page.
+    pub page_bytes_max: usize,
+    /// Bytes of all groups, where they are kept in memory; the group that nobody used for longest goes first.
+    pub memory_bytes_max: usize,
+}
+
+impl Default for TimelineConfig {
+    fn default() -> Self {
+        TimelineConfig {
+            keep: 1000,
+            expire: Duration::from_secs(7 * 24 * 3600),
+            page_bytes_max: 1 << 20,
+            memory_bytes_max: 64 << 20,
+        }
+    }
+}
+
+impl TimelineConfig {
+    /// `Conflict` on what cannot work.
+    pub fn check(&self) -> Result<()> {
+        let is_empty = self.keep == 0 || self.page_bytes_max == 0 || self.memory_bytes_max == 0;
+        let wrong = if is_empty {
+            "keep, page_bytes_max and memory_bytes_max of a timeline are at least 1"
+        } else if self.expire.as_millis() == 0 {
+            "expire of a timeline is at least 1ms"
+        } else {
+            return Ok(());
+        };
+        Err(Error::conflict(SEAM, wrong))
+    }
+}
+
+const SEAM: &str = "timeline";
+
+#[async_trait]
+pub trait Timeline: Send + Sync {
+    /// Puts messages at their places, in any order, and keeps the newest. Pushing again changes nothing; at a place
+    /// stands the message that was pushed there last, with the body that it was pushed with last. What is older
+    /// than all that is kept is dropped at once.
+    async fn push(&self, group: GroupId, entries: Vec<Entry>) -> Result<()>;
+
+    /// The newest, newest first, without the first `offset` of them, `count` at most. A page ends early where a
+    /// body is gone, and where bodies are large: to go on, ask again behind it; an empty page is the end.
+    async fn latest(&self, group: GroupId, offset: usize, count: usize) -> Result<Vec<Entry>>;
+
+    /// How many of the newest there are, `most` at most.
+    async fn count(&self, group: GroupId, most: usize) -> Result<usize>;
+
+    /// Drops all of a group.
+    async fn forget(&self, group: GroupId) -> Result<()>;
+}
+
+/// The newest of them that may stay, in order of position. `Conflict` where a position is none.
+fn newest(mut entries: Vec<Entry>, keep: usize) -> Result<Vec<Entry>> {
+    let is_place = |entry: &Entry| (1..SEQ_MAX).contains(&entry.seq.0);
+    if let Some(entry) = entries.iter().find(|entry| !is_place(entry)) {
+        let text = format!("message {} at position {}", entry.id, entry.seq);
+        return Err(Error::conflict(SEAM, text));
+    }
+    // Stable: of two at one place the later stays the later.
+    entries.sort_by_key(|entry| entry.seq);
+    Ok(entries.split_off(entries.len().saturating_sub(keep)))
+}

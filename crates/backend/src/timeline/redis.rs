@@ -1,0 +1,179 @@
+//! Timelines in Redis: one server, a master behind sentinels, or a cluster.
+//!
+//! | key | type | holds |
+//! | --- | --- | --- |
+//! | `msg/{g<gid>}/tl` | zset | score = position, member = message id, 20 digits |
+//! | `msg/{g<gid>}/b:<id>` | string | body |
+//!
+//! The score is the position and not the time: two messages of one millisecond have an order, the clocks of
+//! several stations have no say in it, and who reads a page sees by its positions whether it is dense.
+//!
+//! All keys of a group lie in one slot, and everything has a time to live: what nobody pushes again goes.
+
+use async_trait::async_trait;
+use bytes::Bytes;
+use protocol::{GroupId, MessageId, Seq};
+use redis::Value;
+
+use super::{Entry, SEAM, Timeline, TimelineConfig, newest};
+use crate::mailbox::RedisConfig;
+use crate::redis::call::Call;
+use crate::redis::failure::Failure;
+use crate::redis::scripts::Name;
+use crate::redis::{Connection, connect, reply, slots};
+use crate::{Error, Result};
+
+/// Messages in one call, and their bytes unless one has more.
+const TOGETHER: usize = 64;
+const TOGETHER_BYTES: usize = 512 << 10;
+
+/// Messages in one page, whatever was asked for.
+const PAGE_MAX: usize = 1_000;
+
+/// [`Timeline`] on Redis. It has connections of its own: its pages are large, and the mailbox's answers small.
+pub struct RedisTimeline {
+    config: TimelineConfig,
+    prefix: String,
+    connection: Connection,
+}
+
+impl RedisTimeline {
+    /// Connects to every master. `Conflict` on settings that cannot work, `Unavailable` when a master is not
+    /// reached or runs something older than Redis 7.0.
+    pub async fn connect(redis: &RedisConfig, config: TimelineConfig) -> Result<RedisTimeline> {
+        redis.check()?;
+        config.check()?;
+        Ok(RedisTimeline {
+            config,
+            prefix: redis.key_prefix.clone(),
+            connection: connect(SEAM, redis).await?,
+        })
+    }
+
+    fn call(&self, group: GroupId, name: Name) -> Call {
+        Call::script_in(slot_of(group), name).key(self.timeline(group))
+    }
+
+    fn timeline(&self, group: GroupId) -> String {
+        timeline_key(&self.prefix, group)
+    }
+
+    fn body(&self, group: GroupId, id: MessageId) -> String {
+        body_key(&self.prefix, group, id)
+    }
+
+    fn put(&self, group: GroupId, entries: &[Entry]) -> Call {
+        let bodies = entries.iter().map(|entry| self.body(group, entry.id));
+        let call = bodies.fold(self.call(group, Name::TimelinePush), Call::key);
+        let call = call
+            .arg(self.config.keep)
+            .arg(self.config.expire.as_millis());
+        entries.iter().fold(call, |call, entry| {
+            let call = call.arg(member(entry.id)).arg(entry.seq);
+            call.bytes(entry.body.clone())
+        })
+    }
+
+    async fn ask(&self, call: Call) -> Result<Value> {
+        let answer = self.connection.pool.ask(call).await;
+        answer.map_err(at_here)
+    }
+}
+
+#[async_trait]
+impl Timeline for RedisTimeline {
+    async fn push(&self, group: GroupId, entries: Vec<Entry>) -> Result<()> {
+        let entries = newest(entries, self.config.keep)?;
+        let calls = together(&entries).map(|entries| self.put(group, entries));
+        let calls: Vec<Call> = calls.collect();
+        for told in self.connection.pool.run(&calls).await {
+            told.and_then(reply::integer).map_err(at_here)?;
+        }
+        Ok(())
+    }
+
+    async fn latest(&self, group: GroupId, offset: usize, count: usize) -> Result<Vec<Entry>> {
+        let call = self.call(group, Name::TimelineLatest);
+        let call = call
+            .arg(offset.min(self.config.keep))
+            .arg(count.min(PAGE_MAX))
+            .arg(self.config.page_bytes_max);
+        read(self.ask(call).await?).map_err(at_here)
+    }
+
+    async fn count(&self, group: GroupId, most: usize) -> Result<usize> {
+        let call = self.call(group, Name::TimelineCount);
+        let told = self.ask(call.arg(most.min(self.config.keep))).await?;
+        let count = reply::integer(told).map_err(at_here)?;
+        Ok(usize::try_from(count).unwrap_or(0))
+    }
+
+    async fn forget(&self, group: GroupId) -> Result<()> {
+        loop {
+            let told = self.ask(self.call(group, Name::TimelineForget)).await?;
+            if reply::integer(told).map_err(at_here)? == 0 {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Slices that one call may hold.
+fn together(entries: &[Entry]) -> impl Iterator<Item = &[Entry]> {
+    let mut rest = entries;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            bytes += entry.body.len();
+            bytes <= TOGETHER_BYTES
+        };
+        let fitting = rest.iter().take(TOGETHER).take_while(fits).count();
+        let (now, later) = rest.split_at(fitting.max(1).min(rest.len()));
+        rest = later;
+        (!now.is_empty()).then_some(now)
+    })
+}
+
+/// Each is message, position, body.
+fn read(told: Value) -> Result<Vec<Entry>, Failure> {
+    let mut told = reply::list(told)?.into_iter();
+    let mut entries = Vec::new();
+    while let (Some(id), Some(seq)) = (told.next(), told.next()) {
+        let id = MessageId::new(reply::number(id)?);
+        entries.push(Entry {
+            seq: Seq(reply::number(seq)?),
+            id: id.map_err(|error| Failure::Reply(error.to_string()))?,
+            body: Bytes::from(reply::bytes(told.next().unwrap_or(Value::Nil))?),
+        });
+    }
+    Ok(entries)
+}
+
+fn at_here(failure: Failure) -> Error {
+    failure.at(SEAM)
+}
+
+fn timeline_key(prefix: &str, group: GroupId) -> String {
+    format!("{prefix}/{{{}}}/tl", tag(group))
+}
+
+fn body_key(prefix: &str, group: GroupId, id: MessageId) -> String {
+    format!("{prefix}/{{{}}}/b:{}", tag(group), member(id))
+}
+
+fn tag(group: GroupId) -> String {
+    format!("g{group}")
+}
+
+fn slot_of(group: GroupId) -> u16 {
+    slots::of_tag(&tag(group))
+}
+
+/// 20 digits, so that bytes sort as numbers do where two have one score, and never a Lua number, which is exact
+/// up to 2^53 only.
+fn member(id: MessageId) -> String {
+    format!("{:020}", id.get())
+}
+
+#[cfg(test)]
+mod tests;

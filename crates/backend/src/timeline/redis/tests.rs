@@ -1,0 +1,188 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::clock::{Entropy, SystemEntropy};
+use crate::fresh::Fresh;
+use crate::mailbox::RedisMode;
+use crate::timeline::contract::{self, count, entry, latest, push};
+
+fn config(mode: RedisMode, part: &str) -> RedisConfig {
+    RedisConfig {
+        mode,
+        addresses: crate::real::addresses(part),
+        key_prefix: format!("test-{:x}", SystemEntropy.next()),
+        // The machine may have more to do.
+        deadline: Duration::from_secs(5),
+        connect_wait: Duration::from_secs(5),
+        ..RedisConfig::default()
+    }
+}
+
+/// What a run leaves does not stay.
+fn brief() -> TimelineConfig {
+    TimelineConfig {
+        expire: Duration::from_secs(600),
+        ..TimelineConfig::default()
+    }
+}
+
+async fn open(mode: RedisMode, part: &str, settings: TimelineConfig) -> RedisTimeline {
+    let line = RedisTimeline::connect(&config(mode, part), settings).await;
+    line.expect("connected")
+}
+
+/// Runs each check of the contract on one part.
+macro_rules! on_part {
+    ($line:ident, $part:ident: $($check:ident),* $(,)?) => {{
+        let fresh = Fresh::new(1);
+        $(contract::$check(&$line, &fresh).await;)*
+        crate::real::ran("timeline", $part);
+    }};
+}
+
+async fn the_contract_holds_on(mode: RedisMode, part: &str) {
+    let line = open(mode, part, brief()).await;
+    contract::checks!(on_part!(line, part));
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_on_one_server() {
+    the_contract_holds_on(RedisMode::Single, "redis-single").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_behind_sentinels() {
+    the_contract_holds_on(RedisMode::Sentinel, "redis-sentinel").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_on_a_cluster() {
+    the_contract_holds_on(RedisMode::Cluster, "redis-cluster").await;
+}
+
+impl RedisTimeline {
+    async fn number(&self, group: GroupId, command: &'static str, key: String) -> i64 {
+        let call = Call::command_in(slot_of(group), command).key(key);
+        reply::integer(self.ask(call).await.expect("asked")).expect("a number")
+    }
+}
+
+/// Bodies of what is no longer kept are gone with it, and what is kept has a time to live.
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn nothing_is_left_behind() {
+    let line = open(RedisMode::Cluster, "redis-cluster", brief()).await;
+    let group = Fresh::new(1).group();
+    push(&line, group, 1..=900).await;
+    push(&line, group, 901..=1300).await;
+    let moved = Entry {
+        id: entry(5_000).id,
+        ..entry(1300)
+    };
+    line.push(group, vec![moved.clone()]).await.expect("pushes");
+    for seq in (1..=300).chain([1300]) {
+        let body = line.body(group, entry(seq).id);
+        assert_eq!(line.number(group, "EXISTS", body).await, 0, "{seq}");
+    }
+    let mut names: Vec<_> = (301..1300)
+        .map(|seq| line.body(group, entry(seq).id))
+        .collect();
+    names.extend([line.body(group, moved.id), line.timeline(group)]);
+    for name in &names {
+        let left = line.number(group, "PTTL", name.clone()).await;
+        assert!((1..=600_000).contains(&left), "{name}: {left}");
+    }
+    line.forget(group).await.expect("forgets");
+    for name in names {
+        assert_eq!(
+            line.number(group, "EXISTS", name.clone()).await,
+            0,
+            "{name}"
+        );
+    }
+}
+
+/// A page ends before a body that is gone, and so does the count; what ended with its time makes room.
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn a_page_ends_before_a_body_that_is_gone() {
+    let line = open(RedisMode::Single, "redis-single", brief()).await;
+    let group = Fresh::new(1).group();
+    push(&line, group, 1..=9).await;
+    let lose = async |seq| {
+        line.number(group, "DEL", line.body(group, entry(seq).id))
+            .await
+    };
+    assert_eq!(lose(4).await, 1);
+    let found: Vec<_> = latest(&line, group, 0, 9).await;
+    let found: Vec<_> = found.iter().map(|entry| entry.seq.0).collect();
+    assert_eq!(found, [9, 8, 7, 6, 5]);
+    assert_eq!(count(&line, group, 99).await, 5);
+    assert_eq!(latest(&line, group, 5, 9).await, []);
+    for seq in 1..=3 {
+        lose(seq).await;
+    }
+    push(&line, group, [10]).await;
+    assert_eq!(line.number(group, "ZCARD", line.timeline(group)).await, 6);
+    // The writer has it again.
+    push(&line, group, [4]).await;
+    assert_eq!(count(&line, group, 99).await, 7);
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn what_nobody_pushes_again_goes() {
+    let settings = TimelineConfig {
+        expire: Duration::from_millis(300),
+        ..TimelineConfig::default()
+    };
+    let line = open(RedisMode::Single, "redis-single", settings).await;
+    let group = Fresh::new(1).group();
+    push(&line, group, 1..=3).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert_eq!(count(&line, group, 9).await, 0);
+    assert_eq!(line.number(group, "EXISTS", line.timeline(group)).await, 0);
+}
+
+proptest! {
+    #[test]
+    fn all_keys_of_a_group_lie_in_one_slot(group in 1..i64::MAX, id in 1..i64::MAX) {
+        let group = GroupId::new(group).expect("positive");
+        let id = MessageId::new(id).expect("positive");
+        for name in [timeline_key("msg", group), body_key("msg", group, id)] {
+            prop_assert_eq!(slots::of_key(&name), slot_of(group), "{}", name);
+        }
+    }
+}
+
+#[test]
+fn names_are_those_of_the_design() {
+    let group = GroupId::new(77).expect("positive");
+    assert_eq!(timeline_key("msg", group), "msg/{g77}/tl");
+    let id = MessageId::new(7).expect("positive");
+    let body = body_key("msg", group, id);
+    assert_eq!(body, "msg/{g77}/b:00000000000000000007");
+}
+
+#[test]
+fn calls_hold_many_small_or_few_large_messages() {
+    let of = |count: u64, bytes: usize| {
+        let entries: Vec<_> = (1..=count)
+            .map(|seq| Entry {
+                body: Bytes::from(vec![0; bytes]),
+                ..entry(seq)
+            })
+            .collect();
+        let lengths: Vec<usize> = together(&entries).map(<[Entry]>::len).collect();
+        lengths
+    };
+    assert!(of(0, 1).is_empty());
+    assert_eq!(of(130, 1), [64, 64, 2]);
+    assert_eq!(of(10, 128 << 10), [4, 4, 2]);
+    assert_eq!(of(2, 2 << 20), [1, 1]);
+}
