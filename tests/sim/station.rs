@@ -801,6 +801,7 @@ impl World {
                         read_seq: Default::default(),
                         cleared_seq: Default::default(),
                         arranged: Default::default(),
+                        role: None,
                         unread: 0,
                         version: row.version,
                         newest: None,
@@ -854,6 +855,10 @@ impl World {
                     last_seq: page.last_seq,
                     more: page.more,
                 }))
+            }
+            SyncQuery::Members { group, .. } | SyncQuery::Readers { group, .. } => {
+                Err(sync::may_read(user, ConversationId::Group(*group))
+                    .expect_err("nobody has a group here"))
             }
             SyncQuery::Changes { conversation, .. } => {
                 sync::may_read(user, *conversation)?;

@@ -66,6 +66,7 @@ impl Gauges {
                 | Event::Changed { .. }
                 | Event::Unchanged { .. }
                 | Event::Listed { .. }
+                | Event::Refused { .. }
                 | Event::Repeat { .. }
                 | Event::Pushed { .. }
                 | Event::Fetched { .. }

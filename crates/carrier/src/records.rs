@@ -198,7 +198,9 @@ fn list_word(placed: &Placed) -> Option<ListWord> {
     let deed = match placed.message.content.change.as_deref()?.kind {
         ChangeKind::Clear => ListDeed::Cleared(placed.position.seq),
         ChangeKind::Arrange(arranged) => ListDeed::Arranged(arranged),
-        ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } => return None,
+        ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } | ChangeKind::Wish(_) => {
+            return None;
+        }
     };
     Some(ListWord {
         id: placed.message.id,

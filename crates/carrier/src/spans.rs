@@ -84,6 +84,7 @@ fn word(event: &Event) -> Option<&'static str> {
         | Event::Changed { .. }
         | Event::Unchanged { .. }
         | Event::Listed { .. }
+        | Event::Refused { .. }
         | Event::Repeat { .. }
         | Event::Fetched { .. }
         | Event::NotificationSent { .. }

@@ -23,7 +23,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::conversation::Head;
-use crate::group::Role;
+use crate::group::{Role, Wish};
 use crate::history::Version;
 use crate::message::Content;
 use crate::{Code, ConversationId, Message, MessageId, Refusal, SendId, Seq, Timestamp, UserId};
@@ -81,8 +81,8 @@ impl fmt::Display for Reaction {
 /// message says then; with the other kinds it is at rest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ChangeOf {
-    /// The message that is changed.
-    pub subject: MessageId,
+    /// The message that is changed, or up to which something is done; only a wish about a group has none.
+    pub subject: Option<MessageId>,
     pub kind: ChangeKind,
 }
 
@@ -99,6 +99,8 @@ pub enum ChangeKind {
     Clear,
     /// How the conversation stands in the asker's list.
     Arrange(Arranged),
+    /// What is to become of the group that it is sent to.
+    Wish(Wish),
 }
 
 impl ChangeKind {
@@ -156,12 +158,12 @@ impl Asked {
                 reaction: reaction.clone(),
                 on: *on,
             },
-            ChangeKind::Clear | ChangeKind::Arrange(_) => return None,
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Wish(_) => return None,
         };
         Some(Asked {
             id: message.id,
             send_id: message.send_id,
-            subject: *subject,
+            subject: (*subject)?,
             by: message.from,
             at: message.accepted_at,
             change,

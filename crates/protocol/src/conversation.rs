@@ -25,6 +25,8 @@ pub struct Head {
     pub max_id: Option<MessageId>,
     /// How many of the messages [`Side::Low`] wrote; 0 where the conversation has no sides.
     pub from_low: u64,
+    /// When its writer wrote it: what the list difference of groups compares.
+    pub stamp: Timestamp,
     /// The record that moved this head last: a record not after it is a redelivery.
     pub version: Version,
 }

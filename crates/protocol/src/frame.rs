@@ -23,11 +23,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::change::{Arranged, Changed, Marks};
+use crate::group::{self, Role};
 use crate::message::Content;
 use crate::receipt::{Receipt, ReceiptKind};
 use crate::{
-    ConversationId, DeviceId, MessageId, Options, Placed, Platform, Position, Recipient, Refusal,
-    SendId, Seq, SessionId, Timestamp, TraceContext, UserId,
+    ConversationId, DeviceId, GroupId, MessageId, Options, Placed, Platform, Position, Recipient,
+    Refusal, SendId, Seq, SessionId, Timestamp, TraceContext, UserId,
 };
 
 /// The protocol version that `hello` names.
@@ -115,6 +116,14 @@ pub enum SyncQuery {
     },
     /// How far my messages have come.
     Status { ids: Vec<MessageId> },
+    /// Who is in a group, in order of user, from behind `after` on.
+    Members {
+        group: GroupId,
+        after: Option<UserId>,
+        limit: u32,
+    },
+    /// Which members of a group have read up to this position.
+    Readers { group: GroupId, seq: Seq },
     /// Changes of one conversation's messages, dense in `rev`, upward from `after`, exclusive.
     Changes {
         conversation: ConversationId,
@@ -190,6 +199,8 @@ pub enum ListDeed {
     /// Taken from it, up to here.
     Cleared(Seq),
     Arranged(Arranged),
+    /// The user is this in the group now; `None`: not in it any more.
+    Member(Option<Role>),
 }
 
 /// The answer to a hello that was admitted.
@@ -248,6 +259,8 @@ pub enum SyncAnswer {
     History(HistoryPage),
     Status(Vec<MessageStatus>),
     Changes(ChangePage),
+    Members(MemberPage),
+    Readers(Vec<UserId>),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -273,6 +286,8 @@ pub struct Summary {
     /// Up to where it was taken from the list: it is on it as long as it goes on behind this.
     pub cleared_seq: Seq,
     pub arranged: Arranged,
+    /// What the user is in the group; `None` in a private conversation, and in a group that they left.
+    pub role: Option<Role>,
     /// Messages of others behind what was read that nobody recalled.
     pub unread: u64,
     pub version: Timestamp,
@@ -294,6 +309,13 @@ pub struct HistoryPage {
     pub rev: u64,
     /// The newest position of the conversation at the time of the answer.
     pub last_seq: Seq,
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MemberPage {
+    pub settings: group::Settings,
+    pub members: Vec<(UserId, Role)>,
     pub more: bool,
 }
 

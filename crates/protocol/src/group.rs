@@ -63,6 +63,11 @@ pub struct Group {
 /// What is to become of a group.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Wish {
+    /// A new group of the asker, with these in it. Its number was chosen at random: one that exists is refused.
+    Create {
+        settings: Settings,
+        members: Vec<UserId>,
+    },
     /// Oneself, through an open door.
     Join,
     Leave,
@@ -118,6 +123,29 @@ impl Group {
         }
     }
 
+    /// The one that a wish of `by` makes, where none is.
+    ///
+    /// # Errors
+    /// `NotFound` for any other wish, `InvalidArgument` and `RateLimited` at the bounds.
+    pub fn create(
+        record: Version,
+        by: UserId,
+        wish: &Wish,
+        limits: &Limits,
+    ) -> Result<Group, Refusal> {
+        let Wish::Create { settings, members } = wish else {
+            return refuse(Code::NotFound, "there is no such group");
+        };
+        if members.len() > limits.added {
+            let text = format!("{} at a time; {} at most", members.len(), limits.added);
+            return refuse(Code::InvalidArgument, &text);
+        }
+        let mut group = Group::new(by, *settings, record);
+        let brought = group.bring(record, members, Seq::ZERO, limits)?;
+        group.apply(brought);
+        Ok(group)
+    }
+
     pub fn role(&self, user: UserId) -> Option<Role> {
         self.members.get(&user)?.role
     }
@@ -152,6 +180,7 @@ impl Group {
     ) -> Result<Outcome, Refusal> {
         let mine = self.role(by);
         match wish {
+            Wish::Create { .. } => refuse(Code::InvalidArgument, "there is such a group already"),
             Wish::Join if mine.is_some() => Ok(Outcome::default()),
             _ if self.present().next().is_none() => {
                 refuse(Code::NotFound, "everybody has left this group: it is over")

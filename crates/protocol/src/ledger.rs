@@ -46,6 +46,11 @@ pub enum Event {
     },
     /// Somebody's list was changed.
     Listed { conversation: ConversationId },
+    /// What was accepted was refused at its place in the log, in these words.
+    Refused {
+        conversation: ConversationId,
+        why: String,
+    },
     /// A change that was asked for was none: it was so already, or its rules say no, in these words.
     Unchanged {
         conversation: ConversationId,

@@ -22,7 +22,7 @@ use protocol::history::{Direction, PrivateRow};
 use protocol::sync::{
     check_cursor, check_rev, dense_changes, dense_page, fitting, list_from, may_read, page_limit,
 };
-use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
+use protocol::{Code, ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
 
 use crate::deadline::within;
 
@@ -55,6 +55,10 @@ impl Lookup {
                 SyncAnswer::History(self.history(user, conversation, range, limit).await?)
             }
             SyncQuery::Status { ids } => SyncAnswer::Status(self.status(user, &ids).await?),
+            SyncQuery::Members { group, .. } | SyncQuery::Readers { group, .. } => {
+                may_read(user, ConversationId::Group(group))?;
+                return Err(Refusal::new(Code::NotFound, "there is no such group"));
+            }
             SyncQuery::Changes {
                 conversation,
                 after,
@@ -155,6 +159,7 @@ impl Lookup {
             read_seq: listed.read_seq,
             cleared_seq: cleared.seq,
             arranged: listed.arranged,
+            role: None,
             unread: self.unread(owner, &listed).await?,
             version: listed.version(),
             newest,

@@ -11,9 +11,10 @@ use protocol::change::{
 };
 use protocol::frame::{
     Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, Hello, HistoryPage, HistoryRange,
-    ListDeed, ListPage, ListWord, MessageStatus, PlacedEcho, Send, ServerFrame, Summary,
-    SyncAnswer, SyncPage, SyncQuery, SyncRequest, Welcome,
+    ListDeed, ListPage, ListWord, MemberPage, MessageStatus, PlacedEcho, Send, ServerFrame,
+    Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, Welcome,
 };
+use protocol::group::{Role, Settings, Wish};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
@@ -163,6 +164,31 @@ fn reaction() -> impl Strategy<Value = Reaction> {
     "[a-z👍]{1,16}".prop_map(|text| text.parse().expect("short"))
 }
 
+fn role() -> impl Strategy<Value = Role> {
+    prop_oneof![Just(Role::Member), Just(Role::Admin), Just(Role::Owner)]
+}
+
+fn settings() -> impl Strategy<Value = Settings> {
+    any::<(bool, bool)>().prop_map(|(open_history, open_door)| Settings {
+        open_history,
+        open_door,
+    })
+}
+
+fn wish() -> impl Strategy<Value = Wish> {
+    prop_oneof![
+        (settings(), vec(user(), 0..3))
+            .prop_map(|(settings, members)| Wish::Create { settings, members }),
+        Just(Wish::Join),
+        Just(Wish::Leave),
+        vec(user(), 0..3).prop_map(Wish::Add),
+        user().prop_map(Wish::Remove),
+        (user(), role()).prop_map(|(user, role)| Wish::SetRole(user, role)),
+        user().prop_map(Wish::HandOver),
+        settings().prop_map(Wish::Set),
+    ]
+}
+
 fn arranged() -> impl Strategy<Value = Arranged> {
     (any::<bool>(), option::of(some_time())).prop_map(|(pinned, muted_until)| Arranged {
         pinned,
@@ -174,6 +200,7 @@ fn list_word() -> impl Strategy<Value = ListWord> {
     let deed = prop_oneof![
         any::<u64>().prop_map(|seq| ListDeed::Cleared(Seq(seq))),
         arranged().prop_map(ListDeed::Arranged),
+        option::of(role()).prop_map(ListDeed::Member),
     ];
     (message_id(), send_id(), conversation(), deed).prop_map(|(id, send_id, conversation, deed)| {
         ListWord {
@@ -194,9 +221,12 @@ fn change_of() -> impl Strategy<Value = ChangeOf> {
     let of_list = prop_oneof![
         Just(ChangeKind::Clear),
         arranged().prop_map(ChangeKind::Arrange),
+        wish().prop_map(ChangeKind::Wish),
     ];
-    (message_id(), prop_oneof![kind, of_list])
-        .prop_map(|(subject, kind)| ChangeOf { subject, kind })
+    (message_id(), prop_oneof![kind, of_list]).prop_map(|(subject, kind)| ChangeOf {
+        subject: (!matches!(kind, ChangeKind::Wish(_))).then_some(subject),
+        kind,
+    })
 }
 
 /// Of a message that stands for itself, or of one that changes another.
@@ -345,6 +375,14 @@ pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
             }
         }),
         vec(message_id(), 0..5).prop_map(|ids| SyncQuery::Status { ids }),
+        (group(), option::of(user()), any::<u32>()).prop_map(|(group, after, limit)| {
+            SyncQuery::Members {
+                group,
+                after,
+                limit,
+            }
+        }),
+        (group(), seq()).prop_map(|(group, seq)| SyncQuery::Readers { group, seq }),
         (conversation(), any::<(u64, u32)>()).prop_map(|(conversation, (after, limit))| {
             SyncQuery::Changes {
                 conversation,
@@ -429,13 +467,14 @@ fn receipt() -> impl Strategy<Value = Receipt> {
 
 fn summary() -> impl Strategy<Value = Summary> {
     let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
-    let newest = (option::of(placed()), option::of(marks()), arranged());
+    let of_user = (arranged(), option::of(role()));
+    let newest = (option::of(placed()), option::of(marks()), of_user);
     (conversation(), numbers, time(), newest).prop_map(
         |(
             conversation,
             (seq, incoming, rev, read_seq, cleared_seq, unread),
             version,
-            (newest, marks, arranged),
+            (newest, marks, (arranged, role)),
         )| {
             Summary {
                 conversation,
@@ -445,6 +484,7 @@ fn summary() -> impl Strategy<Value = Summary> {
                 read_seq: Seq(read_seq),
                 cleared_seq: Seq(cleared_seq),
                 arranged,
+                role,
                 unread,
                 version,
                 newest,
@@ -501,6 +541,14 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
         history.prop_map(SyncAnswer::History),
         vec(status(), 0..4).prop_map(SyncAnswer::Status),
         changes.prop_map(SyncAnswer::Changes),
+        (settings(), vec((user(), role()), 0..3), any::<bool>()).prop_map(
+            |(settings, members, more)| SyncAnswer::Members(MemberPage {
+                settings,
+                members,
+                more,
+            })
+        ),
+        vec(user(), 0..3).prop_map(SyncAnswer::Readers),
     ];
     (any::<u32>(), answer).prop_map(|(request, answer)| SyncPage { request, answer })
 }

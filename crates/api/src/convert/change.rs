@@ -7,8 +7,10 @@ use protocol::frame::{ListDeed, ListWord};
 use protocol::message::Content;
 use protocol::{MessageId, Refusal, Seq, Timestamp, UserId};
 
+use super::group::{role, role_number};
 use super::message::{content, saying};
-use super::{conversation, field, invalid, optional_time, present, time_or_zero};
+use super::{conversation, field, id_or_zero, invalid, optional_message, optional_time};
+use super::{present, time_or_zero};
 use crate::v1;
 use crate::v1::change_of::Kind;
 use crate::v1::list_word::Deed;
@@ -35,11 +37,13 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
             },
             Kind::Clear(v1::Clear {}) => ChangeKind::Clear,
             Kind::Arrange(arrange) => ChangeKind::Arrange(arrange.into()),
+            Kind::Wish(wish) => ChangeKind::Wish(wish.try_into()?),
         };
-        Ok(ChangeOf {
-            subject: field("change.msg_id", MessageId::new(wire.msg_id))?,
-            kind,
-        })
+        let subject = optional_message("change.msg_id", wire.msg_id)?;
+        if subject.is_none() && !matches!(kind, ChangeKind::Wish(_)) {
+            return Err(invalid("change.msg_id is 0: say which message is meant"));
+        }
+        Ok(ChangeOf { subject, kind })
     }
 }
 
@@ -54,9 +58,10 @@ impl From<&ChangeOf> for v1::ChangeOf {
             }),
             ChangeKind::Clear => Kind::Clear(v1::Clear {}),
             ChangeKind::Arrange(arranged) => Kind::Arrange((*arranged).into()),
+            ChangeKind::Wish(wish) => Kind::Wish(wish.into()),
         };
         v1::ChangeOf {
-            msg_id: change.subject.get(),
+            msg_id: id_or_zero(change.subject),
             kind: Some(kind),
         }
     }
@@ -87,6 +92,7 @@ impl TryFrom<v1::ListWord> for ListWord {
         let deed = match present("listed.deed (cleared_seq, arranged)", wire.deed)? {
             Deed::ClearedSeq(seq) => ListDeed::Cleared(Seq(seq)),
             Deed::Arranged(arranged) => ListDeed::Arranged(arranged.into()),
+            Deed::Member(number) => ListDeed::Member(role(number)?),
         };
         Ok(ListWord {
             id: field("listed.msg_id", MessageId::new(wire.msg_id))?,
@@ -102,6 +108,7 @@ impl From<&ListWord> for v1::ListWord {
         let deed = match word.deed {
             ListDeed::Cleared(seq) => Deed::ClearedSeq(seq.0),
             ListDeed::Arranged(arranged) => Deed::Arranged(arranged.into()),
+            ListDeed::Member(role) => Deed::Member(role_number(role)),
         };
         v1::ListWord {
             msg_id: word.id.get(),
@@ -117,6 +124,7 @@ impl TryFrom<v1::Change> for Changed {
 
     fn try_from(wire: v1::Change) -> Result<Self, Refusal> {
         let ChangeOf { subject, kind } = present("change.change", wire.change)?.try_into()?;
+        let subject = present("change.change.msg_id", subject)?;
         let change = match kind {
             ChangeKind::Recall => Change::Recall,
             ChangeKind::Edit => Change::Edit(Content {
@@ -124,7 +132,7 @@ impl TryFrom<v1::Change> for Changed {
                 ..content(present("change.content", wire.content)?)?
             }),
             ChangeKind::React { reaction, on } => Change::React { reaction, on },
-            ChangeKind::Clear | ChangeKind::Arrange(_) => {
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Wish(_) => {
                 return Err(invalid("a list is no message: it has no changes"));
             }
         };
@@ -155,7 +163,7 @@ impl From<&Changed> for v1::Change {
             }
         };
         let change = ChangeOf {
-            subject: asked.subject,
+            subject: Some(asked.subject),
             kind,
         };
         v1::Change {

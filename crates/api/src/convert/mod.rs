@@ -7,6 +7,7 @@
 mod boat;
 mod change;
 mod client;
+mod group;
 mod message;
 mod server;
 mod station;

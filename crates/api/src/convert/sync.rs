@@ -5,8 +5,9 @@ use protocol::frame::{
     ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
     SyncQuery, SyncRequest,
 };
-use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp};
+use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
+use super::group::{role, role_number};
 use super::{STATUS_IDS_MAX, by_value, conversation, field, list, message_ids, optional_time};
 use super::{present, time_or_zero, within};
 use crate::v1;
@@ -18,7 +19,10 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
     type Error = Refusal;
 
     fn try_from(wire: v1::SyncRequest) -> Result<Self, Refusal> {
-        let query = match present("sync.query (list, history, status, changes)", wire.query)? {
+        let query = match present(
+            "sync.query (list, history, status, changes, members, readers)",
+            wire.query,
+        )? {
             Query::List(list) => SyncQuery::List {
                 since: Timestamp::from_millis(list.since),
                 after: list.after.map(ConversationId::try_from).transpose()?,
@@ -34,6 +38,18 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
                     ids: message_ids("status.msg_ids", status.msg_ids)?,
                 }
             }
+            Query::Members(members) => SyncQuery::Members {
+                group: field("members.group", GroupId::new(members.group))?,
+                after: match members.after {
+                    0 => None,
+                    user => Some(field("members.after", UserId::new(user))?),
+                },
+                limit: members.limit,
+            },
+            Query::Readers(readers) => SyncQuery::Readers {
+                group: field("readers.group", GroupId::new(readers.group))?,
+                seq: Seq(readers.seq),
+            },
             Query::Changes(changes) => SyncQuery::Changes {
                 conversation: conversation(changes.conversation)?,
                 after: changes.after,
@@ -65,6 +81,19 @@ impl From<&SyncRequest> for v1::SyncRequest {
             }),
             SyncQuery::Status { ids } => Query::Status(v1::StatusQuery {
                 msg_ids: ids.iter().map(|id| id.get()).collect(),
+            }),
+            SyncQuery::Members {
+                group,
+                after,
+                limit,
+            } => Query::Members(v1::MemberQuery {
+                group: group.get(),
+                after: after.map_or(0, UserId::get),
+                limit: *limit,
+            }),
+            SyncQuery::Readers { group, seq } => Query::Readers(v1::ReaderQuery {
+                group: group.get(),
+                seq: seq.0,
             }),
             SyncQuery::Changes {
                 conversation,
@@ -116,6 +145,12 @@ impl TryFrom<v1::SyncPage> for SyncPage {
                 SyncAnswer::Status(list("page.statuses", status.statuses, usize::MAX)?)
             }
             Answer::Changes(changes) => SyncAnswer::Changes(changes.try_into()?),
+            Answer::Members(members) => SyncAnswer::Members(members.try_into()?),
+            Answer::Readers(readers) => {
+                let users = readers.users.into_iter();
+                let users = users.map(|user| field("readers.users", UserId::new(user)));
+                SyncAnswer::Readers(users.collect::<Result<_, Refusal>>()?)
+            }
         };
         Ok(SyncPage {
             request: wire.request,
@@ -133,6 +168,10 @@ impl From<&SyncPage> for v1::SyncPage {
                 statuses: statuses.iter().map(|&status| status.into()).collect(),
             }),
             SyncAnswer::Changes(changes) => Answer::Changes(changes.into()),
+            SyncAnswer::Members(members) => Answer::Members(members.into()),
+            SyncAnswer::Readers(users) => Answer::Readers(v1::ReaderPage {
+                users: users.iter().map(|user| user.get()).collect(),
+            }),
         };
         v1::SyncPage {
             request: page.request,
@@ -175,6 +214,7 @@ impl TryFrom<v1::Summary> for Summary {
             newest: wire.newest.map(Placed::try_from).transpose()?,
             unread: wire.unread,
             arranged: wire.arranged.unwrap_or_default().into(),
+            role: role(wire.role)?,
             incoming: wire.incoming,
             cleared_seq: Seq(wire.cleared_seq),
             rev: wire.rev,
@@ -193,6 +233,7 @@ impl From<&Summary> for v1::Summary {
             newest: summary.newest.as_ref().map(v1::MsgChat::from),
             unread: summary.unread,
             arranged: Some(summary.arranged.into()),
+            role: role_number(summary.role),
             incoming: summary.incoming,
             cleared_seq: summary.cleared_seq.0,
             rev: summary.rev,

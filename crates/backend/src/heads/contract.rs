@@ -26,6 +26,7 @@ pub(super) async fn what_was_never_saved_is_none(store: &dyn HeadStore, fresh: &
 pub(super) async fn a_head_comes_back_whole(store: &dyn HeadStore, fresh: &Fresh) {
     let (early, late) = (fresh.message(), fresh.message());
     let head = Head {
+        stamp: crate::fresh::at(77),
         rev: u64::MAX,
         ..Head::default()
             .moved_by(version(7, 40), late, Some(Side::Low))

@@ -3,7 +3,7 @@
 
 use async_trait::async_trait;
 use protocol::conversation::Head;
-use protocol::{ConversationId, MessageId, Seq};
+use protocol::{ConversationId, MessageId, Seq, Timestamp};
 use scylla::DeserializeRow;
 
 use super::HeadStore;
@@ -27,6 +27,7 @@ struct Stored {
     max_id: i64,
     /// Heads of before migration 7 have none.
     from_low: Option<i64>,
+    stamp: Option<i64>,
     ver: i64,
 }
 
@@ -35,11 +36,11 @@ impl ScyllaHeads {
         ScyllaHeads {
             cql: cql.at(SEAM),
             insert: Statement::new(
-                "INSERT INTO head (kind, low, high, seq, rev, last_id, max_id, from_low, ver) \
-                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
+                "INSERT INTO head (kind, low, high, seq, rev, last_id, max_id, from_low, stamp, ver) \
+                 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) USING TIMESTAMP ?",
             ),
             select: Statement::new(
-                "SELECT seq, rev, last_id, max_id, from_low, ver FROM head \
+                "SELECT seq, rev, last_id, max_id, from_low, stamp, ver FROM head \
                  WHERE kind = ? AND low = ? AND high = ?",
             ),
         }
@@ -65,9 +66,9 @@ impl ScyllaHeads {
         let (last_id, max_id) = (id(head.last_id), id(head.max_id));
         // As bytes, so that the whole range fits and the larger number is the larger value.
         let rev = head.rev as i64;
-        let from_low = head.from_low as i64;
+        let (from_low, stamp) = (head.from_low as i64, head.stamp.millis());
         let values = (
-            kind, low, high, seq, rev, last_id, max_id, from_low, ver, ver,
+            kind, low, high, seq, rev, last_id, max_id, from_low, stamp, ver, ver,
         );
         self.cql.write(&self.insert, values).await
     }
@@ -85,6 +86,7 @@ impl Stored {
             last_id: id(self.last_id)?,
             max_id: id(self.max_id)?,
             from_low: u64::try_from(self.from_low.unwrap_or(0)).ok()?,
+            stamp: Timestamp::from_millis(self.stamp.unwrap_or(0)),
             version: write_time::version_of(self.ver)?,
         })
     }

@@ -37,7 +37,10 @@ impl World {
         Message {
             options: Options::NONE,
             content: Content {
-                change: Some(Box::new(ChangeOf { subject, kind })),
+                change: Some(Box::new(ChangeOf {
+                    subject: Some(subject),
+                    kind,
+                })),
                 ..content
             },
             ..self.message(from, to)

@@ -16,7 +16,7 @@ impl World {
             options: Options::NONE,
             content: Content {
                 change: Some(Box::new(ChangeOf {
-                    subject: newest,
+                    subject: Some(newest),
                     kind,
                 })),
                 ..Content::text("")

@@ -14,7 +14,9 @@ use protocol::frame::HistoryRange;
 use protocol::history::{Place, PrivateRow, Version};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::unread::Tally;
-use protocol::{Code, ConversationId, Placed, Position, Refusal, Seq, Timestamp, UserId};
+use protocol::{
+    Code, ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId,
+};
 
 use tokio::time::Instant;
 
@@ -52,11 +54,15 @@ impl Writer {
             let error = "it belongs to no conversation".to_owned();
             return Ok(Decided::Dead(DeadReason::Misplaced, error));
         };
+        let Some(subject) = change.subject else {
+            let error = "groups are not carried yet".to_owned();
+            return Ok(Decided::Dead(DeadReason::StoreRejected, error));
+        };
         let owner = task.message.from;
         let what = match change.kind {
             ChangeKind::Arrange(arranged) => Some(What::Arrange(arranged)),
             _ => match self
-                .clearing(read, owner, conversation, change, decided)
+                .clearing(read, owner, conversation, subject, decided)
                 .await?
             {
                 Clearing::Cleared(up_to) => Some(What::Clear(up_to)),
@@ -65,13 +71,12 @@ impl Writer {
                     let text =
                         "a message came that this device had not seen: the conversation stays";
                     let refusal = Some(Refusal::new(Code::NotFound, text));
-                    let subject = change.subject;
                     return Ok(self.unchanged(read, task, conversation, subject, refusal));
                 }
             },
         };
         let Some(what) = what else {
-            return Ok(self.unchanged(read, task, conversation, change.subject, None));
+            return Ok(self.unchanged(read, task, conversation, subject, None));
         };
         let seq = match what {
             What::Clear(up_to) => up_to.seq,
@@ -96,11 +101,11 @@ impl Writer {
         read: &Read,
         owner: UserId,
         conversation: ConversationId,
-        change: &ChangeOf,
+        subject: MessageId,
         decided: &[Decided],
     ) -> Result<Clearing, WriteFailure> {
-        let key = [(owner, change.subject)];
-        let row = match pending(decided, owner, change.subject) {
+        let key = [(owner, subject)];
+        let row = match pending(decided, owner, subject) {
             Some(row) => Some(row.clone()),
             None => {
                 let rows = self.stores.within(self.history.private(&key)).await?;

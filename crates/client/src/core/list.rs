@@ -128,6 +128,7 @@ impl List {
                 }
             }
             ListDeed::Arranged(arranged) => row.arranged = arranged,
+            ListDeed::Member(role) => row.role = role,
         }
         Some((row.clone(), is_open))
     }
@@ -176,7 +177,7 @@ impl Core {
     pub(super) fn list_word(&mut self, word: &ListWord) {
         let seq = match word.deed {
             ListDeed::Cleared(seq) => seq,
-            ListDeed::Arranged(_) => Seq::ZERO,
+            ListDeed::Arranged(_) | ListDeed::Member(_) => Seq::ZERO,
         };
         (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
         if let Some((row, is_open)) = self.list.word(word) {
@@ -208,6 +209,7 @@ fn empty(conversation: ConversationId) -> Summary {
         read_seq: Seq::ZERO,
         cleared_seq: Seq::ZERO,
         arranged: Arranged::default(),
+        role: None,
         unread: 0,
         version: Timestamp::ZERO,
         newest: None,

@@ -218,7 +218,10 @@ impl Client {
         content: Content,
     ) -> Result<SendTicket, ClientError> {
         let content = Content {
-            change: Some(Box::new(ChangeOf { subject, kind })),
+            change: Some(Box::new(ChangeOf {
+                subject: Some(subject),
+                kind,
+            })),
             ..content
         };
         self.send(to, content).await

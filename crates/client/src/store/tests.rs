@@ -72,7 +72,7 @@ fn changes() -> impl Strategy<Value = Change> {
                     key_print: key,
                     change: group.then(|| {
                         Box::new(ChangeOf {
-                            subject: id(4),
+                            subject: Some(id(4)),
                             kind: ChangeKind::Edit,
                         })
                     }),

@@ -126,6 +126,7 @@ impl Head {
             last_id: Some(id),
             max_id: self.max_id.max(Some(id)),
             from_low: self.from_low + u64::from(side == Some(Side::Low)),
+            stamp: self.stamp,
             version: record,
         }
     }

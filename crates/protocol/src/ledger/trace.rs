@@ -24,6 +24,8 @@ pub struct Life {
     pub change: Option<Fate>,
     /// It was to change somebody's list, and did.
     pub listed: Option<ConversationId>,
+    /// Refused at its place in the log, in these words.
+    pub refused: Option<String>,
     /// It was dropped for this earlier one, which carries the obligation.
     pub repeat_of: Option<MessageId>,
     /// When its record first needed no more work.
@@ -140,6 +142,7 @@ impl Life {
             placed_again: Vec::new(),
             change: None,
             listed: None,
+            refused: None,
             repeat_of: None,
             settled_at: None,
             dead: None,
@@ -196,6 +199,7 @@ impl Life {
                     rev: Ok(Some(*rev)),
                 });
             }
+            (Event::Refused { why, .. }, _) => _ = self.refused.get_or_insert(why.clone()),
             (Event::Listed { conversation }, _) => self.listed = Some(*conversation),
             (
                 Event::Unchanged {
@@ -265,7 +269,7 @@ impl Life {
             return Vec::new();
         }
         let has_no_end = self.placed.is_none() && self.change.is_none() && self.listed.is_none();
-        let unplaced = has_no_end && self.dead.is_none();
+        let unplaced = has_no_end && self.refused.is_none() && self.dead.is_none();
         let message = (self.settled_at.is_none() || unplaced || self.redriven)
             .then_some(Open::Message)
             .into_iter();
@@ -322,6 +326,9 @@ impl Life {
         }
         if let Some(change) = &self.change {
             return change.sentence();
+        }
+        if let Some(why) = &self.refused {
+            return format!("refused at its place in the log: {why}");
         }
         if let Some(conversation) = self.listed {
             return format!("its sender's list was changed: {conversation}");
@@ -427,6 +434,7 @@ impl Obligation {
             | Event::Changed { .. }
             | Event::Unchanged { .. }
             | Event::Listed { .. }
+            | Event::Refused { .. }
             | Event::Repeat { .. }
             | Event::Settled => {}
         }

@@ -95,6 +95,8 @@ impl Outgoing {
                                     + page.marks.values().map(Marks::weight).sum::<usize>()
                             }
                             SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
+                            SyncAnswer::Members(page) => page.members.len() * 12,
+                            SyncAnswer::Readers(users) => users.len() * 10,
                             SyncAnswer::Changes(page) => {
                                 page.changes.iter().map(change_weight).sum()
                             }

@@ -17,7 +17,10 @@ use super::world::*;
 
 fn asking(to: i64, number: u8, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
     let mut send = send(to, number, text);
-    send.content.change = Some(Box::new(ChangeOf { subject, kind }));
+    send.content.change = Some(Box::new(ChangeOf {
+        subject: Some(subject),
+        kind,
+    }));
     send
 }
 
@@ -34,7 +37,7 @@ impl World {
         let conversation = placed.conversation;
         let content = Content {
             change: Some(Box::new(ChangeOf {
-                subject: placed.message.id,
+                subject: Some(placed.message.id),
                 kind,
             })),
             ..Content::text(text)

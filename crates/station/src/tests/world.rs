@@ -331,6 +331,7 @@ impl World {
                 _ => seq.0.saturating_sub(sent),
             },
             rev: before.rev,
+            stamp: self.parts.clock.now(),
         };
         let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
         saved.await.expect("saved");

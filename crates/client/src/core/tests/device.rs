@@ -79,6 +79,7 @@ pub(super) fn summary(peer: i64, seq: u64) -> Summary {
         read_seq: Seq::ZERO,
         cleared_seq: Seq::ZERO,
         arranged: Default::default(),
+        role: None,
         unread: seq,
         version: START,
         newest: None,

@@ -123,6 +123,7 @@ impl Server {
             read_seq: read.0,
             cleared_seq: Seq::ZERO,
             arranged: Default::default(),
+            role: None,
             unread: unread as u64,
             version: self.versions[&conversation].max(read.1),
             newest,
@@ -211,6 +212,9 @@ impl Server {
             SyncQuery::Status { ids } => Ok(SyncAnswer::Status(
                 ids.into_iter().map(|id| self.status(id, now)).collect(),
             )),
+            SyncQuery::Members { .. } | SyncQuery::Readers { .. } => {
+                Err(Refusal::new(protocol::Code::NotFound, "no groups here"))
+            }
             SyncQuery::Changes {
                 conversation,
                 after,

@@ -80,7 +80,7 @@ impl From<&PrivateRow> for Newest {
 
 pub(super) fn differences(owner: UserId, one: &Conversation, now: Timestamp) -> Vec<Difference> {
     let mut differences = holes(one);
-    differences.extend(head(owner, one));
+    differences.extend(head(owner, one, now));
     differences.extend(list(owner, one, now));
     differences.extend(registers(one));
     differences
@@ -124,7 +124,7 @@ fn holes(one: &Conversation) -> Vec<Difference> {
         .collect()
 }
 
-fn head(owner: UserId, one: &Conversation) -> Option<Difference> {
+fn head(owner: UserId, one: &Conversation, now: Timestamp) -> Option<Difference> {
     if one.head_unread {
         return None;
     }
@@ -144,6 +144,7 @@ fn head(owner: UserId, one: &Conversation) -> Option<Difference> {
             Side::Low => newest.position.seq.0.saturating_sub(newest.incoming),
             Side::High => newest.incoming,
         },
+        stamp: now,
         version: newest.version,
     };
     let may = is_known && newest.version >= head.version;

@@ -100,6 +100,7 @@ fn whole(last: u64) -> Conversation {
             last_id: Some(newest.id),
             max_id: Some(newest.id),
             from_low: last,
+            stamp: NOW,
             version: newest.version,
         }),
         head_unread: false,
@@ -288,6 +289,7 @@ fn a_head_that_lags_is_set_where_all_ids_are_known() {
         last_id: Some(id(3)),
         max_id: Some(id(900)),
         from_low: 3,
+        stamp: NOW,
         version: version(3),
     };
     chart.conversations[0].head = Some(standing);

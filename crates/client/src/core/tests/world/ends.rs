@@ -59,7 +59,7 @@ impl World {
             .expect("ours");
         let content = Content {
             change: Some(Box::new(ChangeOf {
-                subject: subject.message.id,
+                subject: Some(subject.message.id),
                 kind,
             })),
             ..Content::text(text)
