@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::change::ChangeKind;
 use crate::frame::Send;
 use crate::mailbox::{DedupeAnswer, FirstSend};
 use crate::{Code, ConversationId, MessageId, Recipient, Refusal, UserId};
@@ -33,6 +34,13 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
     };
     let conversation = ConversationId::private(from, to)
         .ok_or_else(|| Refusal::new(Code::ToSelf, "a message needs a receiver other than you"))?;
+    let change = send.content.change.as_deref();
+    if change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_))) {
+        return Err(Refusal::new(
+            Code::InvalidArgument,
+            "a wish about a group is sent to that group",
+        ));
+    }
     let size = send.content.data.len();
     if size > limits.body_bytes_max {
         return Err(Refusal::new(
@@ -43,7 +51,6 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
             ),
         ));
     }
-    let change = send.content.change.as_deref();
     let says = change.is_none_or(|change| change.kind.has_text());
     if !says && size > 0 {
         return Err(Refusal::new(

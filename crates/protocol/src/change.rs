@@ -377,8 +377,7 @@ pub enum Verdict {
 /// Who has no part in a conversation never comes so far.
 ///
 /// # Errors
-/// `NotFound` where there is no such message, or no longer; `Forbidden`; `RateLimited` at the bound of
-/// reactions.
+/// `NotFound` where there is no such message, or no longer; `Forbidden`, also at the bound of reactions.
 pub fn judge(
     record: Version,
     asked: &Asked,
@@ -417,7 +416,7 @@ pub fn judge(
             let is_own = written.is_some_and(|written| written.version >= record);
             let is_on = written.is_some_and(|written| written.value);
             if is_own || is_on != *on {
-                may_react(record, reaction, *on, altered, rules)?;
+                may_react(record, asked, reaction, *on, altered, rules)?;
                 return Ok(Verdict::Change);
             }
             Ok(Verdict::Nothing)
@@ -458,13 +457,22 @@ fn may_alter(
     Ok(())
 }
 
+/// What was ever put there stays, on or off: so both what is on and what one user has tried have a bound.
 fn may_react(
     record: Version,
+    asked: &Asked,
     reaction: &Reaction,
     on: bool,
     altered: &Altered,
     rules: &Rules,
 ) -> Result<(), Refusal> {
+    let tried = (altered.reactions.iter())
+        .filter(|((_, user), written)| *user == asked.by && written.version < record);
+    let is_known = |((known, _), _): (&(Reaction, UserId), _)| known == reaction;
+    if tried.clone().count() >= rules.reactions_max && !tried.into_iter().any(is_known) {
+        let text = "you have tried too many different reactions on it";
+        return Err(Refusal::new(Code::Forbidden, text));
+    }
     let mut kinds = 0;
     for known in altered.reactions_before(record) {
         if known == reaction {
@@ -474,7 +482,7 @@ fn may_react(
     }
     if on && kinds >= rules.reactions_max {
         let text = format!("it has {kinds} different reactions already: take one of those");
-        return Err(Refusal::new(Code::RateLimited, text));
+        return Err(Refusal::new(Code::Forbidden, text));
     }
     Ok(())
 }

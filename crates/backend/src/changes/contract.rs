@@ -168,6 +168,16 @@ pub(super) async fn what_a_later_record_left_stays(store: &dyn ChangeStore, fres
     store.save(vec![early.clone()]).await.expect("saves");
     let found = store.altered(talk.conversation, Seq(4), Seq(4)).await;
     assert_eq!(found.expect("reads"), altered(&[early, late]));
+    // At one place, too: a zombie's change loses it.
+    let zombie = ChangeRow {
+        version: record(0),
+        ..talk.row(3, 5, edit("zombie"))
+    };
+    let right = talk.row(3, 6, edit("right"));
+    store.save(vec![right.clone()]).await.expect("saves");
+    store.save(vec![zombie]).await.expect("saves");
+    let found = store.since(talk.conversation, 2, 1).await;
+    assert_eq!(found.expect("reads"), [right.changed]);
 }
 
 /// Reactions of two people, and of one with two of them, do not touch each other.

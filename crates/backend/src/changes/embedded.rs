@@ -53,8 +53,8 @@ impl EmbeddedChanges {
         }
     }
 
-    fn version(&self, key: &[u8]) -> Result<Option<Version>> {
-        let Some(value) = self.engine.get(Table::Altered, key)? else {
+    fn version(&self, table: Table, key: &[u8]) -> Result<Option<Version>> {
+        let Some(value) = self.engine.get(table, key)? else {
             return Ok(None);
         };
         decode_front(SEAM, &value).map(|(version, _)| Some(version))
@@ -110,10 +110,12 @@ impl ChangeStore for EmbeddedChanges {
                 changed: row.changed,
             };
             let value = encode(SEAM, &kept)?;
-            if self.version(&left_key)? <= Some(version) {
+            if self.version(Table::Altered, &left_key)? <= Some(version) {
                 batch.put(Table::Altered, left_key, value.clone());
             }
-            batch.put(Table::Change, change_key.to_vec(), value);
+            if self.version(Table::Change, &change_key)? <= Some(version) {
+                batch.put(Table::Change, change_key.to_vec(), value);
+            }
         }
         match batch.is_empty() {
             true => Ok(()),

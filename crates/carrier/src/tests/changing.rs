@@ -307,3 +307,56 @@ async fn a_change_that_cannot_be_told_ends_the_session() {
     assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }
+
+/// What came before a record that comes again counts for those behind it in the batch.
+#[tokio::test(start_paused = true)]
+async fn a_batch_of_old_and_new_changes_knows_what_stands() {
+    let mut world = World::new().await;
+    let id = world.send(ALICE, BOB).await;
+    world.change((ALICE, BOB), id, react("👍", true)).await;
+    world.until_quiet().await;
+    world.stop().await;
+    world.change((ALICE, BOB), id, react("👎", true)).await;
+    write_and_die(&world).await;
+    world.change((ALICE, BOB), id, react("👍", false)).await;
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let revs: Vec<_> = world.changes().await.iter().map(|c| c.rev).collect();
+    assert_eq!(revs, [1, 2, 3]);
+    let altered = world
+        .parts
+        .changes
+        .altered(between(ALICE, BOB), Seq(1), Seq(1));
+    let marks = altered.await.expect("reads")[&Seq(1)]
+        .marks()
+        .expect("marks");
+    let reactions: Vec<_> = marks
+        .reactions
+        .iter()
+        .map(|(text, _)| text.as_str())
+        .collect();
+    assert_eq!(reactions, ["👎"]);
+}
+
+/// A letter of a change that had its place is told again, and not made again.
+#[tokio::test(start_paused = true)]
+async fn a_letter_of_a_change_is_made_once() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let id = world.send(ALICE, BOB).await;
+    let on = world.changing((BOB, ALICE), id, react("👍", true));
+    world.accept(task(on.clone())).await;
+    world.change((BOB, ALICE), id, react("👍", false)).await;
+    world.until_quiet().await;
+    let again = MessageTask {
+        letter: Some("message-0-1".to_owned()),
+        ..task(on.clone())
+    };
+    world.accept(again).await;
+    world.until_quiet().await;
+    assert_eq!(world.changes().await.len(), 2);
+    let told = world.boat.pushed_to(20);
+    assert_eq!(told.iter().filter(|told| **told == on.id.get()).count(), 2);
+}

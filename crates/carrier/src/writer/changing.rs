@@ -40,12 +40,14 @@ impl Writer {
         };
         let version = self.version(read);
         let head = before.heads.get(&conversation).copied().unwrap_or_default();
-        if (task.unsure || task.maybe_repeat)
-            && self
-                .is_repeat(conversation, &asked, version, head.rev, before)
-                .await?
-        {
-            return Ok(self.unchanged(read, task, conversation, asked.subject, None));
+        let mut first = None;
+        if task.unsure || task.maybe_repeat || task.letter.is_some() {
+            first = self
+                .first_change(conversation, &asked, version, head.rev, before)
+                .await?;
+            if first.is_some() && task.letter.is_none() {
+                return Ok(self.unchanged(read, task, conversation, asked.subject, None));
+            }
         }
         let key = [(asked.by, asked.subject)];
         let subject = match pending(decided, asked.by, asked.subject) {
@@ -56,13 +58,22 @@ impl Writer {
             }
         };
         let subject = subject.filter(|row| row.conversation() == Some(conversation));
+        let altered = self.altered(conversation, subject.as_ref(), before).await?;
+        let mut made_by = version;
         let (changed, after) = match head.place_change(version) {
+            // A letter sent on its way again: it has its place, and what follows was not done.
+            _ if first.is_some() => {
+                let first = first.map(|(version, changed)| {
+                    made_by = version;
+                    changed
+                });
+                (first, After::Kept(head))
+            }
             ChangePlacement::Redelivery => {
                 let found = self.changes.of_record(conversation, version, head.rev);
                 (self.stores.within(found).await?, After::Kept(head))
             }
             ChangePlacement::New(rev) => {
-                let altered = self.altered(conversation, subject.as_ref(), before).await?;
                 let of_row = subject.as_ref().map(|row| Subject {
                     from: author(row),
                     accepted_at: row.accepted_at,
@@ -99,10 +110,10 @@ impl Writer {
             .altered
             .entry((conversation, changed.seq))
             .or_default();
-        altered.apply(version, &changed);
+        altered.apply(made_by, &changed);
         let row = ChangeRow {
             conversation,
-            version,
+            version: made_by,
             author: author(&subject),
             changed,
         };
@@ -122,27 +133,27 @@ impl Writer {
         })
     }
 
-    /// Stands the same change already, of an earlier record?
-    async fn is_repeat(
+    /// The same change of an earlier record, where it stands already.
+    async fn first_change(
         &self,
         conversation: ConversationId,
         asked: &Asked,
         version: Version,
         last: u64,
         before: &Before,
-    ) -> Result<bool, WriteFailure> {
+    ) -> Result<Option<(Version, Changed)>, WriteFailure> {
         let same = |row: &ChangeRow| {
             let other = &row.changed.asked;
             row.conversation == conversation
                 && (other.by, other.send_id) == (asked.by, asked.send_id)
                 && row.version < version
         };
-        if before.changed.iter().any(same) {
-            return Ok(true);
+        if let Some(row) = before.changed.iter().find(|row| same(row)) {
+            return Ok(Some((row.version, row.changed.clone())));
         }
         let found = (self.changes).find_send(conversation, asked.by, asked.send_id, last);
         let found = self.stores.within(found).await?;
-        Ok(found.is_some_and(|(standing, _)| standing < version))
+        Ok(found.filter(|(standing, _)| *standing < version))
     }
 
     /// What has become of the message, also by earlier records of the batch.

@@ -3,6 +3,7 @@
 mod device;
 mod living;
 mod receiving;
+mod returning;
 mod sending;
 pub(crate) mod server;
 mod world;

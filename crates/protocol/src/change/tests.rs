@@ -134,11 +134,23 @@ fn reactions_have_a_bound() {
         stands.apply(n, asked(2, react(&format!("r{n}"), true)));
     }
     let another = asked(3, react("one more", true));
-    assert_eq!(stands.judge(most, &another, None), Err(Code::RateLimited));
+    assert_eq!(stands.judge(most, &another, None), Err(Code::Forbidden));
     let known = asked(3, react("r0", true));
     assert_eq!(stands.judge(most, &known, None), Ok(Verdict::Change));
     let off = asked(2, react("r0", false));
     assert_eq!(stands.judge(most, &off, None), Ok(Verdict::Change));
+    // Taken back, they are still what this user has tried.
+    let mut stands = Stands::new();
+    for n in 0..most {
+        stands.apply(2 * n, asked(2, react(&format!("r{n}"), true)));
+        stands.apply(2 * n + 1, asked(2, react(&format!("r{n}"), false)));
+    }
+    let more = asked(2, react("one more", true));
+    assert_eq!(stands.judge(2 * most, &more, None), Err(Code::Forbidden));
+    let again = asked(2, react("r0", true));
+    assert_eq!(stands.judge(2 * most, &again, None), Ok(Verdict::Change));
+    let others = asked(3, react("one more", true));
+    assert_eq!(stands.judge(2 * most, &others, None), Ok(Verdict::Change));
     assert!("".parse::<Reaction>().is_err());
     assert!("a\nb".parse::<Reaction>().is_err());
     assert!("x".repeat(65).parse::<Reaction>().is_err());

@@ -303,6 +303,16 @@ impl Life {
         sentences
     }
 
+    /// What became of something that stands for nothing itself.
+    fn done(&self) -> Option<String> {
+        // A repeat of what was done finds nothing to do.
+        let of_list = (self.listed).map(|of| format!("its sender's list was changed: {of}"));
+        let change = self.change.as_ref().map(Fate::sentence);
+        let refused = self.refused.as_ref();
+        let refused = refused.map(|why| format!("refused at its place in the log: {why}"));
+        of_list.or(change).or(refused)
+    }
+
     fn sentence(&self, accepted: Timestamp) -> String {
         if let Some(of) = self.repeat_of {
             return format!("a repeat of {of}, dropped: the first one counts");
@@ -324,14 +334,11 @@ impl Life {
                 None => format!("{place}, not settled yet"),
             };
         }
-        if let Some(change) = &self.change {
-            return change.sentence();
-        }
-        if let Some(why) = &self.refused {
-            return format!("refused at its place in the log: {why}");
-        }
-        if let Some(conversation) = self.listed {
-            return format!("its sender's list was changed: {conversation}");
+        if let (None, Some(done)) = (&self.dead, self.done()) {
+            return match self.settled_at {
+                Some(_) => done,
+                None => format!("{done}, not settled yet"),
+            };
         }
         match &self.dead {
             Some(letter) => format!("dead letter {}: {}", letter.letter, letter.reason.name()),

@@ -10,7 +10,7 @@ use backend::conversations::ScyllaConversations;
 use backend::devices::ScyllaDevices;
 use backend::discovery::EtcdRegistry;
 use backend::heads::ScyllaHeads;
-use backend::history::ScyllaHistory;
+use backend::history::{HistoryStore, ScyllaHistory};
 use backend::ledger::{LedgerStore, ScyllaLedger};
 use backend::mailbox::RedisMailbox;
 use backend::queue::{KafkaQueue, Queue};
@@ -58,6 +58,10 @@ pub(super) async fn queue(settings: &Settings) -> Result<Arc<dyn Queue>> {
 
 pub(super) async fn ledger(settings: &Settings) -> Result<Arc<dyn LedgerStore>> {
     Ok(Arc::new(ScyllaLedger::new(cql(settings).await?)))
+}
+
+pub(super) async fn history(settings: &Settings) -> Result<Arc<dyn HistoryStore>> {
+    Ok(Arc::new(ScyllaHistory::new(cql(settings).await?)))
 }
 
 async fn cql(settings: &Settings) -> Result<Cql> {

@@ -11,7 +11,25 @@ mod seams;
 mod system;
 mod upkeep;
 
+use std::sync::Arc;
+
+use backend::history::HistoryStore;
+
+use crate::settings::Settings;
+
 pub use access::Access;
 pub use around::{Around, Bare};
 pub use seams::Seams;
 pub use system::System;
+
+/// History as the settings have it, alone.
+#[cfg(feature = "cluster")]
+pub(crate) async fn history(settings: &Settings) -> anyhow::Result<Arc<dyn HistoryStore>> {
+    cluster::history(settings).await
+}
+
+/// This program was built without the real parts.
+#[cfg(not(feature = "cluster"))]
+pub(crate) async fn history(_: &Settings) -> anyhow::Result<Arc<dyn HistoryStore>> {
+    anyhow::bail!("this program was built without the real parts")
+}

@@ -6,6 +6,7 @@ mod floor;
 mod installation;
 mod ledger;
 mod load;
+mod pages;
 mod process;
 mod report;
 mod steady;
@@ -58,6 +59,8 @@ enum What {
     Steady(steady::Steady),
     /// What the ledger costs: a private chat at saturation, with it and without, in turn.
     Ledger(ledger::Ledger),
+    /// What a page of history costs at 1,000 and at 1,000,000 stored messages.
+    Pages(pages::Pages),
     /// Both idle and chat.
     All(ChatArgs),
     /// The floor alone, as a server (used by the others).
@@ -104,7 +107,8 @@ impl Bench {
                     .context("raising the limit of open files")?;
                 return runtime()?.block_on(steady.run(config, self.output));
             }
-            What::Idle { .. } | What::Chat(_) | What::All(_) | What::Ledger(_) => {}
+            What::Idle { .. } | What::Chat(_) | What::All(_) | What::Ledger(_) | What::Pages(_) => {
+            }
         }
         let settings = Settings::load(config)?;
         rlimit::increase_nofile_limit(u64::MAX).context("raising the limit of open files")?;
@@ -121,6 +125,10 @@ impl Bench {
             let measured = ledger.clone().run(&settings, data.path(), self.output);
             return runtime()?.block_on(measured);
         }
+        if let What::Pages(pages) = &self.what {
+            let measured = pages.clone().run(&settings, data.path(), self.output);
+            return runtime()?.block_on(measured);
+        }
         let report = runtime()?.block_on(async {
             let mut report = Report::default();
             match self.what {
@@ -135,7 +143,8 @@ impl Bench {
                 What::FloorServer(_)
                 | What::WithoutLedger(_)
                 | What::Steady(_)
-                | What::Ledger(_) => {}
+                | What::Ledger(_)
+                | What::Pages(_) => {}
             }
             anyhow::Ok(report)
         })?;
