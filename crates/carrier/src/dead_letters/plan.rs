@@ -152,9 +152,13 @@ impl DeadLetters {
             !matches!(end, None | Some(End::Dead(_)))
         };
         match task.work {
+            // What is told to who is there, and stored for nobody.
+            Work::Deliver(task) if task.targets.is_empty() && !task.live_users.is_empty() => {
+                Ok(Forecast::Deliver)
+            }
             Work::Deliver(task) if task.targets.iter().all(has_it) => Ok(Forecast::AlreadyThere),
             Work::Deliver(task) => self.presence(&task).await,
-            Work::Message(_) if life.placed.is_some() && life.settled_at.is_some() => {
+            Work::Message(_) if life.has_its_place() && life.settled_at.is_some() => {
                 Ok(Forecast::AlreadyThere)
             }
             Work::Message(_) | Work::Kickout(_) => Ok(Forecast::Place),

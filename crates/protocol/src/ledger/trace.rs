@@ -260,6 +260,14 @@ impl Life {
         }
     }
 
+    /// The writer did with it what was to be done at its place in the log.
+    pub fn has_its_place(&self) -> bool {
+        self.placed.is_some()
+            || self.change.is_some()
+            || self.listed.is_some()
+            || self.refused.is_some()
+    }
+
     /// What has no end yet. Empty: the message is settled.
     ///
     /// A message whose record went to the retry topics is settled as a record; the targets that wait
@@ -268,8 +276,7 @@ impl Life {
         if self.repeat_of.is_some() {
             return Vec::new();
         }
-        let has_no_end = self.placed.is_none() && self.change.is_none() && self.listed.is_none();
-        let unplaced = has_no_end && self.refused.is_none() && self.dead.is_none();
+        let unplaced = !self.has_its_place() && self.dead.is_none();
         let message = (self.settled_at.is_none() || unplaced || self.redriven)
             .then_some(Open::Message)
             .into_iter();

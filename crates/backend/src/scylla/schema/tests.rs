@@ -1,3 +1,5 @@
+use std::collections::BTreeMap;
+
 use super::*;
 use crate::Kind;
 use crate::clock::{Entropy, SystemEntropy};
@@ -30,6 +32,84 @@ fn the_script_names_keyspace_tables_and_migrations() {
     assert!(script.contains("VALUES (8, 'changes')"));
     let adds = "-- why\nALTER TABLE head ADD from_low bigint";
     assert_eq!(added_column(adds), Some(("head", "from_low")));
+}
+
+/// The columns of a table, with their types, and its primary key; all migrations together.
+fn table(name: &str) -> (BTreeMap<String, String>, String) {
+    let mut columns = BTreeMap::new();
+    let mut key = String::new();
+    let statements = MIGRATIONS.iter().flat_map(Migration::statements);
+    for statement in statements {
+        let code: Vec<_> = statement
+            .lines()
+            .filter(|line| !line.starts_with("--"))
+            .collect();
+        let code = code.join(" ");
+        if let Some((of, column)) = added_column(statement)
+            && of == name
+        {
+            let kind = code.split_whitespace().last().unwrap_or_default();
+            columns.insert(column.to_owned(), kind.to_owned());
+        }
+        let Some(body) = code.strip_prefix(&format!("CREATE TABLE IF NOT EXISTS {name} (")) else {
+            continue;
+        };
+        let (listed, rest) = body.split_once("PRIMARY KEY ").expect("a key");
+        for column in listed
+            .split(',')
+            .map(str::trim)
+            .filter(|column| !column.is_empty())
+        {
+            let (column, kind) = column.split_once(' ').expect("a name and a type");
+            columns.insert(column.to_owned(), kind.to_owned());
+        }
+        let end = rest.find(") WITH").or(rest.rfind(')')).expect("an end");
+        key = rest[..end].trim().to_owned();
+    }
+    (columns, key)
+}
+
+// proves S0-07, S0-09, S0-51, S0-52, S0-61a, S0-61c: the specification's columns under its names and types, in the three
+// levels of bucket, owner and id (the first two make the partition); a group's row has no second user and no times of
+// receipts.
+#[test]
+fn rows_of_history_have_the_columns_of_the_specification() {
+    let (pchat, key) = table("pchat");
+    assert_eq!(key, "((uid1, pk), id)");
+    let (gchat, group_key) = table("gchat");
+    assert_eq!(group_key, "((gid, pk), id)");
+    let both = [
+        ("pk", "smallint"),
+        ("id", "bigint"),
+        ("usid", "bigint"),
+        ("tm", "bigint"),
+        ("st", "tinyint"),
+        ("ct", "tinyint"),
+        ("mt", "tinyint"),
+        ("draf", "blob"),
+        ("pr", "varint"),
+        ("ref", "varint"),
+    ];
+    let private = [
+        ("uid1", "bigint"),
+        ("uid2", "bigint"),
+        ("tm1", "bigint"),
+        ("tm2", "bigint"),
+        ("io", "tinyint"),
+    ];
+    let group = [("gid", "bigint"), ("uid", "bigint"), ("res", "tinyint")];
+    for (columns, wanted) in [(&pchat, &private[..]), (&gchat, &group[..])] {
+        for (name, kind) in both.iter().chain(wanted) {
+            assert_eq!(
+                columns.get(*name).map(String::as_str),
+                Some(*kind),
+                "{name}"
+            );
+        }
+    }
+    for (name, _) in private {
+        assert!(!gchat.contains_key(name), "{name}");
+    }
 }
 
 /// One keyspace more a run would make the server slow in the end.
