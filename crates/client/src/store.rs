@@ -80,6 +80,10 @@ CREATE TABLE listed (
     account INTEGER NOT NULL, conversation BLOB NOT NULL, summary BLOB NOT NULL,
     PRIMARY KEY (account, conversation)
 ) WITHOUT ROWID;
+CREATE TABLE stretch (
+    account INTEGER NOT NULL, conversation BLOB NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (account, conversation, first)
+) WITHOUT ROWID;
 CREATE TABLE outbox (
     account INTEGER NOT NULL, position INTEGER NOT NULL, send_id BLOB NOT NULL,
     to_kind INTEGER NOT NULL, to_id INTEGER NOT NULL, options INTEGER NOT NULL,
@@ -103,6 +107,10 @@ ALTER TABLE outbox ADD COLUMN change BLOB;
 CREATE TABLE listed (
     account INTEGER NOT NULL, conversation BLOB NOT NULL, summary BLOB NOT NULL,
     PRIMARY KEY (account, conversation)
+) WITHOUT ROWID;
+CREATE TABLE stretch (
+    account INTEGER NOT NULL, conversation BLOB NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
+    PRIMARY KEY (account, conversation, first)
 ) WITHOUT ROWID;
 UPDATE account SET list_version = 0;
 ";

@@ -30,6 +30,11 @@ pub enum Older {
 }
 
 impl Loaded {
+    /// From first to last, upward.
+    pub fn stretches(&self) -> impl Iterator<Item = RangeInclusive<Seq>> + '_ {
+        self.stretches.iter().map(|(first, last)| *first..=*last)
+    }
+
     /// These came, without holes. Answers the edges that went.
     pub fn add(&mut self, came: RangeInclusive<Seq>) -> Vec<Seq> {
         let (mut first, mut last) = (*came.start(), *came.end());

@@ -15,6 +15,7 @@
 mod acks;
 mod action;
 mod changes;
+mod edges;
 mod limits;
 mod link;
 mod list;
@@ -41,6 +42,7 @@ pub use limits::Limits;
 pub use saved::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
 
 use acks::Acks;
+use edges::Edges;
 use link::Link;
 use list::List;
 use outbox::Outbox;
@@ -66,6 +68,7 @@ pub struct Core {
     timeline: Timeline,
     questions: Questions,
     list: List,
+    edges: Edges,
     /// Read in part: how many are left is asked once the server knows how far.
     unsure_unread: BTreeSet<ConversationId>,
     acks: Acks,
@@ -90,6 +93,7 @@ impl Core {
             acks: Acks::new(&saved.conversations),
             questions: Questions::new(saved.list_version),
             list: List::new(saved.list),
+            edges: Edges::new(saved.loaded),
             unsure_unread: (saved.conversations.iter())
                 .filter(|(_, kept)| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
                 .map(|(conversation, _)| *conversation)
@@ -406,10 +410,13 @@ impl Core {
             (Question::Status, SyncAnswer::Status(statuses)) => {
                 self.outbox.sent.statuses(&statuses, &mut self.out);
             }
-            (Question::Older, SyncAnswer::History(page)) => self.out.push(Action::Older {
-                request,
-                answer: Ok(page),
-            }),
+            (Question::Older, SyncAnswer::History(page)) => {
+                self.has_page(page.conversation, &page.messages);
+                self.out.push(Action::Older {
+                    request,
+                    answer: Ok(page),
+                });
+            }
             (question, _) => {
                 let refusal = Refusal::new(Code::Unavailable, "an answer to another question");
                 self.not_answered(question, request, refusal, now);

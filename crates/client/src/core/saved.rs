@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use protocol::frame::Summary;
+use protocol::loaded::Loaded;
 use protocol::message::Content;
 use protocol::receipt::Status;
 use protocol::{
@@ -32,6 +33,8 @@ pub struct Saved {
     pub conversations: BTreeMap<ConversationId, Kept>,
     /// The conversation list, as far as it is known here.
     pub list: BTreeMap<ConversationId, Summary>,
+    /// What the application has of each conversation.
+    pub loaded: BTreeMap<ConversationId, Loaded>,
     /// Sends that are neither accepted nor given up, by their order.
     pub outbox: BTreeMap<u64, OutboxRow>,
     /// Accepted sends whose status is followed, by their order.
@@ -100,6 +103,7 @@ pub enum Change {
     Conversation(ConversationId, Kept),
     /// A conversation of the list, as it is now.
     Listed(Box<Summary>),
+    Loaded(ConversationId, Loaded),
     /// A new send, or an old one whose state changed.
     Outbox(OutboxRow),
     /// Accepted, or known better. It leaves the outbox.
@@ -118,6 +122,9 @@ impl Saved {
             Change::ListVersion(version) => self.list_version = version,
             Change::Conversation(conversation, kept) => {
                 self.conversations.insert(conversation, kept);
+            }
+            Change::Loaded(conversation, loaded) => {
+                self.loaded.insert(conversation, loaded);
             }
             Change::Listed(summary) => {
                 self.list.insert(summary.conversation, *summary);

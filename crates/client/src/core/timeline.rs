@@ -444,12 +444,15 @@ impl Core {
         timeline.taken = timeline.taken.max(number.min(timeline.shown));
         let mut acks = Vec::new();
         let mut moved = BTreeMap::new();
+        let mut had: BTreeMap<ConversationId, Vec<Seq>> = BTreeMap::new();
         while let Some(untaken) = timeline.untaken.front()
             && untaken.number <= timeline.taken
         {
             if let Some(track) = timeline.tracks.get_mut(&untaken.conversation) {
                 match untaken.what {
                     What::Message { cursor, ack } => {
+                        let had = had.entry(untaken.conversation).or_default();
+                        had.push(cursor.seq);
                         track.kept.cursor = cursor;
                         acks.extend(ack);
                     }
@@ -461,6 +464,9 @@ impl Core {
         }
         for (conversation, kept) in moved {
             self.keep(conversation, kept);
+        }
+        for (conversation, seqs) in had {
+            self.has(conversation, seqs.into_iter());
         }
         let batch = self.out.durable_with();
         for ack in acks {

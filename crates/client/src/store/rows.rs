@@ -26,6 +26,14 @@ pub(super) fn load(connection: &Connection, account: i64) -> Result<Saved, Store
         let (conversation, kept) = kept(row)?;
         saved.conversations.insert(conversation, kept);
     }
+    let mut statement =
+        connection.prepare("SELECT conversation, first, last FROM stretch WHERE account = ?")?;
+    let mut rows = statement.query([account])?;
+    while let Some(row) = rows.next()? {
+        let of = conversation(&row.get::<_, Vec<u8>>(0)?)?;
+        let stretch = seq(row.get(1)?)..=seq(row.get(2)?);
+        saved.loaded.entry(of).or_default().add(stretch);
+    }
     let mut statement = connection.prepare("SELECT summary FROM listed WHERE account = ?")?;
     let mut rows = statement.query([account])?;
     while let Some(row) = rows.next()? {
@@ -90,6 +98,26 @@ pub(super) fn write(
                 kept.rev as i64,
             ],
         ),
+        Change::Loaded(conversation, loaded) => {
+            execute(
+                transaction,
+                "DELETE FROM stretch WHERE account = ? AND conversation = ?",
+                params![account, conversation.to_key()],
+            )?;
+            for stretch in loaded.stretches() {
+                execute(
+                    transaction,
+                    "INSERT INTO stretch VALUES (?, ?, ?, ?)",
+                    params![
+                        account,
+                        conversation.to_key(),
+                        stretch.start().0 as i64,
+                        stretch.end().0 as i64,
+                    ],
+                )?;
+            }
+            Ok(())
+        }
         Change::Listed(summary) => execute(
             transaction,
             "INSERT OR REPLACE INTO listed VALUES (?, ?, ?)",

@@ -37,6 +37,17 @@ fn changes() -> impl Strategy<Value = Change> {
     );
     prop_oneof![
         any::<u64>().prop_map(Change::Marker),
+        (
+            1..5i64,
+            proptest::collection::vec((1..40u64, 0..9u64), 1..5)
+        )
+            .prop_map(move |(peer, came)| {
+                let mut loaded = protocol::loaded::Loaded::default();
+                for (first, more) in came {
+                    loaded.add(Seq(first)..=Seq(first + more));
+                }
+                Change::Loaded(conversation(peer), loaded)
+            }),
         (0..i64::MAX).prop_map(|at| Change::ListVersion(Timestamp::from_millis(at))),
         (1..5i64, any::<[u32; 4]>(), any::<bool>()).prop_map(move |(peer, n, seen)| {
             let kept = Kept {

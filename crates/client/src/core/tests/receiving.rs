@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use protocol::frame::{Acked, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery};
+use protocol::loaded::Older;
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, Platform, Refusal, Seq};
 
@@ -553,4 +554,39 @@ fn without_acks_messages_are_shown_and_nothing_else() {
     assert_eq!(device.take_shown(), [1]);
     assert!(device.take_acked().is_empty());
     assert!(device.saved.conversations.is_empty());
+}
+
+// proves S0-67, S0-69, S0-70, S0-71: below what a device got after long is an edge, which it keeps; a look that meets it
+// loads what is before, and the edge moves down until it meets what was there.
+#[test]
+fn an_edge_is_kept_and_goes_when_it_is_passed() {
+    let mut device = Device::with(CatchUp::Recent(2), Limits::default(), seen(0));
+    device.now = START + Duration::from_secs(48 * 3600);
+    device.sign_in();
+    device.list(vec![summary(2, 9)]);
+    let newest = device.question(is_history);
+    device.history(newest, vec![message(9), message(8)], 9);
+    assert_eq!(device.take_shown(), [8, 9]);
+    assert_eq!(device.core.edges(with(2)), [Seq(7)]);
+    assert_eq!(device.core.older(with(2), Seq(9)), Older::Here);
+    device.crash();
+    assert_eq!(device.core.edges(with(2)), [Seq(7)], "it is kept");
+    device.sign_in();
+    assert_eq!(
+        device.core.older(with(2), Seq(8)),
+        Older::ToBeLoaded(Seq(8))
+    );
+    for (before, page, edges) in [(8, 4..=7, vec![Seq(3)]), (4, 1..=3, vec![])] {
+        device
+            .core
+            .load_older(with(2), Some(Seq(before)), 4, device.now);
+        device.drain();
+        let asked = device.question(|query| {
+            matches!(query, SyncQuery::History { range: HistoryRange::Backward { before: Some(seq) }, .. }
+                if seq.0 == before)
+        });
+        device.history(asked, page.rev().map(message).collect(), 9);
+        assert_eq!(device.core.edges(with(2)), edges);
+    }
+    assert_eq!(device.core.older(with(2), Seq(1)), Older::Nothing);
 }

@@ -18,6 +18,8 @@ impl World {
                 let kept = end.saved.conversations[conversation];
                 assert_eq!(kept.cursor.seq.0, log.len() as u64);
                 assert_eq!(kept.rev, self.server.rev(*conversation));
+                let edges = end.saved.loaded[conversation].edges();
+                assert_eq!(edges, [], "{} has everything", end.device);
                 self.judge_changes(end, *conversation);
                 self.judge_row(end, *conversation);
             }
