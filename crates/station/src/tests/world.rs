@@ -18,6 +18,8 @@ use backend::conversations::EmbeddedConversations;
 use backend::devices::EmbeddedDevices;
 use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
 use backend::embedded::Engine;
+use backend::group_history::EmbeddedGroupHistory;
+use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
 use backend::ledger::EmbeddedLedger;
@@ -25,6 +27,7 @@ use backend::mailbox::{EmbeddedMailbox, MailboxConfig, MailboxStore};
 use backend::queue::{
     Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, QueueConfig, Record,
 };
+use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use protocol::conversation::{ConversationRow, Head, Side};
@@ -98,6 +101,9 @@ pub(super) async fn world_with(config: Config) -> World {
         heads: Arc::new(EmbeddedHeads::new(engine.clone())),
         conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
         changes: Arc::new(EmbeddedChanges::new(engine.clone())),
+        groups: Arc::new(EmbeddedGroups::new(engine.clone())),
+        group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
+        timeline: Arc::new(EmbeddedTimeline::new(TimelineConfig::default()).expect("can be")),
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
         registry: registry.clone(),
