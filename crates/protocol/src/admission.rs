@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::change::ChangeKind;
 use crate::frame::Send;
 use crate::mailbox::{DedupeAnswer, FirstSend};
-use crate::{Code, ConversationId, MessageId, Recipient, Refusal, UserId};
+use crate::{Code, ConversationId, GroupId, MessageId, Recipient, Refusal, UserId};
 
 /// What one send may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,28 +17,23 @@ pub struct SendLimits {
 /// Message kind 0: a text. The other kinds are opaque to the server.
 const TEXT: i32 = 0;
 
-/// Decides whether `from` may send this, and to which conversation it belongs.
+/// Decides whether `from` may send this, and to which conversation it belongs. Whether they are in a group is not
+/// known here: see [`needs_membership`].
 ///
 /// Whether the receiver exists is not asked: a user who never signed in finds the message by sync at
 /// the first sign-in. An empty text is refused, because a sender who sends one has made a mistake; other
 /// kinds may be empty, since what they mean is not the server's to know.
 pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<ConversationId, Refusal> {
-    let to = match send.to {
-        Recipient::User(to) => to,
-        Recipient::Group(_) => {
-            return Err(Refusal::new(
-                Code::Unsupported,
-                "this server carries private messages only",
-            ));
-        }
+    let conversation = match send.to {
+        Recipient::User(to) => ConversationId::private(from, to).ok_or_else(|| {
+            Refusal::new(Code::ToSelf, "a message needs a receiver other than you")
+        })?,
+        Recipient::Group(group) => ConversationId::Group(group),
     };
-    let conversation = ConversationId::private(from, to)
-        .ok_or_else(|| Refusal::new(Code::ToSelf, "a message needs a receiver other than you"))?;
-    let change = send.content.change.as_deref();
-    if change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_))) {
+    if is_wish(send) && !matches!(conversation, ConversationId::Group(_)) {
         return Err(Refusal::new(
             Code::InvalidArgument,
-            "a wish about a group is sent to that group",
+            "only a group can be created, joined or left: name one as the receiver",
         ));
     }
     let size = send.content.data.len();
@@ -51,6 +46,7 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
             ),
         ));
     }
+    let change = send.content.change.as_deref();
     let says = change.is_none_or(|change| change.kind.has_text());
     if !says && size > 0 {
         return Err(Refusal::new(
@@ -62,6 +58,20 @@ pub fn admit(from: UserId, send: &Send, limits: &SendLimits) -> Result<Conversat
         return Err(Refusal::new(Code::InvalidArgument, "the text is empty"));
     }
     Ok(conversation)
+}
+
+/// The group that a sender must be in for this to be admitted: wishes are for its writer to judge, for who joins is not
+/// in yet.
+pub fn needs_membership(send: &Send) -> Option<GroupId> {
+    match send.to {
+        Recipient::Group(group) if !is_wish(send) => Some(group),
+        Recipient::Group(_) | Recipient::User(_) => None,
+    }
+}
+
+fn is_wish(send: &Send) -> bool {
+    let change = send.content.change.as_deref();
+    change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
 }
 
 /// What is to be done with an admitted send.
@@ -145,8 +155,10 @@ pub fn send_id_taken() -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::change::ChangeOf;
+    use crate::group::Wish;
     use crate::message::Content;
-    use crate::{GroupId, Options, SendId};
+    use crate::{Options, SendId};
 
     const LIMITS: SendLimits = SendLimits { body_bytes_max: 8 };
 
@@ -200,11 +212,33 @@ mod tests {
             Some(Code::ToSelf),
             "to oneself"
         );
+        let group = Recipient::Group(GroupId::new(5).expect("positive"));
+        assert_eq!(code_of(group, "all"), None);
+        assert_eq!(code_of(group, "123456789"), Some(Code::TooLarge));
+    }
+
+    #[test]
+    fn a_wish_is_for_a_group_and_says_nothing_else() {
         let group = GroupId::new(5).expect("positive");
-        assert_eq!(
-            code_of(Recipient::Group(group), "all"),
-            Some(Code::Unsupported)
-        );
+        let wish = |to, text| {
+            let mut wish = send(to, text);
+            let kind = ChangeKind::Wish(Wish::Join);
+            let subject = None;
+            wish.content.change = Some(Box::new(ChangeOf { subject, kind }));
+            wish
+        };
+        let admitted = |send: &Send| admit(user(1), send, &LIMITS).map_err(|r| r.code);
+        let join = wish(Recipient::Group(group), "");
+        assert_eq!(admitted(&join), Ok(ConversationId::Group(group)));
+        assert_eq!(needs_membership(&join), None);
+        let talks = wish(Recipient::Group(group), "hello");
+        assert_eq!(admitted(&talks), Err(Code::InvalidArgument));
+        let nobody = wish(Recipient::User(user(2)), "");
+        assert_eq!(admitted(&nobody), Err(Code::InvalidArgument));
+        let message = send(Recipient::Group(group), "hello");
+        assert_eq!(needs_membership(&message), Some(group));
+        let private = send(Recipient::User(user(2)), "hello");
+        assert_eq!(needs_membership(&private), None);
     }
 
     #[test]

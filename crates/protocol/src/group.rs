@@ -44,6 +44,17 @@ pub struct Member {
     pub version: Version,
 }
 
+impl Member {
+    /// From behind which place on they may read; `None` where they are not in.
+    pub fn readable_after(&self, settings: Settings) -> Option<Seq> {
+        self.role?;
+        match settings.open_history {
+            true => Some(Seq::ZERO),
+            false => Some(self.since),
+        }
+    }
+}
+
 /// How a group is meant to be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Settings {
@@ -158,12 +169,7 @@ impl Group {
 
     /// From behind which place on somebody may read; `None` where they are not in.
     pub fn readable_after(&self, user: UserId) -> Option<Seq> {
-        let member = self.members.get(&user)?;
-        member.role?;
-        match self.settings.open_history {
-            true => Some(Seq::ZERO),
-            false => Some(member.since),
-        }
+        self.members.get(&user)?.readable_after(self.settings)
     }
 
     /// What a wish of `by` makes of the group; `end` is where the conversation ends.

@@ -1,5 +1,11 @@
 //! What a device asks of the server's memory, and what makes an answer complete.
 
+mod groups;
+
+pub use self::groups::{
+    GroupRow, changes_behind, from_timeline, page_behind, range_behind, readable_after,
+};
+
 use std::time::Duration;
 
 use crate::change::Changed;
@@ -21,18 +27,16 @@ pub fn list_from(since: Timestamp, margin: Duration, now: Timestamp) -> Result<T
     Ok((since - margin).max(Timestamp::ZERO))
 }
 
-/// May `user` read this conversation?
+/// May `user` read this conversation? Who may read a group is a question to its members: [`readable_after`].
 pub fn may_read(user: UserId, conversation: ConversationId) -> Result<(), Refusal> {
     match conversation {
         ConversationId::Private { .. } if conversation.peer_of(user).is_some() => Ok(()),
-        ConversationId::Private { .. } | ConversationId::System(_) => Err(Refusal::new(
-            Code::Forbidden,
-            "you have no part in this conversation",
-        )),
-        ConversationId::Group(_) => Err(Refusal::new(
-            Code::Unsupported,
-            "this server carries private messages only",
-        )),
+        ConversationId::Private { .. } | ConversationId::Group(_) | ConversationId::System(_) => {
+            Err(Refusal::new(
+                Code::Forbidden,
+                "you have no part in this conversation",
+            ))
+        }
     }
 }
 

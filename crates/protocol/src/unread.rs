@@ -36,6 +36,25 @@ pub fn unread(end: Tally, base: Tally, recalled: &BTreeSet<Seq>) -> u64 {
         .saturating_sub(gone)
 }
 
+/// How far a member is done with a group: what was read, cleared, or there before they came, whichever is further.
+pub fn base_in_group(read: Seq, cleared: Seq, since: Seq) -> Seq {
+    read.max(cleared).max(since)
+}
+
+/// Messages of a group between the base and its end that others wrote and nobody recalled. `own`: how many of
+/// those are the member's own; `recalled` as above.
+pub fn in_group(end: Seq, base: Seq, own: u64, recalled: &BTreeSet<Seq>) -> u64 {
+    let between = Tally {
+        seq: end,
+        incoming: end.0.saturating_sub(base.0).saturating_sub(own),
+    };
+    let base = Tally {
+        seq: base,
+        incoming: 0,
+    };
+    unread(between, base, recalled)
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::collection::vec;
@@ -177,5 +196,88 @@ mod tests {
             unread(place(5, 4), place(3, 2), &BTreeSet::from([Seq(2), Seq(4)])),
             1
         );
+    }
+
+    /// What the three members of a group do.
+    #[derive(Clone, Debug)]
+    enum GroupDeed {
+        Send {
+            who: usize,
+        },
+        Read {
+            who: usize,
+            share: u8,
+        },
+        Clear {
+            who: usize,
+        },
+        Recall {
+            share: u8,
+        },
+        /// They leave and come again: what was there before is not theirs to read.
+        Rejoin {
+            who: usize,
+        },
+    }
+
+    fn group_deed() -> impl Strategy<Value = GroupDeed> {
+        prop_oneof![
+            6 => (0..3_usize).prop_map(|who| GroupDeed::Send { who }),
+            2 => (0..3_usize, any::<u8>()).prop_map(|(who, share)| GroupDeed::Read { who, share }),
+            1 => (0..3_usize).prop_map(|who| GroupDeed::Clear { who }),
+            2 => any::<u8>().prop_map(|share| GroupDeed::Recall { share }),
+            1 => (0..3_usize).prop_map(|who| GroupDeed::Rejoin { who }),
+        ]
+    }
+
+    // proves S4-35, S3-36, S3-37: with one row a message and no counter, each member's number is the one that a
+    // counter for each member, raised at each message of somebody else, would show.
+    proptest! {
+        #[test]
+        fn the_difference_in_a_group_is_what_counters_would_show(
+            deeds in vec(group_deed(), 0..120),
+        ) {
+            // Writer, who is done with it, recalled.
+            let mut counted: Vec<(usize, [bool; 3], bool)> = Vec::new();
+            let (mut read, mut cleared) = ([Seq::ZERO; 3], [Seq::ZERO; 3]);
+            let mut since = [Seq::ZERO; 3];
+            for deed in deeds {
+                let end = counted.len() as u64;
+                let mut done_up_to = |to: u64, who: usize| {
+                    counted[..to as usize].iter_mut().for_each(|m| m.1[who] = true);
+                };
+                match deed {
+                    GroupDeed::Send { who } => counted.push((who, [false; 3], false)),
+                    GroupDeed::Read { who, share } => {
+                        let to = place_of(share, end);
+                        done_up_to(to, who);
+                        read[who] = read[who].max(Seq(to));
+                    }
+                    GroupDeed::Clear { who } => {
+                        done_up_to(end, who);
+                        cleared[who] = Seq(end);
+                    }
+                    GroupDeed::Rejoin { who } => {
+                        done_up_to(end, who);
+                        since[who] = Seq(end);
+                    }
+                    GroupDeed::Recall { share } => {
+                        if let Some(at) = place_of(share, end).checked_sub(1) {
+                            counted[at as usize].2 = true;
+                        }
+                    }
+                }
+                let end = Seq(counted.len() as u64);
+                for who in 0..3 {
+                    let base = base_in_group(read[who], cleared[who], since[who]);
+                    let behind = &counted[base.0 as usize..];
+                    let own = behind.iter().filter(|m| m.0 == who).count() as u64;
+                    let others = counted.iter().zip(1..).filter(|(m, _)| m.2 && m.0 != who);
+                    let recalled = others.map(|(_, seq)| Seq(seq)).collect();
+                    let unread = counted.iter().filter(|m| m.0 != who && !m.1[who] && !m.2);
+                    prop_assert_eq!(in_group(end, base, own, &recalled), unread.count() as u64);
+                }
+            }
+        }
     }
 }

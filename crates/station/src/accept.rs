@@ -1,6 +1,7 @@
 //! Step 3 of a message's way: decide, name, and put into the log; answer when the log has it.
 //!
-//! Nothing slower than the rate limit, the dedupe key and one publish call is on this path (S1-18).
+//! Nothing slower than the rate limit, the dedupe key, who is in a group where that is not known, and one publish
+//! call is on this path (S1-18).
 //! A crash between any two steps is harmless: before the publish nothing was promised; after it the
 //! key still says *pending*, and the client's resend is published again under the same id.
 
@@ -14,7 +15,7 @@ use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Producer};
-use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge};
+use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership};
 use protocol::frame::Accepted;
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
@@ -28,6 +29,7 @@ use tokio::time::{Instant, timeout};
 use crate::background::Background;
 use crate::changing::ChangeDoor;
 use crate::ids::MessageIds;
+use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
 use crate::rate::SendRate;
 use crate::records::Records;
@@ -55,6 +57,7 @@ pub(crate) struct Accept {
     pub(crate) resolved: Background<Resolved>,
     pub(crate) seen: Background<SeenUpTo>,
     pub(crate) changes: ChangeDoor,
+    pub(crate) membership: Arc<Membership>,
     pub(crate) metrics: AcceptMetrics,
     pub(crate) spans: Spans,
 }
@@ -132,6 +135,7 @@ impl Accept {
         };
         let known = self.ask_dedupe(batch, &admitted, &offered).await;
         let pending = judge_all(batch, &admitted, &offered, &known, &mut outcomes);
+        let pending = self.judge_members(batch, pending, &mut outcomes).await;
         let pending = self.judge_changes(batch, pending, &mut outcomes).await;
         self.publish_all(life, batch, &pending, &mut outcomes).await;
         outcomes.into_vec()
@@ -185,6 +189,35 @@ impl Accept {
         let unanswered = known.iter().filter(|answer| answer.is_none()).count();
         self.metrics.dedupe_skipped.increment(unanswered as u64);
         known
+    }
+
+    /// Lets go on what is for no group, may have been published before, or is of who is in it.
+    async fn judge_members(
+        &self,
+        batch: &[SendItem],
+        pending: Vec<Pending>,
+        outcomes: &mut Outcomes<'_>,
+    ) -> Vec<Pending> {
+        let key = |send: &Pending| {
+            let item = &batch[send.indices[0]];
+            let group = needs_membership(&item.send).filter(|_| send.doubt == Doubt::None)?;
+            Some((group, item.user))
+        };
+        let asked: Vec<_> = pending.iter().filter_map(key).collect();
+        if asked.is_empty() {
+            return pending;
+        }
+        let refused = self.membership.refused(&asked).await;
+        let is_let_in = |send: &Pending| {
+            let Some(refusal) = key(send).and_then(|key| refused.get(&key)) else {
+                return true;
+            };
+            for &index in &send.indices {
+                outcomes.refuse(index, send.conversation, refusal.clone());
+            }
+            false
+        };
+        pending.into_iter().filter(is_let_in).collect()
     }
 
     /// Lets go on what is no change, may have been published before, or is one that may be.

@@ -44,6 +44,9 @@ pub struct Config {
     /// `unavailable`, and a reservation of ids is asked for again.
     #[serde(with = "humantime_serde")]
     pub store_deadline: Duration,
+    /// How long the newest messages of a group may take to be read from beside history; then history is asked.
+    #[serde(with = "humantime_serde")]
+    pub timeline_deadline: Duration,
     /// How long a boat may take to take notices; then they are dropped, and sync tells what they said.
     #[serde(with = "humantime_serde")]
     pub notice_deadline: Duration,
@@ -90,6 +93,7 @@ impl Default for Config {
             publish_deadline: Duration::from_secs(4),
             dedupe_deadline: Duration::from_millis(200),
             store_deadline: Duration::from_secs(3),
+            timeline_deadline: Duration::from_millis(200),
             notice_deadline: Duration::from_secs(1),
             reserve_ahead: Duration::from_secs(600),
             page_max: 100,

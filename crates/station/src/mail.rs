@@ -90,7 +90,9 @@ impl MailRoom {
     }
 
     /// Entries without a body, from history. What history does not have either is gone for good (its
-    /// time was over): the entry goes, and is counted.
+    /// time was over): the entry goes, and is counted. So does one of a group: an entry does not say of which, and
+    /// looking for its id in each group of the user would cost more than the page. It is not lost: the device
+    /// compares the group's places with its own, and reads it there.
     async fn reread(
         &self,
         target: Target,
@@ -111,7 +113,7 @@ impl MailRoom {
             tracing::warn!(
                 messages = ?gone,
                 platform = %target.platform,
-                "mail without a body that history does not have: removed"
+                "mail without a body that private history does not have: removed"
             );
             let acked = vec![(target, gone)];
             let removed = self.mailbox.acknowledge(acked, self.clock.now());

@@ -1,9 +1,14 @@
 //! Receipts: what a device says of messages, checked against its own rows, recorded, and told to the
 //! senders.
 //!
-//! A call costs one read of history and one write of each kind of register, however many receipts it
+//! A call costs one read of history (and one for each group) and one write of each kind of register, however many receipts it
 //! holds. The answer (ack:A) follows the writes; the notice to the sender (ack:N) follows the answer
 //! and may be lost, since the register can be asked (S3-18).
+//!
+//! Messages of groups keep no receipts (S0-61b): what a member says of one moves that member's own registers, and only
+//! the member's other devices hear of it.
+
+mod groups;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,14 +17,17 @@ use std::time::Duration;
 use api::station::ReceiptItem;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
+use backend::group_history::GroupHistoryStore;
 use backend::history::{HistoryStore, StatusWrite};
 use protocol::frame::{AckItem, Acked};
 use protocol::history::{Direction, Place};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, ConversationId, MessageId, Refusal, Seq, Timestamp, UserId};
 
+use self::groups::InGroups;
 use crate::background::Background;
 use crate::deadline::within;
+use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
 
 /// A receipt for the sender of a message, or for the reader's other devices.
@@ -32,6 +40,8 @@ pub(crate) struct Tell {
 /// Records receipts.
 pub(crate) struct Receipts {
     pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) group_history: Arc<dyn GroupHistoryStore>,
+    pub(crate) membership: Arc<Membership>,
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
@@ -55,24 +65,17 @@ struct Moves {
 impl Receipts {
     /// One answer an item, in order.
     pub(crate) async fn record(&self, items: Vec<ReceiptItem>) -> Vec<Acked> {
-        let keys: Vec<(UserId, MessageId)> = items
-            .iter()
-            .flat_map(|item| item.ack.items.iter().map(|ack| (item.user, ack.id)))
-            .collect();
-        let places = match within(self.deadline, self.history.places(&keys)).await {
-            Ok(places) => places,
+        let read = tokio::try_join!(self.places(&items), self.in_groups(&items));
+        let (places, in_groups) = match read {
+            Ok(read) => read,
             Err(refusal) => return refuse_all(&items, &refusal),
         };
         let now = self.clock.now();
-        let mut places = places.into_iter();
         let mut moves = Moves::default();
-        let answers: Vec<Acked> = items
+        let judged = items
             .iter()
-            .map(|item| {
-                let places = places.by_ref().take(item.ack.items.len());
-                moves.judge(item, places, now)
-            })
-            .collect();
+            .map(|item| moves.judge(item, &places, &in_groups, now));
+        let answers: Vec<Acked> = judged.collect();
         let (recorded, refused) = answers.iter().fold((0, 0), |(yes, no), answer| {
             (yes + answer.ids.len(), no + answer.refused.len())
         });
@@ -82,6 +85,21 @@ impl Receipts {
         }
         self.metrics.recorded.increment(recorded as u64);
         answers
+    }
+
+    async fn places(&self, items: &[ReceiptItem]) -> Result<Places, Refusal> {
+        let acks = items.iter();
+        let acks = acks.flat_map(|item| item.ack.items.iter().map(|ack| (item.user, ack)));
+        let private = acks.filter(|(_, ack)| !is_in_group(ack));
+        let keys: Vec<(UserId, MessageId)> = private.map(|(user, ack)| (user, ack.id)).collect();
+        if keys.is_empty() {
+            return Ok(Places::new());
+        }
+        let places = within(self.deadline, self.history.places(&keys)).await?;
+        let known = keys.into_iter().zip(places);
+        Ok(known
+            .filter_map(|(key, place)| Some((key, place?)))
+            .collect())
     }
 
     async fn write(&self, moves: Moves, now: Timestamp) -> Result<(), Refusal> {
@@ -132,7 +150,8 @@ impl Moves {
     fn judge(
         &mut self,
         item: &ReceiptItem,
-        places: impl Iterator<Item = Option<Place>>,
+        places: &Places,
+        in_groups: &InGroups,
         at: Timestamp,
     ) -> Acked {
         let (kind, user) = (item.ack.kind, item.user);
@@ -141,10 +160,21 @@ impl Moves {
             ids: Vec::with_capacity(item.ack.items.len()),
             refused: Vec::new(),
         };
-        for (ack, place) in item.ack.items.iter().zip(places) {
-            let Some(place) = place.filter(|place| speaks_of(user, ack, place)) else {
-                answer.refused.push((ack.id, unknown()));
-                continue;
+        for ack in &item.ack.items {
+            let judged = match ack.conversation {
+                ConversationId::Group(group) => in_groups.judge(user, group, ack).map(|()| None),
+                ConversationId::Private { .. } | ConversationId::System(_) => {
+                    let place = places.get(&(user, ack.id));
+                    let place = place.filter(|place| speaks_of(user, ack, place));
+                    place.map(Some).ok_or_else(unknown)
+                }
+            };
+            let place = match judged {
+                Ok(place) => place,
+                Err(refusal) => {
+                    answer.refused.push((ack.id, refusal));
+                    continue;
+                }
             };
             answer.ids.push(ack.id);
             let registers = match kind {
@@ -173,7 +203,7 @@ impl Moves {
                 }
             }
             // One's own message, on another device of one's own: nobody is told.
-            if place.direction == Direction::In {
+            if let Some(place) = place.filter(|place| place.direction == Direction::In) {
                 self.statuses.push(StatusWrite {
                     owner: place.peer,
                     id: ack.id,
@@ -188,6 +218,13 @@ impl Moves {
         }
         answer
     }
+}
+
+/// Where the messages stand that receipts speak of, in their owners' rows.
+type Places = BTreeMap<(UserId, MessageId), Place>;
+
+fn is_in_group(ack: &AckItem) -> bool {
+    matches!(ack.conversation, ConversationId::Group(_))
 }
 
 /// A receipt counts only for what the acknowledger's own row says: this conversation, this place.

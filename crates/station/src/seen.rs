@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::conversations::ConversationStore;
+use backend::heads::HeadStore;
 use protocol::{ConversationId, Seq, Timestamp, UserId};
 
 use crate::deadline::within;
@@ -21,6 +22,7 @@ pub(crate) struct SeenUpTo {
 /// Writes registers. What fails is said again with the next send, or by a receipt.
 pub(crate) async fn remember(
     conversations: Arc<dyn ConversationStore>,
+    heads: Arc<dyn HeadStore>,
     now: Timestamp,
     deadline: Duration,
     batch: Vec<SeenUpTo>,
@@ -30,21 +32,65 @@ pub(crate) async fn remember(
         let register = furthest.entry((seen.user, seen.conversation)).or_default();
         *register = seen.seq.max(*register);
     }
-    let keys: Vec<_> = furthest.keys().copied().collect();
-    let Ok(listed) = within(deadline, conversations.get(&keys)).await else {
-        return;
-    };
-    let reads: Vec<_> = furthest
-        .into_iter()
-        .zip(listed)
-        .filter_map(|(((user, conversation), seq), listed)| {
-            let listed = listed?;
-            let seq = seq.min(listed.row.end.seq);
-            (seq > listed.read_seq).then_some((user, conversation, seq))
-        })
-        .collect();
+    let is_group = |of: &ConversationId| matches!(of, ConversationId::Group(_));
+    let (in_groups, private): (Moves, Moves) =
+        (furthest.into_iter()).partition(|((_, of), _)| is_group(of));
+    let reads = tokio::join!(
+        bounded_by_rows(conversations.as_ref(), deadline, private),
+        bounded_by_heads(conversations.as_ref(), heads.as_ref(), deadline, in_groups),
+    );
+    let mut reads: Vec<_> = reads.0.into_iter().chain(reads.1).flatten().collect();
+    reads.sort();
     if !reads.is_empty() {
         // A failure is counted with the store's; nothing else is to be done about it.
         let _ = within(deadline, conversations.set_read(reads, now)).await;
     }
+}
+
+type Moves = Vec<((UserId, ConversationId), Seq)>;
+type Reads = Vec<(UserId, ConversationId, Seq)>;
+
+/// What moves a register, and not beyond the end of its conversation.
+async fn bounded_by_rows(
+    conversations: &dyn ConversationStore,
+    deadline: Duration,
+    moves: Moves,
+) -> Option<Reads> {
+    let keys: Vec<_> = moves.iter().map(|(key, _)| *key).collect();
+    let listed = within(deadline, conversations.get(&keys)).await.ok()?;
+    let bounds = listed.into_iter().map(|listed| {
+        let listed = listed?;
+        Some((listed.row.end.seq, listed.read_seq))
+    });
+    Some(bounded(moves, bounds))
+}
+
+/// The same where there are no rows.
+async fn bounded_by_heads(
+    conversations: &dyn ConversationStore,
+    heads: &dyn HeadStore,
+    deadline: Duration,
+    moves: Moves,
+) -> Option<Reads> {
+    let keys: Vec<_> = moves.iter().map(|(key, _)| *key).collect();
+    let of: Vec<_> = keys.iter().map(|(_, conversation)| *conversation).collect();
+    let read = tokio::try_join!(
+        within(deadline, heads.load(&of)),
+        within(deadline, conversations.registers(&keys)),
+    );
+    let (heads, registers) = read.ok()?;
+    let bounds = heads.into_iter().zip(registers);
+    let bounds = bounds.map(|(head, registers)| Some((head?.seq, registers.read_seq)));
+    Some(bounded(moves, bounds))
+}
+
+fn bounded(moves: Moves, bounds: impl Iterator<Item = Option<(Seq, Seq)>>) -> Reads {
+    let moves = moves.into_iter().zip(bounds);
+    moves
+        .filter_map(|(((user, conversation), seq), bounds)| {
+            let (end, read) = bounds?;
+            let seq = seq.min(end);
+            (seq > read).then_some((user, conversation, seq))
+        })
+        .collect()
 }

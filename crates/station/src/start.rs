@@ -12,11 +12,14 @@ use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::{Instance, Registration, Registry, Role};
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
+use backend::timeline::Timeline;
 use protocol::admission::SendLimits;
 use protocol::change;
 use thiserror::Error;
@@ -35,12 +38,15 @@ use crate::boats::Boats;
 use crate::changing::ChangeDoor;
 use crate::config::Config;
 use crate::deadline::answered_within;
+use crate::groups::Groups;
 use crate::ids::MessageIds;
 use crate::kickout::{Kick, Kicks};
 use crate::mail::MailRoom;
+use crate::membership::Membership;
 use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
 use crate::rate::{SWEEP_EVERY, SendRate};
 use crate::receipts::Receipts;
+use crate::recent::Recent;
 use crate::records::Records;
 use crate::seen::remember;
 use crate::service::{Door, Station};
@@ -56,6 +62,9 @@ pub struct Parts {
     pub heads: Arc<dyn HeadStore>,
     pub conversations: Arc<dyn ConversationStore>,
     pub changes: Arc<dyn ChangeStore>,
+    pub groups: Arc<dyn GroupStore>,
+    pub group_history: Arc<dyn GroupHistoryStore>,
+    pub timeline: Arc<dyn Timeline>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub registry: Arc<dyn Registry>,
@@ -197,11 +206,13 @@ async fn assemble(
             }
         }
     });
-    let conversations = parts.conversations.clone();
+    let (conversations, heads) = (parts.conversations.clone(), parts.heads.clone());
     let time = clock.clone();
     let seen = workers.spawn("seen", move |batch| {
-        remember(conversations.clone(), time.now(), deadline, batch)
+        let (conversations, heads) = (conversations.clone(), heads.clone());
+        remember(conversations, heads, time.now(), deadline, batch)
     });
+    let membership = Arc::new(Membership::new(parts.groups.clone(), deadline));
     let teller = Teller {
         mailbox: parts.mailbox.clone(),
         boats: boats.clone(),
@@ -242,6 +253,8 @@ async fn assemble(
             seen,
             changes: ChangeDoor {
                 history: parts.history.clone(),
+                group_history: parts.group_history.clone(),
+                membership: membership.clone(),
                 changes: parts.changes.clone(),
                 clock: clock.clone(),
                 deadline,
@@ -250,11 +263,14 @@ async fn assemble(
                     ..change::Rules::default()
                 },
             },
+            membership: membership.clone(),
             metrics: AcceptMetrics::new(),
             spans: Spans::here(),
         },
         receipts: Receipts {
             history: parts.history.clone(),
+            group_history: parts.group_history.clone(),
+            membership: membership.clone(),
             conversations: parts.conversations.clone(),
             clock: clock.clone(),
             deadline,
@@ -276,6 +292,7 @@ async fn assemble(
             heads: parts.heads.clone(),
             conversations: parts.conversations.clone(),
             changes: parts.changes.clone(),
+            groups: groups_of(config, parts, membership),
             clock,
             deadline,
             page_max: config.page_max,
@@ -301,6 +318,23 @@ async fn assemble(
     let token = stop.clone();
     tasks.spawn(token.run_until_cancelled_owned(async move { boats.follow(roster).await }));
     Ok(station)
+}
+
+fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>) -> Groups {
+    Groups {
+        membership,
+        groups: parts.groups.clone(),
+        history: parts.group_history.clone(),
+        recent: Recent {
+            timeline: parts.timeline.clone(),
+            deadline: config.timeline_deadline,
+        },
+        heads: parts.heads.clone(),
+        conversations: parts.conversations.clone(),
+        changes: parts.changes.clone(),
+        deadline: config.store_deadline,
+        page_bytes_max: config.page_bytes_max,
+    }
 }
 
 /// Room for the sends of a full batch at least, or no full batch would ever be taken.

@@ -20,11 +20,13 @@ use protocol::frame::{
 };
 use protocol::history::{Direction, PrivateRow};
 use protocol::sync::{
-    check_cursor, check_rev, dense_changes, dense_page, fitting, list_from, may_read, page_limit,
+    changes_behind, check_cursor, check_rev, dense_changes, dense_page, fitting, list_from,
+    may_read, page_behind, page_limit, range_behind,
 };
-use protocol::{Code, ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
+use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
 
 use crate::deadline::within;
+use crate::groups::Groups;
 
 /// Answers sync questions.
 pub(crate) struct Lookup {
@@ -32,6 +34,7 @@ pub(crate) struct Lookup {
     pub(crate) heads: Arc<dyn HeadStore>,
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
+    pub(crate) groups: Groups,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     pub(crate) page_max: usize,
@@ -55,9 +58,16 @@ impl Lookup {
                 SyncAnswer::History(self.history(user, conversation, range, limit).await?)
             }
             SyncQuery::Status { ids } => SyncAnswer::Status(self.status(user, &ids).await?),
-            SyncQuery::Members { group, .. } | SyncQuery::Readers { group, .. } => {
-                may_read(user, ConversationId::Group(group))?;
-                return Err(Refusal::new(Code::NotFound, "there is no such group"));
+            SyncQuery::Members {
+                group,
+                after,
+                limit,
+            } => {
+                let limit = page_limit(limit, self.page_max);
+                SyncAnswer::Members(self.groups.members(user, group, after, limit).await?)
+            }
+            SyncQuery::Readers { group, seq } => {
+                SyncAnswer::Readers(self.groups.readers(user, group, seq).await?)
             }
             SyncQuery::Changes {
                 conversation,
@@ -82,28 +92,60 @@ impl Lookup {
         since: Timestamp,
         after: Option<ConversationId>,
     ) -> Result<ListPage, Refusal> {
-        if let Some(after) = after {
-            may_read(owner, after)?;
-        }
+        let behind_group = match after {
+            Some(ConversationId::Group(group)) => Some(group),
+            Some(after) => {
+                may_read(owner, after)?;
+                None
+            }
+            None => None,
+        };
         let version = self.clock.now();
         let from = list_from(since, self.list_margin, version)?;
-        // One more than a page tells whether there are more.
+        let (mut conversations, mut more) = match behind_group {
+            None => self.private(owner, since, from, after).await?,
+            Some(_) => (Vec::new(), false),
+        };
+        if !more {
+            let room = self.page_max - conversations.len();
+            let told = self.groups.told(owner, since, from, behind_group, room + 1);
+            let mut rows = told.await?;
+            more = rows.len() > room;
+            rows.truncate(room);
+            for mut summary in self.groups.summaries(owner, rows).await? {
+                summary.marks = self.mark_newest(summary.rev, &mut summary.newest).await?;
+                conversations.push(summary);
+            }
+        }
+        let newest = conversations.iter().map(|row| row.newest.as_ref());
+        let sizes = newest.map(|newest| newest.map_or(0, |m| m.message.content.data.len()));
+        let fit = fitting(sizes, self.page_bytes_max);
+        more |= fit < conversations.len();
+        conversations.truncate(fit);
+        Ok(ListPage {
+            conversations,
+            version,
+            more,
+        })
+    }
+
+    /// Those with one other user, which come before groups, and whether there are more.
+    async fn private(
+        &self,
+        owner: UserId,
+        since: Timestamp,
+        from: Timestamp,
+        after: Option<ConversationId>,
+    ) -> Result<(Vec<Summary>, bool), Refusal> {
         let (listed, more) = self.listed(owner, since, from, after).await?;
         let keys: Vec<_> = listed
             .iter()
             .map(|listed| (owner, listed.row.last_id))
             .collect();
         let newest = within(self.deadline, self.history.private(&keys)).await?;
-        let sizes = newest.iter().map(|row| row.as_ref().map_or(0, row_size));
-        let fit = fitting(sizes, self.page_bytes_max);
-        let more = more || fit < listed.len();
-        let summaries = (listed.into_iter().zip(newest).take(fit))
+        let summaries = (listed.into_iter().zip(newest))
             .map(|(listed, newest)| self.summary(owner, listed, newest));
-        Ok(ListPage {
-            conversations: try_join_all(summaries).await?,
-            version,
-            more,
-        })
+        Ok((try_join_all(summaries).await?, more))
     }
 
     /// A page of rows, and whether there are more. A device that has nothing is not told of what was taken from the list
@@ -116,7 +158,9 @@ impl Lookup {
         mut after: Option<ConversationId>,
     ) -> Result<(Vec<Listed>, bool), Refusal> {
         let wanted = |listed: &Listed| {
-            since > Timestamp::ZERO || is_listed(listed.row.end.seq, listed.cleared)
+            let is_private = matches!(listed.row.conversation, ConversationId::Private { .. });
+            let is_listed = is_listed(listed.row.end.seq, listed.cleared);
+            is_private && (since > Timestamp::ZERO || is_listed)
         };
         let mut found = Vec::new();
         loop {
@@ -143,14 +187,7 @@ impl Lookup {
     ) -> Result<Summary, Refusal> {
         let Listed { row, cleared, .. } = listed;
         let mut newest = newest.as_ref().and_then(PrivateRow::placed);
-        let mut marks = None;
-        if row.rev > 0
-            && let Some(newest) = &mut newest
-        {
-            let seq = newest.position.seq;
-            let altered = self.altered(row.conversation, seq, seq).await?;
-            marks = show(&altered, newest);
-        }
+        let marks = self.mark_newest(row.rev, &mut newest).await?;
         Ok(Summary {
             conversation: row.conversation,
             seq: row.end.seq,
@@ -165,6 +202,20 @@ impl Lookup {
             newest,
             marks,
         })
+    }
+
+    /// Makes of the newest message what it is now.
+    async fn mark_newest(
+        &self,
+        rev: u64,
+        newest: &mut Option<Placed>,
+    ) -> Result<Option<Marks>, Refusal> {
+        let Some(newest) = newest.as_mut().filter(|_| rev > 0) else {
+            return Ok(None);
+        };
+        let seq = newest.position.seq;
+        let altered = self.altered(newest.conversation, seq, seq).await?;
+        Ok(show(&altered, newest))
     }
 
     /// Behind what was read or cleared, whichever is further. One read where something is unread, one more where
@@ -215,7 +266,7 @@ impl Lookup {
         after: u64,
         limit: usize,
     ) -> Result<ChangePage, Refusal> {
-        may_read(user, conversation)?;
+        let floor = self.readable_after(user, conversation).await?;
         // The head first, as for history.
         let last_rev = self.head(conversation).await?.rev;
         check_rev(after, last_rev)?;
@@ -224,6 +275,7 @@ impl Lookup {
         let sizes = changes.iter().map(change_size);
         changes.truncate(fitting(sizes, self.page_bytes_max));
         let more = dense_changes(conversation, &changes, after, last_rev)?;
+        changes_behind(&mut changes, floor);
         Ok(ChangePage {
             conversation,
             changes,
@@ -232,7 +284,7 @@ impl Lookup {
         })
     }
 
-    /// A dense page of one conversation, for its two sides only.
+    /// A dense page of one conversation, for its two sides or for the members of its group.
     async fn history(
         &self,
         user: UserId,
@@ -240,15 +292,23 @@ impl Lookup {
         range: HistoryRange,
         limit: usize,
     ) -> Result<HistoryPage, Refusal> {
-        may_read(user, conversation)?;
         // The head first, the rows after it: rows are written before the head moves.
-        let head = self.head(conversation).await?;
+        let (floor, head) = tokio::try_join!(
+            self.readable_after(user, conversation),
+            self.head(conversation),
+        )?;
         check_cursor(range, head.seq)?;
-        let asked = self.history.conversation(user, conversation, range, limit);
-        let mut rows = within(self.deadline, asked).await?;
-        rows.truncate(fitting(rows.iter().map(row_size), self.page_bytes_max));
-        let messages = rows.iter().filter_map(PrivateRow::placed).collect();
-        let mut page = dense_page(messages, range, head.seq)?;
+        let range = range_behind(range, floor);
+        let messages = match conversation {
+            ConversationId::Group(group) => {
+                self.groups.messages(group, range, &head, limit).await?
+            }
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                self.messages(user, conversation, range, limit).await?
+            }
+        };
+        let page = dense_page(messages, range, head.seq)?;
+        let mut page = page_behind(page, range, floor);
         let marks = self
             .mark(conversation, head.rev, &mut page.messages)
             .await?;
@@ -260,6 +320,33 @@ impl Lookup {
             last_seq: page.last_seq,
             more: page.more,
         })
+    }
+
+    /// From behind which place on `user` may read a conversation.
+    async fn readable_after(
+        &self,
+        user: UserId,
+        conversation: ConversationId,
+    ) -> Result<Seq, Refusal> {
+        match conversation {
+            ConversationId::Group(group) => self.groups.readable_after(user, group).await,
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                may_read(user, conversation).map(|()| Seq::ZERO)
+            }
+        }
+    }
+
+    async fn messages(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<Placed>, Refusal> {
+        let asked = (self.history).conversation(owner, conversation, range, limit);
+        let mut rows = within(self.deadline, asked).await?;
+        rows.truncate(fitting(rows.iter().map(row_size), self.page_bytes_max));
+        Ok(rows.iter().filter_map(PrivateRow::placed).collect())
     }
 
     /// Makes of the messages of a page what they are now.

@@ -2,6 +2,8 @@
 
 mod bad_input;
 mod changes;
+mod counted;
+mod groups;
 mod mail;
 mod network;
 mod receipts;

@@ -6,7 +6,7 @@ use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, Seq, Timestamp, UserId};
 
-use super::{ConversationStore, Listed};
+use super::{ConversationStore, Listed, Registers};
 use crate::clock::{Entropy, SeededEntropy};
 use crate::fresh::{Fresh, at};
 
@@ -279,6 +279,51 @@ pub(super) async fn what_was_touched_is_in_the_difference(
     assert_eq!(found().await, both);
 }
 
+/// What an owner did with a group comes back, though no row of it is ever written.
+pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore, fresh: &Fresh) {
+    let owner = fresh.user();
+    let group = ConversationId::Group(GroupId::new(owner.get()).expect("positive"));
+    let other = private(owner, fresh.user());
+    let pinned = Arranged {
+        pinned: true,
+        muted_until: None,
+    };
+    let version = Version {
+        epoch: 1,
+        offset: 1,
+    };
+    let saved = store.set_read(vec![(owner, group, Seq(4))], at(3)).await;
+    saved.expect("writes");
+    let saved = store.set_received(vec![(owner, group, Seq(6))]).await;
+    saved.expect("writes");
+    let saved = store.set_cleared(vec![(owner, group, tally(2))], at(5));
+    saved.await.expect("writes");
+    let arranged = vec![(owner, group, version, pinned)];
+    store.arrange(arranged, at(7)).await.expect("writes");
+    let registers = Registers {
+        read_seq: Seq(4),
+        received_seq: Seq(6),
+        cleared: tally(2),
+        touched: at(7),
+        arranged: pinned,
+    };
+    let asked = [(owner, other), (owner, group)];
+    let found = store.registers(&asked).await.expect("reads");
+    assert_eq!(found, [Registers::default(), registers]);
+    assert_eq!(changed(store, owner, Timestamp::ZERO).await, []);
+
+    for now in [9, 8] {
+        let touched = store.touch(vec![(owner, group)], at(now)).await;
+        touched.expect("writes");
+    }
+    let found = store.registers(&asked[1..]).await.expect("reads");
+    let touched = Registers {
+        touched: at(9),
+        ..registers
+    };
+    assert_eq!(found, [touched]);
+}
+
 /// Hands the names of all checks to another macro: no backend can leave one out.
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
@@ -291,6 +336,7 @@ macro_rules! checks {
             registers_only_move_forward,
             what_was_touched_is_in_the_difference,
             the_later_record_arranges,
+            registers_stand_without_a_row,
         );
     };
 }

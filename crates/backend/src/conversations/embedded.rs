@@ -20,7 +20,7 @@ use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{ConversationStore, Listed};
+use super::{ConversationStore, Listed, Registers};
 use crate::embedded::recent::Recent;
 use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Order, Table};
@@ -45,7 +45,7 @@ pub struct EmbeddedConversations {
 #[derive(Default)]
 struct Written {
     rows: Recent<Key, Kept>,
-    registers: Recent<Key, Registers>,
+    registers: Recent<Key, Moved>,
 }
 
 /// A row without what its key says.
@@ -59,7 +59,7 @@ struct Kept {
 }
 
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-struct Registers {
+struct Moved {
     read: Seq,
     received: Seq,
     cleared: Tally,
@@ -83,35 +83,31 @@ impl EmbeddedConversations {
         value.map(|value| decode(SEAM, &value)).transpose()
     }
 
-    fn registers(&self, keys: &[Key]) -> Result<Vec<Registers>> {
+    fn moved(&self, keys: &[Key]) -> Result<Vec<Moved>> {
         self.engine
             .multi_get(Table::ConversationRegister, keys)?
             .into_iter()
             .map(|value| match value {
                 Some(value) => decode(SEAM, &value),
-                None => Ok(Registers::default()),
+                None => Ok(Moved::default()),
             })
             .collect()
     }
 
-    fn standing_registers(
-        &self,
-        recent: &mut Recent<Key, Registers>,
-        key: Key,
-    ) -> Result<Registers> {
+    fn standing_registers(&self, recent: &mut Recent<Key, Moved>, key: Key) -> Result<Moved> {
         match recent.get(&key) {
             Some(registers) => Ok(registers),
-            None => Ok(self.registers(&[key])?.pop().unwrap_or_default()),
+            None => Ok(self.moved(&[key])?.pop().unwrap_or_default()),
         }
     }
 
     fn move_registers<T>(
         &self,
         moves: Vec<(UserId, ConversationId, T)>,
-        forward: impl Fn(&mut Registers, T),
+        forward: impl Fn(&mut Moved, T),
     ) -> Result<()> {
         let mut writing = self.writing.lock();
-        let mut changed: BTreeMap<Key, Registers> = BTreeMap::new();
+        let mut changed: BTreeMap<Key, Moved> = BTreeMap::new();
         for (owner, conversation, to) in moves {
             let key = key(owner, conversation)?;
             let standing = match changed.get(&key) {
@@ -185,7 +181,7 @@ impl ConversationStore for EmbeddedConversations {
             .map(|&(owner, conversation)| key(owner, conversation))
             .collect::<Result<Vec<_>>>()?;
         let rows = self.engine.multi_get(Table::Conversation, &row_keys)?;
-        let registers = self.registers(&row_keys)?;
+        let registers = self.moved(&row_keys)?;
         keys.iter()
             .zip(rows.into_iter().zip(registers))
             .map(|(&(owner, conversation), (row, registers))| {
@@ -193,6 +189,22 @@ impl ConversationStore for EmbeddedConversations {
                 Ok(kept.map(|kept| listed(owner, conversation, kept, registers)))
             })
             .collect()
+    }
+
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>> {
+        let keys = keys
+            .iter()
+            .map(|&(owner, conversation)| key(owner, conversation))
+            .collect::<Result<Vec<_>>>()?;
+        let moved = self.moved(&keys)?.into_iter();
+        let registers = moved.map(|moved| Registers {
+            read_seq: moved.read,
+            received_seq: moved.received,
+            cleared: moved.cleared,
+            touched: moved.touched,
+            arranged: moved.arranged.map(|(_, a)| a).unwrap_or_default(),
+        });
+        Ok(registers.collect())
     }
 
     async fn changed(
@@ -216,7 +228,7 @@ impl ConversationStore for EmbeddedConversations {
             let keys = page.iter().map(|(key, _)| conversation_of(owner, key));
             let keys: Vec<_> = keys.collect::<Result<_>>()?;
             let row_keys: Vec<Key> = keys.iter().map(|(key, _)| *key).collect();
-            let registers = self.registers(&row_keys)?;
+            let registers = self.moved(&row_keys)?;
             for (((_, value), (_, conversation)), registers) in page.iter().zip(keys).zip(registers)
             {
                 let listed = listed(owner, conversation, decode(SEAM, value)?, registers);
@@ -283,9 +295,16 @@ impl ConversationStore for EmbeddedConversations {
             registers.cleared = registers.cleared.max(to);
         })
     }
+
+    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
+        let moves = touched.into_iter().map(|(owner, of)| (owner, of, ()));
+        self.move_registers(moves.collect(), |registers, ()| {
+            registers.touched = registers.touched.max(at);
+        })
+    }
 }
 
-fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Registers) -> Listed {
+fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Moved) -> Listed {
     Listed {
         row: ConversationRow {
             owner,

@@ -40,6 +40,17 @@ impl Listed {
     }
 }
 
+/// What an owner did with a conversation, whether it has a row or not: groups have none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Registers {
+    /// As in [`Listed`].
+    pub read_seq: Seq,
+    pub received_seq: Seq,
+    pub cleared: Tally,
+    pub touched: Timestamp,
+    pub arranged: Arranged,
+}
+
 #[async_trait]
 pub trait ConversationStore: Send + Sync {
     /// A row of an earlier source never replaces one of a later; the same source again may raise the
@@ -47,6 +58,9 @@ pub trait ConversationStore: Send + Sync {
     async fn save(&self, rows: Vec<ConversationRow>) -> Result<()>;
 
     async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>>;
+
+    /// The registers alone, in order of the question; at rest where none was written.
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>>;
 
     /// Conversations of `owner` whose [`version`](Listed::version) is not before `since`, in order of conversation, strictly
     /// after `after`, at most `limit`.
@@ -81,4 +95,7 @@ pub trait ConversationStore: Send + Sync {
         cleared: Vec<(UserId, ConversationId, Tally)>,
         at: Timestamp,
     ) -> Result<()>;
+
+    /// Something of the owner's part changed that is kept elsewhere, such as the role in a group. `at` as above.
+    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()>;
 }

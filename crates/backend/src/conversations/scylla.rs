@@ -20,7 +20,7 @@ use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use scylla::DeserializeRow;
 use scylla::response::PagingState;
 
-use super::{ConversationStore, Listed};
+use super::{ConversationStore, Listed, Registers};
 use crate::scylla::{Cql, SeamCql, Statement, write_time};
 use crate::{Error, Result};
 
@@ -121,15 +121,28 @@ impl ScyllaConversations {
         self.cql.write(&self.touched, values).await
     }
 
+    async fn stored(&self, owner: UserId, of: ConversationId) -> Result<Option<Stored>> {
+        let (kind, other) = key(owner, of)?;
+        let key = (owner.get(), kind, other);
+        let rows: Vec<Stored> = self.cql.rows(&self.select, key).await?;
+        Ok(rows.into_iter().next())
+    }
+
     async fn one(&self, owner: UserId, conversation: ConversationId) -> Result<Option<Listed>> {
-        let (kind, other) = key(owner, conversation)?;
-        let rows: Vec<Stored> = self
-            .cql
-            .rows(&self.select, (owner.get(), kind, other))
-            .await?;
-        rows.into_iter()
-            .next()
-            .map_or(Ok(None), |row| row.listed(owner))
+        match self.stored(owner, conversation).await? {
+            Some(stored) => stored.listed(owner),
+            None => Ok(None),
+        }
+    }
+
+    async fn registers_of(&self, owner: UserId, of: ConversationId) -> Result<Registers> {
+        let Some(stored) = self.stored(owner, of).await? else {
+            return Ok(Registers::default());
+        };
+        stored.registers().ok_or_else(|| {
+            let text = format!("the registers of {owner} in {of} mean nothing");
+            Error::corrupt(SEAM, text)
+        })
     }
 }
 
@@ -148,8 +161,26 @@ impl Stored {
         Ok(Some(listed))
     }
 
+    fn registers(&self) -> Option<Registers> {
+        let number = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok();
+        Some(Registers {
+            read_seq: number(self.read_seq).map(Seq)?,
+            received_seq: number(self.received_seq).map(Seq)?,
+            cleared: Tally {
+                seq: number(self.cleared_seq).map(Seq)?,
+                incoming: number(self.cleared_incoming)?,
+            },
+            touched: Timestamp::from_millis(self.touched.unwrap_or(0)),
+            arranged: Arranged {
+                pinned: self.pinned.unwrap_or(false),
+                muted_until: (self.muted_until.filter(|until| *until != 0))
+                    .map(Timestamp::from_millis),
+            },
+        })
+    }
+
     fn whole(self, owner: UserId) -> Option<Listed> {
-        let register = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok().map(Seq);
+        let registers = self.registers()?;
         // Rows of before migration 7 have neither.
         let number = |stored: Option<i64>| u64::try_from(stored.unwrap_or(0)).ok();
         Some(Listed {
@@ -165,18 +196,11 @@ impl Stored {
                 version: Timestamp::from_millis(self.version?),
                 source: write_time::version_of(self.ver?)?,
             },
-            read_seq: register(self.read_seq)?,
-            received_seq: register(self.received_seq)?,
-            cleared: Tally {
-                seq: register(self.cleared_seq)?,
-                incoming: number(self.cleared_incoming)?,
-            },
-            touched: Timestamp::from_millis(self.touched.unwrap_or(0)),
-            arranged: Arranged {
-                pinned: self.pinned.unwrap_or(false),
-                muted_until: (self.muted_until.filter(|until| *until != 0))
-                    .map(Timestamp::from_millis),
-            },
+            read_seq: registers.read_seq,
+            received_seq: registers.received_seq,
+            cleared: registers.cleared,
+            touched: registers.touched,
+            arranged: registers.arranged,
         })
     }
 }
@@ -200,6 +224,13 @@ impl ConversationStore for ScyllaConversations {
         let reads = keys
             .iter()
             .map(|&(owner, conversation)| self.one(owner, conversation));
+        self.cql.all(reads.collect()).await
+    }
+
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>> {
+        let reads = keys
+            .iter()
+            .map(|&(owner, conversation)| self.registers_of(owner, conversation));
         self.cql.all(reads.collect()).await
     }
 
@@ -290,6 +321,16 @@ impl ConversationStore for ScyllaConversations {
                 let cleared = self.cql.write(&self.cleared, values);
                 writes.push(self.touching(cleared, (owner, kind, other), at));
             }
+        }
+        self.cql.all(writes).await.map(drop)
+    }
+
+    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
+        let mut writes = Vec::with_capacity(touched.len());
+        for (owner, conversation) in touched {
+            let (kind, other) = key(owner, conversation)?;
+            let nothing = std::future::ready(Ok(()));
+            writes.push(self.touching(nothing, (owner, kind, other), at));
         }
         self.cql.all(writes).await.map(drop)
     }

@@ -18,6 +18,8 @@ use backend::conversations::EmbeddedConversations;
 use backend::devices::EmbeddedDevices;
 use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
 use backend::embedded::Engine;
+use backend::group_history::EmbeddedGroupHistory;
+use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
 use backend::ledger::EmbeddedLedger;
@@ -25,6 +27,7 @@ use backend::mailbox::{EmbeddedMailbox, MailboxConfig, MailboxStore};
 use backend::queue::{
     Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, QueueConfig, Record,
 };
+use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
 use protocol::conversation::{ConversationRow, Head, Side};
@@ -45,6 +48,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::counted::{CountedGroups, CountedHistory};
 use crate::auth::{Claims, DevelopmentKey};
 use crate::{Config, Parts, Running, start};
 
@@ -57,6 +61,8 @@ pub(super) struct World {
     pub(super) parts: Parts,
     pub(super) queue: Arc<FaultyQueue>,
     pub(super) mailbox: Arc<FaultyMailbox>,
+    pub(super) groups: Arc<CountedGroups>,
+    pub(super) history_reads: Arc<CountedHistory>,
     pub(super) boat: Arc<Noting>,
     pub(super) life: BoatLife,
     pub(super) running: Running,
@@ -91,6 +97,8 @@ pub(super) async fn world_with(config: Config) -> World {
     let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
     let registration = registered.await.expect("a lease");
     let life = registration.instance.life.clone();
+    let groups = CountedGroups::over(EmbeddedGroups::new(engine.clone()));
+    let history_reads = CountedHistory::over(EmbeddedGroupHistory::new(engine.clone()));
     let parts = Parts {
         queue: queue.clone(),
         mailbox: mailbox.clone(),
@@ -98,6 +106,9 @@ pub(super) async fn world_with(config: Config) -> World {
         heads: Arc::new(EmbeddedHeads::new(engine.clone())),
         conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
         changes: Arc::new(EmbeddedChanges::new(engine.clone())),
+        groups: groups.clone(),
+        group_history: history_reads.clone(),
+        timeline: Arc::new(EmbeddedTimeline::new(TimelineConfig::default()).expect("can be")),
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
         registry: registry.clone(),
@@ -115,6 +126,8 @@ pub(super) async fn world_with(config: Config) -> World {
         parts,
         queue,
         mailbox,
+        groups,
+        history_reads,
         boat,
         life,
         running,

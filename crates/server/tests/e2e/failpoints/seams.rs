@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use backend::Result;
 use backend::audit::AuditStore;
 use backend::changes::ChangeStore;
-use backend::conversations::{ConversationStore, Listed};
+use backend::conversations::{ConversationStore, Listed, Registers};
 use backend::devices::{DeviceStore, Seen};
 use backend::discovery::{NodeLease, Registration, Registry, Role, Roster};
 use backend::heads::HeadStore;
@@ -286,6 +286,10 @@ impl ConversationStore for Watched<dyn ConversationStore> {
         self.inner.get(keys).await
     }
 
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>> {
+        self.inner.registers(keys).await
+    }
+
     async fn changed(
         &self,
         owner: UserId,
@@ -323,6 +327,10 @@ impl ConversationStore for Watched<dyn ConversationStore> {
         at: Timestamp,
     ) -> Result<()> {
         self.inner.set_cleared(cleared, at).await
+    }
+
+    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
+        self.inner.touch(touched, at).await
     }
 }
 

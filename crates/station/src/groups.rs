@@ -1,0 +1,321 @@
+//! Groups, as their members ask for them: pages, unread counts, rows of the list, who is in and who has read.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::changes::ChangeStore;
+use backend::conversations::{ConversationStore, Registers};
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
+use backend::heads::HeadStore;
+use futures_util::stream::{self, StreamExt, TryStreamExt};
+use protocol::conversation::Head;
+use protocol::frame::{HistoryRange, MemberPage, Summary};
+use protocol::group::{GroupRow as MessageRow, Member};
+use protocol::sync::{GroupRow, fitting, readable_after};
+use protocol::unread::{base_in_group, in_group};
+use protocol::{Code, ConversationId, GroupId, Placed, Refusal, Seq, Timestamp, UserId};
+
+use crate::deadline::within;
+use crate::membership::Membership;
+use crate::recent::{LATEST, Recent};
+
+/// Groups of a list whose heads and registers are read in one question.
+const ROWS_TOGETHER: usize = 128;
+
+/// Rows of a list that are looked at more closely at a time.
+const SUMMARIES_TOGETHER: usize = 16;
+
+/// The largest group whose readers are told one by one.
+const READERS_MAX: usize = 500;
+
+/// Answers questions about groups.
+pub(crate) struct Groups {
+    pub(crate) membership: Arc<Membership>,
+    pub(crate) groups: Arc<dyn GroupStore>,
+    pub(crate) history: Arc<dyn GroupHistoryStore>,
+    pub(crate) recent: Recent,
+    pub(crate) heads: Arc<dyn HeadStore>,
+    pub(crate) conversations: Arc<dyn ConversationStore>,
+    pub(crate) changes: Arc<dyn ChangeStore>,
+    pub(crate) deadline: Duration,
+    pub(crate) page_bytes_max: usize,
+}
+
+/// A group in the list of one of its members.
+pub(crate) struct Row {
+    group: GroupId,
+    member: Member,
+    head: Head,
+    registers: Registers,
+}
+
+impl Groups {
+    /// From behind which place on `user` may read a group.
+    pub(crate) async fn readable_after(
+        &self,
+        user: UserId,
+        group: GroupId,
+    ) -> Result<Seq, Refusal> {
+        let (settings, member) = self.membership.of(user, group).await?;
+        readable_after(settings, Some(&member))
+    }
+
+    /// Messages of a group in the order of `range`, up to where `head` says that it ends: those beside history where
+    /// they reach it. That they are dense is for the caller to prove.
+    pub(crate) async fn messages(
+        &self,
+        group: GroupId,
+        range: HistoryRange,
+        head: &Head,
+        limit: usize,
+    ) -> Result<Vec<Placed>, Refusal> {
+        let mut messages = match self.recent.page(group, range, head, limit).await {
+            Some(messages) => messages,
+            None => self.from_history(group, range, head, limit).await?,
+        };
+        let sizes = messages.iter().map(|m| m.message.content.data.len());
+        messages.truncate(fitting(sizes, self.page_bytes_max));
+        Ok(messages)
+    }
+
+    async fn from_history(
+        &self,
+        group: GroupId,
+        range: HistoryRange,
+        head: &Head,
+        limit: usize,
+    ) -> Result<Vec<Placed>, Refusal> {
+        let rows = self.history.conversation(group, range, limit);
+        let rows = within(self.deadline, rows).await?;
+        let messages: Vec<Placed> = rows.iter().map(MessageRow::placed).collect();
+        self.recent.keep(group, &messages, head).await;
+        Ok(messages)
+    }
+
+    /// Groups of the user's that belong into a list difference, from behind `after` on, `most` at most (S4-33).
+    pub(crate) async fn told(
+        &self,
+        user: UserId,
+        since: Timestamp,
+        from: Timestamp,
+        mut after: Option<GroupId>,
+        most: usize,
+    ) -> Result<Vec<Row>, Refusal> {
+        let mut found = Vec::new();
+        loop {
+            let page = self.groups.groups_of(user, after, ROWS_TOGETHER);
+            let page = within(self.deadline, page).await?;
+            let is_last = page.len() < ROWS_TOGETHER;
+            after = page.last().map(|(group, _)| *group);
+            let rows = self.rows(user, page).await?.into_iter();
+            found.extend(rows.filter(|row| row.standing().is_told(since, from)));
+            if is_last || found.len() >= most {
+                found.truncate(most);
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn rows(
+        &self,
+        user: UserId,
+        groups: Vec<(GroupId, Member)>,
+    ) -> Result<Vec<Row>, Refusal> {
+        let of = |(group, _): &(GroupId, Member)| ConversationId::Group(*group);
+        let conversations: Vec<ConversationId> = groups.iter().map(of).collect();
+        let keys: Vec<_> = conversations.iter().map(|&of| (user, of)).collect();
+        let (heads, registers) = tokio::try_join!(
+            within(self.deadline, self.heads.load(&conversations)),
+            within(self.deadline, self.conversations.registers(&keys)),
+        )?;
+        let kept = heads.into_iter().zip(registers);
+        let rows = groups.into_iter().zip(kept);
+        Ok(rows
+            .map(|((group, member), (head, registers))| Row {
+                group,
+                member,
+                head: head.unwrap_or_default(),
+                registers,
+            })
+            .collect())
+    }
+
+    /// Each row with its newest message and what is unread; as they were sent, without marks.
+    pub(crate) async fn summaries(
+        &self,
+        user: UserId,
+        rows: Vec<Row>,
+    ) -> Result<Vec<Summary>, Refusal> {
+        stream::iter(rows)
+            .map(|row| self.summary(user, row))
+            .buffered(SUMMARIES_TOGETHER)
+            .try_collect()
+            .await
+    }
+
+    async fn summary(&self, user: UserId, row: Row) -> Result<Summary, Refusal> {
+        if row.member.role.is_none() {
+            return Ok(row.summary());
+        }
+        let base = row.base();
+        let missed = usize::try_from(row.head.seq.0.saturating_sub(base.0)).unwrap_or(usize::MAX);
+        let newest = HistoryRange::Backward { before: None };
+        let (group, head) = (row.group, &row.head);
+        let looked = missed.clamp(1, LATEST);
+        let recent = self.recent.page(group, newest, head, looked).await;
+        let recent = recent.unwrap_or_default();
+        let own = match missed <= recent.len() {
+            true => {
+                let behind = recent.iter().take(missed);
+                behind.filter(|placed| placed.message.from == user).count() as u64
+            }
+            false => {
+                let own = self.history.own_between(group, user, base, head.seq);
+                within(self.deadline, own).await?
+            }
+        };
+        let recalled = match head.rev > 0 && missed > 0 {
+            true => {
+                let of = ConversationId::Group(group);
+                let recalled = self.changes.recalled(of, base, head.seq);
+                within(self.deadline, recalled).await?
+            }
+            false => BTreeMap::new(),
+        };
+        let of_others = recalled.into_iter().filter(|(_, author)| *author != user);
+        let recalled = of_others.map(|(seq, _)| seq).collect();
+        let newest = match self.may_read_end(user, &row).await? {
+            true => self.newest(&row, recent).await?,
+            false => None,
+        };
+        Ok(Summary {
+            unread: in_group(head.seq, base, own, &recalled),
+            newest,
+            ..row.summary()
+        })
+    }
+
+    /// What came after they did they may read; only where nothing did, the group says it.
+    async fn may_read_end(&self, user: UserId, row: &Row) -> Result<bool, Refusal> {
+        if row.head.seq > row.member.since {
+            return Ok(true);
+        }
+        if row.head.seq == Seq::ZERO {
+            return Ok(false);
+        }
+        let floor = self.readable_after(user, row.group).await;
+        match floor {
+            Ok(floor) => Ok(row.head.seq > floor),
+            // They left meanwhile.
+            Err(refusal) if !refusal.code.retryable() => Ok(false),
+            Err(refusal) => Err(refusal),
+        }
+    }
+
+    async fn newest(&self, row: &Row, recent: Vec<Placed>) -> Result<Option<Placed>, Refusal> {
+        if let Some(newest) = recent.into_iter().next() {
+            return Ok(Some(newest));
+        }
+        let Some(id) = row.head.last_id else {
+            return Ok(None);
+        };
+        let key = [(row.group, id)];
+        let found = within(self.deadline, self.history.rows(&key)).await?;
+        let newest = found.into_iter().flatten().next();
+        let newest = newest.map(|row| row.placed());
+        self.recent
+            .keep(row.group, newest.as_slice(), &row.head)
+            .await;
+        Ok(newest)
+    }
+
+    /// Who is in, for those who are.
+    pub(crate) async fn members(
+        &self,
+        user: UserId,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<MemberPage, Refusal> {
+        let (settings, _) = self.membership.of(user, group).await?;
+        // One more than a page tells whether there are more.
+        let present = self.groups.present(group, after, limit + 1);
+        let mut present = within(self.deadline, present).await?;
+        let more = present.len() > limit;
+        present.truncate(limit);
+        let members = present.into_iter();
+        Ok(MemberPage {
+            settings,
+            members: members
+                .filter_map(|(user, member)| Some((user, member.role?)))
+                .collect(),
+            more,
+        })
+    }
+
+    /// Who of those who are in has read up to `seq`.
+    pub(crate) async fn readers(
+        &self,
+        user: UserId,
+        group: GroupId,
+        seq: Seq,
+    ) -> Result<Vec<UserId>, Refusal> {
+        self.membership.of(user, group).await?;
+        let present = self.groups.present(group, None, READERS_MAX + 1);
+        let present = within(self.deadline, present).await?;
+        if present.len() > READERS_MAX {
+            let text = format!("readers are told of groups of {READERS_MAX} at most");
+            return Err(Refusal::new(Code::Unsupported, text));
+        }
+        let of = ConversationId::Group(group);
+        let keys: Vec<_> = present.into_iter().map(|(user, _)| (user, of)).collect();
+        let registers = self.conversations.registers(&keys);
+        let registers = within(self.deadline, registers).await?;
+        let readers = keys.into_iter().zip(registers);
+        Ok(readers
+            .filter(|(_, registers)| registers.read_seq >= seq)
+            .map(|((user, _), _)| user)
+            .collect())
+    }
+}
+
+impl Row {
+    fn standing(&self) -> GroupRow {
+        GroupRow {
+            role: self.member.role,
+            since: self.member.since,
+            end: self.head.seq,
+            stamp: self.head.stamp,
+            touched: self.registers.touched,
+            cleared: self.registers.cleared,
+        }
+    }
+
+    fn base(&self) -> Seq {
+        let registers = &self.registers;
+        base_in_group(registers.read_seq, registers.cleared.seq, self.member.since)
+    }
+
+    /// Without what must be looked up. Of a group that they are not in, nothing but that.
+    fn summary(&self) -> Summary {
+        let (head, registers) = (&self.head, &self.registers);
+        let is_in = self.member.role.is_some();
+        Summary {
+            conversation: ConversationId::Group(self.group),
+            seq: if is_in { head.seq } else { Seq::ZERO },
+            incoming: 0,
+            rev: if is_in { head.rev } else { 0 },
+            // What was there before they came is not theirs to read.
+            read_seq: registers.read_seq.max(self.member.since),
+            cleared_seq: registers.cleared.seq,
+            arranged: registers.arranged,
+            role: self.member.role,
+            unread: 0,
+            version: head.stamp.max(registers.touched),
+            newest: None,
+            marks: None,
+        }
+    }
+}

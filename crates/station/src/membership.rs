@@ -1,0 +1,164 @@
+//! Who is in which group, as the doors believe it.
+//!
+//! The group's writer judges every record at its place in the log, so a door may be a few seconds behind: who was
+//! removed a moment ago is let in here, and refused there. It must not be behind the other way: that somebody is *not*
+//! in a group is never remembered.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::groups::GroupStore;
+use futures_util::stream::{self, StreamExt};
+use parking_lot::Mutex;
+use protocol::group::{Member, Settings};
+use protocol::{Code, GroupId, Refusal, UserId};
+use tokio::time::Instant;
+
+use crate::deadline::within;
+
+/// How long somebody who was in a group is believed to be.
+const BELIEVED: Duration = Duration::from_secs(3);
+
+/// Members that are remembered; beyond, those of longest ago are asked for again.
+const KNOWN_MAX: usize = 131_072;
+
+/// Questions to the store at a time, where each is about another group.
+const TOGETHER: usize = 16;
+
+type Key = (GroupId, UserId);
+
+/// Asks who is in a group.
+pub(crate) struct Membership {
+    groups: Arc<dyn GroupStore>,
+    deadline: Duration,
+    known: Mutex<Known>,
+}
+
+/// Two ages of members: when the young ones are many, the old ones are forgotten at once.
+#[derive(Default)]
+struct Known {
+    young: BTreeMap<Key, Instant>,
+    old: BTreeMap<Key, Instant>,
+}
+
+impl Known {
+    fn has(&self, key: &Key, now: Instant) -> bool {
+        let until = self.young.get(key).or_else(|| self.old.get(key));
+        until.is_some_and(|until| *until > now)
+    }
+
+    fn learn(&mut self, key: Key, until: Instant) {
+        if self.young.len() >= KNOWN_MAX / 2 {
+            self.old = std::mem::take(&mut self.young);
+        }
+        self.young.insert(key, until);
+    }
+}
+
+impl Membership {
+    pub(crate) fn new(groups: Arc<dyn GroupStore>, deadline: Duration) -> Membership {
+        Membership {
+            groups,
+            deadline,
+            known: Mutex::default(),
+        }
+    }
+
+    /// Why these are not let in, each with its refusal; the others are. One question for all that are not known.
+    /// Where the store does not answer they are let in, for the writer judges them again.
+    pub(crate) async fn refused(&self, asked: &[Key]) -> BTreeMap<Key, Refusal> {
+        let unknown = self.unknown(asked);
+        if unknown.is_empty() {
+            return BTreeMap::new();
+        }
+        let members = self.groups.members_of(&unknown);
+        let Ok(members) = within(self.deadline, members).await else {
+            metrics::counter!("station_members_unasked_total").increment(unknown.len() as u64);
+            return BTreeMap::new();
+        };
+        let until = Instant::now() + BELIEVED;
+        let mut refused = BTreeMap::new();
+        let mut strangers = BTreeSet::new();
+        for (key, member) in unknown.into_iter().zip(members) {
+            match member {
+                Some((_, member)) if member.role.is_some() => self.known.lock().learn(key, until),
+                Some(_) => drop(refused.insert(key, not_in())),
+                None => drop(strangers.insert(key)),
+            }
+        }
+        let groups: BTreeSet<GroupId> = strangers.iter().map(|(group, _)| *group).collect();
+        let why = stream::iter(groups)
+            .map(async |group| (group, self.strange(group).await))
+            .buffer_unordered(TOGETHER);
+        let why: BTreeMap<GroupId, Option<Refusal>> = why.collect().await;
+        refused.extend(strangers.into_iter().filter_map(|key| {
+            let why = why.get(&key.0).cloned().flatten();
+            Some((key, why?))
+        }));
+        refused
+    }
+
+    /// What somebody is in a group, as it is now.
+    ///
+    /// # Errors
+    /// `Forbidden` for who is not in it, `NotFound` where there is none; the store's.
+    pub(crate) async fn of(
+        &self,
+        user: UserId,
+        group: GroupId,
+    ) -> Result<(Settings, Member), Refusal> {
+        let asked = [(group, user)];
+        let members = within(self.deadline, self.groups.members_of(&asked)).await?;
+        match members.into_iter().next().flatten() {
+            Some((settings, member)) if member.role.is_some() => Ok((settings, member)),
+            Some(_) => Err(not_in()),
+            None => Err(self.strange(group).await.unwrap_or_else(not_in)),
+        }
+    }
+
+    fn unknown(&self, asked: &[Key]) -> Vec<Key> {
+        let (known, now) = (self.known.lock(), Instant::now());
+        let unknown: BTreeSet<Key> = (asked.iter().copied())
+            .filter(|key| !known.has(key, now))
+            .collect();
+        unknown.into_iter().collect()
+    }
+
+    /// What is said to who never was in it; `None` where the store does not say whether there is such a group.
+    async fn strange(&self, group: GroupId) -> Option<Refusal> {
+        let somebody = self.groups.present(group, None, 1);
+        let somebody = within(self.deadline, somebody).await.ok()?;
+        Some(match somebody.is_empty() {
+            true => Refusal::new(Code::NotFound, "there is no such group"),
+            false => not_in(),
+        })
+    }
+}
+
+fn not_in() -> Refusal {
+    Refusal::new(Code::Forbidden, "you are not in this group")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_believed_ends_and_is_bounded() {
+        let key = |n: i64| {
+            let group = GroupId::new(1).expect("positive");
+            (group, UserId::new(n + 1).expect("positive"))
+        };
+        let mut known = Known::default();
+        let now = Instant::now();
+        for n in 0..(KNOWN_MAX as i64 * 2) {
+            known.learn(key(n), now + BELIEVED);
+        }
+        assert!(known.young.len() + known.old.len() <= KNOWN_MAX);
+        let last = key(KNOWN_MAX as i64 * 2 - 1);
+        assert!(known.has(&last, now));
+        assert!(!known.has(&key(0), now));
+        assert!(!known.has(&last, now + BELIEVED));
+    }
+}

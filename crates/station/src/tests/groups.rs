@@ -1,0 +1,629 @@
+//! Groups at the doors and in what their members are told.
+
+use std::time::Duration;
+
+use api::codec::encode_message;
+use backend::timeline::Entry;
+use protocol::change::{Asked, ChangeKind, ChangeOf, ChangeRow, Changed};
+use protocol::conversation::Head;
+use protocol::frame::{
+    HistoryRange, MemberPage, Send, ServerFrame, Summary, SyncAnswer, SyncQuery,
+};
+use protocol::group::{GroupRow, Member, Role, Settings, Wish};
+use protocol::history::Version;
+use protocol::loaded::Loaded;
+use protocol::message::Content;
+use protocol::receipt::ReceiptKind;
+use protocol::unread::Tally;
+use protocol::{
+    Code, ConversationId, GroupId, Message, MessageId, Options, Placed, Platform, Position,
+    Recipient, Seq, Timestamp, UserId,
+};
+
+use super::receipts::receipt_of;
+use super::world::*;
+use crate::Config;
+
+const CLOSED: Settings = Settings {
+    open_history: false,
+    open_door: false,
+};
+const OPEN: Settings = Settings {
+    open_history: true,
+    open_door: true,
+};
+const NEWEST: HistoryRange = HistoryRange::Backward { before: None };
+
+fn group(number: i64) -> GroupId {
+    GroupId::new(number).expect("positive")
+}
+
+fn of(number: i64) -> ConversationId {
+    ConversationId::Group(group(number))
+}
+
+fn to_group(number: i64, send_id: u8, text: &str) -> Send {
+    Send {
+        to: Recipient::Group(group(number)),
+        ..send(1, send_id, text)
+    }
+}
+
+fn asking(number: i64, send_id: u8, subject: Option<MessageId>, kind: ChangeKind) -> Send {
+    let mut send = to_group(number, send_id, "");
+    send.content.change = Some(Box::new(ChangeOf { subject, kind }));
+    send
+}
+
+impl World {
+    /// Somebody is this in a group now, as a carrier would have saved it.
+    async fn is_in(&self, in_group: i64, settings: Settings, who: i64, role: Option<Role>) {
+        let end = self.end(in_group).await.seq;
+        let stamp = self.parts.clock.now().since(BEGIN).as_millis() as u64;
+        let version = Version {
+            epoch: 1,
+            offset: end.0 * 1000 + stamp,
+        };
+        let member = Member {
+            role,
+            since: end,
+            version,
+        };
+        let members = vec![(user(who), member)];
+        let saved = (self.parts.groups).save(group(in_group), Some((settings, version)), members);
+        saved.await.expect("saves");
+        let touched = vec![(user(who), of(in_group))];
+        let now = self.parts.clock.now();
+        let touched = self.parts.conversations.touch(touched, now).await;
+        touched.expect("writes");
+    }
+
+    async fn group_of(&self, in_group: i64, settings: Settings, members: &[i64]) {
+        for (index, who) in members.iter().enumerate() {
+            let role = if index == 0 {
+                Role::Owner
+            } else {
+                Role::Member
+            };
+            self.is_in(in_group, settings, *who, Some(role)).await;
+        }
+    }
+
+    async fn end(&self, in_group: i64) -> Head {
+        let heads = self.parts.heads.load(&[of(in_group)]).await;
+        heads.expect("loads")[0].unwrap_or_default()
+    }
+
+    /// The next message of a group, with all that a carrier writes.
+    async fn say(&self, in_group: i64, from: i64, text: &str) -> Placed {
+        let placed = self.say_uncached(in_group, from, text).await;
+        let entry = Entry {
+            seq: placed.position.seq,
+            id: placed.message.id,
+            body: encode_message(&placed),
+        };
+        let pushed = self.parts.timeline.push(group(in_group), vec![entry]).await;
+        pushed.expect("pushes");
+        placed
+    }
+
+    async fn say_uncached(&self, in_group: i64, from: i64, text: &str) -> Placed {
+        let head = self.end(in_group).await;
+        let seq = head.seq.next();
+        let id = MessageId::floor_of(BEGIN).get() + in_group * 10_000 + seq.0 as i64;
+        let id = MessageId::new(id).expect("positive");
+        let version = Version {
+            epoch: 1,
+            offset: seq.0,
+        };
+        let message = Message {
+            id,
+            to: Recipient::Group(group(in_group)),
+            from: user(from),
+            accepted_at: self.parts.clock.now(),
+            content: Content::text(text),
+            ..self.placed(from, from + 1, 1, text).message
+        };
+        let placed = Placed {
+            conversation: of(in_group),
+            position: Position {
+                seq,
+                prev: head.last_id,
+            },
+            message,
+        };
+        let row = GroupRow::of(&placed, version).expect("to a group");
+        let saved = self.parts.group_history.save(vec![row]).await;
+        saved.expect("saves");
+        let head = Head {
+            seq,
+            last_id: Some(id),
+            max_id: Some(id),
+            stamp: self.parts.clock.now(),
+            version,
+            ..head
+        };
+        let saved = self.parts.heads.save(vec![(of(in_group), head)]).await;
+        saved.expect("saves");
+        placed
+    }
+
+    async fn group_recall(&self, placed: &Placed, by: i64) {
+        let head = {
+            let heads = self.parts.heads.load(&[placed.conversation]).await;
+            heads.expect("loads")[0].expect("a head")
+        };
+        let version = Version {
+            epoch: 1,
+            offset: 5000 + head.rev,
+        };
+        let mut message = placed.message.clone();
+        message.id = MessageId::new(placed.message.id.get() + 5000).expect("positive");
+        message.from = user(by);
+        message.content.change = Some(Box::new(ChangeOf {
+            subject: Some(placed.message.id),
+            kind: ChangeKind::Recall,
+        }));
+        let changed = Changed {
+            rev: head.rev + 1,
+            seq: placed.position.seq,
+            asked: Asked::of(&message).expect("a change"),
+        };
+        let row = ChangeRow {
+            conversation: placed.conversation,
+            version,
+            author: placed.message.from,
+            changed,
+        };
+        self.parts.changes.save(vec![row]).await.expect("saves");
+        let head = head.moved_by_change(version);
+        let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
+        saved.await.expect("saves");
+    }
+
+    /// (seqs, more)
+    async fn group_page(
+        &self,
+        who: i64,
+        in_group: i64,
+        range: HistoryRange,
+        limit: u32,
+    ) -> Result<(Vec<u64>, bool), Code> {
+        let page = self.history(who, of(in_group), range, limit).await?;
+        let seqs = page.messages.iter().map(|m| m.position.seq.0);
+        Ok((seqs.collect(), page.more))
+    }
+
+    async fn group_row(&self, who: i64, in_group: i64) -> Option<Summary> {
+        let page = self.list(who, Timestamp::ZERO, None).await;
+        let mut rows = page.conversations.into_iter();
+        rows.find(|row| row.conversation == of(in_group))
+    }
+
+    async fn members(&self, who: i64, in_group: i64, limit: u32) -> Result<MemberPage, Code> {
+        let query = SyncQuery::Members {
+            group: group(in_group),
+            after: None,
+            limit,
+        };
+        match self.ask(who, query).await? {
+            SyncAnswer::Members(page) => Ok(page),
+            other => panic!("no members: {other:?}"),
+        }
+    }
+
+    async fn readers(&self, who: i64, in_group: i64, seq: u64) -> Result<Vec<UserId>, Code> {
+        let query = SyncQuery::Readers {
+            group: group(in_group),
+            seq: Seq(seq),
+        };
+        match self.ask(who, query).await? {
+            SyncAnswer::Readers(readers) => Ok(readers),
+            other => panic!("no readers: {other:?}"),
+        }
+    }
+}
+
+fn conversations(rows: &[Summary]) -> Vec<ConversationId> {
+    rows.iter().map(|row| row.conversation).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_is_in_a_group_may_send_to_it() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.is_in(7, CLOSED, 3, None).await;
+    let told = world
+        .submit(vec![
+            item(1, to_group(7, 1, "hello")),
+            item(3, to_group(7, 2, "I was here")),
+            item(4, to_group(7, 3, "let me in")),
+            item(1, to_group(8, 4, "nobody")),
+            item(2, to_group(7, 5, "hello")),
+            item(4, asking(7, 6, None, ChangeKind::Wish(Wish::Join))),
+        ])
+        .await;
+    let codes: Vec<_> = told.iter().map(|told| told.err()).collect();
+    let wanted = [
+        None,
+        Some(Code::Forbidden),
+        Some(Code::Forbidden),
+        Some(Code::NotFound),
+        None,
+        None,
+    ];
+    assert_eq!(codes, wanted);
+    assert_eq!(world.messages().await.len(), 3);
+    assert_eq!(world.groups.asked(), 1, "one question for a batch");
+
+    let more = (10..13).map(|n| item(1, to_group(7, n, "more"))).collect();
+    assert!(world.submit(more).await.iter().all(Result::is_ok));
+    assert_eq!(world.groups.asked(), 0, "it is believed for a while");
+    // That somebody is not in is never believed.
+    world.is_in(7, CLOSED, 4, Some(Role::Member)).await;
+    assert!(
+        world
+            .submit_one(item(4, to_group(7, 20, "thanks")))
+            .await
+            .is_ok()
+    );
+    tokio::time::advance(Duration::from_secs(5)).await;
+    world.is_in(7, CLOSED, 2, None).await;
+    let gone = world
+        .submit_one(item(2, to_group(7, 21, "still here?")))
+        .await;
+    assert_eq!(gone, Err(Code::Forbidden));
+    // Whoever is not known is let in: the writer judges at the message's place.
+    world.groups.fall_silent(true);
+    assert!(
+        world
+            .submit_one(item(2, to_group(7, 22, "now?")))
+            .await
+            .is_ok()
+    );
+}
+
+/// A resend of what may be in the log goes to its writer, who knows.
+#[tokio::test(start_paused = true)]
+async fn a_send_that_may_be_accepted_is_not_refused_at_the_door() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    let first = to_group(7, 1, "hello");
+    let id = world.submit_one(item(2, first.clone())).await;
+    settle().await;
+    world.is_in(7, CLOSED, 2, None).await;
+    tokio::time::advance(Duration::from_secs(5)).await;
+    let resent = again(first, 1, Duration::from_secs(5));
+    assert_eq!(world.submit_one(item(2, resent)).await, id);
+}
+
+// proves S0-61h: its sender, the owner and the administrators may delete it; others hear no at the door.
+#[tokio::test(start_paused = true)]
+async fn changes_in_a_group_are_judged_by_role() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2, 3]).await;
+    world.is_in(7, CLOSED, 4, Some(Role::Admin)).await;
+    let placed = world.say(7, 2, "hello").await;
+    let recall = |n| asking(7, n, Some(placed.message.id), ChangeKind::Recall);
+    let told = async |who, n| world.submit_one(item(who, recall(n))).await.err();
+    assert_eq!(told(3, 1).await, Some(Code::Forbidden));
+    assert_eq!(told(5, 2).await, Some(Code::Forbidden), "not in it");
+    assert_eq!(told(2, 3).await, None);
+    assert_eq!(told(4, 4).await, None);
+    assert_eq!(told(1, 5).await, None);
+    let old = MessageId::floor_of(BEGIN - Duration::from_secs(3600));
+    let never = asking(7, 6, Some(old), ChangeKind::Recall);
+    assert_eq!(world.submit_one(item(1, never)).await, Err(Code::NotFound));
+}
+
+// proves S0-63, S0-66, S0-67, S0-25: who comes back says where they are and gets the latest 100 from beside history,
+// which is not read, and hears that more lies before.
+// proves S0-68: what is to be loaded begins below the smallest that came.
+#[tokio::test(start_paused = true)]
+async fn who_comes_back_is_answered_without_history() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    for _ in 0..130 {
+        world.say(7, 1, "x").await;
+    }
+    world.history_reads.reads();
+    let (seqs, more) = world.group_page(2, 7, NEWEST, 0).await.expect("a page");
+    assert_eq!((seqs.len(), more), (100, true));
+    assert_eq!(seqs, (31..=130).rev().collect::<Vec<_>>());
+    let mut loaded = Loaded::default();
+    loaded.add(Seq(31)..=Seq(130));
+    assert_eq!(loaded.edges(), [Seq(30)]);
+    let short = HistoryRange::Forward { after: Seq(120) };
+    let (seqs, more) = world.group_page(2, 7, short, 4).await.expect("a page");
+    assert_eq!((seqs, more), (vec![121, 122, 123, 124], true));
+    let row = world.group_row(2, 7).await.expect("listed");
+    assert_eq!((row.seq, row.read_seq), (Seq(130), Seq(0)));
+    assert_eq!(text_of(&row.newest.expect("there").message), "x");
+    assert_eq!(world.history_reads.reads(), 1, "unread from so far back");
+
+    let place = (user(2), of(7), Seq(125));
+    let now = world.parts.clock.now();
+    let read = world.parts.conversations.set_read(vec![place], now).await;
+    read.expect("writes");
+    world.say(7, 2, "mine").await;
+    assert_eq!(world.group_row(2, 7).await.expect("listed").unread, 5);
+    assert_eq!(world.history_reads.reads(), 0);
+}
+
+// proves S2-13: what is gone from beside history is read from it, and written back.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_beside_history_is_read_there_and_put_back() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    for _ in 0..20 {
+        world.say_uncached(7, 1, "x").await;
+    }
+    let wanted: Vec<u64> = (11..=20).rev().collect();
+    for reads in [1, 0] {
+        let page = world.group_page(2, 7, NEWEST, 10).await.expect("a page");
+        assert_eq!(page, (wanted.clone(), true));
+        assert_eq!(world.history_reads.reads(), reads);
+    }
+    let before = HistoryRange::Backward {
+        before: Some(Seq(11)),
+    };
+    let page = world.group_page(2, 7, before, 100).await.expect("a page");
+    assert_eq!(page, ((1..=10).rev().collect(), false));
+    // What the cache lacks at its end is never taken for the end.
+    world.say_uncached(7, 1, "new").await;
+    let (seqs, _) = world.group_page(2, 7, NEWEST, 3).await.expect("a page");
+    assert_eq!(seqs, [21, 20, 19]);
+    // Somebody put another message there.
+    let mut other = world.say(7, 1, "true").await;
+    other.message.id = MessageId::new(other.message.id.get() + 7).expect("positive");
+    other.message.content = Content::text("false");
+    let entry = Entry {
+        seq: other.position.seq,
+        id: other.message.id,
+        body: encode_message(&other),
+    };
+    let pushed = world.parts.timeline.push(group(7), vec![entry]).await;
+    pushed.expect("pushes");
+    let page = world.history(2, of(7), NEWEST, 1).await.expect("a page");
+    assert_eq!(text_of(&page.messages[0].message), "true");
+}
+
+// proves S0-15, S0-24: who comes later reads backward from the newest, up to where they came or to the beginning, as
+// the group says.
+#[tokio::test(start_paused = true)]
+async fn who_came_later_is_shown_what_the_group_allows() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1]).await;
+    world.group_of(8, OPEN, &[1]).await;
+    for _ in 0..3 {
+        world.say(7, 1, "before").await;
+        world.say(8, 1, "before").await;
+    }
+    world.is_in(7, CLOSED, 2, Some(Role::Member)).await;
+    world.is_in(8, OPEN, 2, Some(Role::Member)).await;
+    let page = async |range| world.group_page(2, 7, range, 10).await;
+    let all = HistoryRange::Forward { after: Seq(0) };
+    assert_eq!(page(NEWEST).await, Ok((vec![], false)));
+    assert_eq!(page(all).await, Ok((vec![], false)));
+    let row = world.group_row(2, 7).await.expect("listed");
+    assert_eq!((row.newest, row.unread, row.read_seq), (None, 0, Seq(3)));
+    let open = world.group_row(2, 8).await.expect("listed");
+    assert_eq!((open.newest.is_some(), open.unread), (true, 0));
+    let recalled = world.say(7, 1, "after").await;
+    world.say(7, 1, "after").await;
+    assert_eq!(page(NEWEST).await, Ok((vec![5, 4], false)));
+    assert_eq!(page(all).await, Ok((vec![4, 5], false)));
+    let before = HistoryRange::Backward {
+        before: Some(Seq(4)),
+    };
+    assert_eq!(page(before).await, Ok((vec![], false)));
+    assert_eq!(world.group_row(2, 7).await.expect("listed").unread, 2);
+    let page = world.group_page(2, 8, NEWEST, 10).await;
+    assert_eq!(page, Ok((vec![3, 2, 1], false)));
+    world.group_recall(&recalled, 1).await;
+    assert_eq!(world.group_row(2, 7).await.expect("listed").unread, 1);
+    world.is_in(7, CLOSED, 2, None).await;
+    let gone = world.group_page(2, 7, NEWEST, 10).await;
+    assert_eq!(gone, Err(Code::Forbidden));
+    let changes = SyncQuery::Changes {
+        conversation: of(7),
+        after: 0,
+        limit: 9,
+    };
+    assert_eq!(world.ask(2, changes).await, Err(Code::Forbidden));
+    let nobody = world.group_page(2, 9, NEWEST, 10).await;
+    assert_eq!(nobody, Err(Code::NotFound));
+}
+
+// proves S4-33, S3-40: groups are in the same list, with their newest message and what is unread, though no
+// message writes a row for each member; what did not change is not told.
+#[tokio::test(start_paused = true)]
+async fn groups_are_in_the_list_where_something_changed() {
+    let world = world().await;
+    world.place(2, 1, 1, "hi").await;
+    for number in [7, 8, 9] {
+        world.group_of(number, CLOSED, &[1, 2]).await;
+    }
+    world.say(7, 2, "one").await;
+    world.say(8, 2, "two").await;
+    let full = world.list(1, Timestamp::ZERO, None).await;
+    let all = [between(1, 2), of(7), of(8), of(9)];
+    assert_eq!(conversations(&full.conversations), all);
+    let roles: Vec<_> = full.conversations.iter().map(|row| row.role).collect();
+    assert_eq!(roles[1..], [Some(Role::Owner); 3]);
+    let unread: Vec<_> = full.conversations.iter().map(|row| row.unread).collect();
+    assert_eq!(unread, [1, 1, 1, 0]);
+
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let known = world.list(1, Timestamp::ZERO, None).await.version;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    // Nothing was said in the last one since they came: it may be new to a device.
+    let quiet = world.list(1, known, None).await;
+    assert_eq!(conversations(&quiet.conversations), [of(9)]);
+    world.say(8, 2, "three").await;
+    let place = vec![(user(1), of(7), Seq(1))];
+    let now = world.parts.clock.now();
+    let read = world.parts.conversations.set_read(place, now).await;
+    read.expect("writes");
+    let difference = world.list(1, known, None).await;
+    let rows = difference.conversations.iter();
+    let rows: Vec<_> = rows
+        .map(|row| (row.conversation, row.seq.0, row.read_seq.0, row.unread))
+        .collect();
+    assert_eq!(rows, [(of(7), 1, 1, 0), (of(8), 2, 0, 2), (of(9), 0, 0, 0)]);
+    let others = world.list(2, known, None).await;
+    assert_eq!(conversations(&others.conversations), [of(8), of(9)]);
+
+    // Who left is told so once, and a device that has nothing is not.
+    world.is_in(7, CLOSED, 1, None).await;
+    let difference = world.list(1, known, None).await;
+    let left = &difference.conversations[0];
+    let told = (left.conversation, left.role, left.newest.clone());
+    assert_eq!(told, (of(7), None, None));
+    assert_eq!(world.group_row(1, 7).await, None);
+    // S4-30 holds for groups as well.
+    let place = Tally {
+        seq: Seq(2),
+        incoming: 0,
+    };
+    let cleared = vec![(user(1), of(8), place)];
+    let cleared = world.parts.conversations.set_cleared(cleared, now).await;
+    cleared.expect("writes");
+    assert_eq!(world.group_row(1, 8).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn pages_of_the_list_go_on_from_people_to_groups() {
+    let config = Config {
+        page_max: 3,
+        ..Config::default()
+    };
+    let world = world_with(config).await;
+    for peer in 2..=5 {
+        world.place(1, peer, 1, "hi").await;
+    }
+    let all = [2, 3, 4, 5].map(|peer| between(1, peer));
+    let mut all = all.to_vec();
+    for number in 11..=15 {
+        world.group_of(number, CLOSED, &[1]).await;
+        world.say(number, 1, "hi").await;
+        all.push(of(number));
+    }
+    let (mut after, mut found, mut pages) = (None, Vec::new(), 0);
+    loop {
+        let page = world.list(1, Timestamp::ZERO, after).await;
+        pages += 1;
+        assert!(page.conversations.len() <= 3);
+        found.extend(conversations(&page.conversations));
+        after = found.last().copied();
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!((found, pages), (all, 3));
+}
+
+// proves S0-61b: each member reads for themselves; the sender of a group's message hears of nobody.
+#[tokio::test(start_paused = true)]
+async fn what_a_member_has_read_is_told_to_their_own_devices_only() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2, 3]).await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    world.sign_in(2, Platform::Ios, 21).await;
+    world.sign_in(2, Platform::Web, 22).await;
+    let first = world.say(7, 1, "one").await;
+    let second = world.say(7, 1, "two").await;
+    let mut wrong = second.clone();
+    wrong.message.id = first.message.id;
+    world.history_reads.reads();
+    let answers = world
+        .acknowledge(&[
+            receipt_of(2, ReceiptKind::Received, &[&first, &second, &wrong]),
+            receipt_of(2, ReceiptKind::Read, &[&first]),
+            receipt_of(4, ReceiptKind::Read, &[&second]),
+        ])
+        .await;
+    assert_eq!(world.history_reads.reads(), 1, "one read for a call");
+    assert_eq!(answers[0].ids, [first.message.id, second.message.id]);
+    assert_eq!(answers[0].refused[0].1.code, Code::NotFound);
+    assert_eq!(answers[1].ids, [first.message.id]);
+    assert_eq!(answers[2].refused[0].1.code, Code::Forbidden);
+    let key = [(user(2), of(7))];
+    let registers = world.parts.conversations.registers(&key).await;
+    let registers = registers.expect("reads")[0];
+    assert_eq!(
+        (registers.read_seq, registers.received_seq),
+        (Seq(1), Seq(2))
+    );
+    let frames = world.boat.frames();
+    let mut sessions: Vec<i64> = frames.iter().map(|(session, _)| *session).collect();
+    sessions.sort_unstable();
+    assert_eq!(sessions, [21, 22]);
+    assert!(matches!(&frames[0].1, ServerFrame::Receipts(told) if told.len() == 1));
+    let statuses = world.ask_status(1, &[first.message.id]).await;
+    assert_eq!(statuses, []);
+}
+
+// proves S2-16: a group leaves the unread ones when it was read, here by what was sent along with an answer.
+#[tokio::test(start_paused = true)]
+async fn a_send_may_say_what_was_read_in_its_group() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    for _ in 0..3 {
+        world.say(7, 1, "x").await;
+    }
+    let mut answer = to_group(7, 1, "yes");
+    for (seen, unread) in [(2, 1), (99, 0)] {
+        answer.seen_seq = Some(Seq(seen));
+        answer.send_id = send_id(seen as u8);
+        let sent = world.submit_one(item(2, answer.clone())).await;
+        assert!(sent.is_ok());
+        settle().await;
+        let row = world.group_row(2, 7).await.expect("listed");
+        assert_eq!((row.read_seq.0, row.unread), (seen.min(3), unread));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn members_and_readers_are_told_to_those_who_are_in() {
+    let world = world().await;
+    world.group_of(7, OPEN, &[1, 2, 3, 4]).await;
+    world.is_in(7, OPEN, 3, None).await;
+    let page = world.members(2, 7, 2).await.expect("a page");
+    assert_eq!(page.settings, OPEN);
+    let two = vec![(user(1), Role::Owner), (user(2), Role::Member)];
+    assert_eq!((page.members, page.more), (two, true));
+    let page = world.members(2, 7, 0).await.expect("a page");
+    assert_eq!((page.members.len(), page.more), (3, false));
+    assert_eq!(world.members(3, 7, 0).await, Err(Code::Forbidden));
+    assert_eq!(world.members(1, 8, 0).await, Err(Code::NotFound));
+
+    let placed = world.say(7, 1, "hello").await;
+    world
+        .acknowledge(&[receipt_of(4, ReceiptKind::Read, &[&placed])])
+        .await;
+    assert_eq!(world.readers(1, 7, 1).await, Ok(vec![user(4)]));
+    assert_eq!(world.readers(1, 7, 2).await, Ok(vec![]));
+    assert_eq!(world.readers(3, 7, 1).await, Err(Code::Forbidden));
+    let many: Vec<i64> = (1..=501).collect();
+    world.group_of(9, OPEN, &many).await;
+    assert_eq!(world.readers(1, 9, 1).await, Err(Code::Unsupported));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wish_is_stored_for_nobody() {
+    let world = world().await;
+    let wish = Wish::Create {
+        settings: CLOSED,
+        members: vec![user(2)],
+    };
+    let sent = world.submit_one(item(1, asking(7, 1, None, ChangeKind::Wish(wish))));
+    assert!(sent.await.is_ok());
+    let record = world.log().await.remove(0);
+    let task = api::task::Task::decode(record.value).expect("ours");
+    let api::task::Work::Message(task) = task.work else {
+        panic!("a message");
+    };
+    assert_eq!(task.message.options, Options::NONE);
+    assert_eq!(task.message.conversation(), Some(of(7)));
+}
