@@ -9,22 +9,26 @@ use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::devices::ScyllaDevices;
 use backend::discovery::EtcdRegistry;
+use backend::group_history::ScyllaGroupHistory;
+use backend::groups::ScyllaGroups;
 use backend::heads::ScyllaHeads;
 use backend::history::ScyllaHistory;
 use backend::ledger::{LedgerStore, ScyllaLedger};
 use backend::mailbox::RedisMailbox;
 use backend::queue::{KafkaQueue, Queue};
 use backend::scylla::Cql;
+use backend::timeline::RedisTimeline;
 
 use super::seams::Seams;
 use crate::settings::Settings;
 
 /// Everything that station and carrier stand on; the registry once more, to be flushed at the end.
 pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegistry>)> {
-    let (queue, cql, mailbox, registry) = tokio::try_join!(
+    let (queue, cql, mailbox, timeline, registry) = tokio::try_join!(
         queue(settings),
         cql(settings),
         mailbox(settings),
+        timeline(settings),
         registry(settings)
     )?;
     let seams = Seams {
@@ -35,6 +39,9 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
         heads: Arc::new(ScyllaHeads::new(cql.clone())),
         conversations: Arc::new(ScyllaConversations::new(cql.clone())),
         changes: Arc::new(ScyllaChanges::new(cql.clone())),
+        groups: Arc::new(ScyllaGroups::new(cql.clone())),
+        group_history: Arc::new(ScyllaGroupHistory::new(cql.clone())),
+        timeline,
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
         ledger: Arc::new(ScyllaLedger::new(cql.clone())),
         audit: Arc::new(ScyllaAudit::new(cql)),
@@ -63,6 +70,13 @@ pub(super) async fn ledger(settings: &Settings) -> Result<Arc<dyn LedgerStore>> 
 async fn cql(settings: &Settings) -> Result<Cql> {
     let cql = Cql::connect(&settings.scylla).await;
     cql.context("connecting to ScyllaDB")
+}
+
+async fn timeline(settings: &Settings) -> Result<Arc<RedisTimeline>> {
+    let timeline = RedisTimeline::connect(&settings.redis, settings.timeline.clone()).await;
+    Ok(Arc::new(
+        timeline.context("connecting to Redis for timelines")?,
+    ))
 }
 
 async fn mailbox(settings: &Settings) -> Result<Arc<RedisMailbox>> {

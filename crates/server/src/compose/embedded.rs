@@ -12,11 +12,14 @@ use backend::conversations::EmbeddedConversations;
 use backend::devices::EmbeddedDevices;
 use backend::discovery::EmbeddedRegistry;
 use backend::embedded::{Engine, EngineOptions};
+use backend::group_history::EmbeddedGroupHistory;
+use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
 use backend::ledger::EmbeddedLedger;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, QueueConfig};
+use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use serde::{Deserialize, Serialize};
 
 use super::seams::Seams;
@@ -36,6 +39,7 @@ pub struct Config {
     pub engine: EngineOptions,
     pub queue: QueueConfig,
     pub mailbox: MailboxConfig,
+    pub timeline: TimelineConfig,
 }
 
 impl Default for Config {
@@ -46,6 +50,7 @@ impl Default for Config {
             engine: EngineOptions::default(),
             queue: QueueConfig::default(),
             mailbox: MailboxConfig::default(),
+            timeline: TimelineConfig::default(),
         }
     }
 }
@@ -97,6 +102,9 @@ impl Seams {
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
+            groups: Arc::new(EmbeddedGroups::new(engine.clone())),
+            group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
+            timeline: Arc::new(EmbeddedTimeline::new(config.timeline.clone())?),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger,
             audit: Arc::new(EmbeddedAudit::new(engine.clone())),

@@ -9,11 +9,14 @@ use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::Registry;
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
+use backend::timeline::Timeline;
 
 use super::around::Around;
 use super::upkeep::Upkeep;
@@ -29,6 +32,9 @@ pub struct Seams {
     pub heads: Arc<dyn HeadStore>,
     pub conversations: Arc<dyn ConversationStore>,
     pub changes: Arc<dyn ChangeStore>,
+    pub groups: Arc<dyn GroupStore>,
+    pub group_history: Arc<dyn GroupHistoryStore>,
+    pub timeline: Arc<dyn Timeline>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub audit: Arc<dyn AuditStore>,
@@ -48,6 +54,9 @@ impl Seams {
             heads: around.heads(self.heads),
             conversations: around.conversations(self.conversations),
             changes: around.changes(self.changes),
+            groups: around.groups(self.groups),
+            group_history: around.group_history(self.group_history),
+            timeline: around.timeline(self.timeline),
             devices: around.devices(self.devices),
             ledger: around.ledger(self.ledger),
             audit: around.audit(self.audit),
@@ -82,6 +91,9 @@ impl Seams {
             heads: self.heads.clone(),
             conversations: self.conversations.clone(),
             changes: self.changes.clone(),
+            groups: self.groups.clone(),
+            group_history: self.group_history.clone(),
+            timeline: self.timeline.clone(),
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
             registry: self.registry.clone(),
