@@ -460,6 +460,10 @@ impl Peer {
         frames.collect()
     }
 
+    pub(super) fn drop_frames(&self) {
+        self.frames.lock().clear();
+    }
+
     pub(super) fn closed(&self) -> Vec<i64> {
         self.told_of(|notice| matches!(notice, v1::notice::Notice::Close(_)))
     }
