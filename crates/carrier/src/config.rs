@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use protocol::change;
 use protocol::delivery::{Limits, Tiers};
 use protocol::keys::RETRY_TIERS;
+use protocol::{change, group};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,6 +30,14 @@ pub struct Config {
     /// A platform that nobody signed in on for this long is owed nothing.
     #[serde(with = "humantime_serde")]
     pub platform_known_for: Duration,
+    /// Members of groups kept in memory by each shard, also those who left; beyond it the groups least recently used
+    /// are read again. A member takes about 100 bytes.
+    pub group_members_max: usize,
+    /// Members that a group may have.
+    pub group_size_max: usize,
+    /// A message to a group of more members than this is told to the sessions that live, and stored in no mailbox:
+    /// who is not there has it by sync.
+    pub group_push_max: usize,
     /// How far before a client's list version the difference looks (the station's setting). A row that
     /// took longer than half of this to be written is written again with a new stamp.
     #[serde(with = "humantime_serde")]
@@ -111,6 +119,13 @@ impl Config {
             ..change::Rules::default()
         }
     }
+
+    pub(crate) fn group_limits(&self) -> group::Limits {
+        group::Limits {
+            members: self.group_size_max,
+            ..group::Limits::default()
+        }
+    }
 }
 
 impl Default for Config {
@@ -125,6 +140,9 @@ impl Default for Config {
             platforms_max: 100_000,
             platforms_keep: Duration::from_secs(1),
             platform_known_for: protocol::delivery::PLATFORM_KNOWN_FOR,
+            group_members_max: 1_000_000,
+            group_size_max: group::Limits::default().members,
+            group_push_max: 500,
             list_margin: Duration::from_secs(10),
             unsure_margin: Duration::from_secs(60),
             change_within: Duration::from_secs(24 * 3600),

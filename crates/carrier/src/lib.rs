@@ -2,7 +2,7 @@
 //! that everybody it is owed to gets it.
 //!
 //! ```text
-//! topic message ─▶ intake ─▶ writer ───────────────┐   place, rows, heads, conversation rows
+//! topic message ─▶ intake ─▶ writer ───────────────┐   place, groups, rows, heads, conversation rows
 //! retry-1 … 5   ─▶ tier (one each) ─ held till due ┤
 //!                                                  ▼
 //!                    executor: the loop that owns protocol::Delivery
@@ -32,6 +32,7 @@ mod records;
 mod roster;
 mod settler;
 mod spans;
+mod standings;
 mod start;
 mod stores;
 mod tier;

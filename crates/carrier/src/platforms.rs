@@ -1,5 +1,6 @@
 //! Which platforms the receivers have, remembered for a moment.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 use std::sync::Arc;
 
@@ -25,30 +26,33 @@ struct Known {
 
 impl Platforms {
     pub(crate) fn new(devices: Arc<dyn DeviceStore>, config: &Config) -> Platforms {
-        // Less than a batch needs would forget within the batch.
-        let most = config.platforms_max.max(2 * config.poll_max).max(1);
         Platforms {
             devices,
             stores: Timed::new(config),
-            known: LruCache::new(NonZeroUsize::new(most).unwrap_or(NonZeroUsize::MIN)),
+            known: LruCache::new(
+                NonZeroUsize::new(config.platforms_max).unwrap_or(NonZeroUsize::MIN),
+            ),
             keep: config.platforms_keep,
             known_for: config.platform_known_for,
         }
     }
 
-    /// Makes sure that [`of`](Self::of) knows these users.
+    /// The platforms of each of these users, as far as they have some.
     pub(crate) async fn load(
         &mut self,
-        users: impl Iterator<Item = UserId>,
+        users: BTreeSet<UserId>,
         now: Timestamp,
-    ) -> stores::Result<()> {
-        let mut missing: Vec<UserId> = users
-            .filter(|user| self.known.get(user).is_none_or(|known| known.until <= now))
-            .collect();
-        missing.sort_unstable();
-        missing.dedup();
+    ) -> stores::Result<BTreeMap<UserId, Vec<Platform>>> {
+        let mut loaded = BTreeMap::new();
+        let mut missing = Vec::new();
+        for user in users {
+            match self.known.get(&user).filter(|known| known.until > now) {
+                Some(known) => _ = loaded.insert(user, known.platforms.clone()),
+                None => missing.push(user),
+            }
+        }
         if missing.is_empty() {
-            return Ok(());
+            return Ok(loaded);
         }
         let since = now - self.known_for;
         let found = self.devices.platforms(&missing, since);
@@ -60,13 +64,9 @@ impl Platforms {
             } else {
                 now + self.keep
             };
+            loaded.insert(user, platforms.clone());
             self.known.put(user, Known { platforms, until });
         }
-        Ok(())
-    }
-
-    pub(crate) fn of(&self, user: UserId) -> Vec<Platform> {
-        let known = self.known.peek(&user);
-        known.map_or_else(Vec::new, |known| known.platforms.clone())
+        Ok(loaded)
     }
 }

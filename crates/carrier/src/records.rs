@@ -1,5 +1,6 @@
 //! Records that a carrier publishes: retries, dead letters, notifications.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::dead_letter::{DeadLetter, Origin};
@@ -9,6 +10,7 @@ use bytes::Bytes;
 use protocol::change::ChangeKind;
 use protocol::delivery::{self, Letter, Owed, Retry, Settlement};
 use protocol::frame::{ListDeed, ListWord, ServerFrame};
+use protocol::group::Role;
 use protocol::keys::{self, Topic};
 use protocol::notify::Notification;
 use protocol::{Placed, Timestamp, TraceContext, UserId};
@@ -171,9 +173,9 @@ fn deliver_task(
 /// The reverse: what a queued delivery owes.
 pub(crate) fn owed_of(task: &DeliverTask) -> Vec<Owed> {
     let mut owed: Vec<Owed> = Vec::new();
+    let mut known: BTreeMap<UserId, usize> = BTreeMap::new();
     let mut place = |user: UserId| {
-        let found = owed.iter().position(|owed| owed.user == user);
-        found.unwrap_or_else(|| {
+        *known.entry(user).or_insert_with(|| {
             owed.push(Owed {
                 user,
                 platforms: Vec::new(),
@@ -193,27 +195,53 @@ pub(crate) fn owed_of(task: &DeliverTask) -> Vec<Owed> {
     owed
 }
 
+/// How users stand in a group.
+pub(crate) type Roles = BTreeMap<UserId, Option<Role>>;
+
 /// What a record says of its sender's list, if it does.
-fn list_word(placed: &Placed) -> Option<ListWord> {
-    let deed = match placed.message.content.change.as_deref()?.kind {
-        ChangeKind::Clear => ListDeed::Cleared(placed.position.seq),
-        ChangeKind::Arrange(arranged) => ListDeed::Arranged(arranged),
-        ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } | ChangeKind::Wish(_) => {
-            return None;
-        }
-    };
-    Some(ListWord {
+fn list_deed(placed: &Placed) -> Option<ListDeed> {
+    match placed.message.content.change.as_deref()?.kind {
+        ChangeKind::Clear => Some(ListDeed::Cleared(placed.position.seq)),
+        ChangeKind::Arrange(arranged) => Some(ListDeed::Arranged(arranged)),
+        // Whoever is told of it has a frame of their own.
+        ChangeKind::Wish(_) => Some(ListDeed::Member(None)),
+        ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } => None,
+    }
+}
+
+fn list_frame(placed: &Placed, deed: ListDeed) -> Bytes {
+    api::codec::encode_server(&ServerFrame::Listed(ListWord {
         id: placed.message.id,
         send_id: placed.message.send_id,
         conversation: placed.conversation,
         deed,
-    })
+    }))
+}
+
+/// The record is a wish about a group.
+pub(crate) fn is_wish(placed: &Placed) -> bool {
+    let change = placed.message.content.change.as_deref();
+    change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
+}
+
+/// What each of these is told of a wish; nothing where the record is none.
+pub(crate) fn frames_of(placed: &Placed, roles: &Roles) -> BTreeMap<UserId, Bytes> {
+    if !is_wish(placed) {
+        return BTreeMap::new();
+    }
+    let mut frames: BTreeMap<Option<Role>, Bytes> = BTreeMap::new();
+    let frames = roles.iter().map(|(user, role)| {
+        let frame = frames.entry(*role);
+        let frame = frame.or_insert_with(|| list_frame(placed, ListDeed::Member(*role)));
+        (*user, frame.clone())
+    });
+    frames.collect()
 }
 
 /// What every session gets: the message, or the change that it is.
 pub(crate) fn frame_of(placed: &Placed, rev: u64, trace: Option<TraceContext>) -> Bytes {
-    if let Some(word) = list_word(placed) {
-        return api::codec::encode_server(&ServerFrame::Listed(word));
+    if let Some(deed) = list_deed(placed) {
+        return list_frame(placed, deed);
     }
     match placed.changed(rev) {
         Some(changed) => api::codec::encode_server(&ServerFrame::Changed {
@@ -224,9 +252,10 @@ pub(crate) fn frame_of(placed: &Placed, rev: u64, trace: Option<TraceContext>) -
     }
 }
 
-/// A queued delivery as the machine takes it.
-pub(crate) fn task_of(task: Task, deliver: DeliverTask) -> delivery::Task {
+/// A queued delivery as the machine takes it; `roles`: how those stand now who are told of a wish.
+pub(crate) fn task_of(task: Task, deliver: DeliverTask, roles: &Roles) -> delivery::Task {
     delivery::Task {
+        own_frames: frames_of(&deliver.placed, roles),
         owed: owed_of(&deliver),
         frame: frame_of(&deliver.placed, deliver.rev, task.trace),
         placed: deliver.placed,

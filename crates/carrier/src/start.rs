@@ -10,11 +10,14 @@ use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::{Registry, Role};
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
+use backend::timeline::Timeline;
 use protocol::delivery::{Delivery, Limits};
 use protocol::keys::{RETRY_TIERS, Topic};
 use thiserror::Error;
@@ -51,6 +54,9 @@ pub struct Parts {
     pub heads: Arc<dyn HeadStore>,
     pub conversations: Arc<dyn ConversationStore>,
     pub changes: Arc<dyn ChangeStore>,
+    pub groups: Arc<dyn GroupStore>,
+    pub group_history: Arc<dyn GroupHistoryStore>,
+    pub timeline: Arc<dyn Timeline>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub registry: Arc<dyn Registry>,
@@ -227,6 +233,8 @@ impl Carrier {
             delay: self.limits.tiers.delay(tier),
             history: self.parts.history.clone(),
             changes: self.parts.changes.clone(),
+            groups: self.parts.groups.clone(),
+            group_history: self.parts.group_history.clone(),
             records: self.records.clone(),
             stores: Timed::new(&self.config),
             partitions: self.parts.queue.partitions(Topic::Retry(tier)),

@@ -10,6 +10,7 @@ mod desk;
 mod dropped;
 mod editing;
 mod faults;
+mod groups;
 mod kickouts;
 mod placing;
 mod retrying;

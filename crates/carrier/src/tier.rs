@@ -11,24 +11,29 @@ use std::time::Duration;
 use api::task::Work;
 use backend::Kind;
 use backend::changes::ChangeStore;
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use backend::history::HistoryStore;
 use backend::queue::{Partition, Polled, Record};
 use protocol::delivery::Source;
+use protocol::group::GroupRow;
 use protocol::history::PrivateRow;
 use protocol::ledger::DeadReason;
-use protocol::{MessageId, Placed, Recipient, Timestamp, UserId};
+use protocol::{GroupId, MessageId, Placed, Recipient, Timestamp, UserId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::batch::Batch;
 use crate::consumer::{Line, sleep_until};
-use crate::records::{Records, task_of};
+use crate::records::{Records, Roles, task_of};
+use crate::standings::standings;
 use crate::stores::{self, Timed};
 use crate::work::{self, Read, Spoilt};
 use crate::writer::give_up;
 
 type Rows = BTreeMap<MessageId, Result<Placed, String>>;
+type Told = BTreeMap<Source, Result<Roles, String>>;
 
 pub(crate) struct Tier {
     pub(crate) line: Line,
@@ -36,6 +41,8 @@ pub(crate) struct Tier {
     pub(crate) delay: Duration,
     pub(crate) history: Arc<dyn HistoryStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
+    pub(crate) groups: Arc<dyn GroupStore>,
+    pub(crate) group_history: Arc<dyn GroupHistoryStore>,
     pub(crate) records: Records,
     pub(crate) stores: Timed,
     pub(crate) partitions: u32,
@@ -132,8 +139,8 @@ impl Tier {
             .take(self.line.config.poll_max)
             .copied()
             .collect();
-        let rows = match self.rows(&due).await {
-            Ok(rows) => rows,
+        let (rows, mut told) = match self.as_of_now(&due).await {
+            Ok(now) => now,
             Err(error) => {
                 let pause = self.backoff.failed(&*self.line.entropy);
                 tracing::warn!(%error, source = %error.source, tier = self.tier, "retries wait for history");
@@ -149,25 +156,73 @@ impl Tier {
                 continue;
             };
             match read.task.work.clone() {
-                Work::Deliver(mut deliver) => match rows.get(&deliver.placed.message.id) {
-                    Some(Err(error)) => {
-                        let dead = Spoilt::of(read, DeadReason::StoreRejected, error);
-                        batch.effects.push(give_up(&self.records, &dead, now));
-                    }
-                    as_it_is => {
-                        // As history has it now.
-                        if let Some(Ok(placed)) = as_it_is {
-                            deliver.placed = placed.clone();
+                Work::Deliver(mut deliver) => {
+                    let row = rows.get(&deliver.placed.message.id).cloned().transpose();
+                    let roles = told.remove(&read.source).transpose();
+                    match row.and_then(|row| Ok((row, roles?))) {
+                        Err(error) => {
+                            let dead = Spoilt::of(read, DeadReason::StoreRejected, error);
+                            batch.effects.push(give_up(&self.records, &dead, now));
                         }
-                        batch
-                            .deliver
-                            .push((read.source, task_of(read.task, deliver)));
+                        Ok((row, roles)) => {
+                            // As history has it now.
+                            deliver.placed = row.unwrap_or(deliver.placed);
+                            let task = task_of(read.task, deliver, &roles.unwrap_or_default());
+                            batch.deliver.push((read.source, task));
+                        }
                     }
-                },
+                }
                 Work::Message(_) | Work::Kickout(_) => batch.kickouts.push(read),
             }
         }
         self.line.hand_over(batch);
+    }
+
+    async fn as_of_now(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<(Rows, Told)> {
+        let mut rows = self.rows(due).await?;
+        rows.extend(self.group_rows(due).await?);
+        Ok((self.as_they_are(rows).await?, self.told(due).await?))
+    }
+
+    /// How those stand who are to be told of a wish.
+    async fn told(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<Told> {
+        let mut told = Told::new();
+        for read in due.iter().filter_map(|key| self.held.get(key)) {
+            let Work::Deliver(deliver) = &read.task.work else {
+                continue;
+            };
+            let roles = standings(&*self.groups, self.stores, deliver).await;
+            told.insert(read.source, unless_corrupt(roles)?);
+        }
+        Ok(told)
+    }
+
+    /// The messages of groups, in the same way.
+    async fn group_rows(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<Rows> {
+        let reads = due.iter().filter_map(|key| self.held.get(key));
+        let keys: Vec<(GroupId, MessageId)> = reads.filter_map(group_row_of).collect();
+        if keys.is_empty() {
+            return Ok(Rows::new());
+        }
+        let found = self.stores.within(self.group_history.rows(&keys)).await;
+        if let Ok(found) = unless_corrupt(found)? {
+            let found = found.iter().flatten().map(GroupRow::placed);
+            return Ok(found
+                .map(|placed| (placed.message.id, Ok(placed)))
+                .collect());
+        }
+        let mut rows = Rows::new();
+        for key in keys {
+            let one = self.group_history.rows(std::slice::from_ref(&key));
+            match unless_corrupt(self.stores.within(one).await)? {
+                Ok(found) => {
+                    let found = found.first().and_then(Option::as_ref);
+                    rows.extend(found.map(|row| (key.1, Ok(row.placed()))));
+                }
+                Err(text) => _ = rows.insert(key.1, Err(text)),
+            }
+        }
+        Ok(rows)
     }
 
     /// The messages as history has them, or why it cannot read its row.
@@ -186,8 +241,7 @@ impl Tier {
         };
         let placed = rows.iter().flatten().filter_map(|row| row.placed());
         let rows = placed.map(|placed| (placed.message.id, Ok(placed)));
-        let rows = rows.collect();
-        self.as_they_are(rows).await
+        Ok(rows.collect())
     }
 
     /// What was edited or recalled meanwhile goes out so.
@@ -218,7 +272,7 @@ impl Tier {
                 Err(error) => return Err(error),
             }
         }
-        self.as_they_are(rows).await
+        Ok(rows)
     }
 
     async fn release(&mut self, partitions: &[Partition], lost: bool) {
@@ -244,5 +298,26 @@ fn row_of(read: &Read) -> Option<(UserId, MessageId)> {
     match message.to {
         Recipient::User(to) => Some((to, message.id)),
         Recipient::Group(_) => None,
+    }
+}
+
+/// The same for a message of a group.
+fn group_row_of(read: &Read) -> Option<(GroupId, MessageId)> {
+    let Work::Deliver(task) = &read.task.work else {
+        return None;
+    };
+    let message = &task.placed.message;
+    match message.to {
+        Recipient::Group(group) => Some((group, message.id)),
+        Recipient::User(_) => None,
+    }
+}
+
+/// What cannot be read is the fault of a record; the rest is a failure of the store.
+fn unless_corrupt<T>(answer: stores::Result<T>) -> stores::Result<Result<T, String>> {
+    match answer {
+        Ok(value) => Ok(Ok(value)),
+        Err(error) if error.kind == Kind::Corrupt => Ok(Err(format!("{error}: {}", error.source))),
+        Err(error) => Err(error),
     }
 }

@@ -1,18 +1,23 @@
 //! Step 4 of a message's way: the single writer of the conversations whose partitions this carrier owns.
 //!
 //! A batch is decided in order, record by record, against the heads and what is already decided; then it
-//! takes effect in the ruled order: rows, changes → heads → conversation rows. Only what was written is delivered.
-//! A crash anywhere brings the records back, and they are decided the same way.
+//! takes effect in the ruled order: rows, changes → heads → timelines, conversation rows. Only what was written is
+//! delivered. A crash anywhere brings the records back, and they are decided the same way. A wish about a group is a
+//! batch of its own: what is before it in the log takes effect before it is judged.
 //!
 //! What the store refuses, or has kept of a conversation and cannot read, is the fault of single records:
 //! they are found and given up, and the others pass.
 
 mod changing;
 mod decide;
+mod groups;
 mod heads;
 mod listing;
+mod subject;
+mod timeline;
+mod wishing;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,22 +26,29 @@ use api::trace::{self, Spans};
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use backend::history::HistoryStore;
 use backend::queue::Partition;
+use backend::timeline::Timeline;
 use backend::{Error, Kind};
-use protocol::change::{self, ChangeRow};
+use protocol::change::{self, Change, ChangeKind, ChangeRow};
 use protocol::conversation::{ConversationRow, Head};
+use protocol::delivery::{self, Owed, Source};
+use protocol::group::{self, GroupRow};
 use protocol::history::PrivateRow;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::trace::{Span, Step};
-use protocol::{ConversationId, MessageId, Recipient, Timestamp, UserId};
+use protocol::{ConversationId, MessageId, Platform, Recipient, Seq, Timestamp, UserId};
 use tokio::time::Instant;
 
-use self::decide::{After, Decided, Placing};
+use self::decide::{After, Decided, Placing, Rows};
+use self::groups::Groups;
 use self::heads::Heads;
 use crate::batch::{Batch, Effects};
 use crate::platforms::Platforms;
-use crate::records::{Records, task_of};
+use crate::records::{Records, Roles, is_wish, task_of};
+use crate::standings::standings;
 use crate::stores::Timed;
 use crate::work::{Read, Spoilt, conversation_of, message_of};
 use crate::{Config, Parts};
@@ -47,6 +59,10 @@ pub(crate) struct Writer {
     heads: Heads,
     conversations: Arc<dyn ConversationStore>,
     changes: Arc<dyn ChangeStore>,
+    groups: Groups,
+    group_store: Arc<dyn GroupStore>,
+    group_history: Arc<dyn GroupHistoryStore>,
+    timeline: Arc<dyn Timeline>,
     platforms: Platforms,
     records: Records,
     clock: Arc<dyn Clock>,
@@ -54,6 +70,8 @@ pub(crate) struct Writer {
     list_margin: Duration,
     unsure_margin: Duration,
     rules: change::Rules,
+    group_limits: group::Limits,
+    group_push_max: usize,
     spans: Spans,
 }
 
@@ -77,12 +95,30 @@ impl std::fmt::Display for Halt {
 /// What a batch wants written, in the order of the records.
 #[derive(Default)]
 struct Pending {
+    /// The wish, where the batch is one.
+    granted: Option<wishing::Granted>,
     rows: Vec<PrivateRow>,
+    group_rows: Vec<GroupRow>,
     changes: Vec<ChangeRow>,
     /// The last of each conversation.
     heads: BTreeMap<ConversationId, (u32, Head)>,
     listed: BTreeMap<(UserId, ConversationId), ConversationRow>,
+    timelines: timeline::Entries,
     deeds: Vec<listing::Deed>,
+}
+
+/// What was read of other users for a batch.
+#[derive(Default)]
+struct Others {
+    platforms: BTreeMap<UserId, Vec<Platform>>,
+    /// How those stand who are to be told of a wish, where that is queued as a delivery.
+    roles: BTreeMap<Source, Roles>,
+}
+
+impl Others {
+    fn platforms_of(&self, user: UserId) -> Vec<Platform> {
+        self.platforms.get(&user).cloned().unwrap_or_default()
+    }
 }
 
 enum WriteFailure {
@@ -114,6 +150,10 @@ impl Writer {
             heads: Heads::new(parts.heads.clone(), config),
             conversations: parts.conversations.clone(),
             changes: parts.changes.clone(),
+            groups: Groups::new(parts.groups.clone(), config),
+            group_store: parts.groups.clone(),
+            group_history: parts.group_history.clone(),
+            timeline: parts.timeline.clone(),
             platforms: Platforms::new(parts.devices.clone(), config),
             records,
             clock: parts.clock.clone(),
@@ -121,12 +161,15 @@ impl Writer {
             list_margin: config.list_margin,
             unsure_margin: config.unsure_margin,
             rules: config.rules(),
+            group_limits: config.group_limits(),
+            group_push_max: config.group_push_max,
             spans,
         }
     }
 
-    /// The heads of these partitions are somebody else's now.
+    /// The heads and groups of these partitions are somebody else's now.
     pub(crate) fn forget(&mut self, partitions: &[Partition]) {
+        self.groups.forget(partitions);
         self.heads.forget(partitions);
     }
 
@@ -137,7 +180,7 @@ impl Writer {
     pub(crate) async fn write(&mut self, reads: &[Arc<Read>]) -> Result<Batch, Halt> {
         let mut written = Batch::default();
         // What is refused together is tried again in halves, in order, until it is one record.
-        let mut parts = vec![reads];
+        let mut parts = around_wishes(reads);
         while let Some(part) = parts.pop() {
             match (self.write_together(part).await, part) {
                 (Ok(batch), _) => written.append(batch),
@@ -159,15 +202,14 @@ impl Writer {
     async fn write_together(&mut self, reads: &[Arc<Read>]) -> Result<Batch, WriteFailure> {
         let (now, began) = (self.clock.now(), Instant::now());
         let decided = self.decide_all(reads).await?;
-        let receivers = reads.iter().filter_map(|read| receiver(read));
-        self.platforms.load(receivers, now).await?;
+        let others = self.others(reads, &decided, now).await?;
 
         let mut batch = Batch::default();
         let mut pending = Pending::default();
         let mut traced = Vec::new();
         for (read, decided) in reads.iter().zip(decided) {
             traced.extend(self.begin_span(read, &decided));
-            self.lay_out(read, decided, now, &mut batch, &mut pending);
+            self.lay_out(read, decided, &others, now, &mut batch, &mut pending);
         }
         self.take_effect(pending).await?;
         for span in traced {
@@ -175,6 +217,57 @@ impl Writer {
             self.spans.record(Span { began, ..span });
         }
         Ok(batch)
+    }
+
+    async fn others(
+        &mut self,
+        reads: &[Arc<Read>],
+        decided: &[Decided],
+        now: Timestamp,
+    ) -> Result<Others, Error> {
+        let placed = decided.iter().filter_map(|decided| match decided {
+            Decided::Placed { placement, .. } => Some(placement.as_ref()),
+            _ => None,
+        });
+        let receivers = placed.flat_map(|placing| self.receivers(placing));
+        let receivers: BTreeSet<UserId> = receivers.copied().collect();
+        let platforms = self.platforms.load(receivers, now).await?;
+        let mut roles = BTreeMap::new();
+        for read in reads {
+            if let Work::Deliver(deliver) = &read.task.work
+                && is_wish(&deliver.placed)
+            {
+                let standings = standings(&*self.group_store, self.stores, deliver).await?;
+                roles.insert(read.source, standings);
+            }
+        }
+        Ok(Others { platforms, roles })
+    }
+
+    /// Who gets it stored where nobody is there.
+    fn receivers<'a>(&self, placing: &'a Placing) -> &'a [UserId] {
+        match (&placing.placed.message.to, placing.readers.len()) {
+            (Recipient::User(to), _) => std::slice::from_ref(to),
+            (Recipient::Group(_), members) if members <= self.group_push_max => &placing.readers,
+            (Recipient::Group(_), _) => &[],
+        }
+    }
+
+    fn owed(&self, placing: &Placing, others: &Others) -> Vec<Owed> {
+        let placed = &placing.placed;
+        match placed.message.to {
+            Recipient::User(to) => delivery::owed(placed, others.platforms_of(to)),
+            Recipient::Group(_) => {
+                let known = |user| others.platforms_of(user);
+                let stores = !self.receivers(placing).is_empty();
+                let none = |_| Vec::new();
+                let readers = placing.readers.iter().copied();
+                match stores {
+                    true => delivery::owed_to(readers, placed, known),
+                    false => delivery::owed_to(readers, placed, none),
+                }
+            }
+        }
     }
 
     /// What is to be recorded of a decision once it has taken effect.
@@ -185,6 +278,8 @@ impl Writer {
             Decided::Changed { .. } => "changed",
             Decided::Unchanged { .. } => "unchanged",
             Decided::Listed(_) => "listed",
+            Decided::Granted(_) => "granted",
+            Decided::Refused { .. } => "refused",
             Decided::Repeat { .. } => "repeat",
             Decided::Dead(reason, _) => reason.name(),
             Decided::NoMessage => return None,
@@ -207,25 +302,37 @@ impl Writer {
         &self,
         read: &Arc<Read>,
         decided: Decided,
+        others: &Others,
         now: Timestamp,
         batch: &mut Batch,
         pending: &mut Pending,
     ) {
         match decided {
             Decided::Placed { placement, head } => {
-                let Placing { placed, rows } = *placement;
+                let owed = self.owed(&placement, others);
+                let Placing {
+                    placed,
+                    rows,
+                    shown,
+                    ..
+                } = *placement;
                 pending.move_head(read, placed.conversation, head, now);
-                pending.rows.extend(rows);
-                let known = match placed.message.to {
-                    Recipient::User(to) => self.platforms.of(to),
-                    Recipient::Group(_) => Vec::new(),
-                };
-                let task = decide::first_task(read, placed, known, now);
+                match rows {
+                    Rows::Private(rows) => pending.rows.extend(*rows),
+                    Rows::Group(row) => pending.group_rows.push(*row),
+                }
+                let task = decide::first_task(read, placed, owed, now);
+                let frame = task.trace.is_none().then_some(&task.frame);
+                timeline::add(&mut pending.timelines, &task.placed, shown, frame);
                 batch.deliver.push((read.source, task));
             }
             Decided::Changed { change, head } => {
                 pending.move_head(read, change.row.conversation, head, now);
                 let task = changing::first_task(read, &change, now);
+                if let Change::Recall | Change::Edit(_) = change.row.changed.asked.change {
+                    let shown = Some(change.shown);
+                    timeline::add(&mut pending.timelines, &change.subject, shown, None);
+                }
                 pending.changes.push(change.row);
                 batch.deliver.push((read.source, task));
             }
@@ -235,7 +342,14 @@ impl Writer {
                     .push((read.source, listing::first_task(read, &deed, now)));
                 pending.deeds.push(*deed);
             }
-            Decided::Repeat { ledger, notice } | Decided::Unchanged { ledger, notice } => {
+            Decided::Granted(granted) => {
+                let task = wishing::first_task(read, &granted, now);
+                batch.deliver.push((read.source, task));
+                pending.granted = Some(*granted);
+            }
+            Decided::Repeat { ledger, notice }
+            | Decided::Refused { ledger, notice }
+            | Decided::Unchanged { ledger, notice } => {
                 batch.notices.extend(notice);
                 batch.effects.push(Effects {
                     ledger,
@@ -247,7 +361,9 @@ impl Writer {
             }
             Decided::NoMessage => match &read.task.work {
                 Work::Deliver(deliver) => {
-                    let task = task_of(read.task.clone(), deliver.clone());
+                    let roles = others.roles.get(&read.source);
+                    let roles = roles.cloned().unwrap_or_default();
+                    let task = task_of(read.task.clone(), deliver.clone(), &roles);
                     batch.deliver.push((read.source, task));
                 }
                 Work::Kickout(_) | Work::Message(_) => batch.kickouts.push(Read {
@@ -260,15 +376,23 @@ impl Writer {
     }
 
     async fn take_effect(&mut self, pending: Pending) -> Result<(), WriteFailure> {
+        if let Some(granted) = pending.granted {
+            self.grant(granted).await?;
+        }
         if !pending.rows.is_empty() {
             let saved = self.history.save_private(pending.rows);
+            self.stores.within(saved).await.map_err(refused)?;
+        }
+        if !pending.group_rows.is_empty() {
+            let saved = self.group_history.save(pending.group_rows);
             self.stores.within(saved).await.map_err(refused)?;
         }
         if !pending.changes.is_empty() {
             let saved = self.changes.save(pending.changes);
             self.stores.within(saved).await.map_err(refused)?;
         }
-        self.heads.save(pending.heads).await?;
+        self.save_heads(pending.heads).await?;
+        self.push(pending.timelines).await;
         let listed: Vec<_> = pending.listed.into_values().collect();
         if !listed.is_empty() {
             self.list(listed).await?;
@@ -276,6 +400,21 @@ impl Writer {
         match pending.deeds.is_empty() {
             true => Ok(()),
             false => Ok(self.do_deeds(&pending.deeds).await?),
+        }
+    }
+
+    /// The list difference of groups compares their heads: they are stamped as the rows of lists are.
+    async fn save_heads(
+        &mut self,
+        mut heads: BTreeMap<ConversationId, (u32, Head)>,
+    ) -> Result<(), Error> {
+        loop {
+            let (stamp, begun) = (self.clock.now(), Instant::now());
+            heads.values_mut().for_each(|(_, head)| head.stamp = stamp);
+            self.heads.save(heads.clone()).await?;
+            if self.was_quick(begun) {
+                return Ok(());
+            }
         }
     }
 
@@ -330,7 +469,10 @@ impl Pending {
         now: Timestamp,
     ) {
         let head = after.head();
-        if let After::Moved(head) = after {
+        let is_group = matches!(conversation, ConversationId::Group(_));
+        // A group has no other row that says when: its head is stamped anew.
+        let is_stamped = is_group && head.seq != Seq::ZERO;
+        if is_stamped || matches!(after, After::Moved(_)) {
             self.heads
                 .insert(conversation, (read.source.partition, head));
         }
@@ -384,12 +526,19 @@ pub(crate) fn give_up(records: &Records, spoilt: &Spoilt, now: Timestamp) -> Eff
     }
 }
 
-fn receiver(read: &Read) -> Option<UserId> {
-    match &read.task.work {
-        Work::Message(task) => match task.message.to {
-            Recipient::User(to) => Some(to),
-            Recipient::Group(_) => None,
-        },
-        Work::Deliver(_) | Work::Kickout(_) => None,
-    }
+/// The parts of a batch, the last first: each wish alone, and what is between.
+fn around_wishes(reads: &[Arc<Read>]) -> Vec<&[Arc<Read>]> {
+    let mut parts: Vec<&[Arc<Read>]> = reads
+        .chunk_by(|one, next| !wishes(one) && !wishes(next))
+        .collect();
+    parts.reverse();
+    parts
+}
+
+fn wishes(read: &Read) -> bool {
+    let Work::Message(task) = &read.task.work else {
+        return false;
+    };
+    let change = task.message.content.change.as_deref();
+    change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
 }

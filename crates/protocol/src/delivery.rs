@@ -35,7 +35,7 @@ pub use action::{
 pub use backoff::Tiers;
 pub use machine::Delivery;
 pub use offsets::{Offsets, PartitionKey};
-pub use plan::{PLATFORM_KNOWN_FOR, owed};
+pub use plan::{PLATFORM_KNOWN_FOR, owed, owed_to, told};
 pub use task::{Origin, Owed, Source, Task};
 
 /// The bounds of a [`Delivery`].

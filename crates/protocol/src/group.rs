@@ -7,12 +7,14 @@
 //! when what follows is. So a record that comes again after a crash finds the group as it was the first time,
 //! or made by itself, which members tell by the version that they bear.
 
+mod record;
 mod row;
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::record::{Presence, rule};
 pub use self::row::GroupRow;
 use crate::history::Version;
 use crate::{Code, Refusal, Seq, UserId};
@@ -68,6 +70,8 @@ pub struct Settings {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Group {
     pub settings: Settings,
+    /// The record that made the settings so.
+    pub version: Version,
     pub members: BTreeMap<UserId, Member>,
 }
 
@@ -111,7 +115,8 @@ impl Default for Limits {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
     pub members: BTreeMap<UserId, Member>,
-    pub settings: Option<Settings>,
+    /// And the record that makes them so.
+    pub settings: Option<(Settings, Version)>,
 }
 
 impl Outcome {
@@ -130,6 +135,7 @@ impl Group {
         };
         Group {
             settings,
+            version: record,
             members: BTreeMap::from([(owner, member)]),
         }
     }
@@ -211,7 +217,7 @@ impl Group {
             }
             Wish::HandOver(user) if mine == Some(Role::Owner) => self.hand_over(record, by, *user),
             Wish::Set(settings) if administers(mine) => Ok(Outcome {
-                settings: (self.settings != *settings).then_some(*settings),
+                settings: (self.settings != *settings).then_some((*settings, record)),
                 ..Outcome::default()
             }),
             Wish::Add(_) | Wish::Set(_) => {
@@ -224,8 +230,9 @@ impl Group {
     /// The group after it.
     pub fn apply(&mut self, outcome: Outcome) {
         self.members.extend(outcome.members);
-        if let Some(settings) = outcome.settings {
+        if let Some((settings, version)) = outcome.settings {
             self.settings = settings;
+            self.version = version;
         }
     }
 
@@ -319,6 +326,17 @@ impl Group {
     }
 
     fn with(&self, record: Version, roles: &[(UserId, Option<Role>)]) -> Result<Outcome, Refusal> {
+        Ok(Outcome {
+            members: self.changed(record, roles),
+            settings: None,
+        })
+    }
+
+    fn changed(
+        &self,
+        record: Version,
+        roles: &[(UserId, Option<Role>)],
+    ) -> BTreeMap<UserId, Member> {
         let changed = roles.iter().filter_map(|(user, role)| {
             let member = self.members.get(user)?;
             let member = Member {
@@ -328,10 +346,7 @@ impl Group {
             };
             Some((*user, member))
         });
-        Ok(Outcome {
-            members: changed.collect(),
-            settings: None,
-        })
+        changed.collect()
     }
 }
 

@@ -31,6 +31,8 @@ pub struct Settings {
     #[cfg(feature = "cluster")]
     pub redis: backend::mailbox::RedisConfig,
     #[cfg(feature = "cluster")]
+    pub timeline: backend::timeline::TimelineConfig,
+    #[cfg(feature = "cluster")]
     pub etcd: backend::discovery::EtcdConfig,
     #[cfg(feature = "cluster")]
     pub scylla: backend::scylla::ScyllaConfig,

@@ -67,11 +67,12 @@ async fn groups_of(store: &dyn GroupStore, user: UserId) -> Vec<(GroupId, Member
 async fn is(
     store: &dyn GroupStore,
     group: GroupId,
-    settings: Settings,
+    (settings, offset): (Settings, u64),
     members: &[(UserId, Member)],
 ) {
     let wanted = Group {
         settings,
+        version: version(offset),
         members: members.iter().copied().collect(),
     };
     assert_eq!(load(store, group).await, Some(wanted.clone()));
@@ -98,16 +99,16 @@ pub(super) async fn a_group_is_what_was_saved(store: &dyn GroupStore, fresh: &Fr
         (gone, member(None, 3, 3)),
     ];
     save(store, group, (OPEN, 1), &members).await;
-    is(store, group, OPEN, &members).await;
+    is(store, group, (OPEN, 1), &members).await;
 
     // A record that says nothing of the rest leaves it.
     members.push((admin, member(Role::Admin, 4, 4)));
     save(store, group, None, &members[3..]).await;
-    is(store, group, OPEN, &members).await;
+    is(store, group, (OPEN, 1), &members).await;
     save(store, group, (CLOSED, 5), &[]).await;
-    is(store, group, CLOSED, &members).await;
+    is(store, group, (CLOSED, 5), &members).await;
     save(store, group, None, &[]).await;
-    is(store, group, CLOSED, &members).await;
+    is(store, group, (CLOSED, 5), &members).await;
     assert_eq!(load(store, fresh.group()).await, None);
 }
 
@@ -127,15 +128,16 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh:
         (Some((OPEN, 8)), &[]),
         (Some((OPEN, 8)), &[late, now[0]]),
         (Some((CLOSED, 9)), &now),
-        // Each is judged by its own version.
-        (Some((CLOSED, 10)), &[late]),
     ] {
         save(store, group, settings, members).await;
-        is(store, group, CLOSED, &now).await;
+        is(store, group, (CLOSED, 9), &now).await;
     }
+    // Each is judged by its own version.
+    save(store, group, (CLOSED, 10), &[late]).await;
+    is(store, group, (CLOSED, 10), &now).await;
     let back = (other, member(Role::Member, 1, 12));
     save(store, group, (OPEN, 9), &[back]).await;
-    is(store, group, CLOSED, &[now[0], back]).await;
+    is(store, group, (CLOSED, 10), &[now[0], back]).await;
 
     // A later epoch counts, whatever its offset; also when both come in one call, the later first.
     let of_new_log = Member {
@@ -146,9 +148,9 @@ pub(super) async fn only_a_later_version_replaces(store: &dyn GroupStore, fresh:
         ..member(None, 0, 0)
     };
     save(store, group, None, &[(other, of_new_log), back]).await;
-    is(store, group, CLOSED, &[now[0], (other, of_new_log)]).await;
+    is(store, group, (CLOSED, 10), &[now[0], (other, of_new_log)]).await;
     save(store, group, None, &[back]).await;
-    is(store, group, CLOSED, &[now[0], (other, of_new_log)]).await;
+    is(store, group, (CLOSED, 10), &[now[0], (other, of_new_log)]).await;
 }
 
 /// A new group is there when its settings are; what was broken off before that is found and repeated.
@@ -160,7 +162,7 @@ pub(super) async fn without_settings_there_is_no_group(store: &dyn GroupStore, f
     let found = store.members_of(&[(group, owner)]).await.expect("reads");
     assert_eq!(found, [None]);
     save(store, group, (OPEN, 1), &members).await;
-    is(store, group, OPEN, &members).await;
+    is(store, group, (OPEN, 1), &members).await;
 }
 
 /// Many may be asked after at once, in any order and again.

@@ -123,7 +123,7 @@ impl GroupStore for EmbeddedGroups {
     }
 
     async fn load(&self, group: GroupId) -> Result<Option<Group>> {
-        let Some(Meant { settings, .. }) = self.meant(group)? else {
+        let Some(Meant { version, settings }) = self.meant(group)? else {
             return Ok(None);
         };
         let mut members = BTreeMap::new();
@@ -136,7 +136,11 @@ impl GroupStore for EmbeddedGroups {
                 members.insert(user(id)?, member);
             }
             if is_last {
-                return Ok(Some(Group { settings, members }));
+                return Ok(Some(Group {
+                    settings,
+                    version,
+                    members,
+                }));
             }
         }
     }

@@ -62,7 +62,7 @@ impl ScyllaGroups {
             set: Statement::new(
                 "INSERT INTO group_info (gid, settings, ver) VALUES (?, ?, ?) USING TIMESTAMP ?",
             ),
-            settings: Statement::new("SELECT settings FROM group_info WHERE gid = ?"),
+            settings: Statement::new("SELECT settings, ver FROM group_info WHERE gid = ?"),
             put_member: put("group_member"),
             members: Statement::new(
                 "SELECT uid, role, since, ver FROM group_member WHERE gid = ? AND uid > ?",
@@ -77,11 +77,12 @@ impl ScyllaGroups {
         }
     }
 
-    async fn settings(&self, group: GroupId) -> Result<Option<Settings>> {
-        let rows: Vec<(i32,)> = self.cql.rows(&self.settings, (group.get(),)).await?;
-        let settings = |(bits,): &(i32,)| {
-            let text = format!("group {group} has settings {bits}, which mean nothing");
-            settings_of(*bits).ok_or_else(|| Error::corrupt(SEAM, text))
+    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+        let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
+        let settings = |(bits, ver): &(i32, i64)| {
+            let both = settings_of(*bits).zip(write_time::version_of(*ver));
+            let text = format!("group {group} has settings {bits} of {ver}, which mean nothing");
+            both.ok_or_else(|| Error::corrupt(SEAM, text))
         };
         rows.first().map(settings).transpose()
     }
@@ -158,12 +159,13 @@ impl GroupStore for ScyllaGroups {
     }
 
     async fn load(&self, group: GroupId) -> Result<Option<Group>> {
-        let Some(settings) = self.settings(group).await? else {
+        let Some((settings, version)) = self.settings(group).await? else {
             return Ok(None);
         };
         let members = self.list(group, None, usize::MAX, |_| true).await?;
         Ok(Some(Group {
             settings,
+            version,
             members: members.into_iter().collect(),
         }))
     }
@@ -194,6 +196,7 @@ impl GroupStore for ScyllaGroups {
         let settings: HashMap<_, _> = groups.iter().copied().zip(settings).collect();
         let answer = |key: &(GroupId, UserId)| {
             let settings = settings.get(&key.0).copied().flatten();
+            let settings = settings.map(|(settings, _)| settings);
             settings.zip(members.get(key).copied())
         };
         Ok(keys.iter().map(answer).collect())

@@ -17,11 +17,14 @@ use backend::conversations::EmbeddedConversations;
 use backend::devices::{EmbeddedDevices, Seen};
 use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
 use backend::embedded::Engine;
+use backend::group_history::EmbeddedGroupHistory;
+use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
 use backend::ledger::EmbeddedLedger;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, NewRecord, Partition, Queue, QueueConfig, Record};
+use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
@@ -154,6 +157,8 @@ impl World {
             away: AtomicBool::new(false),
             refused: Mutex::default(),
         });
+        let timeline = EmbeddedTimeline::new(TimelineConfig::default());
+        let timeline = Arc::new(timeline.expect("good settings"));
         let connector = Connector::default();
         let parts = Parts {
             queue: Arc::new(queue.clone()),
@@ -162,6 +167,9 @@ impl World {
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
+            groups: Arc::new(EmbeddedGroups::new(engine.clone())),
+            group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
+            timeline,
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
             registry: Arc::new(registry.clone()),
@@ -450,6 +458,10 @@ impl Peer {
         let frames = self.frames.lock();
         let frames = frames.iter().map(|frame| decoded(frame.clone()));
         frames.collect()
+    }
+
+    pub(super) fn drop_frames(&self) {
+        self.frames.lock().clear();
     }
 
     pub(super) fn closed(&self) -> Vec<i64> {

@@ -1,17 +1,22 @@
 //! What becomes of a record that changes a message: recall, edit, reaction.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use api::task::{MessageTask, Work};
+use api::task::MessageTask;
 use protocol::change::{
     Altered, Asked, ChangePlacement, ChangeRow, Changed, Subject, Verdict, judge,
 };
 use protocol::delivery::{self, Notice, Task, Word};
-use protocol::history::{PrivateRow, Version};
+use protocol::group::{Group, Role};
+use protocol::history::Version;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
-use protocol::{ConversationId, MessageId, Placed, Position, Refusal, Timestamp, UserId};
+use protocol::message::Content;
+use protocol::{
+    Code, ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId,
+};
 
-use super::decide::{After, Before, Decided};
+use super::decide::{After, Before, Decided, letter_of};
 use super::{WriteFailure, Writer};
 use crate::records::frame_of;
 use crate::work::Read;
@@ -21,6 +26,19 @@ pub(super) struct Changing {
     pub(super) row: ChangeRow,
     /// The change as it is told: at the position of the message that it changes.
     placed: Placed,
+    /// The message that it changes.
+    pub(super) subject: Placed,
+    /// What that says now.
+    pub(super) shown: Content,
+    /// The members of its group who may read that.
+    readers: Vec<UserId>,
+}
+
+/// Who asks for a change.
+struct Asker {
+    role: Option<Role>,
+    /// From behind there on they know the conversation.
+    reads_after: Seq,
 }
 
 impl Writer {
@@ -49,18 +67,19 @@ impl Writer {
                 return Ok(self.unchanged(read, task, conversation, asked.subject, None));
             }
         }
-        let key = [(asked.by, asked.subject)];
-        let subject = match pending(decided, asked.by, asked.subject) {
-            Some(row) => Some(row.clone()),
-            None => {
-                let rows = self.stores.within(self.history.private(&key)).await?;
-                rows.into_iter().next().flatten()
-            }
+        let subject = self
+            .subject(conversation, asked.by, asked.subject, decided)
+            .await?;
+        let altered = match &subject {
+            Some(subject) => self.altered(conversation, subject.seq(), before).await?,
+            None => Altered::default(),
         };
-        let subject = subject.filter(|row| row.conversation() == Some(conversation));
-        let altered = self.altered(conversation, subject.as_ref(), before).await?;
         let mut made_by = version;
-        let (changed, after) = match head.place_change(version) {
+        let placement = match before.is_behind(conversation, version) {
+            true => ChangePlacement::Redelivery,
+            false => head.place_change(version),
+        };
+        let (changed, after) = match placement {
             // A letter sent on its way again: it has its place, and what follows was not done.
             _ if first.is_some() => {
                 let first = first.map(|(version, changed)| {
@@ -74,13 +93,18 @@ impl Writer {
                 (self.stores.within(found).await?, After::Kept(head))
             }
             ChangePlacement::New(rev) => {
-                let of_row = subject.as_ref().map(|row| Subject {
-                    from: author(row),
-                    accepted_at: row.accepted_at,
-                    content: &row.content,
-                    altered: &altered,
+                let judged = allowed(conversation, before.group(conversation), &asked);
+                let judged = judged.and_then(|asker| {
+                    let subject = subject.as_ref().filter(|it| it.seq() > asker.reads_after);
+                    let subject = subject.map(|original| Subject {
+                        from: original.author(),
+                        accepted_at: original.placed.message.accepted_at,
+                        content: &original.placed.message.content,
+                        altered: &altered,
+                    });
+                    judge(version, &asked, subject, asker.role, &self.rules)
                 });
-                let verdict = match judge(version, &asked, of_row, None, &self.rules) {
+                let verdict = match judged {
                     Ok(verdict) => verdict,
                     Err(refusal) => {
                         let refusal = Some(refusal);
@@ -93,9 +117,9 @@ impl Writer {
                         ));
                     }
                 };
-                let changed = subject.as_ref().map(|row| Changed {
+                let changed = subject.as_ref().map(|original| Changed {
                     rev,
-                    seq: row.seq,
+                    seq: original.seq(),
                     asked: asked.clone(),
                 });
                 let moved = After::Moved(head.moved_by_change(version));
@@ -111,12 +135,15 @@ impl Writer {
             .entry((conversation, changed.seq))
             .or_default();
         altered.apply(made_by, &changed);
+        let shown = altered.shown(&subject.placed.message.content);
         let row = ChangeRow {
             conversation,
             version: made_by,
-            author: author(&subject),
+            author: subject.author(),
             changed,
         };
+        let readers = before.group(conversation);
+        let readers = readers.map(|group| readers_of(group, row.changed.seq));
         before.changed.push(row.clone());
         let placed = Placed {
             message: task.message.clone(),
@@ -126,7 +153,13 @@ impl Writer {
                 prev: None,
             },
         };
-        let change = Box::new(Changing { row, placed });
+        let change = Box::new(Changing {
+            row,
+            placed,
+            subject: subject.placed,
+            shown,
+            readers: readers.unwrap_or_default(),
+        });
         Ok(Decided::Changed {
             change,
             head: after,
@@ -156,25 +189,48 @@ impl Writer {
         Ok(found.filter(|(standing, _)| *standing < version))
     }
 
-    /// What has become of the message, also by earlier records of the batch.
-    async fn altered(
+    /// What has become of the message at this place, also by earlier records of the batch.
+    pub(super) async fn altered(
         &self,
         conversation: ConversationId,
-        subject: Option<&PrivateRow>,
+        seq: Seq,
         before: &mut Before,
     ) -> Result<Altered, WriteFailure> {
-        let Some(row) = subject else {
-            return Ok(Altered::default());
-        };
-        let key = (conversation, row.seq);
+        let key = (conversation, seq);
         if let Some(altered) = before.altered.get(&key) {
             return Ok(altered.clone());
         }
-        let found = self.changes.altered(conversation, row.seq, row.seq);
-        let found = self.stores.within(found).await?.remove(&row.seq);
+        let found = self.changes.altered(conversation, seq, seq);
+        let found = self.stores.within(found).await?.remove(&seq);
         let altered = found.unwrap_or_default();
         before.altered.insert(key, altered.clone());
         Ok(altered)
+    }
+
+    /// The record ends here, at its place in the log.
+    pub(super) fn refused(
+        &self,
+        read: &Read,
+        task: &MessageTask,
+        conversation: ConversationId,
+        refusal: Refusal,
+    ) -> Decided {
+        let id = task.message.id;
+        let refused = Event::Refused {
+            conversation,
+            why: refusal.text.clone(),
+        };
+        let entry = |event| LedgerEntry {
+            message: id,
+            at: self.clock.now(),
+            target: None,
+            event,
+        };
+        tracing::debug!(source = %read.source, %id, ?refusal, "refused at its place");
+        Decided::Refused {
+            ledger: [refused, Event::Settled].map(entry).into(),
+            notice: told_why(task, Some(refusal)),
+        }
     }
 
     /// The record ends here: nothing is changed, or not once more.
@@ -186,7 +242,7 @@ impl Writer {
         subject: MessageId,
         refusal: Option<Refusal>,
     ) -> Decided {
-        let (id, send_id) = (task.message.id, task.message.send_id);
+        let id = task.message.id;
         let entry = |event| LedgerEntry {
             message: id,
             at: self.clock.now(),
@@ -201,40 +257,64 @@ impl Writer {
         tracing::debug!(source = %read.source, %id, refusal = ?refusal, "nothing is changed");
         Decided::Unchanged {
             ledger: [unchanged, Event::Settled].map(entry).into(),
-            notice: refusal
-                .zip(task.origin.as_ref())
-                .map(|(refusal, origin)| Notice {
-                    life: origin.life.clone(),
-                    session: origin.session,
-                    word: Word::Refused { send_id, refusal },
-                }),
+            notice: told_why(task, refusal),
         }
     }
 }
 
-/// The row of a message that an earlier record of the batch placed.
-pub(super) fn pending(decided: &[Decided], owner: UserId, id: MessageId) -> Option<&PrivateRow> {
-    decided.iter().rev().find_map(|decided| match decided {
-        Decided::Placed { placement, .. } if placement.placed.message.id == id => {
-            placement.rows.iter().find(|row| row.owner == owner)
-        }
-        _ => None,
+/// Tells the session that sent it.
+fn told_why(task: &MessageTask, refusal: Option<Refusal>) -> Option<Notice> {
+    let (origin, refusal) = (task.origin.as_ref()?, refusal?);
+    let send_id = task.message.send_id;
+    Some(Notice {
+        life: origin.life.clone(),
+        session: origin.session,
+        word: Word::Refused { send_id, refusal },
     })
 }
 
-fn author(row: &PrivateRow) -> UserId {
-    match row.direction {
-        protocol::history::Direction::Out => row.owner,
-        protocol::history::Direction::In => row.peer,
+/// Who has a part in the conversation may ask.
+fn allowed(
+    conversation: ConversationId,
+    group: Option<&Arc<Group>>,
+    asked: &Asked,
+) -> Result<Asker, Refusal> {
+    if !matches!(conversation, ConversationId::Group(_)) {
+        return Ok(Asker {
+            role: None,
+            reads_after: Seq::ZERO,
+        });
     }
+    let Some(group) = group else {
+        return Err(Refusal::new(Code::NotFound, "there is no such group"));
+    };
+    match group.readable_after(asked.by) {
+        Some(reads_after) => Ok(Asker {
+            role: group.role(asked.by),
+            reads_after,
+        }),
+        None => Err(Refusal::new(Code::Forbidden, "you are not in this group")),
+    }
+}
+
+/// A change says what the message says: it is for those who may read that.
+fn readers_of(group: &Group, seq: Seq) -> Vec<UserId> {
+    let may_read = |user: &UserId| group.readable_after(*user).is_some_and(|after| seq > after);
+    let present = group.present().map(|(user, _)| user);
+    present.filter(may_read).collect()
 }
 
 /// A change, for all sessions that live: the asker's own, too.
 pub(super) fn first_task(read: &Read, change: &Changing, now: Timestamp) -> Task {
-    let Changing { row, placed } = change;
-    let letter = match &read.task.work {
-        Work::Message(task) => task.letter.as_deref().map(Arc::from),
-        Work::Deliver(_) | Work::Kickout(_) => None,
+    let (row, placed) = (&change.row, &change.placed);
+    let owed = match placed.conversation {
+        ConversationId::Group(_) => {
+            let readers = change.readers.iter().copied();
+            delivery::owed_to(readers, placed, |_| Vec::new())
+        }
+        ConversationId::Private { .. } | ConversationId::System(_) => {
+            delivery::owed(placed, Vec::new())
+        }
     };
     let noted = LedgerEntry {
         message: placed.message.id,
@@ -252,14 +332,15 @@ pub(super) fn first_task(read: &Read, change: &Changing, now: Timestamp) -> Task
     };
     let (rev, trace) = (row.changed.rev, read.placing());
     Task {
-        owed: delivery::owed(placed, Vec::new()),
+        owed,
         frame: frame_of(placed, rev, trace),
+        own_frames: BTreeMap::new(),
         placed: placed.clone(),
         rev,
         retry_count: read.task.retry_count,
         first_at: read.task.first_at,
         origin: None,
-        letter,
+        letter: letter_of(read),
         trace,
         noted: vec![noted],
     }

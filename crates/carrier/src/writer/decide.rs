@@ -5,25 +5,58 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use api::task::{MessageTask, Work};
-use protocol::change::{Altered, Asked, ChangeRow};
+use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{Head, Placement, Ruling, Standing};
-use protocol::delivery::{self, Notice, Origin, Task, Word};
+use protocol::delivery::{Notice, Origin, Owed, Task, Word};
 use protocol::frame::PlacedEcho;
+use protocol::group::{Group, GroupRow, Presence};
 use protocol::history::{PrivateRow, Version};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::message::Content;
 use protocol::{
-    ConversationId, MessageId, Placed, Platform, Position, SendId, Seq, Timestamp, UserId,
+    Code, ConversationId, GroupId, MessageId, Placed, Position, Refusal, SendId, Seq, Timestamp,
+    UserId,
 };
 
 use super::changing::Changing;
 use super::listing::Deed;
+use super::wishing::Granted;
 use super::{Halt, WriteFailure, Writer};
 use crate::work::Read;
 
 /// A record's place, and what it looks like there.
 pub(super) struct Placing {
     pub(super) placed: Placed,
-    pub(super) rows: [PrivateRow; 2],
+    pub(super) rows: Rows,
+    /// The members of its group then.
+    pub(super) readers: Vec<UserId>,
+    /// What it says by now, where that was handled before.
+    pub(super) shown: Option<Content>,
+}
+
+/// A message as it is kept.
+pub(super) enum Rows {
+    Private(Box<[PrivateRow; 2]>),
+    Group(Box<GroupRow>),
+}
+
+impl Rows {
+    fn of(placed: &Placed, sent: u64, version: Version) -> Option<Rows> {
+        match placed.conversation {
+            ConversationId::Group(_) => Some(Rows::Group(Box::new(GroupRow::of(placed, version)?))),
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                let rows = PrivateRow::pair_of(placed, sent, version)?;
+                Some(Rows::Private(Box::new(rows)))
+            }
+        }
+    }
+
+    pub(super) fn version(&self) -> Version {
+        match self {
+            Rows::Private(rows) => rows[0].version,
+            Rows::Group(row) => row.version,
+        }
+    }
 }
 
 pub(super) enum Decided {
@@ -37,6 +70,14 @@ pub(super) enum Decided {
     },
     /// The asker's list is changed.
     Listed(Box<Deed>),
+    /// A wish about a group that its rules allow.
+    Granted(Box<Granted>),
+    /// Its place in the log, or its group, has no room for it.
+    Refused {
+        ledger: Vec<LedgerEntry>,
+        /// Tells the sender why.
+        notice: Option<Notice>,
+    },
     /// A change that is none: it is so already, or its rules say no.
     Unchanged {
         ledger: Vec<LedgerEntry>,
@@ -78,9 +119,26 @@ pub(super) struct Before {
     pub(super) altered: BTreeMap<(ConversationId, Seq), Altered>,
     /// The changes of this batch.
     pub(super) changed: Vec<ChangeRow>,
+    /// The same for all of the batch: a wish has one of its own.
+    pub(super) groups: BTreeMap<GroupId, Arc<Group>>,
     /// Of the store; `None`: it has none.
-    rows: BTreeMap<(UserId, MessageId), Option<Standing>>,
+    rows: BTreeMap<(ConversationId, UserId, MessageId), Option<Standing>>,
     placed: Vec<Pending>,
+}
+
+impl Before {
+    pub(super) fn group(&self, conversation: ConversationId) -> Option<&Arc<Group>> {
+        match conversation {
+            ConversationId::Group(group) => self.groups.get(&group),
+            ConversationId::Private { .. } | ConversationId::System(_) => None,
+        }
+    }
+
+    /// What its group is by now, a record behind this one made: this one was handled, whole.
+    pub(super) fn is_behind(&self, conversation: ConversationId, record: Version) -> bool {
+        let group = self.group(conversation);
+        group.is_some_and(|group| group.newest() > record)
+    }
 }
 
 struct Pending {
@@ -95,8 +153,11 @@ impl Writer {
         &mut self,
         reads: &[Arc<Read>],
     ) -> Result<Vec<Decided>, WriteFailure> {
+        // The groups first: what stands before a wish that shows is in the heads that are read after it.
+        let groups = self.groups.load(groups(reads)).await?;
         let mut before = Before {
             heads: self.heads.load(conversations(reads)).await?,
+            groups,
             ..Before::default()
         };
         self.prefetch(reads, &mut before).await?;
@@ -112,7 +173,13 @@ impl Writer {
                     self.change(read, task, asked, &decided, &mut before)
                         .await?
                 }
-                (None, Some(change)) => self.list_deed(read, task, change, &decided).await?,
+                (None, Some(change)) => match &change.kind {
+                    ChangeKind::Wish(wish) => self.wish(read, task, wish, &before),
+                    _ => {
+                        self.list_deed(read, task, change, &decided, &before)
+                            .await?
+                    }
+                },
                 (None, None) => self.decide(read, task, &mut before).await?,
             };
             decided.push(next);
@@ -131,18 +198,48 @@ impl Writer {
                 continue;
             }
             let head = before.heads.get(&conversation).copied().unwrap_or_default();
-            let placement = head.place(self.version(read), task.message.id);
-            if !matches!(placement, Placement::New(_)) {
-                keys.push((task.message.from, task.message.id));
+            let version = self.version(read);
+            let placement = head.place(version, task.message.id);
+            let is_new = matches!(placement, Placement::New(_));
+            if !is_new || before.is_behind(conversation, version) {
+                keys.push((conversation, task.message.from, task.message.id));
             }
         }
-        if keys.is_empty() {
-            return Ok(());
-        }
-        let rows = self.stores.within(self.history.private(&keys)).await?;
-        let standings = rows.iter().map(|row| row.as_ref().map(Standing::from));
-        before.rows.extend(keys.into_iter().zip(standings));
+        let rows = self.standings(&keys).await?;
+        before.rows.extend(keys.into_iter().zip(rows));
         Ok(())
+    }
+
+    /// What stands in the store under these ids, in order of the question.
+    async fn standings(
+        &self,
+        keys: &[(ConversationId, UserId, MessageId)],
+    ) -> Result<Vec<Option<Standing>>, WriteFailure> {
+        let (mut private, mut of_groups) = (Vec::new(), Vec::new());
+        for (conversation, from, id) in keys {
+            match conversation {
+                ConversationId::Group(group) => of_groups.push((*group, *id)),
+                _ => private.push((*from, *id)),
+            }
+        }
+        let private = match private.is_empty() {
+            true => Vec::new(),
+            false => self.stores.within(self.history.private(&private)).await?,
+        };
+        let of_groups = match of_groups.is_empty() {
+            true => Vec::new(),
+            false => {
+                let rows = self.group_history.rows(&of_groups);
+                self.stores.within(rows).await?
+            }
+        };
+        let mut private = private.iter().map(|row| row.as_ref().map(Standing::from));
+        let mut of_groups = of_groups.iter().map(|row| row.as_ref().map(Standing::from));
+        let standings = keys.iter().map(|(conversation, ..)| match conversation {
+            ConversationId::Group(_) => of_groups.next().flatten(),
+            _ => private.next().flatten(),
+        });
+        Ok(standings.collect())
     }
 
     pub(super) fn version(&self, read: &Read) -> Version {
@@ -180,10 +277,12 @@ impl Writer {
         }
         let id = task.message.id;
         let head = before.heads.get(&conversation).copied().unwrap_or_default();
+        let is_behind = before.is_behind(conversation, version);
         let (ruling, row) = match head.place(version, id) {
-            Placement::New(position) => (Ruling::Place(position), None),
-            Placement::Redelivery | Placement::CheckRow => {
-                let row = self.standing(task.message.from, id, before).await?;
+            Placement::New(position) if !is_behind => (Ruling::Place(position), None),
+            Placement::New(_) | Placement::Redelivery | Placement::CheckRow => {
+                let key = (conversation, task.message.from, id);
+                let row = self.standing(key, before).await?;
                 // An old id without a row may be a first try that reached the log after its resend, now or
                 // before this redelivery.
                 if row.is_none()
@@ -193,9 +292,18 @@ impl Writer {
                     let now = self.clock.now();
                     return Ok(repeat(read, task, conversation, first, position, now));
                 }
-                (head.compare(version, row), row)
+                match row {
+                    None if is_behind => (Ruling::Unplaced, None),
+                    row => (head.compare(version, row), row),
+                }
             }
         };
+        if row.is_none()
+            && let ConversationId::Group(_) = conversation
+            && let Some(refusal) = refusal(before.group(conversation), version, task.message.from)
+        {
+            return Ok(self.refused(read, task, conversation, refusal));
+        }
         let side = conversation.side_of(task.message.from);
         let (position, after, standing) = match (ruling, row) {
             (Ruling::Place(position), _) => {
@@ -227,6 +335,9 @@ impl Writer {
             }
             (Ruling::Overtaken, _) => {
                 self.heads.forget_one(conversation);
+                if let ConversationId::Group(group) = conversation {
+                    self.groups.forget_one(group);
+                }
                 return Err(Halt::Overtaken(conversation).into());
             }
         };
@@ -237,13 +348,20 @@ impl Writer {
                 conversation,
                 position,
             };
-            let rows = PrivateRow::pair_of(&placed, sent, version)?;
-            Some(Box::new(Placing { placed, rows }))
+            let rows = Rows::of(&placed, sent, version)?;
+            let group = before.group(conversation);
+            let readers = group.map(|group| group.readers(version, position.seq).collect());
+            Some(Box::new(Placing {
+                placed,
+                rows,
+                readers: readers.unwrap_or_default(),
+                shown: None,
+            }))
         }));
-        let placement = match laid_out {
+        let mut placement = match laid_out {
             Ok(Some(placement)) => placement,
             Ok(None) => {
-                let error = "groups are not carried yet".to_owned();
+                let error = "a message of this kind of conversation is not kept".to_owned();
                 return Ok(Decided::Dead(DeadReason::StoreRejected, error));
             }
             Err(_) => {
@@ -251,6 +369,10 @@ impl Writer {
                 return Ok(Decided::Dead(DeadReason::HandlerPanic, error));
             }
         };
+        if let (After::Kept(_), ConversationId::Group(_)) = (after, conversation) {
+            let altered = self.altered(conversation, position.seq, before).await?;
+            placement.shown = Some(altered.shown(&task.message.content));
+        }
         before.heads.insert(conversation, after.head());
         before.placed.push(Pending {
             from: task.message.from,
@@ -271,19 +393,17 @@ impl Writer {
     /// What stands under this id: decided in this batch, known, or read now.
     async fn standing(
         &self,
-        from: UserId,
-        id: MessageId,
+        key: (ConversationId, UserId, MessageId),
         before: &Before,
     ) -> Result<Option<Standing>, WriteFailure> {
-        if let Some(pending) = before.placed.iter().find(|pending| pending.id == id) {
+        if let Some(pending) = before.placed.iter().find(|pending| pending.id == key.2) {
             return Ok(Some(pending.standing));
         }
-        if let Some(known) = before.rows.get(&(from, id)) {
+        if let Some(known) = before.rows.get(&key) {
             return Ok(*known);
         }
-        let key = [(from, id)];
-        let rows = self.stores.within(self.history.private(&key)).await?;
-        Ok(rows.first().and_then(Option::as_ref).map(Standing::from))
+        let rows = self.standings(&[key]).await?;
+        Ok(rows.into_iter().next().flatten())
     }
 
     /// The message that an earlier record placed under the same send_id.
@@ -297,11 +417,19 @@ impl Writer {
         let message = &task.message;
         let since = message.accepted_at - task.age - self.unsure_margin;
         let since = MessageId::floor_of(since);
-        let stored = self
-            .history
-            .find_send(message.from, conversation, message.send_id, since);
-        let stored = self.stores.within(stored).await?;
-        let stored = stored.map(|row| (row.id, Standing::from(&row)));
+        let (from, send_id) = (message.from, message.send_id);
+        let stored = match conversation {
+            ConversationId::Group(group) => {
+                let found = (self.group_history).find_send(from, group, send_id, since);
+                let found = self.stores.within(found).await?;
+                found.map(|row| (row.id, Standing::from(&row)))
+            }
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                let found = (self.history).find_send(from, conversation, send_id, since);
+                let found = self.stores.within(found).await?;
+                found.map(|row| (row.id, Standing::from(&row)))
+            }
+        };
         let same =
             |pending: &&Pending| pending.from == message.from && pending.send_id == message.send_id;
         let pending = before.placed.iter().find(same);
@@ -313,9 +441,41 @@ impl Writer {
     }
 }
 
+/// The letter that a record sends on its way again.
+pub(super) fn letter_of(read: &Read) -> Option<Arc<str>> {
+    match &read.task.work {
+        Work::Message(task) => task.letter.as_deref().map(Arc::from),
+        Work::Deliver(_) | Work::Kickout(_) => None,
+    }
+}
+
 fn conversations(reads: &[Arc<Read>]) -> BTreeSet<ConversationId> {
     let messages = reads.iter().filter_map(|read| message(read));
     messages.map(|(_, conversation)| conversation).collect()
+}
+
+/// The groups that a batch is about, with their partitions.
+fn groups(reads: &[Arc<Read>]) -> BTreeMap<GroupId, u32> {
+    let of_groups = reads.iter().filter_map(|read| match message(read)? {
+        (_, ConversationId::Group(group)) => Some((group, read.source.partition)),
+        _ => None,
+    });
+    of_groups.collect()
+}
+
+/// Why a message that stands nowhere has no place in a group; `None` where its sender is in.
+fn refusal(group: Option<&Arc<Group>>, record: Version, from: UserId) -> Option<Refusal> {
+    let Some(group) = group else {
+        return Some(Refusal::new(Code::NotFound, "there is no such group"));
+    };
+    match group.at(record, from) {
+        Presence::In(_) => None,
+        Presence::Out => Some(Refusal::new(Code::Forbidden, "you are not in this group")),
+        Presence::Unknown => {
+            let text = "you were not in this group when it was sent";
+            Some(Refusal::new(Code::Forbidden, text))
+        }
+    }
 }
 
 fn message(read: &Read) -> Option<(&MessageTask, ConversationId)> {
@@ -363,21 +523,13 @@ fn repeat(
 }
 
 /// A message that was placed, for its first delivery.
-pub(super) fn first_task(
-    read: &Read,
-    placed: Placed,
-    known: Vec<Platform>,
-    now: Timestamp,
-) -> Task {
-    let (origin, letter) = match &read.task.work {
-        Work::Message(task) => (
-            task.origin.as_ref().map(|origin| Origin {
-                session: origin.session,
-                life: origin.life.clone(),
-            }),
-            task.letter.as_deref().map(Arc::from),
-        ),
-        Work::Deliver(_) | Work::Kickout(_) => (None, None),
+pub(super) fn first_task(read: &Read, placed: Placed, owed: Vec<Owed>, now: Timestamp) -> Task {
+    let origin = match &read.task.work {
+        Work::Message(task) => task.origin.as_ref().map(|origin| Origin {
+            session: origin.session,
+            life: origin.life.clone(),
+        }),
+        Work::Deliver(_) | Work::Kickout(_) => None,
     };
     let noted = vec![LedgerEntry {
         message: placed.message.id,
@@ -394,14 +546,15 @@ pub(super) fn first_task(
     }];
     let trace = read.placing();
     Task {
-        owed: delivery::owed(&placed, known),
+        owed,
         frame: api::codec::encode_traced(&placed, trace),
+        own_frames: BTreeMap::new(),
         placed,
         rev: 0,
         retry_count: read.task.retry_count,
         first_at: read.task.first_at,
         origin,
-        letter,
+        letter: letter_of(read),
         trace,
         noted,
     }

@@ -3,15 +3,15 @@
 //! It takes no place, and moves no head: what decides is where it stands in the log among the messages, which is the
 //! same whenever it is handled.
 
-use std::sync::Arc;
+use std::collections::BTreeMap;
 
-use api::task::{MessageTask, Work};
+use api::task::MessageTask;
 use backend::Error;
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::conversation::{Around, Clearing, Seen, clear};
-use protocol::delivery::{Owed, Task};
+use protocol::delivery::{self, Task};
 use protocol::frame::HistoryRange;
-use protocol::history::{Place, PrivateRow, Version};
+use protocol::history::Version;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::unread::Tally;
 use protocol::{
@@ -20,8 +20,7 @@ use protocol::{
 
 use tokio::time::Instant;
 
-use super::changing::pending;
-use super::decide::Decided;
+use super::decide::{Before, Decided, letter_of};
 use super::{WriteFailure, Writer};
 use crate::records::frame_of;
 use crate::work::Read;
@@ -49,16 +48,25 @@ impl Writer {
         task: &MessageTask,
         change: &ChangeOf,
         decided: &[Decided],
+        before: &Before,
     ) -> Result<Decided, WriteFailure> {
         let Some(conversation) = task.message.conversation() else {
             let error = "it belongs to no conversation".to_owned();
             return Ok(Decided::Dead(DeadReason::Misplaced, error));
         };
         let Some(subject) = change.subject else {
-            let error = "groups are not carried yet".to_owned();
+            let error = "it names no message".to_owned();
             return Ok(Decided::Dead(DeadReason::StoreRejected, error));
         };
         let owner = task.message.from;
+        if let ConversationId::Group(_) = conversation
+            && !(before.group(conversation)).is_some_and(|group| group.members.contains_key(&owner))
+        {
+            // Who left may still tidy up.
+            let refusal = Refusal::new(Code::Forbidden, "you never were in this group");
+            let refusal = Some(refusal);
+            return Ok(self.unchanged(read, task, conversation, subject, refusal));
+        }
         let what = match change.kind {
             ChangeKind::Arrange(arranged) => Some(What::Arrange(arranged)),
             _ => match self
@@ -104,26 +112,14 @@ impl Writer {
         subject: MessageId,
         decided: &[Decided],
     ) -> Result<Clearing, WriteFailure> {
-        let key = [(owner, subject)];
-        let row = match pending(decided, owner, subject) {
-            Some(row) => Some(row.clone()),
-            None => {
-                let rows = self.stores.within(self.history.private(&key)).await?;
-                rows.into_iter().next().flatten()
-            }
-        };
-        let row = row.filter(|row| row.conversation() == Some(conversation));
-        let Some(row) = row else {
+        let subject = self.subject(conversation, owner, subject, decided).await?;
+        let Some(subject) = subject else {
             return Ok(Clearing::Expired);
         };
-        let next = match behind(decided, conversation, row.seq) {
+        let (seq, id) = (subject.seq(), subject.placed.message.id);
+        let next = match behind(decided, conversation, seq) {
             Some(version) => Some(version),
-            None => {
-                let range = HistoryRange::Forward { after: row.seq };
-                let rows = self.history.conversation(owner, conversation, range, 1);
-                let rows = self.stores.within(rows).await?;
-                rows.first().map(|row| row.version)
-            }
+            None => self.next(owner, conversation, seq).await?,
         };
         let keys = [(owner, conversation)];
         let listed = self.conversations.get(&keys);
@@ -133,12 +129,9 @@ impl Writer {
             .next()
             .flatten()
             .map(|listed| listed.cleared);
-        let seen = Seen {
-            seq: row.seq,
-            id: row.id,
-        };
+        let seen = Seen { seq, id };
         let around = Around {
-            seen: Some((row.id, Place::from(&row).into())),
+            seen: Some((id, subject.at)),
             next,
         };
         Ok(clear(
@@ -147,6 +140,24 @@ impl Writer {
             around,
             cleared.unwrap_or_default(),
         ))
+    }
+
+    /// Which record placed the message behind this place, if there is one.
+    async fn next(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: Seq,
+    ) -> Result<Option<Version>, WriteFailure> {
+        let range = HistoryRange::Forward { after };
+        if let ConversationId::Group(group) = conversation {
+            let rows = self.group_history.conversation(group, range, 1);
+            let rows = self.stores.within(rows).await?;
+            return Ok(rows.first().map(|row| row.version));
+        }
+        let rows = self.history.conversation(owner, conversation, range, 1);
+        let rows = self.stores.within(rows).await?;
+        Ok(rows.first().map(|row| row.version))
     }
 
     pub(super) async fn do_deeds(&self, deeds: &[Deed]) -> Result<(), Error> {
@@ -175,10 +186,9 @@ impl Writer {
 fn behind(decided: &[Decided], conversation: ConversationId, seq: Seq) -> Option<Version> {
     decided.iter().find_map(|decided| match decided {
         Decided::Placed { placement, .. } => {
-            let of_it = |row: &&PrivateRow| {
-                row.seq == seq.next() && row.conversation() == Some(conversation)
-            };
-            placement.rows.iter().find(of_it).map(|row| row.version)
+            let placed = &placement.placed;
+            let is_it = placed.conversation == conversation && placed.position.seq == seq.next();
+            is_it.then(|| placement.rows.version())
         }
         _ => None,
     })
@@ -187,25 +197,18 @@ fn behind(decided: &[Decided], conversation: ConversationId, seq: Seq) -> Option
 /// Told to all sessions of whoever did it.
 pub(super) fn first_task(read: &Read, deed: &Deed, now: Timestamp) -> Task {
     let placed = &deed.placed;
-    let letter = match &read.task.work {
-        Work::Message(task) => task.letter.as_deref().map(Arc::from),
-        Work::Deliver(_) | Work::Kickout(_) => None,
-    };
     let conversation = deed.conversation;
     let trace = read.placing();
     Task {
-        owed: vec![Owed {
-            user: deed.owner,
-            platforms: Vec::new(),
-            live: true,
-        }],
+        owed: vec![delivery::told(deed.owner)],
         frame: frame_of(placed, 0, trace),
+        own_frames: BTreeMap::new(),
         placed: placed.clone(),
         rev: 0,
         retry_count: read.task.retry_count,
         first_at: read.task.first_at,
         origin: None,
-        letter,
+        letter: letter_of(read),
         trace,
         noted: vec![LedgerEntry {
             message: placed.message.id,

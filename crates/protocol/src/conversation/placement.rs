@@ -14,6 +14,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Head, Side};
+use crate::group::GroupRow;
 use crate::history::{PrivateRow, Version};
 use crate::{MessageId, Position, Seq};
 
@@ -48,6 +49,19 @@ impl From<&PrivateRow> for Standing {
                 prev: row.prev,
             },
             sent: row.sent(),
+        }
+    }
+}
+
+impl From<&GroupRow> for Standing {
+    fn from(row: &GroupRow) -> Standing {
+        Standing {
+            version: row.version,
+            position: Position {
+                seq: row.seq,
+                prev: row.prev,
+            },
+            sent: 0,
         }
     }
 }

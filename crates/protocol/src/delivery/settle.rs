@@ -1,5 +1,7 @@
 //! What becomes of a record once nothing of it is open: done, to be tried again, or given up.
 
+use std::collections::BTreeMap;
+
 use super::{Letter, Limits, Owed, Retry, Source, Task};
 use crate::ledger::{DeadReason, Event, FailureCause, LedgerEntry};
 use crate::message::Target;
@@ -134,9 +136,9 @@ impl Remainder {
 /// The failures of each user as what is still owed to it.
 fn owed(failures: &[Failure]) -> Vec<Owed> {
     let mut owed: Vec<Owed> = Vec::new();
+    let mut places: BTreeMap<UserId, usize> = BTreeMap::new();
     for failure in failures {
-        let place = owed.iter().position(|owed| owed.user == failure.user);
-        let place = place.unwrap_or_else(|| {
+        let place = *places.entry(failure.user).or_insert_with(|| {
             owed.push(Owed {
                 user: failure.user,
                 platforms: Vec::new(),

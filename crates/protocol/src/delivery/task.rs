@@ -1,5 +1,6 @@
 //! What one record of the log asks the carrier to deliver.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -91,6 +92,8 @@ pub struct Task {
     pub rev: u64,
     /// The message as every session, and the mailbox, gets it: encoded once.
     pub frame: Bytes,
+    /// What single users get instead: of a wish about a group, each is told how they stand.
+    pub own_frames: BTreeMap<UserId, Bytes>,
     pub owed: Vec<Owed>,
     /// How often it was published again.
     pub retry_count: u32,
@@ -107,6 +110,10 @@ pub struct Task {
 }
 
 impl Task {
+    pub fn frame_for(&self, user: UserId) -> &Bytes {
+        self.own_frames.get(&user).unwrap_or(&self.frame)
+    }
+
     /// It is told to what lives, and never stored: sync finds it. So is a message for its sender's other
     /// sessions, and a change for everybody.
     pub fn is_only_told(&self, user: UserId) -> bool {

@@ -139,6 +139,7 @@ impl World {
             owed: owed(&placed, known.to_vec()),
             placed,
             frame: Bytes::from_static(b"frame"),
+            own_frames: Default::default(),
             retry_count: 0,
             first_at: self.now,
             origin: None,

@@ -3,20 +3,20 @@ use proptest::prelude::*;
 
 use super::*;
 
-fn user(n: i64) -> UserId {
+pub(super) fn user(n: i64) -> UserId {
     UserId::new(n).expect("positive")
 }
 
-fn at(offset: u64) -> Version {
+pub(super) fn at(offset: u64) -> Version {
     Version { epoch: 1, offset }
 }
 
-const CLOSED: Settings = Settings {
+pub(super) const CLOSED: Settings = Settings {
     open_history: false,
     open_door: false,
 };
 
-fn limits() -> Limits {
+pub(super) fn limits() -> Limits {
     Limits {
         members: 6,
         added: 3,
@@ -24,7 +24,7 @@ fn limits() -> Limits {
 }
 
 /// A group of user 1, with the administrator 2 and the member 3.
-fn group() -> Group {
+pub(super) fn group() -> Group {
     let mut group = Group::new(user(1), CLOSED, at(0));
     for (by, wish) in [
         (1, Wish::Add(vec![user(2), user(3)])),
@@ -121,7 +121,7 @@ fn a_group_has_bounds() {
     );
 }
 
-fn any_wish() -> impl Strategy<Value = (i64, Wish)> {
+pub(super) fn any_wish() -> impl Strategy<Value = (i64, Wish)> {
     let anybody = || (1..9_i64).prop_map(user);
     let role = prop_oneof![Just(Role::Member), Just(Role::Admin), Just(Role::Owner)];
     let wish = prop_oneof![

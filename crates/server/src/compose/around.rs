@@ -7,11 +7,14 @@ use backend::changes::ChangeStore;
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::Registry;
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
+use backend::timeline::Timeline;
 
 /// Puts something around parts before the services get them. A test ends a process between two effects so.
 pub trait Around: Sync {
@@ -36,6 +39,18 @@ pub trait Around: Sync {
     }
 
     fn changes(&self, inner: Arc<dyn ChangeStore>) -> Arc<dyn ChangeStore> {
+        inner
+    }
+
+    fn groups(&self, inner: Arc<dyn GroupStore>) -> Arc<dyn GroupStore> {
+        inner
+    }
+
+    fn group_history(&self, inner: Arc<dyn GroupHistoryStore>) -> Arc<dyn GroupHistoryStore> {
+        inner
+    }
+
+    fn timeline(&self, inner: Arc<dyn Timeline>) -> Arc<dyn Timeline> {
         inner
     }
 

@@ -17,7 +17,7 @@ use backend::ledger::{LedgerStore, ScyllaLedger};
 use backend::mailbox::RedisMailbox;
 use backend::queue::{KafkaQueue, Queue};
 use backend::scylla::Cql;
-use backend::timeline::{RedisTimeline, TimelineConfig};
+use backend::timeline::RedisTimeline;
 
 use super::seams::Seams;
 use crate::settings::Settings;
@@ -76,12 +76,14 @@ async fn cql(settings: &Settings) -> Result<Cql> {
     cql.context("connecting to ScyllaDB")
 }
 
+async fn timeline(settings: &Settings) -> Result<Arc<RedisTimeline>> {
+    let timeline = RedisTimeline::connect(&settings.redis, settings.timeline.clone()).await;
+    Ok(Arc::new(
+        timeline.context("connecting to Redis for timelines")?,
+    ))
+}
+
 async fn mailbox(settings: &Settings) -> Result<Arc<RedisMailbox>> {
     let mailbox = RedisMailbox::connect(&settings.redis, Arc::new(SystemEntropy)).await;
     Ok(Arc::new(mailbox.context("connecting to Redis")?))
-}
-
-async fn timeline(settings: &Settings) -> Result<Arc<RedisTimeline>> {
-    let timeline = RedisTimeline::connect(&settings.redis, TimelineConfig::default()).await;
-    Ok(Arc::new(timeline.context("connecting to Redis")?))
 }

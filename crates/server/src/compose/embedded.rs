@@ -39,6 +39,7 @@ pub struct Config {
     pub engine: EngineOptions,
     pub queue: QueueConfig,
     pub mailbox: MailboxConfig,
+    pub timeline: TimelineConfig,
 }
 
 impl Default for Config {
@@ -49,6 +50,7 @@ impl Default for Config {
             engine: EngineOptions::default(),
             queue: QueueConfig::default(),
             mailbox: MailboxConfig::default(),
+            timeline: TimelineConfig::default(),
         }
     }
 }
@@ -102,7 +104,7 @@ impl Seams {
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
             groups: Arc::new(EmbeddedGroups::new(engine.clone())),
             group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
-            timeline: Arc::new(EmbeddedTimeline::new(TimelineConfig::default())?),
+            timeline: Arc::new(EmbeddedTimeline::new(config.timeline.clone())?),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger,
             audit: Arc::new(EmbeddedAudit::new(engine.clone())),

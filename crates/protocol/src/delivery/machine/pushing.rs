@@ -87,7 +87,7 @@ impl Delivery {
                 life: entry.life.clone(),
                 session: entry.session,
                 message: message.id,
-                frame: record.task.frame.clone(),
+                frame: record.task.frame_for(target.user).clone(),
                 needs_ack: message.options.has(Options::NEEDS_ACK),
                 deadline,
                 trace,

@@ -1,0 +1,540 @@
+//! Groups, as the writer of their conversations makes them.
+
+use std::time::Duration;
+
+use api::task::MessageTask;
+use protocol::change::{ChangeKind, ChangeOf};
+use protocol::frame::{HistoryRange, ListDeed, ServerFrame};
+use protocol::group::{Group, Role, Settings, Wish};
+use protocol::history::{IdRange, Order};
+use protocol::keys::Topic;
+use protocol::ledger::Event;
+use protocol::message::Content;
+use protocol::{
+    Code, ConversationId, GroupId, Message, MessageId, Options, Platform, Recipient, Seq, UserId,
+};
+
+use super::crashes::write_and_die;
+use super::world::*;
+use crate::Config;
+
+const CAROL: i64 = 3;
+const DAVE: i64 = 4;
+
+const CLOSED: Settings = Settings {
+    open_history: false,
+    open_door: false,
+};
+
+fn group() -> GroupId {
+    GroupId::new(77).expect("positive")
+}
+
+fn conversation() -> ConversationId {
+    ConversationId::Group(group())
+}
+
+/// Each user has a session of this number.
+fn session_of(who: i64) -> i64 {
+    who * 10
+}
+
+fn create(members: impl IntoIterator<Item = i64>) -> Wish {
+    Wish::Create {
+        settings: CLOSED,
+        members: members.into_iter().map(user).collect(),
+    }
+}
+
+impl World {
+    async fn live(&self, who: i64) {
+        self.sign_in(who, Platform::Web, session_of(who), Manner::Acknowledges)
+            .await;
+    }
+
+    fn for_group(&self, from: i64, change: Option<(Option<MessageId>, ChangeKind)>) -> Message {
+        let mut message = self.message(from, from + 1000);
+        message.to = Recipient::Group(group());
+        if let Some((subject, kind)) = change {
+            if !kind.has_text() {
+                message.content = Content::text("");
+            }
+            message.options = Options::NONE;
+            message.content.change = Some(Box::new(ChangeOf { subject, kind }));
+        }
+        message
+    }
+
+    async fn accept_of(&self, message: Message) -> MessageId {
+        let (id, from) = (message.id, message.from.get());
+        let task = from_session(message, session_of(from), &self.life);
+        self.accept(task).await;
+        id
+    }
+
+    async fn say(&self, from: i64) -> MessageId {
+        self.accept_of(self.for_group(from, None)).await
+    }
+
+    async fn wish(&self, by: i64, wish: Wish) -> MessageId {
+        let change = Some((None, ChangeKind::Wish(wish)));
+        self.accept_of(self.for_group(by, change)).await
+    }
+
+    async fn ask(&self, by: i64, subject: MessageId, kind: ChangeKind) -> MessageId {
+        let change = Some((Some(subject), kind));
+        self.accept_of(self.for_group(by, change)).await
+    }
+
+    async fn group(&self) -> Group {
+        let group = self.parts.groups.load(group()).await.expect("reads");
+        group.expect("it is there")
+    }
+
+    /// What was said in the group, in order.
+    async fn said(&self) -> Vec<(Seq, MessageId)> {
+        let range = HistoryRange::Forward { after: Seq::ZERO };
+        let rows = self.parts.group_history.conversation(group(), range, 1000);
+        let rows = rows.await.expect("reads");
+        rows.into_iter().map(|row| (row.seq, row.id)).collect()
+    }
+
+    /// The newest of the timeline as they are sent: place and text, newest first.
+    async fn newest(&self) -> Vec<(u64, Vec<u8>)> {
+        let entries = self.parts.timeline.latest(group(), 0, 100).await;
+        let entries = entries.expect("reads").into_iter();
+        entries
+            .map(|entry| {
+                let frame = api::codec::decode_server(entry.body, 1 << 20);
+                let ServerFrame::Message(placed) = frame.expect("a frame of ours") else {
+                    panic!("a message")
+                };
+                assert_eq!(
+                    (placed.position.seq, placed.message.id),
+                    (entry.seq, entry.id)
+                );
+                (entry.seq.0, placed.message.content.data.to_vec())
+            })
+            .collect()
+    }
+
+    /// What a user's session was told of how they stand.
+    fn stands(&self, who: i64) -> Vec<Option<Role>> {
+        let pushed = self.boat.pushed.lock().clone();
+        let frames = pushed.into_iter().zip(self.boat.frames());
+        let mine = frames.filter(|((session, _), _)| *session == session_of(who));
+        mine.filter_map(|(_, frame)| match frame {
+            ServerFrame::Listed(word) => match word.deed {
+                ListDeed::Member(role) => Some(role),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect()
+    }
+
+    fn codes(&self, who: i64) -> Vec<Code> {
+        let told = self.boat.told_frames(session_of(who)).into_iter();
+        told.filter_map(|frame| match frame {
+            ServerFrame::Refused { refusal, .. } => Some(refusal.code),
+            _ => None,
+        })
+        .collect()
+    }
+
+    fn has(&self, who: i64, id: MessageId) -> bool {
+        self.boat.pushed_to(session_of(who)).contains(&id.get())
+    }
+
+    async fn is_refused(&self, id: MessageId) -> bool {
+        let events = self.events(id).await;
+        let refused = |event: &Event| matches!(event, Event::Refused { .. });
+        events.contains(&(None, Event::Settled)) && events.iter().any(|(_, e)| refused(e))
+    }
+}
+
+fn numbered(sent: &[MessageId]) -> Vec<(Seq, MessageId)> {
+    (1..).map(Seq).zip(sent.iter().copied()).collect()
+}
+
+// proves S0-02: one row, whatever the size of the group.
+#[tokio::test(start_paused = true)]
+async fn a_message_is_one_row_and_every_member_gets_it() {
+    let world = World::new().await;
+    for who in [ALICE, BOB, 2000] {
+        world.live(who).await;
+    }
+    let tablet = (Platform::Pad, 11);
+    world
+        .sign_in(ALICE, tablet.0, tablet.1, Manner::Acknowledges)
+        .await;
+    world.know(CAROL, Platform::Ios).await;
+    world.know(CAROL, Platform::Web).await;
+    world.wish(ALICE, create([BOB, CAROL])).await;
+    let small = world.say(ALICE).await;
+    world.until_quiet().await;
+    for all in [100..500, 500..900] {
+        let users = all.map(user).collect();
+        world.wish(ALICE, Wish::Add(users)).await;
+    }
+    let large = world.say(ALICE).await;
+    world.until_quiet().await;
+    assert_eq!(world.said().await, numbered(&[small, large]));
+    let all = IdRange {
+        after: None,
+        before: None,
+    };
+    let rows = world
+        .parts
+        .group_history
+        .find(group(), all, Order::Forward, 100);
+    assert_eq!(rows.await.expect("reads").len(), 2);
+
+    assert!(world.has(BOB, small) && world.has(BOB, large));
+    assert!(!world.has(2000, small), "not in");
+    let own = world.boat.pushed_to(11);
+    assert!(
+        own.contains(&small.get()),
+        "the sender's other device: {own:?}"
+    );
+    assert!(!world.has(ALICE, small), "not the session that sent it");
+    let echoes = world.boat.told_frames(session_of(ALICE));
+    let is_echo =
+        |frame: &ServerFrame| matches!(frame, ServerFrame::Placed(echo) if echo.id == small);
+    assert!(echoes.iter().any(is_echo));
+    for platform in [Platform::Ios, Platform::Web] {
+        // The large group has more than are stored for.
+        assert_eq!(world.waiting(CAROL, platform).await, 1);
+    }
+    let newest = world.newest().await;
+    assert_eq!(
+        newest.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(),
+        [2, 1]
+    );
+    let head = world
+        .parts
+        .heads
+        .load(&[conversation()])
+        .await
+        .expect("reads");
+    let head = head[0].expect("written");
+    assert_eq!((head.seq, head.last_id), (Seq(2), Some(large)));
+    assert!(head.stamp >= BEGIN, "the list difference finds it");
+}
+
+/// What is in one batch takes effect in order: who is removed in between may not write any more, and gets nothing.
+#[tokio::test(start_paused = true)]
+async fn a_wish_takes_effect_between_two_messages() {
+    let mut world = World::without_carrier(Config::default()).await;
+    for who in [ALICE, BOB, CAROL] {
+        world.live(who).await;
+    }
+    let early = world.say(ALICE).await;
+    world.wish(ALICE, create([BOB, CAROL])).await;
+    let first = world.say(CAROL).await;
+    world.wish(ALICE, Wish::Remove(user(CAROL))).await;
+    let refused = world.say(CAROL).await;
+    let second = world.say(BOB).await;
+    let nobody = world.wish(CAROL, Wish::Add(vec![user(DAVE)])).await;
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert_eq!(world.said().await, numbered(&[first, second]));
+    assert!(world.is_refused(early).await && world.is_refused(refused).await);
+    assert!(world.is_refused(nobody).await);
+    assert_eq!(world.codes(CAROL), [Code::Forbidden; 2]);
+    assert_eq!(
+        world.codes(ALICE),
+        [Code::NotFound],
+        "before there was a group"
+    );
+    assert!(world.has(ALICE, first) && world.has(ALICE, second));
+    assert!(!world.has(CAROL, second) && !world.has(BOB, refused));
+    assert_eq!(world.stands(CAROL), [Some(Role::Member), None]);
+    assert_eq!(
+        world.stands(ALICE),
+        [Some(Role::Owner); 2],
+        "the asker, too"
+    );
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_group_is_handed_over_and_each_hears_how_they_stand() {
+    let world = World::new().await;
+    for who in [ALICE, BOB, CAROL] {
+        world.live(who).await;
+    }
+    world.wish(ALICE, create([BOB, CAROL])).await;
+    world
+        .wish(ALICE, Wish::SetRole(user(CAROL), Role::Admin))
+        .await;
+    world.wish(ALICE, Wish::Leave).await;
+    world.wish(ALICE, Wish::HandOver(user(BOB))).await;
+    world.wish(ALICE, Wish::Leave).await;
+    world.wish(ALICE, Wish::Leave).await;
+    let again = world.wish(BOB, create([])).await;
+    world.until_quiet().await;
+    assert_eq!(
+        world.codes(ALICE),
+        [Code::InvalidArgument],
+        "hand it over first"
+    );
+    assert!(world.is_refused(again).await, "there is such a group");
+    let (owner, admin) = (Some(Role::Owner), Some(Role::Admin));
+    assert_eq!(world.stands(ALICE), [owner, owner, admin, None, None]);
+    assert_eq!(world.stands(BOB), [Some(Role::Member), owner]);
+    assert_eq!(world.stands(CAROL), [Some(Role::Member), admin]);
+    let group = world.group().await;
+    let present: Vec<_> = group.present().collect();
+    assert_eq!(
+        present,
+        [(user(BOB), Role::Owner), (user(CAROL), Role::Admin)]
+    );
+}
+
+/// Messages and wishes, allowed and not, with their places by the order in which they were sent.
+async fn eventful(world: &World) -> Vec<MessageId> {
+    let mut said = vec![world.say(DAVE).await];
+    world.wish(ALICE, create([BOB, CAROL])).await;
+    for round in 0..4 {
+        said.push(world.say(ALICE).await);
+        said.push(world.say(DAVE).await);
+        let recall = world.ask(DAVE, said[1], ChangeKind::Recall).await;
+        said.push(recall);
+        world.wish(BOB, Wish::Add(vec![user(DAVE)])).await;
+        world
+            .wish(ALICE, Wish::Add(vec![user(DAVE), user(100 + round)]))
+            .await;
+        said.push(world.say(DAVE).await);
+        said.push(world.say(CAROL).await);
+        world.wish(CAROL, Wish::Leave).await;
+        said.push(world.say(CAROL).await);
+        let wish = Wish::SetRole(user(DAVE), Role::Admin);
+        world.wish(ALICE, wish).await;
+        world.wish(DAVE, Wish::Add(vec![user(CAROL)])).await;
+        world.wish(ALICE, Wish::HandOver(user(BOB))).await;
+        world.wish(BOB, Wish::HandOver(user(ALICE))).await;
+        said.push(world.say(BOB).await);
+        world.wish(ALICE, Wish::Remove(user(DAVE))).await;
+    }
+    said
+}
+
+/// Which of these stand where.
+async fn places(world: &World, said: &[MessageId]) -> Vec<Option<u64>> {
+    let standing = world.said().await;
+    let place = |id: &MessageId| {
+        let found = standing.iter().find(|(_, standing)| standing == id);
+        found.map(|(seq, _)| seq.0)
+    };
+    said.iter().map(place).collect()
+}
+
+// T-C1 for groups: a carrier that dies after its effects, again and again, against one that never does.
+#[tokio::test(start_paused = true)]
+async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
+    let calm = World::new().await;
+    let said = eventful(&calm).await;
+    calm.until_quiet().await;
+    let expected = places(&calm, &said).await;
+    assert_eq!(expected.iter().flatten().count(), 16);
+
+    let mut world = World::without_carrier(Config::default()).await;
+    for who in [ALICE, BOB] {
+        world.live(who).await;
+    }
+    let said = eventful(&world).await;
+    let mut written = Vec::new();
+    for _ in 0..3 {
+        written.push(write_and_die(&world).await);
+        assert_eq!(places(&world, &said).await, expected);
+        assert_eq!(world.group().await, calm.group().await);
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert_eq!(places(&world, &said).await, expected);
+    assert_eq!(world.group().await, calm.group().await);
+    let changes = world.parts.changes.since(conversation(), 0, 100).await;
+    assert_eq!(
+        changes.expect("reads"),
+        [],
+        "who was made an administrator since may not recall"
+    );
+    assert_eq!(world.records(Topic::Dead).await.len(), 0);
+    // Whoever was in all the time gets everything that stands, once.
+    for (id, place) in said.iter().zip(&expected) {
+        let pushed = world.boat.pushed_to(session_of(ALICE));
+        let times = pushed.iter().filter(|pushed| **pushed == id.get()).count();
+        let is_own = world.group_from(*id).await == Some(user(ALICE));
+        assert_eq!(times, usize::from(place.is_some() && !is_own), "{id}");
+        assert_eq!(
+            world.is_refused(*id).await,
+            place.is_none() && !world.is_change(*id).await
+        );
+    }
+    let newest: Vec<_> = world.newest().await.iter().map(|(seq, _)| *seq).collect();
+    assert_eq!(newest, (1..=16).rev().collect::<Vec<_>>());
+}
+
+impl World {
+    async fn group_from(&self, id: MessageId) -> Option<UserId> {
+        let rows = self.parts.group_history.rows(&[(group(), id)]).await;
+        rows.expect("reads")[0].as_ref().map(|row| row.from)
+    }
+
+    async fn is_change(&self, id: MessageId) -> bool {
+        let events = self.events(id).await;
+        let is_change = |event: &Event| matches!(event, Event::Unchanged { .. });
+        events.iter().any(|(_, event)| is_change(event))
+    }
+}
+
+// proves S0-61h, S0-61i: an administrator recalls what another wrote, a mere member does not.
+#[tokio::test(start_paused = true)]
+async fn an_administrator_recalls_and_another_member_does_not() {
+    let world = World::new().await;
+    for who in [ALICE, BOB, CAROL, DAVE] {
+        world.live(who).await;
+    }
+    world.wish(ALICE, create([BOB, CAROL])).await;
+    let (first, second) = (world.say(BOB).await, world.say(BOB).await);
+    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    let refused = world.ask(CAROL, first, ChangeKind::Recall).await;
+    let stranger = world.ask(2000, first, ChangeKind::Recall).await;
+    let newcomer = {
+        let reaction = "👍".parse().expect("short");
+        let react = ChangeKind::React { reaction, on: true };
+        world.ask(DAVE, first, react).await
+    };
+    world
+        .wish(ALICE, Wish::SetRole(user(CAROL), Role::Admin))
+        .await;
+    let recalled = world.ask(CAROL, first, ChangeKind::Recall).await;
+    world.ask(BOB, second, ChangeKind::Edit).await;
+    world.until_quiet().await;
+
+    let changes = world.parts.changes.since(conversation(), 0, 100).await;
+    let changes = changes.expect("reads");
+    let made: Vec<_> = changes
+        .iter()
+        .map(|c| (c.rev, c.seq.0, c.asked.by))
+        .collect();
+    assert_eq!(made, [(1, 1, user(CAROL)), (2, 2, user(BOB))]);
+    assert_eq!(world.codes(CAROL), [Code::Forbidden]);
+    assert_eq!(world.codes(DAVE), [Code::NotFound], "they may not read it");
+    for id in [refused, stranger, newcomer] {
+        assert!(world.is_change(id).await);
+    }
+    for who in [ALICE, BOB, CAROL] {
+        assert!(world.has(who, recalled), "{who}");
+    }
+    assert!(!world.has(DAVE, recalled));
+    let newest = world.newest().await;
+    assert_eq!(newest[1], (1, Vec::new()), "a page shows it as it is now");
+    assert!(newest[0].1.starts_with(b"number"), "{newest:?}");
+    let original = world.parts.group_history.rows(&[(group(), second)]).await;
+    let original = original.expect("reads")[0].clone().expect("stands");
+    assert_ne!(newest[0].1, original.content.data.to_vec());
+}
+
+/// Redelivered, what was recalled since does not come back to where pages are taken from.
+#[tokio::test(start_paused = true)]
+async fn a_redelivered_message_is_cached_as_it_is_now() {
+    let world = World::without_carrier(Config::default()).await;
+    world.wish(ALICE, create([BOB])).await;
+    let id = world.say(ALICE).await;
+    world.ask(ALICE, id, ChangeKind::Recall).await;
+    for _ in 0..2 {
+        write_and_die(&world).await;
+        assert_eq!(world.newest().await, [(1, Vec::new())]);
+        world.parts.timeline.forget(group()).await.expect("forgets");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_a_send_is_dropped_in_a_group_too() {
+    let world = World::new().await;
+    world.wish(ALICE, create([BOB])).await;
+    let first = world.for_group(ALICE, None);
+    let mut copy = world.for_group(ALICE, None);
+    copy.send_id = first.send_id;
+    let unsure = MessageTask {
+        unsure: true,
+        age: Duration::from_secs(5),
+        ..from_session(copy, session_of(ALICE), &world.life)
+    };
+    world.accept(task(first.clone())).await;
+    world.accept(unsure.clone()).await;
+    world.until_quiet().await;
+    world.accept(unsure).await;
+    world
+        .accept(from_session(first.clone(), session_of(ALICE), &world.life))
+        .await;
+    world.until_quiet().await;
+    assert_eq!(world.said().await, numbered(&[first.id]));
+    let echoes = world.boat.told_frames(session_of(ALICE));
+    assert_eq!(echoes.len(), 3);
+    for echo in echoes {
+        assert!(matches!(echo, ServerFrame::Placed(echo) if echo.id == first.id));
+    }
+}
+
+/// A member takes a group from their list, unless something came that they had not seen.
+#[tokio::test(start_paused = true)]
+async fn a_group_goes_from_one_members_list() {
+    let world = World::new().await;
+    world.live(BOB).await;
+    world.wish(ALICE, create([BOB])).await;
+    let (first, second) = (world.say(ALICE).await, world.say(ALICE).await);
+    world.ask(BOB, first, ChangeKind::Clear).await;
+    world.ask(2000, second, ChangeKind::Clear).await;
+    let cleared = world.ask(BOB, second, ChangeKind::Clear).await;
+    world.until_quiet().await;
+    assert_eq!(world.codes(BOB), [Code::NotFound]);
+    let frames = world.boat.frames();
+    let word = frames.iter().find_map(|frame| match frame {
+        ServerFrame::Listed(word) if word.id == cleared => Some(word.deed),
+        _ => None,
+    });
+    assert_eq!(word, Some(ListDeed::Cleared(Seq(2))));
+}
+
+/// A boat that cannot be reached is tried again: with what the message says by then, and with how the user stands then.
+#[tokio::test(start_paused = true)]
+async fn a_retry_tells_what_is_so_by_then() {
+    let world = World::new().await;
+    world.live(ALICE).await;
+    let number = session_of(BOB);
+    world
+        .sign_in(BOB, Platform::Web, number, Manner::Lost)
+        .await;
+    world.wish(ALICE, create([BOB])).await;
+    let id = world.say(ALICE).await;
+    world
+        .until("retries", async || {
+            world.records(Topic::Retry(1)).await.len() > 1
+        })
+        .await;
+    world.boat.pushed.lock().clear();
+    world.boat.drop_frames();
+    world.ask(ALICE, id, ChangeKind::Recall).await;
+    world
+        .wish(ALICE, Wish::SetRole(user(BOB), Role::Admin))
+        .await;
+    world.boat.set(number, Manner::Acknowledges);
+    world.until_quiet().await;
+    assert!(
+        world
+            .stands(BOB)
+            .iter()
+            .all(|role| *role == Some(Role::Admin))
+    );
+    assert_eq!(world.stands(BOB).len(), 2, "the creation, and the role");
+    let frames = world.boat.frames().into_iter();
+    let texts = frames.filter_map(|frame| match frame {
+        ServerFrame::Message(placed) => Some(placed.message.content.data),
+        _ => None,
+    });
+    let texts: Vec<_> = texts.collect();
+    assert_eq!(texts, [&b""[..]], "once, as nothing");
+}

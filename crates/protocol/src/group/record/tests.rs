@@ -1,0 +1,241 @@
+//! A writer that dies between any two of its effects, against one that never does.
+
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+use crate::Code;
+use crate::group::Settings;
+use crate::group::tests::{CLOSED, any_wish, at, limits, user};
+
+#[derive(Clone, Debug)]
+enum Record {
+    Message(UserId),
+    Wish(UserId, Wish),
+}
+
+/// What is kept of a group, and the messages that it has.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Store {
+    settings: Option<(Settings, Version)>,
+    members: BTreeMap<UserId, Member>,
+    /// Which record placed which, and for whom.
+    rows: Vec<(Version, Vec<UserId>)>,
+}
+
+/// How a record is judged: `rule`, or one that does not know its own work.
+type Rule = fn(Option<&Group>, Version, UserId, &Wish, Seq, &Limits) -> Result<Outcome, Refusal>;
+
+fn forgetful(
+    group: Option<&Group>,
+    record: Version,
+    by: UserId,
+    wish: &Wish,
+    end: Seq,
+    limits: &Limits,
+) -> Result<Outcome, Refusal> {
+    match group {
+        Some(group) => group.judge(record, by, wish, end, limits),
+        None => rule(None, record, by, wish, end, limits),
+    }
+}
+
+impl Store {
+    fn group(&self) -> Option<Group> {
+        let (settings, version) = self.settings?;
+        Some(Group {
+            settings,
+            version,
+            members: self.members.clone(),
+        })
+    }
+
+    fn end(&self) -> Seq {
+        Seq(self.rows.len() as u64)
+    }
+
+    /// Handles a record and dies after so many effects.
+    fn handle(&mut self, version: Version, record: &Record, effects: usize, rule: Rule) {
+        match record {
+            Record::Message(from) if effects > 0 => self.message(version, *from),
+            Record::Message(_) => {}
+            Record::Wish(by, wish) => {
+                let group = self.group();
+                let ruled = rule(group.as_ref(), version, *by, wish, self.end(), &limits());
+                if let Ok(outcome) = ruled {
+                    self.save(outcome, effects);
+                }
+            }
+        }
+    }
+
+    fn message(&mut self, version: Version, from: UserId) {
+        let Some(group) = self.group() else { return };
+        if self.rows.last().is_some_and(|(last, _)| *last >= version) {
+            let rows = (1..).map(Seq).zip(&self.rows);
+            for (seq, (_, then)) in rows.filter(|(_, (row, _))| *row == version) {
+                // The same, but for who left and came back behind it.
+                let came_back = |user: &UserId| group.members[user].since >= seq;
+                let those = then.iter().filter(|user| !came_back(user)).copied();
+                let again: Vec<_> = group.readers(version, seq).collect();
+                assert_eq!(again, those.collect::<Vec<_>>());
+            }
+            return;
+        }
+        if group.newest() < version && matches!(group.at(version, from), Presence::In(_)) {
+            let readers = group.readers(version, self.end().next()).collect();
+            self.rows.push((version, readers));
+        }
+    }
+
+    fn save(&mut self, outcome: Outcome, effects: usize) {
+        let all = outcome.members.len();
+        for (user, member) in outcome.members.into_iter().take(effects) {
+            let standing = self.members.entry(user).or_insert(member);
+            if standing.version <= member.version {
+                *standing = member;
+            }
+        }
+        if let Some((settings, version)) = outcome.settings
+            && effects > all
+            && self
+                .settings
+                .is_none_or(|(_, standing)| standing <= version)
+        {
+            self.settings = Some((settings, version));
+        }
+    }
+}
+
+const ALL: usize = usize::MAX;
+
+/// `crashes`: how far a life of the writer comes, after how many effects of that record it ends, and how far back
+/// the next one begins.
+fn run(records: &[Record], crashes: &[(usize, usize, usize)], rule: Rule) -> Store {
+    let mut store = Store::default();
+    let mut first = 0;
+    for (until, effects, back) in crashes {
+        let last = first + until % (records.len() - first);
+        for (place, record) in records.iter().enumerate().take(last + 1).skip(first) {
+            let effects = if place == last { *effects } else { ALL };
+            store.handle(at(place as u64 + 1), record, effects, rule);
+        }
+        // What is committed never comes again.
+        first += back % (last - first + 1);
+    }
+    for (place, record) in records.iter().enumerate().skip(first) {
+        store.handle(at(place as u64 + 1), record, ALL, rule);
+    }
+    store
+}
+
+fn any_record() -> impl Strategy<Value = Record> {
+    let create = (any::<(bool, bool)>(), vec((1..9_i64).prop_map(user), 0..4));
+    let create = create.prop_map(|((open_history, open_door), members)| Wish::Create {
+        settings: Settings {
+            open_history,
+            open_door,
+        },
+        members,
+    });
+    prop_oneof![
+        2 => (1..9_i64).prop_map(|from| Record::Message(user(from))),
+        4 => any_wish().prop_map(|(by, wish)| Record::Wish(user(by), wish)),
+        1 => (1..9_i64, create).prop_map(|(by, wish)| Record::Wish(user(by), wish)),
+    ]
+}
+
+/// A group is there early on.
+fn any_log() -> impl Strategy<Value = Vec<Record>> {
+    vec(any_record(), 1..40).prop_map(|mut records| {
+        let settings = Settings {
+            open_history: false,
+            open_door: true,
+        };
+        let members = vec![user(2), user(3)];
+        let create = Wish::Create { settings, members };
+        records.insert(0, Record::Wish(user(1), create));
+        records
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2_000))]
+
+    /// Whatever comes again leaves what it left the first time, places and members alike.
+    #[test]
+    fn a_writer_that_dies_leaves_what_one_leaves_that_never_does(
+        records in any_log(),
+        crashes in vec((any::<usize>(), 0..6_usize, any::<usize>()), 0..8),
+    ) {
+        let undisturbed = run(&records, &[], rule);
+        prop_assert_eq!(run(&records, &crashes, rule), undisturbed);
+    }
+}
+
+/// The property is not empty: who does not know their own work leaves a group without an owner.
+#[test]
+fn a_writer_that_does_not_know_its_own_work_is_found_out() {
+    let create = Wish::Create {
+        settings: CLOSED,
+        members: vec![user(2)],
+    };
+    let records = [
+        Record::Wish(user(1), create),
+        Record::Wish(user(1), Wish::HandOver(user(2))),
+    ];
+    let undisturbed = run(&records, &[], rule);
+    // The old owner was written, the new one was not.
+    let between_two = [(1, 1, 1)];
+    assert_eq!(run(&records, &between_two, rule), undisturbed);
+    assert_ne!(run(&records, &between_two, forgetful), undisturbed);
+}
+
+/// A number that exists is refused, unless this very record made the group.
+#[test]
+fn a_group_is_made_once() {
+    let create = Wish::Create {
+        settings: CLOSED,
+        members: vec![user(2)],
+    };
+    let mut store = Store::default();
+    let rule_of = |store: &Store, offset, by| {
+        let group = store.group();
+        rule(
+            group.as_ref(),
+            at(offset),
+            user(by),
+            &create,
+            Seq(9),
+            &limits(),
+        )
+    };
+    let made = rule_of(&store, 1, 1).expect("there is none");
+    // Without its settings there is no group yet.
+    store.save(made.clone(), 1);
+    assert_eq!(rule_of(&store, 1, 1).expect("broken off"), made);
+    store.save(made.clone(), ALL);
+    assert_eq!(rule_of(&store, 1, 1).expect("its own"), made);
+    let refused = rule_of(&store, 2, 3).map_err(|refusal| refusal.code);
+    assert_eq!(refused, Err(Code::InvalidArgument));
+}
+
+/// One of two was saved when the writer died.
+#[test]
+fn what_was_broken_off_is_made_whole() {
+    for wish in [
+        Wish::HandOver(user(2)),
+        Wish::Add(vec![user(4), user(5), user(2)]),
+    ] {
+        let group = crate::group::tests::group();
+        let whole = rule(Some(&group), at(9), user(1), &wish, Seq(5), &limits());
+        let whole = whole.expect("allowed");
+        assert_eq!(whole.members.len(), 2);
+        for saved in &whole.members {
+            let mut half = group.clone();
+            half.members.insert(*saved.0, *saved.1);
+            let again = rule(Some(&half), at(9), user(1), &wish, Seq(7), &limits());
+            assert_eq!(again.expect("granted before"), whole, "{wish:?}");
+        }
+    }
+}
