@@ -366,7 +366,11 @@ impl World {
                     core.handle_taken(number, now);
                 }
             }
-            Action::Receipt(_) | Action::Older { .. } | Action::State(_) | Action::Listed(_) => {}
+            Action::Receipt(_)
+            | Action::Older { .. }
+            | Action::OfGroup { .. }
+            | Action::State(_)
+            | Action::Listed(_) => {}
         }
     }
 

@@ -278,10 +278,11 @@ pub struct Summary {
     pub conversation: ConversationId,
     /// The newest position.
     pub seq: Seq,
-    /// How many of the messages up to it others wrote.
+    /// How many of the messages up to it others wrote; 0 in a group, where who keeps a list counts them as they come.
     pub incoming: u64,
     /// The last change.
     pub rev: u64,
+    /// In a group not before where the user came.
     pub read_seq: Seq,
     /// Up to where it was taken from the list: it is on it as long as it goes on behind this.
     pub cleared_seq: Seq,

@@ -73,14 +73,14 @@ impl Groups {
     ) -> Result<Vec<Placed>, Refusal> {
         let mut messages = match self.recent.page(group, range, head, limit).await {
             Some(messages) => messages,
-            None => self.from_history(group, range, head, limit).await?,
+            None => self.read_history(group, range, head, limit).await?,
         };
         let sizes = messages.iter().map(|m| m.message.content.data.len());
         messages.truncate(fitting(sizes, self.page_bytes_max));
         Ok(messages)
     }
 
-    async fn from_history(
+    async fn read_history(
         &self,
         group: GroupId,
         range: HistoryRange,

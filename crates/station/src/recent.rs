@@ -81,7 +81,7 @@ fn part_of(range: HistoryRange, last: Seq, limit: usize) -> (u64, usize) {
     let few = |count: u64| usize::try_from(count).map_or(limit, |count| count.min(limit));
     match range {
         HistoryRange::Backward { before } => {
-            let end = before.map_or(last.next(), |before| before.min(last.next()));
+            let end = before.map_or_else(|| last.next(), |before| before.min(last.next()));
             (last.next().0 - end.0, few(end.0.saturating_sub(1)))
         }
         HistoryRange::Forward { after } => {

@@ -1,7 +1,7 @@
 //! What the core asks of its driver, and the values it is told with.
 
 use protocol::change::{Changed, Marks};
-use protocol::frame::{ClientFrame, HistoryPage, Summary};
+use protocol::frame::{ClientFrame, HistoryPage, Summary, SyncAnswer};
 use protocol::receipt::Receipt;
 use protocol::{
     ConversationId, DeviceId, MessageId, Placed, Platform, Refusal, SendId, Seq, Timestamp,
@@ -78,6 +78,11 @@ pub enum Action {
     Older {
         request: u32,
         answer: Result<HistoryPage, Refusal>,
+    },
+    /// The answer to `load_members` and `load_readers`.
+    OfGroup {
+        request: u32,
+        answer: Result<SyncAnswer, Refusal>,
     },
     State(State),
 }

@@ -1,6 +1,6 @@
 //! The conversation list as this device knows it: what the server said last, and what came since.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::change::{Arranged, Change, Changed, Marks};
 use protocol::frame::{ListDeed, ListWord, Summary};
@@ -15,13 +15,20 @@ pub(super) struct List {
     rows: BTreeMap<ConversationId, Summary>,
     /// Recalls of others' messages, by rev, that the server's last word may not have counted.
     recalled: BTreeMap<ConversationId, BTreeMap<u64, Seq>>,
+    /// Own messages in groups that came after the server's last word: it does not say how many are others'.
+    own: BTreeMap<ConversationId, BTreeSet<Seq>>,
 }
+
+/// Own messages of one group that are remembered until the server's next word; beyond, the first are forgotten and,
+/// where that word is older than they are, counted as others' until the one after it.
+const OWN_MAX: usize = 4096;
 
 impl List {
     pub(super) fn new(rows: BTreeMap<ConversationId, Summary>) -> List {
         List {
             rows,
             recalled: BTreeMap::new(),
+            own: BTreeMap::new(),
         }
     }
 
@@ -34,7 +41,19 @@ impl List {
     fn listed(&mut self, summary: Summary) -> (Summary, bool) {
         let row = self.rows.entry(summary.conversation);
         let row = row.or_insert_with(|| summary.clone());
-        let later = row.incoming.saturating_sub(summary.incoming);
+        let later = match summary.conversation {
+            ConversationId::Group(_) => {
+                let own = self.own.get_mut(&summary.conversation);
+                let own = own.map_or(0, |own| {
+                    *own = own.split_off(&summary.seq.next());
+                    own.len() as u64
+                });
+                row.seq.0.saturating_sub(summary.seq.0).saturating_sub(own)
+            }
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                row.incoming.saturating_sub(summary.incoming)
+            }
+        };
         let is_ahead = row.seq > summary.seq;
         let ours = std::mem::replace(row, summary);
         if is_ahead {
@@ -50,7 +69,7 @@ impl List {
         row.rev = row.rev.max(ours.rev);
         let is_open = ours.read_seq > row.read_seq && row.unread > 0;
         row.read_seq = row.read_seq.max(ours.read_seq);
-        if row.read_seq >= row.seq {
+        if row.read_seq >= row.seq || is_left(row) {
             row.unread = 0;
         }
         (row.clone(), is_open && row.unread > 0)
@@ -67,6 +86,13 @@ impl List {
             return None;
         }
         let is_others = u64::from(placed.message.from != me);
+        if is_others == 0 && matches!(conversation, ConversationId::Group(_)) {
+            let own = self.own.entry(conversation).or_default();
+            own.insert(placed.position.seq);
+            if own.len() > OWN_MAX {
+                own.pop_first();
+            }
+        }
         row.seq = placed.position.seq;
         row.incoming += is_others;
         row.unread += is_others;
@@ -115,9 +141,18 @@ impl List {
         Some(row.clone())
     }
 
-    /// Taken from the list, or arranged. The second as for [`read`](Self::read).
+    /// Taken from the list, arranged, come into a group or left. The second: the server is to be asked how it stands.
     fn word(&mut self, word: &ListWord) -> Option<(Summary, bool)> {
-        let row = self.rows.get_mut(&word.conversation)?;
+        let conversation = word.conversation;
+        let row = match word.deed {
+            ListDeed::Member(Some(_)) => {
+                let row = self.rows.entry(conversation);
+                row.or_insert_with(|| empty(conversation))
+            }
+            ListDeed::Cleared(_) | ListDeed::Arranged(_) | ListDeed::Member(None) => {
+                self.rows.get_mut(&conversation)?
+            }
+        };
         let mut is_open = false;
         match word.deed {
             ListDeed::Cleared(seq) => {
@@ -128,7 +163,13 @@ impl List {
                 }
             }
             ListDeed::Arranged(arranged) => row.arranged = arranged,
-            ListDeed::Member(role) => row.role = role,
+            ListDeed::Member(role) => {
+                is_open = role.is_some() && row.role.is_none();
+                row.role = role;
+                if role.is_none() {
+                    row.unread = 0;
+                }
+            }
         }
         Some((row.clone(), is_open))
     }
@@ -198,6 +239,11 @@ impl Core {
         }
         self.out.push(Action::Listed(Box::new(row)));
     }
+}
+
+/// A group that the user is not in.
+pub(super) fn is_left(row: &Summary) -> bool {
+    matches!(row.conversation, ConversationId::Group(_)) && row.role.is_none()
 }
 
 fn empty(conversation: ConversationId) -> Summary {

@@ -30,11 +30,12 @@ mod timeline;
 
 use std::collections::{BTreeSet, VecDeque};
 
-use protocol::frame::{Hello, ServerFrame, SyncAnswer, VERSION, Welcome};
+use protocol::frame::{Hello, ServerFrame, SyncAnswer, SyncQuery, VERSION, Welcome};
 use protocol::message::Content;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{
-    Code, ConversationId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
+    Code, ConversationId, GroupId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
+    UserId,
 };
 
 pub use action::{Action, CatchUp, Origin, Reset, SendStatus, Settings, Shown, State};
@@ -289,6 +290,34 @@ impl Core {
         (self.questions).older(conversation, before, limit, live, until, &mut self.out)
     }
 
+    /// Asks who is in a group, in order of user, from behind `after` on; an `OfGroup` action with the returned number
+    /// answers.
+    pub fn load_members(
+        &mut self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: u32,
+        now: Timestamp,
+    ) -> u32 {
+        let query = SyncQuery::Members {
+            group,
+            after,
+            limit,
+        };
+        self.ask_of_group(query, now)
+    }
+
+    /// Asks who in a group has read up to `seq`; answered as above.
+    pub fn load_readers(&mut self, group: GroupId, seq: Seq, now: Timestamp) -> u32 {
+        self.ask_of_group(SyncQuery::Readers { group, seq }, now)
+    }
+
+    fn ask_of_group(&mut self, query: SyncQuery, now: Timestamp) -> u32 {
+        let live = self.link.is_live();
+        let until = now + self.settings.limits.answer;
+        (self.questions).of_group(query, live, until, &mut self.out)
+    }
+
     /// What is to be done next. Call it until it answers `None`.
     pub fn poll_action(&mut self) -> Option<Action> {
         self.out.poll()
@@ -416,6 +445,12 @@ impl Core {
                     request,
                     answer: Ok(page),
                 });
+            }
+            (Question::OfGroup, answer @ (SyncAnswer::Members(_) | SyncAnswer::Readers(_))) => {
+                self.out.push(Action::OfGroup {
+                    request,
+                    answer: Ok(answer),
+                })
             }
             (question, _) => {
                 let refusal = Refusal::new(Code::Unavailable, "an answer to another question");

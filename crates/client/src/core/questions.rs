@@ -32,6 +32,8 @@ pub(super) enum Question {
     },
     /// The application asked.
     Older,
+    /// It asked who is in a group, or who has read.
+    OfGroup,
 }
 
 #[derive(Debug)]
@@ -208,6 +210,24 @@ impl Questions {
         self.ask(Question::Older, query, until, out)
     }
 
+    pub(super) fn of_group(
+        &mut self,
+        query: SyncQuery,
+        live: bool,
+        until: Timestamp,
+        out: &mut Out,
+    ) -> u32 {
+        if live {
+            return self.ask(Question::OfGroup, query, until, out);
+        }
+        let request = self.number();
+        out.push(Action::OfGroup {
+            request,
+            answer: Err(not_connected()),
+        });
+        request
+    }
+
     pub(super) fn answered(&mut self, request: u32) -> Option<Question> {
         self.open.remove(&request).map(|(question, _)| question)
     }
@@ -238,11 +258,16 @@ impl Questions {
     /// Nothing will be answered any more; the next welcome begins with the list.
     pub(super) fn disconnected(&mut self, out: &mut Out) {
         for (request, (question, _)) in std::mem::take(&mut self.open) {
-            if question == Question::Older {
-                out.push(Action::Older {
+            match question {
+                Question::Older => out.push(Action::Older {
                     request,
                     answer: Err(not_connected()),
-                });
+                }),
+                Question::OfGroup => out.push(Action::OfGroup {
+                    request,
+                    answer: Err(not_connected()),
+                }),
+                _ => {}
             }
         }
         self.queue.clear();

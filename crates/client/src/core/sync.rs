@@ -7,6 +7,7 @@ use protocol::change::Marks;
 use protocol::frame::{HistoryPage, HistoryRange, ListPage, Summary, SyncQuery};
 use protocol::{Code, ConversationId, Placed, Refusal, Seq, Timestamp};
 
+use super::list::is_left;
 use super::questions::{ListPhase, Question};
 use super::saved::Cursor;
 use super::timeline::Source;
@@ -112,6 +113,13 @@ impl Core {
         let shown = track.shown;
         let is_fresh = shown.seq == Seq::ZERO && track.held.is_empty();
         self.note_listed(summary.clone());
+        if is_left(&summary) {
+            // Nothing of it can be asked any more, and what was shown stays.
+            let track = self.track(conversation);
+            track.undecided = false;
+            track.kept.known = track.shown.seq;
+            return;
+        }
         self.compare_changes(conversation, summary.rev, is_fresh);
         let track = self.track(conversation);
         if summary.seq < shown.seq {
@@ -128,7 +136,9 @@ impl Core {
         let kept = track.kept;
         if let CatchUp::Recent(newest) = catch_up {
             let away = shown.seq > Seq::ZERO && now.since(shown.at) >= absence_max;
-            if (fresh || away) && missing > u64::from(newest) {
+            // What a group said meanwhile may be very much, however short the absence was.
+            let is_group = matches!(conversation, ConversationId::Group(_));
+            if (fresh || away || is_group) && missing > u64::from(newest) {
                 self.keep(conversation, kept);
                 self.only_newest(conversation, &summary, newest);
                 return;
@@ -202,6 +212,10 @@ impl Core {
         let track = self.track(conversation);
         track.asked = false;
         track.kept.known = track.kept.known.max(page.last_seq);
+        if page.messages.is_empty() && !page.more && page.last_seq > after {
+            self.nothing_before(conversation, page.last_seq);
+            return;
+        }
         if page.messages.is_empty() && track.is_missing_something() {
             // The server knows of more than it can read now.
             self.look_again(conversation, now);
@@ -219,7 +233,27 @@ impl Core {
         track.failures = 0;
         track.newest_only = false;
         track.kept.known = track.kept.known.max(page.last_seq);
+        if page.messages.is_empty() && !page.more {
+            self.nothing_before(conversation, page.last_seq);
+            return;
+        }
         self.place_all(conversation, page.messages, page.marks);
+        self.show_held(conversation);
+        self.fetch_if_missing(conversation);
+    }
+
+    /// The server has messages up to here, and none of them for us: they were before we came into the group.
+    fn nothing_before(&mut self, conversation: ConversationId, last: Seq) {
+        let track = self.track(conversation);
+        track.failures = 0;
+        let cursor = Cursor {
+            seq: last,
+            id: None,
+            at: track.shown.at,
+        };
+        if last > track.shown.seq {
+            self.leave_out(conversation, cursor);
+        }
         self.show_held(conversation);
         self.fetch_if_missing(conversation);
     }
@@ -328,6 +362,10 @@ impl Core {
             }
             Question::Status => {}
             Question::Older => self.out.push(Action::Older {
+                request,
+                answer: Err(refusal),
+            }),
+            Question::OfGroup => self.out.push(Action::OfGroup {
                 request,
                 answer: Err(refusal),
             }),

@@ -1,6 +1,7 @@
 //! Each rule with values; then clients and sessions in random worlds.
 
 mod device;
+mod groups;
 mod living;
 mod receiving;
 mod returning;

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::codec::{decode_server, encode_client};
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt};
-use protocol::frame::HistoryPage;
+use protocol::frame::{HistoryPage, SyncAnswer};
 use protocol::{Code, Refusal, SendId, Timestamp};
 use rand::rngs::StdRng;
 use rand::{RngCore, SeedableRng};
@@ -55,6 +55,7 @@ pub(super) struct Engine {
     tickets: BTreeMap<SendId, watch::Sender<SendStatus>>,
     tickets_checked: usize,
     older: BTreeMap<u32, oneshot::Sender<Result<HistoryPage, Refusal>>>,
+    of_groups: BTreeMap<u32, oneshot::Sender<Result<SyncAnswer, Refusal>>>,
     commands_open: bool,
     events_open: bool,
     closing: Option<(Instant, Vec<oneshot::Sender<()>>)>,
@@ -101,6 +102,7 @@ impl Engine {
             tickets: BTreeMap::new(),
             tickets_checked: TICKETS_UNCHECKED,
             older: BTreeMap::new(),
+            of_groups: BTreeMap::new(),
             commands_open: true,
             events_open: true,
             closing: None,
@@ -247,6 +249,11 @@ impl Engine {
                         let _ = reply.send(answer);
                     }
                 }
+                Action::OfGroup { request, answer } => {
+                    if let Some(reply) = self.of_groups.remove(&request) {
+                        let _ = reply.send(answer);
+                    }
+                }
                 Action::State(state) => self.enter(state),
             }
         }
@@ -283,6 +290,19 @@ impl Engine {
             } => {
                 let request = self.core.load_older(conversation, before, limit, now);
                 self.older.insert(request, reply);
+            }
+            Command::Members {
+                group,
+                after,
+                limit,
+                reply,
+            } => {
+                let request = self.core.load_members(group, after, limit, now);
+                self.of_groups.insert(request, reply);
+            }
+            Command::Readers { group, seq, reply } => {
+                let request = self.core.load_readers(group, seq, now);
+                self.of_groups.insert(request, reply);
             }
             Command::Close(done) => {
                 // What the application said before it asked to close counts, whichever is heard first.

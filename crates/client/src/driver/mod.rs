@@ -31,11 +31,16 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
-use protocol::frame::{HistoryPage, Summary};
+use protocol::frame::{HistoryPage, MemberPage, Summary, SyncAnswer};
+use protocol::group::{self, Wish};
 use protocol::message::Content;
 use protocol::{
-    Code, ConversationId, DeviceId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
+    Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
+    UserId,
 };
+use rand::Rng;
+use rand::SeedableRng;
+use rand::rngs::StdRng;
 use thiserror::Error;
 use tokio::sync::{mpsc, oneshot, watch};
 
@@ -136,8 +141,8 @@ pub struct Client {
     list: watch::Receiver<ConversationList>,
 }
 
-/// The user's conversations, as far as this device knows them; also those that were taken from the list
-/// (`cleared_seq` is not below `seq`).
+/// The user's conversations, as far as this device knows them; also those that were taken from the list and groups
+/// that they left: see [`Summary::is_on_list`].
 pub type ConversationList = BTreeMap<ConversationId, Summary>;
 
 /// Commands that wait for the client's task; beyond, callers wait.
@@ -158,6 +163,17 @@ enum Command {
         before: Option<Seq>,
         limit: u32,
         reply: oneshot::Sender<Result<HistoryPage, Refusal>>,
+    },
+    Members {
+        group: GroupId,
+        after: Option<UserId>,
+        limit: u32,
+        reply: oneshot::Sender<Result<SyncAnswer, Refusal>>,
+    },
+    Readers {
+        group: GroupId,
+        seq: Seq,
+        reply: oneshot::Sender<Result<SyncAnswer, Refusal>>,
     },
     Close(oneshot::Sender<()>),
 }
@@ -240,6 +256,61 @@ impl Client {
         arranged: Arranged,
     ) -> Result<SendTicket, ClientError> {
         self.about_list(with, ChangeKind::Arrange(arranged)).await
+    }
+
+    /// Asks that something become of a group. The ticket's *placed* says that it has, and its failure why not.
+    pub async fn wish(&self, group: GroupId, wish: Wish) -> Result<SendTicket, ClientError> {
+        let content = Content {
+            change: Some(Box::new(ChangeOf {
+                subject: None,
+                kind: ChangeKind::Wish(wish),
+            })),
+            ..Content::text("")
+        };
+        self.send(Recipient::Group(group), content).await
+    }
+
+    /// Asks for a new group with these in it, and ourselves as its owner. It is there when the ticket says *placed*;
+    /// what is sent to it before may be refused.
+    pub async fn create_group(
+        &self,
+        settings: group::Settings,
+        members: Vec<UserId>,
+    ) -> Result<(GroupId, SendTicket), ClientError> {
+        let group = new_group();
+        let wish = Wish::Create { settings, members };
+        Ok((group, self.wish(group, wish).await?))
+    }
+
+    /// Who is in a group, in order of user, from behind `after` on; as many as the server gives in one page.
+    pub async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+    ) -> Result<MemberPage, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Members {
+            group,
+            after,
+            limit: 0,
+            reply,
+        };
+        match self.ask(command, answer).await? {
+            Ok(SyncAnswer::Members(page)) => Ok(page),
+            Ok(_) => Err(ClientError::Refused(another_answer())),
+            Err(refusal) => Err(ClientError::Refused(refusal)),
+        }
+    }
+
+    /// Who in a group has read up to `seq`.
+    pub async fn readers(&self, group: GroupId, seq: Seq) -> Result<Vec<UserId>, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Readers { group, seq, reply };
+        match self.ask(command, answer).await? {
+            Ok(SyncAnswer::Readers(readers)) => Ok(readers),
+            Ok(_) => Err(ClientError::Refused(another_answer())),
+            Err(refusal) => Err(ClientError::Refused(refusal)),
+        }
     }
 
     async fn about_list(
@@ -370,4 +441,18 @@ fn why_closed(state: &watch::Receiver<State>) -> Refusal {
 
 fn closed_by_us() -> Refusal {
     Refusal::new(Code::Unavailable, "closed by this program")
+}
+
+fn another_answer() -> Refusal {
+    Refusal::new(Code::Unavailable, "an answer to another question")
+}
+
+/// At random among more than there will ever be groups; one that is taken all the same is refused.
+fn new_group() -> GroupId {
+    let mut random = StdRng::from_os_rng();
+    loop {
+        if let Ok(group) = GroupId::new(random.random_range(1..=i64::MAX)) {
+            return group;
+        }
+    }
 }

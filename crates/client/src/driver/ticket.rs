@@ -34,6 +34,14 @@ impl SendTicket {
         })
     }
 
+    /// Waits until it stands in its conversation; of a change, or a wish about a group: until it is done.
+    ///
+    /// # Errors
+    /// As [`accepted`](Self::accepted), and why it came to nothing.
+    pub async fn placed(&mut self) -> Result<(), Refusal> {
+        self.reach(3).await.map(drop)
+    }
+
     /// Waits until a device of the receiver has it.
     ///
     /// # Errors

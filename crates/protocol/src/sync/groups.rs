@@ -34,7 +34,7 @@ pub fn page_behind(mut page: DensePage, range: HistoryRange, floor: Seq) -> Dens
     if let HistoryRange::Backward { before } = range {
         page.messages.retain(|placed| placed.position.seq > floor);
         let last = page.messages.last().map(|placed| placed.position.seq);
-        let end = last.or(before).unwrap_or(page.last_seq.next());
+        let end = last.or(before).unwrap_or_else(|| page.last_seq.next());
         page.more = page.more && end > floor.next();
     }
     page
@@ -72,7 +72,7 @@ pub fn from_timeline(
             after.next()
         }
         HistoryRange::Backward { before } => {
-            let end = before.map_or(last.next(), |before| before.min(last.next()));
+            let end = before.map_or_else(|| last.next(), |before| before.min(last.next()));
             Seq(end.0.checked_sub(1)?)
         }
     };

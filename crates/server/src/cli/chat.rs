@@ -8,11 +8,11 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::Args;
 use client::Client;
 use client::core::CatchUp;
-use protocol::UserId;
+use protocol::{GroupId, Recipient, UserId};
 
 use super::connection::Device;
 use talk::Talk;
@@ -23,14 +23,18 @@ const PAST: u32 = 50;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat chat --user 1 --to 2
+  packetboat chat --user 1 --group 7001
   printf '/list\\n' | packetboat chat --user 1 --to 2 --device script
-Lines that begin with a slash are commands: /more, /list, /open USER, /recall, /edit TEXT, /react EMOJI.")]
+Lines that begin with a slash are commands: /more, /list, /open USER or /open g:GROUP, /recall, /edit TEXT, /react EMOJI.")]
 pub struct Chat {
     #[command(flatten)]
     device: Device,
     /// With whom.
-    #[arg(long)]
-    to: UserId,
+    #[arg(long, required_unless_present = "group")]
+    to: Option<UserId>,
+    /// In which group.
+    #[arg(long, conflicts_with = "to")]
+    group: Option<GroupId>,
 }
 
 impl Chat {
@@ -38,8 +42,13 @@ impl Chat {
         let mut settings = self.device.config(config)?;
         settings.catch_up = CatchUp::Recent(PAST);
         let me = self.device.sign_in.user;
+        let with = match (self.group, self.to) {
+            (Some(group), _) => Recipient::Group(group),
+            (None, Some(to)) => Recipient::User(to),
+            (None, None) => bail!("a chat needs --to or --group"),
+        };
         let (client, events) = Client::connect(settings).await?;
-        let talk = Talk::new(client.clone(), events, me, self.to)?;
+        let talk = Talk::new(client.clone(), events, me, with)?;
         let result = if std::io::stdin().is_terminal() && std::io::stdout().is_terminal() {
             screen::run(talk).await
         } else {

@@ -9,6 +9,7 @@ mod connection;
 mod desk;
 mod dlq;
 mod doctor;
+mod group;
 mod listen;
 #[cfg(feature = "cluster")]
 mod member;
@@ -83,6 +84,8 @@ pub enum Command {
     Listen(listen::Listen),
     /// Chat in the terminal.
     Chat(chat::Chat),
+    /// Make a group, and say who is in it.
+    Group(group::Group),
     /// Look into the dead letters, and send them on their way again.
     Dlq(dlq::Dlq),
     /// Tell the life of one message.
@@ -131,6 +134,7 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Send(command) => on_runtime(command.run(file)),
         Command::Listen(command) => on_runtime(command.run(file)),
         Command::Chat(command) => on_runtime(command.run(file)),
+        Command::Group(command) => on_runtime(command.run(file)),
         Command::Dlq(command) => on_runtime(command.run(file)),
         Command::Trace(command) => on_runtime(command.run(file)),
         Command::Doctor(command) => on_runtime(command.run(file)),

@@ -11,7 +11,7 @@ use clap::Args;
 use client::core::{CatchUp, SendStatus};
 use client::{Client, ClientConfig, SendTicket};
 use protocol::message::Content;
-use protocol::{Code, DeviceId, MessageId, Platform, Recipient, Refusal, UserId};
+use protocol::{Code, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, UserId};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
@@ -24,6 +24,7 @@ const PIPELINE: usize = 256;
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat send --user 1 --to 2 \"hello\"
+  packetboat send --user 1 --to 7001 --group \"hello, all\"
   seq 1000 | packetboat send --user 1 --to 2 --stdin")]
 pub struct Send {
     #[command(flatten)]
@@ -31,9 +32,12 @@ pub struct Send {
     /// The platform that it is sent from. A bot signs nobody out and gets no mail of its own.
     #[arg(long, default_value = "bot")]
     platform: Platform,
-    /// Who receives it.
+    /// Who receives it: a user, or with --group a group.
     #[arg(long)]
     to: UserId,
+    /// The receiver is a group.
+    #[arg(long)]
+    group: bool,
     /// One message a line of standard input.
     #[arg(long, conflicts_with = "text")]
     stdin: bool,
@@ -69,6 +73,10 @@ impl Send {
         tokio::spawn(async move { while events.next().await.is_some() {} });
 
         let patience = Duration::from_secs(self.timeout);
+        let to = match self.group {
+            true => Recipient::Group(GroupId::new(self.to.get())?),
+            false => Recipient::User(self.to),
+        };
         let mut lines = self.lines();
         let mut sends = VecDeque::new();
         let mut all_accepted = true;
@@ -77,7 +85,6 @@ impl Send {
                 biased;
                 line = lines.recv(), if sends.len() < PIPELINE => match line {
                     Some(text) => {
-                        let to = Recipient::User(self.to);
                         let ticket = client.send(to, Content::text(text?)).await?;
                         let until = Instant::now() + patience;
                         sends.push_back(Sending { ticket, until });

@@ -361,6 +361,7 @@ impl Device {
                 action @ (Action::Receipt(_)
                 | Action::Gap { .. }
                 | Action::Reset(_)
+                | Action::OfGroup { .. }
                 | Action::Older { .. }) => self.told.push(action),
             }
         }

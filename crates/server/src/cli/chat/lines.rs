@@ -54,13 +54,11 @@ fn show(talk: &Talk, news: News) -> Result<()> {
     match news {
         News::Message(index) => {
             let said = &talk.messages[index];
-            let who = if said.mine { talk.me } else { talk.peer };
-            writeln!(output, "{who}: {}", said.text())?;
+            writeln!(output, "{}: {}", said.from, said.text())?;
         }
         News::Changed(index) => {
             let said = &talk.messages[index];
-            let who = if said.mine { talk.me } else { talk.peer };
-            writeln!(output, "[changed] {who}: {}", said.text())?;
+            writeln!(output, "[changed] {}: {}", said.from, said.text())?;
         }
         News::Status(index) => {
             let said = &talk.messages[index];

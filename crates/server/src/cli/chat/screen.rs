@@ -92,7 +92,7 @@ impl Screen {
         let title = format!(
             " {} with {}: {} ",
             self.talk.me,
-            self.talk.peer,
+            self.talk.whom(),
             state(&self.talk.state)
         );
         let room = usize::from(above.height.saturating_sub(2));
@@ -121,7 +121,7 @@ impl Screen {
 fn said(said: &Said) -> Line<'_> {
     let quiet = Style::default().fg(Color::DarkGray);
     if !said.mine {
-        return Line::from(said.text());
+        return Line::from(format!("{}: {}", said.from, said.text()));
     }
     let mark = match &said.status {
         None => Span::raw(""),

@@ -1,12 +1,12 @@
 //! The conversations as they are shown, whatever shows them: one is open, the others are a list.
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Error, Result, bail};
 use client::core::{Origin, SendStatus, Shown, State};
 use client::{Client, ConversationList, Event, Events};
 use protocol::change::{Change, ChangeKind, Changed, Marks, Reaction};
 use protocol::frame::Summary;
 use protocol::message::Content;
-use protocol::{ConversationId, MessageId, Placed, Recipient, SendId, Seq, UserId};
+use protocol::{ConversationId, GroupId, MessageId, Placed, Recipient, SendId, Seq, UserId};
 use tokio::sync::watch;
 
 /// Messages of the past that are loaded at a time.
@@ -17,7 +17,7 @@ pub(super) struct Talk {
     events: Events,
     list: watch::Receiver<ConversationList>,
     pub(super) me: UserId,
-    pub(super) peer: UserId,
+    with: Recipient,
     conversation: ConversationId,
     pub(super) messages: Vec<Said>,
     /// There is more before the first of them.
@@ -29,6 +29,7 @@ pub(super) struct Talk {
 pub(super) struct Said {
     pub(super) send_id: SendId,
     pub(super) mine: bool,
+    pub(super) from: UserId,
     text: String,
     marks: Marks,
     /// Of own messages.
@@ -64,14 +65,13 @@ pub(super) enum Wish {
     /// What was said before.
     More,
     List,
-    Open(UserId),
+    Open(Recipient),
     /// No such command, or it lacks something.
     Unknown(String),
 }
 
 /// The commands, as a line explains them.
-pub(super) const HELP: &str =
-    "/more  /list  /open USER  /recall  /edit TEXT  /react EMOJI  (// begins a text with /)";
+pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  (// begins a text with /)";
 
 impl Wish {
     pub(super) fn of(line: &str) -> Wish {
@@ -92,9 +92,9 @@ impl Wish {
                 Ok(reaction) => Wish::React(reaction),
                 Err(why) => Wish::Unknown(why),
             },
-            ("open", user) => match user.parse() {
-                Ok(user) => Wish::Open(user),
-                Err(why) => Wish::Unknown(format!("/open USER: {why}")),
+            ("open", whom) => match named(whom) {
+                Ok(whom) => Wish::Open(whom),
+                Err(why) => Wish::Unknown(format!("/open USER or g:GROUP: {why}")),
             },
             _ => Wish::Unknown(format!("/{command}: try {HELP}")),
         }
@@ -107,6 +107,7 @@ impl Said {
         Said {
             send_id: message.send_id,
             mine: message.from == me,
+            from: message.from,
             text: String::from_utf8_lossy(&message.content.data).into_owned(),
             marks: marks.unwrap_or_default(),
             status: None,
@@ -137,14 +138,14 @@ impl Said {
 }
 
 impl Talk {
-    pub(super) fn new(client: Client, events: Events, me: UserId, peer: UserId) -> Result<Talk> {
+    pub(super) fn new(client: Client, events: Events, me: UserId, with: Recipient) -> Result<Talk> {
         Ok(Talk {
             list: client.conversations(),
             client,
             events,
             me,
-            peer,
-            conversation: between(me, peer)?,
+            with,
+            conversation: between(me, with)?,
             messages: Vec::new(),
             has_more: true,
             state: State::Idle,
@@ -165,13 +166,12 @@ impl Talk {
     }
 
     async fn say(&mut self, text: String) -> Result<()> {
-        let ticket = self
-            .client
-            .send(Recipient::User(self.peer), Content::text(text.clone()))
-            .await?;
+        let content = Content::text(text.clone());
+        let ticket = self.client.send(self.with, content).await?;
         self.messages.push(Said {
             send_id: ticket.send_id(),
             mine: true,
+            from: self.me,
             text,
             marks: Marks::default(),
             status: Some(ticket.status()),
@@ -192,9 +192,10 @@ impl Talk {
             Wish::React(reaction) => (ChangeKind::React { reaction, on: true }, String::new()),
             _ => (ChangeKind::Recall, String::new()),
         };
-        let to = Recipient::User(self.peer);
         let content = Content::text(text);
-        self.client.change(to, subject, kind, content).await?;
+        self.client
+            .change(self.with, subject, kind, content)
+            .await?;
         Ok(None)
     }
 
@@ -221,11 +222,20 @@ impl Talk {
         Ok(())
     }
 
-    async fn open(&mut self, peer: UserId) -> Result<Option<String>> {
-        let Ok(conversation) = between(self.me, peer) else {
-            return Ok(Some(format!("{peer} is yourself")));
+    /// With whom this is, as a person is told.
+    pub(super) fn whom(&self) -> String {
+        match self.with {
+            Recipient::User(peer) => peer.to_string(),
+            Recipient::Group(_) => self.conversation.to_string(),
+        }
+    }
+
+    async fn open(&mut self, with: Recipient) -> Result<Option<String>> {
+        let conversation = match between(self.me, with) {
+            Ok(conversation) => conversation,
+            Err(why) => return Ok(Some(why.to_string())),
         };
-        (self.peer, self.conversation) = (peer, conversation);
+        (self.with, self.conversation) = (with, conversation);
         self.messages.clear();
         self.has_more = true;
         if let Err(why) = self.more().await {
@@ -234,7 +244,7 @@ impl Talk {
         if let Some((seq, id)) = self.messages.last().and_then(|said| said.place) {
             self.client.read(conversation, seq, id).await?;
         }
-        Ok(Some(format!("with {peer}")))
+        Ok(Some(format!("with {}", self.whom())))
     }
 
     /// Waits for news. Cancel safe.
@@ -299,9 +309,7 @@ impl Talk {
     /// The conversation list: the newest first, each with what is unread and the last thing said.
     pub(super) fn list(&self) -> Vec<String> {
         let list = self.list.borrow();
-        let mut rows: Vec<&Summary> = (list.values())
-            .filter(|row| row.seq > row.cleared_seq)
-            .collect();
+        let mut rows: Vec<&Summary> = (list.values()).filter(|row| row.is_on_list()).collect();
         let at = |row: &Summary| row.newest.as_ref().map(|placed| placed.message.accepted_at);
         rows.sort_by_key(|row| std::cmp::Reverse(at(row)));
         rows.into_iter().map(|row| self.line(row)).collect()
@@ -367,11 +375,20 @@ impl Talk {
     }
 }
 
-fn between(me: UserId, peer: UserId) -> Result<ConversationId> {
-    match ConversationId::private(me, peer) {
-        Some(conversation) => Ok(conversation),
-        None => bail!("a chat needs somebody else: {peer} is yourself"),
-    }
+fn between(me: UserId, with: Recipient) -> Result<ConversationId> {
+    let conversation = match with {
+        Recipient::User(peer) => ConversationId::private(me, peer),
+        Recipient::Group(group) => Some(ConversationId::Group(group)),
+    };
+    conversation.with_context(|| format!("a chat needs somebody else: {me} is yourself"))
+}
+
+/// A user by number, or a group as the list names it.
+fn named(whom: &str) -> Result<Recipient> {
+    Ok(match whom.strip_prefix("g:") {
+        Some(group) => Recipient::Group(group.parse::<GroupId>().map_err(Error::msg)?),
+        None => Recipient::User(whom.parse::<UserId>().map_err(Error::msg)?),
+    })
 }
 
 #[cfg(test)]
@@ -390,8 +407,10 @@ mod tests {
         );
         assert_eq!(
             Wish::of("/open 7"),
-            Wish::Open(UserId::new(7).expect("positive"))
+            Wish::Open(Recipient::User(UserId::new(7).expect("positive")))
         );
+        let group = Recipient::Group(GroupId::new(7).expect("positive"));
+        assert_eq!(Wish::of("/open g:7"), Wish::Open(group));
         let thumb = "👍".parse().expect("short");
         assert_eq!(Wish::of("/react 👍"), Wish::React(thumb));
         for bad in ["/edit", "/react", "/open me", "/what", "/recall it", "/"] {

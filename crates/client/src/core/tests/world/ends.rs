@@ -273,7 +273,10 @@ impl World {
                 Action::State(State::Closed(why)) => panic!("closed for good: {why}"),
                 Action::Reset(reset) => panic!("there is only one history: {reset:?}"),
                 Action::Gap { .. } => panic!("everything can be had"),
-                Action::Receipt(_) | Action::State(_) | Action::Older { .. } => {}
+                Action::Receipt(_)
+                | Action::State(_)
+                | Action::Older { .. }
+                | Action::OfGroup { .. } => {}
             }
         }
     }

@@ -1,0 +1,237 @@
+use std::collections::BTreeMap;
+
+use protocol::change::{ChangeKind, ChangeOf};
+use protocol::frame::{
+    ClientFrame, HistoryPage, HistoryRange, ListDeed, ListWord, MemberPage, ServerFrame, Summary,
+    SyncAnswer, SyncQuery,
+};
+use protocol::group::{Role, Settings, Wish};
+use protocol::message::Content;
+use protocol::{ConversationId, GroupId, Placed, Recipient, Seq};
+
+use super::device::{Device, id, message_of, send_id, summary, user};
+use crate::core::{Action, CatchUp, Limits, Saved, SendStatus};
+
+fn group() -> GroupId {
+    GroupId::new(7).expect("positive")
+}
+
+const SETTINGS: Settings = Settings {
+    open_history: false,
+    open_door: false,
+};
+
+fn of() -> ConversationId {
+    ConversationId::Group(group())
+}
+
+fn said(from: i64, seq: u64) -> Placed {
+    let mut placed = message_of(7, 2, "far", seq);
+    placed.conversation = of();
+    placed.message.from = user(from);
+    placed.message.to = Recipient::Group(group());
+    placed
+}
+
+fn row(seq: u64, unread: u64, role: Option<Role>) -> Summary {
+    Summary {
+        conversation: of(),
+        incoming: 0,
+        role,
+        unread,
+        ..summary(2, seq)
+    }
+}
+
+fn word(role: Option<Role>) -> ServerFrame {
+    ServerFrame::Listed(ListWord {
+        id: id(900),
+        send_id: send_id(9),
+        conversation: of(),
+        deed: ListDeed::Member(role),
+    })
+}
+
+fn page(device: &mut Device, messages: Vec<Placed>, last: u64) {
+    let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
+    let page = HistoryPage {
+        conversation: of(),
+        messages,
+        marks: BTreeMap::new(),
+        rev: 0,
+        last_seq: Seq(last),
+        more: false,
+    };
+    device.answer(request, SyncAnswer::History(page));
+}
+
+fn ranges(sent: &[ClientFrame]) -> Vec<HistoryRange> {
+    let queries = sent.iter().filter_map(|frame| match frame {
+        ClientFrame::Sync(request) => Some(&request.query),
+        _ => None,
+    });
+    queries
+        .filter_map(|query| match query {
+            SyncQuery::History { range, .. } => Some(*range),
+            _ => None,
+        })
+        .collect()
+}
+
+impl Device {
+    fn group_row(&self) -> Option<&Summary> {
+        self.saved.list.get(&of())
+    }
+}
+
+/// Whoever is brought in learns it at once, and asks what there is.
+#[test]
+fn a_group_comes_into_the_list_and_goes_from_it() {
+    let mut device = Device::ready();
+    device.take_sent();
+    device.hear(word(Some(Role::Member)));
+    let added = device.group_row().expect("a row");
+    assert_eq!((added.role, added.is_on_list()), (Some(Role::Member), true));
+    device.list(vec![row(3, 2, Some(Role::Member))]);
+    page(&mut device, vec![said(2, 1), said(2, 2), said(3, 3)], 3);
+    assert_eq!(device.take_shown(), [1, 2, 3]);
+    assert_eq!(device.group_row().map(|row| row.unread), Some(2));
+
+    device.take_sent();
+    device.hear(word(Some(Role::Admin)));
+    assert_eq!(device.take_sent(), [], "what is here is known");
+    device.hear(word(None));
+    let left = device.group_row().expect("a row");
+    assert_eq!((left.is_on_list(), left.unread), (false, 0));
+    device.hear(word(Some(Role::Member)));
+    assert!(device.group_row().expect("a row").is_on_list());
+    device.question(|query| matches!(query, SyncQuery::List { .. }));
+}
+
+#[test]
+fn a_device_that_was_away_learns_of_its_leaving_by_the_list() {
+    let mut device = Device::ready();
+    device.hear(word(Some(Role::Member)));
+    device.list(vec![row(1, 1, Some(Role::Member))]);
+    page(&mut device, vec![said(2, 1)], 1);
+    device.take_sent();
+    device.reconnect();
+    device.list(vec![row(0, 0, None)]);
+    assert!(!device.group_row().expect("a row").is_on_list());
+    assert_eq!(ranges(&device.take_sent()), [], "nothing of it is asked");
+    assert!(device.is_ready());
+}
+
+/// What was before a member came is not shown, and not asked for again and again.
+#[test]
+fn what_was_before_is_a_gap() {
+    let mut device = Device::ready();
+    device.hear(word(Some(Role::Member)));
+    device.list(vec![row(40, 0, Some(Role::Member))]);
+    page(&mut device, vec![], 40);
+    let gap = Action::Gap {
+        conversation: of(),
+        from: Seq(1),
+        to: Seq(40),
+    };
+    assert_eq!(device.told, [gap]);
+    assert!(device.is_ready());
+    device.push(said(2, 41));
+    assert_eq!(device.take_shown(), [41]);
+    let row = device.group_row().expect("a row");
+    assert_eq!((row.seq, row.unread), (Seq(41), 1));
+}
+
+// proves S0-18, S0-24, S0-25: whoever shows the recent loads a group backward, however short they were away; nothing
+// is read from the oldest on.
+#[test]
+fn a_group_is_loaded_backward() {
+    let saved = Saved::default();
+    let mut device = Device::with(CatchUp::Recent(2), Limits::default(), saved);
+    device.sign_in();
+    device.list(vec![row(90, 90, Some(Role::Member))]);
+    let newest = HistoryRange::Backward { before: None };
+    assert_eq!(ranges(&device.take_sent()), [newest]);
+    device.reconnect();
+    device.list(vec![row(90, 90, Some(Role::Member))]);
+    page(&mut device, vec![said(2, 90), said(2, 89)], 90);
+    assert_eq!(device.take_shown(), [89, 90]);
+    device.take_sent();
+    device.reconnect();
+    device.list(vec![row(99, 99, Some(Role::Member))]);
+    assert_eq!(ranges(&device.take_sent()), [newest]);
+}
+
+// proves S4-35: own messages are not unread, also where the server's word is older than what was shown.
+#[test]
+fn unread_counts_what_others_said() {
+    let mut device = Device::ready();
+    device.hear(word(Some(Role::Member)));
+    device.list(vec![row(0, 0, Some(Role::Member))]);
+    for (from, seq) in [(2, 1), (1, 2), (3, 3), (1, 4), (2, 5)] {
+        device.push(said(from, seq));
+    }
+    assert_eq!(device.group_row().map(|row| row.unread), Some(3));
+    device.reconnect();
+    device.list(vec![row(2, 1, Some(Role::Member))]);
+    let row = device.group_row().expect("a row");
+    assert_eq!((row.seq, row.unread), (Seq(5), 3));
+    let (seq, read) = (Seq(5), said(2, 5).message.id);
+    device.core.read(of(), seq, read, device.now);
+    device.drain();
+    assert_eq!(device.group_row().map(|row| row.unread), Some(0));
+}
+
+#[test]
+fn a_wish_is_done_when_its_asker_is_told() {
+    let mut device = Device::ready();
+    let wish = Wish::Create {
+        settings: SETTINGS,
+        members: vec![user(2)],
+    };
+    let content = Content {
+        change: Some(Box::new(ChangeOf {
+            subject: None,
+            kind: ChangeKind::Wish(wish),
+        })),
+        ..Content::text("")
+    };
+    let to = Recipient::Group(group());
+    let sent = device.core.send(send_id(9), to, content, device.now);
+    sent.expect("room");
+    device.core.handle_timeout(device.now);
+    device.drain();
+    device.accept(9);
+    device.hear(word(Some(Role::Owner)));
+    let status = device.status_of(9);
+    assert!(
+        matches!(status, Some(SendStatus::Placed { .. })),
+        "{status:?}"
+    );
+    let row = device.group_row().expect("a row");
+    assert_eq!((row.role, row.is_on_list()), (Some(Role::Owner), true));
+}
+
+#[test]
+fn who_is_in_is_asked_and_answered() {
+    let mut device = Device::ready();
+    let request = device.core.load_members(group(), None, 0, device.now);
+    device.drain();
+    let answer = SyncAnswer::Members(MemberPage {
+        settings: SETTINGS,
+        members: vec![(user(1), Role::Owner)],
+        more: false,
+    });
+    device.answer(request, answer.clone());
+    let told = Action::OfGroup {
+        request,
+        answer: Ok(answer),
+    };
+    assert_eq!(device.told, [told]);
+    device.lose(1);
+    let request = device.core.load_readers(group(), Seq(1), device.now);
+    device.drain();
+    assert!(
+        matches!(device.told.last(), Some(Action::OfGroup { request: of, answer: Err(_) }) if *of == request)
+    );
+}
