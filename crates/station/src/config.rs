@@ -44,6 +44,10 @@ pub struct Config {
     /// `unavailable`, and a reservation of ids is asked for again.
     #[serde(with = "humantime_serde")]
     pub store_deadline: Duration,
+    /// How long the store of groups may take to say whether a sender is in one; then the send goes on to the writer, who
+    /// judges it in any case.
+    #[serde(with = "humantime_serde")]
+    pub members_deadline: Duration,
     /// How long the newest messages of a group may take to be read from beside history; then history is asked.
     #[serde(with = "humantime_serde")]
     pub timeline_deadline: Duration,
@@ -93,6 +97,7 @@ impl Default for Config {
             publish_deadline: Duration::from_secs(4),
             dedupe_deadline: Duration::from_millis(200),
             store_deadline: Duration::from_secs(3),
+            members_deadline: Duration::from_millis(500),
             timeline_deadline: Duration::from_millis(200),
             notice_deadline: Duration::from_secs(1),
             reserve_ahead: Duration::from_secs(600),

@@ -31,6 +31,8 @@ type Key = (GroupId, UserId);
 /// Asks who is in a group.
 pub(crate) struct Membership {
     groups: Arc<dyn GroupStore>,
+    /// At a door, where what is not answered is let in.
+    door_deadline: Duration,
     deadline: Duration,
     known: Mutex<Known>,
 }
@@ -57,9 +59,14 @@ impl Known {
 }
 
 impl Membership {
-    pub(crate) fn new(groups: Arc<dyn GroupStore>, deadline: Duration) -> Membership {
+    pub(crate) fn new(
+        groups: Arc<dyn GroupStore>,
+        door_deadline: Duration,
+        deadline: Duration,
+    ) -> Membership {
         Membership {
             groups,
+            door_deadline,
             deadline,
             known: Mutex::default(),
         }
@@ -73,7 +80,7 @@ impl Membership {
             return BTreeMap::new();
         }
         let members = self.groups.members_of(&unknown);
-        let Ok(members) = within(self.deadline, members).await else {
+        let Ok(members) = within(self.door_deadline, members).await else {
             metrics::counter!("station_members_unasked_total").increment(unknown.len() as u64);
             return BTreeMap::new();
         };
@@ -128,7 +135,7 @@ impl Membership {
     /// What is said to who never was in it; `None` where the store does not say whether there is such a group.
     async fn strange(&self, group: GroupId) -> Option<Refusal> {
         let somebody = self.groups.present(group, None, 1);
-        let somebody = within(self.deadline, somebody).await.ok()?;
+        let somebody = within(self.door_deadline, somebody).await.ok()?;
         Some(match somebody.is_empty() {
             true => Refusal::new(Code::NotFound, "there is no such group"),
             false => not_in(),

@@ -29,10 +29,12 @@ pub(crate) struct Recent {
     pub(crate) timeline: Arc<dyn Timeline>,
     /// How long it may take; then history is asked.
     pub(crate) deadline: Duration,
+    /// Content of one page.
+    pub(crate) bytes_max: usize,
 }
 
 impl Recent {
-    /// A page, in order of `range`, as far as it is here; `None` where history is to be asked.
+    /// A page, in order of `range`, where it is here; `None` where history is to be asked.
     pub(crate) async fn page(
         &self,
         group: GroupId,
@@ -44,16 +46,26 @@ impl Recent {
         if newer >= REACH {
             return None;
         }
-        let kept = match wanted {
-            0 => Vec::new(),
-            _ => {
-                let offset = usize::try_from(newer).ok()?;
-                let latest = self.timeline.latest(group, offset, wanted + SLACK);
-                within(self.deadline, latest).await.ok()?
-            }
-        };
+        let offset = usize::try_from(newer).ok()?;
+        let kept = self.latest(group, offset, wanted).await?;
         let kept = kept.into_iter().map_while(|entry| placed(group, entry));
-        from_timeline(kept.collect(), range, head, limit)
+        from_timeline(kept.collect(), range, head, limit, self.bytes_max)
+    }
+
+    /// So many, and some more; or fewer, where that is all, or enough for a page.
+    async fn latest(&self, group: GroupId, offset: usize, wanted: usize) -> Option<Vec<Entry>> {
+        let (mut kept, mut bytes) = (Vec::new(), 0);
+        while kept.len() < wanted && bytes < self.bytes_max {
+            let most = wanted + SLACK - kept.len();
+            let latest = self.timeline.latest(group, offset + kept.len(), most);
+            let more = within(self.deadline, latest).await.ok()?;
+            if more.is_empty() {
+                break;
+            }
+            bytes += more.iter().map(|entry| entry.body.len()).sum::<usize>();
+            kept.extend(more);
+        }
+        Some(kept)
     }
 
     /// History said these: the newest of them are kept here. What fails is done by the next who asks.

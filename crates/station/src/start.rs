@@ -212,7 +212,9 @@ async fn assemble(
         let (conversations, heads) = (conversations.clone(), heads.clone());
         remember(conversations, heads, time.now(), deadline, batch)
     });
-    let membership = Arc::new(Membership::new(parts.groups.clone(), deadline));
+    let groups = parts.groups.clone();
+    let membership = Membership::new(groups, config.members_deadline, deadline);
+    let membership = Arc::new(membership);
     let teller = Teller {
         mailbox: parts.mailbox.clone(),
         boats: boats.clone(),
@@ -328,6 +330,7 @@ fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>) -> Gro
         recent: Recent {
             timeline: parts.timeline.clone(),
             deadline: config.timeline_deadline,
+            bytes_max: config.page_bytes_max,
         },
         heads: parts.heads.clone(),
         conversations: parts.conversations.clone(),

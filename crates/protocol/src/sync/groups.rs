@@ -55,13 +55,14 @@ pub fn changes_behind(changes: &mut [Changed], floor: Seq) {
 
 /// The page that the newest messages of a group make, where they reach it; `None`: ask history. `kept` are those
 /// beside history, newest first, whoever wrote them there: what does not hang together by position and by `prev`, up
-/// to the message that the head names, is not believed. The page may be shorter than `limit`, but not empty
-/// where there is something.
+/// to the message that the head names, is not believed. The page has `limit` messages, or the last of its direction,
+/// or `bytes_max` of content: who asks for the newest few must not be given fewer because no more were kept.
 pub fn from_timeline(
     mut kept: Vec<Placed>,
     range: HistoryRange,
     head: &Head,
     limit: usize,
+    bytes_max: usize,
 ) -> Option<Vec<Placed>> {
     let last = head.seq;
     // What came since the head was read is pushed, or is in the next page.
@@ -90,7 +91,15 @@ pub fn from_timeline(
         }
         page.push(placed);
     }
-    (!page.is_empty()).then_some(page)
+    let end = page.last()?.position.seq;
+    let is_end = match range {
+        HistoryRange::Forward { .. } => end == last,
+        HistoryRange::Backward { .. } => end == Seq::ZERO.next(),
+    };
+    let size = |placed: &Placed| placed.message.content.data.len();
+    let is_whole =
+        is_end || page.len() >= limit || page.iter().map(size).sum::<usize>() >= bytes_max;
+    is_whole.then_some(page)
 }
 
 fn are_neighbours(one: &Placed, other: &Placed) -> bool {

@@ -369,6 +369,14 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
     };
     let page = world.group_page(2, 7, before, 100).await.expect("a page");
     assert_eq!(page, ((1..=10).rev().collect(), false));
+    // A list keeps the newest alone: who asks for more gets more.
+    world.group_of(8, CLOSED, &[1, 2]).await;
+    for _ in 0..5 {
+        world.say_uncached(8, 1, "x").await;
+    }
+    assert!(world.group_row(2, 8).await.is_some());
+    let page = world.group_page(2, 8, NEWEST, 4).await.expect("a page");
+    assert_eq!(page, (vec![5, 4, 3, 2], true));
     // What the cache lacks at its end is never taken for the end.
     world.say_uncached(7, 1, "new").await;
     let (seqs, _) = world.group_page(2, 7, NEWEST, 3).await.expect("a page");

@@ -128,7 +128,7 @@ fn an_edit_of_what_may_not_be_read_says_nothing() {
 
 fn reached(kept: &[u64], range: HistoryRange, last: u64, limit: usize) -> Option<Vec<u64>> {
     let kept = kept.iter().copied().map(placed).collect();
-    let page = from_timeline(kept, range, &head(last), limit)?;
+    let page = from_timeline(kept, range, &head(last), limit, 1000)?;
     Some(page.iter().map(|placed| placed.position.seq.0).collect())
 }
 
@@ -138,7 +138,8 @@ fn the_newest_answer_what_they_reach() {
     assert_eq!(reached(&kept, newest(None), 9, 3), Some(vec![9, 8, 7]));
     assert_eq!(reached(&kept, newest(None), 8, 3), Some(vec![8, 7, 6]));
     assert_eq!(reached(&kept, newest(None), 10, 3), None, "it lags");
-    assert_eq!(reached(&kept, newest(Some(8)), 9, 9), Some(vec![7, 6]));
+    assert_eq!(reached(&kept, newest(Some(8)), 9, 2), Some(vec![7, 6]));
+    assert_eq!(reached(&kept, newest(Some(8)), 9, 3), None, "too few");
     assert_eq!(reached(&kept, newest(Some(6)), 9, 9), None);
     assert_eq!(reached(&kept, newest(Some(1)), 9, 9), Some(vec![]));
     assert_eq!(reached(&[], newest(None), 0, 9), Some(vec![]));
@@ -146,7 +147,17 @@ fn the_newest_answer_what_they_reach() {
     assert_eq!(reached(&kept, after(6), 9, 2), Some(vec![7, 8]));
     assert_eq!(reached(&kept, after(4), 9, 2), None);
     assert_eq!(reached(&kept, after(9), 9, 2), Some(vec![]));
-    assert_eq!(reached(&[9, 8, 6], newest(None), 9, 9), Some(vec![9, 8]));
+    assert_eq!(reached(&[9, 8, 6], newest(None), 9, 2), Some(vec![9, 8]));
+    assert_eq!(reached(&[9, 8, 6], newest(None), 9, 3), None);
+    assert_eq!(reached(&[2, 1], newest(None), 2, 9), Some(vec![2, 1]));
+    assert_eq!(reached(&kept, after(7), 9, 9), Some(vec![8, 9]));
+    let large = kept.iter().copied().map(placed).collect();
+    let page = from_timeline(large, newest(None), &head(9), 9, 4);
+    assert_eq!(
+        page.map(|page| page.len()),
+        Some(4),
+        "as much as a page takes"
+    );
 }
 
 /// A writer that was overtaken may have put other messages there.
@@ -155,12 +166,13 @@ fn what_does_not_hang_together_is_not_believed() {
     let mut other_end = placed(9);
     other_end.message.id = id(77);
     let kept = vec![other_end, placed(8)];
-    assert_eq!(from_timeline(kept, newest(None), &head(9), 9), None);
+    assert_eq!(from_timeline(kept, newest(None), &head(9), 2, 1000), None);
     let mut other = placed(8);
     other.message.id = id(78);
     let kept = vec![placed(9), other, placed(7)];
-    let page = from_timeline(kept, newest(None), &head(9), 9).expect("a page");
-    assert_eq!(page, [placed(9)]);
+    let page = |limit| from_timeline(kept.clone(), newest(None), &head(9), limit, 1000);
+    assert_eq!(page(1), Some(vec![placed(9)]));
+    assert_eq!(page(2), None);
 }
 
 #[derive(Clone, Copy, Debug)]
