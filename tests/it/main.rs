@@ -7,6 +7,7 @@ mod changing;
 mod chatting;
 mod dead_letters;
 mod doctor;
+mod groups;
 mod receipts;
 mod resending;
 mod sessions;

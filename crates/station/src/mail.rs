@@ -8,15 +8,18 @@ use api::codec;
 use api::station::{MailAck, MailItem, MailPage, MailPageRequest};
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
+use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
+use futures_util::future::try_join_all;
+use protocol::frame::ServerFrame;
 use protocol::history::PrivateRow;
 use protocol::ledger::{Event, LedgerEntry};
 use protocol::mailbox::MailCursor;
 use protocol::message::Target;
 use protocol::sync::{fitting, page_limit};
-use protocol::{MessageId, Placed, Refusal};
+use protocol::{ConversationId, MessageId, Placed, Refusal, Seq};
 
 use crate::deadline::within;
 
@@ -24,6 +27,7 @@ use crate::deadline::within;
 pub(crate) struct MailRoom {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) history: Arc<dyn HistoryStore>,
+    pub(crate) heads: Arc<dyn HeadStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) ledger: Arc<dyn LedgerStore>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -61,12 +65,12 @@ impl MailRoom {
                 accepted_at: row.accepted_at,
                 id: row.id,
             };
-            if let Some(mut placed) = row.placed() {
-                self.as_it_is(&mut placed).await?;
+            if let Some(placed) = row.placed() {
                 let frame = codec::encode_message(&placed);
                 items.insert(cursor, MailItem { id: row.id, frame });
             }
         }
+        self.make_current(&mut items).await?;
         let sizes = items.values().map(|item| item.frame.len());
         let fit = fitting(sizes, self.page_bytes_max);
         let mut next = page.next;
@@ -79,12 +83,39 @@ impl MailRoom {
         })
     }
 
-    /// What was edited or recalled meanwhile is fetched so.
-    async fn as_it_is(&self, placed: &mut Placed) -> Result<(), Refusal> {
-        let seq = placed.position.seq;
-        let altered = self.changes.altered(placed.conversation, seq, seq);
-        if let Some(altered) = within(self.deadline, altered).await?.get(&seq) {
-            placed.message.content = altered.shown(&placed.message.content);
+    /// What was edited or recalled meanwhile is fetched so: a device that knows nothing of its conversation cannot ask
+    /// what became of it.
+    async fn make_current(&self, items: &mut BTreeMap<MailCursor, MailItem>) -> Result<(), Refusal> {
+        let mut waiting = BTreeMap::<ConversationId, Vec<(MailCursor, Placed)>>::new();
+        for (cursor, item) in &*items {
+            let read = codec::decode_server(item.frame.clone(), usize::MAX);
+            if let Ok(ServerFrame::Message(placed)) = read {
+                let of = waiting.entry(placed.conversation).or_default();
+                of.push((*cursor, placed));
+            }
+        }
+        let conversations: Vec<_> = waiting.keys().copied().collect();
+        let heads = within(self.deadline, self.heads.load(&conversations)).await?;
+        let changed = (waiting.into_iter().zip(heads))
+            .filter(|(_, head)| head.is_some_and(|head| head.rev > 0))
+            .map(|((conversation, mails), _)| async move {
+                let seqs = || mails.iter().map(|(_, placed)| placed.position.seq);
+                let first = seqs().min().unwrap_or(Seq::ZERO);
+                let last = seqs().max().unwrap_or(Seq::ZERO);
+                let altered = self.changes.altered(conversation, first, last);
+                let altered = within(self.deadline, altered).await?;
+                Ok((altered, mails))
+            });
+        for (altered, mails) in try_join_all(changed).await? {
+            for (cursor, mut placed) in mails {
+                if let Some(altered) = altered.get(&placed.position.seq)
+                    && let Some(item) = items.get_mut(&cursor)
+                {
+                    let trace = codec::trace_of(item.frame.clone());
+                    placed.message.content = altered.shown(&placed.message.content);
+                    item.frame = codec::encode_traced(&placed, trace);
+                }
+            }
         }
         Ok(())
     }

@@ -282,6 +282,7 @@ async fn assemble(
         mail: MailRoom {
             mailbox: parts.mailbox.clone(),
             history: parts.history.clone(),
+            heads: parts.heads.clone(),
             changes: parts.changes.clone(),
             ledger: parts.ledger.clone(),
             clock: clock.clone(),

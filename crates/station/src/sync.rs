@@ -117,9 +117,7 @@ impl Lookup {
                 conversations.push(summary);
             }
         }
-        let newest = conversations.iter().map(|row| row.newest.as_ref());
-        let sizes = newest.map(|newest| newest.map_or(0, |m| m.message.content.data.len()));
-        let fit = fitting(sizes, self.page_bytes_max);
+        let fit = fitting(conversations.iter().map(summary_size), self.page_bytes_max);
         more |= fit < conversations.len();
         conversations.truncate(fit);
         Ok(ListPage {
@@ -309,9 +307,17 @@ impl Lookup {
         };
         let page = dense_page(messages, range, head.seq)?;
         let mut page = page_behind(page, range, floor);
-        let marks = self
+        let mut marks = self
             .mark(conversation, head.rev, &mut page.messages)
             .await?;
+        let sizes = (page.messages.iter()).map(|placed| shown_size(placed, &marks));
+        let fit = fitting(sizes, self.page_bytes_max);
+        if fit < page.messages.len() {
+            for placed in page.messages.drain(fit..) {
+                marks.remove(&placed.position.seq);
+            }
+            page.more = true;
+        }
         Ok(HistoryPage {
             conversation,
             messages: page.messages,
@@ -404,6 +410,18 @@ fn change_size(changed: &Changed) -> usize {
         Change::Edit(content) => content.data.len(),
         Change::Recall | Change::React { .. } => 0,
     }
+}
+
+/// A message of a page as it goes out: it may have grown since.
+fn shown_size(placed: &Placed, marks: &BTreeMap<Seq, Marks>) -> usize {
+    let marks = marks.get(&placed.position.seq);
+    placed.message.content.data.len() + marks.map_or(0, Marks::weight)
+}
+
+fn summary_size(summary: &Summary) -> usize {
+    let newest = summary.newest.as_ref();
+    newest.map_or(0, |placed| placed.message.content.data.len())
+        + summary.marks.as_ref().map_or(0, Marks::weight)
 }
 
 /// Makes of a message what it is now, and says what became of it.

@@ -69,20 +69,26 @@ impl Revs {
 }
 
 impl Core {
-    /// The list says that a conversation has so many changes. `is_fresh`: nothing of it was ever here, and what is
-    /// fetched from now on bears them.
+    /// The list says that a conversation has so many changes. `fresh_to`: nothing of it was ever here, and what
+    /// is fetched from now on, up to there, bears them.
     pub(super) fn compare_changes(
         &mut self,
         conversation: ConversationId,
         rev: u64,
-        is_fresh: bool,
+        fresh_to: Option<Seq>,
     ) {
         let track = self.track(conversation);
         let revs = &mut track.revs;
-        if is_fresh && revs.shown == 0 && revs.held.is_empty() {
+        if let Some(seq) = fresh_to
+            && rev > 0
+            && revs.shown == 0
+            && revs.held.is_empty()
+        {
             *revs = Revs::new(rev);
             track.kept.rev = rev;
+            track.fresh_to = seq;
         }
+        let revs = &mut track.revs;
         revs.known = revs.known.max(rev);
         revs.suspect |= rev < revs.shown;
         self.look_for_changes(conversation);

@@ -120,7 +120,8 @@ impl Core {
             track.kept.known = track.shown.seq;
             return;
         }
-        self.compare_changes(conversation, summary.rev, is_fresh);
+        let fresh_to = is_fresh.then_some(summary.seq);
+        self.compare_changes(conversation, summary.rev, fresh_to);
         let track = self.track(conversation);
         if summary.seq < shown.seq {
             self.suspect(conversation);

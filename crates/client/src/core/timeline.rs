@@ -51,6 +51,9 @@ pub(super) struct Track {
     /// Questions that were not answered, in a row.
     pub(super) failures: u32,
     pub(super) revs: Revs,
+    /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
+    /// of that may be older than they are: it is fetched.
+    pub(super) fresh_to: Seq,
 }
 
 #[derive(Debug)]
@@ -250,7 +253,9 @@ impl Core {
             self.repeated(&placed, source, me);
             return;
         }
-        self.hold(placed, marks, source);
+        if source != Source::Pushed || position.seq > track.fresh_to {
+            self.hold(placed, marks, source);
+        }
         self.show_held(conversation);
         self.fetch_if_missing(conversation);
     }

@@ -1,0 +1,223 @@
+//! Groups: made, talked in, left; read by who may.
+
+use client::core::SendStatus;
+use client::{Client, ClientError, Event};
+use protocol::change::{Change, ChangeKind};
+use protocol::group::{Role, Settings, Wish};
+use protocol::message::Content;
+use protocol::{Code, ConversationId, GroupId, MessageId, Platform, Recipient, Seq, UserId};
+use tests::person::{accepted, reaches, text, user};
+use tests::system::{SOON, eventually};
+use tests::{Cluster, Device};
+use tokio::time::timeout;
+
+fn closed() -> Settings {
+    Settings {
+        open_history: false,
+        open_door: false,
+    }
+}
+
+async fn say(device: &Device, group: GroupId, text: &str) -> MessageId {
+    let sent = device
+        .client
+        .send(Recipient::Group(group), Content::text(text));
+    accepted(&mut sent.await.expect("it is in the outbox")).await
+}
+
+async fn wishes(device: &Device, group: GroupId, wish: Wish) {
+    let mut ticket = device
+        .client
+        .wish(group, wish)
+        .await
+        .expect("in the outbox");
+    let done = timeout(SOON, ticket.placed()).await.expect("in time");
+    done.expect("it is done");
+}
+
+async fn refused(device: &Device, group: GroupId, wish: Wish) -> Code {
+    let mut ticket = device
+        .client
+        .wish(group, wish)
+        .await
+        .expect("in the outbox");
+    let done = timeout(SOON, ticket.placed()).await.expect("in time");
+    done.expect_err("it is refused").code
+}
+
+async fn group_of(owner: &Device, settings: Settings, members: &[i64]) -> GroupId {
+    let members = members.iter().map(|number| user(*number)).collect();
+    let made = owner.client.create_group(settings, members).await;
+    let (group, mut ticket) = made.expect("it is in the outbox");
+    let done = timeout(SOON, ticket.placed()).await.expect("in time");
+    done.expect("there is a group");
+    group
+}
+
+async fn members(client: &Client, group: GroupId) -> Vec<(UserId, Role)> {
+    let page = client.members(group, None).await;
+    page.expect("a member asks").members
+}
+
+/// All that this user may read there.
+async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, ClientError> {
+    let page = client
+        .load_older(ConversationId::Group(group), None, 0)
+        .await?;
+    let mut messages = page.messages;
+    messages.sort_by_key(|placed| placed.position.seq);
+    let data = messages.iter().map(|placed| &placed.message.content.data);
+    Ok(data
+        .map(|data| String::from_utf8_lossy(data).into_owned())
+        .collect())
+}
+
+// proves S0-12: everybody in it hears everything once, in one order, also who was away.
+#[tokio::test]
+async fn everybody_in_a_group_hears_everything_in_one_order() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("cy.sqlite");
+    let cluster = Cluster::start().await;
+    let mut ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    let cy = cluster.device(3).keeping(state.clone()).ready().await;
+    let mut dan = cluster.device(4).ready().await;
+    let group = group_of(&ada, closed(), &[2, 3]).await;
+    cy.close().await;
+    for n in 0..4 {
+        say(
+            if n % 2 == 0 { &ada } else { &bea },
+            group,
+            &format!("text {n}"),
+        )
+        .await;
+    }
+    assert_eq!(ada.hear_texts(2).await, ["text 1", "text 3"]);
+    assert_eq!(bea.hear_texts(2).await, ["text 0", "text 2"]);
+    let mut cy = cluster.device(3).keeping(state).connect().await;
+    assert_eq!(
+        cy.hear_texts(4).await,
+        ["text 0", "text 1", "text 2", "text 3"]
+    );
+    dan.hears_nothing().await;
+    cluster.stop().await;
+}
+
+// proves S0-15
+#[tokio::test]
+async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut cy = cluster.device(3).ready().await;
+    let group = group_of(&ada, closed(), &[2]).await;
+    say(&ada, group, "before").await;
+    assert!(texts_of(&cy.client, group).await.is_err());
+    wishes(&ada, group, Wish::Add(vec![user(3)])).await;
+    say(&ada, group, "after").await;
+    assert_eq!(text(&cy.hear().await), "after");
+    assert_eq!(
+        texts_of(&cy.client, group).await.expect("a member"),
+        ["after"]
+    );
+    let open = Settings {
+        open_history: true,
+        ..closed()
+    };
+    wishes(&ada, group, Wish::Set(open)).await;
+    assert_eq!(
+        texts_of(&cy.client, group).await.expect("a member"),
+        ["before", "after"]
+    );
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn who_is_sent_away_neither_says_nor_hears_more() {
+    let cluster = Cluster::start().await;
+    let mut ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    let cy = cluster.device(3).ready().await;
+    let group = group_of(&ada, closed(), &[2, 3]).await;
+    assert_eq!(
+        refused(&bea, group, Wish::Remove(user(3))).await,
+        Code::Forbidden
+    );
+    assert_eq!(refused(&bea, group, Wish::Join).await, Code::Forbidden);
+    say(&ada, group, "welcome").await;
+    assert_eq!(text(&bea.hear().await), "welcome");
+    wishes(&ada, group, Wish::Remove(user(2))).await;
+    let sent = bea
+        .client
+        .send(Recipient::Group(group), Content::text("but"));
+    let mut sent = sent.await.expect("in the outbox");
+    reaches(&mut sent, |status| matches!(status, SendStatus::Failed(_))).await;
+    say(&cy, group, "so it goes").await;
+    assert_eq!(text(&ada.hear().await), "so it goes");
+    bea.hears_nothing().await;
+    assert_eq!(
+        members(&ada.client, group).await,
+        [(user(1), Role::Owner), (user(3), Role::Member)]
+    );
+    cluster.stop().await;
+}
+
+// Who administers a group recalls what anybody wrote.
+#[tokio::test]
+async fn an_admin_recalls_for_everybody() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let bea = cluster.device(2).ready().await;
+    let mut cy = cluster.device(3).ready().await;
+    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let id = say(&bea, group, "unheard of").await;
+    cy.hear().await;
+    let asked = ada.client.change(
+        Recipient::Group(group),
+        id,
+        ChangeKind::Recall,
+        Content::text(""),
+    );
+    let mut ticket = asked.await.expect("in the outbox");
+    reaches(&mut ticket, |s| matches!(s, SendStatus::Placed { .. })).await;
+    let told = async {
+        loop {
+            if let Some(Event::Changed { changed, .. }) = cy.events.next().await {
+                return changed;
+            }
+        }
+    };
+    let changed = timeout(SOON, told).await.expect("in time");
+    cy.events.taken();
+    assert_eq!((changed.asked.subject, changed.seq), (id, Seq(1)));
+    assert_eq!(changed.asked.change, Change::Recall);
+    assert_eq!(texts_of(&cy.client, group).await.expect("a member"), [""]);
+    cluster.stop().await;
+}
+
+#[tokio::test]
+async fn a_group_knows_who_has_read() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).ready().await;
+    let mut phone = cluster
+        .device(2)
+        .on(Platform::Ios)
+        .named("phone")
+        .ready()
+        .await;
+    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let ours = ConversationId::Group(group);
+    say(&ada, group, "who has read this?").await;
+    let shown = bea.hear().await.placed;
+    phone.hear().await;
+    let read = bea.client.read(ours, shown.position.seq, shown.message.id);
+    read.await.expect("it is told");
+    eventually("the reader", async || {
+        let readers = ada.client.readers(group, Seq(1)).await.expect("a member");
+        readers.contains(&user(2)).then_some(())
+    })
+    .await;
+    let readers = ada.client.readers(group, Seq(1)).await.expect("a member");
+    assert!(!readers.contains(&user(3)), "{readers:?}");
+    cluster.stop().await;
+}
