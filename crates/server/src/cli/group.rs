@@ -52,20 +52,23 @@ enum What {
     Remove {
         #[command(flatten)]
         here: Here,
-        user: UserId,
+        /// A user.
+        whom: UserId,
     },
     /// Make somebody an administrator, or a plain member again.
     Role {
         #[command(flatten)]
         here: Here,
-        user: UserId,
+        /// A user.
+        whom: UserId,
         role: Given,
     },
     /// Make somebody else its owner.
     HandOver {
         #[command(flatten)]
         here: Here,
-        user: UserId,
+        /// A user.
+        whom: UserId,
     },
     /// Say who may come, and what they may read.
     Set {
@@ -125,9 +128,9 @@ impl Group {
             What::Join(here) => (here, Wish::Join),
             What::Leave(here) => (here, Wish::Leave),
             What::Add { here, users } => (here, Wish::Add(users)),
-            What::Remove { here, user } => (here, Wish::Remove(user)),
-            What::Role { here, user, role } => (here, Wish::SetRole(user, role.role())),
-            What::HandOver { here, user } => (here, Wish::HandOver(user)),
+            What::Remove { here, whom } => (here, Wish::Remove(whom)),
+            What::Role { here, whom, role } => (here, Wish::SetRole(whom, role.role())),
+            What::HandOver { here, whom } => (here, Wish::HandOver(whom)),
             What::Set { here, settings } => (here, Wish::Set(settings.settings())),
         };
         let client = here.who.connect(config).await?;
