@@ -15,6 +15,11 @@ use crate::{Config, GROUP};
 
 /// Reads and writes all that waits on `message`, and dies before it delivers or commits anything.
 pub(super) async fn write_and_die(world: &World) -> usize {
+    write_some_and_die(world, usize::MAX).await
+}
+
+/// The same with the first so many records of each poll.
+pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
     let mut consumer = world
         .parts
         .queue
@@ -32,6 +37,7 @@ pub(super) async fn write_and_die(world: &World) -> usize {
         };
         let reads: Vec<_> = records
             .into_iter()
+            .take(most)
             .map(|record| Arc::new(work::read(record, 1 << 20, 3).expect("ours")))
             .collect();
         written += writer.write(&reads).await.expect("written").deliver.len();

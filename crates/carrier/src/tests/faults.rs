@@ -5,13 +5,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
+use backend::groups::{EmbeddedGroups, GroupStore};
 use backend::history::{EmbeddedHistory, HistoryStore, StatusWrite};
 use backend::mailbox::{EmbeddedMailbox, MailboxStore};
 use backend::queue::{Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, Record};
+use backend::timeline::{EmbeddedTimeline, Entry, Timeline};
 use backend::{Error, Kind, Result};
 use parking_lot::Mutex;
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
+use protocol::group::{Group, Member, Settings};
+use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
@@ -20,7 +23,7 @@ use protocol::mailbox::{
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::unread::Tally;
-use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
+use protocol::{ConversationId, GroupId, MessageId, SendId, Seq, Timestamp, UserId};
 
 pub(super) struct FaultyHistory {
     pub(super) store: EmbeddedHistory,
@@ -292,5 +295,88 @@ impl Queue for FaultyQueue {
 
     async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
         self.log.committed(group, partition).await
+    }
+}
+
+/// Says nothing of groups while it is away, and takes nothing.
+pub(super) struct FaultyGroups {
+    pub(super) store: EmbeddedGroups,
+    pub(super) away: AtomicBool,
+}
+
+impl FaultyGroups {
+    fn here(&self) -> Result<&EmbeddedGroups> {
+        match self.away.load(Ordering::SeqCst) {
+            true => Err(Error::unavailable("groups", "away")),
+            false => Ok(&self.store),
+        }
+    }
+}
+
+#[async_trait]
+impl GroupStore for FaultyGroups {
+    async fn save(
+        &self,
+        group: GroupId,
+        settings: Option<(Settings, Version)>,
+        members: Vec<(UserId, Member)>,
+    ) -> Result<()> {
+        self.here()?.save(group, settings, members).await
+    }
+
+    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
+        self.here()?.load(group).await
+    }
+
+    async fn members_of(
+        &self,
+        keys: &[(GroupId, UserId)],
+    ) -> Result<Vec<Option<(Settings, Member)>>> {
+        self.here()?.members_of(keys).await
+    }
+
+    async fn present(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        self.here()?.present(group, after, limit).await
+    }
+
+    async fn groups_of(
+        &self,
+        user: UserId,
+        after: Option<GroupId>,
+        limit: usize,
+    ) -> Result<Vec<(GroupId, Member)>> {
+        self.here()?.groups_of(user, after, limit).await
+    }
+}
+
+pub(super) struct FaultyTimeline {
+    pub(super) store: EmbeddedTimeline,
+    pub(super) away: AtomicBool,
+}
+
+#[async_trait]
+impl Timeline for FaultyTimeline {
+    async fn push(&self, group: GroupId, entries: Vec<Entry>) -> Result<()> {
+        match self.away.load(Ordering::SeqCst) {
+            true => Err(Error::unavailable("timeline", "away")),
+            false => self.store.push(group, entries).await,
+        }
+    }
+
+    async fn latest(&self, group: GroupId, offset: usize, count: usize) -> Result<Vec<Entry>> {
+        self.store.latest(group, offset, count).await
+    }
+
+    async fn count(&self, group: GroupId, most: usize) -> Result<usize> {
+        self.store.count(group, most).await
+    }
+
+    async fn forget(&self, group: GroupId) -> Result<()> {
+        self.store.forget(group).await
     }
 }

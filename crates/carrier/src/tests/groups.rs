@@ -1,5 +1,6 @@
 //! Groups, as the writer of their conversations makes them.
 
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use api::task::MessageTask;
@@ -14,7 +15,7 @@ use protocol::{
     Code, ConversationId, GroupId, Message, MessageId, Options, Platform, Recipient, Seq, UserId,
 };
 
-use super::crashes::write_and_die;
+use super::crashes::{write_and_die, write_some_and_die};
 use super::world::*;
 use crate::Config;
 
@@ -344,9 +345,12 @@ async fn a_carrier_that_dies_after_writing_leaves_the_same_group() {
         world.live(who).await;
     }
     let said = eventful(&world).await;
-    let mut written = Vec::new();
+    // Further each time, with all that was before once more.
+    for records in (1..said.len() * 2).step_by(3) {
+        write_some_and_die(&world, records).await;
+    }
     for _ in 0..3 {
-        written.push(write_and_die(&world).await);
+        write_and_die(&world).await;
         assert_eq!(places(&world, &said).await, expected);
         assert_eq!(world.group().await, calm.group().await);
     }
@@ -451,6 +455,26 @@ async fn a_redelivered_message_is_cached_as_it_is_now() {
     }
 }
 
+/// Who was made an administrator behind it in the log may not recall, however often the record comes.
+#[tokio::test(start_paused = true)]
+async fn a_role_that_came_later_grants_nothing_before_it() {
+    let mut world = World::without_carrier(Config::default()).await;
+    world.wish(ALICE, create([BOB])).await;
+    let id = world.say(ALICE).await;
+    let recall = world.ask(BOB, id, ChangeKind::Recall).await;
+    world
+        .wish(ALICE, Wish::SetRole(user(BOB), Role::Admin))
+        .await;
+    for _ in 0..2 {
+        write_and_die(&world).await;
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let changes = world.parts.changes.since(conversation(), 0, 100).await;
+    assert_eq!(changes.expect("reads"), []);
+    assert!(world.is_change(recall).await);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_copy_of_a_send_is_dropped_in_a_group_too() {
     let world = World::new().await;
@@ -537,4 +561,31 @@ async fn a_retry_tells_what_is_so_by_then() {
     });
     let texts: Vec<_> = texts.collect();
     assert_eq!(texts, [&b""[..]], "once, as nothing");
+}
+
+/// Groups that cannot be read hold their conversations, and a cache holds nobody.
+#[tokio::test(start_paused = true)]
+async fn stores_that_are_away_lose_nothing() {
+    let world = World::new().await;
+    world.live(BOB).await;
+    world.timeline.away.store(true, SeqCst);
+    world.groups.away.store(true, SeqCst);
+    world.wish(ALICE, create([BOB])).await;
+    let id = world.say(ALICE).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    assert_eq!(world.uncommitted().await, 2);
+    world.groups.away.store(false, SeqCst);
+    world.until_quiet().await;
+    assert_eq!(world.said().await, numbered(&[id]));
+    assert!(world.has(BOB, id));
+    assert_eq!(world.newest().await, []);
+    // A wish that is held is not forgotten either.
+    world.groups.away.store(true, SeqCst);
+    world.wish(ALICE, Wish::Remove(user(BOB))).await;
+    let unread = world.say(ALICE).await;
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    world.groups.away.store(false, SeqCst);
+    world.until_quiet().await;
+    assert_eq!(world.said().await, numbered(&[id, unread]));
+    assert!(!world.has(BOB, unread));
 }

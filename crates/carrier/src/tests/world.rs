@@ -46,7 +46,9 @@ use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
-use super::faults::{FaultyHistory, FaultyMailbox, FaultyQueue, Mood};
+use super::faults::{
+    FaultyGroups, FaultyHistory, FaultyMailbox, FaultyQueue, FaultyTimeline, Mood,
+};
 use crate::dead_letters::{DeskParts, Refused, Selection, Told};
 use crate::{Config, DeadLetters, Parts, Running, start};
 
@@ -80,6 +82,8 @@ pub(super) struct World {
     /// What all stores stand on.
     pub(super) engine: Engine,
     pub(super) history: Arc<FaultyHistory>,
+    pub(super) groups: Arc<FaultyGroups>,
+    pub(super) timeline: Arc<FaultyTimeline>,
     pub(super) mailbox: Arc<FaultyMailbox>,
     pub(super) queue: FaultyQueue,
     pub(super) boat: Arc<Peer>,
@@ -158,7 +162,14 @@ impl World {
             refused: Mutex::default(),
         });
         let timeline = EmbeddedTimeline::new(TimelineConfig::default());
-        let timeline = Arc::new(timeline.expect("good settings"));
+        let timeline = Arc::new(FaultyTimeline {
+            store: timeline.expect("good settings"),
+            away: AtomicBool::new(false),
+        });
+        let groups = Arc::new(FaultyGroups {
+            store: EmbeddedGroups::new(engine.clone()),
+            away: AtomicBool::new(false),
+        });
         let connector = Connector::default();
         let parts = Parts {
             queue: Arc::new(queue.clone()),
@@ -167,9 +178,9 @@ impl World {
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
-            groups: Arc::new(EmbeddedGroups::new(engine.clone())),
+            groups: groups.clone(),
             group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
-            timeline,
+            timeline: timeline.clone(),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
             registry: Arc::new(registry.clone()),
@@ -186,6 +197,8 @@ impl World {
             parts,
             engine,
             history,
+            groups,
+            timeline,
             mailbox,
             queue,
             boat,
