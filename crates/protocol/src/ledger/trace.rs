@@ -199,7 +199,7 @@ impl Life {
                     rev: Ok(Some(*rev)),
                 });
             }
-            (Event::Refused { why, .. }, _) => _ = self.refused.get_or_insert(why.clone()),
+            (Event::Refused { why, .. }, _) => _ = self.refused.get_or_insert_with(|| why.clone()),
             (Event::Listed { conversation }, _) => self.listed = Some(*conversation),
             (
                 Event::Unchanged {
