@@ -114,7 +114,16 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
     assert!(texts_of(&cy.client, group).await.is_err());
     wishes(&ada, group, Wish::Add(vec![user(3)])).await;
     say(&ada, group, "after").await;
-    assert_eq!(text(&cy.hear().await), "after");
+    // There is nothing for them of what was before: they are told of the gap.
+    let heard = async {
+        loop {
+            if let Some(Event::Message(shown)) = cy.events.next().await {
+                return text(&shown);
+            }
+        }
+    };
+    assert_eq!(timeout(SOON, heard).await.expect("in time"), "after");
+    cy.events.taken();
     assert_eq!(
         texts_of(&cy.client, group).await.expect("a member"),
         ["after"]
@@ -137,12 +146,13 @@ async fn who_is_sent_away_neither_says_nor_hears_more() {
     let mut ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     let cy = cluster.device(3).ready().await;
+    let dan = cluster.device(4).ready().await;
     let group = group_of(&ada, closed(), &[2, 3]).await;
     assert_eq!(
         refused(&bea, group, Wish::Remove(user(3))).await,
         Code::Forbidden
     );
-    assert_eq!(refused(&bea, group, Wish::Join).await, Code::Forbidden);
+    assert_eq!(refused(&dan, group, Wish::Join).await, Code::Forbidden);
     say(&ada, group, "welcome").await;
     assert_eq!(text(&bea.hear().await), "welcome");
     wishes(&ada, group, Wish::Remove(user(2))).await;
@@ -219,5 +229,34 @@ async fn a_group_knows_who_has_read() {
     .await;
     let readers = ada.client.readers(group, Seq(1)).await.expect("a member");
     assert!(!readers.contains(&user(3)), "{readers:?}");
+    cluster.stop().await;
+}
+
+// Who was away while sent away learns it by the list.
+#[tokio::test]
+async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("bea.sqlite");
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
+    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let ours = ConversationId::Group(group);
+    say(&ada, group, "welcome").await;
+    bea.hear().await;
+    let role = |device: &Device| {
+        let list = device.client.conversations();
+        let row = list.borrow().get(&ours).map(|row| row.role);
+        row.flatten()
+    };
+    eventually("a member", async || {
+        (role(&bea) == Some(Role::Member)).then_some(())
+    })
+    .await;
+    bea.close().await;
+    wishes(&ada, group, Wish::SetRole(user(3), Role::Admin)).await;
+    wishes(&ada, group, Wish::Remove(user(2))).await;
+    let bea = cluster.device(2).keeping(state).connect().await;
+    eventually("no member", async || role(&bea).is_none().then_some(())).await;
     cluster.stop().await;
 }

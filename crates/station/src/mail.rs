@@ -85,7 +85,10 @@ impl MailRoom {
 
     /// What was edited or recalled meanwhile is fetched so: a device that knows nothing of its conversation cannot ask
     /// what became of it.
-    async fn make_current(&self, items: &mut BTreeMap<MailCursor, MailItem>) -> Result<(), Refusal> {
+    async fn make_current(
+        &self,
+        items: &mut BTreeMap<MailCursor, MailItem>,
+    ) -> Result<(), Refusal> {
         let mut waiting = BTreeMap::<ConversationId, Vec<(MailCursor, Placed)>>::new();
         for (cursor, item) in &*items {
             let read = codec::decode_server(item.frame.clone(), usize::MAX);

@@ -270,6 +270,8 @@ impl Lookup {
         check_rev(after, last_rev)?;
         let asked = self.changes.since(conversation, after, limit);
         let mut changes = within(self.deadline, asked).await?;
+        // Behind the head nothing stands for good yet.
+        changes.retain(|change| change.rev <= last_rev);
         let sizes = changes.iter().map(change_size);
         changes.truncate(fitting(sizes, self.page_bytes_max));
         let more = dense_changes(conversation, &changes, after, last_rev)?;

@@ -8,6 +8,7 @@ use protocol::delivery::{self, Task};
 use protocol::group::{self, Group, Outcome, Wish};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::{ConversationId, GroupId, Placed, Position, Seq, Timestamp};
+use tokio::time::Instant;
 
 use super::decide::{Before, Decided, letter_of};
 use super::{WriteFailure, Writer};
@@ -104,7 +105,20 @@ impl Writer {
             return Ok(());
         }
         let saved = self.groups.save(group, partition, &outcome, after).await;
-        saved.map_err(super::refused)
+        saved.map_err(super::refused)?;
+        // A device that is away learns by the list what became of its user's part.
+        let conversation = ConversationId::Group(group);
+        let touched: Vec<_> = (outcome.members.keys())
+            .map(|user| (*user, conversation))
+            .collect();
+        loop {
+            let (at, begun) = (self.clock.now(), Instant::now());
+            let touches = self.conversations.touch(touched.clone(), at);
+            self.stores.within(touches).await?;
+            if self.was_quick(begun) {
+                return Ok(());
+            }
+        }
     }
 }
 

@@ -55,21 +55,30 @@ impl List {
             }
         };
         let is_ahead = row.seq > summary.seq;
+        let is_newer = row.seq == summary.seq && row.rev > summary.rev;
         let ours = std::mem::replace(row, summary);
         if is_ahead {
             row.unread += later;
-            (row.seq, row.incoming, row.newest) = (ours.seq, ours.incoming, ours.newest);
-            row.marks = ours.marks;
+            (row.seq, row.incoming) = (ours.seq, ours.incoming);
         }
+        if is_ahead || is_newer {
+            (row.newest, row.marks) = (ours.newest, ours.marks);
+        }
+        row.cleared_seq = row.cleared_seq.max(ours.cleared_seq);
         let recalled = self.recalled.remove(&row.conversation).unwrap_or_default();
-        let uncounted = recalled.range(row.rev + 1..);
+        let uncounted: BTreeMap<u64, Seq> = (recalled.into_iter())
+            .filter(|(rev, _)| *rev > row.rev)
+            .collect();
         let base = row.read_seq.max(row.cleared_seq);
-        let uncounted = uncounted.filter(|(_, seq)| **seq > base).count();
-        row.unread = row.unread.saturating_sub(uncounted as u64);
+        let less = uncounted.values().filter(|seq| **seq > base).count();
+        row.unread = row.unread.saturating_sub(less as u64);
+        if !uncounted.is_empty() {
+            self.recalled.insert(row.conversation, uncounted);
+        }
         row.rev = row.rev.max(ours.rev);
         let is_open = ours.read_seq > row.read_seq && row.unread > 0;
         row.read_seq = row.read_seq.max(ours.read_seq);
-        if row.read_seq >= row.seq || is_left(row) {
+        if row.read_seq.max(row.cleared_seq) >= row.seq || is_left(row) {
             row.unread = 0;
         }
         (row.clone(), is_open && row.unread > 0)

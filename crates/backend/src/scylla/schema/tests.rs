@@ -63,7 +63,10 @@ fn table(name: &str) -> (BTreeMap<String, String>, String) {
             let (column, kind) = column.split_once(' ').expect("a name and a type");
             columns.insert(column.to_owned(), kind.to_owned());
         }
-        let end = rest.find(") WITH").or(rest.rfind(')')).expect("an end");
+        let end = rest
+            .find(") WITH")
+            .or_else(|| rest.rfind(')'))
+            .expect("an end");
         key = rest[..end].trim().to_owned();
     }
     (columns, key)

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use backend::history::HistoryStore;
@@ -19,6 +19,7 @@ use protocol::{
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use serde::Serialize;
+use tokio::time::Instant;
 
 use crate::cli::Output;
 use crate::compose::{Seams, history};
