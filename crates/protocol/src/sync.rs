@@ -1,10 +1,12 @@
 //! What a device asks of the server's memory, and what makes an answer complete.
 
 mod groups;
+mod part;
 
 pub use self::groups::{
     GroupRow, changes_behind, from_timeline, page_behind, range_behind, readable_after,
 };
+pub use self::part::Part;
 
 use std::time::Duration;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use crate::auth;
+use crate::{auth, pages};
 
 /// Section `station` of the settings.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -60,6 +60,8 @@ pub struct Config {
     pub reserve_ahead: Duration,
     /// Rows of one page of history, mail or a conversation list.
     pub page_max: usize,
+    /// Pages that are kept in this process.
+    pub pages: pages::Config,
     /// Bytes of message bodies in one page: it ends before the message that would not fit, and holds at
     /// least one.
     pub page_bytes_max: usize,
@@ -102,6 +104,7 @@ impl Default for Config {
             notice_deadline: Duration::from_secs(1),
             reserve_ahead: Duration::from_secs(600),
             page_max: 100,
+            pages: pages::Config::default(),
             page_bytes_max: 1024 * 1024,
             list_margin: Duration::from_secs(10),
             change_within: Duration::from_secs(24 * 3600),

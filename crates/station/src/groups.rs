@@ -13,7 +13,7 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use protocol::conversation::Head;
 use protocol::frame::{HistoryRange, MemberPage, Summary};
 use protocol::group::{GroupRow as MessageRow, Member};
-use protocol::sync::{GroupRow, fitting, readable_after};
+use protocol::sync::{GroupRow, Part, readable_after};
 use protocol::unread::{base_in_group, in_group};
 use protocol::{Code, ConversationId, GroupId, Placed, Refusal, Seq, Timestamp, UserId};
 
@@ -40,7 +40,6 @@ pub(crate) struct Groups {
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) deadline: Duration,
-    pub(crate) page_bytes_max: usize,
 }
 
 /// A group in the list of one of its members.
@@ -62,32 +61,27 @@ impl Groups {
         readable_after(settings, Some(&member))
     }
 
-    /// Messages of a group in the order of `range`, up to where `head` says that it ends: those beside history where
-    /// they reach it. That they are dense is for the caller to prove.
+    /// Messages of a group that ends at `head`: those beside history where they reach it. That they are dense is for
+    /// the caller to prove.
     pub(crate) async fn messages(
         &self,
         group: GroupId,
-        range: HistoryRange,
+        part: Part,
         head: &Head,
-        limit: usize,
     ) -> Result<Vec<Placed>, Refusal> {
-        let mut messages = match self.recent.page(group, range, head, limit).await {
-            Some(messages) => messages,
-            None => self.read_history(group, range, head, limit).await?,
-        };
-        let sizes = messages.iter().map(|m| m.message.content.data.len());
-        messages.truncate(fitting(sizes, self.page_bytes_max));
-        Ok(messages)
+        match self.recent.page(group, part, head).await {
+            Some(messages) => Ok(messages),
+            None => self.read_history(group, part, head).await,
+        }
     }
 
     async fn read_history(
         &self,
         group: GroupId,
-        range: HistoryRange,
+        part: Part,
         head: &Head,
-        limit: usize,
     ) -> Result<Vec<Placed>, Refusal> {
-        let rows = self.history.conversation(group, range, limit);
+        let rows = (self.history).conversation(group, part.range(), part.count());
         let rows = within(self.deadline, rows).await?;
         let messages: Vec<Placed> = rows.iter().map(MessageRow::placed).collect();
         self.recent.keep(group, &messages, head).await;
@@ -164,7 +158,10 @@ impl Groups {
         let newest = HistoryRange::Backward { before: None };
         let (group, head) = (row.group, &row.head);
         let looked = missed.clamp(1, LATEST);
-        let recent = self.recent.page(group, newest, head, looked).await;
+        let recent = match Part::of(newest, head.seq, looked) {
+            Some(part) => self.recent.page(group, part, head).await,
+            None => None,
+        };
         let recent = recent.unwrap_or_default();
         let own = match missed <= recent.len() {
             true => {

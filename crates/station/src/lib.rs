@@ -17,6 +17,7 @@ mod kickout;
 mod mail;
 mod membership;
 mod metrics;
+mod pages;
 mod rate;
 mod receipts;
 mod recent;

@@ -8,9 +8,9 @@ use std::time::Duration;
 use api::codec;
 use backend::timeline::{Entry, Timeline};
 use protocol::conversation::Head;
-use protocol::frame::{HistoryRange, ServerFrame};
-use protocol::sync::from_timeline;
-use protocol::{ConversationId, GroupId, Placed, Seq};
+use protocol::frame::ServerFrame;
+use protocol::sync::{Part, from_timeline};
+use protocol::{ConversationId, GroupId, Placed};
 
 use crate::deadline::within;
 
@@ -34,22 +34,21 @@ pub(crate) struct Recent {
 }
 
 impl Recent {
-    /// A page, in order of `range`, where it is here; `None` where history is to be asked.
+    /// A page, in its order, where it is here; `None` where history is to be asked.
     pub(crate) async fn page(
         &self,
         group: GroupId,
-        range: HistoryRange,
+        part: Part,
         head: &Head,
-        limit: usize,
     ) -> Option<Vec<Placed>> {
-        let (newer, wanted) = part_of(range, head.seq, limit);
+        let newer = part.newer(head.seq);
         if newer >= REACH {
             return None;
         }
-        let offset = usize::try_from(newer).ok()?;
+        let (offset, wanted) = (usize::try_from(newer).ok()?, part.count());
         let kept = self.latest(group, offset, wanted).await?;
         let kept = kept.into_iter().map_while(|entry| placed(group, entry));
-        from_timeline(kept.collect(), range, head, limit, self.bytes_max)
+        from_timeline(kept.collect(), part.range(), head, wanted, self.bytes_max)
     }
 
     /// So many, and some more; or fewer, where that is all, or enough for a page.
@@ -88,21 +87,6 @@ impl Recent {
     }
 }
 
-/// How many messages are newer than those of the range, and how many there are of it.
-fn part_of(range: HistoryRange, last: Seq, limit: usize) -> (u64, usize) {
-    let few = |count: u64| usize::try_from(count).map_or(limit, |count| count.min(limit));
-    match range {
-        HistoryRange::Backward { before } => {
-            let end = before.map_or_else(|| last.next(), |before| before.min(last.next()));
-            (last.next().0 - end.0, few(end.0.saturating_sub(1)))
-        }
-        HistoryRange::Forward { after } => {
-            let wanted = few(last.0.saturating_sub(after.0));
-            (last.0.saturating_sub(after.0 + wanted as u64), wanted)
-        }
-    }
-}
-
 /// The message of an entry; `None` for one that means something else.
 fn placed(group: GroupId, entry: Entry) -> Option<Placed> {
     let length = entry.body.len();
@@ -113,26 +97,4 @@ fn placed(group: GroupId, entry: Entry) -> Option<Placed> {
         && placed.position.seq == entry.seq
         && placed.message.id == entry.id;
     is_it.then_some(placed)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_range_is_counted_from_the_end() {
-        let backward = |before: Option<u64>| HistoryRange::Backward {
-            before: before.map(Seq),
-        };
-        let forward = |after| HistoryRange::Forward { after: Seq(after) };
-        let last = Seq(50);
-        assert_eq!(part_of(backward(None), last, 10), (0, 10));
-        assert_eq!(part_of(backward(Some(99)), last, 10), (0, 10));
-        assert_eq!(part_of(backward(Some(41)), last, 10), (10, 10));
-        assert_eq!(part_of(backward(Some(4)), last, 10), (47, 3));
-        assert_eq!(part_of(backward(Some(0)), last, 10), (51, 0));
-        assert_eq!(part_of(forward(45), last, 10), (0, 5));
-        assert_eq!(part_of(forward(20), last, 10), (20, 10));
-        assert_eq!(part_of(forward(50), last, 10), (0, 0));
-    }
 }

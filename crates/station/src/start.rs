@@ -44,6 +44,7 @@ use crate::kickout::{Kick, Kicks};
 use crate::mail::MailRoom;
 use crate::membership::Membership;
 use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
+use crate::pages::Pages;
 use crate::rate::{SWEEP_EVERY, SendRate};
 use crate::receipts::Receipts;
 use crate::recent::Recent;
@@ -296,6 +297,7 @@ async fn assemble(
             conversations: parts.conversations.clone(),
             changes: parts.changes.clone(),
             groups: groups_of(config, parts, membership),
+            pages: Pages::new(&config.pages, config.page_bytes_max),
             clock,
             deadline,
             page_max: config.page_max,
@@ -337,7 +339,6 @@ fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>) -> Gro
         conversations: parts.conversations.clone(),
         changes: parts.changes.clone(),
         deadline: config.store_deadline,
-        page_bytes_max: config.page_bytes_max,
     }
 }
 

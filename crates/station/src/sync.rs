@@ -20,13 +20,14 @@ use protocol::frame::{
 };
 use protocol::history::{Direction, PrivateRow};
 use protocol::sync::{
-    changes_behind, check_cursor, check_rev, dense_changes, dense_page, fitting, list_from,
+    Part, changes_behind, check_cursor, check_rev, dense_changes, dense_page, fitting, list_from,
     may_read, page_behind, page_limit, range_behind,
 };
 use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
 
 use crate::deadline::within;
 use crate::groups::Groups;
+use crate::pages::{Key, Pages};
 
 /// Answers sync questions.
 pub(crate) struct Lookup {
@@ -35,6 +36,7 @@ pub(crate) struct Lookup {
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) groups: Groups,
+    pub(crate) pages: Pages,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     pub(crate) page_max: usize,
@@ -299,13 +301,9 @@ impl Lookup {
         )?;
         check_cursor(range, head.seq)?;
         let range = range_behind(range, floor);
-        let messages = match conversation {
-            ConversationId::Group(group) => {
-                self.groups.messages(group, range, &head, limit).await?
-            }
-            ConversationId::Private { .. } | ConversationId::System(_) => {
-                self.messages(user, conversation, range, limit).await?
-            }
+        let messages = match Part::of(range, head.seq, limit) {
+            Some(part) => self.messages(user, conversation, part, &head).await?,
+            None => Vec::new(),
         };
         let page = dense_page(messages, range, head.seq)?;
         let mut page = page_behind(page, range, floor);
@@ -344,16 +342,40 @@ impl Lookup {
         }
     }
 
+    /// Process memory, then for groups what lies beside history, then history (S2-25).
     async fn messages(
+        &self,
+        user: UserId,
+        conversation: ConversationId,
+        part: Part,
+        head: &Head,
+    ) -> Result<Vec<Placed>, Refusal> {
+        let is_group = matches!(conversation, ConversationId::Group(_));
+        let key = Key {
+            owner: (!is_group).then_some(user),
+            conversation,
+            part,
+        };
+        let read = async {
+            match conversation {
+                ConversationId::Group(group) => self.groups.messages(group, part, head).await,
+                ConversationId::Private { .. } | ConversationId::System(_) => {
+                    self.private_messages(user, conversation, part).await
+                }
+            }
+        };
+        self.pages.page(key, read).await
+    }
+
+    async fn private_messages(
         &self,
         owner: UserId,
         conversation: ConversationId,
-        range: HistoryRange,
-        limit: usize,
+        part: Part,
     ) -> Result<Vec<Placed>, Refusal> {
-        let asked = (self.history).conversation(owner, conversation, range, limit);
-        let mut rows = within(self.deadline, asked).await?;
-        rows.truncate(fitting(rows.iter().map(row_size), self.page_bytes_max));
+        let (range, count) = (part.range(), part.count());
+        let rows = (self.history).conversation(owner, conversation, range, count);
+        let rows = within(self.deadline, rows).await?;
         Ok(rows.iter().filter_map(PrivateRow::placed).collect())
     }
 
@@ -401,10 +423,6 @@ impl Lookup {
             })
             .collect())
     }
-}
-
-fn row_size(row: &PrivateRow) -> usize {
-    row.content.data.len()
 }
 
 fn change_size(changed: &Changed) -> usize {

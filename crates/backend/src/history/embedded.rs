@@ -78,6 +78,32 @@ impl EmbeddedHistory {
             .collect()
     }
 
+    /// Rows that most likely lie together, as those of a page do: one walk over where they lie finds them, and only what it
+    /// does not reach for all that the owner has in between is looked up.
+    fn near(&self, owner: UserId, ids: &[MessageId]) -> Result<Vec<Option<PrivateRow>>> {
+        let (Some(first), Some(last)) = (ids.iter().min(), ids.iter().max()) else {
+            return Ok(Vec::new());
+        };
+        let (first, last) = (row_key(owner, *first), row_key(owner, *last));
+        let walked = self.engine.range(
+            Table::Private,
+            &first[..]..=&last[..],
+            Scan::Forward,
+            2 * ids.len(),
+        )?;
+        let mut rows = Vec::with_capacity(ids.len());
+        for &id in ids {
+            let key = row_key(owner, id);
+            let at = walked.binary_search_by(|(there, _)| there.as_ref().cmp(&key));
+            let value = match at {
+                Ok(at) => Some(walked[at].1.clone()),
+                Err(_) => self.engine.get(Table::Private, &key)?,
+            };
+            rows.push(value.map(|value| row(owner, id, &value)).transpose()?);
+        }
+        Ok(rows)
+    }
+
     /// The newest version in a conversation: that of its last position, as positions follow the log.
     fn newest(
         &self,
@@ -314,14 +340,14 @@ impl HistoryStore for EmbeddedHistory {
                 break;
             }
             last = Some(seq);
-            keys.push((owner, id_of(id)?));
+            keys.push(id_of(id)?);
         }
         if keys.is_empty() && !index.is_empty() {
             let gap =
                 format!("{conversation} of {owner}: no row follows {range:?}, but later ones do");
             return Err(Error::corrupt(SEAM, gap));
         }
-        self.rows(&keys)?
+        self.near(owner, &keys)?
             .into_iter()
             .map(|row| row.ok_or_else(|| Error::corrupt(SEAM, "a position names no row")))
             .collect()

@@ -1,0 +1,302 @@
+//! Pages in this process, above every other store. What stands at a place of a conversation stays there, so that a
+//! page that was read once is what everybody gets who may read it; what became of its messages since is laid over it
+//! afterwards. Who asks for what is just being read waits for it: however many come back at once, the stores below are
+//! asked once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::Counter;
+use moka::future::Cache;
+use protocol::sync::{Part, fitting};
+use protocol::{ConversationId, Placed, Refusal, UserId};
+use serde::{Deserialize, Serialize};
+
+/// What a message weighs beside its content.
+const OVERHEAD: usize = 256;
+
+/// Section `station.pages` of the settings: what is kept, by kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// Pages of two users.
+    pub private: Private,
+    /// Pages of groups, which many members ask for.
+    pub group: Group,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Private {
+    /// How long a page is kept after it was read.
+    #[serde(with = "humantime_serde")]
+    pub keep_for: Duration,
+    /// Bytes of all pages; beyond it, those that are asked for least are dropped. 0 keeps none.
+    pub bytes_max: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Group {
+    /// How long a page is kept after it was read.
+    #[serde(with = "humantime_serde")]
+    pub keep_for: Duration,
+    /// Bytes of all pages; beyond it, those that are asked for least are dropped. 0 keeps none.
+    pub bytes_max: u64,
+}
+
+impl Default for Private {
+    fn default() -> Self {
+        Private {
+            keep_for: Duration::from_secs(5 * 60),
+            bytes_max: 32 << 20,
+        }
+    }
+}
+
+impl Default for Group {
+    fn default() -> Self {
+        Group {
+            keep_for: Duration::from_secs(30 * 60),
+            bytes_max: 64 << 20,
+        }
+    }
+}
+
+/// Whose page: of two users each has rows of their own.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Key {
+    pub(crate) owner: Option<UserId>,
+    pub(crate) conversation: ConversationId,
+    pub(crate) part: Part,
+}
+
+type Page = Arc<[Placed]>;
+
+/// Keeps pages.
+pub(crate) struct Pages {
+    private: Cache<Key, Page>,
+    group: Cache<Key, Page>,
+    bytes_max: usize,
+    kept: Counter,
+    read: Counter,
+}
+
+/// What is answered and not kept.
+enum Unkept {
+    Refused(Refusal),
+    /// Some of its places were not there to be read.
+    Short(Vec<Placed>),
+}
+
+impl Pages {
+    /// Each with `page_bytes_max` of content at most.
+    pub(crate) fn new(config: &Config, page_bytes_max: usize) -> Pages {
+        let Config { private, group } = config;
+        Pages {
+            private: cache(private.keep_for, private.bytes_max),
+            group: cache(group.keep_for, group.bytes_max),
+            bytes_max: page_bytes_max,
+            kept: metrics::counter!("station_pages_total", "from" => "memory"),
+            read: metrics::counter!("station_pages_total", "from" => "stores"),
+        }
+    }
+
+    /// The page at these places, by `read` where it is not kept: it answers all of them, or the first ones.
+    pub(crate) async fn page(
+        &self,
+        key: Key,
+        read: impl Future<Output = Result<Vec<Placed>, Refusal>>,
+    ) -> Result<Vec<Placed>, Refusal> {
+        let cache = match key.conversation {
+            ConversationId::Group(_) => &self.group,
+            ConversationId::Private { .. } | ConversationId::System(_) => &self.private,
+        };
+        let read = async {
+            let page = read.await.map_err(Unkept::Refused)?;
+            let (found, page) = (page.len(), self.fitted(page));
+            match found == key.part.count() || page.len() < found {
+                true => Ok(Page::from(page)),
+                false => Err(Unkept::Short(page)),
+            }
+        };
+        // The read is large, and most pages are kept.
+        match cache.entry(key).or_try_insert_with(Box::pin(read)).await {
+            Ok(entry) => {
+                match entry.is_fresh() {
+                    true => self.read.increment(1),
+                    false => self.kept.increment(1),
+                }
+                Ok(entry.into_value().to_vec())
+            }
+            Err(unkept) => match &*unkept {
+                Unkept::Refused(refusal) => Err(refusal.clone()),
+                Unkept::Short(page) => Ok(page.clone()),
+            },
+        }
+    }
+
+    fn fitted(&self, mut page: Vec<Placed>) -> Vec<Placed> {
+        let sizes = page.iter().map(|placed| placed.message.content.data.len());
+        page.truncate(fitting(sizes, self.bytes_max));
+        page
+    }
+}
+
+fn cache(keep_for: Duration, bytes_max: u64) -> Cache<Key, Page> {
+    let weight = |_: &Key, page: &Page| {
+        let sizes = page.iter().map(|placed| placed.message.content.data.len());
+        let weight = sizes.map(|size| size + OVERHEAD).sum::<usize>();
+        u32::try_from(weight).unwrap_or(u32::MAX)
+    };
+    Cache::builder()
+        .time_to_live(keep_for)
+        .max_capacity(bytes_max)
+        .weigher(weight)
+        .build()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use futures_util::future::join_all;
+    use protocol::frame::HistoryRange;
+    use protocol::message::Content;
+    use protocol::{Code, DeviceId, Message, MessageId, Options, Position, Recipient, SendId, Seq};
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    fn user(number: i64) -> UserId {
+        UserId::new(number).expect("positive")
+    }
+
+    fn key(owner: i64, after: u64, count: usize) -> Key {
+        let range = HistoryRange::Forward { after: Seq(after) };
+        Key {
+            owner: Some(user(owner)),
+            conversation: ConversationId::private(user(1), user(2)).expect("two"),
+            part: Part::of(range, Seq(1000), count).expect("places"),
+        }
+    }
+
+    fn messages(key: Key, count: usize) -> Vec<Placed> {
+        let placed = |seq: u64| Placed {
+            conversation: key.conversation,
+            position: Position {
+                seq: Seq(seq),
+                prev: None,
+            },
+            message: Message {
+                id: MessageId::new(seq as i64).expect("positive"),
+                from: user(1),
+                to: Recipient::User(user(2)),
+                accepted_at: protocol::Timestamp::ZERO,
+                device: DeviceId::new("phone").expect("short"),
+                send_id: SendId::from_bytes([1; 16]),
+                options: Options::CHAT,
+                content: Content::text("ten bytes."),
+            },
+        };
+        (key.part.first.0..).map(placed).take(count).collect()
+    }
+
+    fn pages() -> Pages {
+        Pages::new(&Config::default(), 1000)
+    }
+
+    // proves S2-20, S2-21, S2-25: what was read is not read again, by whom it was not read it is.
+    #[tokio::test]
+    async fn a_page_is_read_once() {
+        let (pages, reads) = (pages(), AtomicUsize::new(0));
+        let read = async |key: Key| {
+            reads.fetch_add(1, Ordering::Relaxed);
+            Ok(messages(key, 10))
+        };
+        for (owner, after, reads_so_far) in [(1, 5, 1), (1, 5, 1), (2, 5, 2), (1, 6, 3), (2, 5, 3)]
+        {
+            let key = key(owner, after, 10);
+            let page = pages.page(key, read(key)).await.expect("a page");
+            assert_eq!(page, messages(key, 10));
+            assert_eq!(reads.load(Ordering::Relaxed), reads_so_far);
+        }
+    }
+
+    #[tokio::test]
+    async fn who_asks_for_what_is_being_read_waits_for_it() {
+        let (pages, reads, go) = (pages(), AtomicUsize::new(0), Notify::new());
+        let key = key(1, 0, 10);
+        let read = async || {
+            reads.fetch_add(1, Ordering::Relaxed);
+            go.notified().await;
+            Ok(messages(key, 10))
+        };
+        let all = join_all((0..100).map(|_| pages.page(key, read())));
+        let (all, ()) = tokio::join!(all, async {
+            tokio::task::yield_now().await;
+            go.notify_one();
+        });
+        assert!(
+            all.iter()
+                .all(|page| page.as_ref().is_ok_and(|page| page.len() == 10))
+        );
+        assert_eq!(reads.into_inner(), 1);
+    }
+
+    /// The caller of the first hangs up in the middle of the read.
+    #[tokio::test]
+    async fn a_reader_that_goes_leaves_the_read_to_the_next() {
+        let pages = pages();
+        let key = key(1, 0, 10);
+        let never = pages.page(key, std::future::pending());
+        let next = pages.page(key, async { Ok(messages(key, 10)) });
+        let (mut never, mut next) = (Box::pin(never), Box::pin(next));
+        assert!(futures_util::poll!(&mut never).is_pending());
+        assert!(futures_util::poll!(&mut next).is_pending());
+        drop(never);
+        assert_eq!(next.await.expect("a page").len(), 10);
+    }
+
+    #[tokio::test]
+    async fn what_is_not_whole_is_answered_and_not_kept() {
+        let pages = pages();
+        let key = key(1, 0, 10);
+        let short = pages.page(key, async { Ok(messages(key, 3)) }).await;
+        assert_eq!(short.expect("three").len(), 3);
+        let away = Refusal::new(Code::Unavailable, "the store is away");
+        let refused = pages.page(key, async { Err(away) }).await;
+        assert_eq!(refused.expect_err("refused").code, Code::Unavailable);
+        let whole = pages.page(key, async { Ok(messages(key, 10)) }).await;
+        assert_eq!(whole.expect("all").len(), 10);
+        let kept = pages.page(key, async { panic!("it is kept") }).await;
+        assert_eq!(kept.expect("all").len(), 10);
+    }
+
+    #[tokio::test]
+    async fn a_page_ends_at_its_bytes_and_is_kept_so() {
+        let pages = Pages::new(&Config::default(), 45);
+        let key = key(1, 0, 10);
+        let cut = pages.page(key, async { Ok(messages(key, 10)) }).await;
+        assert_eq!(cut.expect("four").len(), 4);
+        let kept = pages.page(key, async { panic!("it is kept") }).await;
+        assert_eq!(kept.expect("four").len(), 4);
+    }
+
+    #[tokio::test]
+    async fn nothing_is_kept_where_nothing_may_be() {
+        let mut config = Config::default();
+        config.private.bytes_max = 0;
+        let (pages, reads) = (Pages::new(&config, 1000), AtomicUsize::new(0));
+        let key = key(1, 0, 10);
+        for _ in 0..3 {
+            let page = pages.page(key, async {
+                reads.fetch_add(1, Ordering::Relaxed);
+                Ok(messages(key, 10))
+            });
+            assert_eq!(page.await.expect("a page").len(), 10);
+            pages.private.run_pending_tasks().await;
+        }
+        assert_eq!(reads.into_inner(), 3);
+    }
+}
