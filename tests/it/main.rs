@@ -1,6 +1,7 @@
 //! The whole system in one process, as its users see it.
 
 mod absence;
+mod asking;
 mod auditing;
 mod bad_input;
 mod changing;

@@ -368,7 +368,7 @@ impl World {
             }
             Action::Receipt(_)
             | Action::Older { .. }
-            | Action::OfGroup { .. }
+            | Action::Asked { .. }
             | Action::State(_)
             | Action::Listed(_) => {}
         }

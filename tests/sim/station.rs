@@ -856,7 +856,12 @@ impl World {
                     more: page.more,
                 }))
             }
-            SyncQuery::Members { group, .. } | SyncQuery::Readers { group, .. } => {
+            SyncQuery::Missed { .. } | SyncQuery::Unread { .. } => {
+                unreachable!("devices here do not ask this")
+            }
+            SyncQuery::Members { group, .. }
+            | SyncQuery::Readers { group, .. }
+            | SyncQuery::CountSince { group, .. } => {
                 Err(sync::may_read(user, ConversationId::Group(*group))
                     .expect_err("nobody has a group here"))
             }

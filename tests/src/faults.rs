@@ -184,6 +184,14 @@ impl MailboxStore for FaultyMailbox {
         self.dedupe_away.check("mailbox")?;
         self.inner.dedupe_done(sends).await
     }
+
+    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()> {
+        self.inner.set_received(received).await
+    }
+
+    async fn received(&self, user: UserId) -> Result<Option<MessageId>> {
+        self.inner.received(user).await
+    }
 }
 
 /// A history that is away for a while.

@@ -130,6 +130,16 @@ pub enum SyncQuery {
         after: u64,
         limit: u32,
     },
+    /// Private messages of all conversations in order of id, from behind `after` on; `None`: from behind what the
+    /// server knows that the user received, or from the beginning.
+    Missed {
+        after: Option<MessageId>,
+        limit: u32,
+    },
+    /// Conversations with unread messages, in order, from behind `after` on.
+    Unread { after: Option<ConversationId> },
+    /// How many messages of a group were accepted after a time.
+    CountSince { group: GroupId, since: Timestamp },
 }
 
 /// Which part of a conversation; bounds are exclusive.
@@ -261,6 +271,32 @@ pub enum SyncAnswer {
     Changes(ChangePage),
     Members(MemberPage),
     Readers(Vec<UserId>),
+    Missed(MissedPage),
+    Unread(UnreadPage),
+    CountSince(CountSince),
+}
+
+/// As they are now. What comes late under a smaller id is not among them: the list tells of it, as of everything.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissedPage {
+    pub messages: Vec<Placed>,
+    /// Ask again with `after` = the last of these.
+    pub more: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnreadPage {
+    /// Above zero.
+    pub counts: Vec<(ConversationId, u64)>,
+    /// Ask again with this as `after`; `None` at the end.
+    pub next: Option<ConversationId>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CountSince {
+    pub count: u64,
+    /// There are more than are counted at once.
+    pub more: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,6 +18,8 @@ mod sessions;
 mod user;
 mod waiting;
 
+use std::time::Duration;
+
 use bytes::Bytes;
 
 pub use self::acked::{ACKED_KEEP, ACKED_MAX, RecentlyAcked};
@@ -30,6 +32,9 @@ pub use self::user::{Change, Mailbox};
 pub use self::waiting::{Appended, Waiting};
 use crate::presence::{Denied, SessionEntry, SessionKey};
 use crate::{ConversationId, DeviceId, MessageId, Platform, SendId, Timestamp, UserId};
+
+/// How long it is remembered how far a user has received.
+pub const RECEIVED_KEEP: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A message on its way to one user, for [`route_or_store`](RouteRequest).
 #[derive(Clone, Debug)]

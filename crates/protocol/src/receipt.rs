@@ -1,8 +1,11 @@
 //! Receipts: what a receiver says of a message. Received and read are different, and both only move
 //! forward.
 
+mod received;
+
 use serde::{Deserialize, Serialize};
 
+pub use self::received::LastReceived;
 use crate::{ConversationId, MessageId, Seq, Timestamp, UserId};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]

@@ -11,11 +11,12 @@ use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
 use protocol::conversation::Head;
-use protocol::frame::{HistoryRange, MemberPage, Summary};
+use protocol::frame::{CountSince, HistoryRange, MemberPage, Summary};
 use protocol::group::{GroupRow as MessageRow, Member};
+use protocol::history::{IdRange, Order};
 use protocol::sync::{GroupRow, Part, readable_after};
 use protocol::unread::{base_in_group, in_group};
-use protocol::{Code, ConversationId, GroupId, Placed, Refusal, Seq, Timestamp, UserId};
+use protocol::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
 use crate::deadline::within;
 use crate::membership::Membership;
@@ -26,6 +27,9 @@ const ROWS_TOGETHER: usize = 128;
 
 /// Rows of a list that are looked at more closely at a time.
 const SUMMARIES_TOGETHER: usize = 16;
+
+/// Messages that are counted at once.
+const COUNTED_MAX: usize = 1000;
 
 /// The largest group whose readers are told one by one.
 const READERS_MAX: usize = 500;
@@ -153,16 +157,59 @@ impl Groups {
         if row.member.role.is_none() {
             return Ok(row.summary());
         }
-        let base = row.base();
-        let missed = usize::try_from(row.head.seq.0.saturating_sub(base.0)).unwrap_or(usize::MAX);
+        let recent = self.latest(&row, row.missed().clamp(1, LATEST)).await;
+        let unread = self.unread_behind(user, &row, &recent).await?;
+        let newest = match self.may_read_end(user, &row).await? {
+            true => self.newest(&row, recent).await?,
+            false => None,
+        };
+        Ok(Summary {
+            unread,
+            newest,
+            ..row.summary()
+        })
+    }
+
+    /// What is unread in each of these groups.
+    pub(crate) async fn unread(
+        &self,
+        user: UserId,
+        rows: Vec<Row>,
+    ) -> Result<Vec<(ConversationId, u64)>, Refusal> {
+        stream::iter(rows)
+            .map(|row| async move {
+                let unread = match row.member.role {
+                    Some(_) if row.missed() > 0 => {
+                        let recent = self.latest(&row, row.missed().min(LATEST)).await;
+                        self.unread_behind(user, &row, &recent).await?
+                    }
+                    Some(_) | None => 0,
+                };
+                Ok((ConversationId::Group(row.group), unread))
+            })
+            .buffered(SUMMARIES_TOGETHER)
+            .try_collect()
+            .await
+    }
+
+    /// So many of the newest from beside history, or none.
+    async fn latest(&self, row: &Row, count: usize) -> Vec<Placed> {
         let newest = HistoryRange::Backward { before: None };
-        let (group, head) = (row.group, &row.head);
-        let looked = missed.clamp(1, LATEST);
-        let recent = match Part::of(newest, head.seq, looked) {
-            Some(part) => self.recent.page(group, part, head).await,
+        let recent = match Part::of(newest, row.head.seq, count) {
+            Some(part) => self.recent.page(row.group, part, &row.head).await,
             None => None,
         };
-        let recent = recent.unwrap_or_default();
+        recent.unwrap_or_default()
+    }
+
+    /// Messages of others that nobody recalled, behind what was read; `recent` are the newest, if they are known.
+    async fn unread_behind(
+        &self,
+        user: UserId,
+        row: &Row,
+        recent: &[Placed],
+    ) -> Result<u64, Refusal> {
+        let (group, head, base, missed) = (row.group, &row.head, row.base(), row.missed());
         let own = match missed <= recent.len() {
             true => {
                 let behind = recent.iter().take(missed);
@@ -183,14 +230,30 @@ impl Groups {
         };
         let of_others = recalled.into_iter().filter(|(_, author)| *author != user);
         let recalled = of_others.map(|(seq, _)| seq).collect();
-        let newest = match self.may_read_end(user, &row).await? {
-            true => self.newest(&row, recent).await?,
-            false => None,
+        Ok(in_group(head.seq, base, own, &recalled))
+    }
+
+    /// How many messages of a group, [`COUNTED_MAX`] at most, were accepted after a time (S2-09, S2-10): of those that
+    /// the user may read.
+    pub(crate) async fn count_since(
+        &self,
+        user: UserId,
+        group: GroupId,
+        since: Timestamp,
+    ) -> Result<CountSince, Refusal> {
+        let floor = self.readable_after(user, group).await?;
+        let first = MessageId::floor_of(since + Duration::from_millis(1));
+        let range = IdRange {
+            after: MessageId::new(first.get() - 1).ok(),
+            before: None,
         };
-        Ok(Summary {
-            unread: in_group(head.seq, base, own, &recalled),
-            newest,
-            ..row.summary()
+        let rows = (self.history).find(group, range, Order::Forward, COUNTED_MAX + 1);
+        let rows = within(self.deadline, rows).await?;
+        let more = rows.len() > COUNTED_MAX;
+        let counted = rows.iter().take(COUNTED_MAX).filter(|row| row.seq > floor);
+        Ok(CountSince {
+            count: counted.count() as u64,
+            more,
         })
     }
 
@@ -288,6 +351,12 @@ impl Row {
             touched: self.registers.touched,
             cleared: self.registers.cleared,
         }
+    }
+
+    /// How many messages are behind what was read, of whoever.
+    fn missed(&self) -> usize {
+        let missed = self.head.seq.0.saturating_sub(self.base().0);
+        usize::try_from(missed).unwrap_or(usize::MAX)
     }
 
     fn base(&self) -> Seq {

@@ -6,29 +6,26 @@ use std::time::Duration;
 
 use api::codec;
 use api::station::{MailAck, MailItem, MailPage, MailPageRequest};
-use backend::changes::ChangeStore;
 use backend::clock::Clock;
-use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
-use futures_util::future::try_join_all;
 use protocol::frame::ServerFrame;
 use protocol::history::PrivateRow;
 use protocol::ledger::{Event, LedgerEntry};
 use protocol::mailbox::MailCursor;
 use protocol::message::Target;
 use protocol::sync::{fitting, page_limit};
-use protocol::{ConversationId, MessageId, Placed, Refusal, Seq};
+use protocol::{MessageId, Refusal};
 
+use crate::current::Current;
 use crate::deadline::within;
 
 /// Reads and empties mailboxes.
 pub(crate) struct MailRoom {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) history: Arc<dyn HistoryStore>,
-    pub(crate) heads: Arc<dyn HeadStore>,
-    pub(crate) changes: Arc<dyn ChangeStore>,
+    pub(crate) current: Current,
     pub(crate) ledger: Arc<dyn LedgerStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
@@ -89,35 +86,22 @@ impl MailRoom {
         &self,
         items: &mut BTreeMap<MailCursor, MailItem>,
     ) -> Result<(), Refusal> {
-        let mut waiting = BTreeMap::<ConversationId, Vec<(MailCursor, Placed)>>::new();
+        let read = |item: &MailItem| codec::decode_server(item.frame.clone(), usize::MAX);
+        let (mut cursors, mut messages) = (Vec::new(), Vec::new());
         for (cursor, item) in &*items {
-            let read = codec::decode_server(item.frame.clone(), usize::MAX);
-            if let Ok(ServerFrame::Message(placed)) = read {
-                let of = waiting.entry(placed.conversation).or_default();
-                of.push((*cursor, placed));
+            if let Ok(ServerFrame::Message(placed)) = read(item) {
+                cursors.push(*cursor);
+                messages.push(placed);
             }
         }
-        let conversations: Vec<_> = waiting.keys().copied().collect();
-        let heads = within(self.deadline, self.heads.load(&conversations)).await?;
-        let changed = (waiting.into_iter().zip(heads))
-            .filter(|(_, head)| head.is_some_and(|head| head.rev > 0))
-            .map(|((conversation, mails), _)| async move {
-                let seqs = || mails.iter().map(|(_, placed)| placed.position.seq);
-                let first = seqs().min().unwrap_or(Seq::ZERO);
-                let last = seqs().max().unwrap_or(Seq::ZERO);
-                let altered = self.changes.altered(conversation, first, last);
-                let altered = within(self.deadline, altered).await?;
-                Ok((altered, mails))
-            });
-        for (altered, mails) in try_join_all(changed).await? {
-            for (cursor, mut placed) in mails {
-                if let Some(altered) = altered.get(&placed.position.seq)
-                    && let Some(item) = items.get_mut(&cursor)
-                {
-                    let trace = codec::trace_of(item.frame.clone());
-                    placed.message.content = altered.shown(&placed.message.content);
-                    item.frame = codec::encode_traced(&placed, trace);
-                }
+        let mut contents = self.current.contents(&messages).await?;
+        for (cursor, mut placed) in cursors.into_iter().zip(messages) {
+            if let Some(content) = contents.remove(&placed.message.id)
+                && let Some(item) = items.get_mut(&cursor)
+            {
+                let trace = codec::trace_of(item.frame.clone());
+                placed.message.content = content;
+                item.frame = codec::encode_traced(&placed, trace);
             }
         }
         Ok(())

@@ -29,6 +29,7 @@ use crate::background::Background;
 use crate::deadline::within;
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
+use crate::received::Received;
 
 /// A receipt for the sender of a message, or for the reader's other devices.
 #[derive(Clone, Copy, Debug)]
@@ -47,6 +48,7 @@ pub(crate) struct Receipts {
     pub(crate) deadline: Duration,
     /// To the senders; `None` where they ask for themselves.
     pub(crate) tell: Option<Background<Vec<Tell>>>,
+    pub(crate) last_received: Arc<Received>,
     pub(crate) metrics: ReceiptMetrics,
 }
 
@@ -84,7 +86,19 @@ impl Receipts {
             return refuse_all(&items, &refusal);
         }
         self.metrics.recorded.increment(recorded as u64);
+        self.note_last(&items, &answers);
         answers
+    }
+
+    /// The newest private message of each item that its user now has.
+    fn note_last(&self, items: &[ReceiptItem], answers: &[Acked]) {
+        for (item, answer) in items.iter().zip(answers) {
+            let private = item.ack.items.iter().filter(|ack| !is_in_group(ack));
+            let recorded = private.filter(|ack| answer.ids.contains(&ack.id));
+            if let Some(last) = recorded.map(|ack| ack.id).max() {
+                self.last_received.note(item.user, last);
+            }
+        }
     }
 
     async fn places(&self, items: &[ReceiptItem]) -> Result<Places, Refusal> {

@@ -37,6 +37,7 @@ use crate::background::Workers;
 use crate::boats::Boats;
 use crate::changing::ChangeDoor;
 use crate::config::Config;
+use crate::current::Current;
 use crate::deadline::answered_within;
 use crate::groups::Groups;
 use crate::ids::MessageIds;
@@ -44,9 +45,11 @@ use crate::kickout::{Kick, Kicks};
 use crate::mail::MailRoom;
 use crate::membership::Membership;
 use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
+use crate::missed::Missed;
 use crate::pages::Pages;
 use crate::rate::{SWEEP_EVERY, SendRate};
 use crate::receipts::Receipts;
+use crate::received::Received;
 use crate::recent::Recent;
 use crate::records::Records;
 use crate::seen::remember;
@@ -226,6 +229,13 @@ async fn assemble(
         .push_receipts
         .then(|| workers.spawn("receipts", move |batch| teller.clone().tell_all(batch)));
 
+    let current = Current {
+        heads: parts.heads.clone(),
+        changes: parts.changes.clone(),
+        deadline,
+    };
+    let received = Received::new(parts.mailbox.clone(), clock.clone(), deadline);
+    let received = Arc::new(received);
     let station = Arc::new(Station {
         admissions: Admissions {
             authenticator,
@@ -278,13 +288,13 @@ async fn assemble(
             clock: clock.clone(),
             deadline,
             tell,
+            last_received: received.clone(),
             metrics: receipt_metrics,
         },
         mail: MailRoom {
             mailbox: parts.mailbox.clone(),
             history: parts.history.clone(),
-            heads: parts.heads.clone(),
-            changes: parts.changes.clone(),
+            current: current.clone(),
             ledger: parts.ledger.clone(),
             clock: clock.clone(),
             deadline,
@@ -292,6 +302,13 @@ async fn assemble(
             page_bytes_max: config.page_bytes_max,
         },
         lookup: Lookup {
+            missed: Missed {
+                history: parts.history.clone(),
+                mailbox: parts.mailbox.clone(),
+                current,
+                deadline,
+                page_bytes_max: config.page_bytes_max,
+            },
             history: parts.history.clone(),
             heads: parts.heads.clone(),
             conversations: parts.conversations.clone(),
@@ -312,6 +329,8 @@ async fn assemble(
     tasks.spawn(token.run_until_cancelled_owned(async move {
         keeper.accept.ids.keep_reserved().await;
     }));
+    let token = stop.clone();
+    tasks.spawn(async move { received.keep_written(token).await });
     let (sweeper, token) = (station.clone(), stop.clone());
     tasks.spawn(token.run_until_cancelled_owned(async move {
         let mut due = interval(SWEEP_EVERY);

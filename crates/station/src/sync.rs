@@ -16,7 +16,7 @@ use protocol::change::{Altered, Change, Changed, Marks};
 use protocol::conversation::{Head, is_listed};
 use protocol::frame::{
     ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
-    SyncQuery,
+    SyncQuery, UnreadPage,
 };
 use protocol::history::{Direction, PrivateRow};
 use protocol::sync::{
@@ -27,6 +27,7 @@ use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserI
 
 use crate::deadline::within;
 use crate::groups::Groups;
+use crate::missed::Missed;
 use crate::pages::{Key, Pages};
 
 /// Answers sync questions.
@@ -37,6 +38,7 @@ pub(crate) struct Lookup {
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) groups: Groups,
     pub(crate) pages: Pages,
+    pub(crate) missed: Missed,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     pub(crate) page_max: usize,
@@ -79,6 +81,16 @@ impl Lookup {
                 let limit = page_limit(limit, self.page_max);
                 SyncAnswer::Changes(self.changes(user, conversation, after, limit).await?)
             }
+            SyncQuery::Missed { after, limit } => {
+                let limit = page_limit(limit, self.page_max);
+                SyncAnswer::Missed(self.missed.page(user, after, limit).await?)
+            }
+            SyncQuery::Unread { after } => SyncAnswer::Unread(self.all_unread(user, after).await?),
+            SyncQuery::CountSince { group, since } => SyncAnswer::CountSince(
+                self.groups
+                    .count_since(user, group, since.min(self.clock.now()))
+                    .await?,
+            ),
         };
         Ok(SyncPage {
             request: call.request.request,
@@ -127,6 +139,42 @@ impl Lookup {
             version,
             more,
         })
+    }
+
+    /// A page of what is unread where: only conversations that hold something unread are looked at more closely
+    /// (S2-15).
+    async fn all_unread(
+        &self,
+        owner: UserId,
+        after: Option<ConversationId>,
+    ) -> Result<UnreadPage, Refusal> {
+        let everything = Timestamp::ZERO;
+        let mut counts = Vec::new();
+        let mut behind_group = None;
+        match after {
+            Some(ConversationId::Group(group)) => behind_group = Some(group),
+            after => {
+                if let Some(after) = after {
+                    may_read(owner, after)?;
+                }
+                let (listed, more) = self.listed(owner, everything, everything, after).await?;
+                let counted = listed.iter().map(|listed| async {
+                    let unread = self.unread(owner, listed).await?;
+                    Ok((listed.row.conversation, unread))
+                });
+                counts = try_join_all(counted).await?;
+                if more {
+                    return Ok(unread_page(counts, true));
+                }
+            }
+        }
+        let room = self.page_max.saturating_sub(counts.len());
+        let told = (self.groups).told(owner, everything, everything, behind_group, room + 1);
+        let mut rows = told.await?;
+        let more = rows.len() > room;
+        rows.truncate(room);
+        counts.extend(self.groups.unread(owner, rows).await?);
+        Ok(unread_page(counts, more))
     }
 
     /// Those with one other user, which come before groups, and whether there are more.
@@ -423,6 +471,12 @@ impl Lookup {
             })
             .collect())
     }
+}
+
+fn unread_page(mut counts: Vec<(ConversationId, u64)>, more: bool) -> UnreadPage {
+    let next = counts.last().map(|(last, _)| *last).filter(|_| more);
+    counts.retain(|(_, unread)| *unread > 0);
+    UnreadPage { counts, next }
 }
 
 fn change_size(changed: &Changed) -> usize {

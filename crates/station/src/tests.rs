@@ -5,6 +5,7 @@ mod changes;
 mod counted;
 mod groups;
 mod mail;
+mod missed;
 mod network;
 mod receipts;
 mod sends;

@@ -10,9 +10,9 @@ use protocol::change::{
     Arranged, Asked, Change, ChangeKind, ChangeOf, Changed, Done, Marks, Reaction,
 };
 use protocol::frame::{
-    Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, Hello, HistoryPage, HistoryRange,
-    ListDeed, ListPage, ListWord, MemberPage, MessageStatus, PlacedEcho, Send, ServerFrame,
-    Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, Welcome,
+    Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HistoryPage,
+    HistoryRange, ListDeed, ListPage, ListWord, MemberPage, MessageStatus, MissedPage, PlacedEcho,
+    Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage, Welcome,
 };
 use protocol::group::{Role, Settings, Wish};
 use protocol::keys::Topic;
@@ -383,6 +383,10 @@ pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
             }
         }),
         (group(), seq()).prop_map(|(group, seq)| SyncQuery::Readers { group, seq }),
+        (option::of(message_id()), any::<u32>())
+            .prop_map(|(after, limit)| SyncQuery::Missed { after, limit }),
+        option::of(conversation()).prop_map(|after| SyncQuery::Unread { after }),
+        (group(), time()).prop_map(|(group, since)| SyncQuery::CountSince { group, since }),
         (conversation(), any::<(u64, u32)>()).prop_map(|(conversation, (after, limit))| {
             SyncQuery::Changes {
                 conversation,
@@ -549,6 +553,15 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
             })
         ),
         vec(user(), 0..3).prop_map(SyncAnswer::Readers),
+        (vec(placed(), 0..3), any::<bool>())
+            .prop_map(|(messages, more)| { SyncAnswer::Missed(MissedPage { messages, more }) }),
+        (
+            vec((conversation(), any::<u64>()), 0..3),
+            option::of(conversation())
+        )
+            .prop_map(|(counts, next)| SyncAnswer::Unread(UnreadPage { counts, next })),
+        any::<(u64, bool)>()
+            .prop_map(|(count, more)| SyncAnswer::CountSince(CountSince { count, more })),
     ];
     (any::<u32>(), answer).prop_map(|(request, answer)| SyncPage { request, answer })
 }

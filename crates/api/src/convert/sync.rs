@@ -2,8 +2,8 @@
 
 use protocol::change::Marks;
 use protocol::frame::{
-    ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
-    SyncQuery, SyncRequest,
+    ChangePage, CountSince, HistoryPage, HistoryRange, ListPage, MessageStatus, MissedPage,
+    Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage,
 };
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
@@ -20,7 +20,7 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
 
     fn try_from(wire: v1::SyncRequest) -> Result<Self, Refusal> {
         let query = match present(
-            "sync.query (list, history, status, changes, members, readers)",
+            "sync.query (list, history, status, changes, members, readers, missed, unread, count)",
             wire.query,
         )? {
             Query::List(list) => SyncQuery::List {
@@ -54,6 +54,20 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
                 conversation: conversation(changes.conversation)?,
                 after: changes.after,
                 limit: changes.limit,
+            },
+            Query::Missed(missed) => SyncQuery::Missed {
+                after: match missed.after {
+                    0 => None,
+                    id => Some(field("missed.after", MessageId::new(id))?),
+                },
+                limit: missed.limit,
+            },
+            Query::Unread(unread) => SyncQuery::Unread {
+                after: unread.after.map(ConversationId::try_from).transpose()?,
+            },
+            Query::Count(count) => SyncQuery::CountSince {
+                group: field("count.group", GroupId::new(count.group))?,
+                since: Timestamp::from_millis(count.since),
             },
         };
         Ok(SyncRequest {
@@ -104,6 +118,17 @@ impl From<&SyncRequest> for v1::SyncRequest {
                 after: *after,
                 limit: *limit,
             }),
+            SyncQuery::Missed { after, limit } => Query::Missed(v1::MissedQuery {
+                after: after.map_or(0, MessageId::get),
+                limit: *limit,
+            }),
+            SyncQuery::Unread { after } => Query::Unread(v1::UnreadQuery {
+                after: after.map(v1::Conversation::from),
+            }),
+            SyncQuery::CountSince { group, since } => Query::Count(v1::CountQuery {
+                group: group.get(),
+                since: since.millis(),
+            }),
         };
         v1::SyncRequest {
             request: request.request,
@@ -151,6 +176,15 @@ impl TryFrom<v1::SyncPage> for SyncPage {
                 let users = users.map(|user| field("readers.users", UserId::new(user)));
                 SyncAnswer::Readers(users.collect::<Result<_, Refusal>>()?)
             }
+            Answer::Missed(missed) => SyncAnswer::Missed(MissedPage {
+                messages: list("page.messages", missed.messages, usize::MAX)?,
+                more: missed.more,
+            }),
+            Answer::Unread(unread) => SyncAnswer::Unread(unread.try_into()?),
+            Answer::Count(counted) => SyncAnswer::CountSince(CountSince {
+                count: counted.count,
+                more: counted.more,
+            }),
         };
         Ok(SyncPage {
             request: wire.request,
@@ -171,6 +205,15 @@ impl From<&SyncPage> for v1::SyncPage {
             SyncAnswer::Members(members) => Answer::Members(members.into()),
             SyncAnswer::Readers(users) => Answer::Readers(v1::ReaderPage {
                 users: users.iter().map(|user| user.get()).collect(),
+            }),
+            SyncAnswer::Missed(missed) => Answer::Missed(v1::MissedPage {
+                messages: missed.messages.iter().map(v1::MsgChat::from).collect(),
+                more: missed.more,
+            }),
+            SyncAnswer::Unread(unread) => Answer::Unread(unread.into()),
+            SyncAnswer::CountSince(counted) => Answer::Count(v1::CountPage {
+                count: counted.count,
+                more: counted.more,
             }),
         };
         v1::SyncPage {
@@ -276,6 +319,35 @@ impl From<&HistoryPage> for v1::HistoryPage {
                 })
                 .collect(),
             rev: page.rev,
+        }
+    }
+}
+
+impl TryFrom<v1::UnreadPage> for UnreadPage {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::UnreadPage) -> Result<Self, Refusal> {
+        let counts = wire.counts.into_iter();
+        Ok(UnreadPage {
+            counts: counts
+                .map(|count| Ok((conversation(count.conversation)?, count.unread)))
+                .collect::<Result<_, Refusal>>()?,
+            next: wire.next.map(ConversationId::try_from).transpose()?,
+        })
+    }
+}
+
+impl From<&UnreadPage> for v1::UnreadPage {
+    fn from(page: &UnreadPage) -> Self {
+        let counts = page.counts.iter();
+        v1::UnreadPage {
+            counts: counts
+                .map(|(conversation, unread)| v1::UnreadCount {
+                    conversation: Some((*conversation).into()),
+                    unread: *unread,
+                })
+                .collect(),
+            next: page.next.map(v1::Conversation::from),
         }
     }
 }

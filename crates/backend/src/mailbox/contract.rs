@@ -264,6 +264,7 @@ macro_rules! checks {
             a_repeated_send_finds_the_first
             a_send_id_says_where_it_was_used
             the_marker_stays
+            how_far_a_user_received_never_goes_back
         );
     };
 }

@@ -26,6 +26,8 @@ mod shard;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
+
 use async_trait::async_trait;
 use bytes::Bytes;
 use parking_lot::{Mutex, MutexGuard};
@@ -113,6 +115,11 @@ impl EmbeddedMailbox {
             last = Some(target);
         }
         Ok(last.filter(|_| boxes.len() == limit))
+    }
+
+    fn received_by(&self, user: UserId) -> Result<Option<MessageId>> {
+        let id = self.engine.get(Table::Session, &rows::received_key(user))?;
+        id.map(|id| rows::read_received(&id)).transpose()
     }
 
     /// Whether waiting mail is whole. Reads all of it.
@@ -530,5 +537,29 @@ impl MailboxStore for EmbeddedMailbox {
             self.sends_of(&key).lock().done(key, sent);
         }
         Ok(())
+    }
+
+    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()> {
+        let mut furthest = BTreeMap::new();
+        for (user, id) in received {
+            let known = furthest.entry(user).or_insert(id);
+            *known = id.max(*known);
+        }
+        let _changing = self.changing.lock();
+        let mut batch = Batch::new();
+        for (user, id) in furthest {
+            if self.received_by(user)? < Some(id) {
+                let id = id.get().to_be_bytes().to_vec();
+                batch.put(Table::Session, rows::received_key(user), id);
+            }
+        }
+        if !batch.is_empty() {
+            self.engine.write(batch)?;
+        }
+        Ok(())
+    }
+
+    async fn received(&self, user: UserId) -> Result<Option<MessageId>> {
+        self.received_by(user)
     }
 }

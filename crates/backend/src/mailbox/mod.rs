@@ -91,4 +91,10 @@ pub trait MailboxStore: Send + Sync {
 
     /// The log has them.
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()>;
+
+    /// Remembers for a while how far users have received, by message; never goes back.
+    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()>;
+
+    /// How far; `None` where it is not known.
+    async fn received(&self, user: UserId) -> Result<Option<MessageId>>;
 }

@@ -285,4 +285,20 @@ impl MailboxStore for RedisMailbox {
         }
         Ok(())
     }
+
+    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()> {
+        let received = received.into_iter();
+        let calls: Vec<_> = received
+            .map(|(user, id)| mail::set_received(&self.keys, user, id))
+            .collect();
+        for told in self.pool().run(&calls).await {
+            reply::integer(told?)?;
+        }
+        Ok(())
+    }
+
+    async fn received(&self, user: UserId) -> Result<Option<MessageId>> {
+        let call = mail::received(&self.keys, user);
+        Ok(mail::received_is(self.pool().ask(call).await?)?)
+    }
 }

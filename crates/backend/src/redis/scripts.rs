@@ -13,6 +13,7 @@ pub(crate) enum Name {
     Ack,
     Trim,
     Find,
+    Received,
     DedupeDone,
     TimelinePush,
     TimelineLatest,
@@ -26,7 +27,7 @@ pub(crate) struct Scripts {
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 13] = [
+    pub(crate) const ALL: [Name; 14] = [
         Name::RouteOrStore,
         Name::Connect,
         Name::Reassert,
@@ -35,6 +36,7 @@ impl Name {
         Name::Ack,
         Name::Trim,
         Name::Find,
+        Name::Received,
         Name::DedupeDone,
         Name::TimelinePush,
         Name::TimelineLatest,
@@ -69,6 +71,7 @@ impl Name {
             Name::Ack => (&[BODIES], include_str!("../mailbox/redis/lua/ack.lua")),
             Name::Trim => (&[BODIES], include_str!("../mailbox/redis/lua/trim.lua")),
             Name::Find => (&[], include_str!("../mailbox/redis/lua/find.lua")),
+            Name::Received => (&[], include_str!("../mailbox/redis/lua/received.lua")),
             Name::DedupeDone => (&[], include_str!("../mailbox/redis/lua/dedupe_done.lua")),
             Name::TimelinePush => (&[TIMELINE], include_str!("../timeline/redis/lua/push.lua")),
             Name::TimelineLatest => (

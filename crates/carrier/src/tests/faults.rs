@@ -202,6 +202,14 @@ impl MailboxStore for FaultyMailbox {
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
         self.store.dedupe_done(sends).await
     }
+
+    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()> {
+        self.store.set_received(received).await
+    }
+
+    async fn received(&self, user: UserId) -> Result<Option<MessageId>> {
+        self.store.received(user).await
+    }
 }
 
 /// A log that takes what it is told to take.

@@ -79,8 +79,8 @@ pub enum Action {
         request: u32,
         answer: Result<HistoryPage, Refusal>,
     },
-    /// The answer to `load_members` and `load_readers`.
-    OfGroup {
+    /// The answer to `ask_server`.
+    Asked {
         request: u32,
         answer: Result<SyncAnswer, Refusal>,
     },

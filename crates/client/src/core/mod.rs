@@ -34,8 +34,7 @@ use protocol::frame::{Hello, ServerFrame, SyncAnswer, SyncQuery, VERSION, Welcom
 use protocol::message::Content;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{
-    Code, ConversationId, GroupId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
-    UserId,
+    Code, ConversationId, MessageId, Options, Recipient, Refusal, SendId, Seq, Timestamp,
 };
 
 pub use action::{Action, CatchUp, Origin, Reset, SendStatus, Settings, Shown, State};
@@ -290,32 +289,12 @@ impl Core {
         (self.questions).older(conversation, before, limit, live, until, &mut self.out)
     }
 
-    /// Asks who is in a group, in order of user, from behind `after` on; an `OfGroup` action with the returned number
-    /// answers.
-    pub fn load_members(
-        &mut self,
-        group: GroupId,
-        after: Option<UserId>,
-        limit: u32,
-        now: Timestamp,
-    ) -> u32 {
-        let query = SyncQuery::Members {
-            group,
-            after,
-            limit,
-        };
-        self.ask_of_group(query, now)
-    }
-
-    /// Asks who in a group has read up to `seq`; answered as above.
-    pub fn load_readers(&mut self, group: GroupId, seq: Seq, now: Timestamp) -> u32 {
-        self.ask_of_group(SyncQuery::Readers { group, seq }, now)
-    }
-
-    fn ask_of_group(&mut self, query: SyncQuery, now: Timestamp) -> u32 {
+    /// Asks what changes nothing here: who is in a group, who has read, what was missed, what is unread, how many there
+    /// are. An `Asked` action with the returned number answers.
+    pub fn ask_server(&mut self, query: SyncQuery, now: Timestamp) -> u32 {
         let live = self.link.is_live();
         let until = now + self.settings.limits.answer;
-        (self.questions).of_group(query, live, until, &mut self.out)
+        (self.questions).asked(query, live, until, &mut self.out)
     }
 
     /// What is to be done next. Call it until it answers `None`.
@@ -446,12 +425,17 @@ impl Core {
                     answer: Ok(page),
                 });
             }
-            (Question::OfGroup, answer @ (SyncAnswer::Members(_) | SyncAnswer::Readers(_))) => {
-                self.out.push(Action::OfGroup {
-                    request,
-                    answer: Ok(answer),
-                })
-            }
+            (
+                Question::Asked,
+                answer @ (SyncAnswer::Members(_)
+                | SyncAnswer::Readers(_)
+                | SyncAnswer::Missed(_)
+                | SyncAnswer::Unread(_)
+                | SyncAnswer::CountSince(_)),
+            ) => self.out.push(Action::Asked {
+                request,
+                answer: Ok(answer),
+            }),
             (question, _) => {
                 let refusal = Refusal::new(Code::Unavailable, "an answer to another question");
                 self.not_answered(question, request, refusal, now);

@@ -32,8 +32,8 @@ pub(super) enum Question {
     },
     /// The application asked.
     Older,
-    /// It asked who is in a group, or who has read.
-    OfGroup,
+    /// It asked something that changes nothing here.
+    Asked,
 }
 
 #[derive(Debug)]
@@ -210,7 +210,7 @@ impl Questions {
         self.ask(Question::Older, query, until, out)
     }
 
-    pub(super) fn of_group(
+    pub(super) fn asked(
         &mut self,
         query: SyncQuery,
         live: bool,
@@ -218,10 +218,10 @@ impl Questions {
         out: &mut Out,
     ) -> u32 {
         if live {
-            return self.ask(Question::OfGroup, query, until, out);
+            return self.ask(Question::Asked, query, until, out);
         }
         let request = self.number();
-        out.push(Action::OfGroup {
+        out.push(Action::Asked {
             request,
             answer: Err(not_connected()),
         });
@@ -263,7 +263,7 @@ impl Questions {
                     request,
                     answer: Err(not_connected()),
                 }),
-                Question::OfGroup => out.push(Action::OfGroup {
+                Question::Asked => out.push(Action::Asked {
                     request,
                     answer: Err(not_connected()),
                 }),

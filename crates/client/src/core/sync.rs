@@ -366,7 +366,7 @@ impl Core {
                 request,
                 answer: Err(refusal),
             }),
-            Question::OfGroup => self.out.push(Action::OfGroup {
+            Question::Asked => self.out.push(Action::Asked {
                 request,
                 answer: Err(refusal),
             }),

@@ -55,7 +55,7 @@ pub(super) struct Engine {
     tickets: BTreeMap<SendId, watch::Sender<SendStatus>>,
     tickets_checked: usize,
     older: BTreeMap<u32, oneshot::Sender<Result<HistoryPage, Refusal>>>,
-    of_groups: BTreeMap<u32, oneshot::Sender<Result<SyncAnswer, Refusal>>>,
+    asked: BTreeMap<u32, oneshot::Sender<Result<SyncAnswer, Refusal>>>,
     commands_open: bool,
     events_open: bool,
     closing: Option<(Instant, Vec<oneshot::Sender<()>>)>,
@@ -102,7 +102,7 @@ impl Engine {
             tickets: BTreeMap::new(),
             tickets_checked: TICKETS_UNCHECKED,
             older: BTreeMap::new(),
-            of_groups: BTreeMap::new(),
+            asked: BTreeMap::new(),
             commands_open: true,
             events_open: true,
             closing: None,
@@ -249,8 +249,8 @@ impl Engine {
                         let _ = reply.send(answer);
                     }
                 }
-                Action::OfGroup { request, answer } => {
-                    if let Some(reply) = self.of_groups.remove(&request) {
+                Action::Asked { request, answer } => {
+                    if let Some(reply) = self.asked.remove(&request) {
                         let _ = reply.send(answer);
                     }
                 }
@@ -291,18 +291,9 @@ impl Engine {
                 let request = self.core.load_older(conversation, before, limit, now);
                 self.older.insert(request, reply);
             }
-            Command::Members {
-                group,
-                after,
-                limit,
-                reply,
-            } => {
-                let request = self.core.load_members(group, after, limit, now);
-                self.of_groups.insert(request, reply);
-            }
-            Command::Readers { group, seq, reply } => {
-                let request = self.core.load_readers(group, seq, now);
-                self.of_groups.insert(request, reply);
+            Command::Ask { query, reply } => {
+                let request = self.core.ask_server(query, now);
+                self.asked.insert(request, reply);
             }
             Command::Close(done) => {
                 // What the application said before it asked to close counts, whichever is heard first.

@@ -31,12 +31,14 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
-use protocol::frame::{HistoryPage, MemberPage, Summary, SyncAnswer};
+use protocol::frame::{
+    CountSince, HistoryPage, MemberPage, MissedPage, Summary, SyncAnswer, SyncQuery,
+};
 use protocol::group::{self, Wish};
 use protocol::message::Content;
 use protocol::{
     Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
-    UserId,
+    Timestamp, UserId,
 };
 use rand::Rng;
 use rand::SeedableRng;
@@ -164,15 +166,8 @@ enum Command {
         limit: u32,
         reply: oneshot::Sender<Result<HistoryPage, Refusal>>,
     },
-    Members {
-        group: GroupId,
-        after: Option<UserId>,
-        limit: u32,
-        reply: oneshot::Sender<Result<SyncAnswer, Refusal>>,
-    },
-    Readers {
-        group: GroupId,
-        seq: Seq,
+    Ask {
+        query: SyncQuery,
         reply: oneshot::Sender<Result<SyncAnswer, Refusal>>,
     },
     Close(oneshot::Sender<()>),
@@ -288,29 +283,74 @@ impl Client {
         group: GroupId,
         after: Option<UserId>,
     ) -> Result<MemberPage, ClientError> {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Members {
+        let query = SyncQuery::Members {
             group,
             after,
             limit: 0,
-            reply,
         };
-        match self.ask(command, answer).await? {
-            Ok(SyncAnswer::Members(page)) => Ok(page),
-            Ok(_) => Err(ClientError::Refused(another_answer())),
-            Err(refusal) => Err(ClientError::Refused(refusal)),
+        match self.ask_server(query).await? {
+            SyncAnswer::Members(page) => Ok(page),
+            _ => Err(ClientError::Refused(another_answer())),
         }
     }
 
     /// Who in a group has read up to `seq`.
     pub async fn readers(&self, group: GroupId, seq: Seq) -> Result<Vec<UserId>, ClientError> {
-        let (reply, answer) = oneshot::channel();
-        let command = Command::Readers { group, seq, reply };
-        match self.ask(command, answer).await? {
-            Ok(SyncAnswer::Readers(readers)) => Ok(readers),
-            Ok(_) => Err(ClientError::Refused(another_answer())),
-            Err(refusal) => Err(ClientError::Refused(refusal)),
+        match self.ask_server(SyncQuery::Readers { group, seq }).await? {
+            SyncAnswer::Readers(readers) => Ok(readers),
+            _ => Err(ClientError::Refused(another_answer())),
         }
+    }
+
+    /// Private messages of all conversations from behind `after` on, in order of id; `None`: from behind what the server
+    /// knows that this user received. As many as the server gives in one page.
+    pub async fn missed(&self, after: Option<MessageId>) -> Result<MissedPage, ClientError> {
+        match self
+            .ask_server(SyncQuery::Missed { after, limit: 0 })
+            .await?
+        {
+            SyncAnswer::Missed(page) => Ok(page),
+            _ => Err(ClientError::Refused(another_answer())),
+        }
+    }
+
+    /// What the server counts as unread, of all conversations that have something, page after page.
+    pub async fn unread(&self) -> Result<Vec<(ConversationId, u64)>, ClientError> {
+        let (mut counts, mut after) = (Vec::new(), None);
+        loop {
+            let SyncAnswer::Unread(page) = self.ask_server(SyncQuery::Unread { after }).await?
+            else {
+                return Err(ClientError::Refused(another_answer()));
+            };
+            counts.extend(page.counts);
+            after = page.next;
+            if after.is_none() {
+                return Ok(counts);
+            }
+        }
+    }
+
+    /// How many messages of a group were accepted after a time, as far as the server counts.
+    pub async fn count_since(
+        &self,
+        group: GroupId,
+        since: Timestamp,
+    ) -> Result<CountSince, ClientError> {
+        match self
+            .ask_server(SyncQuery::CountSince { group, since })
+            .await?
+        {
+            SyncAnswer::CountSince(counted) => Ok(counted),
+            _ => Err(ClientError::Refused(another_answer())),
+        }
+    }
+
+    async fn ask_server(&self, query: SyncQuery) -> Result<SyncAnswer, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Ask { query, reply };
+        self.ask(command, answer)
+            .await?
+            .map_err(ClientError::Refused)
     }
 
     async fn about_list(

@@ -97,6 +97,11 @@ impl Outgoing {
                             SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
                             SyncAnswer::Members(page) => page.members.len() * 12,
                             SyncAnswer::Readers(users) => users.len() * 10,
+                            SyncAnswer::Missed(page) => (page.messages.iter())
+                                .map(|placed| 2 * SMALL + placed.message.content.data.len())
+                                .sum::<usize>(),
+                            SyncAnswer::Unread(page) => page.counts.len() * SMALL / 2,
+                            SyncAnswer::CountSince(_) => SMALL,
                             SyncAnswer::Changes(page) => {
                                 page.changes.iter().map(change_weight).sum()
                             }

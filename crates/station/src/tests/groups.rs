@@ -635,3 +635,43 @@ async fn a_wish_is_stored_for_nobody() {
     assert_eq!(task.message.options, Options::NONE);
     assert_eq!(task.message.conversation(), Some(of(7)));
 }
+
+// proves S2-09, S2-10, S2-15, S3-37: of each member what it did not read, and how many came after a time.
+#[tokio::test(start_paused = true)]
+async fn a_group_is_counted_for_each_member_and_from_any_time() {
+    let world = world().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    let mut said = Vec::new();
+    for n in 0..5 {
+        tokio::time::advance(Duration::from_secs(1)).await;
+        said.push(world.say(7, 1 + n % 2, "text").await);
+    }
+    let unread = async |who| match world.ask(who, SyncQuery::Unread { after: None }).await {
+        Ok(SyncAnswer::Unread(page)) => page.counts,
+        other => panic!("not what is unread: {other:?}"),
+    };
+    assert_eq!(unread(1).await, [(of(7), 2)]);
+    assert_eq!(unread(2).await, [(of(7), 3)]);
+    world
+        .acknowledge(&[receipt_of(2, ReceiptKind::Read, &[&said[4]])])
+        .await;
+    assert_eq!(unread(2).await, []);
+    assert_eq!(unread(1).await, [(of(7), 2)]);
+
+    let count = async |who, since| {
+        let group = group(7);
+        match world
+            .ask(who, SyncQuery::CountSince { group, since })
+            .await?
+        {
+            SyncAnswer::CountSince(counted) => Ok((counted.count, counted.more)),
+            other => panic!("no count: {other:?}"),
+        }
+    };
+    let at = |n: usize| said[n].message.id.timestamp();
+    assert_eq!(count(1, Timestamp::ZERO).await, Ok((5, false)));
+    assert_eq!(count(1, at(4)).await, Ok((0, false)));
+    assert_eq!(count(3, Timestamp::ZERO).await, Err(Code::Forbidden));
+    let far = Timestamp::from_millis(i64::MAX);
+    assert_eq!(count(1, far).await, Ok((0, false)));
+}

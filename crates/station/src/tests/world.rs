@@ -603,6 +603,14 @@ impl MailboxStore for FaultyMailbox {
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> backend::Result<()> {
         self.reach().await.dedupe_done(sends).await
     }
+
+    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> backend::Result<()> {
+        self.reach().await.set_received(received).await
+    }
+
+    async fn received(&self, user: UserId) -> backend::Result<Option<MessageId>> {
+        self.reach().await.received(user).await
+    }
 }
 
 /// A boat that writes down what it is told.

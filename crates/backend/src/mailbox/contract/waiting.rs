@@ -268,3 +268,21 @@ pub(crate) async fn an_append_repairs_a_lost_body(scene: &Scene) {
     scene.acknowledge(one, scene.ids([1])).await;
     assert_eq!(scene.waiting(other).await, scene.ids([1]));
 }
+
+/// How far a user has received is remembered, and older news changes nothing.
+pub(crate) async fn how_far_a_user_received_never_goes_back(scene: &Scene) {
+    // proves S0-83
+    let (one, other) = (scene.user(1), scene.user(2));
+    let received = async |user| scene.store.received(user).await.expect("answers");
+    assert_eq!(received(one).await, None);
+    let (early, late) = (scene.id(1), scene.id(2));
+    for (told, known) in [(late, late), (early, late), (late, late)] {
+        let told = vec![(one, told), (other, early)];
+        scene.store.set_received(told).await.expect("written");
+        assert_eq!(received(one).await, Some(known));
+        assert_eq!(received(other).await, Some(early));
+    }
+    let both = vec![(other, late), (other, early)];
+    scene.store.set_received(both).await.expect("written");
+    assert_eq!(received(other).await, Some(late), "also inside one call");
+}

@@ -6,6 +6,7 @@
 //! | mail | `ff` "marker" | the marker: lost with the mail, if that is lost |
 //! | mail-body | id, 0 | how many entries need the body, and their accepted_at |
 //! | mail-body | id, 1 | the body |
+//! | session | "r", user | the newest message that the user acknowledged |
 //! | session | "w", user, platform | oldest entry and number of entries; missing: nothing waits |
 //!
 //! Numbers are big-endian, signed ones with the sign flipped, so that bytes sort as numbers do.
@@ -20,6 +21,7 @@ use crate::{Error, Result};
 /// Users are positive: no entry begins with this byte.
 pub(super) const MARKER_KEY: &[u8] = b"\xffmarker";
 const BOX_TAG: u8 = b'w';
+const RECEIVED_TAG: u8 = b'r';
 
 /// What is known of one mailbox without looking at its entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -114,6 +116,16 @@ pub(super) fn read_box_key(key: &[u8]) -> Result<Target> {
     key.split_first()
         .and_then(|(_, target)| read_target(target))
         .ok_or_else(|| corrupt("box", key))
+}
+
+pub(super) fn received_key(user: UserId) -> Vec<u8> {
+    [&[RECEIVED_TAG], user.get().to_be_bytes().as_slice()].concat()
+}
+
+pub(super) fn read_received(value: &[u8]) -> Result<MessageId> {
+    let id = value.try_into().ok().map(i64::from_be_bytes);
+    id.and_then(|id| MessageId::new(id).ok())
+        .ok_or_else(|| corrupt("received message", value))
 }
 
 impl BoxRow {

@@ -27,6 +27,11 @@ impl Keys {
         self.tagged(keys::bucket_of(user), format_args!("u:{user}/ss"))
     }
 
+    /// String: the newest message that the user acknowledged.
+    pub(super) fn received(&self, user: UserId) -> String {
+        self.tagged(keys::bucket_of(user), format_args!("u:{user}/rcv"))
+    }
+
     /// Zset: message by accept time.
     pub(super) fn waiting(&self, target: Target) -> String {
         self.of_target(target, "oms")
@@ -97,6 +102,7 @@ mod tests {
             let send = DedupeKey { from: user, send_id: SendId::from_bytes([7; 16]) };
             let mut names = vec![
                 keys.sessions(user),
+                keys.received(user),
                 keys.body(bucket, id),
                 keys.count(bucket, id),
                 keys.send(&send),

@@ -2,10 +2,10 @@
 
 use bytes::Bytes;
 use protocol::mailbox::{
-    ACKED_KEEP, ACKED_MAX, Mail, MailCursor, MailPage, MailboxPolicy, Whereabouts,
+    ACKED_KEEP, ACKED_MAX, Mail, MailCursor, MailPage, MailboxPolicy, RECEIVED_KEEP, Whereabouts,
 };
 use protocol::message::Target;
-use protocol::{MessageId, Timestamp, keys};
+use protocol::{MessageId, Timestamp, UserId, keys};
 use redis::Value;
 
 use super::keys::{Keys, member};
@@ -59,6 +59,24 @@ pub(super) fn paged(told: Value) -> Result<MailPage, Failure> {
     }
     page.next = last.filter(|_| more);
     Ok(page)
+}
+
+pub(super) fn set_received(keys: &Keys, user: UserId, id: MessageId) -> Call {
+    Call::script(keys::bucket_of(user), Name::Received)
+        .key(keys.received(user))
+        .arg(member(id))
+        .arg(RECEIVED_KEEP.as_millis())
+}
+
+pub(super) fn received(keys: &Keys, user: UserId) -> Call {
+    Call::command(keys::bucket_of(user), "GET").key(keys.received(user))
+}
+
+pub(super) fn received_is(told: Value) -> Result<Option<MessageId>, Failure> {
+    match told {
+        Value::Nil => Ok(None),
+        id => read_id(id).map(Some),
+    }
 }
 
 /// One call for each [`STEP`] ids.

@@ -361,7 +361,7 @@ impl Device {
                 action @ (Action::Receipt(_)
                 | Action::Gap { .. }
                 | Action::Reset(_)
-                | Action::OfGroup { .. }
+                | Action::Asked { .. }
                 | Action::Older { .. }) => self.told.push(action),
             }
         }

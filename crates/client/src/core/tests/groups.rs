@@ -215,7 +215,14 @@ fn a_wish_is_done_when_its_asker_is_told() {
 #[test]
 fn who_is_in_is_asked_and_answered() {
     let mut device = Device::ready();
-    let request = device.core.load_members(group(), None, 0, device.now);
+    let request = device.core.ask_server(
+        SyncQuery::Members {
+            group: group(),
+            after: None,
+            limit: 0,
+        },
+        device.now,
+    );
     device.drain();
     let answer = SyncAnswer::Members(MemberPage {
         settings: SETTINGS,
@@ -223,15 +230,21 @@ fn who_is_in_is_asked_and_answered() {
         more: false,
     });
     device.answer(request, answer.clone());
-    let told = Action::OfGroup {
+    let told = Action::Asked {
         request,
         answer: Ok(answer),
     };
     assert_eq!(device.told, [told]);
     device.lose(1);
-    let request = device.core.load_readers(group(), Seq(1), device.now);
+    let request = device.core.ask_server(
+        SyncQuery::Readers {
+            group: group(),
+            seq: Seq(1),
+        },
+        device.now,
+    );
     device.drain();
     assert!(
-        matches!(device.told.last(), Some(Action::OfGroup { request: of, answer: Err(_) }) if *of == request)
+        matches!(device.told.last(), Some(Action::Asked { request: of, answer: Err(_) }) if *of == request)
     );
 }

@@ -212,8 +212,12 @@ impl Server {
             SyncQuery::Status { ids } => Ok(SyncAnswer::Status(
                 ids.into_iter().map(|id| self.status(id, now)).collect(),
             )),
-            SyncQuery::Members { .. } | SyncQuery::Readers { .. } => {
-                Err(Refusal::new(protocol::Code::NotFound, "no groups here"))
+            SyncQuery::Members { .. }
+            | SyncQuery::Readers { .. }
+            | SyncQuery::Missed { .. }
+            | SyncQuery::Unread { .. }
+            | SyncQuery::CountSince { .. } => {
+                Err(Refusal::new(protocol::Code::NotFound, "not here"))
             }
             SyncQuery::Changes {
                 conversation,

@@ -193,6 +193,17 @@ impl MailboxStore for Watched<dyn MailboxStore> {
     async fn dedupe_done(&self, sends: Vec<(DedupeKey, FirstSend)>) -> Result<()> {
         self.passed("mailbox.dedupe-done", self.inner.dedupe_done(sends).await)
     }
+
+    async fn set_received(&self, received: Vec<(UserId, MessageId)>) -> Result<()> {
+        self.passed(
+            "mailbox.set-received",
+            self.inner.set_received(received).await,
+        )
+    }
+
+    async fn received(&self, user: UserId) -> Result<Option<MessageId>> {
+        self.inner.received(user).await
+    }
 }
 
 #[async_trait]

@@ -276,7 +276,7 @@ impl World {
                 Action::Receipt(_)
                 | Action::State(_)
                 | Action::Older { .. }
-                | Action::OfGroup { .. } => {}
+                | Action::Asked { .. } => {}
             }
         }
     }

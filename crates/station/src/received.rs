@@ -1,0 +1,85 @@
+//! How far each user has received, kept beside the mailbox: who has lost its own cursors may ask from there on
+//! (S0-83). A help, no more: what is lost of it costs a device a longer page, and sync works without it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::clock::Clock;
+use backend::mailbox::MailboxStore;
+use metrics::Counter;
+use parking_lot::Mutex;
+use protocol::receipt::LastReceived;
+use protocol::{MessageId, UserId};
+use tokio::time::{MissedTickBehavior, interval};
+use tokio_util::sync::CancellationToken;
+
+use crate::deadline::within;
+
+/// A user is written at most once in this time.
+const EVERY: Duration = Duration::from_secs(30);
+
+/// How often it is looked who is due.
+const LOOK_EVERY: Duration = Duration::from_secs(3);
+
+/// Users that are remembered between two writes.
+const USERS_MAX: usize = 131_072;
+
+/// Users of one write.
+const TOGETHER: usize = 1024;
+
+/// Gathers and writes.
+pub(crate) struct Received {
+    last: Mutex<LastReceived>,
+    mailbox: Arc<dyn MailboxStore>,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+    written: Counter,
+    dropped: Counter,
+}
+
+impl Received {
+    pub(crate) fn new(
+        mailbox: Arc<dyn MailboxStore>,
+        clock: Arc<dyn Clock>,
+        deadline: Duration,
+    ) -> Received {
+        Received {
+            last: Mutex::new(LastReceived::new(EVERY, USERS_MAX)),
+            mailbox,
+            clock,
+            deadline,
+            written: metrics::counter!("station_last_received_total", "result" => "written"),
+            dropped: metrics::counter!("station_last_received_total", "result" => "dropped"),
+        }
+    }
+
+    /// Written later.
+    pub(crate) fn note(&self, user: UserId, id: MessageId) {
+        if !self.last.lock().note(user, id, self.clock.now()) {
+            self.dropped.increment(1);
+        }
+    }
+
+    /// Writes what is due until `stop`, and then the rest.
+    pub(crate) async fn keep_written(&self, stop: CancellationToken) {
+        let mut look = interval(LOOK_EVERY);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        while stop.run_until_cancelled(look.tick()).await.is_some() {
+            let due = self.last.lock().take_due(self.clock.now());
+            self.write(due).await;
+        }
+        let rest = self.last.lock().take_all();
+        self.write(rest).await;
+    }
+
+    /// What fails is written with the user's next message.
+    async fn write(&self, received: Vec<(UserId, MessageId)>) {
+        for some in received.chunks(TOGETHER) {
+            let written = self.mailbox.set_received(some.to_vec());
+            match within(self.deadline, written).await {
+                Ok(()) => self.written.increment(some.len() as u64),
+                Err(_) => self.dropped.increment(some.len() as u64),
+            }
+        }
+    }
+}

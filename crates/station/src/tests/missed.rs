@@ -1,0 +1,161 @@
+//! Questions over all conversations: what was missed, what is unread.
+
+use std::time::Duration;
+
+use protocol::frame::{MissedPage, SyncAnswer, SyncQuery, UnreadPage};
+use protocol::receipt::ReceiptKind;
+use protocol::{Code, ConversationId, MessageId, Placed};
+
+use super::receipts::receipt_of;
+use super::world::*;
+use crate::Config;
+
+impl World {
+    async fn missed(&self, who: i64, after: Option<MessageId>) -> Result<MissedPage, Code> {
+        match self.ask(who, SyncQuery::Missed { after, limit: 0 }).await? {
+            SyncAnswer::Missed(page) => Ok(page),
+            other => panic!("not what was missed: {other:?}"),
+        }
+    }
+
+    async fn unread(&self, who: i64, after: Option<ConversationId>) -> UnreadPage {
+        match self.ask(who, SyncQuery::Unread { after }).await {
+            Ok(SyncAnswer::Unread(page)) => page,
+            other => panic!("not what is unread: {other:?}"),
+        }
+    }
+
+    async fn last_received(&self, who: i64) -> Option<MessageId> {
+        let received = self.parts.mailbox.received(user(who)).await;
+        received.expect("answers")
+    }
+}
+
+fn ids(page: &MissedPage) -> Vec<MessageId> {
+    page.messages
+        .iter()
+        .map(|placed| placed.message.id)
+        .collect()
+}
+
+/// From several peers in turn, in the order of their ids.
+async fn talks(world: &World) -> Vec<Placed> {
+    let mut said = Vec::new();
+    for seq in 1..=3 {
+        for peer in 2..=4 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            said.push(world.place(peer, 1, seq, &format!("{peer}: {seq}")).await);
+        }
+    }
+    said.sort_by_key(|placed| placed.message.id);
+    said
+}
+
+// proves S0-05, S0-83, S0-85: one question for all peers, from the last that was received, or from the device's own.
+#[tokio::test(start_paused = true)]
+async fn what_was_missed_of_all_peers_comes_from_one_message_on() {
+    let world = world_with(Config {
+        page_max: 4,
+        ..Config::default()
+    })
+    .await;
+    let said = talks(&world).await;
+    let all: Vec<MessageId> = said.iter().map(|placed| placed.message.id).collect();
+
+    // Nothing is known of the user: all of it, page after page.
+    let (mut got, mut after) = (Vec::new(), None);
+    loop {
+        let page = world.missed(1, after).await.expect("a page");
+        assert!(page.messages.len() <= 4);
+        got.extend(ids(&page));
+        after = got.last().copied();
+        if !page.more {
+            break;
+        }
+    }
+    assert_eq!(got, all);
+
+    let until_fifth: Vec<&Placed> = said.iter().take(5).collect();
+    world
+        .acknowledge(&[receipt_of(1, ReceiptKind::Received, &until_fifth)])
+        .await;
+    tokio::time::advance(Duration::from_secs(40)).await;
+    settle().await;
+    assert_eq!(world.last_received(1).await, Some(all[4]));
+    let page = world.missed(1, None).await.expect("a page");
+    assert_eq!((ids(&page), page.more), (all[5..].to_vec(), false));
+    let page = world.missed(1, Some(all[7])).await.expect("a page");
+    assert_eq!(ids(&page), [all[8]]);
+    // The others' rows are theirs.
+    assert_eq!(ids(&world.missed(9, None).await.expect("a page")), []);
+
+    // The device's own cursor is enough where nobody remembers.
+    world.mailbox.fall_silent(true);
+    assert_eq!(world.missed(1, None).await, Err(Code::DeadlineExceeded));
+    let page = world.missed(1, Some(all[7])).await.expect("a page");
+    assert_eq!(ids(&page), [all[8]]);
+}
+
+// proves S0-84: however much is acknowledged, the user is written once in 30 s; and when the station ends.
+#[tokio::test(start_paused = true)]
+async fn the_last_received_is_written_once_in_a_while() {
+    let world = world().await;
+    let said = talks(&world).await;
+    let mut known = Vec::new();
+    for placed in said.iter().take(8) {
+        world
+            .acknowledge(&[receipt_of(1, ReceiptKind::Received, &[placed])])
+            .await;
+        tokio::time::advance(Duration::from_secs(5)).await;
+        settle().await;
+        known.push(world.last_received(1).await);
+    }
+    known.dedup();
+    assert!(known.len() <= 3, "in 40 s: {known:?}");
+    let last = &said[8];
+    world
+        .acknowledge(&[receipt_of(1, ReceiptKind::Received, &[last])])
+        .await;
+    world.shutdown.cancel();
+    world.running.drained().await;
+    assert_eq!(world.last_received(1).await, Some(last.message.id));
+}
+
+// proves S2-14, S2-16, S3-40: only what has something unread, until it was read.
+#[tokio::test(start_paused = true)]
+async fn only_what_holds_something_unread_is_told() {
+    let world = world_with(Config {
+        page_max: 2,
+        ..Config::default()
+    })
+    .await;
+    let said = talks(&world).await;
+    let of_three: Vec<&Placed> = said
+        .iter()
+        .filter(|placed| placed.conversation == between(1, 3))
+        .collect();
+    let all = async || {
+        let (mut counts, mut after) = (Vec::new(), None);
+        loop {
+            let page = world.unread(1, after).await;
+            counts.extend(page.counts);
+            after = page.next;
+            if after.is_none() {
+                return counts;
+            }
+        }
+    };
+    let three = [(between(1, 2), 3), (between(1, 3), 3), (between(1, 4), 3)];
+    assert_eq!(all().await, three);
+    world
+        .acknowledge(&[receipt_of(1, ReceiptKind::Read, &of_three)])
+        .await;
+    assert_eq!(all().await, [three[0], three[2]]);
+    let forbidden = world.ask(
+        9,
+        SyncQuery::Unread {
+            after: Some(between(1, 2)),
+        },
+    );
+    assert_eq!(forbidden.await, Err(Code::Forbidden));
+}

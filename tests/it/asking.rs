@@ -1,0 +1,31 @@
+//! Questions over all conversations, by a device that keeps nothing.
+
+use protocol::Recipient;
+use protocol::message::Content;
+use tests::Cluster;
+use tests::person::{accepted, conversation, user};
+use tests::system::eventually;
+
+// proves S0-05, S2-14, S2-16
+#[tokio::test]
+async fn a_device_without_memory_asks_what_it_missed_and_what_is_unread() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device(1).ready().await;
+    let bea = cluster.device(2).ready().await;
+    for (device, text) in [(&ada, "one"), (&bea, "two"), (&ada, "three")] {
+        let sent = device
+            .client
+            .send(Recipient::User(user(3)), Content::text(text));
+        accepted(&mut sent.await.expect("it is in the outbox")).await;
+    }
+    let cy = cluster.device(3).deaf().ready().await;
+    eventually("everything is placed", async || {
+        let page = cy.client.missed(None).await.expect("an answer");
+        let texts = page.messages.iter().map(|m| m.message.content.data.clone());
+        (texts.collect::<Vec<_>>() == ["one", "two", "three"]).then_some(())
+    })
+    .await;
+    let unread = cy.client.unread().await.expect("an answer");
+    assert_eq!(unread, [(conversation(1, 3), 2), (conversation(2, 3), 1)]);
+    cluster.stop().await;
+}
