@@ -3,40 +3,18 @@
 use std::time::Duration;
 
 use client::{Client, Event};
-use protocol::change::{Change, ChangeKind, Changed};
+use protocol::change::{Change, ChangeKind};
 use protocol::frame::Summary;
 use protocol::message::Content;
 use protocol::{ConversationId, MessageId, Platform, Recipient, Seq};
-use tests::person::{accepted, conversation, reaches, text, user};
+use tests::person::{conversation, text, user};
 use tests::system::SOON;
 use tests::{Cluster, Device};
 use tokio::time::timeout;
 
 async fn change(device: &Device, to: i64, subject: MessageId, kind: ChangeKind, text: &str) {
     let to = Recipient::User(user(to));
-    let asked = device.client.change(to, subject, kind, Content::text(text));
-    let mut ticket = asked.await.expect("it is in the outbox");
-    accepted(&mut ticket).await;
-    let is_done = |status: &client::core::SendStatus| {
-        matches!(status, client::core::SendStatus::Placed { .. })
-    };
-    reaches(&mut ticket, is_done).await;
-}
-
-/// The next change that this device is told of.
-async fn next_change(device: &mut Device) -> Changed {
-    let hearing = async {
-        loop {
-            match device.events.next().await {
-                Some(Event::Changed { changed, .. }) => return changed,
-                Some(_) => {}
-                None => panic!("the client has ended"),
-            }
-        }
-    };
-    let changed = timeout(SOON, hearing).await.expect("a change in time");
-    device.events.taken();
-    changed
+    device.change(to, subject, kind, text).await;
 }
 
 /// Waits until the list says so.
@@ -60,12 +38,7 @@ fn thumb() -> ChangeKind {
 async fn everybody_sees_what_became_of_a_message() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
-    let mut phone = cluster
-        .device(1)
-        .on(Platform::Ios)
-        .named("phone")
-        .ready()
-        .await;
+    let mut phone = cluster.device_on(1, Platform::Ios, "phone").await;
     let mut bea = cluster.device(2).ready().await;
     let id = ada.say(2, "helo").await;
     bea.hear().await;
@@ -74,25 +47,20 @@ async fn everybody_sees_what_became_of_a_message() {
     change(&bea, 1, id, thumb(), "").await;
     change(&ada, 2, id, ChangeKind::Recall, "").await;
     for device in [&mut bea, &mut phone] {
-        let edited = next_change(device).await;
+        let edited = device.next_change().await;
         assert_eq!(edited.asked.change, Change::Edit(Content::text("hello")));
         assert_eq!(
             (edited.rev, edited.seq, edited.asked.subject),
             (1, Seq(1), id)
         );
         assert!(matches!(
-            next_change(device).await.asked.change,
+            device.next_change().await.asked.change,
             Change::React { .. }
         ));
-        assert_eq!(next_change(device).await.asked.change, Change::Recall);
+        assert_eq!(device.next_change().await.asked.change, Change::Recall);
     }
     // Who comes later is told nothing of what it was.
-    let mut tablet = cluster
-        .device(2)
-        .on(Platform::Pad)
-        .named("tablet")
-        .ready()
-        .await;
+    let mut tablet = cluster.device_on(2, Platform::Pad, "tablet").await;
     let shown = tablet.hear().await;
     assert_eq!(text(&shown), "");
     assert!(shown.marks.expect("marks").recalled.is_some());
@@ -138,18 +106,8 @@ async fn a_device_that_was_away_learns_every_change() {
 async fn unread_is_the_same_on_every_device() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
-    let mut phone = cluster
-        .device(2)
-        .on(Platform::Ios)
-        .named("phone")
-        .ready()
-        .await;
-    let mut web = cluster
-        .device(2)
-        .on(Platform::Web)
-        .named("web")
-        .ready()
-        .await;
+    let mut phone = cluster.device_on(2, Platform::Ios, "phone").await;
+    let mut web = cluster.device_on(2, Platform::Web, "web").await;
     let ours = conversation(1, 2);
     let mut shown = Vec::new();
     for n in 0..5 {
@@ -169,17 +127,12 @@ async fn unread_is_the_same_on_every_device() {
         lists(&device.client, "3 unread", ours, |row| row.unread == 3).await;
     }
     change(&ada, 2, shown[3].message.id, ChangeKind::Recall, "").await;
-    next_change(&mut phone).await;
-    next_change(&mut web).await;
+    phone.next_change().await;
+    web.next_change().await;
     for device in [&phone, &web] {
         lists(&device.client, "2 unread", ours, |row| row.unread == 2).await;
     }
-    let late = cluster
-        .device(2)
-        .on(Platform::Desktop)
-        .named("late")
-        .ready()
-        .await;
+    let late = cluster.device_on(2, Platform::Desktop, "late").await;
     lists(&late.client, "2 unread", ours, |row| row.unread == 2).await;
     let last = &shown[4];
     let read = late.client.read(ours, last.position.seq, last.message.id);

@@ -41,18 +41,8 @@ async fn two_users_chat_over_websocket_and_tcp() {
 #[tokio::test]
 async fn both_sides_see_one_order() {
     let cluster = Cluster::start().await;
-    let mut ada = cluster
-        .device(1)
-        .named("writes")
-        .on(Platform::Ios)
-        .ready()
-        .await;
-    let mut bea = cluster
-        .device(2)
-        .named("writes")
-        .on(Platform::Ios)
-        .ready()
-        .await;
+    let mut ada = cluster.device_on(1, Platform::Ios, "writes").await;
+    let mut bea = cluster.device_on(2, Platform::Ios, "writes").await;
     let mut ada_sees = cluster.device(1).ready().await;
     let mut bea_sees = cluster.device(2).ready().await;
     let mut tickets = Vec::new();
@@ -90,18 +80,8 @@ async fn each_platform_of_a_user_gets_the_message() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut desk = cluster.device(2).ready().await;
-    let mut phone = cluster
-        .device(2)
-        .on(Platform::Ios)
-        .named("phone")
-        .ready()
-        .await;
-    let mut web = cluster
-        .device(2)
-        .on(Platform::Web)
-        .named("tab")
-        .ready()
-        .await;
+    let mut phone = cluster.device_on(2, Platform::Ios, "phone").await;
+    let mut web = cluster.device_on(2, Platform::Web, "tab").await;
     let id = ada.say(2, "everywhere").await;
     assert_eq!(cluster.tasks().await, 1);
     for device in [&mut desk, &mut phone, &mut web] {
@@ -123,18 +103,8 @@ async fn each_platform_of_a_user_gets_the_message() {
 async fn all_sessions_of_a_platform_get_the_message() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
-    let mut first = cluster
-        .device(2)
-        .on(Platform::Bot)
-        .named("one")
-        .ready()
-        .await;
-    let mut second = cluster
-        .device(2)
-        .on(Platform::Bot)
-        .named("two")
-        .ready()
-        .await;
+    let mut first = cluster.device_on(2, Platform::Bot, "one").await;
+    let mut second = cluster.device_on(2, Platform::Bot, "two").await;
     ada.say(2, "to all of you").await;
     assert_eq!(first.hear_texts(1).await, ["to all of you"]);
     assert_eq!(second.hear_texts(1).await, ["to all of you"]);
@@ -146,12 +116,7 @@ async fn all_sessions_of_a_platform_get_the_message() {
 async fn my_other_device_shows_what_i_send() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
-    let mut phone = cluster
-        .device(1)
-        .on(Platform::Ios)
-        .named("phone")
-        .ready()
-        .await;
+    let mut phone = cluster.device_on(1, Platform::Ios, "phone").await;
     let _bea = cluster.device(2).ready().await;
     let mut ticket = ada.write(2, "from my desk").await;
     let shown = phone.hear().await;

@@ -4,9 +4,8 @@ use client::core::SendStatus;
 use client::{Client, ClientError, Event};
 use protocol::change::{Change, ChangeKind};
 use protocol::group::{Role, Settings, Wish};
-use protocol::message::Content;
-use protocol::{Code, ConversationId, GroupId, MessageId, Platform, Recipient, Seq, UserId};
-use tests::person::{accepted, reaches, text, user};
+use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
+use tests::person::{reaches, text, user};
 use tests::system::{SOON, eventually};
 use tests::{Cluster, Device};
 use tokio::time::timeout;
@@ -16,13 +15,6 @@ fn closed() -> Settings {
         open_history: false,
         open_door: false,
     }
-}
-
-async fn say(device: &Device, group: GroupId, text: &str) -> MessageId {
-    let sent = device
-        .client
-        .send(Recipient::Group(group), Content::text(text));
-    accepted(&mut sent.await.expect("it is in the outbox")).await
 }
 
 async fn wishes(device: &Device, group: GroupId, wish: Wish) {
@@ -85,12 +77,8 @@ async fn everybody_in_a_group_hears_everything_in_one_order() {
     let group = group_of(&ada, closed(), &[2, 3]).await;
     cy.close().await;
     for n in 0..4 {
-        say(
-            if n % 2 == 0 { &ada } else { &bea },
-            group,
-            &format!("text {n}"),
-        )
-        .await;
+        let writer = if n % 2 == 0 { &ada } else { &bea };
+        writer.say_in(group, &format!("text {n}")).await;
     }
     assert_eq!(ada.hear_texts(2).await, ["text 1", "text 3"]);
     assert_eq!(bea.hear_texts(2).await, ["text 0", "text 2"]);
@@ -110,10 +98,10 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
     let ada = cluster.device(1).ready().await;
     let mut cy = cluster.device(3).ready().await;
     let group = group_of(&ada, closed(), &[2]).await;
-    say(&ada, group, "before").await;
+    ada.say_in(group, "before").await;
     assert!(texts_of(&cy.client, group).await.is_err());
     wishes(&ada, group, Wish::Add(vec![user(3)])).await;
-    say(&ada, group, "after").await;
+    ada.say_in(group, "after").await;
     // There is nothing for them of what was before: they are told of the gap.
     let heard = async {
         loop {
@@ -153,15 +141,12 @@ async fn who_is_sent_away_neither_says_nor_hears_more() {
         Code::Forbidden
     );
     assert_eq!(refused(&dan, group, Wish::Join).await, Code::Forbidden);
-    say(&ada, group, "welcome").await;
+    ada.say_in(group, "welcome").await;
     assert_eq!(text(&bea.hear().await), "welcome");
     wishes(&ada, group, Wish::Remove(user(2))).await;
-    let sent = bea
-        .client
-        .send(Recipient::Group(group), Content::text("but"));
-    let mut sent = sent.await.expect("in the outbox");
+    let mut sent = bea.send(Recipient::Group(group), "but").await;
     reaches(&mut sent, |status| matches!(status, SendStatus::Failed(_))).await;
-    say(&cy, group, "so it goes").await;
+    cy.say_in(group, "so it goes").await;
     assert_eq!(text(&ada.hear().await), "so it goes");
     bea.hears_nothing().await;
     assert_eq!(
@@ -179,25 +164,11 @@ async fn an_admin_recalls_for_everybody() {
     let bea = cluster.device(2).ready().await;
     let mut cy = cluster.device(3).ready().await;
     let group = group_of(&ada, closed(), &[2, 3]).await;
-    let id = say(&bea, group, "unheard of").await;
+    let id = bea.say_in(group, "unheard of").await;
     cy.hear().await;
-    let asked = ada.client.change(
-        Recipient::Group(group),
-        id,
-        ChangeKind::Recall,
-        Content::text(""),
-    );
-    let mut ticket = asked.await.expect("in the outbox");
-    reaches(&mut ticket, |s| matches!(s, SendStatus::Placed { .. })).await;
-    let told = async {
-        loop {
-            if let Some(Event::Changed { changed, .. }) = cy.events.next().await {
-                return changed;
-            }
-        }
-    };
-    let changed = timeout(SOON, told).await.expect("in time");
-    cy.events.taken();
+    let to = Recipient::Group(group);
+    ada.change(to, id, ChangeKind::Recall, "").await;
+    let changed = cy.next_change().await;
     assert_eq!((changed.asked.subject, changed.seq), (id, Seq(1)));
     assert_eq!(changed.asked.change, Change::Recall);
     assert_eq!(texts_of(&cy.client, group).await.expect("a member"), [""]);
@@ -209,15 +180,10 @@ async fn a_group_knows_who_has_read() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
-    let mut phone = cluster
-        .device(2)
-        .on(Platform::Ios)
-        .named("phone")
-        .ready()
-        .await;
+    let mut phone = cluster.device_on(2, Platform::Ios, "phone").await;
     let group = group_of(&ada, closed(), &[2, 3]).await;
     let ours = ConversationId::Group(group);
-    say(&ada, group, "who has read this?").await;
+    ada.say_in(group, "who has read this?").await;
     let shown = bea.hear().await.placed;
     phone.hear().await;
     let read = bea.client.read(ours, shown.position.seq, shown.message.id);
@@ -242,7 +208,7 @@ async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
     let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
     let group = group_of(&ada, closed(), &[2, 3]).await;
     let ours = ConversationId::Group(group);
-    say(&ada, group, "welcome").await;
+    ada.say_in(group, "welcome").await;
     bea.hear().await;
     let role = |device: &Device| {
         let list = device.client.conversations();

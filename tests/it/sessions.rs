@@ -30,19 +30,9 @@ fn impatient() -> Settings {
 async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
-    let old = cluster
-        .device(2)
-        .on(Platform::Ios)
-        .named("old")
-        .ready()
-        .await;
+    let old = cluster.device_on(2, Platform::Ios, "old").await;
     let desk = cluster.device(2).ready().await;
-    let mut new = cluster
-        .device(2)
-        .on(Platform::Ios)
-        .named("new")
-        .ready()
-        .await;
+    let mut new = cluster.device_on(2, Platform::Ios, "new").await;
 
     assert_eq!(old.ended().await, Code::Displaced);
     ada.say(2, "which one?").await;

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use client::core::{Limits, Origin, SendStatus, Shown, State};
 use client::{Client, ClientConfig, Event, Events, SendTicket};
+use protocol::change::{ChangeKind, Changed};
 use protocol::message::Content;
-use protocol::{Code, ConversationId, DeviceId, MessageId, Platform, Recipient, UserId};
+use protocol::{Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, UserId};
 use tokio::time::timeout;
 
 use crate::system::SOON;
@@ -104,11 +105,29 @@ impl Device {
         accepted(&mut ticket).await
     }
 
+    /// Sends to a group, and waits until it is accepted.
+    pub async fn say_in(&self, group: GroupId, text: &str) -> MessageId {
+        let mut ticket = self.send(Recipient::Group(group), text).await;
+        accepted(&mut ticket).await
+    }
+
     /// Sends, and does not wait.
     pub async fn write(&self, to: i64, text: &str) -> SendTicket {
-        let to = Recipient::User(user(to));
+        self.send(Recipient::User(user(to)), text).await
+    }
+
+    /// As [`Device::write`], also to a group.
+    pub async fn send(&self, to: Recipient, text: &str) -> SendTicket {
         let sent = self.client.send(to, Content::text(text)).await;
         sent.expect("it is in the outbox")
+    }
+
+    /// Changes a message, and waits until it is changed.
+    pub async fn change(&self, to: Recipient, subject: MessageId, kind: ChangeKind, text: &str) {
+        let asked = self.client.change(to, subject, kind, Content::text(text));
+        let mut ticket = asked.await.expect("it is in the outbox");
+        accepted(&mut ticket).await;
+        reaches(&mut ticket, |s| matches!(s, SendStatus::Placed { .. })).await;
     }
 
     /// The next message that this device did not send itself.
@@ -126,6 +145,22 @@ impl Device {
         let shown = timeout(SOON, hearing).await.expect("a message in time");
         self.events.taken();
         shown
+    }
+
+    /// The next change that this device is told of.
+    pub async fn next_change(&mut self) -> Changed {
+        let hearing = async {
+            loop {
+                match self.events.next().await {
+                    Some(Event::Changed { changed, .. }) => return changed,
+                    Some(_) => {}
+                    None => panic!("the client has ended"),
+                }
+            }
+        };
+        let changed = timeout(SOON, hearing).await.expect("a change in time");
+        self.events.taken();
+        changed
     }
 
     /// The texts of the next messages.

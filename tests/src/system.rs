@@ -7,7 +7,7 @@ use std::time::Duration;
 use backend::queue::Partition;
 use carrier::dead_letters::{DeadLetters, DeskParts, Refused, Selection, Told};
 use protocol::keys::Topic;
-use protocol::{MessageId, Timestamp};
+use protocol::{MessageId, Platform, Timestamp};
 use server::admin::log::Log;
 use server::admin::{audit, trace};
 use server::compose::{Seams, System};
@@ -18,7 +18,7 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::logs::Logs;
-use crate::person::DeviceBuilder;
+use crate::person::{Device, DeviceBuilder};
 use crate::spans::Kept;
 
 /// How long anything may take that should come soon.
@@ -148,6 +148,12 @@ impl Cluster {
             format!("tcp://{}", self.tcp()),
             self.token(user),
         )
+    }
+
+    /// Another device of a user, ready.
+    pub async fn device_on(&self, user: i64, platform: Platform, name: &str) -> Device {
+        let device = self.device(user).on(platform).named(name);
+        device.ready().await
     }
 
     pub fn letters(&self) -> &DeadLetters {

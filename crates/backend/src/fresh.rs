@@ -4,7 +4,9 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::id::snowflake;
+use protocol::message::Content;
 use protocol::{ConversationId, GroupId, MessageId, SendId, Seq, Timestamp, UserId};
 use tempfile::TempDir;
 
@@ -77,6 +79,20 @@ impl Fresh {
 
     pub(crate) fn send_id(&self) -> SendId {
         SendId::from_bytes((self.number() as u128).to_be_bytes())
+    }
+}
+
+/// Content of which no part is what it would be by itself.
+pub(crate) fn content() -> Content {
+    Content {
+        kind: 1,
+        data: Bytes::from_static(b"\0 not text \xff"),
+        priority: 2,
+        reference: MessageId::new(5).ok(),
+        encryption: 3,
+        sub_kind: -4,
+        key_print: i64::MIN,
+        change: None,
     }
 }
 

@@ -1,6 +1,7 @@
 //! Every seam in one process: a directory on disk, or memory.
 
 pub mod engine;
+pub(crate) mod messages;
 pub(crate) mod recent;
 pub(crate) mod value;
 

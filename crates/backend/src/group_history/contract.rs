@@ -1,7 +1,6 @@
 //! What every history of groups promises. A check uses groups and users of its own, so that all may share one
 //! store.
 
-use bytes::Bytes;
 use protocol::frame::HistoryRange;
 use protocol::group::GroupRow;
 use protocol::history::{IdRange, Order, Version};
@@ -11,7 +10,7 @@ use protocol::{DeviceId, GroupId, MessageId, Options, SendId, Seq, UserId};
 use super::GroupHistoryStore;
 use crate::Kind;
 use crate::clock::{Entropy, SeededEntropy};
-use crate::fresh::{Fresh, seqs};
+use crate::fresh::{Fresh, content, seqs};
 
 const ALL: usize = 1000;
 
@@ -57,13 +56,7 @@ impl<'a> Talk<'a> {
             options: Options::CHAT,
             content: Content {
                 kind: 1000,
-                data: Bytes::from_static(b"\0 not text \xff"),
-                priority: 2,
-                reference: MessageId::new(5).ok(),
-                encryption: 3,
-                sub_kind: -4,
-                key_print: i64::MIN,
-                change: None,
+                ..content()
             },
             version: version(offset),
         }

@@ -22,6 +22,7 @@ use protocol::{DeviceId, GroupId, MessageId, Options, SendId, Seq, Timestamp, Us
 use serde::{Deserialize, Serialize};
 
 use super::GroupHistoryStore;
+use crate::embedded::messages::{self, reversed};
 use crate::embedded::value::{decode, decode_front, encode, encode_sized};
 use crate::embedded::{Batch, Engine, Order as Scan, Table};
 use crate::{Error, Result};
@@ -174,24 +175,10 @@ impl GroupHistoryStore for EmbeddedGroupHistory {
         order: Order,
         limit: usize,
     ) -> Result<Vec<GroupRow>> {
-        let after = range.after.map(|id| row_key(group, id));
-        let before = range.before.map(|id| row_key(group, id));
-        let first = group.get().to_be_bytes();
-        let end = (group.get() as u64 + 1).to_be_bytes();
-        let start = match &after {
-            Some(key) => Bound::Excluded(&key[..]),
-            None => Bound::Included(&first[..]),
-        };
-        let end = Bound::Excluded(before.as_ref().map_or(&end[..], |key| &key[..]));
-        let order = match order {
-            Order::Forward => Scan::Forward,
-            Order::Backward => Scan::Backward,
-        };
-        let found = self
-            .engine
-            .range(Table::Group, (start, end), order, limit)?;
-        let rows = found.iter();
-        rows.map(|(key, value)| row(group, id_of(key.get(8..).unwrap_or_default())?, value))
+        let (table, number) = (Table::Group, group.get());
+        messages::find(SEAM, &self.engine, table, number, range, order, limit)?
+            .into_iter()
+            .map(|(id, value)| row(group, id, &value))
             .collect()
     }
 
@@ -346,36 +333,22 @@ fn id_at(value: &[u8]) -> Result<MessageId> {
 }
 
 fn row_key(group: GroupId, id: MessageId) -> [u8; 16] {
-    two(group, id.get() as u64)
+    messages::key(group.get(), id.get() as u64)
 }
 
 fn index_key(group: GroupId, seq: Seq) -> [u8; 16] {
-    two(group, seq.0)
-}
-
-fn two(group: GroupId, second: u64) -> [u8; 16] {
-    let mut key = [0; 16];
-    key[..8].copy_from_slice(&group.get().to_be_bytes());
-    key[8..].copy_from_slice(&second.to_be_bytes());
-    key
+    messages::key(group.get(), seq.0)
 }
 
 fn own_key(group: GroupId, user: UserId, seq: Seq) -> [u8; 24] {
     let mut key = [0; 24];
-    key[..16].copy_from_slice(&two(group, user.get() as u64));
+    key[..16].copy_from_slice(&messages::key(group.get(), user.get() as u64));
     key[16..].copy_from_slice(&seq.0.to_be_bytes());
     key
 }
 
 /// Bytes of a send's key before the id.
 const SENT_TO: usize = 32;
-
-/// A send_id from its end: there most kinds of UUID differ, so that few bytes tell two of them apart.
-fn reversed(send_id: SendId) -> [u8; 16] {
-    let mut bytes = *send_id.as_bytes();
-    bytes.reverse();
-    bytes
-}
 
 fn send_key(send_id: SendId, from: UserId, group: GroupId, id: MessageId) -> Vec<u8> {
     let (from, group) = (from.get().to_be_bytes(), group.get().to_be_bytes());
@@ -395,11 +368,7 @@ fn seq_of(bytes: &[u8]) -> Result<Seq> {
 }
 
 fn id_of(bytes: &[u8]) -> Result<MessageId> {
-    bytes
-        .try_into()
-        .ok()
-        .and_then(|bytes| MessageId::new(i64::from_be_bytes(bytes)).ok())
-        .ok_or_else(|| Error::corrupt(SEAM, "a key holds no message id"))
+    messages::id_of(SEAM, bytes)
 }
 
 #[cfg(test)]

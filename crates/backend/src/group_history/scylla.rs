@@ -20,12 +20,10 @@
 //!                            without its row, and none that its sender takes for another's
 //! ```
 
-mod buckets;
+mod deletions;
+mod key;
 mod own;
-mod positions;
 mod row;
-mod rows;
-mod sends;
 
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;
@@ -33,31 +31,23 @@ use protocol::group::GroupRow;
 use protocol::history::{IdRange, Order};
 use protocol::{GroupId, MessageId, SendId, Seq, UserId};
 
-use self::buckets::Buckets;
+use self::deletions::Deletions;
+use self::key::{Group, Member};
 use self::own::Own;
-use self::positions::{Entries, Positions};
-use self::row::NewRow;
-use self::rows::Rows;
-use self::sends::Sends;
+use self::row::{NewRow, StoredRow};
 use super::GroupHistoryStore;
-use crate::history::scylla::buckets as windows;
-use crate::history::scylla::rows::Ids;
+use crate::Result;
+use crate::scylla::messages::{Owner, Positions, Rows, Sends, Sent, Standings};
 use crate::scylla::{Cql, SeamCql};
-use crate::{Error, Result};
 
 const SEAM: &str = "group history";
-
-/// A server takes at most so many keys in one question.
-const KEYS_MAX: usize = 100;
-/// Positions in one write: some kilobytes.
-const TOGETHER: usize = 50;
 
 /// What groups say, in ScyllaDB or Cassandra. Several may write at once.
 pub struct ScyllaGroupHistory {
     cql: SeamCql,
-    buckets: Buckets,
-    rows: Rows,
-    positions: Positions,
+    rows: Rows<StoredRow>,
+    deletions: Deletions,
+    positions: Positions<Group>,
     own: Own,
     sends: Sends,
 }
@@ -66,12 +56,22 @@ impl ScyllaGroupHistory {
     pub fn new(cql: Cql) -> ScyllaGroupHistory {
         ScyllaGroupHistory {
             cql: cql.at(SEAM),
-            buckets: Buckets::new(),
             rows: Rows::new(),
+            deletions: Deletions::new(),
             positions: Positions::new(),
             own: Own::new(),
-            sends: Sends::new(),
+            sends: Sends::new("gchat_send", "uid", "gid"),
         }
+    }
+}
+
+impl Owner for GroupId {
+    const COLUMN: &'static str = "gid";
+    const ROWS: &'static str = "gchat";
+    const WINDOWS: &'static str = "gchat_bucket";
+
+    fn number(self) -> i64 {
+        self.get()
     }
 }
 
@@ -79,17 +79,20 @@ impl ScyllaGroupHistory {
 impl GroupHistoryStore for ScyllaGroupHistory {
     async fn save(&self, rows: Vec<GroupRow>) -> Result<()> {
         let new = rows.iter().map(NewRow::of).collect::<Result<Vec<_>>>()?;
-        let (mut positions, mut own) = (Entries::new(), Entries::new());
-        for row in &new {
-            positions::note(&mut positions, row.gid, row);
-            positions::note(&mut own, (row.gid, row.uid), row);
-        }
+        let positions = Standings::of(new.iter().map(NewRow::in_group));
+        let own = Standings::of(new.iter().map(NewRow::of_member));
+        let sent = rows.iter().map(|row| Sent {
+            send_id: row.send_id,
+            from: row.from,
+            to: row.group.get(),
+            id: row.id,
+        });
         let cql = &self.cql;
-        let windows = rows.iter().map(|row| (row.group, windows::of(row.id)));
-        self.buckets.open(cql, windows.collect()).await?;
+        let keys = rows.iter().map(|row| (row.group, row.id));
+        self.rows.open(cql, keys).await?;
         tokio::try_join!(
             self.rows.save(cql, &new),
-            self.sends.save(cql, &rows),
+            self.sends.save(cql, sent),
             self.own.save(cql, own),
         )?;
         self.positions.save(cql, positions).await
@@ -106,21 +109,8 @@ impl GroupHistoryStore for ScyllaGroupHistory {
         order: Order,
         limit: usize,
     ) -> Result<Vec<GroupRow>> {
-        let mut found = Vec::new();
-        let Some(ids) = Ids::within(range).filter(|_| limit > 0) else {
-            return Ok(found);
-        };
-        for bucket in self.buckets.of(&self.cql, group, ids, order).await? {
-            let wanted = limit - found.len();
-            let page = self
-                .rows
-                .page(&self.cql, (group, bucket), ids, order, wanted);
-            found.extend(page.await?);
-            if found.len() >= limit {
-                break;
-            }
-        }
-        Ok(found)
+        let rows = &self.rows;
+        rows.find(&self.cql, group, range, order, limit).await
     }
 
     async fn conversation(
@@ -129,27 +119,15 @@ impl GroupHistoryStore for ScyllaGroupHistory {
         range: HistoryRange,
         limit: usize,
     ) -> Result<Vec<GroupRow>> {
-        let places = self.positions.page(&self.cql, group, range, limit).await?;
-        let keys: Vec<_> = places.iter().map(|&(_, id)| (group, id)).collect();
-        let rows = self.rows.whole(&self.cql, &keys).await?;
-        let rows = places.iter().zip(rows);
-        rows.map(|(&(seq, id), row)| {
-            row.filter(|row| row.seq == seq).ok_or_else(|| {
-                let text = format!("group {group}: position {seq} names {id}, which is not there");
-                Error::corrupt(SEAM, text)
-            })
-        })
-        .collect()
+        let key = Group { gid: group.get() };
+        let places = self.positions.page(&self.cql, key, range, limit).await?;
+        self.rows.standing(&self.cql, group, key, &places).await
     }
 
     async fn ids(&self, group: GroupId, seqs: &[Seq]) -> Result<Vec<Option<MessageId>>> {
-        let number = |seq: &Seq| i64::try_from(seq.0).ok().filter(|seq| *seq > 0);
-        let asked: Vec<i64> = seqs.iter().filter_map(number).collect();
-        let found = self.positions.ids(&self.cql, group, &asked).await?;
-        let id = |seq: &Seq| number(seq).and_then(|seq| found.get(&seq).copied());
-        seqs.iter()
-            .map(|seq| id(seq).map(message).transpose())
-            .collect()
+        let key = Group { gid: group.get() };
+        let places: Vec<_> = seqs.iter().map(|&seq| (key, seq)).collect();
+        self.positions.ids(&self.cql, &places).await
     }
 
     async fn find_send(
@@ -159,8 +137,13 @@ impl GroupHistoryStore for ScyllaGroupHistory {
         send_id: SendId,
         since: MessageId,
     ) -> Result<Option<GroupRow>> {
-        let sent = (from, group, since);
-        let ids = self.sends.find(&self.cql, send_id, sent).await?;
+        let since = Sent {
+            send_id,
+            from,
+            to: group.get(),
+            id: since,
+        };
+        let ids = self.sends.find(&self.cql, since).await?;
         let keys: Vec<_> = ids.into_iter().map(|id| (group, id)).collect();
         let rows = self.rows.whole(&self.cql, &keys).await?;
         let mut rows = rows.into_iter().flatten();
@@ -178,33 +161,26 @@ impl GroupHistoryStore for ScyllaGroupHistory {
         after: Seq,
         last: Seq,
     ) -> Result<u64> {
-        let last = i64::try_from(last.0).unwrap_or(i64::MAX);
-        let first = i64::try_from(after.0)
-            .ok()
-            .and_then(|seq| seq.checked_add(1));
-        match first.filter(|first| *first <= last) {
-            Some(first) => {
-                let range = first..=last;
-                let own = self
-                    .own
-                    .count(&self.cql, &self.positions, (group, user), range);
-                own.await
-            }
-            None => Ok(0),
+        let number = |seq: Seq| i64::try_from(seq.0).unwrap_or(i64::MAX);
+        let range = number(after).saturating_add(1)..=number(last);
+        if range.is_empty() {
+            return Ok(0);
         }
+        let member = Member {
+            gid: group.get(),
+            uid: user.get(),
+        };
+        let own = self.own.count(&self.cql, &self.positions, member, range);
+        own.await
     }
 
     async fn delete(&self, group: GroupId, ids: &[MessageId]) -> Result<()> {
-        self.rows.delete(&self.cql, group, ids).await
+        self.deletions.write(&self.cql, group, ids).await
     }
 
     async fn deleted(&self, group: GroupId, ids: &[MessageId]) -> Result<Vec<bool>> {
-        self.rows.deleted(&self.cql, group, ids).await
+        self.deletions.of(&self.cql, group, ids).await
     }
-}
-
-fn message(stored: i64) -> Result<MessageId> {
-    MessageId::new(stored).map_err(|_| Error::corrupt(SEAM, "a column holds no message id"))
 }
 
 #[cfg(test)]

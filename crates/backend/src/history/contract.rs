@@ -1,6 +1,5 @@
 //! What every history promises. A check uses its own users, so that all may share one store.
 
-use bytes::Bytes;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::message::{Content, Message, Placed, Position, Recipient};
@@ -9,7 +8,7 @@ use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, UserId
 
 use super::{HistoryStore, StatusWrite};
 use crate::clock::{Entropy, SeededEntropy};
-use crate::fresh::{Fresh, at, seqs};
+use crate::fresh::{Fresh, at, content, seqs};
 
 const ALL: usize = 1000;
 
@@ -61,16 +60,7 @@ impl<'a> Talk<'a> {
                 device: DeviceId::new("pixel-9").expect("a name"),
                 send_id: self.fresh.send_id(),
                 options: Options::CHAT,
-                content: Content {
-                    kind: 1,
-                    data: Bytes::from_static(b"\0 not text \xff"),
-                    priority: 2,
-                    reference: MessageId::new(5).ok(),
-                    encryption: 3,
-                    sub_kind: -4,
-                    key_print: i64::MIN,
-                    change: None,
-                },
+                content: content(),
             },
         };
         PrivateRow::pair_of(&placed, seq, version(offset)).expect("a private message")

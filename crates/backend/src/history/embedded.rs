@@ -24,6 +24,7 @@ use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, Timest
 use serde::{Deserialize, Serialize};
 
 use super::{HistoryStore, StatusWrite};
+use crate::embedded::messages::{self, reversed, scan};
 use crate::embedded::recent::Recent;
 use crate::embedded::value::{decode, decode_front, encode, encode_sized};
 use crate::embedded::{Batch, Engine, Order as Scan, Table};
@@ -182,18 +183,10 @@ impl EmbeddedHistory {
         order: Order,
         limit: usize,
     ) -> Result<Vec<PrivateRow>> {
-        let after = range.after.map(|id| row_key(owner, id));
-        let before = range.before.map(|id| row_key(owner, id));
-        let (first, end) = owner_bounds(owner);
-        let start = match &after {
-            Some(key) => Bound::Excluded(&key[..]),
-            None => Bound::Included(&first[..]),
-        };
-        let end = Bound::Excluded(before.as_ref().map_or(&end[..], |key| &key[..]));
-        self.engine
-            .range(Table::Private, (start, end), scan(order), limit)?
-            .iter()
-            .map(|(key, value)| row(owner, id_of(&key[8..])?, value))
+        let (table, number) = (Table::Private, owner.get());
+        messages::find(SEAM, &self.engine, table, number, range, order, limit)?
+            .into_iter()
+            .map(|(id, value)| row(owner, id, &value))
             .collect()
     }
 
@@ -396,12 +389,7 @@ impl HistoryStore for EmbeddedHistory {
 
     async fn sent_as(&self, send_id: SendId) -> Result<Vec<(UserId, MessageId)>> {
         self.engine
-            .prefix(
-                Table::PrivateSend,
-                &send_prefix(send_id),
-                Scan::Forward,
-                SCAN,
-            )?
+            .prefix(Table::PrivateSend, &reversed(send_id), Scan::Forward, SCAN)?
             .iter()
             .map(|(key, id)| Ok((sender_of(key)?, id_of(id)?)))
             .collect()
@@ -469,24 +457,8 @@ fn row(owner: UserId, id: MessageId, value: &Bytes) -> Result<PrivateRow> {
     })
 }
 
-fn scan(order: Order) -> Scan {
-    match order {
-        Order::Forward => Scan::Forward,
-        Order::Backward => Scan::Backward,
-    }
-}
-
 fn row_key(owner: UserId, id: MessageId) -> [u8; 16] {
-    let mut key = [0; 16];
-    key[..8].copy_from_slice(&owner.get().to_be_bytes());
-    key[8..].copy_from_slice(&id.get().to_be_bytes());
-    key
-}
-
-/// The first key of an owner, and the first after it.
-fn owner_bounds(owner: UserId) -> ([u8; 8], [u8; 8]) {
-    let owner = owner.get() as u64;
-    (owner.to_be_bytes(), (owner + 1).to_be_bytes())
+    messages::key(owner.get(), id.get() as u64)
 }
 
 /// The users of a private conversation, then the position: its bytes without leading zeros after their
@@ -512,15 +484,8 @@ fn seq_of(index_key: &[u8]) -> Result<u64> {
     Ok(u64::from_be_bytes(bytes))
 }
 
-/// A send_id from its end: there most kinds of UUID differ, so that few bytes tell two of them apart.
-fn send_prefix(send_id: SendId) -> [u8; 16] {
-    let mut bytes = *send_id.as_bytes();
-    bytes.reverse();
-    bytes
-}
-
 fn send_key(send_id: SendId, from: UserId) -> Vec<u8> {
-    [&send_prefix(send_id)[..], &from.get().to_be_bytes()].concat()
+    [&reversed(send_id)[..], &from.get().to_be_bytes()].concat()
 }
 
 fn sender_of(send_key: &[u8]) -> Result<UserId> {
@@ -532,11 +497,7 @@ fn sender_of(send_key: &[u8]) -> Result<UserId> {
 }
 
 fn id_of(bytes: &[u8]) -> Result<MessageId> {
-    bytes
-        .try_into()
-        .ok()
-        .and_then(|bytes| MessageId::new(i64::from_be_bytes(bytes)).ok())
-        .ok_or_else(|| Error::corrupt(SEAM, "a key holds no message id"))
+    messages::id_of(SEAM, bytes)
 }
 
 #[cfg(test)]

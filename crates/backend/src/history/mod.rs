@@ -4,7 +4,7 @@
 mod contract;
 mod embedded;
 #[cfg(feature = "scylla")]
-pub(crate) mod scylla;
+mod scylla;
 
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;

@@ -22,42 +22,34 @@
 //!                      position without its row
 //! ```
 
-pub(crate) mod buckets;
-mod positions;
-pub(crate) mod row;
-pub(crate) mod rows;
-mod sends;
+mod pair;
+mod places;
+mod row;
 mod statuses;
-
-use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use protocol::frame::HistoryRange;
-use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
+use protocol::history::{Direction, IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::unread::Tally;
 use protocol::{ConversationId, MessageId, SendId, Seq, UserId};
 
-use self::buckets::Buckets;
-use self::positions::{Pair, Positions};
-use self::row::NewRow;
-use self::rows::Rows;
-use self::sends::Sends;
+use self::pair::Pair;
+use self::places::Places;
+use self::row::{NewRow, StoredRow};
 use self::statuses::Statuses;
 use super::{HistoryStore, StatusWrite};
+use crate::scylla::messages::{Owner, Positions, Rows, Sends, Sent, Standings};
 use crate::scylla::{Cql, SeamCql};
 use crate::{Error, Result};
 
 const SEAM: &str = "history";
 
-/// A server takes at most so many keys in one question.
-const KEYS_MAX: usize = 100;
-
 /// History in ScyllaDB or Cassandra. Several may write at once.
 pub struct ScyllaHistory {
     cql: SeamCql,
-    buckets: Buckets,
-    rows: Rows,
-    positions: Positions,
+    rows: Rows<StoredRow>,
+    places: Places,
+    positions: Positions<Pair>,
     sends: Sends,
     statuses: Statuses,
 }
@@ -66,12 +58,22 @@ impl ScyllaHistory {
     pub fn new(cql: Cql) -> ScyllaHistory {
         ScyllaHistory {
             cql: cql.at(SEAM),
-            buckets: Buckets::new(),
             rows: Rows::new(),
+            places: Places::new(),
             positions: Positions::new(),
-            sends: Sends::new(),
+            sends: Sends::new("pchat_send", "uid1", "uid2"),
             statuses: Statuses::new(),
         }
+    }
+}
+
+impl Owner for UserId {
+    const COLUMN: &'static str = "uid1";
+    const ROWS: &'static str = "pchat";
+    const WINDOWS: &'static str = "pchat_bucket";
+
+    fn number(self) -> i64 {
+        self.get()
     }
 }
 
@@ -80,15 +82,20 @@ impl HistoryStore for ScyllaHistory {
     async fn save_private(&self, rows: Vec<PrivateRow>) -> Result<()> {
         let pairs = rows.iter().map(Pair::of).collect::<Result<Vec<Pair>>>()?;
         let new = rows.iter().map(NewRow::of).collect::<Result<Vec<_>>>()?;
-        let mut positions = BTreeMap::new();
-        for (pair, row) in pairs.iter().zip(&new) {
-            positions::note(&mut positions, *pair, row);
-        }
+        let standings = pairs.into_iter().zip(&new);
+        let standings = Standings::of(standings.map(|(pair, row)| row.standing(pair)));
+        let sent = rows.iter().filter(|row| row.direction == Direction::Out);
+        let sent = sent.map(|row| Sent {
+            send_id: row.send_id,
+            from: row.owner,
+            to: row.peer.get(),
+            id: row.id,
+        });
         let cql = &self.cql;
-        let owners = rows.iter().map(|row| (row.owner, buckets::of(row.id)));
-        self.buckets.open(cql, owners.collect()).await?;
-        tokio::try_join!(self.rows.save(cql, &new), self.sends.save(cql, &rows))?;
-        self.positions.save(cql, positions).await
+        let keys = rows.iter().map(|row| (row.owner, row.id));
+        self.rows.open(cql, keys).await?;
+        tokio::try_join!(self.rows.save(cql, &new), self.sends.save(cql, sent))?;
+        self.positions.save(cql, standings).await
     }
 
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
@@ -96,7 +103,7 @@ impl HistoryStore for ScyllaHistory {
     }
 
     async fn places(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<Place>>> {
-        self.rows.places(&self.cql, keys).await
+        self.places.of(&self.cql, keys).await
     }
 
     async fn find_private(
@@ -106,21 +113,8 @@ impl HistoryStore for ScyllaHistory {
         order: Order,
         limit: usize,
     ) -> Result<Vec<PrivateRow>> {
-        let mut found = Vec::new();
-        let Some(ids) = rows::Ids::within(range).filter(|_| limit > 0) else {
-            return Ok(found);
-        };
-        for bucket in self.buckets.of(&self.cql, owner, ids, order).await? {
-            let wanted = limit - found.len();
-            let page = self
-                .rows
-                .page(&self.cql, (owner, bucket), ids, order, wanted);
-            found.extend(page.await?);
-            if found.len() >= limit {
-                break;
-            }
-        }
-        Ok(found)
+        let rows = &self.rows;
+        rows.find(&self.cql, owner, range, order, limit).await
     }
 
     async fn conversation(
@@ -137,20 +131,8 @@ impl HistoryStore for ScyllaHistory {
             return Ok(Vec::new());
         };
         let places = self.positions.page(&self.cql, pair, range, limit).await?;
-        let keys: Vec<_> = places.iter().map(|&(_, id)| (owner, id)).collect();
-        let rows = self.rows.whole(&self.cql, &keys).await?;
-        places
-            .iter()
-            .zip(rows)
-            .map(|(&(seq, id), row)| match row.filter(|row| row.seq == seq) {
-                Some(row) => Ok(row),
-                None => {
-                    let text =
-                        format!("{conversation}: position {seq} names {id}, which is not there");
-                    Err(Error::corrupt(SEAM, text))
-                }
-            })
-            .collect()
+        let rows = &self.rows;
+        rows.standing(&self.cql, owner, pair, &places).await
     }
 
     async fn tallies(
@@ -170,7 +152,7 @@ impl HistoryStore for ScyllaHistory {
         let keys: Vec<_> = named
             .filter_map(|(&(owner, ..), id)| Some((owner, (*id)?)))
             .collect();
-        let mut found = self.rows.places(&self.cql, &keys).await?.into_iter();
+        let mut found = self.places.of(&self.cql, &keys).await?.into_iter();
         let tally =
             |id: &Option<MessageId>| id.and_then(|_| found.next().flatten()).map(Tally::from);
         Ok(ids.iter().map(tally).collect())
@@ -186,10 +168,13 @@ impl HistoryStore for ScyllaHistory {
         let Some(peer) = conversation.peer_of(from) else {
             return Ok(None);
         };
-        let ids = self
-            .sends
-            .find(&self.cql, send_id, (from, peer), since)
-            .await?;
+        let since = Sent {
+            send_id,
+            from,
+            to: peer.get(),
+            id: since,
+        };
+        let ids = self.sends.find(&self.cql, since).await?;
         let keys: Vec<_> = ids.into_iter().map(|id| (from, id)).collect();
         let rows = self.rows.whole(&self.cql, &keys).await?;
         Ok(rows.into_iter().flatten().next())
@@ -208,7 +193,7 @@ impl HistoryStore for ScyllaHistory {
     }
 
     async fn delete(&self, keys: &[(UserId, MessageId)]) -> Result<()> {
-        let places = self.rows.places(&self.cql, keys).await?;
+        let places = self.places.of(&self.cql, keys).await?;
         let mut sides = Vec::with_capacity(2 * keys.len());
         for (&(owner, id), place) in keys.iter().zip(places) {
             sides.push((owner, id));
@@ -216,10 +201,6 @@ impl HistoryStore for ScyllaHistory {
         }
         self.statuses.delete(&self.cql, sides).await
     }
-}
-
-fn no_id() -> Error {
-    Error::corrupt(SEAM, "a column holds no message id")
 }
 
 #[cfg(test)]

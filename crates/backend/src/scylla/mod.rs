@@ -17,6 +17,7 @@ mod error;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod known;
+pub(crate) mod messages;
 pub mod schema;
 mod session;
 mod statement;

@@ -116,6 +116,11 @@ pub(crate) struct SeamCql {
 }
 
 impl SeamCql {
+    /// Whose errors these are.
+    pub(crate) fn seam(&self) -> &'static str {
+        self.seam
+    }
+
     /// Writes one row.
     pub(crate) async fn write(
         &self,

@@ -1,9 +1,9 @@
 use std::sync::Arc;
 
-use crate::Kind;
 use crate::fresh::{Fresh, at};
 use crate::group_history::contract::{self, Talk};
 use crate::scylla::fixture::{cql, fresh, on_cql};
+use crate::{Error, Kind};
 
 use super::*;
 

@@ -14,9 +14,9 @@ use protocol::{MessageId, Timestamp, UserId};
 use scylla::DeserializeRow;
 use scylla::value::CqlValue;
 
-use super::rows::{Bucket, by_ids};
-use super::{SEAM, StatusWrite, buckets};
+use super::{SEAM, StatusWrite};
 use crate::Result;
+use crate::scylla::messages::{by_ids, select, windows};
 use crate::scylla::{SeamCql, Statement, write_time};
 
 type Key = (UserId, MessageId);
@@ -47,9 +47,7 @@ pub(super) struct Statuses {
 impl Statuses {
     pub(super) fn new() -> Statuses {
         Statuses {
-            by_ids: Statement::new(
-                "SELECT id, tm1, tm2, deleted FROM pchat WHERE uid1 = ? AND pk = ? AND id IN ?",
-            ),
+            by_ids: select::<UserId>("id, tm1, tm2, deleted", "id IN ?"),
             delivered: register("tm1"),
             read: register("tm2"),
             stages: [1, 2].map(|stage| {
@@ -64,16 +62,15 @@ impl Statuses {
     }
 
     pub(super) async fn read(&self, cql: &SeamCql, keys: &[Key]) -> Result<Vec<RowStatus>> {
-        let found = by_ids(cql, &self.by_ids, keys, |row: &Stored| row.id).await?;
-        let status = |row: &Stored| RowStatus {
-            delivered_at: row.tm1.map(Timestamp::from_millis),
-            read_at: row.tm2.map(Timestamp::from_millis),
-            deleted: row.deleted.unwrap_or(false),
+        let status = |_, row: Stored| {
+            let status = RowStatus {
+                delivered_at: row.tm1.map(Timestamp::from_millis),
+                read_at: row.tm2.map(Timestamp::from_millis),
+                deleted: row.deleted.unwrap_or(false),
+            };
+            Ok((row.id, status))
         };
-        Ok(keys
-            .iter()
-            .map(|key| found.get(key).map(status).unwrap_or_default())
-            .collect())
+        by_ids(cql, &self.by_ids, keys, status).await
     }
 
     /// Two that advance one register at once may both be told that they did; the register takes the larger
@@ -95,15 +92,15 @@ impl Statuses {
             advanced.push(status.tell(write.kind, write.at));
         }
         let before: BTreeMap<Key, RowStatus> = keys.into_iter().zip(before).collect();
-        let mut of_buckets: BTreeMap<Bucket, Vec<(&Statement, Values)>> = BTreeMap::new();
+        let mut of_windows: BTreeMap<(UserId, i16), Vec<(&Statement, Values)>> = BTreeMap::new();
         for (key, now) in now {
             let before = before.get(&key).copied().unwrap_or_default();
             if before != now {
-                let of_bucket = of_buckets.entry((key.0, buckets::of(key.1))).or_default();
-                self.moves(of_bucket, key, before, now)?;
+                let of_window = of_windows.entry((key.0, windows::of(key.1))).or_default();
+                self.moves(of_window, key, before, now)?;
             }
         }
-        let chunks = of_buckets.values().flat_map(|moves| moves.chunks(TOGETHER));
+        let chunks = of_windows.values().flat_map(|moves| moves.chunks(TOGETHER));
         let writes = chunks.map(|moves| cql.write_together(moves.to_vec()));
         cql.all(writes.collect()).await?;
         Ok(advanced)
@@ -119,7 +116,7 @@ impl Statuses {
     ) -> Result<()> {
         let key = [
             CqlValue::BigInt(owner.get()),
-            CqlValue::SmallInt(buckets::of(id)),
+            CqlValue::SmallInt(windows::of(id)),
             CqlValue::BigInt(id.get()),
         ];
         for (statement, stage, before, now) in [
@@ -144,7 +141,7 @@ impl Statuses {
     pub(super) async fn delete(&self, cql: &SeamCql, keys: Vec<Key>) -> Result<()> {
         let keys: BTreeSet<Key> = keys.into_iter().collect();
         let writes = keys.into_iter().map(|(owner, id)| {
-            let key = (owner.get(), buckets::of(id), id.get());
+            let key = (owner.get(), windows::of(id), id.get());
             cql.write(&self.deleted, key)
         });
         cql.all(writes.collect()).await.map(drop)

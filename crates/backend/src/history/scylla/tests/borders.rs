@@ -174,7 +174,7 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
         async move {
             while next < BLOCK as i64 - 1 {
                 let positions = &store.positions;
-                let seen = positions.slice(&store.cql, &positions.upward, pair, next, 5_000);
+                let seen = positions.slice(&store.cql, Order::Forward, pair, next, 5_000);
                 let seen = seen.await.expect("reads");
                 assert!(
                     seen.iter()

@@ -6,6 +6,7 @@ use scylla::client::session_builder::SessionBuilder;
 use super::*;
 use crate::Kind;
 use crate::scylla::fixture::{config, cql, fresh};
+use crate::scylla::messages::windows;
 
 async fn status(store: &ScyllaHistory, owner: UserId, id: MessageId) -> RowStatus {
     store.status(&[(owner, id)]).await.expect("reads")[0]
@@ -83,7 +84,7 @@ async fn stage(owner: UserId, id: MessageId) -> i8 {
     let session = session.build().await.expect("connects");
     let keyspace = config.keyspace;
     let text = format!("SELECT st FROM {keyspace}.pchat WHERE uid1 = ? AND pk = ? AND id = ?");
-    let key = (owner.get(), buckets::of(id), id.get());
+    let key = (owner.get(), windows::of(id), id.get());
     let answer = session.query_unpaged(text, key).await.expect("reads");
     let rows = answer.into_rows_result().expect("rows");
     rows.single_row::<(i8,)>().expect("a row").0

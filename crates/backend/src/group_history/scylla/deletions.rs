@@ -1,0 +1,52 @@
+//! Which messages are deleted: the register of a row of `gchat`.
+
+use std::collections::BTreeSet;
+
+use protocol::{GroupId, MessageId};
+
+use crate::Result;
+use crate::scylla::messages::{by_ids, select, windows};
+use crate::scylla::{SeamCql, Statement};
+
+pub(super) struct Deletions {
+    write: Statement,
+    by_ids: Statement,
+}
+
+impl Deletions {
+    pub(super) fn new() -> Deletions {
+        Deletions {
+            // Nothing ever writes another value, so all such writes are of one time.
+            write: Statement::new(
+                "UPDATE gchat USING TIMESTAMP 1 SET deleted = true WHERE gid = ? AND pk = ? AND id = ?",
+            ),
+            by_ids: select::<GroupId>("id, deleted", "id IN ?"),
+        }
+    }
+
+    pub(super) async fn write(
+        &self,
+        cql: &SeamCql,
+        group: GroupId,
+        ids: &[MessageId],
+    ) -> Result<()> {
+        let ids: BTreeSet<MessageId> = ids.iter().copied().collect();
+        let writes = ids.into_iter().map(|id| {
+            let key = (group.get(), windows::of(id), id.get());
+            cql.write(&self.write, key)
+        });
+        cql.all(writes.collect()).await.map(drop)
+    }
+
+    /// In order of the question.
+    pub(super) async fn of(
+        &self,
+        cql: &SeamCql,
+        group: GroupId,
+        ids: &[MessageId],
+    ) -> Result<Vec<bool>> {
+        let keys: Vec<_> = ids.iter().map(|&id| (group, id)).collect();
+        let deleted = |_, (id, deleted): (i64, Option<bool>)| Ok((id, deleted == Some(true)));
+        by_ids(cql, &self.by_ids, &keys, deleted).await
+    }
+}

@@ -1,0 +1,53 @@
+//! Where rows of `pchat` stand: all that a receipt needs.
+
+use protocol::history::Place;
+use protocol::{MessageId, UserId};
+use scylla::DeserializeRow;
+
+use super::{SEAM, row};
+use crate::scylla::messages::{by_ids, columns, select};
+use crate::scylla::{SeamCql, Statement};
+use crate::{Error, Result};
+
+/// Nothing but the id where only a register was written.
+#[derive(DeserializeRow)]
+struct StoredPlace {
+    id: i64,
+    uid2: Option<i64>,
+    io: Option<i8>,
+    seq: Option<i64>,
+    incoming: Option<i64>,
+}
+
+pub(super) struct Places(Statement);
+
+impl Places {
+    pub(super) fn new() -> Places {
+        Places(select::<UserId>("id, uid2, io, seq, incoming", "id IN ?"))
+    }
+
+    /// In order of the question.
+    pub(super) async fn of(
+        &self,
+        cql: &SeamCql,
+        keys: &[(UserId, MessageId)],
+    ) -> Result<Vec<Option<Place>>> {
+        by_ids(cql, &self.0, keys, |_, stored: StoredPlace| {
+            Ok((stored.id, place(&stored)?))
+        })
+        .await
+    }
+}
+
+fn place(stored: &StoredPlace) -> Result<Option<Place>> {
+    let (Some(peer), Some(io), Some(seq)) = (stored.uid2, stored.io, stored.seq) else {
+        return Ok(None);
+    };
+    let torn = || Error::corrupt(SEAM, "a column holds no place");
+    Ok(Some(Place {
+        peer: UserId::new(peer).map_err(|error| Error::corrupt(SEAM, error))?,
+        direction: row::direction(io).ok_or_else(torn)?,
+        seq: columns::seq(seq).ok_or_else(torn)?,
+        incoming: stored.incoming.unwrap_or(0) as u64,
+    }))
+}

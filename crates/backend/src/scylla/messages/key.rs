@@ -1,0 +1,90 @@
+//! Whose positions a table holds.
+
+use std::hash::Hash;
+
+use scylla::serialize::SerializationError;
+use scylla::serialize::row::{RowSerializationContext, SerializeRow};
+use scylla::serialize::writers::RowWriter;
+
+/// The columns that tables of positions begin with: a conversation, or what else has positions.
+pub(crate) trait Key: SerializeRow + Copy + Ord + Hash + Send + Sync {
+    const COLUMNS: &'static [&'static str];
+    /// The table that says which message stands where.
+    const ENTRIES: &'static str;
+    /// The table that says which blocks of positions there are.
+    const BLOCKS: &'static str;
+    /// A partition covers two to the power of this positions.
+    const BLOCK_BITS: u32;
+
+    fn block_of(seq: i64) -> i64 {
+        seq >> Self::BLOCK_BITS
+    }
+
+    fn first_of(block: i64) -> i64 {
+        block << Self::BLOCK_BITS
+    }
+
+    fn last_of(block: i64) -> i64 {
+        Self::first_of(block) + ((1 << Self::BLOCK_BITS) - 1)
+    }
+
+    /// A condition that holds for one key.
+    fn is() -> String {
+        format!("{} = ?", Self::COLUMNS.join(" = ? AND "))
+    }
+}
+
+/// A key and what follows it, as the values of a statement.
+pub(crate) struct Keyed<K, V>(pub(crate) K, pub(crate) V);
+
+impl<K: Key, V: SerializeRow> SerializeRow for Keyed<K, V> {
+    fn serialize(
+        &self,
+        ctx: &RowSerializationContext<'_>,
+        writer: &mut RowWriter<'_>,
+    ) -> Result<(), SerializationError> {
+        let columns = ctx.columns();
+        let (key, rest) = columns.split_at(K::COLUMNS.len().min(columns.len()));
+        self.0
+            .serialize(&RowSerializationContext::from_specs(key), writer)?;
+        self.1
+            .serialize(&RowSerializationContext::from_specs(rest), writer)
+    }
+
+    fn is_empty(&self) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use scylla::SerializeRow;
+
+    use super::*;
+
+    #[derive(SerializeRow, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    struct Place {
+        x: i64,
+        y: i64,
+    }
+
+    impl Key for Place {
+        const COLUMNS: &'static [&'static str] = &["x", "y"];
+        const ENTRIES: &'static str = "entries";
+        const BLOCKS: &'static str = "blocks";
+        const BLOCK_BITS: u32 = 14;
+    }
+
+    #[test]
+    fn blocks_meet_without_a_gap() {
+        assert_eq!(Place::block_of(1), 0);
+        assert_eq!(Place::block_of(Place::last_of(0)), 0);
+        assert_eq!(Place::first_of(1), Place::last_of(0) + 1);
+        assert_eq!(Place::block_of(Place::first_of(7)), 7);
+    }
+
+    #[test]
+    fn a_condition_names_every_column() {
+        assert_eq!(Place::is(), "x = ? AND y = ?");
+    }
+}

@@ -1,0 +1,229 @@
+//! Which message stands where: the reading. `Entries` says what a reader may rely on.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use protocol::frame::HistoryRange;
+use protocol::history::Order;
+use protocol::{MessageId, Seq};
+
+use super::{Entries, Key, Keyed, Standings, by_partition, columns};
+use crate::scylla::{SeamCql, Statement, write_time};
+use crate::{Error, Result};
+
+/// Positions of conversations, dense in each. A key is shown as errors name it.
+pub(crate) struct Positions<K: Key> {
+    entries: Entries<K>,
+    upward: Statement,
+    downward: Statement,
+    by_seqs: Statement,
+    later_block: Statement,
+    newest_block: Statement,
+}
+
+impl<K: Key + Display> Positions<K> {
+    pub(crate) fn new() -> Positions<K> {
+        let (entries, blocks, is) = (K::ENTRIES, K::BLOCKS, K::is());
+        let entry = |which: &str| {
+            let text =
+                format!("SELECT seq, id FROM {entries} WHERE {is} AND block = ? AND {which}");
+            Statement::new(text)
+        };
+        let block = |which: &str| {
+            let text = format!("SELECT block FROM {blocks} WHERE {is} AND block {which} ? LIMIT 1");
+            Statement::new(text)
+        };
+        Positions {
+            entries: Entries::new(),
+            upward: entry("seq >= ? ORDER BY seq ASC LIMIT ?"),
+            downward: entry("seq <= ? ORDER BY seq DESC LIMIT ?"),
+            by_seqs: entry("seq IN ?"),
+            later_block: block(">"),
+            newest_block: block("<="),
+        }
+    }
+
+    pub(crate) async fn save(&self, cql: &SeamCql, standings: Standings<K>) -> Result<()> {
+        self.entries.save(cql, standings).await
+    }
+
+    /// Which message stands at each of these positions, in order of the question.
+    pub(crate) async fn ids(
+        &self,
+        cql: &SeamCql,
+        places: &[(K, Seq)],
+    ) -> Result<Vec<Option<MessageId>>> {
+        let keyed = |&(key, seq)| Some((key, position(cql, seq)?));
+        let places: Vec<Option<(K, i64)>> = places.iter().map(keyed).collect();
+        let asked = places.iter().flatten();
+        let questions = by_partition(asked.map(|&(key, seq)| ((key, K::block_of(seq)), seq)))
+            .into_iter()
+            .map(|((key, block), seqs)| async move {
+                let found = cql.rows(&self.by_seqs, Keyed(key, (block, seqs))).await?;
+                let found = found.into_iter();
+                Ok(found.map(move |(seq, id): (i64, i64)| ((key, seq), id)))
+            });
+        let found = cql.all(questions.collect()).await?;
+        let found: HashMap<(K, i64), i64> = found.into_iter().flatten().collect();
+        let id = |place: Option<(K, i64)>| found.get(&place?).copied();
+        places
+            .into_iter()
+            .map(|place| id(place).map(|id| columns::id(cql, id)).transpose())
+            .collect()
+    }
+
+    /// Positions one after the other, in the order of `range`; `Corrupt` where a hole comes first.
+    pub(crate) async fn page(
+        &self,
+        cql: &SeamCql,
+        key: K,
+        range: HistoryRange,
+        limit: usize,
+    ) -> Result<Vec<(Seq, MessageId)>> {
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let found = match range {
+            HistoryRange::Forward { after } => self.forward(cql, key, after, limit).await?,
+            HistoryRange::Backward { before } => self.backward(cql, key, before, limit).await?,
+        };
+        let place = |(seq, id)| {
+            let torn = || Error::corrupt(cql.seam(), "a column holds no position");
+            let seq = columns::seq(seq).ok_or_else(torn)?;
+            Ok((seq, columns::id(cql, id)?))
+        };
+        found.into_iter().map(place).collect()
+    }
+
+    async fn forward(
+        &self,
+        cql: &SeamCql,
+        key: K,
+        after: Seq,
+        limit: usize,
+    ) -> Result<Vec<(i64, i64)>> {
+        let Some(first) = position(cql, Seq(after.0.saturating_add(1))) else {
+            return Ok(Vec::new());
+        };
+        let found = self.dense(cql, key, first, limit).await?;
+        if !found.is_empty() || !self.goes_on_after(cql, key, first).await? {
+            return Ok(found);
+        }
+        // A writer may have gone on from here into a later block since.
+        let found = self.dense(cql, key, first, limit).await?;
+        match found.is_empty() {
+            true => Err(hole(cql, key, first)),
+            false => Ok(found),
+        }
+    }
+
+    /// Everything from `first` up to a hole or the end. `Corrupt` where later ones are in its block, and it is
+    /// not.
+    async fn dense(
+        &self,
+        cql: &SeamCql,
+        key: K,
+        first: i64,
+        limit: usize,
+    ) -> Result<Vec<(i64, i64)>> {
+        let mut found = Vec::new();
+        let mut next = first;
+        loop {
+            let block = K::block_of(next);
+            let wanted = limit - found.len();
+            for (seq, id) in self.slice(cql, Order::Forward, key, next, wanted).await? {
+                if seq != next {
+                    return match found.is_empty() {
+                        true => Err(hole(cql, key, first)),
+                        false => Ok(found),
+                    };
+                }
+                found.push((seq, id));
+                next += 1;
+            }
+            if K::block_of(next) == block || found.len() >= limit {
+                return Ok(found);
+            }
+        }
+    }
+
+    async fn backward(
+        &self,
+        cql: &SeamCql,
+        key: K,
+        before: Option<Seq>,
+        limit: usize,
+    ) -> Result<Vec<(i64, i64)>> {
+        let number = |seq: Seq| i64::try_from(seq.0).unwrap_or(i64::MAX);
+        let mut next = before.map_or(i64::MAX, |before| number(before).saturating_sub(1));
+        let mut found: Vec<(i64, i64)> = Vec::new();
+        while next > 0 && found.len() < limit {
+            if found.is_empty() {
+                // From where nothing is yet, down to where something may be.
+                let Some(block) = self.newest_block(cql, key, K::block_of(next)).await? else {
+                    break;
+                };
+                next = next.min(K::last_of(block));
+            }
+            let block = K::block_of(next);
+            let wanted = limit - found.len();
+            let rows = self.slice(cql, Order::Backward, key, next, wanted).await?;
+            if rows.is_empty() && !found.is_empty() {
+                break;
+            }
+            for (seq, id) in rows {
+                if found.last().is_some_and(|(above, _)| above - 1 != seq) {
+                    return Ok(found);
+                }
+                found.push((seq, id));
+                next = seq - 1;
+            }
+            match found.is_empty() {
+                true => next = K::first_of(block) - 1,
+                false if K::block_of(next) == block => break,
+                false => {}
+            }
+        }
+        Ok(found)
+    }
+
+    /// Positions of one block, from `bound` on.
+    pub(crate) async fn slice(
+        &self,
+        cql: &SeamCql,
+        order: Order,
+        key: K,
+        bound: i64,
+        limit: usize,
+    ) -> Result<Vec<(i64, i64)>> {
+        let statement = match order {
+            Order::Forward => &self.upward,
+            Order::Backward => &self.downward,
+        };
+        let limit = limit.min(1 << K::BLOCK_BITS) as i32;
+        let values = Keyed(key, (K::block_of(bound), bound, limit));
+        cql.rows(statement, values).await
+    }
+
+    async fn goes_on_after(&self, cql: &SeamCql, key: K, seq: i64) -> Result<bool> {
+        let values = Keyed(key, (K::block_of(seq),));
+        let later: Vec<(i64,)> = cql.rows(&self.later_block, values).await?;
+        Ok(!later.is_empty())
+    }
+
+    async fn newest_block(&self, cql: &SeamCql, key: K, most: i64) -> Result<Option<i64>> {
+        let values = Keyed(key, (most,));
+        let newest: Vec<(i64,)> = cql.rows(&self.newest_block, values).await?;
+        Ok(newest.first().map(|(block,)| *block))
+    }
+}
+
+/// `None` where no message can stand.
+fn position(cql: &SeamCql, seq: Seq) -> Option<i64> {
+    write_time::of_seq(cql.seam(), seq).ok().flatten()
+}
+
+fn hole(cql: &SeamCql, key: impl Display, seq: i64) -> Error {
+    let text = format!("{key}: nothing is at position {seq}, but later ones are there");
+    Error::corrupt(cql.seam(), text)
+}

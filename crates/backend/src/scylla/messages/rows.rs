@@ -1,0 +1,253 @@
+//! Rows of messages: written one by one, read by key or by range.
+
+use std::collections::HashMap;
+use std::fmt::Display;
+
+use protocol::history::{IdRange, Order};
+use protocol::{MessageId, Seq};
+use scylla::deserialize::row::DeserializeRow as Decode;
+use scylla::response::PagingState;
+use scylla::serialize::row::SerializeRow;
+
+use super::by_partition;
+use super::windows::{self, Ids, Owner, Windows};
+use crate::scylla::{SeamCql, Statement};
+use crate::{Error, Result};
+
+/// Rows in one answer: bodies have up to 64 KiB.
+const PAGE_MAX: usize = 128;
+
+/// A row as it was read. Where only a register was written so far, all but the id are missing.
+pub(crate) trait Stored: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send {
+    type Owner: Owner;
+    /// What it means.
+    type Row: Clone + Send;
+
+    /// The columns that are read.
+    const COLUMNS: &'static str;
+    /// The columns that are written.
+    const NEW: &'static str;
+
+    fn id(&self) -> i64;
+
+    fn was_written(&self) -> bool;
+
+    /// `None` where the columns mean nothing.
+    fn whole(self, owner: Self::Owner) -> Option<Self::Row>;
+
+    fn seq(row: &Self::Row) -> Seq;
+}
+
+/// The rows of one table, and the windows that they lie in.
+pub(crate) struct Rows<R: Stored> {
+    windows: Windows<R::Owner>,
+    insert: Statement,
+    by_ids: Statement,
+    upward: Statement,
+    downward: Statement,
+}
+
+impl<R: Stored> Rows<R> {
+    pub(crate) fn new() -> Rows<R> {
+        let within = |order: &str| {
+            let which = format!("id >= ? AND id <= ? ORDER BY id {order}");
+            select::<R::Owner>(R::COLUMNS, &which)
+        };
+        let (table, new) = (R::Owner::ROWS, R::NEW);
+        let values = new.replace(", ", ", :");
+        Rows {
+            windows: Windows::new(),
+            insert: Statement::new(format!(
+                "INSERT INTO {table} ({new}) VALUES (:{values}) USING TIMESTAMP :written"
+            )),
+            by_ids: select::<R::Owner>(R::COLUMNS, "id IN ?"),
+            upward: within("ASC"),
+            downward: within("DESC"),
+        }
+    }
+
+    /// Rows may be saved under these ids from now on.
+    pub(crate) async fn open(
+        &self,
+        cql: &SeamCql,
+        keys: impl Iterator<Item = (R::Owner, MessageId)>,
+    ) -> Result<()> {
+        let windows = keys.map(|(owner, id)| (owner, windows::of(id)));
+        self.windows.open(cql, windows.collect()).await
+    }
+
+    /// `rows` have a field for each column, and `written`, the time of the write.
+    pub(crate) async fn save(
+        &self,
+        cql: &SeamCql,
+        rows: &[impl SerializeRow + Sync],
+    ) -> Result<()> {
+        let writes = rows.iter().map(|row| cql.write(&self.insert, row));
+        cql.all(writes.collect()).await.map(drop)
+    }
+
+    /// Each of these rows, in order of the question.
+    pub(crate) async fn whole(
+        &self,
+        cql: &SeamCql,
+        keys: &[(R::Owner, MessageId)],
+    ) -> Result<Vec<Option<R::Row>>> {
+        by_ids(cql, &self.by_ids, keys, |owner, row: R| {
+            Ok((row.id(), decoded(cql, owner, row)?))
+        })
+        .await
+    }
+
+    /// The rows that stand at these positions; `Corrupt` where one does not.
+    pub(crate) async fn standing(
+        &self,
+        cql: &SeamCql,
+        owner: R::Owner,
+        conversation: impl Display,
+        places: &[(Seq, MessageId)],
+    ) -> Result<Vec<R::Row>> {
+        let keys: Vec<_> = places.iter().map(|&(_, id)| (owner, id)).collect();
+        let rows = self.whole(cql, &keys).await?;
+        let rows = places.iter().zip(rows);
+        rows.map(|((seq, id), row)| {
+            row.filter(|row| R::seq(row) == *seq).ok_or_else(|| {
+                let text = format!("{conversation}: position {seq} names {id}, which is not there");
+                Error::corrupt(cql.seam(), text)
+            })
+        })
+        .collect()
+    }
+
+    /// Rows of one owner by id, at most `limit`.
+    pub(crate) async fn find(
+        &self,
+        cql: &SeamCql,
+        owner: R::Owner,
+        range: IdRange,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<R::Row>> {
+        let mut found = Vec::new();
+        let Some(ids) = Ids::within(range).filter(|_| limit > 0) else {
+            return Ok(found);
+        };
+        for window in self.windows.of(cql, owner, ids, order).await? {
+            let wanted = limit - found.len();
+            let page = self.page(cql, (owner, window), ids, order, wanted);
+            found.extend(page.await?);
+            if found.len() >= limit {
+                break;
+            }
+        }
+        Ok(found)
+    }
+
+    /// Rows of one window with these ids, at most `limit`.
+    async fn page(
+        &self,
+        cql: &SeamCql,
+        (owner, pk): (R::Owner, i16),
+        ids: Ids,
+        order: Order,
+        limit: usize,
+    ) -> Result<Vec<R::Row>> {
+        let statement = match order {
+            Order::Forward => &self.upward,
+            Order::Backward => &self.downward,
+        };
+        let bounds = (owner.number(), pk, ids.first.get(), ids.last.get());
+        let mut found = Vec::new();
+        let mut from = Some(PagingState::start());
+        while let Some(start) = from.take() {
+            let wanted = limit - found.len();
+            let page = cql.page(statement, bounds, start, wanted.min(PAGE_MAX));
+            let (rows, next): (Vec<R>, _) = page.await?;
+            for row in rows {
+                found.extend(decoded(cql, owner, row)?);
+            }
+            found.truncate(limit);
+            from = next.filter(|_| found.len() < limit);
+        }
+        Ok(found)
+    }
+}
+
+/// Reads columns of rows of one partition.
+pub(crate) fn select<O: Owner>(columns: &str, which: &str) -> Statement {
+    let (table, owner) = (O::ROWS, O::COLUMN);
+    Statement::new(format!(
+        "SELECT {columns} FROM {table} WHERE {owner} = ? AND pk = ? AND {which}"
+    ))
+}
+
+/// `None` for a row that was never written; `Corrupt` for one that means nothing.
+fn decoded<R: Stored>(cql: &SeamCql, owner: R::Owner, row: R) -> Result<Option<R::Row>> {
+    if !row.was_written() {
+        return Ok(None);
+    }
+    let id = row.id();
+    let row = row.whole(owner).ok_or_else(|| {
+        let table = R::Owner::ROWS;
+        let text = format!("{table}: row {id} of {owner} has columns that mean nothing");
+        Error::corrupt(cql.seam(), text)
+    });
+    row.map(Some)
+}
+
+/// What `read` makes of each of these rows, beside its id, in order of the question; nothing of those that are
+/// not there. One question for each partition.
+pub(crate) async fn by_ids<O: Owner, R, T>(
+    cql: &SeamCql,
+    statement: &Statement,
+    keys: &[(O, MessageId)],
+    read: impl Fn(O, R) -> Result<(i64, T)>,
+) -> Result<Vec<T>>
+where
+    R: for<'frame, 'metadata> Decode<'frame, 'metadata> + Send,
+    T: Clone + Default,
+{
+    let questions = by_window(keys)
+        .into_iter()
+        .map(|((owner, pk), ids)| async move {
+            let rows: Vec<R> = cql.rows(statement, (owner.number(), pk, ids)).await?;
+            Ok((owner, rows))
+        });
+    let mut found = HashMap::with_capacity(keys.len());
+    for (owner, rows) in cql.all(questions.collect()).await? {
+        for row in rows {
+            let (id, row) = read(owner, row)?;
+            found.insert((owner, id), row);
+        }
+    }
+    let of = |(owner, id): &(O, MessageId)| found.get(&(*owner, id.get())).cloned();
+    Ok(keys.iter().map(|key| of(key).unwrap_or_default()).collect())
+}
+
+/// The ids of each partition.
+fn by_window<O: Owner>(keys: &[(O, MessageId)]) -> Vec<((O, i16), Vec<i64>)> {
+    let in_window = |&(owner, id)| ((owner, windows::of(id)), id.get());
+    by_partition(keys.iter().map(in_window))
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::UserId;
+
+    use super::*;
+
+    #[test]
+    fn keys_are_asked_by_partition_and_each_once() {
+        let user = |n: i64| UserId::new(n).expect("positive");
+        let id = |n: i64| MessageId::new(n).expect("positive");
+        let mut keys: Vec<_> = (1..=250).map(|n| (user(1), id(n))).collect();
+        keys.extend([(user(1), id(7)), (user(2), id(7)), (user(1), id(i64::MAX))]);
+        let lengths: Vec<_> = by_window(&keys)
+            .iter()
+            .map(|((owner, pk), ids)| (owner.get(), *pk, ids.len()))
+            .collect();
+        assert_eq!(
+            lengths,
+            [(1, 0, 100), (1, 0, 100), (1, 0, 50), (1, 908, 1), (2, 0, 1)]
+        );
+    }
+}

@@ -1,0 +1,81 @@
+//! Which messages were sent under a send_id. Rows are only added: a repeat that became a message of its own
+//! stands beside the first.
+
+use protocol::id::Uuid;
+use protocol::{MessageId, SendId, UserId};
+
+use super::columns;
+use crate::scylla::{SeamCql, Statement};
+use crate::{Error, Result};
+
+/// A message as it was sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Sent {
+    pub(crate) send_id: SendId,
+    pub(crate) from: UserId,
+    /// A user or a group.
+    pub(crate) to: i64,
+    pub(crate) id: MessageId,
+}
+
+impl Sent {
+    fn values(self) -> (Uuid, i64, i64, i64) {
+        let Sent { from, to, id, .. } = self;
+        (uuid(self.send_id), from.get(), to, id.get())
+    }
+}
+
+pub(crate) struct Sends {
+    insert: Statement,
+    of_sender: Statement,
+    all: Statement,
+}
+
+impl Sends {
+    /// In a table of `send_id`, these columns, `id`.
+    pub(crate) fn new(table: &str, from: &str, to: &str) -> Sends {
+        Sends {
+            insert: Statement::new(format!(
+                "INSERT INTO {table} (send_id, {from}, {to}, id) VALUES (?, ?, ?, ?)"
+            )),
+            of_sender: Statement::new(format!(
+                "SELECT id FROM {table} WHERE send_id = ? AND {from} = ? AND {to} = ? AND id >= ? LIMIT 16"
+            )),
+            // Whoever chooses a send_id that thousands chose is not told of all of them.
+            all: Statement::new(format!(
+                "SELECT {from}, id FROM {table} WHERE send_id = ? LIMIT 256"
+            )),
+        }
+    }
+
+    pub(crate) async fn save(&self, cql: &SeamCql, sent: impl Iterator<Item = Sent>) -> Result<()> {
+        let writes = sent.map(|sent| cql.write(&self.insert, sent.values()));
+        cql.all(writes.collect()).await.map(drop)
+    }
+
+    /// Ids of what was sent like this, from this id on, the first ones.
+    pub(crate) async fn find(&self, cql: &SeamCql, since: Sent) -> Result<Vec<MessageId>> {
+        let found: Vec<(i64,)> = cql.rows(&self.of_sender, since.values()).await?;
+        found
+            .into_iter()
+            .map(|(id,)| columns::id(cql, id))
+            .collect()
+    }
+
+    pub(crate) async fn all(
+        &self,
+        cql: &SeamCql,
+        send_id: SendId,
+    ) -> Result<Vec<(UserId, MessageId)>> {
+        let found: Vec<(i64, i64)> = cql.rows(&self.all, (uuid(send_id),)).await?;
+        let sent = |(from, id)| {
+            let from = UserId::new(from).map_err(|error| Error::corrupt(cql.seam(), error))?;
+            Ok((from, columns::id(cql, id)?))
+        };
+        found.into_iter().map(sent).collect()
+    }
+}
+
+fn uuid(send_id: SendId) -> Uuid {
+    Uuid::from_bytes(*send_id.as_bytes())
+}
