@@ -136,6 +136,58 @@ fn each_process_is_well_and_says_so_for_itself() {
     });
 }
 
+/// Who is away is told later, who was sent away is told nothing more; what is taken back is so on every boat.
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn a_group_talks_and_takes_back() {
+    let fleet = Fleet::start("cluster");
+    let group = fleet.group("1", &["2", "3"]);
+    let say = |text| {
+        let send = ["send", "--user", "1", "--to", &group, "--group", text];
+        let sent = run(&mut fleet.user(&send)).ok();
+        id(&sent.json_lines()[0]).to_owned()
+    };
+    let first = say("hello, all");
+    for member in ["2", "3"] {
+        let heard = fleet.listen(member, 1);
+        assert_eq!(
+            (id(&heard[0]), &heard[0]["text"]),
+            (&*first, &"hello, all".into())
+        );
+    }
+    let remove = ["group", "remove", "--user", "1", "--group", &group, "3"];
+    run(&mut fleet.user(&remove)).ok();
+    let second = say("without the third");
+    assert_eq!(id(&fleet.listen("2", 1)[0]), second);
+    fleet.nothing_for("3");
+    let send = [
+        "send",
+        "--user",
+        "3",
+        "--to",
+        &group,
+        "--group",
+        "still here?",
+    ];
+    let refused = run(&mut fleet.user(&send));
+    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+
+    let mut ada = fleet.user(&["chat", "--user", "1", "--to", "2"]);
+    let mut ada = Process::start(&mut ada);
+    let mut bea = fleet.user(&["chat", "--user", "2", "--to", "1"]);
+    let mut bea = Process::start(bea.env("PACKETBOAT_URL", fleet.boat("boat-2")));
+    ada.type_line("forget this");
+    bea.line_is("1: forget this");
+    ada.line_is("[read] forget this");
+    ada.type_line("/recall");
+    bea.line_is("[changed] 1: (recalled)");
+    for chat in [&mut ada, &mut bea] {
+        chat.feed(String::new());
+        assert!(chat.ended(SOON).success());
+    }
+    fleet.at_rest();
+}
+
 /// Each of them ends in order on SIGTERM, and what is sent meanwhile comes through the others.
 #[test]
 #[ignore = "needs the real parts: make e2e"]

@@ -46,6 +46,13 @@ impl Door {
         line["msg_id"].as_str().expect("an id").to_owned()
     }
 
+    /// Makes a group, and answers its number.
+    pub fn group(&self, owner: &str, members: &[&str]) -> String {
+        let mut create = self.user(&["group", "create", "--user", owner]);
+        let made = run(create.args(members)).ok();
+        made.json_lines()[0]["group"].to_string()
+    }
+
     /// Receives so many messages.
     pub fn listen(&self, user: &str, count: usize) -> Vec<Value> {
         let count = count.to_string();

@@ -1,6 +1,7 @@
 //! The process dies after each of its durable effects in turn: what was accepted is shown once, and the books
 //! balance.
 
+mod group_seams;
 mod point;
 mod scenario;
 mod seams;
@@ -179,9 +180,23 @@ fn it_may_die_after_each_effect_of_a_send() {
 
 // proves S1-27 in part
 #[test]
+fn it_may_die_after_each_effect_of_a_group_and_of_changes() {
+    survives(&[
+        ("groups.save", 1),
+        ("conversations.touch", 1),
+        ("group_history.save", 1),
+        ("timeline.push", 1),
+        ("changes.save", 1),
+        ("changes.save", 2),
+    ]);
+}
+
+// proves S1-27 in part
+#[test]
 fn it_may_die_after_each_effect_of_what_follows_a_send() {
     survives(&[
         ("history.status", 1),
+        ("mailbox.set-received", 1),
         ("conversations.received", 1),
         ("conversations.read", 1),
         ("publish.retry", 1),
@@ -288,6 +303,12 @@ mod on_real_parts {
         (DESKS, "publish.operation", 1),
         (DESKS, "publish.operation", 2),
         (DESKS, "ledger.redriven", 1),
+        (STATIONS, "mailbox.set-received", 1),
+        (CARRIERS, "groups.save", 1),
+        (CARRIERS, "conversations.touch", 1),
+        (CARRIERS, "group_history.save", 1),
+        (CARRIERS, "timeline.push", 1),
+        (CARRIERS, "changes.save", 1),
     ];
 
     /// Ends the watch also where a test fails.

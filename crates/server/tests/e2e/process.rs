@@ -119,9 +119,18 @@ impl Process {
 
     /// Skips lines until this one.
     pub fn line_is(&self, wanted: &str) {
+        self.skips_to(wanted, |line| line == wanted);
+    }
+
+    /// Skips lines until one that ends so.
+    pub fn line_ends(&self, wanted: &str) {
+        self.skips_to(wanted, |line| line.ends_with(wanted));
+    }
+
+    fn skips_to(&self, wanted: &str, is_it: impl Fn(&str) -> bool) {
         let mut seen = Vec::new();
-        while let Some(line) = self.line() {
-            if line == wanted {
+        while let Ok(line) = self.lines.recv_timeout(SOON) {
+            if is_it(&line) {
                 return;
             }
             seen.push(line);

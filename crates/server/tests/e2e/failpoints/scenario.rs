@@ -59,9 +59,11 @@ impl Scenario<'_> {
         let dead = self.sends(2, ["x".repeat(700)]);
         let away = self.sends(3, (0..5).map(|n| n.to_string()));
         let deaf = self.sends(4, (0..2).map(|n| n.to_string()));
+        let in_group = self.talks_in_a_group();
         self.reads();
-        self.is_shown(&present);
-        self.hears(3, "terminal", &away);
+        self.changes();
+        self.is_shown(&present.union(&in_group).cloned().collect());
+        self.hears(3, "terminal", &away.union(&in_group).cloned().collect());
         door.at_rest();
         self.deaf.kill();
         self.hears(4, "deaf", &deaf);
@@ -90,12 +92,51 @@ impl Scenario<'_> {
         self.ends_without_more_of(&present);
     }
 
+    /// Users 2 and 3 are taken into a group, and user 1 talks to them.
+    fn talks_in_a_group(&self) -> BTreeSet<String> {
+        let [one, two, three] = [1, 2, 3].map(|number| self.user(number));
+        let create = ["group", "create", "--user", &one, &two, &three];
+        // One whose answer was lost may be there, too: nobody speaks in it.
+        let made = until_done(|| self.door.user(&create));
+        let group = made.json_lines()[0]["group"].to_string();
+        self.sends_to(&[&group, "--group"], (0..3).map(|n| format!("all {n}")))
+    }
+
+    /// User 1 takes back what user 6 has, and corrects what it says next.
+    fn changes(&self) {
+        let (one, six) = (self.user(1), self.user(6));
+        let chat = |user, to| {
+            let chat = ["chat", "--user", user, "--to", to];
+            Process::start(&mut self.door.user(&chat))
+        };
+        let (mut says, mut hears) = (chat(&one, &six), chat(&six, &one));
+        says.type_line("forget this");
+        says.line_is("[read] forget this");
+        says.type_line("/recall");
+        hears.line_ends(&format!("{one}: (recalled)"));
+        says.line_ends("(recalled)");
+        says.type_line("ninety");
+        says.line_is("[read] ninety");
+        says.type_line("/edit a hundred");
+        hears.line_ends(&format!("{one}: a hundred (edited)"));
+        for chat in [&mut says, &mut hears] {
+            chat.feed(String::new());
+            chat.ended(PATIENCE);
+        }
+    }
+
     /// Sends messages from user 1, and answers their ids: each is accepted, whatever happens meanwhile.
     fn sends(&self, to: i64, texts: impl IntoIterator<Item = String>) -> BTreeSet<String> {
+        self.sends_to(&[&self.user(to)], texts)
+    }
+
+    fn sends_to(&self, to: &[&str], texts: impl IntoIterator<Item = String>) -> BTreeSet<String> {
         let texts: Vec<String> = texts.into_iter().collect();
-        let (from, to) = (self.user(1), self.user(to));
-        let send = ["send", "--user", &from, "--to", &to, "--stdin"];
-        let mut send = Process::start(&mut self.door.user(&send));
+        let from = self.user(1);
+        let mut send = self
+            .door
+            .user(&["send", "--user", &from, "--stdin", "--to"]);
+        let mut send = Process::start(send.args(to));
         send.feed(texts.iter().map(|text| format!("{text}\n")).collect());
         let lines: Vec<String> = std::iter::from_fn(|| send.line_within(PATIENCE)).collect();
         let accepted = lines.iter().filter(|line| line.contains("\"accepted\""));

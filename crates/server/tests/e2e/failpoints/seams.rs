@@ -11,11 +11,14 @@ use backend::changes::ChangeStore;
 use backend::conversations::{ConversationStore, Listed, Registers};
 use backend::devices::{DeviceStore, Seen};
 use backend::discovery::{NodeLease, Registration, Registry, Role, Roster};
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::{HistoryStore, StatusWrite};
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
+use backend::timeline::Timeline;
 use protocol::change::{Altered, Arranged, ChangeRow, Changed};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::frame::HistoryRange;
@@ -38,8 +41,8 @@ use tokio::sync::watch;
 use super::point::Failpoint;
 
 /// A part whose effects pass a failpoint.
-struct Watched<T: ?Sized> {
-    inner: Arc<T>,
+pub(super) struct Watched<T: ?Sized> {
+    pub(super) inner: Arc<T>,
     point: Failpoint,
 }
 
@@ -50,7 +53,7 @@ impl<T: ?Sized> Watched<T> {
     }
 
     /// The effect of this name is durable, unless it failed.
-    fn passed<V>(&self, name: &str, answer: Result<V>) -> Result<V> {
+    pub(super) fn passed<V>(&self, name: &str, answer: Result<V>) -> Result<V> {
         if answer.is_ok() {
             self.point.passed(name);
         }
@@ -80,6 +83,18 @@ impl Around for Failpoint {
     }
 
     fn changes(&self, inner: Arc<dyn ChangeStore>) -> Arc<dyn ChangeStore> {
+        Watched::new(inner, self)
+    }
+
+    fn groups(&self, inner: Arc<dyn GroupStore>) -> Arc<dyn GroupStore> {
+        Watched::new(inner, self)
+    }
+
+    fn group_history(&self, inner: Arc<dyn GroupHistoryStore>) -> Arc<dyn GroupHistoryStore> {
+        Watched::new(inner, self)
+    }
+
+    fn timeline(&self, inner: Arc<dyn Timeline>) -> Arc<dyn Timeline> {
         Watched::new(inner, self)
     }
 
@@ -329,7 +344,8 @@ impl ConversationStore for Watched<dyn ConversationStore> {
         arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
         at: Timestamp,
     ) -> Result<()> {
-        self.inner.arrange(arranged, at).await
+        let arranged = self.inner.arrange(arranged, at).await;
+        self.passed("conversations.arrange", arranged)
     }
 
     async fn set_cleared(
@@ -337,11 +353,13 @@ impl ConversationStore for Watched<dyn ConversationStore> {
         cleared: Vec<(UserId, ConversationId, Tally)>,
         at: Timestamp,
     ) -> Result<()> {
-        self.inner.set_cleared(cleared, at).await
+        let cleared = self.inner.set_cleared(cleared, at).await;
+        self.passed("conversations.cleared", cleared)
     }
 
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
-        self.inner.touch(touched, at).await
+        let touched = self.inner.touch(touched, at).await;
+        self.passed("conversations.touch", touched)
     }
 }
 
