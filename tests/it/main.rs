@@ -9,6 +9,7 @@ mod chatting;
 mod dead_letters;
 mod doctor;
 mod groups;
+mod listing;
 mod receipts;
 mod resending;
 mod sessions;

@@ -13,6 +13,7 @@ pub use uuid::Uuid;
 
 pub use snowflake::{MessageId, Snowflake};
 
+use crate::Recipient;
 use crate::conversation::Side;
 
 /// Why a value is no identity.
@@ -328,6 +329,15 @@ impl ConversationId {
             ConversationId::Private { .. }
             | ConversationId::Group(_)
             | ConversationId::System(_) => None,
+        }
+    }
+
+    /// Whom `me` speaks to there; `None` where they speak to nobody.
+    pub fn other_than(self, me: UserId) -> Option<Recipient> {
+        match self {
+            ConversationId::Group(group) => Some(Recipient::Group(group)),
+            ConversationId::Private { .. } => self.peer_of(me).map(Recipient::User),
+            ConversationId::System(_) => None,
         }
     }
 

@@ -2,6 +2,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 use prost::Message as _;
 use protocol::frame::{ClientFrame, HistoryRange, Send, ServerFrame};
+use protocol::group::GroupRow;
 use protocol::history::{PrivateRow, Version};
 use protocol::{Message, Placed, Recipient};
 
@@ -75,7 +76,7 @@ proptest! {
         prop_assert_eq!(Placed::try_from(wire), Ok(placed));
     }
 
-    // The private half of S0-50b; group rows come with groups.
+    // proves S0-50b, S4-10
     #[test]
     fn a_private_row_gives_back_every_field_of_its_message(placed in arbitrary::placed()) {
         let Some(rows) = PrivateRow::pair_of(&placed, 1, Version::default()) else {
@@ -85,6 +86,14 @@ proptest! {
         for row in rows {
             let back = row.placed().expect("owner and peer differ");
             prop_assert_eq!(v1::MsgChat::from(&back), wire.clone());
+        }
+    }
+
+    // proves S0-50b
+    #[test]
+    fn a_group_row_gives_back_every_field_of_its_message(placed in arbitrary::placed()) {
+        if let Some(row) = GroupRow::of(&placed, Version::default()) {
+            prop_assert_eq!(v1::MsgChat::from(&row.placed()), v1::MsgChat::from(&placed));
         }
     }
 }

@@ -52,6 +52,7 @@ async fn changed(store: &dyn ConversationStore, owner: UserId, since: Timestamp)
     found.expect("reads")
 }
 
+// proves S4-11
 pub(super) async fn a_row_comes_back_with_its_registers(
     store: &dyn ConversationStore,
     fresh: &Fresh,
@@ -78,6 +79,7 @@ pub(super) async fn a_row_comes_back_with_its_registers(
     assert_eq!(changed(store, peer, Timestamp::ZERO).await, []);
 }
 
+// proves S4-13: put where nothing is, replaced only where it matches.
 /// In one call or in several.
 pub(super) async fn only_a_later_source_replaces(store: &dyn ConversationStore, fresh: &Fresh) {
     let owner = fresh.user();
@@ -156,6 +158,7 @@ pub(super) async fn the_difference_equals_a_recomputation(
     }
 }
 
+// proves S4-13: in the order of a field.
 pub(super) async fn pages_of_the_list_visit_each_conversation_once(
     store: &dyn ConversationStore,
     fresh: &Fresh,
@@ -279,6 +282,36 @@ pub(super) async fn what_was_touched_is_in_the_difference(
     assert_eq!(found().await, both);
 }
 
+// proves S4-13 (one part is updated, the others stay), S4-15, S4-26, S4-27
+/// A message moves the row's version and nothing that the owner did; what the owner does moves what was touched, and
+/// not the row. So the two are told apart, and the list finds either.
+pub(super) async fn a_message_touches_nothing_that_the_owner_did(
+    store: &dyn ConversationStore,
+    fresh: &Fresh,
+) {
+    let owner = fresh.user();
+    let first = row(fresh, owner, private(owner, fresh.user()), 3);
+    save(store, first).await;
+    let versions = async || {
+        let listed = get(store, &first).await.expect("a row");
+        (listed.row.version, listed.touched)
+    };
+    assert_eq!(versions().await, (at(3), Timestamp::ZERO));
+    let read = vec![(owner, first.conversation, Seq(2))];
+    store.set_read(read, at(10)).await.expect("writes");
+    assert_eq!(versions().await, (at(3), at(10)));
+    let next = row(fresh, owner, first.conversation, 20);
+    save(store, next).await;
+    assert_eq!(versions().await, (at(20), at(10)));
+    for (since, is_told) in [(at(10), true), (at(20), true), (at(21), false)] {
+        assert_eq!(changed(store, owner, since).await.len() == 1, is_told);
+    }
+    let cleared = vec![(owner, first.conversation, tally(2))];
+    store.set_cleared(cleared, at(30)).await.expect("writes");
+    assert_eq!(versions().await, (at(20), at(30)));
+    assert_eq!(changed(store, owner, at(21)).await.len(), 1);
+}
+
 /// What an owner did with a group comes back, though no row of it is ever written.
 pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore, fresh: &Fresh) {
     let owner = fresh.user();
@@ -337,6 +370,7 @@ macro_rules! checks {
             what_was_touched_is_in_the_difference,
             the_later_record_arranges,
             registers_stand_without_a_row,
+            a_message_touches_nothing_that_the_owner_did,
         );
     };
 }

@@ -244,6 +244,23 @@ impl Client {
         self.about_list(with, ChangeKind::Clear).await
     }
 
+    /// Takes all that is on the list of `me` from it, each as [`clear`](Client::clear) does: what this device has not
+    /// seen stays.
+    pub async fn clear_all(&self, me: UserId) -> Result<Vec<SendTicket>, ClientError> {
+        let listed: Vec<Recipient> = {
+            let list = self.list.borrow();
+            let listed = list.iter();
+            let listed =
+                listed.filter(|(_, row)| row.seq > row.cleared_seq && row.newest.is_some());
+            listed.filter_map(|(of, _)| of.other_than(me)).collect()
+        };
+        let mut tickets = Vec::with_capacity(listed.len());
+        for with in listed {
+            tickets.push(self.clear(with).await?);
+        }
+        Ok(tickets)
+    }
+
     /// Pins or mutes a conversation in the user's list, on all devices.
     pub async fn arrange(
         &self,

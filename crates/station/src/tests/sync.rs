@@ -69,7 +69,7 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
     page.messages.iter().map(|m| m.position.seq.0).collect()
 }
 
-// proves S4-02, S4-03, S4-07, S4-08: the difference is found by version, each entry with its newest.
+// proves S4-02, S4-03, S4-07, S4-08, S4-12: the difference is found by version, each entry with its newest.
 #[tokio::test(start_paused = true)]
 async fn the_list_holds_what_changed_with_its_newest_message() {
     let world = world().await;
@@ -110,7 +110,7 @@ async fn the_list_holds_what_changed_with_its_newest_message() {
     assert_eq!(changed, [between(1, 2)]);
 }
 
-// proves S4-04, S4-06: the list is the server's, so that every device of the user sees the same.
+// proves S4-04, S4-06, S4-34: the list is the server's, so that every device of the user sees the same.
 #[tokio::test(start_paused = true)]
 async fn the_list_is_the_same_for_all_devices_and_comes_in_pages() {
     let world = world_with(Config {

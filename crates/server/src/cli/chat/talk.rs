@@ -62,6 +62,9 @@ pub(super) enum Wish {
     Edit(String),
     /// To the last message of the other.
     React(Reaction),
+    /// This conversation, or all, goes from the list.
+    Clear,
+    ClearAll,
     /// What was said before.
     More,
     List,
@@ -71,7 +74,7 @@ pub(super) enum Wish {
 }
 
 /// The commands, as a line explains them.
-pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  (// begins a text with /)";
+pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  /clear  /clear-all  (// begins a text with /)";
 
 impl Wish {
     pub(super) fn of(line: &str) -> Wish {
@@ -85,6 +88,8 @@ impl Wish {
         let rest = rest.trim();
         match (name, rest) {
             ("recall", "") => Wish::Recall,
+            ("clear", "") => Wish::Clear,
+            ("clear-all", "") => Wish::ClearAll,
             ("more", "") => Wish::More,
             ("list", "") => Wish::List,
             ("edit", text) if !text.is_empty() => Wish::Edit(text.to_owned()),
@@ -157,6 +162,15 @@ impl Talk {
         match wish {
             Wish::Say(text) => self.say(text).await?,
             Wish::Recall | Wish::Edit(_) | Wish::React(_) => return self.change(wish).await,
+            Wish::Clear => {
+                if let Err(why) = self.client.clear(self.with).await {
+                    return Ok(Some(why.to_string()));
+                }
+            }
+            Wish::ClearAll => {
+                let cleared = self.client.clear_all(self.me).await;
+                return Ok(cleared.err().map(|why| why.to_string()));
+            }
             Wish::More => return Ok(self.more().await.err().map(|why| why.to_string())),
             Wish::List => return Ok(Some(self.list().join("\n"))),
             Wish::Open(peer) => return self.open(peer).await,
@@ -401,6 +415,8 @@ mod tests {
         assert_eq!(Wish::of("hello /more"), say("hello /more"));
         assert_eq!(Wish::of("//etc"), say("/etc"));
         assert_eq!(Wish::of("/recall"), Wish::Recall);
+        assert_eq!(Wish::of("/clear"), Wish::Clear);
+        assert_eq!(Wish::of("/clear-all"), Wish::ClearAll);
         assert_eq!(
             Wish::of("/edit  good evening"),
             Wish::Edit("good evening".to_owned())
