@@ -70,7 +70,8 @@ fn findings(seeds: std::ops::Range<u64>, sabotage: Option<Sabotage>) -> Vec<(u64
 }
 
 // Each device that stands at the end shows what history has, message by message: S2-01.
-// proves S0-11, S0-12, S0-14, S0-65, S0-72, S0-73, S0-74, S0-76, S0-77, S1-09, S1-16, S2-01, S3-22
+// A device comes back through any boat and station, which remember nothing of it: S0-81, S0-82.
+// proves S0-11, S0-12, S0-14, S0-65, S0-72, S0-73, S0-74, S0-76, S0-77, S0-81, S0-82, S1-09, S1-16, S2-01, S3-22
 #[test]
 fn no_seed_loses_repeats_or_reorders_a_message() {
     if let Ok(seed) = std::env::var("PACKETBOAT_SIM_SEED") {

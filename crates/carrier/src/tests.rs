@@ -1,5 +1,6 @@
 //! A carrier on embedded parts in memory and paused time, with a small boat that does what the test says.
 
+mod accounting;
 mod changing;
 mod clearing;
 mod crashes;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use backend::groups::{EmbeddedGroups, GroupStore};
@@ -365,6 +365,8 @@ impl GroupStore for FaultyGroups {
 pub(super) struct FaultyTimeline {
     pub(super) store: EmbeddedTimeline,
     pub(super) away: AtomicBool,
+    /// Messages that were put there, each time again.
+    pub(super) pushed: AtomicUsize,
 }
 
 #[async_trait]
@@ -372,7 +374,10 @@ impl Timeline for FaultyTimeline {
     async fn push(&self, group: GroupId, entries: Vec<Entry>) -> Result<()> {
         match self.away.load(Ordering::SeqCst) {
             true => Err(Error::unavailable("timeline", "away")),
-            false => self.store.push(group, entries).await,
+            false => {
+                self.pushed.fetch_add(entries.len(), Ordering::SeqCst);
+                self.store.push(group, entries).await
+            }
         }
     }
 

@@ -40,7 +40,7 @@ fn session_of(who: i64) -> i64 {
     who * 10
 }
 
-fn create(members: impl IntoIterator<Item = i64>) -> Wish {
+pub(super) fn create(members: impl IntoIterator<Item = i64>) -> Wish {
     Wish::Create {
         settings: CLOSED,
         members: members.into_iter().map(user).collect(),
@@ -73,11 +73,11 @@ impl World {
         id
     }
 
-    async fn say(&self, from: i64) -> MessageId {
+    pub(super) async fn say(&self, from: i64) -> MessageId {
         self.accept_of(self.for_group(from, None)).await
     }
 
-    async fn wish(&self, by: i64, wish: Wish) -> MessageId {
+    pub(super) async fn wish(&self, by: i64, wish: Wish) -> MessageId {
         let change = Some((None, ChangeKind::Wish(wish)));
         self.accept_of(self.for_group(by, change)).await
     }
@@ -442,6 +442,7 @@ async fn an_administrator_recalls_and_another_member_does_not() {
 }
 
 /// Redelivered, what was recalled since does not come back to where pages are taken from.
+// proves S0-78: beside history lies the frame as it is sent.
 #[tokio::test(start_paused = true)]
 async fn a_redelivered_message_is_cached_as_it_is_now() {
     let world = World::without_carrier(Config::default()).await;

@@ -1,7 +1,7 @@
 //! A carrier with everything around it.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -165,6 +165,7 @@ impl World {
         let timeline = Arc::new(FaultyTimeline {
             store: timeline.expect("good settings"),
             away: AtomicBool::new(false),
+            pushed: AtomicUsize::new(0),
         });
         let groups = Arc::new(FaultyGroups {
             store: EmbeddedGroups::new(engine.clone()),

@@ -318,6 +318,7 @@ async fn changes_in_a_group_are_judged_by_role() {
 
 // proves S0-63, S0-66, S0-67, S0-25: who comes back says where they are and gets the latest 100 from beside history,
 // which is not read, and hears that more lies before.
+// proves S0-10: repeated returns read no row of history; the head is one small read, which is never cached.
 // proves S0-68: what is to be loaded begins below the smallest that came.
 #[tokio::test(start_paused = true)]
 async fn who_comes_back_is_answered_without_history() {

@@ -69,7 +69,7 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
     page.messages.iter().map(|m| m.position.seq.0).collect()
 }
 
-// proves S4-02, S4-03, S4-07, S4-08, S4-12: the difference is found by version, each entry with its newest.
+// proves S4-02, S4-03, S4-07, S4-08, S4-12, S4-16: the difference is found by version, each entry with its newest.
 #[tokio::test(start_paused = true)]
 async fn the_list_holds_what_changed_with_its_newest_message() {
     let world = world().await;

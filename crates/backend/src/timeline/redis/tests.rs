@@ -160,6 +160,7 @@ proptest! {
     }
 }
 
+// proves S0-62a: as docs/decisions/0013 has it.
 #[test]
 fn names_are_those_of_the_design() {
     let group = GroupId::new(77).expect("positive");

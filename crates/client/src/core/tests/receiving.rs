@@ -273,6 +273,7 @@ fn a_short_absence_is_caught_up_forward() {
 
 // proves S4-01: the first question of each connection is for the list, and nothing is shown as caught up
 // before its answer.
+// proves S0-64
 #[test]
 fn each_sign_in_asks_for_the_list_first() {
     let mut device = Device::new();

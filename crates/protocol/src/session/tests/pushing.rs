@@ -150,6 +150,7 @@ fn a_message_behind_a_page_is_given_the_time_of_both() {
 }
 
 // proves S3-07: a message that reached the socket but was not acknowledged is not done.
+// proves S0-80: … which goes with the connection; what was not acknowledged is in the stores.
 #[test]
 fn a_connection_that_ends_leaves_its_pushes_undone() {
     let mut session = open();
@@ -167,6 +168,7 @@ fn a_connection_that_ends_leaves_its_pushes_undone() {
     assert_eq!(drained(&mut session), []);
 }
 
+// proves S0-80: what is on its way to somebody online is a bounded queue in memory,
 #[test]
 fn the_window_counts_messages_and_bytes() {
     let limits = Limits {
