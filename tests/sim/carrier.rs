@@ -4,26 +4,24 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::task::{DeliverTask, MessageTask, Task, Work};
-use protocol::conversation::{ConversationRow, Head, Placement, Ruling, Standing};
-use protocol::delivery::{
-    self, Action, Delivery, Offsets, Outcome, Owed, PushToken, RouteToken, Source,
-};
+use api::task::{Task, Work, again};
+use api::told::{Roles, task_of};
+use protocol::conversation::Head;
+use protocol::delivery::{self, Action, Delivery, Offsets, Outcome, PushToken, RouteToken, Source};
 use protocol::frame::ServerFrame;
-use protocol::history::{PrivateRow, Version};
 use protocol::keys::{self, Topic};
-use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::ledger::Event as LedgerEvent;
 use protocol::mailbox::RouteRequest;
 use protocol::presence::{BoatLife, Denied};
 use protocol::session::{Push, Token};
-use protocol::unread::Tally;
-use protocol::{ConversationId, MessageId, Placed, Position, Timestamp};
+use protocol::{ConversationId, Timestamp};
 use rand::Rng;
 
 use crate::boat::{BoatEvent, Notice};
 use crate::effects::{Answer, Effect, Place};
 use crate::plan::Sabotage;
 use crate::world::{Event, World};
+use crate::writer::Batch;
 
 /// How long the carrier is down after a crash.
 const DOWN: Duration = Duration::from_millis(900);
@@ -36,12 +34,12 @@ pub(crate) struct Carrier {
     up: bool,
     pub(crate) denied: Denied,
     partitions: u32,
-    delivery: Delivery,
-    offsets: Offsets,
+    pub(crate) delivery: Delivery,
+    pub(crate) offsets: Offsets,
     positions: BTreeMap<Place, u64>,
-    heads: BTreeMap<ConversationId, Head>,
+    pub(crate) heads: BTreeMap<ConversationId, Head>,
     /// A batch is being written: the next one waits.
-    writing: bool,
+    pub(crate) writing: bool,
     /// Questions to the mailbox, in order.
     routes: VecDeque<Step>,
     timer: Option<Timestamp>,
@@ -57,24 +55,6 @@ enum Step {
     Forget(protocol::presence::SessionKey),
 }
 
-/// A message that has its place.
-#[derive(Debug)]
-pub(crate) struct Written {
-    source: Source,
-    task: delivery::Task,
-}
-
-/// What a polled batch comes to, written step by step.
-#[derive(Debug, Default)]
-pub(crate) struct Batch {
-    rows: Vec<PrivateRow>,
-    heads: BTreeMap<ConversationId, Head>,
-    conversations: Vec<ConversationRow>,
-    deliveries: Vec<Written>,
-    /// Settled without a delivery.
-    dropped: Vec<(Source, Vec<LedgerEntry>)>,
-}
-
 #[derive(Debug)]
 pub(crate) enum CarrierEvent {
     Up,
@@ -83,7 +63,6 @@ pub(crate) enum CarrierEvent {
     },
     Write {
         life: u32,
-        step: u8,
         batch: Box<Batch>,
     },
     Mailbox {
@@ -242,8 +221,8 @@ impl World {
                 return;
             }
             CarrierEvent::Poll { life } if self.is_carrier(life) => self.poll_log(),
-            CarrierEvent::Write { life, step, batch } if self.is_carrier(life) => {
-                self.write_step(step, batch);
+            CarrierEvent::Write { life, batch } if self.is_carrier(life) => {
+                self.write_step(batch);
             }
             CarrierEvent::Mailbox { life } if self.is_carrier(life) => self.mailbox_step(),
             CarrierEvent::LateStore {
@@ -295,7 +274,7 @@ impl World {
         self.carrier.up && self.carrier.life == life
     }
 
-    fn drive_carrier(&mut self) {
+    pub(crate) fn drive_carrier(&mut self) {
         while let Some(action) = self.carrier.delivery.poll_action() {
             self.delivery_action(action);
         }
@@ -321,9 +300,9 @@ impl World {
                 self.poll_retries((Topic::Retry(tier), partition));
             }
         }
-        if !batch.deliveries.is_empty() || !batch.dropped.is_empty() {
+        if !batch.is_empty() {
             self.carrier.writing = true;
-            self.write_later(0, Box::new(batch));
+            self.write(Box::new(batch));
         }
     }
 
@@ -355,7 +334,7 @@ impl World {
                 return;
             };
             match &task.work {
-                Work::Message(message) => self.place(source, &task, message, batch),
+                Work::Message(message) => self.decide(source, &task, message, batch),
                 Work::Kickout(kickout) => {
                     for key in &kickout.sessions {
                         let close = Notice::Close(kickout.refusal.clone());
@@ -393,280 +372,10 @@ impl World {
             let Work::Deliver(deliver) = &task.work else {
                 unreachable!("on a retry topic")
             };
-            let work = again(&task, deliver);
+            let work = task_of((*task).clone(), deliver.clone(), &Roles::new());
             let now = self.now;
             let taken = self.carrier.delivery.handle_task(now, source, work);
             assert!(taken.is_ok(), "there was room");
-        }
-    }
-
-    /// Gives a message its place, by the rule, from the head and the rows of earlier records.
-    fn place(&mut self, source: Source, task: &Task, work: &MessageTask, batch: &mut Batch) {
-        let message = &work.message;
-        let conversation = message.conversation().expect("two users");
-        let version = Version {
-            epoch: 1,
-            offset: source.offset,
-        };
-        let head = batch
-            .heads
-            .get(&conversation)
-            .or_else(|| self.carrier.heads.get(&conversation))
-            .or_else(|| self.disk.heads.get(&conversation))
-            .copied()
-            .unwrap_or_default();
-        if work.unsure
-            && let Some(first) = self.find_send(work, version, batch)
-            && first != message.id
-        {
-            return self.drop_copy(source, work, first, batch);
-        }
-        let ruling = match head.place(version, message.id) {
-            Placement::New(position) => Ruling::Place(position),
-            Placement::Redelivery | Placement::CheckRow => {
-                let row = self.standing(message.from, message.id, batch);
-                // An old id without a row may be a first try that reached the log after its resend, now or
-                // before this redelivery.
-                if row.is_none()
-                    && let Some(first) = self.find_send(work, version, batch)
-                {
-                    return self.drop_copy(source, work, first, batch);
-                }
-                head.compare(version, row)
-            }
-        };
-        let side = conversation.side_of(message.from);
-        let position = match ruling {
-            Ruling::Place(position) => {
-                batch
-                    .heads
-                    .insert(conversation, head.moved_by(version, message.id, side));
-                position
-            }
-            Ruling::Keep(position) => position,
-            Ruling::Repeat(_) => return batch.dropped.push((source, Vec::new())),
-            Ruling::Unplaced => return batch.dropped.push((source, Vec::new())),
-            Ruling::Overtaken => {
-                let what = format!("record {source} finds another writer ahead of it");
-                return self.judge.found(what);
-            }
-        };
-        let placed = Placed {
-            message: message.clone(),
-            conversation,
-            position,
-        };
-        self.write_down(source, task, work, placed, version, batch);
-    }
-
-    fn write_down(
-        &mut self,
-        source: Source,
-        task: &Task,
-        work: &MessageTask,
-        placed: Placed,
-        version: Version,
-        batch: &mut Batch,
-    ) {
-        let sent = self.sent(&placed, batch);
-        let rows = PrivateRow::pair_of(&placed, sent, version).expect("private");
-        for row in &rows {
-            batch.conversations.push(ConversationRow {
-                owner: row.owner,
-                conversation: placed.conversation,
-                end: Tally {
-                    seq: row.seq,
-                    incoming: row.incoming,
-                },
-                rev: 0,
-                last_id: placed.message.id,
-                version: Timestamp::ZERO,
-                source: version,
-            });
-        }
-        let known = self
-            .disk
-            .platforms
-            .get(&rows[1].owner)
-            .cloned()
-            .unwrap_or_default();
-        batch.rows.extend(rows);
-        let owed = delivery::owed(&placed, known);
-        let targets = owed.iter().flat_map(Owed::targets);
-        self.witness.owed(placed.message.id, targets);
-        let frame = api::codec::encode_message(&placed);
-        let origin = work.origin.as_ref().map(|o| delivery::Origin {
-            session: o.session,
-            life: o.life.clone(),
-        });
-        let noted = vec![self.placed_entry(source, &placed)];
-        let task = delivery::Task {
-            placed,
-            rev: 0,
-            frame,
-            own_frames: BTreeMap::new(),
-            owed,
-            retry_count: task.retry_count,
-            first_at: task.first_at,
-            origin,
-            letter: None,
-            trace: None,
-            noted,
-        };
-        batch.deliveries.push(Written { source, task });
-    }
-
-    fn placed_entry(&self, source: Source, placed: &Placed) -> LedgerEntry {
-        let event = LedgerEvent::Placed {
-            conversation: placed.conversation,
-            seq: placed.position.seq,
-            from: placed.message.from,
-            send_id: placed.message.send_id,
-            partition: source.partition,
-            offset: source.offset,
-        };
-        LedgerEntry {
-            message: placed.message.id,
-            at: self.now,
-            target: None,
-            event,
-        }
-    }
-
-    fn standing(&self, from: protocol::UserId, id: MessageId, batch: &Batch) -> Option<Standing> {
-        let pending = batch
-            .rows
-            .iter()
-            .find(|row| row.owner == from && row.id == id);
-        pending
-            .or_else(|| self.disk.rows.get(&(from, id)))
-            .map(Standing::from)
-    }
-
-    /// The how manieth of its sender a message is: as its row says, or as the head counts that it moved.
-    fn sent(&self, placed: &Placed, batch: &Batch) -> u64 {
-        let message = &placed.message;
-        if let Some(standing) = self.standing(message.from, message.id, batch) {
-            return standing.sent;
-        }
-        let side = placed.conversation.side_of(message.from);
-        let head = batch.heads.get(&placed.conversation);
-        head.zip(side).map_or(0, |(head, side)| head.sent_by(side))
-    }
-
-    /// The first message of the sender under this send_id.
-    fn find_send(&self, work: &MessageTask, version: Version, batch: &Batch) -> Option<MessageId> {
-        let message = &work.message;
-        let since = MessageId::floor_of(message.accepted_at - work.age - Duration::from_secs(2));
-        let fits = |row: &&PrivateRow| {
-            row.owner == message.from
-                && row.send_id == message.send_id
-                && row.id >= since
-                && row.version < version
-        };
-        let written = self
-            .disk
-            .rows
-            .range((message.from, since)..)
-            .map(|(_, row)| row)
-            .find(fits);
-        written
-            .or_else(|| batch.rows.iter().find(fits))
-            .map(|row| row.id)
-    }
-
-    fn drop_copy(
-        &mut self,
-        source: Source,
-        work: &MessageTask,
-        first: MessageId,
-        batch: &mut Batch,
-    ) {
-        let (message, at) = (work.message.id, self.now);
-        let entry = |event| LedgerEntry {
-            message,
-            at,
-            target: None,
-            event,
-        };
-        let told = vec![
-            entry(LedgerEvent::Repeat { of: first }),
-            entry(LedgerEvent::Settled),
-        ];
-        self.judge.repeat(message, first);
-        self.echo(work, first, batch);
-        batch.dropped.push((source, told));
-    }
-
-    /// Tells the sender of a dropped copy where the first one stands.
-    fn echo(&mut self, work: &MessageTask, first: MessageId, batch: &Batch) {
-        let from = work.message.from;
-        let row = self.disk.rows.get(&(from, first));
-        let row = row.or_else(|| batch.rows.iter().find(|r| r.owner == from && r.id == first));
-        let (Some(row), Some(origin)) = (row.cloned(), work.origin.clone()) else {
-            return;
-        };
-        let frame = ServerFrame::Placed(protocol::frame::PlacedEcho {
-            send_id: work.message.send_id,
-            id: first,
-            conversation: row.conversation().expect("two users"),
-            position: Position {
-                seq: row.seq,
-                prev: row.prev,
-            },
-        });
-        let frame = api::codec::encode_server(&frame);
-        self.notify(origin.life, origin.session, Notice::Frame(frame));
-    }
-
-    fn write_later(&mut self, step: u8, batch: Box<Batch>) {
-        let (life, hop) = (self.carrier.life, self.hop());
-        self.after(
-            hop,
-            Event::Carrier(CarrierEvent::Write { life, step, batch }),
-        );
-    }
-
-    /// Rows, then heads, then conversation rows, then delivery: a crash may come between any two.
-    fn write_step(&mut self, step: u8, mut batch: Box<Batch>) {
-        match step {
-            0 => {
-                self.apply(Effect::Rows(std::mem::take(&mut batch.rows)));
-                self.write_later(1, batch);
-            }
-            1 => {
-                for (conversation, head) in &batch.heads {
-                    let (conversation, head) = (*conversation, *head);
-                    self.apply(Effect::Head { conversation, head });
-                    self.carrier.heads.insert(conversation, head);
-                }
-                self.write_later(2, batch);
-            }
-            2 => {
-                let now = self.now;
-                let rows = std::mem::take(&mut batch.conversations);
-                let stamped = rows.into_iter().map(|row| ConversationRow {
-                    version: now,
-                    ..row
-                });
-                self.apply(Effect::ConversationRows(stamped.collect()));
-                self.write_later(3, batch);
-            }
-            _ => {
-                for Written { source, task } in batch.deliveries {
-                    let now = self.now;
-                    let taken = self.carrier.delivery.handle_task(now, source, task);
-                    assert!(taken.is_ok(), "there was room");
-                    self.drive_carrier();
-                }
-                for (source, told) in batch.dropped {
-                    self.apply(Effect::Ledger(told));
-                    self.carrier.offsets.settle(source);
-                    self.commit_later();
-                }
-                self.carrier.writing = false;
-                self.wake_carrier();
-            }
         }
     }
 
@@ -820,29 +529,16 @@ impl World {
         match step {
             0 => {
                 for retry in &settlement.retries {
-                    let deliver = DeliverTask {
-                        placed: settlement.task.placed.clone(),
-                        rev: 0,
-                        targets: retry.owed.iter().flat_map(Owed::targets).collect(),
-                        live_users: retry
-                            .owed
-                            .iter()
-                            .filter(|o| o.live)
-                            .map(|o| o.user)
-                            .collect(),
-                        due_at: retry.due_at,
-                        cause: format!("{:?}", retry.cause),
-                        letter: None,
-                    };
-                    let task = Task {
-                        retry_count: retry.retry_count,
-                        first_at: settlement.task.first_at,
-                        trace: None,
-                        work: Work::Deliver(deliver),
-                    };
+                    let queued = again(
+                        &settlement.task,
+                        &retry.owed,
+                        retry.retry_count,
+                        retry.due_at,
+                        retry.cause.text(),
+                    );
                     self.judge
                         .retried(&self.plan, settlement.task.placed.message.id);
-                    self.append_task(Topic::Retry(retry.tier), Arc::new(task));
+                    self.append_task(Topic::Retry(retry.tier), Arc::new(queued));
                 }
                 if let Some(letter) = &settlement.letter {
                     self.judge
@@ -869,7 +565,7 @@ impl World {
         }
     }
 
-    fn commit_later(&mut self) {
+    pub(crate) fn commit_later(&mut self) {
         let (life, hop) = (self.carrier.life, self.hop());
         self.after(hop, Event::Carrier(CarrierEvent::Commit { life }));
     }
@@ -880,34 +576,5 @@ impl World {
             self.carrier.offsets.committed(place, next);
         }
         self.wake_carrier();
-    }
-}
-
-/// A retry as the machine takes it.
-fn again(task: &Task, deliver: &DeliverTask) -> delivery::Task {
-    let mut owed: Vec<Owed> = Vec::new();
-    let users = deliver.targets.iter().map(|target| target.user);
-    for user in users.chain(deliver.live_users.iter().copied()) {
-        if owed.iter().all(|o| o.user != user) {
-            let mine = deliver.targets.iter().filter(|target| target.user == user);
-            owed.push(Owed {
-                user,
-                platforms: mine.map(|target| target.platform).collect(),
-                live: deliver.live_users.contains(&user),
-            });
-        }
-    }
-    delivery::Task {
-        rev: deliver.rev,
-        placed: deliver.placed.clone(),
-        frame: api::codec::encode_message(&deliver.placed),
-        own_frames: BTreeMap::new(),
-        owed,
-        retry_count: task.retry_count,
-        first_at: task.first_at,
-        origin: None,
-        letter: None,
-        trace: None,
-        noted: Vec::new(),
     }
 }

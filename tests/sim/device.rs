@@ -8,12 +8,15 @@ use client::core::{
 };
 use protocol::frame::{ClientFrame, ServerFrame};
 use protocol::message::Content;
+use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{
     Code, ConversationId, DeviceId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
     Timestamp, UserId,
 };
 use rand::Rng;
 
+use crate::app::App;
+use crate::deeds::{Ask, Deed};
 use crate::wire::Connection;
 use crate::world::{Event, World};
 
@@ -25,12 +28,16 @@ pub(crate) struct Device {
     pub(crate) life: u32,
     core: Option<Core>,
     pub(crate) saved: Saved,
-    /// What the application shows, with the position of each.
-    pub(crate) shown: BTreeMap<ConversationId, Vec<(Seq, MessageId, SendId)>>,
+    pub(crate) app: App,
+    /// How far its user has ever read on it.
+    pub(crate) read: BTreeMap<ConversationId, Seq>,
+    pub(crate) last_ask: Option<Ask>,
     /// What the application put in, by send: kept by the application itself.
     pub(crate) sent: BTreeMap<SendId, SendStatus>,
     /// Sends in the order in which they were made, per receiver.
     pub(crate) order: Vec<(UserId, SendId)>,
+    /// Those of its sends that change something.
+    pub(crate) asked: BTreeSet<SendId>,
     timer: Option<Timestamp>,
     /// It never comes back.
     is_gone: bool,
@@ -64,6 +71,11 @@ pub(crate) enum DeviceEvent {
         to: UserId,
         number: usize,
     },
+    Do {
+        device: usize,
+        deed: Deed,
+        number: usize,
+    },
     Hear {
         device: usize,
     },
@@ -78,9 +90,12 @@ impl Device {
             life: 0,
             core: None,
             saved: Saved::default(),
-            shown: BTreeMap::new(),
+            app: App::default(),
+            read: BTreeMap::new(),
+            last_ask: None,
             sent: BTreeMap::new(),
             order: Vec::new(),
+            asked: BTreeSet::new(),
             timer: None,
             is_gone: false,
             away_until: Timestamp::ZERO,
@@ -94,6 +109,34 @@ impl Device {
         self.core.as_ref().is_some_and(
             |core| matches!(core.state(), State::Closed(why) if why.code == Code::Displaced),
         )
+    }
+
+    /// Whether it may say so: it has stored the message, or its user has read so far.
+    pub(crate) fn has(&self, receipt: &Receipt) -> bool {
+        let kept = self.saved.conversations.get(&receipt.conversation);
+        let shown = self.app.said(receipt.conversation);
+        let read = self.read.get(&receipt.conversation).copied();
+        kept.is_some_and(|kept| kept.cursor.seq >= receipt.seq)
+            || shown.iter().any(|said| said.id == receipt.id)
+            || receipt.kind == ReceiptKind::Read && read >= Some(receipt.seq)
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.is_gone
+    }
+
+    pub(crate) fn is_running(&self) -> bool {
+        self.core.is_some()
+    }
+
+    /// Its sends that were accepted, and whose place it does not know.
+    pub(crate) fn unplaced(&self) -> impl DoubleEndedIterator<Item = (ConversationId, MessageId)> {
+        self.order.iter().filter_map(|(to, send_id)| {
+            let SendStatus::Accepted { id } = self.sent.get(send_id)? else {
+                return None;
+            };
+            Some((ConversationId::private(self.user, *to)?, *id))
+        })
     }
 
     pub(crate) fn state(&self) -> Option<&State> {
@@ -131,6 +174,11 @@ impl World {
                 }
             }
             DeviceEvent::Send { device, to, number } => self.send_from(device, to, number),
+            DeviceEvent::Do {
+                device,
+                deed,
+                number,
+            } => self.do_deed(device, deed, number),
             DeviceEvent::Hear { device } => {
                 while let Some(frame) = self.devices[device].unread.pop_front() {
                     self.hear(device, frame);
@@ -174,16 +222,7 @@ impl World {
         let mut core = Core::new(settings, device.saved.clone());
         core.start();
         device.core = Some(core);
-        // The application shares the store's fate: it shows what the store says it has taken.
-        let saved = &device.saved;
-        device.shown.retain(|conversation, shown| {
-            let cursor = saved
-                .conversations
-                .get(conversation)
-                .map_or(Seq::ZERO, |k| k.cursor.seq);
-            shown.retain(|(seq, ..)| *seq <= cursor);
-            true
-        });
+        device.app.restart(&device.saved);
         self.drive_device(index);
     }
 
@@ -275,6 +314,35 @@ impl World {
         });
     }
 
+    /// Asks for a change. What is refused for good is given up, not tried again.
+    pub(crate) fn send_change(
+        &mut self,
+        index: usize,
+        send_id: SendId,
+        to: Recipient,
+        content: Content,
+    ) {
+        let now = self.now;
+        let device = &mut self.devices[index];
+        device.sent.insert(send_id, SendStatus::Pending);
+        device.asked.insert(send_id);
+        self.with_core(index, |core| {
+            core.send(send_id, to, content, now)
+                .expect("room in the outbox");
+        });
+    }
+
+    pub(crate) fn read_on_device(
+        &mut self,
+        index: usize,
+        conversation: ConversationId,
+        seq: Seq,
+        id: MessageId,
+    ) {
+        let now = self.now;
+        self.with_core(index, |core| core.read(conversation, seq, id, now));
+    }
+
     fn with_core(&mut self, device: usize, what: impl FnOnce(&mut Core)) {
         if let Some(core) = &mut self.devices[device].core {
             what(core);
@@ -356,15 +424,15 @@ impl World {
                     "{name} has a gap in {conversation}: {from} to {to}"
                 ));
             }
-            Action::Changed { number, .. } => {
-                self.judge.found(format!(
-                    "{} was told of a change, and nobody changes anything here",
-                    self.devices[index].name
-                ));
+            Action::Changed {
+                number,
+                conversation,
+                changed,
+            } => {
+                let wrong = self.devices[index].app.change(conversation, changed);
+                self.judge_shown(index, conversation, wrong);
                 let now = self.now;
-                if let Some(core) = &mut self.devices[index].core {
-                    core.handle_taken(number, now);
-                }
+                self.with_core(index, |core| core.handle_taken(number, now));
             }
             Action::Receipt(_)
             | Action::Older { .. }
@@ -383,27 +451,30 @@ impl World {
     fn show(&mut self, index: usize, shown: Shown) {
         let now = self.now;
         self.trace(|| format!("device {index} shows {:?}", shown.placed.position));
-        let device = &mut self.devices[index];
-        let message = &shown.placed.message;
-        let list = device.shown.entry(shown.placed.conversation).or_default();
-        let entry = (shown.placed.position.seq, message.id, message.send_id);
-        let expected = list.last().map_or(Seq(1), |(seq, ..)| seq.next());
-        if entry.0 != expected {
-            let name = &device.name;
-            let conversation = shown.placed.conversation;
-            self.judge.found(format!(
-                "{name} shows {} of {conversation} where {expected} is next",
-                entry.0
-            ));
+        let (number, conversation) = (shown.number, shown.placed.conversation);
+        let wrong = self.devices[index].app.show(shown);
+        self.judge_shown(index, conversation, wrong);
+        self.with_core(index, |core| core.handle_taken(number, now));
+    }
+
+    fn judge_shown(&mut self, index: usize, conversation: ConversationId, wrong: Option<String>) {
+        if let Some(wrong) = wrong {
+            let name = &self.devices[index].name;
+            self.judge
+                .found(format!("{name} {wrong}, in {conversation}"));
         }
-        list.push(entry);
-        self.with_core(index, |core| core.handle_taken(shown.number, now));
     }
 
     fn status(&mut self, index: usize, send_id: SendId, status: SendStatus) {
         let device = &mut self.devices[index];
         let before = device.sent.insert(send_id, status.clone());
+        let is_change = device.asked.contains(&send_id);
         let failed = |s: &SendStatus| matches!(s, SendStatus::Failed(_));
+        // Only a change can be accepted and come to nothing.
+        if is_change && matches!(&status, SendStatus::Failed(why) if !why.code.retryable()) {
+            let now = self.now;
+            return self.with_core(index, |core| _ = core.give_up(send_id, now));
+        }
         if let Some(before) = before
             && before.rank() > status.rank()
             && !failed(&before)

@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::Task;
+use protocol::change::{Altered, Arranged, ChangeRow};
 use protocol::conversation::{ConversationRow, Head};
-use protocol::history::{PrivateRow, RowStatus};
+use protocol::history::{PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
 use protocol::mailbox::{
@@ -17,6 +18,7 @@ use protocol::mailbox::{
 use protocol::message::Target;
 use protocol::presence::SessionKey;
 use protocol::receipt::ReceiptKind;
+use protocol::unread::Tally;
 use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp, UserId};
 
 /// Topic and partition.
@@ -49,7 +51,25 @@ pub(crate) enum Effect {
         owner: UserId,
         conversation: ConversationId,
         seq: Seq,
+        at: Timestamp,
     },
+    Cleared {
+        owner: UserId,
+        conversation: ConversationId,
+        up_to: Tally,
+        at: Timestamp,
+    },
+    Arranged {
+        owner: UserId,
+        conversation: ConversationId,
+        version: Version,
+        arranged: Arranged,
+        at: Timestamp,
+    },
+    /// What is left of changes, message by message.
+    Altered(Vec<ChangeRow>),
+    /// The changes in their order.
+    Changes(Vec<ChangeRow>),
     Ledger(Vec<LedgerEntry>),
     DeviceSeen {
         user: UserId,
@@ -108,6 +128,38 @@ pub(crate) struct Record {
     pub(crate) task: Arc<Task>,
 }
 
+/// What somebody did with a conversation of theirs.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Registers {
+    pub(crate) read: Seq,
+    pub(crate) cleared: Tally,
+    pub(crate) touched: Timestamp,
+    pub(crate) arranged: Option<(Version, Arranged)>,
+}
+
+impl Registers {
+    fn read(&mut self, seq: Seq, at: Timestamp) {
+        if seq > self.read {
+            self.touched = self.touched.max(at);
+        }
+        self.read = self.read.max(seq);
+    }
+
+    fn clear(&mut self, up_to: Tally, at: Timestamp) {
+        if up_to >= self.cleared {
+            self.touched = self.touched.max(at);
+        }
+        self.cleared = self.cleared.max(up_to);
+    }
+
+    fn arrange(&mut self, new: (Version, Arranged), at: Timestamp) {
+        if self.arranged.is_none_or(|(version, _)| version <= new.0) {
+            self.arranged = Some(new);
+            self.touched = self.touched.max(at);
+        }
+    }
+}
+
 /// All stores.
 #[derive(Clone, Debug)]
 pub(crate) struct Stores {
@@ -117,7 +169,11 @@ pub(crate) struct Stores {
     pub(crate) heads: BTreeMap<ConversationId, Head>,
     pub(crate) conversations: BTreeMap<(UserId, ConversationId), ConversationRow>,
     pub(crate) statuses: BTreeMap<(UserId, MessageId), RowStatus>,
-    pub(crate) reads: BTreeMap<(UserId, ConversationId), Seq>,
+    pub(crate) registers: BTreeMap<(UserId, ConversationId), Registers>,
+    pub(crate) changes: BTreeMap<(ConversationId, u64), ChangeRow>,
+    pub(crate) altered: BTreeMap<(ConversationId, Seq), Altered>,
+    /// Who had written what was recalled.
+    pub(crate) recalled: BTreeMap<(ConversationId, Seq), UserId>,
     pub(crate) ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
     pub(crate) platforms: BTreeMap<UserId, Vec<Platform>>,
     pub(crate) mailboxes: BTreeMap<UserId, Mailbox>,
@@ -140,7 +196,10 @@ impl Default for Stores {
             heads: BTreeMap::new(),
             conversations: BTreeMap::new(),
             statuses: BTreeMap::new(),
-            reads: BTreeMap::new(),
+            registers: BTreeMap::new(),
+            changes: BTreeMap::new(),
+            altered: BTreeMap::new(),
+            recalled: BTreeMap::new(),
             ledger: BTreeMap::new(),
             platforms: BTreeMap::new(),
             mailboxes: BTreeMap::new(),
@@ -219,9 +278,33 @@ impl Stores {
                 owner,
                 conversation,
                 seq,
+                at,
+            } => self.registers(*owner, *conversation).read(*seq, *at),
+            Effect::Cleared {
+                owner,
+                conversation,
+                up_to,
+                at,
+            } => self.registers(*owner, *conversation).clear(*up_to, *at),
+            Effect::Arranged {
+                owner,
+                conversation,
+                version,
+                arranged,
+                at,
             } => {
-                let read = self.reads.entry((*owner, *conversation)).or_default();
-                *read = (*read).max(*seq);
+                let registers = self.registers(*owner, *conversation);
+                registers.arrange((*version, *arranged), *at);
+            }
+            Effect::Altered(rows) => rows.iter().for_each(|row| self.alter(row)),
+            Effect::Changes(rows) => {
+                for row in rows {
+                    let key = (row.conversation, row.changed.rev);
+                    let newer = |old: &ChangeRow| old.version <= row.version;
+                    if self.changes.get(&key).is_none_or(newer) {
+                        self.changes.insert(key, row.clone());
+                    }
+                }
             }
             Effect::Ledger(entries) => {
                 for entry in entries {
@@ -276,6 +359,19 @@ impl Stores {
             }
         }
         Answer::Nothing
+    }
+
+    fn registers(&mut self, owner: UserId, conversation: ConversationId) -> &mut Registers {
+        self.registers.entry((owner, conversation)).or_default()
+    }
+
+    fn alter(&mut self, row: &ChangeRow) {
+        let key = (row.conversation, row.changed.seq);
+        let altered = self.altered.entry(key).or_default();
+        altered.apply(row.version, &row.changed);
+        if altered.recalled.is_some() {
+            self.recalled.insert(key, row.author);
+        }
     }
 
     /// What a process that dies with its memory loses: sessions and dedupe keys of the embedded mode.

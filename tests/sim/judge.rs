@@ -1,5 +1,8 @@
 //! The judge: what must hold in every world, and at the end of it.
 
+mod changes;
+mod lists;
+
 use std::collections::{BTreeMap, BTreeSet};
 
 use client::core::{SendStatus, State};
@@ -9,8 +12,9 @@ use protocol::ledger::audit::{Audit, Carried};
 use protocol::ledger::trace::Life;
 use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId, Seq, UserId};
 
+use crate::model::Model;
 use crate::oracle::Tally;
-use crate::plan::Plan;
+use crate::plan::{Fault, Plan};
 use crate::world::World;
 
 #[derive(Debug, Default)]
@@ -18,6 +22,8 @@ pub(crate) struct Judge {
     finding: Option<String>,
     /// The id that each accepted send was told, first time.
     accepted: BTreeMap<SendId, MessageId>,
+    /// The same of those that change something, every id that was told.
+    asked: BTreeSet<MessageId>,
     /// Copies that were dropped for an earlier message.
     repeats: BTreeMap<MessageId, MessageId>,
     dead: BTreeMap<MessageId, DeadReason>,
@@ -33,8 +39,16 @@ impl Judge {
         self.finding.take()
     }
 
-    pub(crate) fn accepted(&mut self, send_id: SendId, id: MessageId) {
-        self.accepted.entry(send_id).or_insert(id);
+    pub(crate) fn accepted(&mut self, send_id: SendId, id: MessageId, is_change: bool) {
+        match is_change {
+            true => _ = self.asked.insert(id),
+            false => _ = self.accepted.entry(send_id).or_insert(id),
+        }
+    }
+
+    /// What was accepted to change something.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = MessageId> {
+        self.asked.iter().copied()
     }
 
     pub(crate) fn repeat(&mut self, copy: MessageId, first: MessageId) {
@@ -47,7 +61,7 @@ impl Judge {
 
     /// Where nothing goes wrong, nobody needs a retry …
     pub(crate) fn retried(&mut self, plan: &Plan, id: MessageId) {
-        if plan.is_quiet() {
+        if plan.is_quiet() && !plan.has_rivals() {
             self.found(format!("{id} was retried in a quiet world"));
         }
     }
@@ -76,24 +90,11 @@ impl World {
             return;
         };
         for receipt in receipts {
-            let has = |shown: &[(Seq, MessageId, SendId)]| {
-                shown.iter().any(|(_, id, _)| *id == receipt.id)
-            };
             let stored = self
                 .devices
                 .iter()
                 .filter(|device| device.user == receipt.by)
-                .any(|d| {
-                    let cursor = d
-                        .saved
-                        .conversations
-                        .get(&receipt.conversation)
-                        .map(|kept| kept.cursor.seq);
-                    cursor >= Some(receipt.seq)
-                        || d.shown
-                            .get(&receipt.conversation)
-                            .is_some_and(|shown| has(shown))
-                });
+                .any(|device| device.has(receipt));
             if !stored {
                 let what = format!(
                     "{} is said to be received, but no device has it",
@@ -112,7 +113,31 @@ impl World {
         self.judge_mailboxes()?;
         self.judge_presence()?;
         self.judge_ledger()?;
-        self.judge_traces()
+        let tally = self.judge_traces()?;
+        let model = Model::of(self);
+        self.judge_changes(&model)?;
+        self.judge_views(&model)?;
+        self.judge_registers(&model)?;
+        if !self.has_lost_all() {
+            self.judge_reads()?;
+        }
+        Ok(tally)
+    }
+
+    /// After every device came back, and others came that were never there.
+    pub(crate) fn judge_return(&self) -> Result<(), String> {
+        let model = Model::of(self);
+        self.judge_views(&model)?;
+        self.judge_registers(&model)?;
+        self.judge_lists(&model)
+    }
+
+    /// The whole machine died, with what was not on disk.
+    fn has_lost_all(&self) -> bool {
+        let faults = self.plan.faults.iter();
+        faults
+            .map(|(_, fault)| fault)
+            .any(|fault| matches!(fault, Fault::CrashAll))
     }
 
     /// I5, S0-01: dense positions, each once; two rows a message.
@@ -153,35 +178,13 @@ impl World {
         Ok(())
     }
 
-    /// I1, I3, I4: every standing device of a user shows the whole conversation, once, in order.
+    /// Every standing device is there. That it shows everything, once and in order (I1, I3, I4), is judged with
+    /// what became of it.
     fn judge_devices(&self) -> Result<(), String> {
         for index in self.standing_devices() {
             let device = &self.devices[index];
             if !matches!(device.state(), Some(State::Ready)) {
                 return Err(format!("{} ends as {:?}", device.name, device.state()));
-            }
-            let mut whole: BTreeMap<ConversationId, BTreeMap<Seq, MessageId>> = BTreeMap::new();
-            for ((owner, id), row) in &self.disk.rows {
-                if *owner == device.user {
-                    let conversation = row.conversation().ok_or("a row of nobody")?;
-                    whole.entry(conversation).or_default().insert(row.seq, *id);
-                }
-            }
-            for (conversation, messages) in whole {
-                let shown: Vec<_> = device
-                    .shown
-                    .get(&conversation)
-                    .into_iter()
-                    .flatten()
-                    .collect();
-                let expected: Vec<_> = messages.into_iter().collect();
-                let got: Vec<_> = shown.iter().map(|(seq, id, _)| (*seq, *id)).collect();
-                if got != expected {
-                    return Err(format!(
-                        "{} shows {got:?} of {conversation}, history has {expected:?}",
-                        device.name
-                    ));
-                }
             }
         }
         Ok(())
@@ -229,7 +232,9 @@ impl World {
         for index in self.standing_devices() {
             let device = &self.devices[index];
             for (send_id, status) in &device.sent {
-                if matches!(status, SendStatus::Pending | SendStatus::Failed(_)) {
+                let is_refused = device.asked.contains(send_id)
+                    && matches!(status, SendStatus::Failed(why) if !why.code.retryable());
+                if matches!(status, SendStatus::Pending | SendStatus::Failed(_)) && !is_refused {
                     return Err(format!("{send_id} of {} ends as {status:?}", device.name));
                 }
             }
@@ -302,7 +307,7 @@ impl World {
         }
         let mut audit = Audit::default();
         let carried = Carried::default();
-        for id in self.judge.accepted.values() {
+        for id in self.judge.accepted.values().chain(&self.judge.asked) {
             let entries = self.disk.ledger.get(id).cloned().unwrap_or_default();
             audit.add(&Life::of(*id, &entries), &carried);
         }

@@ -1,9 +1,12 @@
 //! What a seed makes of a world: who takes part, and what goes wrong when.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
+
+use crate::deeds::Deeds;
 
 /// A bug that is planted on purpose: the simulator must find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +25,24 @@ pub(crate) enum Sabotage {
     FetchUntold,
     /// The ledger hears of what was stored that sync would find it.
     StoredToldAsSynced,
+    /// A change is told before it is saved.
+    ToldBeforeSaved,
+    /// Two changes of one batch get one place.
+    RevReused,
+    /// A record takes its own half-done change for somebody else's.
+    OwnWorkSeen,
+    /// A change does not show in lists: who was away does not ask for it.
+    ChangeUnlisted,
+    /// Pages show messages as they were sent.
+    PagesAsSent,
+    /// A clear takes what its device had not seen.
+    ClearWithoutBound,
+    /// What was recalled still counts as unread.
+    RecallCounted,
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 7] = [
+    pub(crate) const ALL: [Sabotage; 14] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -33,6 +50,13 @@ impl Sabotage {
         Sabotage::ReuseOfSeq,
         Sabotage::FetchUntold,
         Sabotage::StoredToldAsSynced,
+        Sabotage::ToldBeforeSaved,
+        Sabotage::RevReused,
+        Sabotage::OwnWorkSeen,
+        Sabotage::ChangeUnlisted,
+        Sabotage::PagesAsSent,
+        Sabotage::ClearWithoutBound,
+        Sabotage::RecallCounted,
     ];
 }
 
@@ -68,6 +92,8 @@ pub(crate) struct Plan {
     pub(crate) partitions: u32,
     /// When whom sends to whom.
     pub(crate) sends: Vec<(Duration, usize, usize)>,
+    /// What is done beside sending.
+    pub(crate) deeds: Deeds,
     pub(crate) faults: Vec<(Duration, Fault)>,
     /// How often a call between services fails though it may have been done (0 to 1).
     pub(crate) call_loss: f64,
@@ -113,6 +139,7 @@ impl Plan {
             stations: if embedded { 1 } else { rng.random_range(1..=2) },
             partitions: rng.random_range(1..=3),
             sends: Vec::new(),
+            deeds: Deeds::default(),
             faults: Vec::new(),
             call_loss: if sure {
                 0.0
@@ -146,12 +173,31 @@ impl Plan {
             plan.faults
                 .push((moment(&mut rng), Fault::LoseDevice(device)));
         }
+        plan.deeds = Deeds::of(seed, plan.devices.len());
         (plan, rng)
+    }
+
+    /// The world of a seed as it was when there were only messages.
+    pub(crate) fn plain(seed: u64) -> (Plan, StdRng) {
+        let (plan, rng) = Plan::of(seed);
+        let deeds = Deeds::default();
+        (Plan { deeds, ..plan }, rng)
+    }
+
+    pub(crate) fn is_plain(&self) -> bool {
+        self.deeds.done.is_empty()
     }
 
     /// Nothing goes wrong in this world.
     pub(crate) fn is_quiet(&self) -> bool {
         self.faults.is_empty() && self.call_loss == 0.0 && self.call_slow == 0.0
+    }
+
+    /// Two devices sign in on one platform of a user: one takes the place of the other, whatever is on its way to that.
+    pub(crate) fn has_rivals(&self) -> bool {
+        let places = self.devices.iter();
+        let places: BTreeSet<_> = places.map(|d| (d.user, d.platform)).collect();
+        places.len() < self.devices.len()
     }
 
     fn fault(&self, rng: &mut StdRng) -> Fault {
@@ -173,6 +219,6 @@ impl Plan {
     }
 }
 
-fn moment(rng: &mut StdRng) -> Duration {
+pub(crate) fn moment(rng: &mut StdRng) -> Duration {
     Duration::from_millis(rng.random_range(0..TROUBLE.as_millis() as u64))
 }

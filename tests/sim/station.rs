@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::{KickoutTask, MessageTask, Origin, Task, Work};
-use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge};
-use protocol::frame::{
-    Accepted, Ack, Acked, ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Send,
-    ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
-};
+use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, options_of};
+use protocol::frame::{Accepted, Ack, Acked, Send, ServerFrame, SyncPage, SyncRequest};
 use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
 use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
@@ -18,12 +15,10 @@ use protocol::mailbox::{
 };
 use protocol::message::Target;
 use protocol::presence::{BoatLife, SessionKey};
-use protocol::receipt::{Receipt, ReceiptKind};
-use protocol::session::{Admission, Outgoing, Page, PageItem};
-use protocol::sync;
+use protocol::session::{Admission, Outgoing, Page};
 use protocol::{
-    Code, ConversationId, DeviceId, Message, MessageId, Platform, Refusal, SendId, SessionId,
-    Timestamp, UserId,
+    Code, ConversationId, DeviceId, Message, MessageId, Platform, Recipient, Refusal, SendId,
+    SessionId, Timestamp, UserId,
 };
 use rand::Rng;
 
@@ -36,7 +31,9 @@ use crate::world::{Event, World};
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long a slow answer takes: longer than the boat waits.
 const SLOW: Duration = Duration::from_secs(6);
-const MARGIN: Duration = Duration::from_secs(10);
+pub(crate) const MARGIN: Duration = Duration::from_secs(10);
+/// Rows of a page.
+pub(crate) const PAGE_MAX: usize = 100;
 /// Names the installation.
 const CLUSTER: u64 = 7;
 /// Ids are made up to here beyond the last reservation.
@@ -66,7 +63,7 @@ pub(crate) enum Call {
 }
 
 /// The answers, as the session takes them.
-enum Reply {
+pub(crate) enum Reply {
     Admitted(Result<Admission, Refusal>),
     Submitted(Vec<Result<Accepted, Refusal>>),
     Receipts(Result<Acked, Refusal>),
@@ -76,14 +73,14 @@ enum Reply {
 }
 
 /// A call under way.
-struct Open {
+pub(crate) struct Open {
     boat: usize,
     boat_life: u64,
     life: BoatLife,
     session: SessionId,
-    user: Option<UserId>,
+    pub(crate) user: Option<UserId>,
     device: Option<DeviceId>,
-    platform: Platform,
+    pub(crate) platform: Platform,
     station: usize,
     station_life: u64,
     call: Call,
@@ -104,7 +101,9 @@ struct Open {
 /// A send on its way into the log.
 struct Prepared {
     send_id: SendId,
-    to: UserId,
+    to: Recipient,
+    conversation: Option<ConversationId>,
+    is_change: bool,
     outcome: Result<(MessageId, Timestamp), Refusal>,
     /// To be published.
     task: Option<Arc<Task>>,
@@ -293,7 +292,7 @@ impl World {
     }
 
     /// An answer on its way may be lost like any other call.
-    fn reply_if_it_arrives(&mut self, open: &mut Open, reply: Reply) {
+    pub(crate) fn reply_if_it_arrives(&mut self, open: &mut Open, reply: Reply) {
         if !self.rng.random_bool(self.plan.call_loss / 2.0) {
             self.reply(open, reply);
         }
@@ -452,7 +451,7 @@ impl World {
                         };
                         let sent = FirstSend {
                             id: *id,
-                            conversation: ConversationId::private(from, send.to).expect("admitted"),
+                            conversation: send.conversation.expect("admitted"),
                         };
                         self.disk.apply(Effect::DedupeDone { key, sent });
                     }
@@ -469,7 +468,9 @@ impl World {
         };
         let mut prepared = Prepared {
             send_id: send.send_id,
-            to: from,
+            to: send.to,
+            conversation: None,
+            is_change: send.content.change.is_some(),
             outcome: Err(Refusal::new(Code::Unavailable, "ids cannot be made now")),
             task: None,
         };
@@ -480,10 +481,7 @@ impl World {
                 return prepared;
             }
         };
-        let protocol::Recipient::User(to) = send.to else {
-            unreachable!("admitted as private")
-        };
-        prepared.to = to;
+        prepared.conversation = Some(conversation);
         let now = Timestamp::from_millis(self.now.millis() + self.stations[open.station].skew);
         self.apply(Effect::Reserve {
             station: open.station,
@@ -526,9 +524,15 @@ impl World {
             accepted_at: id.timestamp(),
             device: open.device.clone().expect("admitted"),
             send_id: send.send_id,
-            options: send.options,
+            options: options_of(send),
             content: send.content.clone(),
         };
+        if doubt == Doubt::None
+            && let Some(refusal) = self.refused_at_door(&message)
+        {
+            prepared.outcome = Err(refusal);
+            return prepared;
+        }
         let work = Work::Message(MessageTask {
             message,
             origin: Some(Origin {
@@ -551,7 +555,7 @@ impl World {
 
     /// One publish for the whole batch: after a failed record none of the same conversation.
     fn publish(&mut self, open: &mut Open) {
-        let mut failed: Vec<UserId> = Vec::new();
+        let mut failed: Vec<Recipient> = Vec::new();
         for index in 0..open.sends.len() {
             let to = open.sends[index].to;
             if open.sends[index]
@@ -587,102 +591,8 @@ impl World {
     fn judge_accepted(&mut self, open: &Open) {
         for send in &open.sends {
             if let Ok((id, _)) = send.outcome {
-                self.judge.accepted(send.send_id, id);
+                self.judge.accepted(send.send_id, id, send.is_change);
             }
-        }
-    }
-
-    fn receipts_step(&mut self, open: &mut Open, step: u8, ack: &Ack) -> bool {
-        let Some(by) = open.user else { return false };
-        let found: Vec<Option<UserId>> = ack
-            .items
-            .iter()
-            .map(|item| {
-                let row = self.disk.rows.get(&(by, item.id))?;
-                let fits = row.seq == item.seq && row.conversation() == Some(item.conversation);
-                fits.then_some(row.peer)
-            })
-            .collect();
-        let incoming = |world: &World, item: &protocol::frame::AckItem| {
-            let row = world.disk.rows.get(&(by, item.id));
-            row.is_some_and(|row| row.direction == protocol::history::Direction::In)
-        };
-        match step {
-            0 => {
-                for (item, sender) in ack.items.iter().zip(&found) {
-                    let Some(owner) = *sender else { continue };
-                    if incoming(self, item) {
-                        let at = self.now;
-                        self.apply(Effect::Status {
-                            owner,
-                            id: item.id,
-                            kind: ack.kind,
-                            at,
-                        });
-                    }
-                    if ack.kind == ReceiptKind::Read {
-                        let (conversation, seq) = (item.conversation, item.seq);
-                        self.apply(Effect::Read {
-                            owner: by,
-                            conversation,
-                            seq,
-                        });
-                    }
-                }
-                true
-            }
-            _ => {
-                let mut acked = Acked {
-                    kind: ack.kind,
-                    ids: Vec::new(),
-                    refused: Vec::new(),
-                };
-                for (item, sender) in ack.items.iter().zip(&found) {
-                    match sender {
-                        Some(_) => acked.ids.push(item.id),
-                        None => acked
-                            .refused
-                            .push((item.id, Refusal::new(Code::NotFound, "never sent to you"))),
-                    }
-                }
-                self.reply_if_it_arrives(open, Reply::Receipts(Ok(acked)));
-                for (item, sender) in ack.items.iter().zip(&found) {
-                    if let Some(sender) = *sender
-                        && incoming(self, item)
-                    {
-                        let receipt = Receipt {
-                            kind: ack.kind,
-                            conversation: item.conversation,
-                            id: item.id,
-                            seq: item.seq,
-                            by,
-                            at: self.now,
-                        };
-                        self.tell_sender(sender, receipt);
-                    }
-                }
-                false
-            }
-        }
-    }
-
-    fn tell_sender(&mut self, sender: UserId, receipt: Receipt) {
-        let frame = api::codec::encode_server(&ServerFrame::Receipts(vec![receipt]));
-        let live: Vec<(SessionId, BoatLife)> = self
-            .disk
-            .mailboxes
-            .get(&sender)
-            .into_iter()
-            .flat_map(|mailbox| {
-                mailbox
-                    .live(&self.carrier.denied)
-                    .cloned()
-                    .collect::<Vec<_>>()
-            })
-            .map(|entry| (entry.session, entry.life))
-            .collect();
-        for (session, life) in live {
-            self.notify(life, session, Notice::Frame(frame.clone()));
         }
     }
 
@@ -706,32 +616,6 @@ impl World {
                     notice,
                 }),
             );
-        }
-    }
-
-    fn mail_page(&mut self, open: &Open, after: Option<MailCursor>, limit: u32) -> Page {
-        let Some(user) = open.user else {
-            return Page::default();
-        };
-        let Some(mailbox) = self.disk.mailboxes.get(&user) else {
-            return Page::default();
-        };
-        let stores = &self.disk;
-        let page = mailbox.page(
-            open.platform,
-            after,
-            limit as usize,
-            stores.policies(),
-            &stores.bodies,
-            self.now,
-        );
-        let mails = page.mails.into_iter().map(|mail| PageItem {
-            id: mail.id,
-            frame: mail.body,
-        });
-        Page {
-            mails: mails.collect(),
-            next: page.next,
         }
     }
 
@@ -780,119 +664,6 @@ impl World {
         };
         self.reply_if_it_arrives(open, Reply::Reasserted(answer));
     }
-
-    fn answer_sync(&mut self, open: &Open, request: &SyncRequest) -> Result<SyncAnswer, Refusal> {
-        let user = open.user.expect("admitted");
-        match &request.query {
-            SyncQuery::List { since, after } => {
-                let from = sync::list_from(*since, MARGIN, self.now)?;
-                let rows = self
-                    .disk
-                    .conversations
-                    .range((user, first_conversation())..);
-                let conversations = rows
-                    .take_while(|((owner, _), _)| *owner == user)
-                    .filter(|((_, c), row)| row.version >= from && after.is_none_or(|a| *c > a))
-                    .map(|((_, conversation), row)| Summary {
-                        conversation: *conversation,
-                        seq: row.end.seq,
-                        incoming: row.end.incoming,
-                        rev: row.rev,
-                        read_seq: Default::default(),
-                        cleared_seq: Default::default(),
-                        arranged: Default::default(),
-                        role: None,
-                        unread: 0,
-                        version: row.version,
-                        newest: None,
-                        marks: None,
-                    })
-                    .collect();
-                Ok(SyncAnswer::List(ListPage {
-                    conversations,
-                    version: self.now,
-                    more: false,
-                }))
-            }
-            SyncQuery::History {
-                conversation,
-                range,
-                limit,
-            } => {
-                sync::may_read(user, *conversation)?;
-                let head = self
-                    .disk
-                    .heads
-                    .get(conversation)
-                    .copied()
-                    .unwrap_or_default();
-                sync::check_cursor(*range, head.seq)?;
-                let mut messages: Vec<_> = self
-                    .disk
-                    .rows
-                    .range((user, MessageId::floor_of(Timestamp::ZERO))..)
-                    .take_while(|((owner, _), _)| *owner == user)
-                    .filter(|(_, row)| row.conversation() == Some(*conversation))
-                    .filter_map(|(_, row)| row.placed())
-                    .filter(|placed| match range {
-                        HistoryRange::Forward { after } => placed.position.seq > *after,
-                        HistoryRange::Backward { before } => {
-                            before.is_none_or(|before| placed.position.seq < before)
-                        }
-                    })
-                    .collect();
-                messages.sort_by_key(|placed| placed.position.seq);
-                if let HistoryRange::Backward { .. } = range {
-                    messages.reverse();
-                }
-                messages.truncate(sync::page_limit(*limit, 100));
-                let page = sync::dense_page(messages, *range, head.seq)?;
-                Ok(SyncAnswer::History(HistoryPage {
-                    conversation: *conversation,
-                    messages: page.messages,
-                    marks: Default::default(),
-                    rev: head.rev,
-                    last_seq: page.last_seq,
-                    more: page.more,
-                }))
-            }
-            SyncQuery::Missed { .. } | SyncQuery::Unread { .. } => {
-                unreachable!("devices here do not ask this")
-            }
-            SyncQuery::Members { group, .. }
-            | SyncQuery::Readers { group, .. }
-            | SyncQuery::CountSince { group, .. } => {
-                Err(sync::may_read(user, ConversationId::Group(*group))
-                    .expect_err("nobody has a group here"))
-            }
-            SyncQuery::Changes { conversation, .. } => {
-                sync::may_read(user, *conversation)?;
-                Ok(SyncAnswer::Changes(ChangePage {
-                    conversation: *conversation,
-                    changes: Vec::new(),
-                    last_rev: 0,
-                    more: false,
-                }))
-            }
-            SyncQuery::Status { ids } => Ok(SyncAnswer::Status(
-                ids.iter()
-                    .map(|id| {
-                        let status = self
-                            .disk
-                            .statuses
-                            .get(&(user, *id))
-                            .copied()
-                            .unwrap_or_default();
-                        MessageStatus {
-                            id: *id,
-                            delivered_at: status.delivered_at,
-                            read_at: status.read_at,
-                        }
-                    })
-                    .collect(),
-            )),
-        }
-    }
 }
 
 fn key(open: &Open, user: UserId) -> SessionKey {
@@ -900,14 +671,6 @@ fn key(open: &Open, user: UserId) -> SessionKey {
         user,
         session: open.session,
         life: open.life.clone(),
-    }
-}
-
-fn first_conversation() -> ConversationId {
-    let one = |n| UserId::new(n).expect("positive");
-    ConversationId::Private {
-        low: one(1),
-        high: one(1),
     }
 }
 

@@ -1,7 +1,7 @@
 //! One seeded world: devices, boats, stations, a carrier and the stores under them, and a clock that
 //! jumps from event to event. Between any two effects another event may come, also a crash.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use api::task::Work;
@@ -25,6 +25,8 @@ use crate::wire::{Connections, WireEvent};
 pub(crate) const START: Timestamp = Timestamp::from_millis(1_750_000_000_000);
 /// After this long without trouble a world must have come to rest.
 const REST: Duration = Duration::from_secs(600);
+/// For so long devices that came back have time to sync.
+const RETURN: Duration = Duration::from_secs(90);
 /// A world that does more than this is caught in a loop.
 const EVENTS_MAX: u64 = 400_000;
 
@@ -70,8 +72,7 @@ pub(crate) fn user(index: usize) -> UserId {
 }
 
 impl World {
-    pub(crate) fn new(seed: u64, sabotage: Option<Sabotage>) -> World {
-        let (plan, rng) = Plan::of(seed);
+    pub(crate) fn new((plan, rng): (Plan, StdRng), sabotage: Option<Sabotage>) -> World {
         let platforms = [Platform::Ios, Platform::Web, Platform::Desktop];
         let devices = plan
             .devices
@@ -113,7 +114,8 @@ impl World {
         }
         self.start_carrier();
         for (index, _) in self.plan.devices.clone().iter().enumerate() {
-            let wait = self.up_to(Duration::from_secs(5));
+            let late = self.plan.deeds.late.get(index).copied().unwrap_or_default();
+            let wait = late + self.up_to(Duration::from_secs(5));
             self.after(wait, Event::Device(DeviceEvent::Start { device: index }));
         }
         for (index, (at, from, to)) in self.plan.sends.clone().into_iter().enumerate() {
@@ -123,6 +125,14 @@ impl World {
                 number: index,
             };
             self.after(at, Event::Device(send));
+        }
+        for (number, (at, device, deed)) in self.plan.deeds.done.clone().into_iter().enumerate() {
+            let deed = DeviceEvent::Do {
+                device,
+                deed,
+                number,
+            };
+            self.after(at, Event::Device(deed));
         }
         for (at, fault) in self.plan.faults.clone() {
             self.after(at, Event::Fault(fault));
@@ -134,11 +144,22 @@ impl World {
     /// found.
     pub(crate) fn run(mut self) -> Result<(u64, Tally), String> {
         let end = START + TROUBLE + REST;
+        self.run_until(end)?;
+        let tally = self.judge_all()?;
+        if !self.plan.is_plain() {
+            self.come_back();
+            self.run_until(end + RETURN)?;
+            self.judge_return()?;
+        }
+        Ok((self.fingerprint, tally))
+    }
+
+    fn run_until(&mut self, end: Timestamp) -> Result<(), String> {
         let mut events = 0;
-        while let Some(((at, number), event)) = self.events.pop_first() {
-            if at > end {
-                break;
-            }
+        while let Some(entry) = self.events.first_entry()
+            && entry.key().0 <= end
+        {
+            let ((at, number), event) = entry.remove_entry();
             self.now = at;
             events += 1;
             if events > EVENTS_MAX {
@@ -151,8 +172,25 @@ impl World {
                 return Err(finding);
             }
         }
-        let tally = self.judge_all()?;
-        Ok((self.fingerprint, tally))
+        Ok(())
+    }
+
+    /// All devices lose their connections, and sync; and each user gets a new one, which knows nothing.
+    fn come_back(&mut self) {
+        for index in self.standing_devices() {
+            self.cut_device(index);
+        }
+        let users: BTreeSet<UserId> = self.devices.iter().map(|device| device.user).collect();
+        for user in users {
+            let index = self.devices.len();
+            let name = DeviceId::new(&format!("newcomer-{user}")).expect("short");
+            self.devices.push(Device::new(user, Platform::Pad, name));
+            let start = DeviceEvent::Start { device: index };
+            self.after(Duration::ZERO, Event::Device(start));
+            // Some die before they have everything.
+            let wait = self.up_to(Duration::from_millis(600));
+            self.after(wait, Event::Fault(Fault::CrashDevice(index)));
+        }
     }
 
     fn dispatch(&mut self, event: Event) {

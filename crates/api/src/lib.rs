@@ -11,6 +11,7 @@ pub mod envelope;
 pub mod station;
 pub mod status;
 pub mod task;
+pub mod told;
 pub mod trace;
 pub mod transport;
 

@@ -1,9 +1,11 @@
 //! What is queued: the values of records on the topics `message`, `retry-<n>` and `notification`.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
+use protocol::delivery::{self, Owed};
 use protocol::message::Target;
 use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
@@ -74,6 +76,58 @@ pub struct DeliverTask {
     pub cause: String,
     /// A redriven dead letter names itself.
     pub letter: Option<String>,
+}
+
+impl DeliverTask {
+    /// What is owed by it.
+    pub fn owed(&self) -> Vec<Owed> {
+        let mut owed: Vec<Owed> = Vec::new();
+        let mut known: BTreeMap<UserId, usize> = BTreeMap::new();
+        let mut place = |user: UserId| {
+            *known.entry(user).or_insert_with(|| {
+                owed.push(Owed {
+                    user,
+                    platforms: Vec::new(),
+                    live: false,
+                });
+                owed.len() - 1
+            })
+        };
+        let places: Vec<usize> = self.targets.iter().map(|t| place(t.user)).collect();
+        let live: Vec<usize> = self.live_users.iter().map(|user| place(*user)).collect();
+        for (place, target) in places.into_iter().zip(&self.targets) {
+            if !owed[place].platforms.contains(&target.platform) {
+                owed[place].platforms.push(target.platform);
+            }
+        }
+        live.into_iter().for_each(|place| owed[place].live = true);
+        owed
+    }
+}
+
+/// The task as it is queued again, for what is still owed.
+pub fn again(
+    task: &delivery::Task,
+    owed: &[Owed],
+    retry_count: u32,
+    due_at: Timestamp,
+    cause: &str,
+) -> Task {
+    let live = owed.iter().filter(|owed| owed.live);
+    Task {
+        retry_count,
+        first_at: task.first_at,
+        trace: task.trace,
+        work: Work::Deliver(DeliverTask {
+            placed: task.placed.clone(),
+            rev: task.rev,
+            targets: owed.iter().flat_map(Owed::targets).collect(),
+            live_users: live.map(|owed| owed.user).collect(),
+            due_at,
+            cause: cause.to_owned(),
+            letter: task.letter.as_deref().map(str::to_owned),
+        }),
+    }
 }
 
 /// Ends exactly these sessions, all of one user.

@@ -1,10 +1,10 @@
 //! How users stand in a group now, where they are told of a wish after its writer was done with it.
 
 use api::task::DeliverTask;
+use api::told::{Roles, is_wish};
 use backend::groups::GroupStore;
 use protocol::{ConversationId, GroupId, UserId};
 
-use crate::records::{Roles, is_wish, owed_of};
 use crate::stores::{Result, Timed};
 
 /// Nothing where the delivery is not of a wish.
@@ -19,7 +19,7 @@ pub(crate) async fn standings(
     if !is_wish(&deliver.placed) {
         return Ok(Roles::new());
     }
-    let owed = owed_of(deliver);
+    let owed = deliver.owed();
     let keys: Vec<(GroupId, UserId)> = owed.iter().map(|owed| (group, owed.user)).collect();
     let found = stores.within(groups.members_of(&keys)).await?;
     let roles = found.into_iter().map(|found| found?.1.role);

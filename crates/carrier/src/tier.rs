@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::Work;
+use api::told::{Roles, task_of};
 use backend::Kind;
 use backend::changes::ChangeStore;
 use backend::group_history::GroupHistoryStore;
@@ -26,7 +27,7 @@ use tokio_util::sync::CancellationToken;
 use crate::backoff::Backoff;
 use crate::batch::Batch;
 use crate::consumer::{Line, sleep_until};
-use crate::records::{Records, Roles, task_of};
+use crate::records::Records;
 use crate::standings::standings;
 use crate::stores::{self, Timed};
 use crate::work::{self, Read, Spoilt};

@@ -22,6 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::Work;
+use api::told::{Roles, is_wish, task_of};
 use api::trace::{self, Spans};
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
@@ -47,7 +48,7 @@ use self::groups::Groups;
 use self::heads::Heads;
 use crate::batch::{Batch, Effects};
 use crate::platforms::Platforms;
-use crate::records::{Records, Roles, is_wish, task_of};
+use crate::records::Records;
 use crate::standings::standings;
 use crate::stores::Timed;
 use crate::work::{Read, Spoilt, conversation_of, message_of};

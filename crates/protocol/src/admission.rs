@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::change::ChangeKind;
 use crate::frame::Send;
 use crate::mailbox::{DedupeAnswer, FirstSend};
-use crate::{Code, ConversationId, GroupId, MessageId, Recipient, Refusal, UserId};
+use crate::{Code, ConversationId, GroupId, MessageId, Options, Recipient, Refusal, UserId};
 
 /// What one send may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +72,14 @@ pub fn needs_membership(send: &Send) -> Option<GroupId> {
 fn is_wish(send: &Send) -> bool {
     let change = send.content.change.as_deref();
     change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
+}
+
+/// What an admitted send asks for: a change is told to who is there; the others find it by sync.
+pub fn options_of(send: &Send) -> Options {
+    match send.content.change {
+        Some(_) => Options::NONE,
+        None => send.options,
+    }
 }
 
 /// What is to be done with an admitted send.

@@ -15,6 +15,8 @@
 //! already: nothing to do*), or the change would never get its place: so every register bears the version of
 //! the record that wrote it, and a record does not see its own.
 
+mod ruling;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -22,11 +24,15 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::ruling::{Asker, Known, Ruling, rule};
+
 use crate::conversation::Head;
 use crate::group::{Role, Wish};
 use crate::history::Version;
 use crate::message::Content;
-use crate::{Code, ConversationId, Message, MessageId, Refusal, SendId, Seq, Timestamp, UserId};
+use crate::{
+    Code, ConversationId, Message, MessageId, Placed, Refusal, SendId, Seq, Timestamp, UserId,
+};
 
 /// Bytes of one reaction: an emoji with all its joiners has less.
 pub const REACTION_BYTES_MAX: usize = 64;
@@ -253,6 +259,12 @@ impl Altered {
                 ..Content::text("")
             },
         }
+    }
+
+    /// Makes of the message what it is now, and says what became of it.
+    pub fn show(&self, placed: &mut Placed) -> Option<Marks> {
+        placed.message.content = self.shown(&placed.message.content);
+        self.marks()
     }
 
     /// What there is to be told beside the content; `None` where it stands as it was sent.

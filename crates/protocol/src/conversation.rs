@@ -1,11 +1,13 @@
 //! A conversation's head, and how its single writer gives positions.
 
 mod clearing;
+mod listed;
 mod placement;
 
 use serde::{Deserialize, Serialize};
 
 pub use clearing::{Around, Clearing, Seen, clear, is_listed};
+pub use listed::{Listed, ReadUpTo};
 pub use placement::{Placement, Ruling, Standing};
 
 use crate::history::Version;

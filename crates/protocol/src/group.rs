@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-pub use self::record::{Presence, rule};
+pub use self::record::{Presence, refusal, rule};
 pub use self::row::GroupRow;
 use crate::history::Version;
 use crate::{Code, Refusal, Seq, UserId};
@@ -176,6 +176,13 @@ impl Group {
     /// From behind which place on somebody may read; `None` where they are not in.
     pub fn readable_after(&self, user: UserId) -> Option<Seq> {
         self.members.get(&user)?.readable_after(self.settings)
+    }
+
+    /// Those who are in and may read what stands at `seq`.
+    pub fn readers_now(&self, seq: Seq) -> impl Iterator<Item = UserId> {
+        let may_read = move |user| self.readable_after(user).is_some_and(|after| seq > after);
+        let present = self.present().map(|(user, _)| user);
+        present.filter(move |user| may_read(*user))
     }
 
     /// What a wish of `by` makes of the group; `end` is where the conversation ends.

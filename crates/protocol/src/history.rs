@@ -20,6 +20,14 @@ pub struct Version {
     pub offset: u64,
 }
 
+impl Version {
+    /// After every record: all that stands is seen.
+    pub const LATEST: Version = Version {
+        epoch: u32::MAX,
+        offset: u64::MAX,
+    };
+}
+
 /// Outgoing in the sender's row, incoming in the receiver's (`io` 0 and 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Direction {

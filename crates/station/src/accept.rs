@@ -15,14 +15,12 @@ use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Producer};
-use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership};
+use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
 use protocol::frame::Accepted;
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
 use protocol::trace::{Span, Step};
-use protocol::{
-    Code, ConversationId, Message, MessageId, Options, Refusal, SessionId, TraceContext,
-};
+use protocol::{Code, ConversationId, Message, MessageId, Refusal, SessionId, TraceContext};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
 
@@ -344,11 +342,7 @@ fn message_of(item: &SendItem, id: MessageId) -> Message {
         accepted_at: id.timestamp(),
         device: item.device.clone(),
         send_id: send.send_id,
-        // A change is told to who is there; the others find it by sync.
-        options: match send.content.change {
-            Some(_) => Options::NONE,
-            None => send.options,
-        },
+        options: options_of(send),
         content: send.content.clone(),
     }
 }

@@ -24,12 +24,6 @@ use crate::membership::Membership;
 /// A message that was accepted this long ago is placed, if it was ever accepted.
 const PLACED_AFTER: Duration = Duration::from_secs(600);
 
-/// After every record: all that stands is seen.
-const LATEST: Version = Version {
-    epoch: u32::MAX,
-    offset: u64::MAX,
-};
-
 /// The message that is to be changed, as it was sent.
 struct Standing {
     from: UserId,
@@ -84,7 +78,7 @@ impl ChangeDoor {
             content: &standing.content,
             altered: &altered,
         };
-        judge(LATEST, &asked, Some(subject), role, &self.rules).err()
+        judge(Version::LATEST, &asked, Some(subject), role, &self.rules).err()
     }
 
     async fn in_private(

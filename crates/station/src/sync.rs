@@ -8,12 +8,12 @@ use std::time::Duration;
 use api::station::SyncCall;
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
-use backend::conversations::{ConversationStore, Listed};
+use backend::conversations::ConversationStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use futures_util::future::try_join_all;
 use protocol::change::{Altered, Change, Changed, Marks};
-use protocol::conversation::{Head, is_listed};
+use protocol::conversation::{Head, Listed, ReadUpTo};
 use protocol::frame::{
     ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
     SyncQuery, UnreadPage,
@@ -196,8 +196,7 @@ impl Lookup {
         Ok((try_join_all(summaries).await?, more))
     }
 
-    /// A page of rows, and whether there are more. A device that has nothing is not told of what was taken from the list
-    /// (S4-30).
+    /// A page of rows, and whether there are more.
     async fn listed(
         &self,
         owner: UserId,
@@ -205,11 +204,6 @@ impl Lookup {
         from: Timestamp,
         mut after: Option<ConversationId>,
     ) -> Result<(Vec<Listed>, bool), Refusal> {
-        let wanted = |listed: &Listed| {
-            let is_private = matches!(listed.row.conversation, ConversationId::Private { .. });
-            let is_listed = is_listed(listed.row.end.seq, listed.cleared);
-            is_private && (since > Timestamp::ZERO || is_listed)
-        };
         let mut found = Vec::new();
         loop {
             // One more than a page tells whether there are more.
@@ -218,7 +212,7 @@ impl Lookup {
             let rows = within(self.deadline, asked).await?;
             let is_last = rows.len() < most;
             after = rows.last().map(|listed| listed.row.conversation);
-            found.extend(rows.into_iter().filter(wanted));
+            found.extend(rows.into_iter().filter(|listed| listed.is_told(since)));
             if is_last || found.len() > self.page_max {
                 let more = found.len() > self.page_max;
                 found.truncate(self.page_max);
@@ -233,23 +227,10 @@ impl Lookup {
         listed: Listed,
         newest: Option<PrivateRow>,
     ) -> Result<Summary, Refusal> {
-        let Listed { row, cleared, .. } = listed;
         let mut newest = newest.as_ref().and_then(PrivateRow::placed);
-        let marks = self.mark_newest(row.rev, &mut newest).await?;
-        Ok(Summary {
-            conversation: row.conversation,
-            seq: row.end.seq,
-            incoming: row.end.incoming,
-            rev: row.rev,
-            read_seq: listed.read_seq,
-            cleared_seq: cleared.seq,
-            arranged: listed.arranged,
-            role: None,
-            unread: self.unread(owner, &listed).await?,
-            version: listed.version(),
-            newest,
-            marks,
-        })
+        let marks = self.mark_newest(listed.row.rev, &mut newest).await?;
+        let unread = self.unread(owner, &listed).await?;
+        Ok(listed.summary(unread, newest, marks))
     }
 
     /// Makes of the newest message what it is now.
@@ -271,10 +252,10 @@ impl Lookup {
     async fn unread(&self, owner: UserId, listed: &Listed) -> Result<u64, Refusal> {
         let Listed { row, cleared, .. } = listed;
         let (conversation, end) = (row.conversation, row.end);
-        let read = match listed.read_seq {
-            seq if seq <= cleared.seq => *cleared,
-            seq if seq >= end.seq => return Ok(0),
-            seq => {
+        let read = match listed.read_up_to() {
+            ReadUpTo::End => return Ok(0),
+            ReadUpTo::Place(place) => place,
+            ReadUpTo::Row(seq) => {
                 let asked = [(owner, conversation, seq)];
                 let tallies = within(self.deadline, self.history.tallies(&asked)).await?;
                 tallies.into_iter().next().flatten().unwrap_or_default()
@@ -288,9 +269,7 @@ impl Lookup {
             }
             false => BTreeMap::new(),
         };
-        let of_others = recalled.into_iter().filter(|(_, author)| *author != owner);
-        let recalled = of_others.map(|(seq, _)| seq).collect();
-        Ok(unread::unread(end, base, &recalled))
+        Ok(listed.unread(base, recalled))
     }
 
     async fn altered(
@@ -500,7 +479,5 @@ fn summary_size(summary: &Summary) -> usize {
 
 /// Makes of a message what it is now, and says what became of it.
 fn show(altered: &BTreeMap<Seq, Altered>, placed: &mut Placed) -> Option<Marks> {
-    let altered = altered.get(&placed.position.seq)?;
-    placed.message.content = altered.shown(&placed.message.content);
-    altered.marks()
+    altered.get(&placed.position.seq)?.show(placed)
 }

@@ -1,12 +1,12 @@
 //! What every store of conversation lists promises. A check uses its own users.
 
 use protocol::change::Arranged;
-use protocol::conversation::ConversationRow;
+use protocol::conversation::{ConversationRow, Listed};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, Seq, Timestamp, UserId};
 
-use super::{ConversationStore, Listed, Registers};
+use super::{ConversationStore, Registers};
 use crate::clock::{Entropy, SeededEntropy};
 use crate::fresh::{Fresh, at};
 

@@ -14,13 +14,13 @@ use std::ops::Bound;
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::change::Arranged;
-use protocol::conversation::ConversationRow;
+use protocol::conversation::{ConversationRow, Listed};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{ConversationStore, Listed, Registers};
+use super::{ConversationStore, Registers};
 use crate::embedded::recent::Recent;
 use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Order, Table};

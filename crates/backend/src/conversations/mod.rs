@@ -8,7 +8,7 @@ mod scylla;
 
 use async_trait::async_trait;
 use protocol::change::Arranged;
-use protocol::conversation::ConversationRow;
+use protocol::conversation::{ConversationRow, Listed};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, Seq, Timestamp, UserId};
@@ -17,28 +17,6 @@ pub use self::embedded::EmbeddedConversations;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaConversations;
 use crate::Result;
-
-/// A row and its registers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Listed {
-    pub row: ConversationRow,
-    /// How far the owner has read; only grows.
-    pub read_seq: Seq,
-    /// How far a device of the owner has received; only grows.
-    pub received_seq: Seq,
-    /// Up to where the owner took it from the list; only grows.
-    pub cleared: Tally,
-    /// When the owner last read or cleared something here; only grows.
-    pub touched: Timestamp,
-    pub arranged: Arranged,
-}
-
-impl Listed {
-    /// What the list difference compares.
-    pub fn version(&self) -> Timestamp {
-        self.row.version.max(self.touched)
-    }
-}
 
 /// What an owner did with a conversation, whether it has a row or not: groups have none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

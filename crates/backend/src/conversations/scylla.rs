@@ -13,14 +13,14 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use protocol::change::Arranged;
-use protocol::conversation::ConversationRow;
+use protocol::conversation::{ConversationRow, Listed};
 use protocol::history::Version;
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, MessageId, Seq, Timestamp, UserId};
 use scylla::DeserializeRow;
 use scylla::response::PagingState;
 
-use super::{ConversationStore, Listed, Registers};
+use super::{ConversationStore, Registers};
 use crate::scylla::{Cql, SeamCql, Statement, write_time};
 use crate::{Error, Result};
 

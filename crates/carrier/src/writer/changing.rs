@@ -4,21 +4,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::task::MessageTask;
+use api::told::frame_of;
 use protocol::change::{
-    Altered, Asked, ChangePlacement, ChangeRow, Changed, Subject, Verdict, judge,
+    Altered, Asked, Asker, ChangePlacement, ChangeRow, Changed, Known, Ruling, rule,
 };
 use protocol::delivery::{self, Notice, Task, Word};
-use protocol::group::{Group, Role};
+use protocol::group::Group;
 use protocol::history::Version;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::Content;
-use protocol::{
-    Code, ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId,
-};
+use protocol::{ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId};
 
 use super::decide::{After, Before, Decided, letter_of};
 use super::{WriteFailure, Writer};
-use crate::records::frame_of;
 use crate::work::Read;
 
 /// A change with its place.
@@ -32,13 +30,6 @@ pub(super) struct Changing {
     pub(super) shown: Content,
     /// The members of its group who may read that.
     readers: Vec<UserId>,
-}
-
-/// Who asks for a change.
-struct Asker {
-    role: Option<Role>,
-    /// From behind there on they know the conversation.
-    reads_after: Seq,
 }
 
 impl Writer {
@@ -74,60 +65,42 @@ impl Writer {
             Some(subject) => self.altered(conversation, subject.seq(), before).await?,
             None => Altered::default(),
         };
-        let mut made_by = version;
         let placement = match before.is_behind(conversation, version) {
             true => ChangePlacement::Redelivery,
             false => head.place_change(version),
         };
-        let (changed, after) = match placement {
-            // A letter sent on its way again: it has its place, and what follows was not done.
-            _ if first.is_some() => {
-                let first = first.map(|(version, changed)| {
-                    made_by = version;
-                    changed
-                });
-                (first, After::Kept(head))
-            }
-            ChangePlacement::Redelivery => {
+        let own = match placement {
+            ChangePlacement::Redelivery if first.is_none() => {
                 let found = self.changes.of_record(conversation, version, head.rev);
-                (self.stores.within(found).await?, After::Kept(head))
+                self.stores.within(found).await?
             }
-            ChangePlacement::New(rev) => {
-                let judged = allowed(conversation, before.group(conversation), &asked);
-                let judged = judged.and_then(|asker| {
-                    let subject = subject.as_ref().filter(|it| it.seq() > asker.reads_after);
-                    let subject = subject.map(|original| Subject {
-                        from: original.author(),
-                        accepted_at: original.placed.message.accepted_at,
-                        content: &original.placed.message.content,
-                        altered: &altered,
-                    });
-                    judge(version, &asked, subject, asker.role, &self.rules)
-                });
-                let verdict = match judged {
-                    Ok(verdict) => verdict,
-                    Err(refusal) => {
-                        let refusal = Some(refusal);
-                        return Ok(self.unchanged(
-                            read,
-                            task,
-                            conversation,
-                            asked.subject,
-                            refusal,
-                        ));
-                    }
-                };
-                let changed = subject.as_ref().map(|original| Changed {
-                    rev,
-                    seq: original.seq(),
-                    asked: asked.clone(),
-                });
-                let moved = After::Moved(head.moved_by_change(version));
-                (changed.filter(|_| verdict == Verdict::Change), moved)
+            ChangePlacement::Redelivery | ChangePlacement::New(_) => None,
+        };
+        let known = Known {
+            placement,
+            first,
+            is_letter: task.letter.is_some(),
+            own,
+            subject: subject.as_ref().map(|original| &original.placed),
+            altered: &altered,
+            asker: asker(conversation, before.group(conversation), asked.by),
+        };
+        let (changed, made_by, moves) = match rule(version, &asked, known, &self.rules) {
+            Ruling::Place {
+                changed,
+                made_by,
+                moves,
+            } => (changed, made_by, moves),
+            Ruling::Nothing(refusal) => {
+                return Ok(self.unchanged(read, task, conversation, asked.subject, refusal));
             }
         };
-        let (Some(changed), Some(subject)) = (changed, subject) else {
+        let Some(subject) = subject else {
             return Ok(self.unchanged(read, task, conversation, asked.subject, None));
+        };
+        let after = match moves {
+            true => After::Moved(head.moved_by_change(version)),
+            false => After::Kept(head),
         };
         before.heads.insert(conversation, after.head());
         let altered = before
@@ -143,7 +116,8 @@ impl Writer {
             changed,
         };
         let readers = before.group(conversation);
-        let readers = readers.map(|group| readers_of(group, row.changed.seq));
+        // A change says what the message says: it is for those who may read that.
+        let readers = readers.map(|group| group.readers_now(row.changed.seq).collect());
         before.changed.push(row.clone());
         let placed = Placed {
             message: task.message.clone(),
@@ -274,34 +248,15 @@ fn told_why(task: &MessageTask, refusal: Option<Refusal>) -> Option<Notice> {
 }
 
 /// Who has a part in the conversation may ask.
-fn allowed(
+fn asker(
     conversation: ConversationId,
     group: Option<&Arc<Group>>,
-    asked: &Asked,
+    by: UserId,
 ) -> Result<Asker, Refusal> {
-    if !matches!(conversation, ConversationId::Group(_)) {
-        return Ok(Asker {
-            role: None,
-            reads_after: Seq::ZERO,
-        });
+    match conversation {
+        ConversationId::Group(_) => Asker::in_group(group.map(Arc::as_ref), by),
+        ConversationId::Private { .. } | ConversationId::System(_) => Ok(Asker::ONE_OF_TWO),
     }
-    let Some(group) = group else {
-        return Err(Refusal::new(Code::NotFound, "there is no such group"));
-    };
-    match group.readable_after(asked.by) {
-        Some(reads_after) => Ok(Asker {
-            role: group.role(asked.by),
-            reads_after,
-        }),
-        None => Err(Refusal::new(Code::Forbidden, "you are not in this group")),
-    }
-}
-
-/// A change says what the message says: it is for those who may read that.
-fn readers_of(group: &Group, seq: Seq) -> Vec<UserId> {
-    let may_read = |user: &UserId| group.readable_after(*user).is_some_and(|after| seq > after);
-    let present = group.present().map(|(user, _)| user);
-    present.filter(may_read).collect()
 }
 
 /// A change, for all sessions that live: the asker's own, too.

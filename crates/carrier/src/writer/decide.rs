@@ -9,13 +9,12 @@ use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{Head, Placement, Ruling, Standing};
 use protocol::delivery::{Notice, Origin, Owed, Task, Word};
 use protocol::frame::PlacedEcho;
-use protocol::group::{Group, GroupRow, Presence};
+use protocol::group::{self, Group, GroupRow};
 use protocol::history::{PrivateRow, Version};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::Content;
 use protocol::{
-    Code, ConversationId, GroupId, MessageId, Placed, Position, Refusal, SendId, Seq, Timestamp,
-    UserId,
+    ConversationId, GroupId, MessageId, Placed, Position, SendId, Seq, Timestamp, UserId,
 };
 
 use super::changing::Changing;
@@ -300,7 +299,11 @@ impl Writer {
         };
         if row.is_none()
             && let ConversationId::Group(_) = conversation
-            && let Some(refusal) = refusal(before.group(conversation), version, task.message.from)
+            && let Some(refusal) = group::refusal(
+                before.group(conversation).map(Arc::as_ref),
+                version,
+                task.message.from,
+            )
         {
             return Ok(self.refused(read, task, conversation, refusal));
         }
@@ -461,21 +464,6 @@ fn groups(reads: &[Arc<Read>]) -> BTreeMap<GroupId, u32> {
         _ => None,
     });
     of_groups.collect()
-}
-
-/// Why a message that stands nowhere has no place in a group; `None` where its sender is in.
-fn refusal(group: Option<&Arc<Group>>, record: Version, from: UserId) -> Option<Refusal> {
-    let Some(group) = group else {
-        return Some(Refusal::new(Code::NotFound, "there is no such group"));
-    };
-    match group.at(record, from) {
-        Presence::In(_) => None,
-        Presence::Out => Some(Refusal::new(Code::Forbidden, "you are not in this group")),
-        Presence::Unknown => {
-            let text = "you were not in this group when it was sent";
-            Some(Refusal::new(Code::Forbidden, text))
-        }
-    }
 }
 
 fn message(read: &Read) -> Option<(&MessageTask, ConversationId)> {

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use api::task::MessageTask;
+use api::told::frame_of;
 use backend::Error;
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::conversation::{Around, Clearing, Seen, clear};
@@ -22,7 +23,6 @@ use tokio::time::Instant;
 
 use super::decide::{Before, Decided, letter_of};
 use super::{WriteFailure, Writer};
-use crate::records::frame_of;
 use crate::work::Read;
 
 /// What is done to a list.

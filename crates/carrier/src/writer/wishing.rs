@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use api::task::MessageTask;
+use api::told::{Roles, frame_of, frames_of};
 use protocol::delivery::{self, Task};
 use protocol::group::{self, Group, Outcome, Wish};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
@@ -12,7 +13,6 @@ use tokio::time::Instant;
 
 use super::decide::{Before, Decided, letter_of};
 use super::{WriteFailure, Writer};
-use crate::records::{Roles, frame_of, frames_of};
 use crate::work::Read;
 
 /// What a wish makes of its group.

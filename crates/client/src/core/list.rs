@@ -201,6 +201,10 @@ impl List {
 impl Core {
     pub(super) fn note_listed(&mut self, summary: Summary) {
         let conversation = summary.conversation;
+        if let Some((seq, id, kept)) = self.timeline.read_lost(conversation, summary.read_seq) {
+            self.acks.read(conversation, seq, id);
+            self.keep(conversation, kept);
+        }
         let (row, is_open) = self.list.listed(summary);
         if is_open {
             self.unsure_unread.insert(conversation);

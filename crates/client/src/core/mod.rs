@@ -377,7 +377,11 @@ impl Core {
             .account
             .is_some_and(|account| account.user == receipt.by);
         if !is_own {
-            self.outbox.sent.receipt(receipt, &mut self.out);
+            if self.outbox.sent.receipt(receipt, &mut self.out) {
+                let track = self.track(receipt.conversation);
+                track.kept.known = track.kept.known.max(receipt.seq);
+                self.fetch_if_missing(receipt.conversation);
+            }
         } else if receipt.kind == ReceiptKind::Read {
             // On another device of ours.
             if let Some(kept) = self.timeline.read_acked(receipt.conversation, receipt.seq) {

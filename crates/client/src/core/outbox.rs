@@ -358,15 +358,9 @@ impl Outbox {
         limits: &Limits,
         out: &mut Out,
     ) -> Option<Placed> {
-        let connection = self.connection;
-        if let Some((order, entry)) = self.unsettled(send_id) {
-            let refused_here = entry.tried_on == connection
-                && !matches!(entry.phase, Phase::Storing | Phase::InFlight { .. });
+        if let Some((order, _)) = self.unsettled(send_id) {
+            self.release(order, out);
             self.settle(order, id, conversation, out);
-            if refused_here {
-                // The boat holds back what follows until this one is sent again or given up.
-                out.transmit(ClientFrame::GiveUp(send_id));
-            }
         }
         let placed = self.sent.placed(send_id, id, conversation, position, out);
         self.sent.follow_fewer(limits, out);
@@ -376,12 +370,26 @@ impl Outbox {
     /// A change of this device is done, if it is one: it is accepted, whether we heard of that or not.
     pub(super) fn changed(&mut self, send_id: SendId, id: MessageId, seq: Seq, out: &mut Out) {
         if let Some((order, _)) = self.unsettled(send_id) {
+            self.release(order, out);
             self.remove(order);
             self.by_send.remove(&send_id);
             out.change(Change::Forget { order });
             out.status(send_id, SendStatus::Placed { id, seq });
         } else {
             self.sent.changed(send_id, seq, out);
+        }
+    }
+
+    /// It is done and will not be sent again. Where it was refused on this connection, the boat holds back what
+    /// follows until it is sent again or given up.
+    fn release(&self, order: u64, out: &mut Out) {
+        let connection = self.connection;
+        let refused_here = self.entries.get(&order).filter(|entry| {
+            entry.tried_on == connection
+                && !matches!(entry.phase, Phase::Storing | Phase::InFlight { .. })
+        });
+        if let Some(entry) = refused_here {
+            out.transmit(ClientFrame::GiveUp(entry.row.send_id));
         }
     }
 

@@ -148,8 +148,11 @@ impl Sent {
         })
     }
 
-    pub(super) fn receipt(&mut self, receipt: &Receipt, out: &mut Out) {
+    /// Answers whether this is the first that is heard of the message's place.
+    pub(super) fn receipt(&mut self, receipt: &Receipt, out: &mut Out) -> bool {
         let known = self.by_id.get(&receipt.id).copied();
+        let followed = known.and_then(|order| self.followed.get(&order));
+        let is_unplaced = followed.is_some_and(|followed| followed.row.seq.is_none());
         if let Some(order) = known {
             self.advance(order, receipt.kind, out);
         }
@@ -168,6 +171,7 @@ impl Sent {
         if known.is_none() {
             out.push(Action::Receipt(*receipt));
         }
+        is_unplaced
     }
 
     /// The messages whose status may have moved while we were away: the newest of them.

@@ -156,6 +156,21 @@ impl Timeline {
         Some(*kept)
     }
 
+    /// What we have read, where the server knows of less than it confirmed: it lost that.
+    pub(super) fn read_lost(
+        &mut self,
+        conversation: ConversationId,
+        theirs: Seq,
+    ) -> Option<(Seq, MessageId, Kept)> {
+        let kept = &mut self.tracks.get_mut(&conversation)?.kept;
+        let (seq, id) = kept.read?;
+        if seq <= theirs || seq > kept.read_acked {
+            return None;
+        }
+        kept.read_acked = theirs;
+        Some((seq, id, *kept))
+    }
+
     pub(super) fn untaken_len(&self) -> usize {
         self.untaken.len()
     }

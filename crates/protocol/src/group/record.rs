@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use super::{Group, Limits, Member, Outcome, Role, Wish};
 use crate::history::Version;
-use crate::{Refusal, Seq, UserId};
+use crate::{Code, Refusal, Seq, UserId};
 
 /// Was somebody in a group at the place of a record?
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +48,21 @@ pub fn rule(
         Ordering::Less => group.judge(record, by, wish, end, limits),
         Ordering::Equal => Ok(group.completed(record, by, wish)),
         Ordering::Greater => Ok(group.made_by(record)),
+    }
+}
+
+/// Why a message that stands nowhere has no place in a group; `None` where its sender is in.
+pub fn refusal(group: Option<&Group>, record: Version, from: UserId) -> Option<Refusal> {
+    let Some(group) = group else {
+        return Some(Refusal::new(Code::NotFound, "there is no such group"));
+    };
+    match group.at(record, from) {
+        Presence::In(_) => None,
+        Presence::Out => Some(Refusal::new(Code::Forbidden, "you are not in this group")),
+        Presence::Unknown => {
+            let text = "you were not in this group when it was sent";
+            Some(Refusal::new(Code::Forbidden, text))
+        }
     }
 }
 

@@ -1,6 +1,8 @@
 use std::time::Duration;
 
-use protocol::frame::{Acked, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery};
+use protocol::frame::{
+    Ack, AckItem, Acked, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery,
+};
 use protocol::loaded::Older;
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, Platform, Refusal, Seq};
@@ -238,6 +240,33 @@ fn a_read_is_told_until_the_server_has_recorded_it() {
     device.crash();
     device.sign_in();
     assert!(reads(&mut device).is_empty());
+}
+
+// A machine that died whole may have lost what it confirmed: it is told again.
+#[test]
+fn a_read_that_the_server_forgot_is_told_again() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.core.read(with(2), Seq(1), id(101), device.now);
+    device.drain();
+    let acked = ServerFrame::Acked(Acked {
+        kind: ReceiptKind::Read,
+        ids: vec![id(101)],
+        refused: vec![],
+    });
+    device.hear(acked);
+    device.take_sent();
+    device.hear(ServerFrame::Resync);
+    device.list(vec![summary(2, 1)]);
+    let read = Ack {
+        kind: ReceiptKind::Read,
+        items: vec![AckItem {
+            conversation: with(2),
+            id: id(101),
+            seq: Seq(1),
+        }],
+    };
+    assert!(device.take_sent().contains(&ClientFrame::Ack(read)));
 }
 
 #[test]

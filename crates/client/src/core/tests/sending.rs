@@ -1,11 +1,12 @@
 use std::time::Duration;
 
-use protocol::frame::{MessageStatus, PlacedEcho, ServerFrame, SyncAnswer, SyncQuery};
+use protocol::change::{Asked, Change, ChangeKind, ChangeOf, Changed};
+use protocol::frame::{ClientFrame, MessageStatus, PlacedEcho, ServerFrame, SyncAnswer, SyncQuery};
 use protocol::message::Content;
 use protocol::receipt::{Receipt, ReceiptKind};
-use protocol::{Code, Position, Seq};
+use protocol::{Code, Message, Placed, Position, Seq};
 
-use super::device::{Device, id, message, send_id, to, user, with};
+use super::device::{Device, id, message, message_of, send_id, to, user, with};
 use crate::core::{CatchUp, Limits, Origin, Saved, SendError, SendStatus};
 
 fn numbers(sends: &[protocol::frame::Send]) -> Vec<u8> {
@@ -255,6 +256,61 @@ fn the_status_only_moves_forward() {
         .map(|(_, status)| status.rank())
         .collect();
     assert_eq!(ranks, [0, 2, 3, 4, 5]);
+}
+
+// A message whose echo was lost, and that was read soon: its own device shows it all the same.
+#[test]
+fn a_receipt_tells_of_a_place_that_no_echo_told() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.accept(1);
+    device.take_sent();
+    receipt(&mut device, ReceiptKind::Read, 1, 1);
+    let own = Placed {
+        message: Message {
+            id: id(1),
+            ..message_of(2, 1, "phone", 1).message
+        },
+        ..message_of(2, 1, "phone", 1)
+    };
+    let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
+    device.history(request, vec![own], 1);
+    assert_eq!(device.take_shown(), [1]);
+}
+
+// The boat holds back what follows a send that was refused: also where its change was told before it was resent.
+#[test]
+fn a_change_that_is_done_after_a_refusal_is_not_waited_for() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    let recall = Content {
+        change: Some(Box::new(ChangeOf {
+            subject: Some(id(101)),
+            kind: ChangeKind::Recall,
+        })),
+        ..Content::text("")
+    };
+    let asked = device.core.send(send_id(1), to(2), recall, device.now);
+    assert_eq!(asked, Ok(()));
+    device.drain();
+    device.refuse(1, Code::Unavailable);
+    device.take_sent();
+    device.hear(ServerFrame::Changed {
+        conversation: with(2),
+        changed: Changed {
+            rev: 1,
+            seq: Seq(1),
+            asked: Asked {
+                id: id(7),
+                send_id: send_id(1),
+                subject: id(101),
+                by: user(1),
+                at: device.now,
+                change: Change::Recall,
+            },
+        },
+    });
+    assert_eq!(device.take_sent(), [ClientFrame::GiveUp(send_id(1))]);
 }
 
 #[test]

@@ -248,7 +248,7 @@ impl Reader<'_> {
             let is_last = page.len() < PAGE;
             after = page.last().map(|one| one.row.conversation);
             let known =
-                |one: backend::conversations::Listed| (one.row.conversation, Some(known(one)));
+                |one: protocol::conversation::Listed| (one.row.conversation, Some(known(one)));
             listed.extend(page.into_iter().map(known));
             if is_last {
                 return (listed, true);
@@ -383,7 +383,7 @@ impl Reader<'_> {
     }
 }
 
-fn known(listed: backend::conversations::Listed) -> Listed {
+fn known(listed: protocol::conversation::Listed) -> Listed {
     Listed {
         row: listed.row,
         read_seq: listed.read_seq,

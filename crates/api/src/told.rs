@@ -1,0 +1,88 @@
+//! What sessions are told of a record: the message, the change that it is, or a word about a list.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use protocol::change::ChangeKind;
+use protocol::delivery;
+use protocol::frame::{ListDeed, ListWord, ServerFrame};
+use protocol::group::Role;
+use protocol::{Placed, TraceContext, UserId};
+
+use crate::codec::{encode_server, encode_traced};
+use crate::task::{DeliverTask, Task};
+
+/// How users stand in a group.
+pub type Roles = BTreeMap<UserId, Option<Role>>;
+
+/// What a record says of its sender's list, if it does.
+fn list_deed(placed: &Placed) -> Option<ListDeed> {
+    match placed.message.content.change.as_deref()?.kind {
+        ChangeKind::Clear => Some(ListDeed::Cleared(placed.position.seq)),
+        ChangeKind::Arrange(arranged) => Some(ListDeed::Arranged(arranged)),
+        // Whoever is told of it has a frame of their own.
+        ChangeKind::Wish(_) => Some(ListDeed::Member(None)),
+        ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } => None,
+    }
+}
+
+fn list_frame(placed: &Placed, deed: ListDeed) -> Bytes {
+    encode_server(&ServerFrame::Listed(ListWord {
+        id: placed.message.id,
+        send_id: placed.message.send_id,
+        conversation: placed.conversation,
+        deed,
+    }))
+}
+
+/// The record is a wish about a group.
+pub fn is_wish(placed: &Placed) -> bool {
+    let change = placed.message.content.change.as_deref();
+    change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
+}
+
+/// What each of these is told of a wish; nothing where the record is none.
+pub fn frames_of(placed: &Placed, roles: &Roles) -> BTreeMap<UserId, Bytes> {
+    if !is_wish(placed) {
+        return BTreeMap::new();
+    }
+    let mut frames: BTreeMap<Option<Role>, Bytes> = BTreeMap::new();
+    let frames = roles.iter().map(|(user, role)| {
+        let frame = frames.entry(*role);
+        let frame = frame.or_insert_with(|| list_frame(placed, ListDeed::Member(*role)));
+        (*user, frame.clone())
+    });
+    frames.collect()
+}
+
+/// What every session gets: the message, or the change that it is.
+pub fn frame_of(placed: &Placed, rev: u64, trace: Option<TraceContext>) -> Bytes {
+    if let Some(deed) = list_deed(placed) {
+        return list_frame(placed, deed);
+    }
+    match placed.changed(rev) {
+        Some(changed) => encode_server(&ServerFrame::Changed {
+            conversation: placed.conversation,
+            changed,
+        }),
+        None => encode_traced(placed, trace),
+    }
+}
+
+/// A queued delivery as the machine takes it; `roles`: how those stand now who are told of a wish.
+pub fn task_of(task: Task, deliver: DeliverTask, roles: &Roles) -> delivery::Task {
+    delivery::Task {
+        own_frames: frames_of(&deliver.placed, roles),
+        owed: deliver.owed(),
+        frame: frame_of(&deliver.placed, deliver.rev, task.trace),
+        placed: deliver.placed,
+        rev: deliver.rev,
+        retry_count: task.retry_count,
+        first_at: task.first_at,
+        origin: None,
+        letter: deliver.letter.map(Arc::from),
+        trace: task.trace,
+        noted: Vec::new(),
+    }
+}

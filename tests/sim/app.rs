@@ -1,0 +1,127 @@
+//! What an application shows: messages as they were said, and what has become of them since. It shares the fate
+//! of the device's store.
+
+use std::collections::BTreeMap;
+
+use client::core::{Saved, Shown};
+use protocol::change::{Change, Changed, Marks};
+use protocol::message::Content;
+use protocol::{ConversationId, MessageId, Placed, SendId, Seq, UserId};
+
+#[derive(Debug, Default)]
+pub(crate) struct App {
+    talks: BTreeMap<ConversationId, Talk>,
+}
+
+#[derive(Debug, Default)]
+struct Talk {
+    /// As they came.
+    said: Vec<Said>,
+    changes: Vec<Changed>,
+}
+
+/// A message as it is shown.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) seq: Seq,
+    pub(crate) id: MessageId,
+    pub(crate) from: UserId,
+    pub(crate) send_id: SendId,
+    pub(crate) content: Content,
+    pub(crate) marks: Marks,
+}
+
+impl Said {
+    pub(crate) fn of(placed: &Placed, marks: Option<Marks>) -> Said {
+        let message = &placed.message;
+        Said {
+            seq: placed.position.seq,
+            id: message.id,
+            from: message.from,
+            send_id: message.send_id,
+            content: message.content.clone(),
+            marks: marks.unwrap_or_default(),
+        }
+    }
+
+    fn change(&mut self, changed: &Changed) {
+        let content = &mut self.content;
+        match &changed.asked.change {
+            Change::Recall => *content = nothing_of(content.kind),
+            Change::Edit(edited) => *content = edited.clone(),
+            Change::React { .. } => {}
+        }
+        self.marks.apply(&changed.asked);
+    }
+}
+
+/// What is left of a recalled message.
+pub(crate) fn nothing_of(kind: i32) -> Content {
+    Content {
+        kind,
+        ..Content::text("")
+    }
+}
+
+impl App {
+    /// A message is shown; what is wrong with that.
+    pub(crate) fn show(&mut self, shown: Shown) -> Option<String> {
+        let talk = self.talks.entry(shown.placed.conversation).or_default();
+        let expected = talk.said.last().map_or(Seq(1), |said| said.seq.next());
+        let said = Said::of(&shown.placed, shown.marks);
+        let seq = said.seq;
+        talk.said.push(said);
+        (seq != expected).then(|| format!("shows {seq} where {expected} is next"))
+    }
+
+    /// What was shown is changed; what is wrong with that.
+    pub(crate) fn change(
+        &mut self,
+        conversation: ConversationId,
+        changed: Changed,
+    ) -> Option<String> {
+        let talk = self.talks.entry(conversation).or_default();
+        let (rev, seq) = (changed.rev, changed.seq);
+        let last = talk.changes.last().map(|last| last.rev);
+        let is_known = talk.said.iter().any(|said| said.seq == seq);
+        talk.changes.push(changed);
+        match last {
+            Some(last) if rev != last + 1 => Some(format!("is told of change {rev} after {last}")),
+            _ if !is_known => Some(format!("is told of change {rev} before message {seq}")),
+            _ => None,
+        }
+    }
+
+    /// The application starts again, with what the store has.
+    pub(crate) fn restart(&mut self, saved: &Saved) {
+        for (conversation, talk) in &mut self.talks {
+            let kept = saved.conversations.get(conversation);
+            let kept = kept.copied().unwrap_or_default();
+            talk.said.retain(|said| said.seq <= kept.cursor.seq);
+            talk.changes.retain(|changed| changed.rev <= kept.rev);
+        }
+    }
+
+    pub(crate) fn conversations(&self) -> impl Iterator<Item = ConversationId> {
+        let talks = self.talks.iter();
+        talks.filter_map(|(conversation, talk)| (!talk.said.is_empty()).then_some(*conversation))
+    }
+
+    /// The messages as they were said.
+    pub(crate) fn said(&self, conversation: ConversationId) -> &[Said] {
+        self.talks.get(&conversation).map_or(&[], |talk| &talk.said)
+    }
+
+    /// The messages as they are shown now.
+    pub(crate) fn view(&self, conversation: ConversationId) -> Vec<Said> {
+        let Some(talk) = self.talks.get(&conversation) else {
+            return Vec::new();
+        };
+        let mut view = talk.said.clone();
+        for changed in &talk.changes {
+            let of_it = view.iter_mut().filter(|said| said.seq == changed.seq);
+            of_it.for_each(|said| said.change(changed));
+        }
+        view
+    }
+}

@@ -1,0 +1,132 @@
+//! Changes: dense and in the order of the log, each accepted one done or refused, and every message what they
+//! make of it.
+
+use std::collections::BTreeMap;
+
+use protocol::change::Altered;
+use protocol::ledger::trace::Life;
+use protocol::{ConversationId, MessageId, Seq};
+
+use crate::app::Said;
+use crate::model::{Fate, Model};
+use crate::world::World;
+
+impl World {
+    pub(crate) fn judge_changes(&self, model: &Model) -> Result<(), String> {
+        self.judge_order(model)?;
+        self.judge_what_is_left(model)?;
+        self.judge_fates(model)
+    }
+
+    /// The changes of each conversation are those that the log asks for, in its order, each once.
+    fn judge_order(&self, model: &Model) -> Result<(), String> {
+        let mut standing: BTreeMap<ConversationId, Vec<(u64, MessageId)>> = BTreeMap::new();
+        for ((conversation, rev), row) in &self.disk.changes {
+            let changes = standing.entry(*conversation).or_default();
+            changes.push((*rev, row.changed.asked.id));
+        }
+        for (conversation, talk) in &model.talks {
+            let expected: Vec<_> = (1..).zip(talk.changes.iter().copied()).collect();
+            let got = standing.remove(conversation).unwrap_or_default();
+            let head = self.disk.heads.get(conversation);
+            let rev = head.map_or(0, |head| head.rev);
+            if got != expected || rev != talk.changes.len() as u64 {
+                return Err(format!(
+                    "{conversation} has changes {got:?} up to {rev}, the log asks for {expected:?}"
+                ));
+            }
+        }
+        match standing.pop_first() {
+            Some(of) => Err(format!("{of:?} are changes that nobody asked for")),
+            None => Ok(()),
+        }
+    }
+
+    /// History, with what is left of the changes, is what the log comes to.
+    fn judge_what_is_left(&self, model: &Model) -> Result<(), String> {
+        for (conversation, talk) in &model.talks {
+            for expected in talk.view() {
+                let row = self.disk.rows.get(&(expected.from, expected.id));
+                let placed = row.and_then(|row| row.placed());
+                let mut placed = placed.ok_or_else(|| format!("{} has no row", expected.id))?;
+                let key = (*conversation, placed.position.seq);
+                let altered = self.disk.altered.get(&key);
+                let marks = altered.and_then(|altered| Altered::show(altered, &mut placed));
+                let got = Said::of(&placed, marks);
+                if got != expected {
+                    return Err(format!("history says {got:?}, the log {expected:?}"));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// What was accepted and stands for nothing itself was done, or the ledger says why not.
+    fn judge_fates(&self, model: &Model) -> Result<(), String> {
+        for id in self.judge.asked() {
+            let fates = model.fates.get(&id);
+            let fates = fates.ok_or_else(|| format!("{id} was accepted and is not in the log"))?;
+            let entries = self.disk.ledger.get(&id).cloned().unwrap_or_default();
+            let life = Life::of(id, &entries);
+            let told = match (&life.listed, life.change.map(|change| change.rev)) {
+                (Some(_), _) | (None, Some(Ok(Some(_)))) => Fate::Done,
+                (None, Some(Ok(None))) => Fate::Nothing,
+                (None, Some(Err(_))) => Fate::Refused,
+                (None, None) => return Err(format!("{id}: nobody knows what became of it")),
+            };
+            let is_right = match fates.contains(&Fate::Done) {
+                true => told == Fate::Done || self.is_clear(id) && told == Fate::Nothing,
+                // Whoever refused it may have died before it was written down; it is not judged twice.
+                false => {
+                    let again = told == Fate::Nothing && self.carrier.life > 1;
+                    fates.contains(&told) || again
+                }
+            };
+            if !is_right {
+                return Err(format!("{id} is told as {told:?}, and it was {fates:?}"));
+            }
+        }
+        Ok(())
+    }
+
+    /// A later one may have cleared further before this one was written down.
+    fn is_clear(&self, id: MessageId) -> bool {
+        let entries = self.disk.ledger.get(&id);
+        let entries = entries.map(Vec::as_slice).unwrap_or_default();
+        let life = Life::of(id, entries);
+        life.change.is_some() && life.listed.is_none() && !self.is_among_changes(id)
+    }
+
+    fn is_among_changes(&self, id: MessageId) -> bool {
+        let mut rows = self.disk.changes.values();
+        rows.any(|row| row.changed.asked.id == id)
+    }
+
+    /// Every standing device shows what the log comes to. What its user took from the list before the device knew
+    /// it is not fetched.
+    pub(crate) fn judge_views(&self, model: &Model) -> Result<(), String> {
+        for index in self.standing_devices() {
+            let device = &self.devices[index];
+            for (conversation, talk) in &model.talks {
+                if conversation.peer_of(device.user).is_none() {
+                    continue;
+                }
+                let expected = talk.view();
+                let got = device.app.view(*conversation);
+                let is_cleared = talk.cleared(device.user) >= talk.end();
+                let is_part = is_cleared && ids(&expected).starts_with(&ids(&got));
+                if got != expected && !is_part {
+                    return Err(format!(
+                        "{} shows {got:?} of {conversation}, the log says {expected:?}",
+                        device.name
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+fn ids(said: &[Said]) -> Vec<(Seq, MessageId)> {
+    said.iter().map(|said| (said.seq, said.id)).collect()
+}

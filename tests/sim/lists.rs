@@ -1,0 +1,242 @@
+//! What users do to their lists: a conversation goes from it, or is arranged; by the real rule. And what the list
+//! says.
+
+use std::collections::BTreeMap;
+
+use api::task::{MessageTask, Task};
+use api::told::frame_of;
+use protocol::change::{Arranged, ChangeKind, ChangeOf};
+use protocol::conversation::{Around, Clearing, Listed, ReadUpTo, Seen, clear};
+use protocol::delivery::{self, Source};
+use protocol::frame::{ListPage, Summary};
+use protocol::history::{Place, PrivateRow, Version};
+use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::unread::{self, Tally};
+use protocol::{
+    Code, ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId, sync,
+};
+
+use crate::effects::{Effect, Registers};
+use crate::plan::Sabotage;
+use crate::station::MARGIN;
+use crate::world::World;
+use crate::writer::{Batch, Written, version_of};
+
+/// What is done to a list.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deed {
+    owner: UserId,
+    conversation: ConversationId,
+    version: Version,
+    what: What,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum What {
+    Clear(Tally),
+    Arrange(Arranged),
+}
+
+impl Deed {
+    pub(crate) fn effect(self, at: Timestamp) -> Effect {
+        let Deed {
+            owner,
+            conversation,
+            version,
+            what,
+        } = self;
+        match what {
+            What::Clear(up_to) => Effect::Cleared {
+                owner,
+                conversation,
+                up_to,
+                at,
+            },
+            What::Arrange(arranged) => Effect::Arranged {
+                owner,
+                conversation,
+                version,
+                arranged,
+                at,
+            },
+        }
+    }
+}
+
+impl World {
+    pub(crate) fn list_deed(
+        &mut self,
+        source: Source,
+        task: &Task,
+        work: &MessageTask,
+        change: &ChangeOf,
+        batch: &mut Batch,
+    ) {
+        let (version, owner) = (version_of(source), work.message.from);
+        let conversation = work.message.conversation().expect("two users");
+        let subject = change.subject.expect("of a message");
+        let what = match change.kind {
+            ChangeKind::Arrange(arranged) => What::Arrange(arranged),
+            _ => match self.clearing(version, owner, conversation, subject, batch) {
+                Clearing::Cleared(up_to) => What::Clear(up_to),
+                Clearing::Nothing => return self.unchanged(source, work, None, batch),
+                Clearing::Expired => {
+                    let refusal = Refusal::new(Code::NotFound, "a message came meanwhile");
+                    return self.unchanged(source, work, Some(refusal), batch);
+                }
+            },
+        };
+        let seq = match what {
+            What::Clear(up_to) => up_to.seq,
+            What::Arrange(_) => Seq(1),
+        };
+        let placed = Placed {
+            message: work.message.clone(),
+            conversation,
+            position: Position { seq, prev: None },
+        };
+        batch.deeds.push(Deed {
+            owner,
+            conversation,
+            version,
+            what,
+        });
+        let noted = LedgerEntry {
+            message: work.message.id,
+            at: self.now,
+            target: None,
+            event: LedgerEvent::Listed { conversation },
+        };
+        let task = delivery::Task {
+            owed: vec![delivery::told(owner)],
+            frame: frame_of(&placed, 0, None),
+            own_frames: BTreeMap::new(),
+            placed,
+            rev: 0,
+            retry_count: task.retry_count,
+            first_at: task.first_at,
+            origin: None,
+            letter: None,
+            trace: None,
+            noted: vec![noted],
+        };
+        batch.deliveries.push(Written { source, task });
+    }
+
+    fn clearing(
+        &self,
+        record: Version,
+        owner: UserId,
+        conversation: ConversationId,
+        subject: MessageId,
+        batch: &Batch,
+    ) -> Clearing {
+        let row = self.row(owner, subject, batch);
+        let Some(row) = row.filter(|row| row.conversation() == Some(conversation)) else {
+            return Clearing::Expired;
+        };
+        if self.sabotage == Some(Sabotage::ClearWithoutBound) {
+            let head = self.head(conversation, batch);
+            let side = conversation.side_of(owner).expect("one of two");
+            return Clearing::Cleared(head.tally(side));
+        }
+        let seen = Seen {
+            seq: row.seq,
+            id: row.id,
+        };
+        let next = self.row_at(owner, conversation, row.seq.next(), batch);
+        let around = Around {
+            seen: Some((row.id, Place::from(row).into())),
+            next: next.map(|row| row.version),
+        };
+        let cleared = self.registers(owner, conversation).cleared;
+        clear(record, seen, around, cleared)
+    }
+
+    /// The row of a place, as its owner has it.
+    fn row_at<'a>(
+        &'a self,
+        owner: UserId,
+        conversation: ConversationId,
+        seq: Seq,
+        batch: &'a Batch,
+    ) -> Option<&'a PrivateRow> {
+        let mut pending = batch.rows.iter();
+        let is_there = |row: &&PrivateRow| {
+            let of = row.conversation() == Some(conversation);
+            row.owner == owner && of && row.seq == seq
+        };
+        pending
+            .find(is_there)
+            .or_else(|| self.disk.rows.values().find(is_there))
+    }
+
+    pub(crate) fn registers(&self, owner: UserId, conversation: ConversationId) -> Registers {
+        let registers = self.disk.registers.get(&(owner, conversation));
+        registers.copied().unwrap_or_default()
+    }
+
+    /// The conversations that changed, as the owner's devices get them.
+    pub(crate) fn list_page(
+        &self,
+        owner: UserId,
+        since: Timestamp,
+        after: Option<ConversationId>,
+    ) -> Result<ListPage, Refusal> {
+        let from = sync::list_from(since, MARGIN, self.now)?;
+        let mine = self.disk.conversations.values();
+        let mine = mine.filter(|row| row.owner == owner);
+        let listed = mine.map(|row| {
+            let registers = self.registers(owner, row.conversation);
+            Listed {
+                row: *row,
+                read_seq: registers.read,
+                received_seq: registers.read,
+                cleared: registers.cleared,
+                touched: registers.touched,
+                arranged: registers.arranged.unwrap_or_default().1,
+            }
+        });
+        let listed = listed
+            .filter(|listed| listed.version() >= from && listed.is_told(since))
+            .filter(|listed| after.is_none_or(|after| listed.row.conversation > after));
+        Ok(ListPage {
+            conversations: listed.map(|listed| self.summary(&listed)).collect(),
+            version: self.now,
+            more: false,
+        })
+    }
+
+    fn summary(&self, listed: &Listed) -> Summary {
+        let row = &listed.row;
+        let newest = self.disk.rows.get(&(row.owner, row.last_id));
+        let mut newest = newest.and_then(PrivateRow::placed);
+        let marks = newest
+            .as_mut()
+            .filter(|_| row.rev > 0)
+            .and_then(|newest| self.show_as_it_is(newest));
+        listed.summary(self.unread(listed), newest, marks)
+    }
+
+    fn unread(&self, listed: &Listed) -> u64 {
+        let Listed { row, cleared, .. } = listed;
+        let none = Batch::default();
+        let read = match listed.read_up_to() {
+            ReadUpTo::End => return 0,
+            ReadUpTo::Place(place) => place,
+            ReadUpTo::Row(seq) => {
+                let row = self.row_at(row.owner, row.conversation, seq, &none);
+                row.map(|row| Place::from(row).into()).unwrap_or_default()
+            }
+        };
+        let base = unread::base(read, *cleared);
+        let between = (row.conversation, base.seq.next())..=(row.conversation, row.end.seq);
+        let is_counted = self.sabotage == Some(Sabotage::RecallCounted);
+        let recalled = match base.seq < row.end.seq && !is_counted {
+            true => self.disk.recalled.range(between),
+            false => Default::default(),
+        };
+        let recalled = recalled.map(|((_, seq), author)| (*seq, *author));
+        listed.unread(base, recalled.collect())
+    }
+}

@@ -1,0 +1,434 @@
+//! The single writer of all conversations: what becomes of each record of a batch, by the real rules, and how
+//! that takes effect, step by step, with room for a crash between any two.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use api::task::{MessageTask, Task};
+use protocol::change::{Altered, Asked, ChangeRow};
+use protocol::conversation::{ConversationRow, Head, Placement, Ruling, Standing};
+use protocol::delivery::{self, Owed, Source};
+use protocol::frame::ServerFrame;
+use protocol::history::{PrivateRow, Version};
+use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::{ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId};
+use rand::Rng;
+
+use crate::boat::Notice;
+use crate::carrier::CarrierEvent;
+use crate::effects::Effect;
+use crate::lists::Deed;
+use crate::plan::Sabotage;
+use crate::world::{Event, World};
+
+/// Something that has its place, or needs none.
+#[derive(Debug)]
+pub(crate) struct Written {
+    pub(crate) source: Source,
+    pub(crate) task: delivery::Task,
+}
+
+/// What a polled batch comes to.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub(crate) rows: Vec<PrivateRow>,
+    pub(crate) changes: Vec<ChangeRow>,
+    /// What has become of messages that records of this batch change.
+    pub(crate) altered: BTreeMap<(ConversationId, Seq), Altered>,
+    pub(crate) heads: BTreeMap<ConversationId, Head>,
+    pub(crate) listed: BTreeMap<(UserId, ConversationId), ConversationRow>,
+    pub(crate) deeds: Vec<Deed>,
+    pub(crate) deliveries: Vec<Written>,
+    /// Settled without a delivery.
+    pub(crate) dropped: Vec<(Source, Vec<LedgerEntry>)>,
+    steps: VecDeque<Step>,
+}
+
+/// One effect of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    Rows,
+    /// What is left of the changes …
+    Altered,
+    /// … and the changes themselves: separate writes, either first.
+    Changes,
+    Heads,
+    Lists,
+    Deeds,
+    Deliver,
+}
+
+impl Batch {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.deliveries.is_empty() && self.dropped.is_empty()
+    }
+
+    /// The rows of both users, where the conversation stands after a record.
+    pub(crate) fn list(&mut self, conversation: ConversationId, head: &Head) {
+        let ConversationId::Private { low, high } = conversation else {
+            return;
+        };
+        let row = |owner| ConversationRow::of(owner, conversation, head, Timestamp::ZERO);
+        for row in [low, high].into_iter().filter_map(row) {
+            let newest = self.listed.entry((row.owner, conversation)).or_insert(row);
+            if newest.source < row.source {
+                *newest = row;
+            }
+        }
+    }
+
+    fn plan_steps(&mut self, altered_first: bool) {
+        self.steps.push_back(Step::Rows);
+        match (self.changes.is_empty(), altered_first) {
+            (true, _) => {}
+            (false, true) => self.steps.extend([Step::Altered, Step::Changes]),
+            (false, false) => self.steps.extend([Step::Changes, Step::Altered]),
+        }
+        self.steps.extend([Step::Heads, Step::Lists]);
+        if !self.deeds.is_empty() {
+            self.steps.push_back(Step::Deeds);
+        }
+        self.steps.push_back(Step::Deliver);
+    }
+}
+
+pub(crate) fn version_of(source: Source) -> Version {
+    Version {
+        epoch: 1,
+        offset: source.offset,
+    }
+}
+
+impl World {
+    /// Gives the record of a message, or of what is done to one, its place.
+    pub(crate) fn decide(
+        &mut self,
+        source: Source,
+        task: &Task,
+        work: &MessageTask,
+        batch: &mut Batch,
+    ) {
+        let change = work.message.content.change.as_deref();
+        match (Asked::of(&work.message), change) {
+            (Some(asked), _) => self.change(source, task, work, asked, batch),
+            (None, Some(change)) => self.list_deed(source, task, work, change, batch),
+            (None, None) => self.place(source, task, work, batch),
+        }
+    }
+
+    pub(crate) fn head(&self, conversation: ConversationId, batch: &Batch) -> Head {
+        let pending = batch.heads.get(&conversation);
+        let known = pending.or_else(|| self.carrier.heads.get(&conversation));
+        let known = known.or_else(|| self.disk.heads.get(&conversation));
+        known.copied().unwrap_or_default()
+    }
+
+    /// Gives a message its place, by the rule, from the head and the rows of earlier records.
+    fn place(&mut self, source: Source, task: &Task, work: &MessageTask, batch: &mut Batch) {
+        let message = &work.message;
+        let conversation = message.conversation().expect("two users");
+        let version = version_of(source);
+        let head = self.head(conversation, batch);
+        if work.unsure
+            && let Some(first) = self.find_send(work, version, batch)
+            && first != message.id
+        {
+            return self.drop_copy(source, work, first, batch);
+        }
+        let ruling = match head.place(version, message.id) {
+            Placement::New(position) => Ruling::Place(position),
+            Placement::Redelivery | Placement::CheckRow => {
+                let row = self.standing(message.from, message.id, batch);
+                // An old id without a row may be a first try that reached the log after its resend, now or
+                // before this redelivery.
+                if row.is_none()
+                    && let Some(first) = self.find_send(work, version, batch)
+                {
+                    return self.drop_copy(source, work, first, batch);
+                }
+                head.compare(version, row)
+            }
+        };
+        let side = conversation.side_of(message.from);
+        let (position, after) = match ruling {
+            Ruling::Place(position) => {
+                let moved = head.moved_by(version, message.id, side);
+                batch.heads.insert(conversation, moved);
+                (position, moved)
+            }
+            Ruling::Keep(position) => (position, head),
+            Ruling::Repeat(_) => return batch.dropped.push((source, Vec::new())),
+            Ruling::Unplaced => return batch.dropped.push((source, Vec::new())),
+            Ruling::Overtaken => {
+                let what = format!("record {source} finds another writer ahead of it");
+                return self.judge.found(what);
+            }
+        };
+        batch.list(conversation, &after);
+        let placed = Placed {
+            message: message.clone(),
+            conversation,
+            position,
+        };
+        self.write_down(source, task, work, placed, version, batch);
+    }
+
+    fn write_down(
+        &mut self,
+        source: Source,
+        task: &Task,
+        work: &MessageTask,
+        placed: Placed,
+        version: Version,
+        batch: &mut Batch,
+    ) {
+        let sent = self.sent(&placed, batch);
+        let rows = PrivateRow::pair_of(&placed, sent, version).expect("private");
+        let known = self
+            .disk
+            .platforms
+            .get(&rows[1].owner)
+            .cloned()
+            .unwrap_or_default();
+        batch.rows.extend(rows);
+        let owed = delivery::owed(&placed, known);
+        let targets = owed.iter().flat_map(Owed::targets);
+        self.witness.owed(placed.message.id, targets);
+        let frame = api::codec::encode_message(&placed);
+        let origin = work.origin.as_ref().map(|o| delivery::Origin {
+            session: o.session,
+            life: o.life.clone(),
+        });
+        let noted = vec![self.placed_entry(source, &placed)];
+        let task = delivery::Task {
+            placed,
+            rev: 0,
+            frame,
+            own_frames: BTreeMap::new(),
+            owed,
+            retry_count: task.retry_count,
+            first_at: task.first_at,
+            origin,
+            letter: None,
+            trace: None,
+            noted,
+        };
+        batch.deliveries.push(Written { source, task });
+    }
+
+    fn placed_entry(&self, source: Source, placed: &Placed) -> LedgerEntry {
+        let event = LedgerEvent::Placed {
+            conversation: placed.conversation,
+            seq: placed.position.seq,
+            from: placed.message.from,
+            send_id: placed.message.send_id,
+            partition: source.partition,
+            offset: source.offset,
+        };
+        LedgerEntry {
+            message: placed.message.id,
+            at: self.now,
+            target: None,
+            event,
+        }
+    }
+
+    /// The row of a message as its owner has it, also where an earlier record of the batch made it.
+    pub(crate) fn row<'a>(
+        &'a self,
+        owner: UserId,
+        id: MessageId,
+        batch: &'a Batch,
+    ) -> Option<&'a PrivateRow> {
+        let mut pending = batch.rows.iter();
+        let pending = pending.find(|row| row.owner == owner && row.id == id);
+        pending.or_else(|| self.disk.rows.get(&(owner, id)))
+    }
+
+    fn standing(&self, from: UserId, id: MessageId, batch: &Batch) -> Option<Standing> {
+        self.row(from, id, batch).map(Standing::from)
+    }
+
+    /// The how manieth of its sender a message is: as its row says, or as the head counts that it moved.
+    fn sent(&self, placed: &Placed, batch: &Batch) -> u64 {
+        let message = &placed.message;
+        if let Some(standing) = self.standing(message.from, message.id, batch) {
+            return standing.sent;
+        }
+        let side = placed.conversation.side_of(message.from);
+        let head = batch.heads.get(&placed.conversation);
+        head.zip(side).map_or(0, |(head, side)| head.sent_by(side))
+    }
+
+    /// The first message of the sender under this send_id.
+    fn find_send(&self, work: &MessageTask, version: Version, batch: &Batch) -> Option<MessageId> {
+        let message = &work.message;
+        let since = MessageId::floor_of(message.accepted_at - work.age - Duration::from_secs(2));
+        let fits = |row: &&PrivateRow| {
+            row.owner == message.from
+                && row.send_id == message.send_id
+                && row.id >= since
+                && row.version < version
+        };
+        let written = self
+            .disk
+            .rows
+            .range((message.from, since)..)
+            .map(|(_, row)| row)
+            .find(fits);
+        written
+            .or_else(|| batch.rows.iter().find(fits))
+            .map(|row| row.id)
+    }
+
+    fn drop_copy(
+        &mut self,
+        source: Source,
+        work: &MessageTask,
+        first: MessageId,
+        batch: &mut Batch,
+    ) {
+        let told = self.ends_with(work, LedgerEvent::Repeat { of: first });
+        self.judge.repeat(work.message.id, first);
+        self.echo(work, first, batch);
+        batch.dropped.push((source, told));
+    }
+
+    /// The record ends here.
+    pub(crate) fn ends_with(&self, work: &MessageTask, event: LedgerEvent) -> Vec<LedgerEntry> {
+        let (message, at) = (work.message.id, self.now);
+        let entry = |event| LedgerEntry {
+            message,
+            at,
+            target: None,
+            event,
+        };
+        vec![entry(event), entry(LedgerEvent::Settled)]
+    }
+
+    /// Nothing is changed, or not once more; whoever asked hears why, where the rules say no.
+    pub(crate) fn unchanged(
+        &mut self,
+        source: Source,
+        work: &MessageTask,
+        refusal: Option<Refusal>,
+        batch: &mut Batch,
+    ) {
+        let message = &work.message;
+        let change = message.content.change.as_deref();
+        let told = self.ends_with(
+            work,
+            LedgerEvent::Unchanged {
+                conversation: message.conversation().expect("two users"),
+                subject: change
+                    .and_then(|change| change.subject)
+                    .expect("of a message"),
+                refused: refusal.as_ref().map(|refusal| refusal.text.clone()),
+            },
+        );
+        if let (Some(origin), Some(refusal)) = (work.origin.clone(), refusal) {
+            let send_id = message.send_id;
+            let frame = ServerFrame::Refused { send_id, refusal };
+            let frame = api::codec::encode_server(&frame);
+            self.notify(origin.life, origin.session, Notice::Frame(frame));
+        }
+        batch.dropped.push((source, told));
+    }
+
+    /// Tells the sender of a dropped copy where the first one stands.
+    fn echo(&mut self, work: &MessageTask, first: MessageId, batch: &Batch) {
+        let row = self.row(work.message.from, first, batch);
+        let (Some(row), Some(origin)) = (row.cloned(), work.origin.clone()) else {
+            return;
+        };
+        let frame = ServerFrame::Placed(protocol::frame::PlacedEcho {
+            send_id: work.message.send_id,
+            id: first,
+            conversation: row.conversation().expect("two users"),
+            position: Position {
+                seq: row.seq,
+                prev: row.prev,
+            },
+        });
+        let frame = api::codec::encode_server(&frame);
+        self.notify(origin.life, origin.session, Notice::Frame(frame));
+    }
+
+    /// Lets a batch take effect.
+    pub(crate) fn write(&mut self, mut batch: Box<Batch>) {
+        let altered_first = !batch.changes.is_empty() && self.rng.random();
+        batch.plan_steps(altered_first);
+        if self.sabotage == Some(Sabotage::ToldBeforeSaved) {
+            let is_change = |written: &Written| written.task.rev > 0;
+            let deliveries = std::mem::take(&mut batch.deliveries);
+            let (early, rest): (Vec<_>, _) = deliveries.into_iter().partition(is_change);
+            batch.deliveries = rest;
+            if !early.is_empty() {
+                self.deliver(early);
+                let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(1)));
+                return self.after(late, Event::Carrier(CarrierEvent::Write { life, batch }));
+            }
+        }
+        self.write_later(batch);
+    }
+
+    fn write_later(&mut self, batch: Box<Batch>) {
+        let (life, hop) = (self.carrier.life, self.hop());
+        self.after(hop, Event::Carrier(CarrierEvent::Write { life, batch }));
+    }
+
+    /// Rows, then heads, then what lists show, then delivery.
+    pub(crate) fn write_step(&mut self, mut batch: Box<Batch>) {
+        let Some(step) = batch.steps.pop_front() else {
+            return;
+        };
+        let now = self.now;
+        match step {
+            Step::Rows => _ = self.apply(Effect::Rows(std::mem::take(&mut batch.rows))),
+            Step::Altered => _ = self.apply(Effect::Altered(batch.changes.clone())),
+            Step::Changes => _ = self.apply(Effect::Changes(batch.changes.clone())),
+            Step::Heads => {
+                for (conversation, head) in &batch.heads {
+                    let (conversation, head) = (*conversation, *head);
+                    self.apply(Effect::Head { conversation, head });
+                    self.carrier.heads.insert(conversation, head);
+                }
+            }
+            Step::Lists => {
+                let rows = std::mem::take(&mut batch.listed).into_values();
+                let stamped = rows.map(|row| ConversationRow {
+                    version: now,
+                    ..row
+                });
+                self.apply(Effect::ConversationRows(stamped.collect()));
+            }
+            Step::Deeds => {
+                for deed in std::mem::take(&mut batch.deeds) {
+                    self.apply(deed.effect(now));
+                }
+            }
+            Step::Deliver => return self.finish(*batch),
+        }
+        self.write_later(batch);
+    }
+
+    fn finish(&mut self, batch: Batch) {
+        self.deliver(batch.deliveries);
+        for (source, told) in batch.dropped {
+            self.apply(Effect::Ledger(told));
+            self.carrier.offsets.settle(source);
+            self.commit_later();
+        }
+        self.carrier.writing = false;
+        self.wake_carrier();
+    }
+
+    fn deliver(&mut self, deliveries: Vec<Written>) {
+        for Written { source, task } in deliveries {
+            let now = self.now;
+            let taken = self.carrier.delivery.handle_task(now, source, task);
+            assert!(taken.is_ok(), "there was room");
+            self.drive_carrier();
+        }
+    }
+}
