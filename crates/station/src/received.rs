@@ -72,14 +72,18 @@ impl Received {
         self.write(rest).await;
     }
 
-    /// What fails is written with the user's next message.
-    async fn write(&self, received: Vec<(UserId, MessageId)>) {
-        for some in received.chunks(TOGETHER) {
-            let written = self.mailbox.set_received(some.to_vec());
-            match within(self.deadline, written).await {
-                Ok(()) => self.written.increment(some.len() as u64),
-                Err(_) => self.dropped.increment(some.len() as u64),
+    /// What fails, and what would have come after it, is written with the user's next message.
+    async fn write(&self, mut received: Vec<(UserId, MessageId)>) {
+        while !received.is_empty() {
+            let rest = received.split_off(received.len().min(TOGETHER));
+            let some = received.len();
+            let written = self.mailbox.set_received(received);
+            if within(self.deadline, written).await.is_err() {
+                self.dropped.increment((some + rest.len()) as u64);
+                return;
             }
+            self.written.increment(some as u64);
+            received = rest;
         }
     }
 }

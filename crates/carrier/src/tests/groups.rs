@@ -159,6 +159,7 @@ fn numbered(sent: &[MessageId]) -> Vec<(Seq, MessageId)> {
 }
 
 // proves S0-02: one row, whatever the size of the group.
+// proves S3-39: written before anybody hears of it, and only who is in and there does.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_one_row_and_every_member_gets_it() {
     let world = World::new().await;

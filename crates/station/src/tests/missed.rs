@@ -121,7 +121,7 @@ async fn the_last_received_is_written_once_in_a_while() {
     assert_eq!(world.last_received(1).await, Some(last.message.id));
 }
 
-// proves S2-14, S2-16, S3-40: only what has something unread, until it was read.
+// proves S2-14, S2-16, S3-34, S3-40, S3-41 (positions that are kept for good, no counter that could be lost): only what has something unread, until it was read.
 #[tokio::test(start_paused = true)]
 async fn only_what_holds_something_unread_is_told() {
     let world = world_with(Config {

@@ -205,7 +205,7 @@ async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
     assert_eq!(after(2).await, [(3, 103), (4, 7)]);
 }
 
-// proves S0-22, S0-23: backward from the newest, page after page, down to what the device has.
+// proves S0-22, S0-23, S3-35: backward from the newest, page after page, down to what the device has.
 #[tokio::test(start_paused = true)]
 async fn history_is_loaded_backward_from_the_newest() {
     let world = world().await;
