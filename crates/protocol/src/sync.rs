@@ -3,7 +3,7 @@
 mod groups;
 
 pub use self::groups::{
-    GroupRow, changes_behind, from_timeline, page_behind, range_behind, readable_after,
+    GroupListed, GroupRow, changes_behind, from_timeline, page_behind, range_behind, readable_after,
 };
 
 use std::time::Duration;
