@@ -18,6 +18,8 @@ struct Talk {
     /// As they came.
     said: Vec<Said>,
     changes: Vec<Changed>,
+    /// Up to here nothing more comes.
+    up_to: Seq,
 }
 
 /// A message as it is shown.
@@ -67,11 +69,26 @@ impl App {
     /// A message is shown; what is wrong with that.
     pub(crate) fn show(&mut self, shown: Shown) -> Option<String> {
         let talk = self.talks.entry(shown.placed.conversation).or_default();
-        let expected = talk.said.last().map_or(Seq(1), |said| said.seq.next());
+        let expected = talk.up_to.next();
         let said = Said::of(&shown.placed, shown.marks);
         let seq = said.seq;
         talk.said.push(said);
+        talk.up_to = seq;
         (seq != expected).then(|| format!("shows {seq} where {expected} is next"))
+    }
+
+    /// These will not be shown: they are not for this user.
+    pub(crate) fn skip(
+        &mut self,
+        conversation: ConversationId,
+        from: Seq,
+        to: Seq,
+    ) -> Option<String> {
+        let talk = self.talks.entry(conversation).or_default();
+        let expected = talk.up_to.next();
+        talk.up_to = to;
+        let is_group = matches!(conversation, ConversationId::Group(_));
+        (!is_group || from != expected).then(|| format!("has a gap from {from} to {to}"))
     }
 
     /// What was shown is changed; what is wrong with that.
@@ -83,11 +100,15 @@ impl App {
         let talk = self.talks.entry(conversation).or_default();
         let (rev, seq) = (changed.rev, changed.seq);
         let last = talk.changes.last().map(|last| last.rev);
+        // Of what was before they came, a member hears that it was changed.
+        let is_group = matches!(conversation, ConversationId::Group(_));
         let is_known = talk.said.iter().any(|said| said.seq == seq);
         talk.changes.push(changed);
         match last {
             Some(last) if rev != last + 1 => Some(format!("is told of change {rev} after {last}")),
-            _ if !is_known => Some(format!("is told of change {rev} before message {seq}")),
+            _ if !is_known && !is_group => {
+                Some(format!("is told of change {rev} before message {seq}"))
+            }
             _ => None,
         }
     }
@@ -98,6 +119,7 @@ impl App {
             let kept = saved.conversations.get(conversation);
             let kept = kept.copied().unwrap_or_default();
             talk.said.retain(|said| said.seq <= kept.cursor.seq);
+            talk.up_to = kept.cursor.seq;
             talk.changes.retain(|changed| changed.rev <= kept.rev);
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::{Task, Work, again};
-use api::told::{Roles, task_of};
+use api::told::{is_wish, task_of};
 use protocol::conversation::Head;
 use protocol::delivery::{self, Action, Delivery, Offsets, Outcome, PushToken, RouteToken, Source};
 use protocol::frame::ServerFrame;
@@ -330,9 +330,15 @@ impl World {
 
     fn poll_messages(&mut self, place: Place, batch: &mut Batch) {
         for _ in 0..BATCH {
+            // A wish is a batch of its own.
+            let is_wish = self.wishes(place);
+            if batch.is_wish || is_wish && !batch.is_empty() {
+                return;
+            }
             let Some((source, task)) = self.take(place) else {
                 return;
             };
+            batch.is_wish = is_wish;
             match &task.work {
                 Work::Message(message) => self.decide(source, &task, message, batch),
                 Work::Kickout(kickout) => {
@@ -346,6 +352,16 @@ impl World {
                 Work::Deliver(_) => unreachable!("only on retry topics"),
             }
         }
+    }
+
+    /// The next record there is a wish about a group.
+    fn wishes(&self, place: Place) -> bool {
+        let position = self.carrier.positions.get(&place).copied();
+        let next = self.disk.record(place, position.unwrap_or_default());
+        next.is_some_and(|next| match &next.task.work {
+            Work::Message(work) => is_wish(&work.message),
+            Work::Deliver(_) | Work::Kickout(_) => false,
+        })
     }
 
     fn poll_retries(&mut self, place: Place) {
@@ -372,7 +388,8 @@ impl World {
             let Work::Deliver(deliver) = &task.work else {
                 unreachable!("on a retry topic")
             };
-            let work = task_of((*task).clone(), deliver.clone(), &Roles::new());
+            let roles = self.standings(deliver);
+            let work = task_of((*task).clone(), deliver.clone(), &roles);
             let now = self.now;
             let taken = self.carrier.delivery.handle_task(now, source, work);
             assert!(taken.is_ok(), "there was room");

@@ -9,11 +9,11 @@ use protocol::change::{
     Altered, Asked, Asker, ChangePlacement, ChangeRow, Changed, Known, Marks, Rules, Ruling,
     Subject, judge, rule,
 };
-use protocol::delivery::{self, Source};
+use protocol::delivery::{self, Owed, Source};
 use protocol::frame::ChangePage;
 use protocol::history::Version;
 use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
-use protocol::sync::{check_rev, dense_changes};
+use protocol::sync::{changes_behind, check_rev, dense_changes};
 use protocol::{ConversationId, Message, MessageId, Placed, Position, Refusal, Seq, UserId, sync};
 
 use crate::plan::Sabotage;
@@ -27,6 +27,9 @@ impl World {
         let asked = Asked::of(message)?;
         let conversation = message.conversation()?;
         let none = Batch::default();
+        let role = self
+            .group_of(conversation)
+            .and_then(|group| group.role(asked.by));
         let subject = self.subject(conversation, asked.by, asked.subject, &none)?;
         let altered = self.altered(conversation, subject.position.seq, &none);
         let subject = Subject {
@@ -39,7 +42,7 @@ impl World {
             Version::LATEST,
             &asked,
             Some(subject),
-            None,
+            role,
             &Rules::default(),
         )
         .err()
@@ -56,12 +59,13 @@ impl World {
     ) {
         let conversation = work.message.conversation().expect("two users");
         let version = version_of(source);
-        let head = match self.sabotage {
-            Some(Sabotage::RevReused) => self.head(conversation, &Batch::default()),
-            _ => self.head(conversation, batch),
-        };
+        let mut head = self.head(conversation, batch);
+        if self.sabotage == Some(Sabotage::RevReused) {
+            head.rev = self.head(conversation, &Batch::default()).rev;
+        }
         let mut first = None;
-        if work.unsure || work.maybe_repeat {
+        let is_late = head.may_be_late(work.message.id);
+        if is_late || work.unsure || work.maybe_repeat {
             first = self.first_change(conversation, &asked, version, head.rev, batch);
         }
         let subject = self.subject(conversation, asked.by, asked.subject, batch);
@@ -69,7 +73,15 @@ impl World {
             Some(subject) => self.altered(conversation, subject.position.seq, batch),
             None => Altered::default(),
         };
-        let placement = head.place_change(version);
+        let group = self.group_of(conversation);
+        let placement = match group.as_ref().is_some_and(|group| group.newest() > version) {
+            true => ChangePlacement::Redelivery,
+            false => head.place_change(version),
+        };
+        let asker = match conversation {
+            ConversationId::Group(_) => Asker::in_group(group.as_ref(), asked.by),
+            _ => Ok(Asker::ONE_OF_TWO),
+        };
         let own = match placement {
             ChangePlacement::Redelivery => self.own_change(conversation, version, head.rev),
             ChangePlacement::New(_) => None,
@@ -81,7 +93,7 @@ impl World {
             own,
             subject: subject.as_ref(),
             altered: &altered,
-            asker: Ok(Asker::ONE_OF_TWO),
+            asker,
         };
         // The planted bug takes its own half-done work for somebody else's.
         let seen_by = match self.sabotage {
@@ -92,7 +104,7 @@ impl World {
             (Ruling::Place { changed, moves, .. }, Some(subject)) => {
                 let mut after = head;
                 if moves {
-                    after = head.moved_by_change(version);
+                    after = head.moved_by_change(version, work.message.id);
                     batch.heads.insert(conversation, after);
                 }
                 if self.sabotage != Some(Sabotage::ChangeUnlisted) {
@@ -143,7 +155,7 @@ impl World {
             },
         };
         let task = delivery::Task {
-            owed: delivery::owed(&placed, Vec::new()),
+            owed: self.told_of_change(&placed),
             frame: frame_of(&placed, rev, None),
             own_frames: BTreeMap::new(),
             placed,
@@ -159,6 +171,17 @@ impl World {
         batch.deliveries.push(Written { source, task });
     }
 
+    /// Whatever lives of those who may read what it says.
+    fn told_of_change(&self, placed: &Placed) -> Vec<Owed> {
+        match self.group_of(placed.conversation) {
+            Some(group) => {
+                let readers = group.readers_now(placed.position.seq);
+                delivery::owed_to(readers, placed, |_| Vec::new())
+            }
+            None => delivery::owed(placed, Vec::new()),
+        }
+    }
+
     /// The message as `owner` has it, in this conversation.
     pub(crate) fn subject(
         &self,
@@ -167,7 +190,13 @@ impl World {
         id: MessageId,
         batch: &Batch,
     ) -> Option<Placed> {
-        let placed = self.row(owner, id, batch)?.placed();
+        let placed = match conversation {
+            ConversationId::Group(group) => {
+                let row = self.group_row(group, id, batch)?;
+                Some(row.placed())
+            }
+            _ => self.row(owner, id, batch)?.placed(),
+        };
         placed.filter(|placed| placed.conversation == conversation)
     }
 
@@ -235,7 +264,7 @@ impl World {
         after: u64,
         limit: u32,
     ) -> Result<ChangePage, Refusal> {
-        sync::may_read(user, conversation)?;
+        let floor = self.readable_after(user, conversation)?;
         let head = self.disk.heads.get(&conversation);
         let last_rev = head.map_or(0, |head| head.rev);
         check_rev(after, last_rev)?;
@@ -244,8 +273,9 @@ impl World {
         let standing = behind
             .take_while(|row| row.conversation == conversation && row.changed.rev <= last_rev);
         let changes = standing.map(|row| row.changed.clone());
-        let changes: Vec<Changed> = changes.take(sync::page_limit(limit, PAGE_MAX)).collect();
+        let mut changes: Vec<Changed> = changes.take(sync::page_limit(limit, PAGE_MAX)).collect();
         let more = dense_changes(conversation, &changes, after, last_rev)?;
+        changes_behind(&mut changes, floor);
         Ok(ChangePage {
             conversation,
             changes,

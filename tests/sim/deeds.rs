@@ -3,17 +3,19 @@
 use std::time::Duration;
 
 use protocol::change::{Arranged, ChangeKind, ChangeOf, Reaction};
+use protocol::group::{Role, Settings, Wish};
 use protocol::message::Content;
-use protocol::{ConversationId, MessageId, Recipient, SendId, Seq, UserId};
+use protocol::{ConversationId, GroupId, MessageId, Recipient, SendId, Seq, UserId};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::device::DeviceEvent;
 use crate::plan::moment;
-use crate::world::{Event, World};
+use crate::world::{Event, World, user};
 
 /// Another source of chance than that of messages and faults: their worlds stay as they are.
 const CHANCE: u64 = 0x0063_6861_6e67_6573;
+const GROUPS: u64 = 0x0067_726f_7570_7321;
 /// Sends of this device are numbered by their deed, behind all messages.
 const SENDS: u128 = 1 << 64;
 const REACTIONS: [&str; 3] = ["+1", "heart", "eyes"];
@@ -28,6 +30,23 @@ pub(crate) enum Deed {
     Pin(u8, bool),
     /// One conversation, and how much of it.
     Read(u8, u8),
+    /// Something is said in a group.
+    Say(GroupId),
+    Wish(GroupId, Wished),
+}
+
+/// What is to become of a group; users by number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Wished {
+    /// With all of these, by bits.
+    Create(Settings, u8),
+    Join,
+    Leave,
+    Add(usize),
+    Remove(usize),
+    SetRole(usize, Role),
+    HandOver(usize),
+    Set(Settings),
 }
 
 /// Which message is changed.
@@ -61,7 +80,7 @@ pub(crate) struct Deeds {
 
 impl Deeds {
     /// What is done in the world of a seed, by so many devices. In some worlds nothing.
-    pub(crate) fn of(seed: u64, devices: usize) -> Deeds {
+    pub(crate) fn of(seed: u64, devices: usize, users: usize) -> Deeds {
         let mut rng = StdRng::seed_from_u64(!seed ^ CHANCE);
         if rng.random_bool(0.2) {
             return Deeds::default();
@@ -71,13 +90,83 @@ impl Deeds {
             let at = moment(&mut rng);
             (at, rng.random_range(0..devices), deed(&mut rng))
         });
-        let done = done.collect();
+        let mut done: Vec<_> = done.collect();
+        done.extend(in_groups(seed, devices, users));
         let late = (0..devices).map(|_| match rng.random_bool(0.2) {
             true => moment(&mut rng),
             false => Duration::ZERO,
         });
-        let late = late.collect();
-        Deeds { done, late }
+        Deeds {
+            late: late.collect(),
+            done,
+        }
+    }
+}
+
+/// In some worlds there are groups.
+fn in_groups(seed: u64, devices: usize, users: usize) -> Vec<(Duration, usize, Deed)> {
+    let mut rng = StdRng::seed_from_u64(!seed ^ GROUPS);
+    let mut deeds = Vec::new();
+    let groups = [0, 0, 0, 1, 1, 2][rng.random_range(0..6)];
+    for number in 1..=groups {
+        let group = GroupId::new(1000 + number).expect("positive");
+        let members = rng.random_range(0..1 << users) as u8 | 1 << rng.random_range(0..users);
+        let create = Deed::Wish(group, Wished::Create(settings(&mut rng), members));
+        let begin = Duration::from_millis(rng.random_range(0..10_000));
+        deeds.push((begin, rng.random_range(0..devices), create));
+        for _ in 0..rng.random_range(2..16) {
+            let say = (
+                moment(&mut rng),
+                rng.random_range(0..devices),
+                Deed::Say(group),
+            );
+            deeds.push(say);
+        }
+        for _ in 0..rng.random_range(0..12) {
+            let wish = Deed::Wish(group, wished(&mut rng, users));
+            deeds.push((moment(&mut rng), rng.random_range(0..devices), wish));
+        }
+    }
+    deeds
+}
+
+fn settings(rng: &mut StdRng) -> Settings {
+    Settings {
+        open_history: rng.random_bool(0.3),
+        open_door: rng.random_bool(0.6),
+    }
+}
+
+fn wished(rng: &mut StdRng, users: usize) -> Wished {
+    let user = rng.random_range(0..users);
+    match rng.random_range(0..16) {
+        0..=3 => Wished::Join,
+        4 | 5 => Wished::Leave,
+        6..=8 => Wished::Add(user),
+        9..=11 => Wished::Remove(user),
+        12 => Wished::SetRole(user, Role::Admin),
+        13 => Wished::SetRole(user, Role::Member),
+        14 => Wished::HandOver(user),
+        _ => Wished::Set(settings(rng)),
+    }
+}
+
+fn wish_of(wished: Wished, me: UserId) -> Wish {
+    match wished {
+        Wished::Create(settings, members) => {
+            let members = (0..8).filter(|index| members & 1 << index != 0).map(user);
+            Wish::Create {
+                settings,
+                members: members.filter(|user| *user != me).collect(),
+            }
+        }
+        Wished::Join => Wish::Join,
+        Wished::Leave => Wish::Leave,
+        Wished::Add(index) => Wish::Add(vec![user(index)]),
+        Wished::Remove(index) => Wish::Remove(user(index)),
+        Wished::SetRole(index, role) => Wish::SetRole(user(index), role),
+        Wished::HandOver(index) => Wish::HandOver(user(index)),
+        Wished::Set(settings) => Wish::Set(settings),
     }
 }
 
@@ -141,7 +230,7 @@ impl World {
             self.devices[index].last_ask = Some(ask.clone());
         }
         let send_id = SendId::from_bytes((SENDS + number as u128).to_be_bytes());
-        self.send_change(index, send_id, ask.to, ask.content);
+        self.send_what_may_fail(index, send_id, ask.to, ask.content);
     }
 
     fn ask(&self, index: usize, deed: Deed, number: usize) -> Option<Ask> {
@@ -168,6 +257,25 @@ impl World {
                 let kind = ChangeKind::Arrange(arranged);
                 (conversation, newest, kind, Content::text(""))
             }
+            Deed::Say(group) => {
+                return Some(Ask {
+                    to: Recipient::Group(group),
+                    content: Content::text(format!("said {number}")),
+                });
+            }
+            Deed::Wish(group, wished) => {
+                let change = ChangeOf {
+                    subject: None,
+                    kind: ChangeKind::Wish(wish_of(wished, self.devices[index].user)),
+                };
+                return Some(Ask {
+                    to: Recipient::Group(group),
+                    content: Content {
+                        change: Some(Box::new(change)),
+                        ..Content::text("")
+                    },
+                });
+            }
             Deed::Read(..) => return None,
         };
         let change = ChangeOf {
@@ -184,6 +292,9 @@ impl World {
     }
 
     fn recipient(&self, index: usize, conversation: ConversationId) -> Recipient {
+        if let ConversationId::Group(group) = conversation {
+            return Recipient::Group(group);
+        }
         let me: UserId = self.devices[index].user;
         let peer = conversation.peer_of(me).expect("a conversation of theirs");
         Recipient::User(peer)

@@ -8,6 +8,7 @@ use std::time::Duration;
 use api::task::Task;
 use protocol::change::{Altered, Arranged, ChangeRow};
 use protocol::conversation::{ConversationRow, Head};
+use protocol::group::{GroupRow, Member, Settings};
 use protocol::history::{PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::ledger::LedgerEntry;
@@ -19,7 +20,9 @@ use protocol::message::Target;
 use protocol::presence::SessionKey;
 use protocol::receipt::ReceiptKind;
 use protocol::unread::Tally;
-use protocol::{ConversationId, MessageId, Platform, Seq, Timestamp, UserId};
+use protocol::{ConversationId, GroupId, MessageId, Platform, Seq, Timestamp, UserId};
+
+use crate::groups::Kept;
 
 /// Topic and partition.
 pub(crate) type Place = (Topic, u32);
@@ -64,6 +67,22 @@ pub(crate) enum Effect {
         conversation: ConversationId,
         version: Version,
         arranged: Arranged,
+        at: Timestamp,
+    },
+    GroupRows(Vec<GroupRow>),
+    Member {
+        group: GroupId,
+        user: UserId,
+        member: Member,
+    },
+    Settings {
+        group: GroupId,
+        settings: (Settings, Version),
+    },
+    /// Something of their part in it changed.
+    Touched {
+        user: UserId,
+        conversation: ConversationId,
         at: Timestamp,
     },
     /// What is left of changes, message by message.
@@ -166,6 +185,8 @@ pub(crate) struct Stores {
     pub(crate) log: BTreeMap<Place, Vec<Record>>,
     pub(crate) committed: BTreeMap<Place, u64>,
     pub(crate) rows: BTreeMap<(UserId, MessageId), PrivateRow>,
+    pub(crate) group_rows: BTreeMap<(GroupId, MessageId), GroupRow>,
+    pub(crate) groups: BTreeMap<GroupId, Kept>,
     pub(crate) heads: BTreeMap<ConversationId, Head>,
     pub(crate) conversations: BTreeMap<(UserId, ConversationId), ConversationRow>,
     pub(crate) statuses: BTreeMap<(UserId, MessageId), RowStatus>,
@@ -193,6 +214,8 @@ impl Default for Stores {
             log: BTreeMap::new(),
             committed: BTreeMap::new(),
             rows: BTreeMap::new(),
+            group_rows: BTreeMap::new(),
+            groups: BTreeMap::new(),
             heads: BTreeMap::new(),
             conversations: BTreeMap::new(),
             statuses: BTreeMap::new(),
@@ -296,6 +319,37 @@ impl Stores {
                 let registers = self.registers(*owner, *conversation);
                 registers.arrange((*version, *arranged), *at);
             }
+            Effect::GroupRows(rows) => {
+                for row in rows {
+                    let key = (row.group, row.id);
+                    let newer = |old: &GroupRow| old.version <= row.version;
+                    if self.group_rows.get(&key).is_none_or(newer) {
+                        self.group_rows.insert(key, row.clone());
+                    }
+                }
+            }
+            Effect::Member {
+                group,
+                user,
+                member,
+            } => {
+                let group = self.groups.entry(*group).or_default();
+                group.save_member(*user, *member);
+            }
+            Effect::Settings { group, settings } => {
+                self.groups
+                    .entry(*group)
+                    .or_default()
+                    .save_settings(*settings);
+            }
+            Effect::Touched {
+                user,
+                conversation,
+                at,
+            } => {
+                let registers = self.registers(*user, *conversation);
+                registers.touched = registers.touched.max(*at);
+            }
             Effect::Altered(rows) => rows.iter().for_each(|row| self.alter(row)),
             Effect::Changes(rows) => {
                 for row in rows {
@@ -363,6 +417,14 @@ impl Stores {
 
     fn registers(&mut self, owner: UserId, conversation: ConversationId) -> &mut Registers {
         self.registers.entry((owner, conversation)).or_default()
+    }
+
+    /// How far everybody has read everything.
+    pub(crate) fn read(&self) -> BTreeMap<(UserId, ConversationId), Seq> {
+        let registers = self.registers.iter();
+        registers
+            .map(|(key, registers)| (*key, registers.read))
+            .collect()
     }
 
     fn alter(&mut self, row: &ChangeRow) {

@@ -1,6 +1,7 @@
 //! The judge: what must hold in every world, and at the end of it.
 
 mod changes;
+mod groups;
 mod lists;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,7 +15,7 @@ use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId, Seq, 
 
 use crate::model::Model;
 use crate::oracle::Tally;
-use crate::plan::{Fault, Plan};
+use crate::plan::Plan;
 use crate::world::World;
 
 #[derive(Debug, Default)]
@@ -116,9 +117,10 @@ impl World {
         let tally = self.judge_traces()?;
         let model = Model::of(self);
         self.judge_changes(&model)?;
+        self.judge_groups(&model)?;
         self.judge_views(&model)?;
         self.judge_registers(&model)?;
-        if !self.has_lost_all() {
+        if !self.reads_lost {
             self.judge_reads()?;
         }
         Ok(tally)
@@ -130,14 +132,6 @@ impl World {
         self.judge_views(&model)?;
         self.judge_registers(&model)?;
         self.judge_lists(&model)
-    }
-
-    /// The whole machine died, with what was not on disk.
-    fn has_lost_all(&self) -> bool {
-        let faults = self.plan.faults.iter();
-        faults
-            .map(|(_, fault)| fault)
-            .any(|fault| matches!(fault, Fault::CrashAll))
     }
 
     /// I5, S0-01: dense positions, each once; two rows a message.

@@ -75,6 +75,12 @@ impl World {
         let (version, owner) = (version_of(source), work.message.from);
         let conversation = work.message.conversation().expect("two users");
         let subject = change.subject.expect("of a message");
+        if let ConversationId::Group(_) = conversation
+            && !(self.group_of(conversation)).is_some_and(|it| it.members.contains_key(&owner))
+        {
+            let refusal = Refusal::new(Code::Forbidden, "you never were in this group");
+            return self.unchanged(source, work, Some(refusal), batch);
+        }
         let what = match change.kind {
             ChangeKind::Arrange(arranged) => What::Arrange(arranged),
             _ => match self.clearing(version, owner, conversation, subject, batch) {
@@ -131,24 +137,40 @@ impl World {
         subject: MessageId,
         batch: &Batch,
     ) -> Clearing {
-        let row = self.row(owner, subject, batch);
-        let Some(row) = row.filter(|row| row.conversation() == Some(conversation)) else {
+        let Some(placed) = self.subject(conversation, owner, subject, batch) else {
             return Clearing::Expired;
         };
+        let (seq, id) = (placed.position.seq, placed.message.id);
         if self.sabotage == Some(Sabotage::ClearWithoutBound) {
             let head = self.head(conversation, batch);
-            let side = conversation.side_of(owner).expect("one of two");
-            return Clearing::Cleared(head.tally(side));
+            return Clearing::Cleared(match conversation.side_of(owner) {
+                Some(side) => head.tally(side),
+                None => Tally {
+                    seq: head.seq,
+                    incoming: 0,
+                },
+            });
         }
-        let seen = Seen {
-            seq: row.seq,
-            id: row.id,
+        let (place, next) = match conversation {
+            ConversationId::Group(group) => {
+                let place = Tally { seq, incoming: 0 };
+                let pending = batch.group_rows.iter();
+                let mut rows = pending.chain(self.disk.group_rows.values());
+                let next = rows.find(|row| row.group == group && row.seq == seq.next());
+                (place, next.map(|row| row.version))
+            }
+            _ => {
+                let row = self.row(owner, id, batch);
+                let place = row.map(|row| Place::from(row).into()).unwrap_or_default();
+                let next = self.row_at(owner, conversation, seq.next(), batch);
+                (place, next.map(|row| row.version))
+            }
         };
-        let next = self.row_at(owner, conversation, row.seq.next(), batch);
         let around = Around {
-            seen: Some((row.id, Place::from(row).into())),
-            next: next.map(|row| row.version),
+            seen: Some((id, place)),
+            next,
         };
+        let seen = Seen { seq, id };
         let cleared = self.registers(owner, conversation).cleared;
         clear(record, seen, around, cleared)
     }
@@ -200,8 +222,10 @@ impl World {
         let listed = listed
             .filter(|listed| listed.version() >= from && listed.is_told(since))
             .filter(|listed| after.is_none_or(|after| listed.row.conversation > after));
+        let mut conversations: Vec<_> = listed.map(|listed| self.summary(&listed)).collect();
+        conversations.extend(self.groups_listed(owner, since, from));
         Ok(ListPage {
-            conversations: listed.map(|listed| self.summary(&listed)).collect(),
+            conversations,
             version: self.now,
             more: false,
         })

@@ -4,11 +4,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::task::Work;
 use protocol::change::{ChangeKind, Done, Marks, Reaction};
+use protocol::group::Wish;
 use protocol::keys::Topic;
 use protocol::message::Content;
 use protocol::{ConversationId, Message, MessageId, SendId, Seq, UserId};
 
 use crate::app::{Said, nothing_of};
+use crate::crowd::Crowd;
 use crate::world::World;
 
 #[derive(Debug, Default)]
@@ -27,6 +29,7 @@ pub(crate) struct Talk {
     pub(crate) changes: Vec<MessageId>,
     pub(crate) cleared: BTreeMap<UserId, Seq>,
     pub(crate) pinned: BTreeMap<UserId, bool>,
+    pub(crate) group: Option<Crowd>,
 }
 
 #[derive(Debug)]
@@ -61,25 +64,39 @@ impl Model {
         let conversation = message.conversation().expect("two users");
         let talk = self.talks.entry(conversation).or_default();
         let Some(change) = message.content.change.as_deref() else {
-            return talk.say(message);
+            let fate = match conversation {
+                ConversationId::Group(_) => talk.say_in_group(message),
+                _ => talk.say(message),
+            };
+            self.fates.entry(message.id).or_default().push(fate);
+            return;
         };
-        let subject = change.subject.expect("of a message");
+        let subject = || change.subject.expect("of a message");
         let fate = match &change.kind {
-            ChangeKind::Clear => talk.clear(message.from, subject),
+            ChangeKind::Wish(wish) => talk.wish(message.from, wish),
+            ChangeKind::Clear | ChangeKind::Arrange(_)
+                if talk.is_strange(conversation, message) =>
+            {
+                Fate::Refused
+            }
+            ChangeKind::Clear => talk.clear(message.from, subject()),
             ChangeKind::Arrange(arranged) => {
                 talk.pinned.insert(message.from, arranged.pinned);
                 Fate::Done
             }
-            kind => talk.change(message, subject, kind),
+            kind => match talk.may_change(conversation, message, subject()) {
+                true => talk.change(message, subject(), kind),
+                false => Fate::Refused,
+            },
         };
         self.fates.entry(message.id).or_default().push(fate);
     }
 }
 
 impl Talk {
-    fn say(&mut self, message: &Message) {
+    fn say(&mut self, message: &Message) -> Fate {
         if !self.sends.insert((message.from, message.send_id)) {
-            return;
+            return Fate::Nothing;
         }
         let said = Said {
             seq: Seq(self.said.len() as u64 + 1),
@@ -93,6 +110,7 @@ impl Talk {
             said,
             reactions: BTreeMap::new(),
         });
+        Fate::Done
     }
 
     fn change(&mut self, message: &Message, subject: MessageId, kind: &ChangeKind) -> Fate {
@@ -100,15 +118,71 @@ impl Talk {
         if self.sends.contains(&name) {
             return Fate::Nothing;
         }
+        let administers = self
+            .group
+            .as_ref()
+            .is_some_and(|it| it.administers(message.from));
         let Some(told) = self.said.iter_mut().find(|told| told.said.id == subject) else {
             return Fate::Refused;
         };
-        let fate = told.change(message, kind);
+        let fate = told.change(message, kind, administers);
         if fate == Fate::Done {
             self.sends.insert(name);
             self.changes.push(message.id);
         }
         fate
+    }
+
+    /// Who is in at its place in the log may say something, and who is in may read it.
+    fn say_in_group(&mut self, message: &Message) -> Fate {
+        let is_known = self.sends.contains(&(message.from, message.send_id));
+        let is_in = self
+            .group
+            .as_ref()
+            .is_some_and(|group| group.is_in(message.from));
+        match (is_known, is_in) {
+            (true, _) => Fate::Nothing,
+            (false, false) => Fate::Refused,
+            (false, true) => {
+                let fate = self.say(message);
+                let end = self.end();
+                self.group.iter_mut().for_each(|group| group.hears(end));
+                fate
+            }
+        }
+    }
+
+    fn wish(&mut self, by: UserId, wish: &Wish) -> Fate {
+        let end = self.end();
+        match Crowd::wish(&mut self.group, by, wish, end) {
+            true => Fate::Done,
+            false => Fate::Refused,
+        }
+    }
+
+    fn is_strange(&self, conversation: ConversationId, message: &Message) -> bool {
+        let is_group = matches!(conversation, ConversationId::Group(_));
+        let known = self.group.as_ref();
+        is_group && !known.is_some_and(|group| group.ever_had(message.from))
+    }
+
+    /// Only what they may read.
+    fn may_change(
+        &self,
+        conversation: ConversationId,
+        message: &Message,
+        subject: MessageId,
+    ) -> bool {
+        let ConversationId::Group(_) = conversation else {
+            return true;
+        };
+        let told = self.said.iter().find(|told| told.said.id == subject);
+        let readable = self
+            .group
+            .as_ref()
+            .and_then(|group| group.readable_after(message.from));
+        told.zip(readable)
+            .is_some_and(|(told, after)| told.said.seq > after)
     }
 
     /// Only up to the end: what came behind it was not seen.
@@ -135,7 +209,11 @@ impl Talk {
 
     /// Every message by itself: somebody else's, behind what was read and cleared, and not recalled.
     pub(crate) fn unread(&self, user: UserId, read: Seq) -> u64 {
-        let done = read.max(self.cleared(user));
+        let since = self
+            .group
+            .as_ref()
+            .map_or(Seq::ZERO, |group| group.since(user));
+        let done = read.max(self.cleared(user)).max(since);
         let said = self.said.iter().map(|told| &told.said);
         let unread = said
             .filter(|said| said.from != user && said.seq > done && said.marks.recalled.is_none());
@@ -144,7 +222,7 @@ impl Talk {
 }
 
 impl Told {
-    fn change(&mut self, message: &Message, kind: &ChangeKind) -> Fate {
+    fn change(&mut self, message: &Message, kind: &ChangeKind, administers: bool) -> Fate {
         let Told { said, reactions } = self;
         let is_recalled = said.marks.recalled.is_some();
         let done = Some(Done {
@@ -152,7 +230,9 @@ impl Told {
             at: message.accepted_at,
         });
         match kind {
-            ChangeKind::Recall | ChangeKind::Edit if message.from != said.from => Fate::Refused,
+            ChangeKind::Recall | ChangeKind::Edit if message.from != said.from && !administers => {
+                Fate::Refused
+            }
             ChangeKind::Recall if is_recalled => Fate::Nothing,
             ChangeKind::Recall => {
                 said.content = nothing_of(said.content.kind);

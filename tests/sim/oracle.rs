@@ -204,11 +204,12 @@ impl World {
         let died = |fault: &Fault| match fault {
             Fault::CrashBoat(_) | Fault::CrashStation(_) => true,
             Fault::CrashCarrier | Fault::CrashAll => true,
+            // What is fetched is not there any more when its end is told.
+            Fault::FlushMailbox => true,
             Fault::CrashDevice(_) | Fault::LoseDevice(_) | Fault::Away(..) => false,
-            Fault::Cut(_) | Fault::Mute(..) | Fault::FlushMailbox => false,
+            Fault::Cut(_) | Fault::Mute(..) => false,
         };
-        let lossy = self.plan.call_loss > 0.0 || self.plan.call_slow > 0.0;
-        lossy || self.plan.faults.iter().any(|(_, fault)| died(fault))
+        self.plan.lossy || self.plan.faults.iter().any(|(_, fault)| died(fault))
     }
 }
 

@@ -39,10 +39,16 @@ pub(crate) enum Sabotage {
     ClearWithoutBound,
     /// What was recalled still counts as unread.
     RecallCounted,
+    /// A group's message is told to who ever was in it.
+    ToldToLeavers,
+    /// The writer does not ask who is in.
+    AnybodySays,
+    /// Who comes late may read what was before.
+    LateReadAll,
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 14] = [
+    pub(crate) const ALL: [Sabotage; 17] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -57,6 +63,9 @@ impl Sabotage {
         Sabotage::PagesAsSent,
         Sabotage::ClearWithoutBound,
         Sabotage::RecallCounted,
+        Sabotage::ToldToLeavers,
+        Sabotage::AnybodySays,
+        Sabotage::LateReadAll,
     ];
 }
 
@@ -95,6 +104,8 @@ pub(crate) struct Plan {
     /// What is done beside sending.
     pub(crate) deeds: Deeds,
     pub(crate) faults: Vec<(Duration, Fault)>,
+    /// Calls were lost or slow, before all healed.
+    pub(crate) lossy: bool,
     /// How often a call between services fails though it may have been done (0 to 1).
     pub(crate) call_loss: f64,
     /// How often an answer takes longer than the caller waits.
@@ -141,6 +152,7 @@ impl Plan {
             sends: Vec::new(),
             deeds: Deeds::default(),
             faults: Vec::new(),
+            lossy: !sure,
             call_loss: if sure {
                 0.0
             } else {
@@ -173,7 +185,7 @@ impl Plan {
             plan.faults
                 .push((moment(&mut rng), Fault::LoseDevice(device)));
         }
-        plan.deeds = Deeds::of(seed, plan.devices.len());
+        plan.deeds = Deeds::of(seed, plan.devices.len(), users);
         (plan, rng)
     }
 

@@ -3,7 +3,7 @@
 use protocol::frame::{Ack, Acked, ServerFrame};
 use protocol::presence::BoatLife;
 use protocol::receipt::{Receipt, ReceiptKind};
-use protocol::{Code, Refusal, SessionId, UserId};
+use protocol::{Code, ConversationId, Refusal, SessionId, UserId};
 
 use crate::boat::Notice;
 use crate::effects::Effect;
@@ -17,6 +17,12 @@ impl World {
             .items
             .iter()
             .map(|item| {
+                if let ConversationId::Group(group) = item.conversation {
+                    // Nobody is told of it but the reader.
+                    let row = self.disk.group_rows.get(&(group, item.id))?;
+                    let is_in = self.readable_after(by, item.conversation).is_ok();
+                    return (is_in && row.seq == item.seq).then_some(by);
+                }
                 let row = self.disk.rows.get(&(by, item.id))?;
                 let fits = row.seq == item.seq && row.conversation() == Some(item.conversation);
                 fits.then_some(row.peer)

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::{KickoutTask, MessageTask, Origin, Task, Work};
-use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, options_of};
+use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
 use protocol::frame::{Accepted, Ack, Acked, Send, ServerFrame, SyncPage, SyncRequest};
 use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
@@ -17,8 +17,8 @@ use protocol::message::Target;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::session::{Admission, Outgoing, Page};
 use protocol::{
-    Code, ConversationId, DeviceId, Message, MessageId, Platform, Recipient, Refusal, SendId,
-    SessionId, Timestamp, UserId,
+    Code, ConversationId, DeviceId, GroupId, Message, MessageId, Platform, Recipient, Refusal,
+    SendId, SessionId, Timestamp, UserId,
 };
 use rand::Rng;
 
@@ -34,6 +34,8 @@ const SLOW: Duration = Duration::from_secs(6);
 pub(crate) const MARGIN: Duration = Duration::from_secs(10);
 /// Rows of a page.
 pub(crate) const PAGE_MAX: usize = 100;
+/// How long a station believes that somebody is in a group.
+const BELIEVED: Duration = Duration::from_secs(3);
 /// Names the installation.
 const CLUSTER: u64 = 7;
 /// Ids are made up to here beyond the last reservation.
@@ -42,6 +44,8 @@ const RESERVATION: Duration = Duration::from_secs(5);
 pub(crate) struct Station {
     pub(crate) life: u64,
     ids: Snowflake,
+    /// Who was in a group when it last asked; until then that is believed.
+    believed: BTreeMap<(GroupId, UserId), Timestamp>,
     /// Its clock is wrong by so much, in milliseconds.
     skew: i64,
 }
@@ -103,7 +107,8 @@ struct Prepared {
     send_id: SendId,
     to: Recipient,
     conversation: Option<ConversationId>,
-    is_change: bool,
+    /// It may be accepted and come to nothing.
+    may_be_refused: bool,
     outcome: Result<(MessageId, Timestamp), Refusal>,
     /// To be published.
     task: Option<Arc<Task>>,
@@ -125,6 +130,7 @@ impl Station {
         Station {
             life: 0,
             ids: Snowflake::new(0, Timestamp::ZERO),
+            believed: BTreeMap::new(),
             skew: 0,
         }
     }
@@ -140,6 +146,7 @@ impl World {
         // Another node number at each start, as a lease hands them out.
         let node = (station.life * stations + index as u64) % 1024;
         station.ids = Snowflake::new(node as u16, Timestamp::ZERO);
+        station.believed.clear();
         station.skew = skew;
     }
 
@@ -470,7 +477,7 @@ impl World {
             send_id: send.send_id,
             to: send.to,
             conversation: None,
-            is_change: send.content.change.is_some(),
+            may_be_refused: may_be_refused(send),
             outcome: Err(Refusal::new(Code::Unavailable, "ids cannot be made now")),
             task: None,
         };
@@ -528,7 +535,9 @@ impl World {
             content: send.content.clone(),
         };
         if doubt == Doubt::None
-            && let Some(refusal) = self.refused_at_door(&message)
+            && let Some(refusal) = self
+                .not_let_in(open.station, from, send)
+                .or_else(|| self.refused_at_door(&message))
         {
             prepared.outcome = Err(refusal);
             return prepared;
@@ -551,6 +560,22 @@ impl World {
         prepared.outcome = Ok((id, id.timestamp()));
         prepared.task = Some(Arc::new(Task::new(work, self.now)));
         prepared
+    }
+
+    /// Why a send is not let in, as far as the door knows: it may be behind, and the group's writer judges again.
+    fn not_let_in(&mut self, station: usize, from: UserId, send: &Send) -> Option<Refusal> {
+        let group = needs_membership(send)?;
+        let believed = &mut self.stations[station].believed;
+        if believed.get(&(group, from)) > Some(&self.now) {
+            return None;
+        }
+        let kept = self.disk.groups.get(&group);
+        let member = kept.and_then(|kept| kept.members.get(&from));
+        if member.is_some_and(|member| member.role.is_some()) {
+            believed.insert((group, from), self.now + BELIEVED);
+            return None;
+        }
+        Some(Refusal::new(Code::Forbidden, "you are not in this group"))
     }
 
     /// One publish for the whole batch: after a failed record none of the same conversation.
@@ -591,7 +616,7 @@ impl World {
     fn judge_accepted(&mut self, open: &Open) {
         for send in &open.sends {
             if let Ok((id, _)) = send.outcome {
-                self.judge.accepted(send.send_id, id, send.is_change);
+                self.judge.accepted(send.send_id, id, send.may_be_refused);
             }
         }
     }
@@ -672,6 +697,10 @@ fn key(open: &Open, user: UserId) -> SessionKey {
         session: open.session,
         life: open.life.clone(),
     }
+}
+
+fn may_be_refused(send: &Send) -> bool {
+    send.content.change.is_some() || matches!(send.to, Recipient::Group(_))
 }
 
 fn displaced() -> Refusal {

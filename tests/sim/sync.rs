@@ -9,7 +9,7 @@ use protocol::frame::{
 };
 use protocol::mailbox::MailCursor;
 use protocol::session::{Page, PageItem};
-use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, sync};
+use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, sync};
 
 use crate::station::{Open, PAGE_MAX};
 use crate::world::World;
@@ -62,6 +62,65 @@ impl World {
         marked.collect()
     }
 
+    fn history_page(
+        &self,
+        user: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+        limit: u32,
+    ) -> Result<HistoryPage, Refusal> {
+        let floor = self.readable_after(user, conversation)?;
+        let head = self.disk.heads.get(&conversation);
+        let head = head.copied().unwrap_or_default();
+        sync::check_cursor(range, head.seq)?;
+        let range = sync::range_behind(range, floor);
+        let mut messages = match conversation {
+            ConversationId::Group(group) => self.group_messages(group, range),
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                self.messages(user, conversation, range)
+            }
+        };
+        messages.truncate(sync::page_limit(limit, PAGE_MAX));
+        let page = sync::dense_page(messages, range, head.seq)?;
+        let mut page = sync::page_behind(page, range, floor);
+        let marks = self.mark(&mut page.messages);
+        Ok(HistoryPage {
+            conversation,
+            messages: page.messages,
+            marks,
+            rev: head.rev,
+            last_seq: page.last_seq,
+            more: page.more,
+        })
+    }
+
+    fn messages(
+        &self,
+        user: UserId,
+        conversation: ConversationId,
+        range: HistoryRange,
+    ) -> Vec<Placed> {
+        let rows = self
+            .disk
+            .rows
+            .range((user, MessageId::floor_of(Timestamp::ZERO))..);
+        let rows = rows.map(|(_, row)| row).take_while(|row| row.owner == user);
+        let of_it = rows.filter(|row| row.conversation() == Some(conversation));
+        let in_range = |placed: &Placed| match range {
+            HistoryRange::Forward { after } => placed.position.seq > after,
+            HistoryRange::Backward { before } => {
+                before.is_none_or(|before| placed.position.seq < before)
+            }
+        };
+        let messages = of_it.filter_map(|row| row.placed()).filter(in_range);
+        let mut messages: Vec<_> = messages.collect();
+        messages.sort_by_key(|placed| placed.position.seq);
+        if let HistoryRange::Backward { .. } = range {
+            messages.reverse();
+        }
+        messages
+    }
+
     pub(crate) fn answer_sync(
         &mut self,
         open: &Open,
@@ -77,52 +136,15 @@ impl World {
                 range,
                 limit,
             } => {
-                sync::may_read(user, *conversation)?;
-                let head = self
-                    .disk
-                    .heads
-                    .get(conversation)
-                    .copied()
-                    .unwrap_or_default();
-                sync::check_cursor(*range, head.seq)?;
-                let mut messages: Vec<_> = self
-                    .disk
-                    .rows
-                    .range((user, MessageId::floor_of(Timestamp::ZERO))..)
-                    .take_while(|((owner, _), _)| *owner == user)
-                    .filter(|(_, row)| row.conversation() == Some(*conversation))
-                    .filter_map(|(_, row)| row.placed())
-                    .filter(|placed| match range {
-                        HistoryRange::Forward { after } => placed.position.seq > *after,
-                        HistoryRange::Backward { before } => {
-                            before.is_none_or(|before| placed.position.seq < before)
-                        }
-                    })
-                    .collect();
-                messages.sort_by_key(|placed| placed.position.seq);
-                if let HistoryRange::Backward { .. } = range {
-                    messages.reverse();
-                }
-                messages.truncate(sync::page_limit(*limit, PAGE_MAX));
-                let mut page = sync::dense_page(messages, *range, head.seq)?;
-                let marks = self.mark(&mut page.messages);
-                Ok(SyncAnswer::History(HistoryPage {
-                    conversation: *conversation,
-                    messages: page.messages,
-                    marks,
-                    rev: head.rev,
-                    last_seq: page.last_seq,
-                    more: page.more,
-                }))
+                let page = self.history_page(user, *conversation, *range, *limit)?;
+                Ok(SyncAnswer::History(page))
             }
-            SyncQuery::Missed { .. } | SyncQuery::Unread { .. } => {
-                unreachable!("devices here do not ask this")
-            }
-            SyncQuery::Members { group, .. }
-            | SyncQuery::Readers { group, .. }
-            | SyncQuery::CountSince { group, .. } => {
-                Err(sync::may_read(user, ConversationId::Group(*group))
-                    .expect_err("nobody has a group here"))
+            SyncQuery::Members { .. }
+            | SyncQuery::Readers { .. }
+            | SyncQuery::Missed { .. }
+            | SyncQuery::Unread { .. }
+            | SyncQuery::CountSince { .. } => {
+                unreachable!("no device here asks that")
             }
             SyncQuery::Changes {
                 conversation,

@@ -58,6 +58,8 @@ pub(crate) struct World {
     pub(crate) witness: Witness,
     /// What happened, folded into a number: the same for the same seed.
     pub(crate) fingerprint: u64,
+    /// The machine died with registers that were not on disk.
+    pub(crate) reads_lost: bool,
     /// Print each event.
     traced: bool,
     /// Grows with whatever is numbered.
@@ -99,6 +101,7 @@ impl World {
             healed: false,
             rng,
             fingerprint: 0,
+            reads_lost: false,
             traced: std::env::var_os("PACKETBOAT_SIM_TRACE").is_some(),
             serial: 0,
             events: BTreeMap::new(),
@@ -229,7 +232,9 @@ impl World {
         (0..self.stations.len()).for_each(|station| self.crash_station(station));
         self.crash_carrier();
         let luck = self.rng.random();
+        let read = self.disk.read();
         self.disk.crash(luck);
+        self.reads_lost |= self.disk.read() != read;
         self.remember_sends();
     }
 

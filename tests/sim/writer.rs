@@ -5,18 +5,22 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use api::task::{MessageTask, Task};
-use protocol::change::{Altered, Asked, ChangeRow};
+use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{ConversationRow, Head, Placement, Ruling, Standing};
 use protocol::delivery::{self, Owed, Source};
 use protocol::frame::ServerFrame;
+use protocol::group::{self, GroupRow};
 use protocol::history::{PrivateRow, Version};
 use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
-use protocol::{ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId};
+use protocol::{
+    ConversationId, Message, MessageId, Placed, Recipient, Refusal, Seq, Timestamp, UserId,
+};
 use rand::Rng;
 
 use crate::boat::Notice;
 use crate::carrier::CarrierEvent;
 use crate::effects::Effect;
+use crate::groups::Granted;
 use crate::lists::Deed;
 use crate::plan::Sabotage;
 use crate::world::{Event, World};
@@ -32,6 +36,10 @@ pub(crate) struct Written {
 #[derive(Debug, Default)]
 pub(crate) struct Batch {
     pub(crate) rows: Vec<PrivateRow>,
+    pub(crate) group_rows: Vec<GroupRow>,
+    /// The wish, where the batch is one.
+    pub(crate) granted: Option<Granted>,
+    pub(crate) is_wish: bool,
     pub(crate) changes: Vec<ChangeRow>,
     /// What has become of messages that records of this batch change.
     pub(crate) altered: BTreeMap<(ConversationId, Seq), Altered>,
@@ -47,6 +55,8 @@ pub(crate) struct Batch {
 /// One effect of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
+    /// Part of a wish.
+    Grant,
     Rows,
     /// What is left of the changes …
     Altered,
@@ -66,6 +76,8 @@ impl Batch {
     /// The rows of both users, where the conversation stands after a record.
     pub(crate) fn list(&mut self, conversation: ConversationId, head: &Head) {
         let ConversationId::Private { low, high } = conversation else {
+            // No other row says when something was said: the head is stamped anew.
+            self.heads.insert(conversation, *head);
             return;
         };
         let row = |owner| ConversationRow::of(owner, conversation, head, Timestamp::ZERO);
@@ -78,6 +90,9 @@ impl Batch {
     }
 
     fn plan_steps(&mut self, altered_first: bool) {
+        if self.granted.is_some() {
+            self.steps.push_back(Step::Grant);
+        }
         self.steps.push_back(Step::Rows);
         match (self.changes.is_empty(), altered_first) {
             (true, _) => {}
@@ -111,6 +126,9 @@ impl World {
         let change = work.message.content.change.as_deref();
         match (Asked::of(&work.message), change) {
             (Some(asked), _) => self.change(source, task, work, asked, batch),
+            (None, Some(change)) if let ChangeKind::Wish(wish) = &change.kind => {
+                self.wish(source, task, work, wish, batch);
+            }
             (None, Some(change)) => self.list_deed(source, task, work, change, batch),
             (None, None) => self.place(source, task, work, batch),
         }
@@ -135,10 +153,13 @@ impl World {
         {
             return self.drop_copy(source, work, first, batch);
         }
-        let ruling = match head.place(version, message.id) {
+        let group = self.group_of(conversation);
+        let is_behind = group.as_ref().is_some_and(|group| group.newest() > version);
+        let mut row = None;
+        let ruling = match head.place_in_group(version, message.id, is_behind) {
             Placement::New(position) => Ruling::Place(position),
             Placement::Redelivery | Placement::CheckRow => {
-                let row = self.standing(message.from, message.id, batch);
+                row = self.standing(message, batch);
                 // An old id without a row may be a first try that reached the log after its resend, now or
                 // before this redelivery.
                 if row.is_none()
@@ -146,9 +167,16 @@ impl World {
                 {
                     return self.drop_copy(source, work, first, batch);
                 }
-                head.compare(version, row)
+                head.compare_in_group(version, row, is_behind)
             }
         };
+        if row.is_none()
+            && let ConversationId::Group(_) = conversation
+            && self.sabotage != Some(Sabotage::AnybodySays)
+            && let Some(refusal) = group::refusal(group.as_ref(), version, message.from)
+        {
+            return self.refused(source, work, refusal, batch);
+        }
         let side = conversation.side_of(message.from);
         let (position, after) = match ruling {
             Ruling::Place(position) => {
@@ -182,18 +210,13 @@ impl World {
         version: Version,
         batch: &mut Batch,
     ) {
-        let sent = self.sent(&placed, batch);
-        let rows = PrivateRow::pair_of(&placed, sent, version).expect("private");
-        let known = self
-            .disk
-            .platforms
-            .get(&rows[1].owner)
-            .cloned()
-            .unwrap_or_default();
-        batch.rows.extend(rows);
-        let owed = delivery::owed(&placed, known);
-        let targets = owed.iter().flat_map(Owed::targets);
-        self.witness.owed(placed.message.id, targets);
+        let owed = match GroupRow::of(&placed, version) {
+            Some(row) => {
+                batch.group_rows.push(row);
+                self.owed_in_group(&placed, version)
+            }
+            None => self.write_pair(&placed, version, batch),
+        };
         let frame = api::codec::encode_message(&placed);
         let origin = work.origin.as_ref().map(|o| delivery::Origin {
             session: o.session,
@@ -214,6 +237,18 @@ impl World {
             noted,
         };
         batch.deliveries.push(Written { source, task });
+    }
+
+    fn write_pair(&mut self, placed: &Placed, version: Version, batch: &mut Batch) -> Vec<Owed> {
+        let sent = self.sent(placed, batch);
+        let rows = PrivateRow::pair_of(placed, sent, version).expect("private");
+        let known = self.disk.platforms.get(&rows[1].owner);
+        let known = known.cloned().unwrap_or_default();
+        batch.rows.extend(rows);
+        let owed = delivery::owed(placed, known);
+        let targets = owed.iter().flat_map(Owed::targets);
+        self.witness.owed(placed.message.id, targets);
+        owed
     }
 
     fn placed_entry(&self, source: Source, placed: &Placed) -> LedgerEntry {
@@ -245,14 +280,23 @@ impl World {
         pending.or_else(|| self.disk.rows.get(&(owner, id)))
     }
 
-    fn standing(&self, from: UserId, id: MessageId, batch: &Batch) -> Option<Standing> {
-        self.row(from, id, batch).map(Standing::from)
+    fn standing(&self, message: &Message, batch: &Batch) -> Option<Standing> {
+        match message.to {
+            Recipient::Group(group) => {
+                let row = self.group_row(group, message.id, batch);
+                row.map(Standing::from)
+            }
+            Recipient::User(_) => {
+                let row = self.row(message.from, message.id, batch);
+                row.map(Standing::from)
+            }
+        }
     }
 
     /// The how manieth of its sender a message is: as its row says, or as the head counts that it moved.
     fn sent(&self, placed: &Placed, batch: &Batch) -> u64 {
         let message = &placed.message;
-        if let Some(standing) = self.standing(message.from, message.id, batch) {
+        if let Some(standing) = self.standing(message, batch) {
             return standing.sent;
         }
         let side = placed.conversation.side_of(message.from);
@@ -264,6 +308,9 @@ impl World {
     fn find_send(&self, work: &MessageTask, version: Version, batch: &Batch) -> Option<MessageId> {
         let message = &work.message;
         let since = MessageId::floor_of(message.accepted_at - work.age - Duration::from_secs(2));
+        if let Recipient::Group(group) = message.to {
+            return self.first_in_group(message, group, since, version, batch);
+        }
         let fits = |row: &&PrivateRow| {
             row.owner == message.from
                 && row.send_id == message.send_id
@@ -326,29 +373,32 @@ impl World {
                 refused: refusal.as_ref().map(|refusal| refusal.text.clone()),
             },
         );
-        if let (Some(origin), Some(refusal)) = (work.origin.clone(), refusal) {
-            let send_id = message.send_id;
-            let frame = ServerFrame::Refused { send_id, refusal };
-            let frame = api::codec::encode_server(&frame);
-            self.notify(origin.life, origin.session, Notice::Frame(frame));
+        if let Some(refusal) = refusal {
+            self.tell_why(work, refusal);
         }
         batch.dropped.push((source, told));
     }
 
     /// Tells the sender of a dropped copy where the first one stands.
     fn echo(&mut self, work: &MessageTask, first: MessageId, batch: &Batch) {
-        let row = self.row(work.message.from, first, batch);
-        let (Some(row), Some(origin)) = (row.cloned(), work.origin.clone()) else {
+        let placed = match work.message.to {
+            Recipient::Group(group) => {
+                let row = self.group_row(group, first, batch);
+                row.map(GroupRow::placed)
+            }
+            Recipient::User(_) => {
+                let row = self.row(work.message.from, first, batch);
+                row.and_then(PrivateRow::placed)
+            }
+        };
+        let (Some(placed), Some(origin)) = (placed, work.origin.clone()) else {
             return;
         };
         let frame = ServerFrame::Placed(protocol::frame::PlacedEcho {
             send_id: work.message.send_id,
             id: first,
-            conversation: row.conversation().expect("two users"),
-            position: Position {
-                seq: row.seq,
-                prev: row.prev,
-            },
+            conversation: placed.conversation,
+            position: placed.position,
         });
         let frame = api::codec::encode_server(&frame);
         self.notify(origin.life, origin.session, Notice::Frame(frame));
@@ -384,12 +434,27 @@ impl World {
         };
         let now = self.now;
         match step {
-            Step::Rows => _ = self.apply(Effect::Rows(std::mem::take(&mut batch.rows))),
+            Step::Grant => {
+                if let Some(mut granted) = batch.granted.take()
+                    && self.grant_step(&mut granted)
+                {
+                    batch.granted = Some(granted);
+                    batch.steps.push_front(Step::Grant);
+                }
+            }
+            Step::Rows => {
+                self.apply(Effect::Rows(std::mem::take(&mut batch.rows)));
+                let rows = std::mem::take(&mut batch.group_rows);
+                if !rows.is_empty() {
+                    self.apply(Effect::GroupRows(rows));
+                }
+            }
             Step::Altered => _ = self.apply(Effect::Altered(batch.changes.clone())),
             Step::Changes => _ = self.apply(Effect::Changes(batch.changes.clone())),
             Step::Heads => {
                 for (conversation, head) in &batch.heads {
-                    let (conversation, head) = (*conversation, *head);
+                    let (conversation, mut head) = (*conversation, *head);
+                    head.stamp = now;
                     self.apply(Effect::Head { conversation, head });
                     self.carrier.heads.insert(conversation, head);
                 }

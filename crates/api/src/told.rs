@@ -8,7 +8,7 @@ use protocol::change::ChangeKind;
 use protocol::delivery;
 use protocol::frame::{ListDeed, ListWord, ServerFrame};
 use protocol::group::Role;
-use protocol::{Placed, TraceContext, UserId};
+use protocol::{Message, Placed, TraceContext, UserId};
 
 use crate::codec::{encode_server, encode_traced};
 use crate::task::{DeliverTask, Task};
@@ -37,14 +37,14 @@ fn list_frame(placed: &Placed, deed: ListDeed) -> Bytes {
 }
 
 /// The record is a wish about a group.
-pub fn is_wish(placed: &Placed) -> bool {
-    let change = placed.message.content.change.as_deref();
+pub fn is_wish(message: &Message) -> bool {
+    let change = message.content.change.as_deref();
     change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
 }
 
 /// What each of these is told of a wish; nothing where the record is none.
 pub fn frames_of(placed: &Placed, roles: &Roles) -> BTreeMap<UserId, Bytes> {
-    if !is_wish(placed) {
+    if !is_wish(&placed.message) {
         return BTreeMap::new();
     }
     let mut frames: BTreeMap<Option<Role>, Bytes> = BTreeMap::new();

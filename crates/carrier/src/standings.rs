@@ -16,7 +16,7 @@ pub(crate) async fn standings(
     let ConversationId::Group(group) = deliver.placed.conversation else {
         return Ok(Roles::new());
     };
-    if !is_wish(&deliver.placed) {
+    if !is_wish(&deliver.placed.message) {
         return Ok(Roles::new());
     }
     let owed = deliver.owed();

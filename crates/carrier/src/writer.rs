@@ -236,7 +236,7 @@ impl Writer {
         let mut roles = BTreeMap::new();
         for read in reads {
             if let Work::Deliver(deliver) = &read.task.work
-                && is_wish(&deliver.placed)
+                && is_wish(&deliver.placed.message)
             {
                 let standings = standings(&*self.group_store, self.stores, deliver).await?;
                 roles.insert(read.source, standings);

@@ -520,11 +520,17 @@ impl Head {
         }
     }
 
-    /// The head after `record` has changed a message.
+    /// May a change of this id be a first try that reached the log after its resend? Not where no id is larger.
+    pub fn may_be_late(&self, id: MessageId) -> bool {
+        self.max_id.is_some_and(|max| id <= max)
+    }
+
+    /// The head after `record` has changed a message; `id` is the change's own.
     #[must_use]
-    pub fn moved_by_change(&self, record: Version) -> Head {
+    pub fn moved_by_change(&self, record: Version, id: MessageId) -> Head {
         Head {
             rev: self.rev + 1,
+            max_id: self.max_id.max(Some(id)),
             version: record,
             ..*self
         }

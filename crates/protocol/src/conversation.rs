@@ -23,7 +23,7 @@ pub struct Head {
     pub rev: u64,
     /// The message at `seq`.
     pub last_id: Option<MessageId>,
-    /// The largest id ever placed; may be larger than `last_id` where clocks differ.
+    /// The largest id ever placed, of messages and of changes; may be larger than `last_id`.
     pub max_id: Option<MessageId>,
     /// How many of the messages [`Side::Low`] wrote; 0 where the conversation has no sides.
     pub from_low: u64,

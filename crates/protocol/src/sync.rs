@@ -4,7 +4,7 @@ mod groups;
 mod part;
 
 pub use self::groups::{
-    GroupRow, changes_behind, from_timeline, page_behind, range_behind, readable_after,
+    GroupListed, GroupRow, changes_behind, from_timeline, page_behind, range_behind, readable_after,
 };
 pub use self::part::Part;
 

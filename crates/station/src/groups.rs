@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::changes::ChangeStore;
-use backend::conversations::{ConversationStore, Registers};
+use backend::conversations::ConversationStore;
 use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
 use backend::heads::HeadStore;
@@ -14,8 +14,8 @@ use protocol::conversation::Head;
 use protocol::frame::{CountSince, HistoryRange, MemberPage, Summary};
 use protocol::group::{GroupRow as MessageRow, Member};
 use protocol::history::{IdRange, Order};
-use protocol::sync::{GroupRow, Part, readable_after};
-use protocol::unread::{base_in_group, in_group};
+use protocol::sync::{GroupListed, Part, readable_after};
+use protocol::unread::in_group;
 use protocol::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
 use crate::deadline::within;
@@ -44,14 +44,6 @@ pub(crate) struct Groups {
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) deadline: Duration,
-}
-
-/// A group in the list of one of its members.
-pub(crate) struct Row {
-    group: GroupId,
-    member: Member,
-    head: Head,
-    registers: Registers,
 }
 
 impl Groups {
@@ -100,7 +92,7 @@ impl Groups {
         from: Timestamp,
         mut after: Option<GroupId>,
         most: usize,
-    ) -> Result<Vec<Row>, Refusal> {
+    ) -> Result<Vec<GroupListed>, Refusal> {
         let mut found = Vec::new();
         loop {
             let page = self.groups.groups_of(user, after, ROWS_TOGETHER);
@@ -120,7 +112,7 @@ impl Groups {
         &self,
         user: UserId,
         groups: Vec<(GroupId, Member)>,
-    ) -> Result<Vec<Row>, Refusal> {
+    ) -> Result<Vec<GroupListed>, Refusal> {
         let of = |(group, _): &(GroupId, Member)| ConversationId::Group(*group);
         let conversations: Vec<ConversationId> = groups.iter().map(of).collect();
         let keys: Vec<_> = conversations.iter().map(|&of| (user, of)).collect();
@@ -131,11 +123,14 @@ impl Groups {
         let kept = heads.into_iter().zip(registers);
         let rows = groups.into_iter().zip(kept);
         Ok(rows
-            .map(|((group, member), (head, registers))| Row {
+            .map(|((group, member), (head, registers))| GroupListed {
                 group,
                 member,
                 head: head.unwrap_or_default(),
-                registers,
+                read_seq: registers.read_seq,
+                cleared: registers.cleared,
+                touched: registers.touched,
+                arranged: registers.arranged,
             })
             .collect())
     }
@@ -144,7 +139,7 @@ impl Groups {
     pub(crate) async fn summaries(
         &self,
         user: UserId,
-        rows: Vec<Row>,
+        rows: Vec<GroupListed>,
     ) -> Result<Vec<Summary>, Refusal> {
         stream::iter(rows)
             .map(|row| self.summary(user, row))
@@ -153,7 +148,7 @@ impl Groups {
             .await
     }
 
-    async fn summary(&self, user: UserId, row: Row) -> Result<Summary, Refusal> {
+    async fn summary(&self, user: UserId, row: GroupListed) -> Result<Summary, Refusal> {
         if row.member.role.is_none() {
             return Ok(row.summary());
         }
@@ -174,7 +169,7 @@ impl Groups {
     pub(crate) async fn unread(
         &self,
         user: UserId,
-        rows: Vec<Row>,
+        rows: Vec<GroupListed>,
     ) -> Result<Vec<(ConversationId, u64)>, Refusal> {
         stream::iter(rows)
             .map(|row| async move {
@@ -193,7 +188,7 @@ impl Groups {
     }
 
     /// So many of the newest from beside history, or none.
-    async fn latest(&self, row: &Row, count: usize) -> Vec<Placed> {
+    async fn latest(&self, row: &GroupListed, count: usize) -> Vec<Placed> {
         let newest = HistoryRange::Backward { before: None };
         let recent = match Part::of(newest, row.head.seq, count) {
             Some(part) => self.recent.page(row.group, part, &row.head).await,
@@ -206,7 +201,7 @@ impl Groups {
     async fn unread_behind(
         &self,
         user: UserId,
-        row: &Row,
+        row: &GroupListed,
         recent: &[Placed],
     ) -> Result<u64, Refusal> {
         let (group, head, base, missed) = (row.group, &row.head, row.base(), row.missed());
@@ -258,7 +253,7 @@ impl Groups {
     }
 
     /// What came after they did they may read; only where nothing did, the group says it.
-    async fn may_read_end(&self, user: UserId, row: &Row) -> Result<bool, Refusal> {
+    async fn may_read_end(&self, user: UserId, row: &GroupListed) -> Result<bool, Refusal> {
         if row.head.seq > row.member.since {
             return Ok(true);
         }
@@ -274,7 +269,11 @@ impl Groups {
         }
     }
 
-    async fn newest(&self, row: &Row, recent: Vec<Placed>) -> Result<Option<Placed>, Refusal> {
+    async fn newest(
+        &self,
+        row: &GroupListed,
+        recent: Vec<Placed>,
+    ) -> Result<Option<Placed>, Refusal> {
         if let Some(newest) = recent.into_iter().next() {
             return Ok(Some(newest));
         }
@@ -338,50 +337,5 @@ impl Groups {
             .filter(|(_, registers)| registers.read_seq >= seq)
             .map(|((user, _), _)| user)
             .collect())
-    }
-}
-
-impl Row {
-    fn standing(&self) -> GroupRow {
-        GroupRow {
-            role: self.member.role,
-            since: self.member.since,
-            end: self.head.seq,
-            stamp: self.head.stamp,
-            touched: self.registers.touched,
-            cleared: self.registers.cleared,
-        }
-    }
-
-    /// How many messages are behind what was read, of whoever.
-    fn missed(&self) -> usize {
-        let missed = self.head.seq.0.saturating_sub(self.base().0);
-        usize::try_from(missed).unwrap_or(usize::MAX)
-    }
-
-    fn base(&self) -> Seq {
-        let registers = &self.registers;
-        base_in_group(registers.read_seq, registers.cleared.seq, self.member.since)
-    }
-
-    /// Without what must be looked up. Of a group that they are not in, nothing but that.
-    fn summary(&self) -> Summary {
-        let (head, registers) = (&self.head, &self.registers);
-        let is_in = self.member.role.is_some();
-        Summary {
-            conversation: ConversationId::Group(self.group),
-            seq: if is_in { head.seq } else { Seq::ZERO },
-            incoming: 0,
-            rev: if is_in { head.rev } else { 0 },
-            // What was there before they came is not theirs to read.
-            read_seq: registers.read_seq.max(self.member.since),
-            cleared_seq: registers.cleared.seq,
-            arranged: registers.arranged,
-            role: self.member.role,
-            unread: 0,
-            version: head.stamp.max(registers.touched),
-            newest: None,
-            marks: None,
-        }
     }
 }

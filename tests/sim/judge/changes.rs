@@ -10,6 +10,7 @@ use protocol::{ConversationId, MessageId, Seq};
 use crate::app::Said;
 use crate::model::{Fate, Model};
 use crate::world::World;
+use crate::writer::Batch;
 
 impl World {
     pub(crate) fn judge_changes(&self, model: &Model) -> Result<(), String> {
@@ -46,8 +47,8 @@ impl World {
     fn judge_what_is_left(&self, model: &Model) -> Result<(), String> {
         for (conversation, talk) in &model.talks {
             for expected in talk.view() {
-                let row = self.disk.rows.get(&(expected.from, expected.id));
-                let placed = row.and_then(|row| row.placed());
+                let none = Batch::default();
+                let placed = self.subject(*conversation, expected.from, expected.id, &none);
                 let mut placed = placed.ok_or_else(|| format!("{} has no row", expected.id))?;
                 let key = (*conversation, placed.position.seq);
                 let altered = self.disk.altered.get(&key);
@@ -68,17 +69,20 @@ impl World {
             let fates = fates.ok_or_else(|| format!("{id} was accepted and is not in the log"))?;
             let entries = self.disk.ledger.get(&id).cloned().unwrap_or_default();
             let life = Life::of(id, &entries);
-            let told = match (&life.listed, life.change.map(|change| change.rev)) {
+            let told = match (&life.listed, life.change.as_ref().map(|change| &change.rev)) {
+                _ if life.placed.is_some() => Fate::Done,
+                _ if life.repeat_of.is_some() => Fate::Nothing,
                 (Some(_), _) | (None, Some(Ok(Some(_)))) => Fate::Done,
                 (None, Some(Ok(None))) => Fate::Nothing,
                 (None, Some(Err(_))) => Fate::Refused,
+                (None, None) if life.refused.is_some() => Fate::Refused,
                 (None, None) => return Err(format!("{id}: nobody knows what became of it")),
             };
             let is_right = match fates.contains(&Fate::Done) {
                 true => told == Fate::Done || self.is_clear(id) && told == Fate::Nothing,
                 // Whoever refused it may have died before it was written down; it is not judged twice.
                 false => {
-                    let again = told == Fate::Nothing && self.carrier.life > 1;
+                    let again = told != Fate::Refused && self.carrier.life > 1;
                     fates.contains(&told) || again
                 }
             };
@@ -108,6 +112,10 @@ impl World {
         for index in self.standing_devices() {
             let device = &self.devices[index];
             for (conversation, talk) in &model.talks {
+                if let ConversationId::Group(_) = conversation {
+                    self.judge_in_group(device, *conversation, talk)?;
+                    continue;
+                }
                 if conversation.peer_of(device.user).is_none() {
                     continue;
                 }

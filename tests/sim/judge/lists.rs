@@ -1,6 +1,6 @@
 //! Lists: what each device shows of a conversation in its list is what a count of the messages says.
 
-use protocol::{ConversationId, Seq};
+use protocol::{ConversationId, Seq, Timestamp};
 
 use crate::device::Device;
 use crate::model::{Model, Talk};
@@ -29,11 +29,13 @@ impl World {
         Ok(())
     }
 
-    /// What was read on a device is read. Not asked where a machine died whole: it may take the last of that with it.
+    /// What was read on a device is read: in a group only while they are in. Not asked where a machine died whole: it may take the last of that with it.
     pub(crate) fn judge_reads(&self) -> Result<(), String> {
         for index in self.standing_devices() {
             let device = &self.devices[index];
-            for (conversation, kept) in &device.saved.conversations {
+            let private = device.saved.conversations.iter();
+            let private = private.filter(|(of, _)| of.peer_of(device.user).is_some());
+            for (conversation, kept) in private {
                 let read = kept.read.map_or(Seq::ZERO, |(seq, _)| seq);
                 if self.registers(device.user, *conversation).read < read {
                     return Err(format!("{} has read {read}, and nobody knows", device.name));
@@ -48,7 +50,9 @@ impl World {
         for index in self.standing_devices() {
             let device = &self.devices[index];
             for (conversation, talk) in &model.talks {
-                if conversation.peer_of(device.user).is_some() {
+                let crowd = talk.group.as_ref();
+                let is_in = crowd.is_some_and(|crowd| crowd.is_in(device.user));
+                if is_in || conversation.peer_of(device.user).is_some() {
                     self.judge_row(device, *conversation, talk)?;
                 }
             }
@@ -65,7 +69,15 @@ impl World {
         let user = device.user;
         let (end, cleared) = (talk.end(), talk.cleared(user));
         let row = device.saved.list.get(&conversation);
-        let is_listed = end > cleared;
+        if self.reads_lost
+            || row.is_some_and(|row| row.version == Timestamp::ZERO) && end <= cleared
+        {
+            // The machine forgot what devices still know; and who has mail of what another device cleared before they
+            // had a list is not told of it (S4-30).
+            return Ok(());
+        }
+        let is_group = matches!(conversation, ConversationId::Group(_));
+        let is_listed = end > cleared || is_group && end == Seq::ZERO;
         if is_listed != row.is_some_and(|row| row.is_on_list()) {
             let name = &device.name;
             return Err(format!(
@@ -75,13 +87,15 @@ impl World {
         let Some(row) = row.filter(|_| is_listed) else {
             return Ok(());
         };
-        let mut read = self.registers(user, conversation).read;
-        if self.has_lost_all() {
-            // The machine forgot it, and devices still know.
-            read = read.max(row.read_seq);
-        }
+        let read = self.registers(user, conversation).read;
+        let read = read.max(crowd_since(talk, user));
         let pinned = talk.pinned.get(&user).copied().unwrap_or_default();
-        let newest = talk.view().pop();
+        let crowd = talk.group.as_ref();
+        let floor = crowd.and_then(|crowd| crowd.readable_after(user));
+        let newest = talk
+            .view()
+            .pop()
+            .filter(|_| floor.is_none_or(|floor| end > floor));
         let newest = newest.map(|said| (said.id, said.content, said.marks));
         let shown = row.newest.as_ref().map(|newest| {
             let marks = row.marks.clone().unwrap_or_default();
@@ -104,6 +118,12 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// What was there before they came is not theirs to read.
+fn crowd_since(talk: &Talk, user: protocol::UserId) -> Seq {
+    let crowd = talk.group.as_ref();
+    crowd.map_or(Seq::ZERO, |crowd| crowd.since(user))
 }
 
 fn users_of(conversation: ConversationId) -> Vec<protocol::UserId> {

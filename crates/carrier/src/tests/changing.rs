@@ -261,6 +261,23 @@ async fn a_change_that_is_sent_again_is_made_once() {
     assert_eq!(world.changes().await.len(), 2);
 }
 
+/// The first try may reach the log after its resend, and after what was done since: nothing says that it may be a repeat.
+#[tokio::test(start_paused = true)]
+async fn a_first_try_that_comes_late_changes_nothing_more() {
+    let world = World::new().await;
+    let id = world.send(ALICE, BOB).await;
+    let on = world.changing((BOB, ALICE), id, react("👍", true));
+    let resend = MessageTask {
+        maybe_repeat: true,
+        ..task(on.clone())
+    };
+    world.accept(resend).await;
+    world.change((BOB, ALICE), id, react("👍", false)).await;
+    world.accept(task(on)).await;
+    world.until_quiet().await;
+    assert_eq!(world.changes().await.len(), 2);
+}
+
 /// What was recalled while it waited for a retry goes out as nothing.
 #[tokio::test(start_paused = true)]
 async fn a_retry_says_what_the_message_says_by_then() {

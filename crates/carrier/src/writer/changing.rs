@@ -50,7 +50,8 @@ impl Writer {
         let version = self.version(read);
         let head = before.heads.get(&conversation).copied().unwrap_or_default();
         let mut first = None;
-        if task.unsure || task.maybe_repeat || task.letter.is_some() {
+        let is_late = head.may_be_late(task.message.id);
+        if is_late || task.unsure || task.maybe_repeat || task.letter.is_some() {
             first = self
                 .first_change(conversation, &asked, version, head.rev, before)
                 .await?;
@@ -99,7 +100,7 @@ impl Writer {
             return Ok(self.unchanged(read, task, conversation, asked.subject, None));
         };
         let after = match moves {
-            true => After::Moved(head.moved_by_change(version)),
+            true => After::Moved(head.moved_by_change(version, task.message.id)),
             false => After::Kept(head),
         };
         before.heads.insert(conversation, after.head());

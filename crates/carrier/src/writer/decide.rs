@@ -277,9 +277,9 @@ impl Writer {
         let id = task.message.id;
         let head = before.heads.get(&conversation).copied().unwrap_or_default();
         let is_behind = before.is_behind(conversation, version);
-        let (ruling, row) = match head.place(version, id) {
-            Placement::New(position) if !is_behind => (Ruling::Place(position), None),
-            Placement::New(_) | Placement::Redelivery | Placement::CheckRow => {
+        let (ruling, row) = match head.place_in_group(version, id, is_behind) {
+            Placement::New(position) => (Ruling::Place(position), None),
+            Placement::Redelivery | Placement::CheckRow => {
                 let key = (conversation, task.message.from, id);
                 let row = self.standing(key, before).await?;
                 // An old id without a row may be a first try that reached the log after its resend, now or
@@ -291,10 +291,7 @@ impl Writer {
                     let now = self.clock.now();
                     return Ok(repeat(read, task, conversation, first, position, now));
                 }
-                match row {
-                    None if is_behind => (Ruling::Unplaced, None),
-                    row => (head.compare(version, row), row),
-                }
+                (head.compare_in_group(version, row, is_behind), row)
             }
         };
         if row.is_none()

@@ -40,8 +40,8 @@ impl Asker {
 #[derive(Clone, Debug)]
 pub struct Known<'a> {
     pub placement: ChangePlacement,
-    /// The row of an earlier record under the same send_id. To be looked for where the record may be a repeat, and
-    /// where it is a letter.
+    /// The row of an earlier record under the same send_id. To be looked for where the record may be a repeat or
+    /// [late](crate::conversation::Head::may_be_late), and where it is a letter.
     pub first: Option<(Version, Changed)>,
     /// It is a dead letter that was sent on its way again.
     pub is_letter: bool,

@@ -228,7 +228,8 @@ impl Store {
         if effects == 2 {
             return false;
         }
-        self.head = self.head.moved_by_change(record);
+        let id = self.rows[&rev].value.asked.id;
+        self.head = self.head.moved_by_change(record, id);
         true
     }
 

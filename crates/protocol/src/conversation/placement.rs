@@ -103,6 +103,27 @@ impl Head {
         }
     }
 
+    /// As [`place`](Head::place); `is_behind`: a later record has made something of its group, so this one was handled.
+    pub fn place_in_group(&self, record: Version, id: MessageId, is_behind: bool) -> Placement {
+        match self.place(record, id) {
+            Placement::New(_) if is_behind => Placement::Redelivery,
+            placement => placement,
+        }
+    }
+
+    /// As [`compare`](Head::compare), and `is_behind` as above.
+    pub fn compare_in_group(
+        &self,
+        record: Version,
+        row: Option<Standing>,
+        is_behind: bool,
+    ) -> Ruling {
+        match row {
+            None if is_behind => Ruling::Unplaced,
+            row => self.compare(record, row),
+        }
+    }
+
     /// The rest of the rule, for [`Placement::Redelivery`], [`Placement::CheckRow`] and for what a
     /// search by send_id found: `row` is what stands under the id, **written by whichever record before
     /// this one, also of the same batch**: write what is pending before reading it.

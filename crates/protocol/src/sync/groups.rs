@@ -1,12 +1,12 @@
 //! What a member of a group is shown.
 
-use crate::change::{Change, Changed};
+use crate::change::{Arranged, Change, Changed};
 use crate::conversation::{Head, is_listed};
 use crate::frame::{HistoryRange, Summary};
 use crate::group::{Member, Role, Settings};
 use crate::message::Content;
-use crate::unread::Tally;
-use crate::{Code, ConversationId, MessageId, Placed, Refusal, Seq, Timestamp};
+use crate::unread::{Tally, base_in_group};
+use crate::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp};
 
 use super::DensePage;
 
@@ -138,6 +138,64 @@ impl GroupRow {
         }
         let is_new = self.stamp >= from || self.since >= self.end;
         self.touched >= from || (is_in && is_new)
+    }
+}
+
+/// A group in the list of one of its members.
+#[derive(Clone, Copy, Debug)]
+pub struct GroupListed {
+    pub group: GroupId,
+    pub member: Member,
+    pub head: Head,
+    /// What they did with it, as in a private conversation.
+    pub read_seq: Seq,
+    pub cleared: Tally,
+    pub touched: Timestamp,
+    pub arranged: Arranged,
+}
+
+impl GroupListed {
+    pub fn standing(&self) -> GroupRow {
+        GroupRow {
+            role: self.member.role,
+            since: self.member.since,
+            end: self.head.seq,
+            stamp: self.head.stamp,
+            touched: self.touched,
+            cleared: self.cleared,
+        }
+    }
+
+    /// How far they are done with it.
+    pub fn base(&self) -> Seq {
+        base_in_group(self.read_seq, self.cleared.seq, self.member.since)
+    }
+
+    /// How many messages are behind that, of whoever.
+    pub fn missed(&self) -> usize {
+        let missed = self.head.seq.0.saturating_sub(self.base().0);
+        usize::try_from(missed).unwrap_or(usize::MAX)
+    }
+
+    /// Without what must be looked up. Of a group that they are not in, nothing but that.
+    pub fn summary(&self) -> Summary {
+        let head = &self.head;
+        let is_in = self.member.role.is_some();
+        Summary {
+            conversation: ConversationId::Group(self.group),
+            seq: if is_in { head.seq } else { Seq::ZERO },
+            incoming: 0,
+            rev: if is_in { head.rev } else { 0 },
+            // What was there before they came is not theirs to read.
+            read_seq: self.read_seq.max(self.member.since),
+            cleared_seq: self.cleared.seq,
+            arranged: self.arranged,
+            role: self.member.role,
+            unread: 0,
+            version: head.stamp.max(self.touched),
+            newest: None,
+            marks: None,
+        }
     }
 }
 

@@ -66,7 +66,7 @@ impl World {
         self.parts.changes.save(vec![row]).await.expect("saves");
         let heads = self.parts.heads.load(&[conversation]).await;
         let head = heads.expect("loads")[0].expect("a head");
-        let head = head.moved_by_change(version);
+        let head = head.moved_by_change(version, message.id);
         assert_eq!(head.rev, rev);
         let saved = self.parts.heads.save(vec![(conversation, head)]).await;
         saved.expect("saves");

@@ -176,7 +176,7 @@ impl World {
             changed,
         };
         self.parts.changes.save(vec![row]).await.expect("saves");
-        let head = head.moved_by_change(version);
+        let head = head.moved_by_change(version, message.id);
         let saved = self.parts.heads.save(vec![(placed.conversation, head)]);
         saved.await.expect("saves");
     }

@@ -1,0 +1,150 @@
+//! Who is in a group, counted plainly, and what each of them heard or may read.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use protocol::group::{Role, Settings, Wish};
+use protocol::{Seq, UserId};
+
+#[derive(Debug)]
+pub(crate) struct Crowd {
+    settings: Settings,
+    people: BTreeMap<UserId, Person>,
+}
+
+#[derive(Debug, Default)]
+struct Person {
+    role: Option<Role>,
+    since: Seq,
+    /// What they ever might read.
+    heard: BTreeSet<Seq>,
+}
+
+impl Crowd {
+    /// Makes of a group what is wished; `false` where that is refused.
+    pub(crate) fn wish(group: &mut Option<Crowd>, by: UserId, wish: &Wish, end: Seq) -> bool {
+        let Some(crowd) = group else {
+            let Wish::Create { settings, members } = wish else {
+                return false;
+            };
+            let mut crowd = Crowd {
+                settings: *settings,
+                people: BTreeMap::new(),
+            };
+            members.iter().for_each(|user| crowd.come(*user, end));
+            crowd.people.entry(by).or_default().role = Some(Role::Owner);
+            *group = Some(crowd);
+            return true;
+        };
+        let may = crowd.may(by, wish);
+        if may {
+            crowd.make(by, wish, end);
+        }
+        may
+    }
+
+    fn may(&self, by: UserId, wish: &Wish) -> bool {
+        let is_over = self.people.values().all(|person| person.role.is_none());
+        let mine = self.role(by);
+        let (owns, rules) = (mine == Some(Role::Owner), self.administers(by));
+        match wish {
+            Wish::Create { .. } => false,
+            Wish::Join if mine.is_some() => true,
+            _ if is_over => false,
+            Wish::Join => self.settings.open_door,
+            Wish::Leave => !owns || self.present().count() == 1,
+            _ if mine.is_none() => false,
+            Wish::Add(_) => rules || self.settings.open_door,
+            Wish::Remove(user) => rules && self.role(*user) < mine,
+            Wish::SetRole(user, role) => {
+                owns && *role != Role::Owner && *user != by && self.is_in(*user)
+            }
+            Wish::HandOver(user) => owns && self.is_in(*user),
+            Wish::Set(_) => rules,
+        }
+    }
+
+    fn make(&mut self, by: UserId, wish: &Wish, end: Seq) {
+        match wish {
+            Wish::Create { .. } => {}
+            Wish::Join => self.come(by, end),
+            Wish::Add(users) => users.iter().for_each(|user| self.come(*user, end)),
+            Wish::Leave => self.be(by, None),
+            Wish::Remove(user) => self.be(*user, None),
+            Wish::SetRole(user, role) => self.be(*user, Some(*role)),
+            Wish::HandOver(user) => {
+                self.be(by, Some(Role::Admin));
+                self.be(*user, Some(Role::Owner));
+            }
+            Wish::Set(settings) => self.settings = *settings,
+        }
+        self.hears(end);
+    }
+
+    fn come(&mut self, user: UserId, end: Seq) {
+        if !self.is_in(user) {
+            let person = self.people.entry(user).or_default();
+            person.role = Some(Role::Member);
+            person.since = end;
+        }
+    }
+
+    fn be(&mut self, user: UserId, role: Option<Role>) {
+        if let Some(person) = self.people.get_mut(&user) {
+            person.role = role;
+        }
+    }
+
+    /// The group goes up to here now.
+    pub(crate) fn hears(&mut self, end: Seq) {
+        let is_open = self.settings.open_history;
+        for person in self
+            .people
+            .values_mut()
+            .filter(|person| person.role.is_some())
+        {
+            let from = if is_open { Seq::ZERO } else { person.since };
+            person.heard.extend((from.0 + 1..=end.0).map(Seq));
+        }
+    }
+
+    pub(crate) fn role(&self, user: UserId) -> Option<Role> {
+        self.people.get(&user)?.role
+    }
+
+    pub(crate) fn administers(&self, user: UserId) -> bool {
+        matches!(self.role(user), Some(Role::Admin | Role::Owner))
+    }
+
+    pub(crate) fn is_in(&self, user: UserId) -> bool {
+        self.role(user).is_some()
+    }
+
+    pub(crate) fn ever_had(&self, user: UserId) -> bool {
+        self.people.contains_key(&user)
+    }
+
+    pub(crate) fn since(&self, user: UserId) -> Seq {
+        self.people
+            .get(&user)
+            .map_or(Seq::ZERO, |person| person.since)
+    }
+
+    pub(crate) fn present(&self) -> impl Iterator<Item = UserId> {
+        let present = self
+            .people
+            .iter()
+            .filter(|(_, person)| person.role.is_some());
+        present.map(|(user, _)| *user)
+    }
+
+    pub(crate) fn readable_after(&self, user: UserId) -> Option<Seq> {
+        let is_open = self.settings.open_history;
+        let since = if is_open { Seq::ZERO } else { self.since(user) };
+        self.is_in(user).then_some(since)
+    }
+
+    pub(crate) fn may_have_heard(&self, user: UserId, seq: Seq) -> bool {
+        let person = self.people.get(&user);
+        person.is_some_and(|person| person.heard.contains(&seq))
+    }
+}
