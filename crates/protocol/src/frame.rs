@@ -130,8 +130,8 @@ pub enum SyncQuery {
         after: u64,
         limit: u32,
     },
-    /// Private messages of all conversations in order of id, from behind `after` on; `None`: from behind what the
-    /// server knows that the user received, or from the beginning.
+    /// Private messages of all conversations in order of id, from behind `after` on; `None`: from a little before
+    /// what the server knows that the user received, or from the beginning.
     Missed {
         after: Option<MessageId>,
         limit: u32,

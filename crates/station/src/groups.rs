@@ -13,7 +13,6 @@ use futures_util::stream::{self, StreamExt, TryStreamExt};
 use protocol::conversation::Head;
 use protocol::frame::{CountSince, HistoryRange, MemberPage, Summary};
 use protocol::group::{GroupRow as MessageRow, Member};
-use protocol::history::{IdRange, Order};
 use protocol::sync::{GroupListed, Part, readable_after};
 use protocol::unread::in_group;
 use protocol::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
@@ -29,7 +28,7 @@ const ROWS_TOGETHER: usize = 128;
 const SUMMARIES_TOGETHER: usize = 16;
 
 /// Messages that are counted at once.
-const COUNTED_MAX: usize = 1000;
+const COUNTED_MAX: u64 = 1000;
 
 /// The largest group whose readers are told one by one.
 const READERS_MAX: usize = 500;
@@ -228,8 +227,8 @@ impl Groups {
         Ok(in_group(head.seq, base, own, &recalled))
     }
 
-    /// How many messages of a group, [`COUNTED_MAX`] at most, were accepted after a time (S2-09, S2-10): of those that
-    /// the user may read.
+    /// How many messages of a group were accepted after a time (S2-09, S2-10): of those that the user may read, and
+    /// among the newest [`COUNTED_MAX`]. Only their places are read.
     pub(crate) async fn count_since(
         &self,
         user: UserId,
@@ -237,18 +236,18 @@ impl Groups {
         since: Timestamp,
     ) -> Result<CountSince, Refusal> {
         let floor = self.readable_after(user, group).await?;
-        let first = MessageId::floor_of(since + Duration::from_millis(1));
-        let range = IdRange {
-            after: MessageId::new(first.get() - 1).ok(),
-            before: None,
-        };
-        let rows = (self.history).find(group, range, Order::Forward, COUNTED_MAX + 1);
-        let rows = within(self.deadline, rows).await?;
-        let more = rows.len() > COUNTED_MAX;
-        let counted = rows.iter().take(COUNTED_MAX).filter(|row| row.seq > floor);
+        let of = [ConversationId::Group(group)];
+        let heads = within(self.deadline, self.heads.load(&of)).await?;
+        let end = heads.into_iter().flatten().next().unwrap_or_default().seq;
+        let first = floor.0.max(end.0.saturating_sub(COUNTED_MAX)) + 1;
+        let places: Vec<Seq> = (first..=end.0).map(Seq).collect();
+        let ids = within(self.deadline, self.history.ids(group, &places)).await?;
+        let earliest = MessageId::floor_of(since + Duration::from_millis(1));
+        let count = ids.iter().flatten().filter(|id| **id >= earliest).count();
+        let is_cut = first > floor.0 + 1;
         Ok(CountSince {
-            count: counted.count() as u64,
-            more,
+            count: count as u64,
+            more: is_cut && count == places.len(),
         })
     }
 

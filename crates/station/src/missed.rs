@@ -20,6 +20,8 @@ pub(crate) struct Missed {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) current: Current,
     pub(crate) deadline: Duration,
+    /// How far before the last received it begins.
+    pub(crate) margin: Duration,
     pub(crate) page_bytes_max: usize,
 }
 
@@ -32,7 +34,11 @@ impl Missed {
     ) -> Result<MissedPage, Refusal> {
         let after = match after {
             Some(after) => Some(after),
-            None => within(self.deadline, self.mailbox.received(user)).await?,
+            None => {
+                let received = within(self.deadline, self.mailbox.received(user)).await?;
+                // What was accepted elsewhere at the time may have come later.
+                received.map(|id| MessageId::floor_of(id.timestamp() - self.margin))
+            }
         };
         let range = IdRange {
             after,

@@ -6,6 +6,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use metrics::Counter;
 use moka::future::Cache;
 use protocol::sync::{Part, fitting};
@@ -15,50 +16,30 @@ use serde::{Deserialize, Serialize};
 /// What a message weighs beside its content.
 const OVERHEAD: usize = 256;
 
-/// Section `station.pages` of the settings: what is kept, by kind.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+/// Section `station.pages` of the settings: what is kept, by kind. Beyond its bytes, the pages of a kind that are asked
+/// for least are dropped; 0 keeps none.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Pages of two users.
-    pub private: Private,
-    /// Pages of groups, which many members ask for.
-    pub group: Group,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Private {
-    /// How long a page is kept after it was read.
+    /// How long a page of two users is kept after it was read.
     #[serde(with = "humantime_serde")]
-    pub keep_for: Duration,
-    /// Bytes of all pages; beyond it, those that are asked for least are dropped. 0 keeps none.
-    pub bytes_max: u64,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Group {
-    /// How long a page is kept after it was read.
+    pub private_keep_for: Duration,
+    /// Bytes of all pages of two users.
+    pub private_bytes_max: u64,
+    /// How long a page of a group is kept, which many members ask for.
     #[serde(with = "humantime_serde")]
-    pub keep_for: Duration,
-    /// Bytes of all pages; beyond it, those that are asked for least are dropped. 0 keeps none.
-    pub bytes_max: u64,
+    pub group_keep_for: Duration,
+    /// Bytes of all pages of groups.
+    pub group_bytes_max: u64,
 }
 
-impl Default for Private {
+impl Default for Config {
     fn default() -> Self {
-        Private {
-            keep_for: Duration::from_secs(5 * 60),
-            bytes_max: 32 << 20,
-        }
-    }
-}
-
-impl Default for Group {
-    fn default() -> Self {
-        Group {
-            keep_for: Duration::from_secs(30 * 60),
-            bytes_max: 64 << 20,
+        Config {
+            private_keep_for: Duration::from_secs(5 * 60),
+            private_bytes_max: 32 << 20,
+            group_keep_for: Duration::from_secs(30 * 60),
+            group_bytes_max: 64 << 20,
         }
     }
 }
@@ -85,17 +66,16 @@ pub(crate) struct Pages {
 /// What is answered and not kept.
 enum Unkept {
     Refused(Refusal),
-    /// Some of its places were not there to be read.
+    /// Some of its places were not there to be read, or not at once.
     Short(Vec<Placed>),
 }
 
 impl Pages {
     /// Each with `page_bytes_max` of content at most.
     pub(crate) fn new(config: &Config, page_bytes_max: usize) -> Pages {
-        let Config { private, group } = config;
         Pages {
-            private: cache(private.keep_for, private.bytes_max),
-            group: cache(group.keep_for, group.bytes_max),
+            private: cache(config.private_keep_for, config.private_bytes_max),
+            group: cache(config.group_keep_for, config.group_bytes_max),
             bytes_max: page_bytes_max,
             kept: metrics::counter!("station_pages_total", "from" => "memory"),
             read: metrics::counter!("station_pages_total", "from" => "stores"),
@@ -114,8 +94,10 @@ impl Pages {
         };
         let read = async {
             let page = read.await.map_err(Unkept::Refused)?;
+            // What stood at another place for a moment must not be told for minutes.
+            let begins = page.first().map(|placed| placed.position.seq) == Some(key.part.begin());
             let (found, page) = (page.len(), self.fitted(page));
-            match found == key.part.count() || page.len() < found {
+            match begins && (found == key.part.count() || page.len() < found) {
                 true => Ok(Page::from(page)),
                 false => Err(Unkept::Short(page)),
             }
@@ -138,7 +120,15 @@ impl Pages {
 
     fn fitted(&self, mut page: Vec<Placed>) -> Vec<Placed> {
         let sizes = page.iter().map(|placed| placed.message.content.data.len());
-        page.truncate(fitting(sizes, self.bytes_max));
+        let fit = fitting(sizes, self.bytes_max);
+        if fit < page.len() {
+            page.truncate(fit);
+            // What was read holds all of the answer that it was part of.
+            for placed in &mut page {
+                let data = &mut placed.message.content.data;
+                *data = Bytes::copy_from_slice(data);
+            }
+        }
         page
     }
 }
@@ -267,6 +257,10 @@ mod tests {
         let away = Refusal::new(Code::Unavailable, "the store is away");
         let refused = pages.page(key, async { Err(away) }).await;
         assert_eq!(refused.expect_err("refused").code, Code::Unavailable);
+        let mut elsewhere = messages(key, 11);
+        elsewhere.remove(0);
+        let elsewhere = pages.page(key, async { Ok(elsewhere) }).await;
+        assert_eq!(elsewhere.expect("ten of them").len(), 10);
         let whole = pages.page(key, async { Ok(messages(key, 10)) }).await;
         assert_eq!(whole.expect("all").len(), 10);
         let kept = pages.page(key, async { panic!("it is kept") }).await;
@@ -285,8 +279,10 @@ mod tests {
 
     #[tokio::test]
     async fn nothing_is_kept_where_nothing_may_be() {
-        let mut config = Config::default();
-        config.private.bytes_max = 0;
+        let config = Config {
+            private_bytes_max: 0,
+            ..Config::default()
+        };
         let (pages, reads) = (Pages::new(&config, 1000), AtomicUsize::new(0));
         let key = key(1, 0, 10);
         for _ in 0..3 {

@@ -86,17 +86,19 @@ impl Receipts {
             return refuse_all(&items, &refusal);
         }
         self.metrics.recorded.increment(recorded as u64);
-        self.note_last(&items, &answers);
+        self.note_last(&items, &answers, &places);
         answers
     }
 
-    /// The newest private message of each item that its user now has.
-    fn note_last(&self, items: &[ReceiptItem], answers: &[Acked]) {
+    /// The newest private message of somebody else that each item says its user now has.
+    fn note_last(&self, items: &[ReceiptItem], answers: &[Acked], places: &Places) {
         for (item, answer) in items.iter().zip(answers) {
-            let private = item.ack.items.iter().filter(|ack| !is_in_group(ack));
-            let recorded = private.filter(|ack| answer.ids.contains(&ack.id));
-            if let Some(last) = recorded.map(|ack| ack.id).max() {
-                self.last_received.note(item.user, last);
+            let came_in = |id: &&MessageId| {
+                let place = places.get(&(item.user, **id));
+                place.is_some_and(|place| place.direction == Direction::In)
+            };
+            if let Some(last) = answer.ids.iter().filter(came_in).max() {
+                self.last_received.note(item.user, *last);
             }
         }
     }

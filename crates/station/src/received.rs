@@ -10,7 +10,7 @@ use metrics::Counter;
 use parking_lot::Mutex;
 use protocol::receipt::LastReceived;
 use protocol::{MessageId, UserId};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::deadline::within;
@@ -25,7 +25,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(3);
 const USERS_MAX: usize = 131_072;
 
 /// Users of one write.
-const TOGETHER: usize = 1024;
+const TOGETHER: usize = 256;
 
 /// Gathers and writes.
 pub(crate) struct Received {
@@ -69,7 +69,8 @@ impl Received {
             self.write(due).await;
         }
         let rest = self.last.lock().take_all();
-        self.write(rest).await;
+        // Nobody waits long for what is only a help.
+        let _ = timeout(self.deadline, self.write(rest)).await;
     }
 
     /// What fails, and what would have come after it, is written with the user's next message.

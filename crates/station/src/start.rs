@@ -307,6 +307,7 @@ async fn assemble(
                 mailbox: parts.mailbox.clone(),
                 current,
                 deadline,
+                margin: config.list_margin,
                 page_bytes_max: config.page_bytes_max,
             },
             history: parts.history.clone(),

@@ -246,19 +246,18 @@ impl Client {
 
     /// Takes all that is on the list of `me` from it, each as [`clear`](Client::clear) does: what this device has not
     /// seen stays.
-    pub async fn clear_all(&self, me: UserId) -> Result<Vec<SendTicket>, ClientError> {
+    pub async fn clear_all(&self, me: UserId) -> Vec<Result<SendTicket, ClientError>> {
         let listed: Vec<Recipient> = {
             let list = self.list.borrow();
-            let listed = list.iter();
-            let listed =
-                listed.filter(|(_, row)| row.seq > row.cleared_seq && row.newest.is_some());
+            let listed = list.iter().filter(|(_, row)| row.newest.is_some());
+            let listed = listed.filter(|(_, row)| row.seq > row.cleared_seq);
             listed.filter_map(|(of, _)| of.other_than(me)).collect()
         };
         let mut tickets = Vec::with_capacity(listed.len());
         for with in listed {
-            tickets.push(self.clear(with).await?);
+            tickets.push(self.clear(with).await);
         }
-        Ok(tickets)
+        tickets
     }
 
     /// Pins or mutes a conversation in the user's list, on all devices.
@@ -319,8 +318,8 @@ impl Client {
         }
     }
 
-    /// Private messages of all conversations from behind `after` on, in order of id; `None`: from behind what the server
-    /// knows that this user received. As many as the server gives in one page.
+    /// Private messages of all conversations from behind `after` on, in order of id; `None`: from a little before
+    /// what the server knows that this user received. As many as the server gives in one page.
     pub async fn missed(&self, after: Option<MessageId>) -> Result<MissedPage, ClientError> {
         match self
             .ask_server(SyncQuery::Missed { after, limit: 0 })

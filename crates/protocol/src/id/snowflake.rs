@@ -48,7 +48,7 @@ impl MessageId {
 
     /// The smallest id of a millisecond: every id made at or after `at` is not below it.
     pub fn floor_of(at: Timestamp) -> MessageId {
-        let millis = (at.millis() - EPOCH.millis()).max(0);
+        let millis = at.millis().saturating_sub(EPOCH.millis()).max(0);
         MessageId((millis << (NODE_BITS + SEQUENCE_BITS)).max(1))
     }
 }

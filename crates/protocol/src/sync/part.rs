@@ -44,6 +44,14 @@ impl Part {
         }
     }
 
+    /// Where its first message stands.
+    pub fn begin(&self) -> Seq {
+        match self.is_forward {
+            true => self.first,
+            false => self.last,
+        }
+    }
+
     /// How many places.
     pub fn count(&self) -> usize {
         let count = self.last.0.saturating_sub(self.first.0).saturating_add(1);

@@ -169,7 +169,8 @@ impl Talk {
             }
             Wish::ClearAll => {
                 let cleared = self.client.clear_all(self.me).await;
-                return Ok(cleared.err().map(|why| why.to_string()));
+                let failed = cleared.into_iter().find_map(Result::err);
+                return Ok(failed.map(|why| why.to_string()));
             }
             Wish::More => return Ok(self.more().await.err().map(|why| why.to_string())),
             Wish::List => return Ok(Some(self.list().join("\n"))),
