@@ -2,6 +2,7 @@
 
 pub mod faults;
 pub mod logs;
+mod parts;
 pub mod person;
 pub mod spans;
 pub mod system;

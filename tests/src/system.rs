@@ -18,11 +18,12 @@ use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
 use crate::logs::Logs;
+use crate::parts;
 use crate::person::{Device, DeviceBuilder};
 use crate::spans::Kept;
 
 /// How long anything may take that should come soon.
-pub const SOON: Duration = Duration::from_secs(10);
+pub const SOON: Duration = Duration::from_secs(20);
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -62,14 +63,14 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// In memory.
+    /// In memory, or on the real parts.
     pub async fn start() -> Cluster {
         Cluster::with(settings(), |seams| seams).await
     }
 
-    /// In memory, with other settings, and seams as `wrap` makes them.
-    pub async fn with(settings: Settings, wrap: impl FnOnce(Seams) -> Seams) -> Cluster {
-        let seams = Seams::in_memory(&settings.embedded).expect("stores in memory");
+    /// The same with other settings, and seams as `wrap` makes them.
+    pub async fn with(mut settings: Settings, wrap: impl FnOnce(Seams) -> Seams) -> Cluster {
+        let seams = parts::new(&mut settings).await;
         Cluster::over(settings, wrap(seams)).await
     }
 

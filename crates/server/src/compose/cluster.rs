@@ -52,6 +52,17 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
     Ok((seams, registry))
 }
 
+impl Seams {
+    /// The real parts that the settings name, as a station has them.
+    ///
+    /// # Errors
+    /// A part that does not answer, or is not set up.
+    pub async fn on_real_parts(settings: &Settings) -> Result<Seams> {
+        let (seams, _) = connect(settings).await?;
+        Ok(seams)
+    }
+}
+
 pub(super) async fn registry(settings: &Settings) -> Result<Arc<EtcdRegistry>> {
     let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
     let registry = EtcdRegistry::connect(&settings.etcd, clock, entropy).await;

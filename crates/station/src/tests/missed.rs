@@ -11,7 +11,11 @@ use super::world::*;
 use crate::Config;
 
 impl World {
-    async fn missed(&self, who: i64, after: Option<MessageId>) -> Result<MissedPage, Code> {
+    pub(super) async fn missed(
+        &self,
+        who: i64,
+        after: Option<MessageId>,
+    ) -> Result<MissedPage, Code> {
         match self.ask(who, SyncQuery::Missed { after, limit: 0 }).await? {
             SyncAnswer::Missed(page) => Ok(page),
             other => panic!("not what was missed: {other:?}"),

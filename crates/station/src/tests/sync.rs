@@ -203,6 +203,11 @@ async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
     world.keep(&at_place(3, 103)).await;
     world.keep(&at_place(4, 7)).await;
     assert_eq!(after(2).await, [(3, 103), (4, 7)]);
+    // The twin: a cursor of ids skips what came late.
+    let by_id = MessageId::new(floor + 102).expect("positive");
+    let by_id = world.missed(2, Some(by_id)).await.expect("a page");
+    let by_id = by_id.messages.iter().map(|m| m.message.id.get() - floor);
+    assert_eq!(by_id.collect::<Vec<_>>(), [103]);
 }
 
 // proves S0-22, S0-23, S3-35: backward from the newest, page after page, down to what the device has.

@@ -1,0 +1,49 @@
+//! The parts that a test's system stands on: embedded ones in memory, or, with `PACKETBOAT_TESTS_ON=real`, the real ones
+//! that `make real-up` started, in topics, keys and tables of the test's own.
+
+use backend::mailbox::RedisMode;
+use backend::queue::topics;
+use backend::scylla::schema;
+use server::compose::Seams;
+use server::settings::Settings;
+use uuid::Uuid;
+
+/// New parts; the settings are changed to name them.
+pub(crate) async fn new(settings: &mut Settings) -> Seams {
+    match std::env::var("PACKETBOAT_TESTS_ON").as_deref() {
+        Ok("real") => real(settings).await,
+        Ok(other) => panic!("PACKETBOAT_TESTS_ON is `real` or not set, not {other:?}"),
+        Err(_) => Seams::in_memory(&settings.embedded).expect("stores in memory"),
+    }
+}
+
+async fn real(settings: &mut Settings) -> Seams {
+    let name = format!("it{}", &Uuid::new_v4().simple().to_string()[..8]);
+    let kafka = &mut settings.kafka;
+    kafka.brokers = addresses("KAFKA");
+    (kafka.replication_factor, kafka.min_insync_replicas) = match kafka.brokers.len() {
+        1 | 2 => (1, 1),
+        _ => (3, 2),
+    };
+    kafka.topic_prefix = format!("{name}-");
+    kafka.partitions.message = 2;
+    settings.redis.mode = RedisMode::Cluster;
+    settings.redis.addresses = addresses("REDIS_CLUSTER");
+    settings.redis.key_prefix.clone_from(&name);
+    settings.etcd.endpoints = addresses("ETCD");
+    settings.etcd.prefix = format!("/{name}");
+    settings.scylla.contact_points = addresses("CQL");
+    settings.scylla.keyspace = format!("packetboat_{name}");
+    settings.scylla.replication.factor = 1;
+    topics::apply(&settings.kafka).await.expect("topics");
+    schema::apply(&settings.scylla).await.expect("tables");
+    let seams = Seams::on_real_parts(settings).await;
+    seams.expect("the real parts answer")
+}
+
+fn addresses(part: &str) -> Vec<String> {
+    let name = format!("PACKETBOAT_REAL_{part}");
+    let list = std::env::var(&name);
+    let list = list.unwrap_or_else(|_| panic!("{name} is not set: `make real-up` says where"));
+    list.split(',').map(str::to_owned).collect()
+}
