@@ -325,6 +325,10 @@ impl Outbox {
             return;
         };
         let row = &entry.row;
+        // The writer's last word may be faster than the door's answer.
+        if row.failed.as_ref().is_some_and(|why| !why.code.retryable()) {
+            return;
+        }
         let message = Message {
             id,
             from: me,

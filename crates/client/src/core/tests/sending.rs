@@ -223,6 +223,29 @@ fn what_can_never_be_accepted_fails_at_once_and_holds_up_nothing() {
     assert!(device.take_sends().is_empty());
 }
 
+/// The writer refuses what the door let in, and is heard before the door.
+#[test]
+fn a_last_word_that_overtakes_accepted_stays_the_last() {
+    let mut device = Device::ready();
+    device.send(to(2), 1);
+    device.refuse(1, Code::Forbidden);
+    device.accept(1);
+    let status = device.status_of(1);
+    assert!(
+        matches!(&status, Some(SendStatus::Failed(why)) if why.code == Code::Forbidden),
+        "{status:?}"
+    );
+    // Tried again, it is a send as any other.
+    assert!(device.core.retry(send_id(1), device.now));
+    device.drain();
+    assert_eq!(numbers(&device.take_sends()), [1, 1]);
+    device.accept(1);
+    assert!(matches!(
+        device.status_of(1),
+        Some(SendStatus::Accepted { .. })
+    ));
+}
+
 #[test]
 fn a_full_outbox_refuses() {
     let limits = Limits {
