@@ -11,7 +11,7 @@ use uuid::Uuid;
 /// New parts; the settings are changed to name them.
 pub(crate) async fn new(settings: &mut Settings) -> Seams {
     match std::env::var("PACKETBOAT_TESTS_ON").as_deref() {
-        Ok("real") => real(settings).await,
+        Ok("real") => Box::pin(real(settings)).await,
         Ok(other) => panic!("PACKETBOAT_TESTS_ON is `real` or not set, not {other:?}"),
         Err(_) => Seams::in_memory(&settings.embedded).expect("stores in memory"),
     }
@@ -37,7 +37,7 @@ async fn real(settings: &mut Settings) -> Seams {
     settings.scylla.replication.factor = 1;
     topics::apply(&settings.kafka).await.expect("topics");
     schema::apply(&settings.scylla).await.expect("tables");
-    let seams = Seams::on_real_parts(settings).await;
+    let seams = Box::pin(Seams::on_real_parts(settings)).await;
     seams.expect("the real parts answer")
 }
 
