@@ -2,11 +2,10 @@
 
 use std::time::Duration;
 
-use client::{Client, Event};
+use client::Event;
 use protocol::change::{Change, ChangeKind};
-use protocol::frame::Summary;
 use protocol::message::Content;
-use protocol::{ConversationId, MessageId, Platform, Recipient, Seq};
+use protocol::{MessageId, Platform, Recipient, Seq};
 use tests::person::{conversation, text, user};
 use tests::system::SOON;
 use tests::{Cluster, Device};
@@ -15,16 +14,6 @@ use tokio::time::timeout;
 async fn change(device: &Device, to: i64, subject: MessageId, kind: ChangeKind, text: &str) {
     let to = Recipient::User(user(to));
     device.change(to, subject, kind, text).await;
-}
-
-/// Waits until the list says so.
-async fn lists(client: &Client, what: &str, of: ConversationId, so: impl Fn(&Summary) -> bool) {
-    let mut list = client.conversations();
-    let waiting = list.wait_for(|list| list.get(&of).is_some_and(&so));
-    if timeout(SOON, waiting).await.is_err() {
-        let row = client.conversations().borrow().get(&of).cloned();
-        panic!("never {what}: {row:?}");
-    }
 }
 
 fn thumb() -> ChangeKind {
@@ -116,7 +105,7 @@ async fn unread_is_the_same_on_every_device() {
         web.hear().await;
     }
     for device in [&phone, &web] {
-        lists(&device.client, "5 unread", ours, |row| row.unread == 5).await;
+        device.lists("5 unread", ours, |row| row.unread == 5).await;
     }
     let second = &shown[1];
     let read = phone
@@ -124,27 +113,26 @@ async fn unread_is_the_same_on_every_device() {
         .read(ours, second.position.seq, second.message.id);
     read.await.expect("it is told");
     for device in [&phone, &web] {
-        lists(&device.client, "3 unread", ours, |row| row.unread == 3).await;
+        device.lists("3 unread", ours, |row| row.unread == 3).await;
     }
     change(&ada, 2, shown[3].message.id, ChangeKind::Recall, "").await;
     phone.next_change().await;
     web.next_change().await;
     for device in [&phone, &web] {
-        lists(&device.client, "2 unread", ours, |row| row.unread == 2).await;
+        device.lists("2 unread", ours, |row| row.unread == 2).await;
     }
     let late = cluster.device_on(2, Platform::Desktop, "late").await;
-    lists(&late.client, "2 unread", ours, |row| row.unread == 2).await;
+    late.lists("2 unread", ours, |row| row.unread == 2).await;
     let last = &shown[4];
     let read = late.client.read(ours, last.position.seq, last.message.id);
     read.await.expect("it is told");
     for device in [&phone, &web, &late] {
-        lists(&device.client, "nothing unread", ours, |row| {
-            row.unread == 0
-        })
-        .await;
+        device
+            .lists("nothing unread", ours, |row| row.unread == 0)
+            .await;
     }
     tokio::time::sleep(Duration::from_millis(50)).await;
-    lists(&ada.client, "the sender", ours, |row| {
+    ada.lists("the sender", ours, |row| {
         row.unread == 0 && row.seq == Seq(5)
     })
     .await;

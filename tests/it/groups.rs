@@ -5,7 +5,7 @@ use client::{Client, ClientError, Event};
 use protocol::change::{Change, ChangeKind};
 use protocol::group::{Role, Settings, Wish};
 use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
-use tests::person::{reaches, text, user};
+use tests::person::{done, reaches, text, user};
 use tests::system::{SOON, eventually};
 use tests::{Cluster, Device};
 use tokio::time::timeout;
@@ -23,8 +23,7 @@ async fn wishes(device: &Device, group: GroupId, wish: Wish) {
         .wish(group, wish)
         .await
         .expect("in the outbox");
-    let done = timeout(SOON, ticket.placed()).await.expect("in time");
-    done.expect("it is done");
+    done(&mut ticket).await.expect("it is done");
 }
 
 async fn refused(device: &Device, group: GroupId, wish: Wish) -> Code {
@@ -33,16 +32,14 @@ async fn refused(device: &Device, group: GroupId, wish: Wish) -> Code {
         .wish(group, wish)
         .await
         .expect("in the outbox");
-    let done = timeout(SOON, ticket.placed()).await.expect("in time");
-    done.expect_err("it is refused").code
+    done(&mut ticket).await.expect_err("it is refused").code
 }
 
 async fn group_of(owner: &Device, settings: Settings, members: &[i64]) -> GroupId {
     let members = members.iter().map(|number| user(*number)).collect();
     let made = owner.client.create_group(settings, members).await;
     let (group, mut ticket) = made.expect("it is in the outbox");
-    let done = timeout(SOON, ticket.placed()).await.expect("in time");
-    done.expect("there is a group");
+    done(&mut ticket).await.expect("there is a group");
     group
 }
 

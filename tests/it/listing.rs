@@ -2,24 +2,11 @@
 
 use std::time::Duration;
 
-use client::Client;
 use protocol::change::Arranged;
 use protocol::frame::Summary;
-use protocol::{ConversationId, Platform, Recipient};
+use protocol::{Platform, Recipient};
 use tests::Cluster;
-use tests::person::{conversation, user};
-use tests::system::SOON;
-use tokio::time::timeout;
-
-/// Waits until a row of the list is so.
-async fn lists(client: &Client, what: &str, of: ConversationId, so: impl Fn(&Summary) -> bool) {
-    let mut list = client.conversations();
-    let waiting = list.wait_for(|list| list.get(&of).is_some_and(&so));
-    if timeout(SOON, waiting).await.is_err() {
-        let row = client.conversations().borrow().get(&of).cloned();
-        panic!("never {what}: {row:?}");
-    }
-}
+use tests::person::{conversation, done, user};
 
 fn is_on_it(row: &Summary) -> bool {
     row.seq > row.cleared_seq
@@ -44,16 +31,15 @@ async fn a_list_that_is_cleared_is_cleared_on_all_devices() {
     assert_eq!(tickets.len(), 2);
     for ticket in tickets {
         let mut ticket = ticket.expect("in the outbox");
-        let done = timeout(SOON, ticket.placed()).await.expect("in time");
-        done.expect("it is cleared");
+        done(&mut ticket).await.expect("it is cleared");
     }
     for device in [&ada, &phone] {
         for of in [with_bea, with_cy] {
-            lists(&device.client, "cleared", of, |row| !is_on_it(row)).await;
+            device.lists("cleared", of, |row| !is_on_it(row)).await;
         }
     }
     bea.say(1, "are you there?").await;
-    lists(&phone.client, "back", with_bea, is_on_it).await;
+    phone.lists("back", with_bea, is_on_it).await;
     let list = phone.client.conversations();
     assert!(!is_on_it(&list.borrow()[&with_cy]));
     cluster.stop().await;
@@ -75,11 +61,10 @@ async fn a_conversation_is_pinned_and_muted_on_all_devices() {
     };
     let pinned = ada.client.arrange(Recipient::User(user(2)), arranged).await;
     let mut ticket = pinned.expect("in the outbox");
-    let done = timeout(SOON, ticket.placed()).await.expect("in time");
-    done.expect("it is done");
+    done(&mut ticket).await.expect("it is done");
     for device in [&ada, &phone] {
         let is_so = |row: &Summary| row.arranged == arranged;
-        lists(&device.client, "pinned", conversation(1, 2), is_so).await;
+        device.lists("pinned", conversation(1, 2), is_so).await;
     }
     cluster.stop().await;
 }

@@ -1,10 +1,7 @@
 //! Recall, edit, reaction: judged at the door and by the writer, with the real rules; and how pages show
 //! what became of a message.
 
-use std::collections::BTreeMap;
-
 use api::task::{MessageTask, Task};
-use api::told::frame_of;
 use protocol::change::{
     Altered, Asked, Asker, ChangePlacement, ChangeRow, Changed, Known, Marks, Rules, Ruling,
     Subject, judge, rule,
@@ -12,7 +9,7 @@ use protocol::change::{
 use protocol::delivery::{self, Owed, Source};
 use protocol::frame::ChangePage;
 use protocol::history::Version;
-use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::ledger::Event as LedgerEvent;
 use protocol::sync::{changes_behind, check_rev, dense_changes};
 use protocol::{ConversationId, Message, MessageId, Placed, Position, Refusal, Seq, UserId, sync};
 
@@ -140,33 +137,17 @@ impl World {
             conversation,
             position: Position { seq, prev: None },
         };
-        let noted = LedgerEntry {
-            message: work.message.id,
-            at: self.now,
-            target: None,
-            event: LedgerEvent::Changed {
-                conversation,
-                subject: row.changed.asked.subject,
-                rev,
-                from: work.message.from,
-                send_id: work.message.send_id,
-                partition: source.partition,
-                offset: source.offset,
-            },
-        };
-        let task = delivery::Task {
-            owed: self.told_of_change(&placed),
-            frame: frame_of(&placed, rev, None),
-            own_frames: BTreeMap::new(),
-            placed,
+        let event = LedgerEvent::Changed {
+            conversation,
+            subject: row.changed.asked.subject,
             rev,
-            retry_count: task.retry_count,
-            first_at: task.first_at,
-            origin: None,
-            letter: None,
-            trace: None,
-            noted: vec![noted],
+            from: work.message.from,
+            send_id: work.message.send_id,
+            partition: source.partition,
+            offset: source.offset,
         };
+        let owed = self.told_of_change(&placed);
+        let task = self.told_task(task, placed, rev, owed, event);
         batch.changes.push(row);
         batch.deliveries.push(Written { source, task });
     }

@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use api::task::{DeliverTask, MessageTask, Task};
-use api::told::{Roles, frame_of, frames_of, is_wish};
+use api::told::{Roles, frames_of, is_wish};
 use protocol::delivery::{self, Owed, Source};
 use protocol::frame::{HistoryRange, Summary};
 use protocol::group::{self, Group, GroupRow, Member, Outcome, Settings, Wish};
 use protocol::history::Version;
-use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::ledger::Event as LedgerEvent;
 use protocol::sync::{GroupListed, readable_after};
 use protocol::unread::in_group;
 use protocol::{
@@ -117,24 +117,10 @@ impl World {
             members: outcome.members.into_iter().collect(),
             settings: outcome.settings,
         });
-        let noted = LedgerEntry {
-            message: message.id,
-            at: self.now,
-            target: None,
-            event: LedgerEvent::Listed { conversation },
-        };
+        let owed = roles.keys().map(|user| delivery::told(*user)).collect();
         let task = delivery::Task {
-            owed: roles.keys().map(|user| delivery::told(*user)).collect(),
-            frame: frame_of(&placed, 0, None),
             own_frames: frames_of(&placed, &roles),
-            placed,
-            rev: 0,
-            retry_count: task.retry_count,
-            first_at: task.first_at,
-            origin: None,
-            letter: None,
-            trace: None,
-            noted: vec![noted],
+            ..self.told_task(task, placed, 0, owed, LedgerEvent::Listed { conversation })
         };
         batch.deliveries.push(Written { source, task });
     }

@@ -1,16 +1,13 @@
 //! What users do to their lists: a conversation goes from it, or is arranged; by the real rule. And what the list
 //! says.
 
-use std::collections::BTreeMap;
-
 use api::task::{MessageTask, Task};
-use api::told::frame_of;
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::conversation::{Around, Clearing, Listed, ReadUpTo, Seen, clear};
 use protocol::delivery::{self, Source};
 use protocol::frame::{ListPage, Summary};
 use protocol::history::{Place, PrivateRow, Version};
-use protocol::ledger::{Event as LedgerEvent, LedgerEntry};
+use protocol::ledger::Event as LedgerEvent;
 use protocol::unread::{self, Tally};
 use protocol::{
     Code, ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId, sync,
@@ -107,25 +104,8 @@ impl World {
             version,
             what,
         });
-        let noted = LedgerEntry {
-            message: work.message.id,
-            at: self.now,
-            target: None,
-            event: LedgerEvent::Listed { conversation },
-        };
-        let task = delivery::Task {
-            owed: vec![delivery::told(owner)],
-            frame: frame_of(&placed, 0, None),
-            own_frames: BTreeMap::new(),
-            placed,
-            rev: 0,
-            retry_count: task.retry_count,
-            first_at: task.first_at,
-            origin: None,
-            letter: None,
-            trace: None,
-            noted: vec![noted],
-        };
+        let owed = vec![delivery::told(owner)];
+        let task = self.told_task(task, placed, 0, owed, LedgerEvent::Listed { conversation });
         batch.deliveries.push(Written { source, task });
     }
 

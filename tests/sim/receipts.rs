@@ -1,6 +1,6 @@
 //! Receipts: recorded in registers that only grow, then told to the senders and to the reader's other devices.
 
-use protocol::frame::{Ack, Acked, ServerFrame};
+use protocol::frame::{Ack, AckItem, Acked, ServerFrame};
 use protocol::presence::BoatLife;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, ConversationId, Refusal, SessionId, UserId};
@@ -28,7 +28,7 @@ impl World {
                 fits.then_some(row.peer)
             })
             .collect();
-        let incoming = |world: &World, item: &protocol::frame::AckItem| {
+        let incoming = |world: &World, item: &AckItem| {
             let row = world.disk.rows.get(&(by, item.id));
             row.is_some_and(|row| row.direction == protocol::history::Direction::In)
         };
@@ -76,14 +76,7 @@ impl World {
                     if let Some(sender) = *sender
                         && incoming(self, item)
                     {
-                        let receipt = Receipt {
-                            kind: ack.kind,
-                            conversation: item.conversation,
-                            id: item.id,
-                            seq: item.seq,
-                            by,
-                            at: self.now,
-                        };
+                        let receipt = self.receipt(by, ack.kind, item);
                         self.tell_of(sender, receipt);
                     }
                 }
@@ -99,15 +92,19 @@ impl World {
             return;
         }
         for item in &ack.items {
-            let receipt = Receipt {
-                kind: ack.kind,
-                conversation: item.conversation,
-                id: item.id,
-                seq: item.seq,
-                by,
-                at: self.now,
-            };
+            let receipt = self.receipt(by, ack.kind, item);
             self.tell_of(by, receipt);
+        }
+    }
+
+    fn receipt(&self, by: UserId, kind: ReceiptKind, item: &AckItem) -> Receipt {
+        Receipt {
+            kind,
+            conversation: item.conversation,
+            id: item.id,
+            seq: item.seq,
+            by,
+            at: self.now,
         }
     }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use api::task::{MessageTask, Task};
+use api::told::frame_of;
 use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{ConversationRow, Head, Placement, Ruling, Standing};
 use protocol::delivery::{self, Owed, Source};
@@ -217,24 +218,21 @@ impl World {
             }
             None => self.write_pair(&placed, version, batch),
         };
-        let frame = api::codec::encode_message(&placed);
         let origin = work.origin.as_ref().map(|o| delivery::Origin {
             session: o.session,
             life: o.life.clone(),
         });
-        let noted = vec![self.placed_entry(source, &placed)];
+        let event = LedgerEvent::Placed {
+            conversation: placed.conversation,
+            seq: placed.position.seq,
+            from: placed.message.from,
+            send_id: placed.message.send_id,
+            partition: source.partition,
+            offset: source.offset,
+        };
         let task = delivery::Task {
-            placed,
-            rev: 0,
-            frame,
-            own_frames: BTreeMap::new(),
-            owed,
-            retry_count: task.retry_count,
-            first_at: task.first_at,
             origin,
-            letter: None,
-            trace: None,
-            noted,
+            ..self.told_task(task, placed, 0, owed, event)
         };
         batch.deliveries.push(Written { source, task });
     }
@@ -251,20 +249,33 @@ impl World {
         owed
     }
 
-    fn placed_entry(&self, source: Source, placed: &Placed) -> LedgerEntry {
-        let event = LedgerEvent::Placed {
-            conversation: placed.conversation,
-            seq: placed.position.seq,
-            from: placed.message.from,
-            send_id: placed.message.send_id,
-            partition: source.partition,
-            offset: source.offset,
-        };
-        LedgerEntry {
+    /// What sessions are told of a record, for its first delivery.
+    pub(crate) fn told_task(
+        &self,
+        task: &Task,
+        placed: Placed,
+        rev: u64,
+        owed: Vec<Owed>,
+        event: LedgerEvent,
+    ) -> delivery::Task {
+        let noted = LedgerEntry {
             message: placed.message.id,
             at: self.now,
             target: None,
             event,
+        };
+        delivery::Task {
+            frame: frame_of(&placed, rev, None),
+            own_frames: BTreeMap::new(),
+            placed,
+            rev,
+            owed,
+            retry_count: task.retry_count,
+            first_at: task.first_at,
+            origin: None,
+            letter: None,
+            trace: None,
+            noted: vec![noted],
         }
     }
 

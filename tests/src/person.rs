@@ -6,8 +6,11 @@ use std::time::Duration;
 use client::core::{Limits, Origin, SendStatus, Shown, State};
 use client::{Client, ClientConfig, Event, Events, SendTicket};
 use protocol::change::{ChangeKind, Changed};
+use protocol::frame::Summary;
 use protocol::message::Content;
-use protocol::{Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, UserId};
+use protocol::{
+    Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, UserId,
+};
 use tokio::time::timeout;
 
 use crate::system::SOON;
@@ -130,6 +133,16 @@ impl Device {
         reaches(&mut ticket, |s| matches!(s, SendStatus::Placed { .. })).await;
     }
 
+    /// Waits until a row of its list is so.
+    pub async fn lists(&self, what: &str, of: ConversationId, so: impl Fn(&Summary) -> bool) {
+        let mut list = self.client.conversations();
+        let waiting = list.wait_for(|list| list.get(&of).is_some_and(&so));
+        if timeout(SOON, waiting).await.is_err() {
+            let row = self.client.conversations().borrow().get(&of).cloned();
+            panic!("never {what}: {row:?}");
+        }
+    }
+
     /// The next message that this device did not send itself.
     pub async fn hear(&mut self) -> Shown {
         let hearing = async {
@@ -213,6 +226,12 @@ pub async fn accepted(ticket: &mut SendTicket) -> MessageId {
     accepted
         .expect("an answer in time")
         .expect("it is accepted")
+}
+
+/// The writer's last word: it has its place, or why not.
+pub async fn done(ticket: &mut SendTicket) -> Result<(), Refusal> {
+    let placed = timeout(SOON, ticket.placed()).await;
+    placed.expect("in time").map(|_| ())
 }
 
 /// Waits until the send has come at least so far.

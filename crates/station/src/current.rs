@@ -1,18 +1,18 @@
-//! What messages say by now: an edit or a recall since they were sent.
+//! What messages are by now: edited, recalled, reacted to since they were sent.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend::changes::ChangeStore;
 use backend::heads::HeadStore;
 use futures_util::future::try_join_all;
-use protocol::message::Content;
-use protocol::{ConversationId, MessageId, Placed, Refusal, Seq};
+use protocol::change::Marks;
+use protocol::{ConversationId, Placed, Refusal, Seq};
 
 use crate::deadline::within;
 
-/// Asks what became of messages of any conversations.
+/// Makes of messages what they are now.
 #[derive(Clone)]
 pub(crate) struct Current {
     pub(crate) heads: Arc<dyn HeadStore>,
@@ -21,38 +21,44 @@ pub(crate) struct Current {
 }
 
 impl Current {
-    /// Of those that say something else than they did. One question for all heads, one more for each conversation in
-    /// which anything was ever changed.
-    pub(crate) async fn contents(
+    /// Those of one conversation, whose last change is `rev`. Answers what became of which; one question where
+    /// anything was ever changed.
+    pub(crate) async fn mark(
         &self,
-        messages: &[Placed],
-    ) -> Result<BTreeMap<MessageId, Content>, Refusal> {
-        let mut of = BTreeMap::<ConversationId, Vec<&Placed>>::new();
+        conversation: ConversationId,
+        rev: u64,
+        mut messages: Vec<&mut Placed>,
+    ) -> Result<BTreeMap<Seq, Marks>, Refusal> {
+        let seqs = || messages.iter().map(|placed| placed.position.seq);
+        let (Some(first), Some(last), true) = (seqs().min(), seqs().max(), rev > 0) else {
+            return Ok(BTreeMap::new());
+        };
+        let altered = self.changes.altered(conversation, first, last);
+        let altered = within(self.deadline, altered).await?;
+        let marked = messages.iter_mut().filter_map(|placed| {
+            let seq = placed.position.seq;
+            Some((seq, altered.get(&seq)?.show(placed)?))
+        });
+        Ok(marked.collect())
+    }
+
+    /// Those of any conversations, with one question more for their heads. Answers the places of which anything became.
+    pub(crate) async fn mark_all(
+        &self,
+        messages: &mut [Placed],
+    ) -> Result<BTreeSet<(ConversationId, Seq)>, Refusal> {
+        let mut of = BTreeMap::<ConversationId, Vec<&mut Placed>>::new();
         for placed in messages {
             of.entry(placed.conversation).or_default().push(placed);
         }
         let conversations: Vec<_> = of.keys().copied().collect();
         let heads = within(self.deadline, self.heads.load(&conversations)).await?;
-        let changed = (of.into_iter().zip(heads))
-            .filter(|(_, head)| head.is_some_and(|head| head.rev > 0))
-            .map(|((conversation, messages), _)| self.changed(conversation, messages));
-        Ok(try_join_all(changed).await?.into_iter().flatten().collect())
-    }
-
-    async fn changed(
-        &self,
-        conversation: ConversationId,
-        messages: Vec<&Placed>,
-    ) -> Result<Vec<(MessageId, Content)>, Refusal> {
-        let seqs = || messages.iter().map(|placed| placed.position.seq);
-        let first = seqs().min().unwrap_or(Seq::ZERO);
-        let last = seqs().max().unwrap_or(Seq::ZERO);
-        let altered = self.changes.altered(conversation, first, last);
-        let altered = within(self.deadline, altered).await?;
-        let say = |placed: &Placed| {
-            let altered = altered.get(&placed.position.seq)?;
-            Some((placed.message.id, altered.shown(&placed.message.content)))
-        };
-        Ok(messages.into_iter().filter_map(say).collect())
+        let marking = of.into_iter().zip(heads);
+        let marking = marking.map(|((conversation, messages), head)| async move {
+            let rev = head.map_or(0, |head| head.rev);
+            let marks = self.mark(conversation, rev, messages).await?;
+            Ok(marks.into_keys().map(move |seq| (conversation, seq)))
+        });
+        Ok(try_join_all(marking).await?.into_iter().flatten().collect())
     }
 }

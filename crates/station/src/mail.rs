@@ -94,13 +94,12 @@ impl MailRoom {
                 messages.push(placed);
             }
         }
-        let mut contents = self.current.contents(&messages).await?;
-        for (cursor, mut placed) in cursors.into_iter().zip(messages) {
-            if let Some(content) = contents.remove(&placed.message.id)
+        let marked = self.current.mark_all(&mut messages).await?;
+        for (cursor, placed) in cursors.into_iter().zip(messages) {
+            if marked.contains(&(placed.conversation, placed.position.seq))
                 && let Some(item) = items.get_mut(&cursor)
             {
                 let trace = codec::trace_of(item.frame.clone());
-                placed.message.content = content;
                 item.frame = codec::encode_traced(&placed, trace);
             }
         }

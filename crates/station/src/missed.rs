@@ -50,12 +50,7 @@ impl Missed {
         let mut messages: Vec<Placed> = rows.iter().filter_map(PrivateRow::placed).collect();
         let found = messages.len();
         messages.truncate(limit);
-        let mut contents = self.current.contents(&messages).await?;
-        for placed in &mut messages {
-            if let Some(content) = contents.remove(&placed.message.id) {
-                placed.message.content = content;
-            }
-        }
+        self.current.mark_all(&mut messages).await?;
         let sizes = messages.iter().map(|m| m.message.content.data.len());
         messages.truncate(fitting(sizes, self.page_bytes_max));
         let more = messages.len() < found;

@@ -305,7 +305,7 @@ async fn assemble(
             missed: Missed {
                 history: parts.history.clone(),
                 mailbox: parts.mailbox.clone(),
-                current,
+                current: current.clone(),
                 deadline,
                 margin: config.list_margin,
                 page_bytes_max: config.page_bytes_max,
@@ -314,6 +314,7 @@ async fn assemble(
             heads: parts.heads.clone(),
             conversations: parts.conversations.clone(),
             changes: parts.changes.clone(),
+            current,
             groups: groups_of(config, parts, membership),
             pages: Pages::new(&config.pages, config.page_bytes_max),
             clock,

@@ -12,7 +12,7 @@ use backend::conversations::ConversationStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use futures_util::future::try_join_all;
-use protocol::change::{Altered, Change, Changed, Marks};
+use protocol::change::{Change, Changed, Marks};
 use protocol::conversation::{Head, Listed, ReadUpTo};
 use protocol::frame::{
     ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
@@ -20,11 +20,12 @@ use protocol::frame::{
 };
 use protocol::history::{Direction, PrivateRow};
 use protocol::sync::{
-    Part, changes_behind, check_cursor, check_rev, dense_changes, dense_page, fitting, list_from,
-    may_read, page_behind, page_limit, range_behind,
+    GroupListed, Part, changes_behind, check_cursor, check_rev, dense_changes, dense_page, fitting,
+    list_from, may_read, page_behind, page_limit, range_behind,
 };
 use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
 
+use crate::current::Current;
 use crate::deadline::within;
 use crate::groups::Groups;
 use crate::missed::Missed;
@@ -36,6 +37,7 @@ pub(crate) struct Lookup {
     pub(crate) heads: Arc<dyn HeadStore>,
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
+    pub(crate) current: Current,
     pub(crate) groups: Groups,
     pub(crate) pages: Pages,
     pub(crate) missed: Missed,
@@ -106,30 +108,18 @@ impl Lookup {
         since: Timestamp,
         after: Option<ConversationId>,
     ) -> Result<ListPage, Refusal> {
-        let behind_group = match after {
-            Some(ConversationId::Group(group)) => Some(group),
-            Some(after) => {
-                may_read(owner, after)?;
-                None
-            }
-            None => None,
-        };
+        may_go_on(owner, after)?;
         let version = self.clock.now();
         let from = list_from(since, self.list_margin, version)?;
-        let (mut conversations, mut more) = match behind_group {
-            None => self.private(owner, since, from, after).await?,
-            Some(_) => (Vec::new(), false),
-        };
-        if !more {
-            let room = self.page_max - conversations.len();
-            let told = self.groups.told(owner, since, from, behind_group, room + 1);
-            let mut rows = told.await?;
-            more = rows.len() > room;
-            rows.truncate(room);
-            for mut summary in self.groups.summaries(owner, rows).await? {
-                summary.marks = self.mark_newest(summary.rev, &mut summary.newest).await?;
-                conversations.push(summary);
-            }
+        let Rows {
+            private,
+            groups,
+            mut more,
+        } = self.rows(owner, since, from, after).await?;
+        let mut conversations = self.summaries(owner, private).await?;
+        for mut summary in self.groups.summaries(owner, groups).await? {
+            summary.marks = self.mark_newest(summary.rev, &mut summary.newest).await?;
+            conversations.push(summary);
         }
         let fit = fitting(conversations.iter().map(summary_size), self.page_bytes_max);
         more |= fit < conversations.len();
@@ -148,44 +138,55 @@ impl Lookup {
         owner: UserId,
         after: Option<ConversationId>,
     ) -> Result<UnreadPage, Refusal> {
+        may_go_on(owner, after)?;
         let everything = Timestamp::ZERO;
-        let mut counts = Vec::new();
-        let mut behind_group = None;
-        match after {
-            Some(ConversationId::Group(group)) => behind_group = Some(group),
-            after => {
-                if let Some(after) = after {
-                    may_read(owner, after)?;
-                }
-                let (listed, more) = self.listed(owner, everything, everything, after).await?;
-                let counted = listed.iter().map(|listed| async {
-                    let unread = self.unread(owner, listed).await?;
-                    Ok((listed.row.conversation, unread))
-                });
-                counts = try_join_all(counted).await?;
-                if more {
-                    return Ok(unread_page(counts, true));
-                }
-            }
-        }
-        let room = self.page_max.saturating_sub(counts.len());
-        let told = (self.groups).told(owner, everything, everything, behind_group, room + 1);
-        let mut rows = told.await?;
-        let more = rows.len() > room;
-        rows.truncate(room);
-        counts.extend(self.groups.unread(owner, rows).await?);
-        Ok(unread_page(counts, more))
+        let rows = self.rows(owner, everything, everything, after).await?;
+        let counted = rows.private.iter().map(|listed| async {
+            let unread = self.unread(owner, listed).await?;
+            Ok((listed.row.conversation, unread))
+        });
+        let mut counts = try_join_all(counted).await?;
+        counts.extend(self.groups.unread(owner, rows.groups).await?);
+        let next = counts.last().map(|(last, _)| *last);
+        counts.retain(|(_, unread)| *unread > 0);
+        Ok(UnreadPage {
+            counts,
+            next: next.filter(|_| rows.more),
+        })
     }
 
-    /// Those with one other user, which come before groups, and whether there are more.
-    async fn private(
+    /// A page of a list, from behind `after` on.
+    async fn rows(
         &self,
         owner: UserId,
         since: Timestamp,
         from: Timestamp,
         after: Option<ConversationId>,
-    ) -> Result<(Vec<Summary>, bool), Refusal> {
-        let (listed, more) = self.listed(owner, since, from, after).await?;
+    ) -> Result<Rows, Refusal> {
+        let (private, more, behind_group) = match after {
+            Some(ConversationId::Group(group)) => (Vec::new(), false, Some(group)),
+            Some(_) | None => {
+                let (listed, more) = self.listed(owner, since, from, after).await?;
+                (listed, more, None)
+            }
+        };
+        let mut rows = Rows {
+            private,
+            groups: Vec::new(),
+            more,
+        };
+        if !rows.more {
+            // One more than there is room for tells whether there are more.
+            let room = self.page_max - rows.private.len();
+            let told = self.groups.told(owner, since, from, behind_group, room + 1);
+            rows.groups = told.await?;
+            rows.more = rows.groups.len() > room;
+            rows.groups.truncate(room);
+        }
+        Ok(rows)
+    }
+
+    async fn summaries(&self, owner: UserId, listed: Vec<Listed>) -> Result<Vec<Summary>, Refusal> {
         let keys: Vec<_> = listed
             .iter()
             .map(|listed| (owner, listed.row.last_id))
@@ -193,10 +194,10 @@ impl Lookup {
         let newest = within(self.deadline, self.history.private(&keys)).await?;
         let summaries = (listed.into_iter().zip(newest))
             .map(|(listed, newest)| self.summary(owner, listed, newest));
-        Ok((try_join_all(summaries).await?, more))
+        try_join_all(summaries).await
     }
 
-    /// A page of rows, and whether there are more.
+    /// Of those with one other user, and whether there are more.
     async fn listed(
         &self,
         owner: UserId,
@@ -239,12 +240,12 @@ impl Lookup {
         rev: u64,
         newest: &mut Option<Placed>,
     ) -> Result<Option<Marks>, Refusal> {
-        let Some(newest) = newest.as_mut().filter(|_| rev > 0) else {
+        let Some(newest) = newest else {
             return Ok(None);
         };
-        let seq = newest.position.seq;
-        let altered = self.altered(newest.conversation, seq, seq).await?;
-        Ok(show(&altered, newest))
+        let conversation = newest.conversation;
+        let marks = self.current.mark(conversation, rev, vec![newest]).await?;
+        Ok(marks.into_values().next())
     }
 
     /// Behind what was read or cleared, whichever is further. One read where something is unread, one more where
@@ -270,19 +271,6 @@ impl Lookup {
             false => BTreeMap::new(),
         };
         Ok(listed.unread(base, recalled))
-    }
-
-    async fn altered(
-        &self,
-        conversation: ConversationId,
-        first: Seq,
-        last: Seq,
-    ) -> Result<BTreeMap<Seq, Altered>, Refusal> {
-        within(
-            self.deadline,
-            self.changes.altered(conversation, first, last),
-        )
-        .await
     }
 
     /// Changes in their order, for those who may read what they change.
@@ -334,9 +322,8 @@ impl Lookup {
         };
         let page = dense_page(messages, range, head.seq)?;
         let mut page = page_behind(page, range, floor);
-        let mut marks = self
-            .mark(conversation, head.rev, &mut page.messages)
-            .await?;
+        let messages = page.messages.iter_mut().collect();
+        let mut marks = self.current.mark(conversation, head.rev, messages).await?;
         let sizes = (page.messages.iter()).map(|placed| shown_size(placed, &marks));
         let fit = fitting(sizes, self.page_bytes_max);
         if fit < page.messages.len() {
@@ -406,25 +393,6 @@ impl Lookup {
         Ok(rows.iter().filter_map(PrivateRow::placed).collect())
     }
 
-    /// Makes of the messages of a page what they are now.
-    async fn mark(
-        &self,
-        conversation: ConversationId,
-        rev: u64,
-        messages: &mut [Placed],
-    ) -> Result<BTreeMap<Seq, Marks>, Refusal> {
-        let seqs = || messages.iter().map(|placed| placed.position.seq);
-        let (Some(first), Some(last), true) = (seqs().min(), seqs().max(), rev > 0) else {
-            return Ok(BTreeMap::new());
-        };
-        let altered = self.altered(conversation, first, last).await?;
-        let marked = messages.iter_mut().filter_map(|placed| {
-            let marks = show(&altered, placed)?;
-            Some((placed.position.seq, marks))
-        });
-        Ok(marked.collect())
-    }
-
     async fn head(&self, conversation: ConversationId) -> Result<Head, Refusal> {
         let heads = within(self.deadline, self.heads.load(&[conversation])).await?;
         Ok(heads.into_iter().next().flatten().unwrap_or_default())
@@ -452,10 +420,19 @@ impl Lookup {
     }
 }
 
-fn unread_page(mut counts: Vec<(ConversationId, u64)>, more: bool) -> UnreadPage {
-    let next = counts.last().map(|(last, _)| *last).filter(|_| more);
-    counts.retain(|(_, unread)| *unread > 0);
-    UnreadPage { counts, next }
+/// A page of a list: those with one other user come before groups.
+struct Rows {
+    private: Vec<Listed>,
+    groups: Vec<GroupListed>,
+    more: bool,
+}
+
+/// A list goes on after what is on it.
+fn may_go_on(owner: UserId, after: Option<ConversationId>) -> Result<(), Refusal> {
+    match after {
+        Some(ConversationId::Group(_)) | None => Ok(()),
+        Some(after) => may_read(owner, after),
+    }
 }
 
 fn change_size(changed: &Changed) -> usize {
@@ -475,9 +452,4 @@ fn summary_size(summary: &Summary) -> usize {
     let newest = summary.newest.as_ref();
     newest.map_or(0, |placed| placed.message.content.data.len())
         + summary.marks.as_ref().map_or(0, Marks::weight)
-}
-
-/// Makes of a message what it is now, and says what became of it.
-fn show(altered: &BTreeMap<Seq, Altered>, placed: &mut Placed) -> Option<Marks> {
-    altered.get(&placed.position.seq)?.show(placed)
 }

@@ -1,10 +1,8 @@
 //! What becomes of a record that changes a message: recall, edit, reaction.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::task::MessageTask;
-use api::told::frame_of;
 use protocol::change::{
     Altered, Asked, Asker, ChangePlacement, ChangeRow, Changed, Known, Ruling, rule,
 };
@@ -15,7 +13,7 @@ use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::Content;
 use protocol::{ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId};
 
-use super::decide::{After, Before, Decided, letter_of};
+use super::decide::{After, Before, Decided, told_task};
 use super::{WriteFailure, Writer};
 use crate::work::Read;
 
@@ -272,32 +270,14 @@ pub(super) fn first_task(read: &Read, change: &Changing, now: Timestamp) -> Task
             delivery::owed(placed, Vec::new())
         }
     };
-    let noted = LedgerEntry {
-        message: placed.message.id,
-        at: now,
-        target: None,
-        event: Event::Changed {
-            conversation: row.conversation,
-            subject: row.changed.asked.subject,
-            rev: row.changed.rev,
-            from: placed.message.from,
-            send_id: placed.message.send_id,
-            partition: read.source.partition,
-            offset: read.source.offset,
-        },
+    let event = Event::Changed {
+        conversation: row.conversation,
+        subject: row.changed.asked.subject,
+        rev: row.changed.rev,
+        from: placed.message.from,
+        send_id: placed.message.send_id,
+        partition: read.source.partition,
+        offset: read.source.offset,
     };
-    let (rev, trace) = (row.changed.rev, read.placing());
-    Task {
-        owed,
-        frame: frame_of(placed, rev, trace),
-        own_frames: BTreeMap::new(),
-        placed: placed.clone(),
-        rev,
-        retry_count: read.task.retry_count,
-        first_at: read.task.first_at,
-        origin: None,
-        letter: letter_of(read),
-        trace,
-        noted: vec![noted],
-    }
+    told_task(read, placed, row.changed.rev, owed, event, now)
 }

@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use api::task::{MessageTask, Work};
+use api::told::frame_of;
 use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{Head, Placement, Ruling, Standing};
 use protocol::delivery::{Notice, Origin, Owed, Task, Word};
@@ -504,6 +505,36 @@ fn repeat(
                 position,
             }),
         }),
+    }
+}
+
+/// What sessions are told of a record that is no message, for its first delivery.
+pub(super) fn told_task(
+    read: &Read,
+    placed: &Placed,
+    rev: u64,
+    owed: Vec<Owed>,
+    event: Event,
+    now: Timestamp,
+) -> Task {
+    let trace = read.placing();
+    Task {
+        owed,
+        frame: frame_of(placed, rev, trace),
+        own_frames: BTreeMap::new(),
+        placed: placed.clone(),
+        rev,
+        retry_count: read.task.retry_count,
+        first_at: read.task.first_at,
+        origin: None,
+        letter: letter_of(read),
+        trace,
+        noted: vec![LedgerEntry {
+            message: placed.message.id,
+            at: now,
+            target: None,
+            event,
+        }],
     }
 }
 

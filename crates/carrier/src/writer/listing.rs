@@ -3,17 +3,14 @@
 //! It takes no place, and moves no head: what decides is where it stands in the log among the messages, which is the
 //! same whenever it is handled.
 
-use std::collections::BTreeMap;
-
 use api::task::MessageTask;
-use api::told::frame_of;
 use backend::Error;
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::conversation::{Around, Clearing, Seen, clear};
 use protocol::delivery::{self, Task};
 use protocol::frame::HistoryRange;
 use protocol::history::Version;
-use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::ledger::{DeadReason, Event};
 use protocol::unread::Tally;
 use protocol::{
     Code, ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId,
@@ -21,7 +18,7 @@ use protocol::{
 
 use tokio::time::Instant;
 
-use super::decide::{Before, Decided, letter_of};
+use super::decide::{Before, Decided, told_task};
 use super::{WriteFailure, Writer};
 use crate::work::Read;
 
@@ -196,25 +193,14 @@ fn behind(decided: &[Decided], conversation: ConversationId, seq: Seq) -> Option
 
 /// Told to all sessions of whoever did it.
 pub(super) fn first_task(read: &Read, deed: &Deed, now: Timestamp) -> Task {
-    let placed = &deed.placed;
+    let owed = vec![delivery::told(deed.owner)];
     let conversation = deed.conversation;
-    let trace = read.placing();
-    Task {
-        owed: vec![delivery::told(deed.owner)],
-        frame: frame_of(placed, 0, trace),
-        own_frames: BTreeMap::new(),
-        placed: placed.clone(),
-        rev: 0,
-        retry_count: read.task.retry_count,
-        first_at: read.task.first_at,
-        origin: None,
-        letter: letter_of(read),
-        trace,
-        noted: vec![LedgerEntry {
-            message: placed.message.id,
-            at: now,
-            target: None,
-            event: Event::Listed { conversation },
-        }],
-    }
+    told_task(
+        read,
+        &deed.placed,
+        0,
+        owed,
+        Event::Listed { conversation },
+        now,
+    )
 }

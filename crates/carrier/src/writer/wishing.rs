@@ -4,14 +4,14 @@
 use std::sync::Arc;
 
 use api::task::MessageTask;
-use api::told::{Roles, frame_of, frames_of};
+use api::told::{Roles, frames_of};
 use protocol::delivery::{self, Task};
 use protocol::group::{self, Group, Outcome, Wish};
-use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::ledger::{DeadReason, Event};
 use protocol::{ConversationId, GroupId, Placed, Position, Seq, Timestamp};
 use tokio::time::Instant;
 
-use super::decide::{Before, Decided, letter_of};
+use super::decide::{Before, Decided, told_task};
 use super::{WriteFailure, Writer};
 use crate::work::Read;
 
@@ -129,25 +129,10 @@ pub(super) fn first_task(read: &Read, granted: &Granted, now: Timestamp) -> Task
     let changed = granted.outcome.members.keys().copied();
     let role = |user| (user, granted.after.role(user));
     let roles: Roles = changed.chain([asker]).map(role).collect();
-    let trace = read.placing();
+    let owed = roles.keys().map(|user| delivery::told(*user)).collect();
+    let conversation = placed.conversation;
     Task {
-        owed: roles.keys().map(|user| delivery::told(*user)).collect(),
-        frame: frame_of(placed, 0, trace),
         own_frames: frames_of(placed, &roles),
-        placed: placed.clone(),
-        rev: 0,
-        retry_count: read.task.retry_count,
-        first_at: read.task.first_at,
-        origin: None,
-        letter: letter_of(read),
-        trace,
-        noted: vec![LedgerEntry {
-            message: placed.message.id,
-            at: now,
-            target: None,
-            event: Event::Listed {
-                conversation: placed.conversation,
-            },
-        }],
+        ..told_task(read, placed, 0, owed, Event::Listed { conversation }, now)
     }
 }

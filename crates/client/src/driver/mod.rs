@@ -304,40 +304,44 @@ impl Client {
             after,
             limit: 0,
         };
-        match self.ask_server(query).await? {
-            SyncAnswer::Members(page) => Ok(page),
-            _ => Err(ClientError::Refused(another_answer())),
-        }
+        self.ask_server(query, |answer| match answer {
+            SyncAnswer::Members(page) => Some(page),
+            _ => None,
+        })
+        .await
     }
 
     /// Who in a group has read up to `seq`.
     pub async fn readers(&self, group: GroupId, seq: Seq) -> Result<Vec<UserId>, ClientError> {
-        match self.ask_server(SyncQuery::Readers { group, seq }).await? {
-            SyncAnswer::Readers(readers) => Ok(readers),
-            _ => Err(ClientError::Refused(another_answer())),
-        }
+        self.ask_server(SyncQuery::Readers { group, seq }, |answer| match answer {
+            SyncAnswer::Readers(readers) => Some(readers),
+            _ => None,
+        })
+        .await
     }
 
     /// Private messages of all conversations from behind `after` on, in order of id; `None`: from a little before
     /// what the server knows that this user received. As many as the server gives in one page.
     pub async fn missed(&self, after: Option<MessageId>) -> Result<MissedPage, ClientError> {
-        match self
-            .ask_server(SyncQuery::Missed { after, limit: 0 })
-            .await?
-        {
-            SyncAnswer::Missed(page) => Ok(page),
-            _ => Err(ClientError::Refused(another_answer())),
-        }
+        self.ask_server(
+            SyncQuery::Missed { after, limit: 0 },
+            |answer| match answer {
+                SyncAnswer::Missed(page) => Some(page),
+                _ => None,
+            },
+        )
+        .await
     }
 
     /// What the server counts as unread, of all conversations that have something, page after page.
     pub async fn unread(&self) -> Result<Vec<(ConversationId, u64)>, ClientError> {
         let (mut counts, mut after) = (Vec::new(), None);
         loop {
-            let SyncAnswer::Unread(page) = self.ask_server(SyncQuery::Unread { after }).await?
-            else {
-                return Err(ClientError::Refused(another_answer()));
-            };
+            let page = self.ask_server(SyncQuery::Unread { after }, |answer| match answer {
+                SyncAnswer::Unread(page) => Some(page),
+                _ => None,
+            });
+            let page = page.await?;
             counts.extend(page.counts);
             after = page.next;
             if after.is_none() {
@@ -352,21 +356,26 @@ impl Client {
         group: GroupId,
         since: Timestamp,
     ) -> Result<CountSince, ClientError> {
-        match self
-            .ask_server(SyncQuery::CountSince { group, since })
-            .await?
-        {
-            SyncAnswer::CountSince(counted) => Ok(counted),
-            _ => Err(ClientError::Refused(another_answer())),
-        }
+        self.ask_server(
+            SyncQuery::CountSince { group, since },
+            |answer| match answer {
+                SyncAnswer::CountSince(counted) => Some(counted),
+                _ => None,
+            },
+        )
+        .await
     }
 
-    async fn ask_server(&self, query: SyncQuery) -> Result<SyncAnswer, ClientError> {
+    /// Asks the server, and takes the answer that belongs to the question.
+    async fn ask_server<T>(
+        &self,
+        query: SyncQuery,
+        take: impl FnOnce(SyncAnswer) -> Option<T>,
+    ) -> Result<T, ClientError> {
         let (reply, answer) = oneshot::channel();
-        let command = Command::Ask { query, reply };
-        self.ask(command, answer)
-            .await?
-            .map_err(ClientError::Refused)
+        let answer = self.ask(Command::Ask { query, reply }, answer).await?;
+        let taken = answer.and_then(|answer| take(answer).ok_or_else(another_answer));
+        taken.map_err(ClientError::Refused)
     }
 
     async fn about_list(
