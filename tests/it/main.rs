@@ -9,6 +9,7 @@ mod chatting;
 mod dead_letters;
 mod doctor;
 mod groups;
+mod hiding;
 mod listing;
 mod receipts;
 mod resending;

@@ -1,7 +1,7 @@
 //! What an application shows: messages as they were said, and what has become of them since. It shares the fate
 //! of the device's store.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use client::core::{Saved, Shown};
 use protocol::change::{Change, Changed, Marks};
@@ -18,6 +18,7 @@ struct Talk {
     /// As they came.
     said: Vec<Said>,
     changes: Vec<Changed>,
+    hidden: BTreeSet<Seq>,
     /// Up to here nothing more comes.
     up_to: Seq,
 }
@@ -55,6 +56,12 @@ impl Said {
         }
         self.marks.apply(&changed.asked);
     }
+
+    /// Nothing of it is seen but its place.
+    pub(crate) fn hide(&mut self) {
+        self.content = nothing_of(self.content.kind);
+        self.marks.hidden = true;
+    }
 }
 
 /// What is left of a recalled message.
@@ -72,9 +79,13 @@ impl App {
         let expected = talk.up_to.next();
         let said = Said::of(&shown.placed, shown.marks);
         let seq = said.seq;
+        let is_leak = talk.hidden.contains(&seq) && !said.content.data.is_empty();
         talk.said.push(said);
         talk.up_to = seq;
-        (seq != expected).then(|| format!("shows {seq} where {expected} is next"))
+        match seq == expected {
+            false => Some(format!("shows {seq} where {expected} is next")),
+            true => is_leak.then(|| format!("shows what {seq} says, which is hidden")),
+        }
     }
 
     /// These will not be shown: they are not for this user.
@@ -103,14 +114,22 @@ impl App {
         // Of what was before they came, a member hears that it was changed.
         let is_group = matches!(conversation, ConversationId::Group(_));
         let is_known = talk.said.iter().any(|said| said.seq == seq);
+        let says = |change: &Change| matches!(change, Change::Edit(to) if !to.data.is_empty());
+        let is_leak = talk.hidden.contains(&seq) && says(&changed.asked.change);
         talk.changes.push(changed);
         match last {
             Some(last) if rev != last + 1 => Some(format!("is told of change {rev} after {last}")),
             _ if !is_known && !is_group => {
                 Some(format!("is told of change {rev} before message {seq}"))
             }
+            _ if is_leak => Some(format!("is told what {seq} says, which is hidden")),
             _ => None,
         }
+    }
+
+    pub(crate) fn hide(&mut self, conversation: ConversationId, seqs: Vec<Seq>) {
+        let talk = self.talks.entry(conversation).or_default();
+        talk.hidden.extend(seqs);
     }
 
     /// The application starts again, with what the store has.
@@ -121,6 +140,7 @@ impl App {
             talk.said.retain(|said| said.seq <= kept.cursor.seq);
             talk.up_to = kept.cursor.seq;
             talk.changes.retain(|changed| changed.rev <= kept.rev);
+            talk.hidden = saved.hidden.get(conversation).cloned().unwrap_or_default();
         }
     }
 
@@ -144,6 +164,10 @@ impl App {
             let of_it = view.iter_mut().filter(|said| said.seq == changed.seq);
             of_it.for_each(|said| said.change(changed));
         }
+        let hidden = view
+            .iter_mut()
+            .filter(|said| talk.hidden.contains(&said.seq));
+        hidden.for_each(Said::hide);
         view
     }
 }

@@ -43,6 +43,8 @@ pub(crate) struct Carrier {
     /// Questions to the mailbox, in order.
     routes: VecDeque<Step>,
     timer: Option<Timestamp>,
+    /// When retries are looked at next: once at each time.
+    retries_due: BTreeSet<Timestamp>,
 }
 
 /// A thing for the mailbox, in the order in which the machine wanted it.
@@ -117,6 +119,7 @@ impl Carrier {
             writing: false,
             routes: VecDeque::new(),
             timer: None,
+            retries_due: BTreeSet::new(),
         }
     }
 
@@ -379,8 +382,12 @@ impl World {
                 unreachable!("on a retry topic")
             };
             if deliver.due_at > self.now {
-                let (due, life) = (deliver.due_at, self.carrier.life);
-                return self.at(due, Event::Carrier(CarrierEvent::Poll { life }));
+                let (due, life, now) = (deliver.due_at, self.carrier.life, self.now);
+                self.carrier.retries_due.retain(|at| *at > now);
+                if self.carrier.retries_due.insert(due) {
+                    self.at(due, Event::Carrier(CarrierEvent::Poll { life }));
+                }
+                return;
             }
             let Some((source, task)) = self.take(place) else {
                 return;

@@ -16,6 +16,7 @@ use crate::world::{Event, World, user};
 /// Another source of chance than that of messages and faults: their worlds stay as they are.
 const CHANCE: u64 = 0x0063_6861_6e67_6573;
 const GROUPS: u64 = 0x0067_726f_7570_7321;
+const HIDES: u64 = 0x0068_6964_6465_6e21;
 /// Sends of this device are numbered by their deed, behind all messages.
 const SENDS: u128 = 1 << 64;
 const REACTIONS: [&str; 3] = ["+1", "heart", "eyes"];
@@ -28,6 +29,7 @@ pub(crate) enum Deed {
     /// Up to the newest message that the device has.
     Clear(u8),
     Pin(u8, bool),
+    Hide(On),
     /// One conversation, and how much of it.
     Read(u8, u8),
     /// Something is said in a group.
@@ -92,6 +94,7 @@ impl Deeds {
         });
         let mut done: Vec<_> = done.collect();
         done.extend(in_groups(seed, devices, users));
+        done.extend(hides(seed, devices));
         let late = (0..devices).map(|_| match rng.random_bool(0.2) {
             true => moment(&mut rng),
             false => Duration::ZERO,
@@ -128,6 +131,17 @@ fn in_groups(seed: u64, devices: usize, users: usize) -> Vec<(Duration, usize, D
         }
     }
     deeds
+}
+
+/// In some worlds somebody hides messages.
+fn hides(seed: u64, devices: usize) -> Vec<(Duration, usize, Deed)> {
+    let mut rng = StdRng::seed_from_u64(!seed ^ HIDES);
+    let count = [0, 0, 1, 3, 8][rng.random_range(0..5)];
+    let hides = (0..count).map(|_| {
+        let at = moment(&mut rng);
+        (at, rng.random_range(0..devices), Deed::Hide(on(&mut rng)))
+    });
+    hides.collect()
 }
 
 fn settings(rng: &mut StdRng) -> Settings {
@@ -247,6 +261,10 @@ impl World {
             Deed::Clear(of) => {
                 let (conversation, newest) = self.newest(index, of)?;
                 (conversation, newest, ChangeKind::Clear, Content::text(""))
+            }
+            Deed::Hide(on) => {
+                let (conversation, subject) = self.find(index, on)?;
+                (conversation, subject, ChangeKind::Hide, Content::text(""))
             }
             Deed::Pin(of, pinned) => {
                 let (conversation, newest) = self.newest(index, of)?;

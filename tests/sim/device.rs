@@ -432,6 +432,15 @@ impl World {
                 let now = self.now;
                 self.with_core(index, |core| core.handle_taken(number, now));
             }
+            Action::Hidden {
+                number,
+                conversation,
+                seqs,
+            } => {
+                self.devices[index].app.hide(conversation, seqs);
+                let now = self.now;
+                self.with_core(index, |core| core.handle_taken(number, now));
+            }
             Action::Receipt(_)
             | Action::Older { .. }
             | Action::Asked { .. }

@@ -69,6 +69,19 @@ pub(crate) enum Effect {
         arranged: Arranged,
         at: Timestamp,
     },
+    Hidden {
+        owner: UserId,
+        conversation: ConversationId,
+        mark: u64,
+        seq: Seq,
+    },
+    /// As far as this.
+    HiddenTo {
+        owner: UserId,
+        conversation: ConversationId,
+        mark: u64,
+        at: Timestamp,
+    },
     GroupRows(Vec<GroupRow>),
     Member {
         group: GroupId,
@@ -154,6 +167,7 @@ pub(crate) struct Registers {
     pub(crate) cleared: Tally,
     pub(crate) touched: Timestamp,
     pub(crate) arranged: Option<(Version, Arranged)>,
+    pub(crate) hidden: u64,
 }
 
 impl Registers {
@@ -169,6 +183,13 @@ impl Registers {
             self.touched = self.touched.max(at);
         }
         self.cleared = self.cleared.max(up_to);
+    }
+
+    fn hide(&mut self, mark: u64, at: Timestamp) {
+        if mark >= self.hidden {
+            self.touched = self.touched.max(at);
+        }
+        self.hidden = self.hidden.max(mark);
     }
 
     fn arrange(&mut self, new: (Version, Arranged), at: Timestamp) {
@@ -193,6 +214,7 @@ pub(crate) struct Stores {
     pub(crate) registers: BTreeMap<(UserId, ConversationId), Registers>,
     pub(crate) changes: BTreeMap<(ConversationId, u64), ChangeRow>,
     pub(crate) altered: BTreeMap<(ConversationId, Seq), Altered>,
+    pub(crate) hidden: BTreeMap<(UserId, ConversationId), BTreeMap<u64, Seq>>,
     /// Who had written what was recalled.
     pub(crate) recalled: BTreeMap<(ConversationId, Seq), UserId>,
     pub(crate) ledger: BTreeMap<MessageId, Vec<LedgerEntry>>,
@@ -222,6 +244,7 @@ impl Default for Stores {
             registers: BTreeMap::new(),
             changes: BTreeMap::new(),
             altered: BTreeMap::new(),
+            hidden: BTreeMap::new(),
             recalled: BTreeMap::new(),
             ledger: BTreeMap::new(),
             platforms: BTreeMap::new(),
@@ -319,6 +342,21 @@ impl Stores {
                 let registers = self.registers(*owner, *conversation);
                 registers.arrange((*version, *arranged), *at);
             }
+            Effect::Hidden {
+                owner,
+                conversation,
+                mark,
+                seq,
+            } => {
+                let hidden = self.hidden.entry((*owner, *conversation)).or_default();
+                hidden.insert(*mark, *seq);
+            }
+            Effect::HiddenTo {
+                owner,
+                conversation,
+                mark,
+                at,
+            } => self.registers(*owner, *conversation).hide(*mark, *at),
             Effect::GroupRows(rows) => {
                 for row in rows {
                     let key = (row.group, row.id);

@@ -266,6 +266,7 @@ impl World {
                 cleared: registers.cleared,
                 touched: registers.touched,
                 arranged: registers.arranged.unwrap_or_default().1,
+                hidden: registers.hidden,
             }
         });
         let told = rows.filter(|row| row.standing().is_told(since, from));

@@ -5,7 +5,7 @@ use api::task::{MessageTask, Task};
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::conversation::{Around, Clearing, Listed, ReadUpTo, Seen, clear};
 use protocol::delivery::{self, Source};
-use protocol::frame::{ListPage, Summary};
+use protocol::frame::{HiddenPage, ListPage, Summary};
 use protocol::history::{Place, PrivateRow, Version};
 use protocol::ledger::Event as LedgerEvent;
 use protocol::unread::{self, Tally};
@@ -15,7 +15,7 @@ use protocol::{
 
 use crate::effects::{Effect, Registers};
 use crate::plan::Sabotage;
-use crate::station::MARGIN;
+use crate::station::{MARGIN, PAGE_MAX};
 use crate::world::World;
 use crate::writer::{Batch, Written, version_of};
 
@@ -32,9 +32,24 @@ pub(crate) struct Deed {
 enum What {
     Clear(Tally),
     Arrange(Arranged),
+    Hide(Seq),
 }
 
 impl Deed {
+    /// The message that it hides.
+    pub(crate) fn hidden(self) -> Option<Effect> {
+        match self.what {
+            What::Hide(seq) => Some(Effect::Hidden {
+                owner: self.owner,
+                conversation: self.conversation,
+                mark: self.version.mark(),
+                seq,
+            }),
+            What::Clear(_) | What::Arrange(_) => None,
+        }
+    }
+
+    /// The register that it moves.
     pub(crate) fn effect(self, at: Timestamp) -> Effect {
         let Deed {
             owner,
@@ -47,6 +62,12 @@ impl Deed {
                 owner,
                 conversation,
                 up_to,
+                at,
+            },
+            What::Hide(_) => Effect::HiddenTo {
+                owner,
+                conversation,
+                mark: version.mark(),
                 at,
             },
             What::Arrange(arranged) => Effect::Arranged {
@@ -80,6 +101,13 @@ impl World {
         }
         let what = match change.kind {
             ChangeKind::Arrange(arranged) => What::Arrange(arranged),
+            ChangeKind::Hide => match self.subject(conversation, owner, subject, batch) {
+                Some(placed) => What::Hide(placed.position.seq),
+                None => {
+                    let refusal = Refusal::new(Code::NotFound, "no such message");
+                    return self.unchanged(source, work, Some(refusal), batch);
+                }
+            },
             _ => match self.clearing(version, owner, conversation, subject, batch) {
                 Clearing::Cleared(up_to) => What::Clear(up_to),
                 Clearing::Nothing => return self.unchanged(source, work, None, batch),
@@ -92,6 +120,7 @@ impl World {
         let seq = match what {
             What::Clear(up_to) => up_to.seq,
             What::Arrange(_) => Seq(1),
+            What::Hide(seq) => seq,
         };
         let placed = Placed {
             message: work.message.clone(),
@@ -178,6 +207,25 @@ impl World {
         registers.copied().unwrap_or_default()
     }
 
+    /// What the owner hid, page by page.
+    pub(crate) fn hidden_page(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: u32,
+    ) -> HiddenPage {
+        let hidden = self.disk.hidden.get(&(owner, conversation));
+        let mut behind = hidden.into_iter().flat_map(|all| all.range(after + 1..));
+        let limit = sync::page_limit(limit, PAGE_MAX);
+        let page: Vec<(u64, Seq)> = behind.by_ref().take(limit).map(|(m, s)| (*m, *s)).collect();
+        HiddenPage {
+            last: page.last().map_or(after, |(mark, _)| *mark),
+            seqs: page.into_iter().map(|(_, seq)| seq).collect(),
+            more: behind.next().is_some(),
+        }
+    }
+
     /// The conversations that changed, as the owner's devices get them.
     pub(crate) fn list_page(
         &self,
@@ -197,6 +245,7 @@ impl World {
                 cleared: registers.cleared,
                 touched: registers.touched,
                 arranged: registers.arranged.unwrap_or_default().1,
+                hidden: registers.hidden,
             }
         });
         let listed = listed

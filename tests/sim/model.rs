@@ -29,6 +29,7 @@ pub(crate) struct Talk {
     pub(crate) changes: Vec<MessageId>,
     pub(crate) cleared: BTreeMap<UserId, Seq>,
     pub(crate) pinned: BTreeMap<UserId, bool>,
+    pub(crate) hidden: BTreeMap<UserId, BTreeSet<Seq>>,
     pub(crate) group: Option<Crowd>,
 }
 
@@ -74,12 +75,13 @@ impl Model {
         let subject = || change.subject.expect("of a message");
         let fate = match &change.kind {
             ChangeKind::Wish(wish) => talk.wish(message.from, wish),
-            ChangeKind::Clear | ChangeKind::Arrange(_)
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide
                 if talk.is_strange(conversation, message) =>
             {
                 Fate::Refused
             }
             ChangeKind::Clear => talk.clear(message.from, subject()),
+            ChangeKind::Hide => talk.hide(message.from, subject()),
             ChangeKind::Arrange(arranged) => {
                 talk.pinned.insert(message.from, arranged.pinned);
                 Fate::Done
@@ -194,6 +196,19 @@ impl Talk {
         Fate::Done
     }
 
+    fn hide(&mut self, by: UserId, subject: MessageId) -> Fate {
+        let told = self.said.iter().find(|told| told.said.id == subject);
+        let Some(told) = told else {
+            return Fate::Refused;
+        };
+        self.hidden.entry(by).or_default().insert(told.said.seq);
+        Fate::Done
+    }
+
+    pub(crate) fn hidden(&self, user: UserId) -> BTreeSet<Seq> {
+        self.hidden.get(&user).cloned().unwrap_or_default()
+    }
+
     pub(crate) fn end(&self) -> Seq {
         Seq(self.said.len() as u64)
     }
@@ -202,9 +217,18 @@ impl Talk {
         self.cleared.get(&user).copied().unwrap_or_default()
     }
 
-    /// As everybody must see it.
+    /// As everybody must see it who hid nothing.
     pub(crate) fn view(&self) -> Vec<Said> {
         self.said.iter().map(Told::now).collect()
+    }
+
+    /// As this user must see it.
+    pub(crate) fn view_of(&self, user: UserId) -> Vec<Said> {
+        let hidden = self.hidden(user);
+        let mut view = self.view();
+        let of_it = view.iter_mut().filter(|said| hidden.contains(&said.seq));
+        of_it.for_each(Said::hide);
+        view
     }
 
     /// Every message by itself: somebody else's, behind what was read and cleared, and not recalled.
@@ -264,7 +288,9 @@ impl Told {
                     false => Fate::Nothing,
                 }
             }
-            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Wish(_) => Fate::Refused,
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
+                Fate::Refused
+            }
         }
     }
 

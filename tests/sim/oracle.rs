@@ -163,7 +163,9 @@ impl World {
                 // It waits still where a boat died between hearing of it and telling: not on a device that is
                 // there, for that fetches again.
                 let by_mailbox = is_stored && claims_it_waits == self.waits(id, target);
-                let otherwise = by_mailbox || by_sync || own && sentence == "nothing";
+                // A power cut takes the last that was heard, and of a new user that there is anybody.
+                let is_forgotten = sentence == "nothing" && (own || self.machine_died());
+                let otherwise = by_mailbox || by_sync || is_forgotten;
                 let right = delivered || may_be_untold && otherwise;
                 expect(id, sentence, right, &format!("delivered to {who}"))?;
                 match (delivered, by_mailbox && !claims_it_waits) {
@@ -192,6 +194,11 @@ impl World {
             )),
             None => Ok(()),
         }
+    }
+
+    fn machine_died(&self) -> bool {
+        let died = |fault: &Fault| matches!(fault, Fault::CrashAll);
+        self.plan.faults.iter().any(|(_, fault)| died(fault))
     }
 
     fn mailbox_was_lost(&self) -> bool {

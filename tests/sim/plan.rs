@@ -39,6 +39,8 @@ pub(crate) enum Sabotage {
     ClearWithoutBound,
     /// What was recalled still counts as unread.
     RecallCounted,
+    /// That somebody hid a message does not show in lists.
+    HiddenUnlisted,
     /// A group's message is told to who ever was in it.
     ToldToLeavers,
     /// The writer does not ask who is in.
@@ -48,7 +50,7 @@ pub(crate) enum Sabotage {
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 17] = [
+    pub(crate) const ALL: [Sabotage; 18] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -63,6 +65,7 @@ impl Sabotage {
         Sabotage::PagesAsSent,
         Sabotage::ClearWithoutBound,
         Sabotage::RecallCounted,
+        Sabotage::HiddenUnlisted,
         Sabotage::ToldToLeavers,
         Sabotage::AnybodySays,
         Sabotage::LateReadAll,

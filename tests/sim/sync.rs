@@ -154,6 +154,14 @@ impl World {
                 let page = self.change_page(user, *conversation, *after, *limit)?;
                 Ok(SyncAnswer::Changes(page))
             }
+            SyncQuery::Hidden {
+                conversation,
+                after,
+                limit,
+            } => {
+                let page = self.hidden_page(user, *conversation, *after, *limit);
+                Ok(SyncAnswer::Hidden(page))
+            }
             SyncQuery::Status { ids } => Ok(SyncAnswer::Status(
                 ids.iter()
                     .map(|id| {

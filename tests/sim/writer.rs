@@ -65,6 +65,8 @@ enum Step {
     Changes,
     Heads,
     Lists,
+    /// What somebody hid, before the register that says so.
+    Hidden,
     Deeds,
     Deliver,
 }
@@ -102,6 +104,9 @@ impl Batch {
         }
         self.steps.extend([Step::Heads, Step::Lists]);
         if !self.deeds.is_empty() {
+            if self.deeds.iter().any(|deed| deed.hidden().is_some()) {
+                self.steps.push_back(Step::Hidden);
+            }
             self.steps.push_back(Step::Deeds);
         }
         self.steps.push_back(Step::Deliver);
@@ -478,9 +483,17 @@ impl World {
                 });
                 self.apply(Effect::ConversationRows(stamped.collect()));
             }
+            Step::Hidden => {
+                for hidden in batch.deeds.iter().filter_map(|deed| deed.hidden()) {
+                    self.apply(hidden);
+                }
+            }
             Step::Deeds => {
                 for deed in std::mem::take(&mut batch.deeds) {
-                    self.apply(deed.effect(now));
+                    let is_unlisted = self.sabotage == Some(Sabotage::HiddenUnlisted);
+                    if !is_unlisted || deed.hidden().is_none() {
+                        self.apply(deed.effect(now));
+                    }
                 }
             }
             Step::Deliver => return self.finish(*batch),

@@ -21,6 +21,7 @@ fn list_deed(placed: &Placed) -> Option<ListDeed> {
     match placed.message.content.change.as_deref()?.kind {
         ChangeKind::Clear => Some(ListDeed::Cleared(placed.position.seq)),
         ChangeKind::Arrange(arranged) => Some(ListDeed::Arranged(arranged)),
+        ChangeKind::Hide => Some(ListDeed::Hidden(placed.position.seq)),
         // Whoever is told of it has a frame of their own.
         ChangeKind::Wish(_) => Some(ListDeed::Member(None)),
         ChangeKind::Recall | ChangeKind::Edit | ChangeKind::React { .. } => None,

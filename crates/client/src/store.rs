@@ -59,7 +59,7 @@ pub enum StoreError {
 }
 
 /// The version of the tables below.
-const FORMAT: i64 = 2;
+const FORMAT: i64 = 3;
 
 const TABLES: &str = "
 CREATE TABLE device (platform INTEGER NOT NULL, device TEXT NOT NULL, account INTEGER NOT NULL);
@@ -74,7 +74,12 @@ CREATE TABLE conversation (
     seq INTEGER NOT NULL, id INTEGER, at INTEGER NOT NULL, known INTEGER NOT NULL,
     read_seq INTEGER, read_id INTEGER, read_acked INTEGER NOT NULL,
     rev INTEGER NOT NULL DEFAULT 0,
+    hidden INTEGER NOT NULL DEFAULT 0, hidden_known INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (account, conversation)
+) WITHOUT ROWID;
+CREATE TABLE hidden (
+    account INTEGER NOT NULL, conversation BLOB NOT NULL, seq INTEGER NOT NULL,
+    PRIMARY KEY (account, conversation, seq)
 ) WITHOUT ROWID;
 CREATE TABLE listed (
     account INTEGER NOT NULL, conversation BLOB NOT NULL, summary BLOB NOT NULL,
@@ -111,6 +116,17 @@ CREATE TABLE listed (
 CREATE TABLE stretch (
     account INTEGER NOT NULL, conversation BLOB NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL,
     PRIMARY KEY (account, conversation, first)
+) WITHOUT ROWID;
+UPDATE account SET list_version = 0;
+";
+
+/// From format 2 to 3. The list is asked for again, whole.
+const TO_3: &str = "
+ALTER TABLE conversation ADD COLUMN hidden INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE conversation ADD COLUMN hidden_known INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE hidden (
+    account INTEGER NOT NULL, conversation BLOB NOT NULL, seq INTEGER NOT NULL,
+    PRIMARY KEY (account, conversation, seq)
 ) WITHOUT ROWID;
 UPDATE account SET list_version = 0;
 ";
@@ -221,9 +237,12 @@ fn prepare(
     let format: i64 = transaction.query_row("PRAGMA user_version", [], |row| row.get(0))?;
     let account = match format {
         0 => create(&transaction, platform, device)?,
-        1 => {
+        1 | 2 => {
             let account = claim(&transaction, path, platform, device)?;
-            transaction.execute_batch(TO_2)?;
+            if format == 1 {
+                transaction.execute_batch(TO_2)?;
+            }
+            transaction.execute_batch(TO_3)?;
             transaction.pragma_update(None, "user_version", FORMAT)?;
             account
         }

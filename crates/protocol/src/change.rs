@@ -105,6 +105,8 @@ pub enum ChangeKind {
     Clear,
     /// How the conversation stands in the asker's list.
     Arrange(Arranged),
+    /// The asker wants to see the subject no more, on none of their devices; nobody else notices.
+    Hide,
     /// What is to become of the group that it is sent to.
     Wish(Wish),
 }
@@ -164,7 +166,9 @@ impl Asked {
                 reaction: reaction.clone(),
                 on: *on,
             },
-            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Wish(_) => return None,
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
+                return None;
+            }
         };
         Some(Asked {
             id: message.id,
@@ -254,10 +258,7 @@ impl Altered {
     pub fn shown(&self, original: &Content) -> Content {
         match self.content(original) {
             Some(content) => content.clone(),
-            None => Content {
-                kind: original.kind,
-                ..Content::text("")
-            },
+            None => original.emptied(),
         }
     }
 
@@ -281,6 +282,7 @@ impl Altered {
             recalled: self.recalled.as_ref().map(|recalled| recalled.value),
             edited: self.edited.as_ref().map(|edited| edited.value.1),
             reactions,
+            hidden: false,
         };
         (marks != Marks::default()).then_some(marks)
     }
@@ -303,6 +305,8 @@ pub struct Marks {
     pub edited: Option<Done>,
     /// In order, each with those who have it, in order.
     pub reactions: Vec<(Reaction, Vec<UserId>)>,
+    /// The reader hid it. Only their own devices know: the server keeps that apart, and never says so here.
+    pub hidden: bool,
 }
 
 impl Marks {

@@ -140,6 +140,13 @@ pub enum SyncQuery {
     Unread { after: Option<ConversationId> },
     /// How many messages of a group were accepted after a time.
     CountSince { group: GroupId, since: Timestamp },
+    /// Which messages of a conversation the user hid, in the order in which they were, from behind `after` on: a
+    /// [`Summary::hidden`], or how far a page went.
+    Hidden {
+        conversation: ConversationId,
+        after: u64,
+        limit: u32,
+    },
 }
 
 /// Which part of a conversation; bounds are exclusive.
@@ -209,6 +216,8 @@ pub enum ListDeed {
     /// Taken from it, up to here.
     Cleared(Seq),
     Arranged(Arranged),
+    /// The message at this place is hidden.
+    Hidden(Seq),
     /// The user is this in the group now; `None`: not in it any more.
     Member(Option<Role>),
 }
@@ -274,6 +283,17 @@ pub enum SyncAnswer {
     Missed(MissedPage),
     Unread(UnreadPage),
     CountSince(CountSince),
+    Hidden(HiddenPage),
+}
+
+/// Messages that the user hid.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HiddenPage {
+    pub seqs: Vec<Seq>,
+    /// How far the page goes; where it is empty, the `after` of the question.
+    pub last: u64,
+    /// Ask again with `after` = this.
+    pub more: bool,
 }
 
 /// As they are now. What comes late under a smaller id is not among them: the list tells of it, as of everything.
@@ -323,6 +343,9 @@ pub struct Summary {
     /// Up to where it was taken from the list: it is on it as long as it goes on behind this.
     pub cleared_seq: Seq,
     pub arranged: Arranged,
+    /// How far what the user hid here goes: the [mark](crate::history::Version::mark) of the last record that hid
+    /// something; 0: nothing is hidden.
+    pub hidden: u64,
     /// What the user is in the group; `None` in a private conversation, and in a group that they left.
     pub role: Option<Role>,
     /// Messages of others behind what was read that nobody recalled.

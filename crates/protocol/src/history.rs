@@ -26,7 +26,28 @@ impl Version {
         epoch: u32::MAX,
         offset: u64::MAX,
     };
+
+    /// A number that orders as versions do, above zero, for offsets below 2^42; the reverse is
+    /// [`of_mark`](Version::of_mark).
+    pub const fn mark(self) -> u64 {
+        let epoch = (self.epoch as u64).saturating_mul(1 << MARK_OFFSET_BITS);
+        epoch.saturating_add(self.offset).saturating_add(1)
+    }
+
+    /// `None` for zero, which is no version's.
+    pub const fn of_mark(mark: u64) -> Option<Version> {
+        let Some(number) = mark.checked_sub(1) else {
+            return None;
+        };
+        Some(Version {
+            epoch: (number >> MARK_OFFSET_BITS) as u32,
+            offset: number & ((1 << MARK_OFFSET_BITS) - 1),
+        })
+    }
 }
+
+/// Bits of a mark that are the offset.
+pub const MARK_OFFSET_BITS: u32 = 42;
 
 /// Outgoing in the sender's row, incoming in the receiver's (`io` 0 and 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

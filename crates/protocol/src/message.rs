@@ -85,6 +85,14 @@ impl Content {
             change: None,
         }
     }
+
+    /// What is left of one that is not to be read any more: its kind.
+    pub fn emptied(&self) -> Content {
+        Content {
+            kind: self.kind,
+            ..Content::text("")
+        }
+    }
 }
 
 /// An accepted message: it has an id and a time, and the log has it or is about to.

@@ -130,6 +130,7 @@ impl Groups {
                 cleared: registers.cleared,
                 touched: registers.touched,
                 arranged: registers.arranged,
+                hidden: registers.hidden,
             })
             .collect())
     }

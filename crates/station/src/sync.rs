@@ -15,8 +15,8 @@ use futures_util::future::try_join_all;
 use protocol::change::{Change, Changed, Marks};
 use protocol::conversation::{Head, Listed, ReadUpTo};
 use protocol::frame::{
-    ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary, SyncAnswer, SyncPage,
-    SyncQuery, UnreadPage,
+    ChangePage, HiddenPage, HistoryPage, HistoryRange, ListPage, MessageStatus, Summary,
+    SyncAnswer, SyncPage, SyncQuery, UnreadPage,
 };
 use protocol::history::{Direction, PrivateRow};
 use protocol::sync::{
@@ -93,6 +93,14 @@ impl Lookup {
                     .count_since(user, group, since.min(self.clock.now()))
                     .await?,
             ),
+            SyncQuery::Hidden {
+                conversation,
+                after,
+                limit,
+            } => {
+                let limit = page_limit(limit, self.page_max);
+                SyncAnswer::Hidden(self.hidden(user, conversation, after, limit).await?)
+            }
         };
         Ok(SyncPage {
             request: call.request.request,
@@ -271,6 +279,27 @@ impl Lookup {
             false => BTreeMap::new(),
         };
         Ok(listed.unread(base, recalled))
+    }
+
+    /// What the owner hid in a conversation; of a group that they left, too.
+    async fn hidden(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<HiddenPage, Refusal> {
+        may_go_on(owner, Some(conversation))?;
+        // One more than a page tells whether there are more.
+        let hidden = (self.conversations).hidden(owner, conversation, after, limit + 1);
+        let mut hidden = within(self.deadline, hidden).await?;
+        let more = hidden.len() > limit;
+        hidden.truncate(limit);
+        Ok(HiddenPage {
+            last: hidden.last().map_or(after, |(mark, _)| *mark),
+            seqs: hidden.into_iter().map(|(_, seq)| seq).collect(),
+            more,
+        })
     }
 
     /// Changes in their order, for those who may read what they change.

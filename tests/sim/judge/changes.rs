@@ -119,7 +119,7 @@ impl World {
                 if conversation.peer_of(device.user).is_none() {
                     continue;
                 }
-                let expected = talk.view();
+                let expected = talk.view_of(device.user);
                 let got = device.app.view(*conversation);
                 let is_cleared = talk.cleared(device.user) >= talk.end();
                 let is_part = is_cleared && ids(&expected).starts_with(&ids(&got));

@@ -61,7 +61,7 @@ impl World {
         let since = crowd.since(device.user);
         let behind = |said: &&Said| said.seq > since;
         let got: Vec<_> = view.iter().filter(behind).collect();
-        let expected = talk.view();
+        let expected = talk.view_of(device.user);
         let expected: Vec<_> = expected.iter().filter(behind).collect();
         let is_cleared = talk.cleared(device.user) >= talk.end();
         let is_part = is_cleared && got.len() < expected.len();

@@ -1,5 +1,7 @@
 //! Lists: what each device shows of a conversation in its list is what a count of the messages says.
 
+use std::collections::BTreeSet;
+
 use protocol::{ConversationId, Seq, Timestamp};
 
 use crate::device::Device;
@@ -21,6 +23,14 @@ impl World {
                 let pinned = registers
                     .arranged
                     .is_some_and(|(_, arranged)| arranged.pinned);
+                let hidden = self.disk.hidden.get(&(user, *conversation));
+                let hidden = hidden.into_iter().flat_map(|all| all.values().copied());
+                let (hidden, expected) = (hidden.collect::<BTreeSet<_>>(), talk.hidden(user));
+                if hidden != expected {
+                    return Err(format!(
+                        "{user} has {hidden:?} hidden in {conversation}, the log says {expected:?}"
+                    ));
+                }
                 if pinned != talk.pinned.get(&user).copied().unwrap_or_default() {
                     return Err(format!("{user} has {conversation} pinned: {pinned}"));
                 }
@@ -93,7 +103,7 @@ impl World {
         let crowd = talk.group.as_ref();
         let floor = crowd.and_then(|crowd| crowd.readable_after(user));
         let newest = talk
-            .view()
+            .view_of(user)
             .pop()
             .filter(|_| floor.is_none_or(|floor| end > floor));
         let newest = newest.map(|said| (said.id, said.content, said.marks));

@@ -10,9 +10,10 @@ use protocol::change::{
     Arranged, Asked, Change, ChangeKind, ChangeOf, Changed, Done, Marks, Reaction,
 };
 use protocol::frame::{
-    Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HistoryPage,
-    HistoryRange, ListDeed, ListPage, ListWord, MemberPage, MessageStatus, MissedPage, PlacedEcho,
-    Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage, Welcome,
+    Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HiddenPage,
+    HistoryPage, HistoryRange, ListDeed, ListPage, ListWord, MemberPage, MessageStatus, MissedPage,
+    PlacedEcho, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
+    UnreadPage, Welcome,
 };
 use protocol::group::{Role, Settings, Wish};
 use protocol::keys::Topic;
@@ -201,6 +202,7 @@ fn list_word() -> impl Strategy<Value = ListWord> {
         any::<u64>().prop_map(|seq| ListDeed::Cleared(Seq(seq))),
         arranged().prop_map(ListDeed::Arranged),
         option::of(role()).prop_map(ListDeed::Member),
+        any::<u64>().prop_map(|seq| ListDeed::Hidden(Seq(seq))),
     ];
     (message_id(), send_id(), conversation(), deed).prop_map(|(id, send_id, conversation, deed)| {
         ListWord {
@@ -220,6 +222,7 @@ fn change_of() -> impl Strategy<Value = ChangeOf> {
     ];
     let of_list = prop_oneof![
         Just(ChangeKind::Clear),
+        Just(ChangeKind::Hide),
         arranged().prop_map(ChangeKind::Arrange),
         wish().prop_map(ChangeKind::Wish),
     ];
@@ -274,6 +277,7 @@ fn marks() -> impl Strategy<Value = Marks> {
         recalled,
         edited,
         reactions,
+        hidden: false,
     })
 }
 
@@ -388,6 +392,13 @@ pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
         option::of(conversation()).prop_map(|after| SyncQuery::Unread { after }),
         (group(), time()).prop_map(|(group, since)| SyncQuery::CountSince { group, since }),
         (conversation(), any::<(u64, u32)>()).prop_map(|(conversation, (after, limit))| {
+            SyncQuery::Hidden {
+                conversation,
+                after,
+                limit,
+            }
+        }),
+        (conversation(), any::<(u64, u32)>()).prop_map(|(conversation, (after, limit))| {
             SyncQuery::Changes {
                 conversation,
                 after,
@@ -471,14 +482,14 @@ fn receipt() -> impl Strategy<Value = Receipt> {
 
 fn summary() -> impl Strategy<Value = Summary> {
     let numbers = any::<(u64, u64, u64, u64, u64, u64)>();
-    let of_user = (arranged(), option::of(role()));
+    let of_user = (arranged(), option::of(role()), any::<u64>());
     let newest = (option::of(placed()), option::of(marks()), of_user);
     (conversation(), numbers, time(), newest).prop_map(
         |(
             conversation,
             (seq, incoming, rev, read_seq, cleared_seq, unread),
             version,
-            (newest, marks, (arranged, role)),
+            (newest, marks, (arranged, role, hidden)),
         )| {
             Summary {
                 conversation,
@@ -488,6 +499,7 @@ fn summary() -> impl Strategy<Value = Summary> {
                 read_seq: Seq(read_seq),
                 cleared_seq: Seq(cleared_seq),
                 arranged,
+                hidden,
                 role,
                 unread,
                 version,
@@ -562,6 +574,8 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
             .prop_map(|(counts, next)| SyncAnswer::Unread(UnreadPage { counts, next })),
         any::<(u64, bool)>()
             .prop_map(|(count, more)| SyncAnswer::CountSince(CountSince { count, more })),
+        (vec(seq(), 0..3), any::<(u64, bool)>())
+            .prop_map(|(seqs, (last, more))| SyncAnswer::Hidden(HiddenPage { seqs, last, more })),
     ];
     (any::<u32>(), answer).prop_map(|(request, answer)| SyncPage { request, answer })
 }

@@ -28,7 +28,10 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
     type Error = Refusal;
 
     fn try_from(wire: v1::ChangeOf) -> Result<Self, Refusal> {
-        let kind = match present("change.kind (recall, edit, reaction)", wire.kind)? {
+        let kind = match present(
+            "change.kind (recall, edit, reaction, clear, arrange, hide, wish)",
+            wire.kind,
+        )? {
             Kind::Recall(v1::Recall {}) => ChangeKind::Recall,
             Kind::Edit(v1::Edit {}) => ChangeKind::Edit,
             Kind::Reaction(reaction) => ChangeKind::React {
@@ -37,6 +40,7 @@ impl TryFrom<v1::ChangeOf> for ChangeOf {
             },
             Kind::Clear(v1::Clear {}) => ChangeKind::Clear,
             Kind::Arrange(arrange) => ChangeKind::Arrange(arrange.into()),
+            Kind::Hide(v1::Hide {}) => ChangeKind::Hide,
             Kind::Wish(wish) => ChangeKind::Wish(wish.try_into()?),
         };
         let subject = optional_message("change.msg_id", wire.msg_id)?;
@@ -58,6 +62,7 @@ impl From<&ChangeOf> for v1::ChangeOf {
             }),
             ChangeKind::Clear => Kind::Clear(v1::Clear {}),
             ChangeKind::Arrange(arranged) => Kind::Arrange((*arranged).into()),
+            ChangeKind::Hide => Kind::Hide(v1::Hide {}),
             ChangeKind::Wish(wish) => Kind::Wish(wish.into()),
         };
         v1::ChangeOf {
@@ -89,10 +94,14 @@ impl TryFrom<v1::ListWord> for ListWord {
     type Error = Refusal;
 
     fn try_from(wire: v1::ListWord) -> Result<Self, Refusal> {
-        let deed = match present("listed.deed (cleared_seq, arranged)", wire.deed)? {
+        let deed = match present(
+            "listed.deed (cleared_seq, arranged, member, hidden_seq)",
+            wire.deed,
+        )? {
             Deed::ClearedSeq(seq) => ListDeed::Cleared(Seq(seq)),
             Deed::Arranged(arranged) => ListDeed::Arranged(arranged.into()),
             Deed::Member(number) => ListDeed::Member(role(number)?),
+            Deed::HiddenSeq(seq) => ListDeed::Hidden(Seq(seq)),
         };
         Ok(ListWord {
             id: field("listed.msg_id", MessageId::new(wire.msg_id))?,
@@ -109,6 +118,7 @@ impl From<&ListWord> for v1::ListWord {
             ListDeed::Cleared(seq) => Deed::ClearedSeq(seq.0),
             ListDeed::Arranged(arranged) => Deed::Arranged(arranged.into()),
             ListDeed::Member(role) => Deed::Member(role_number(role)),
+            ListDeed::Hidden(seq) => Deed::HiddenSeq(seq.0),
         };
         v1::ListWord {
             msg_id: word.id.get(),
@@ -132,7 +142,7 @@ impl TryFrom<v1::Change> for Changed {
                 ..content(present("change.content", wire.content)?)?
             }),
             ChangeKind::React { reaction, on } => Change::React { reaction, on },
-            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Wish(_) => {
+            ChangeKind::Clear | ChangeKind::Arrange(_) | ChangeKind::Hide | ChangeKind::Wish(_) => {
                 return Err(invalid("a list is no message: it has no changes"));
             }
         };
@@ -215,6 +225,7 @@ impl TryFrom<v1::Marks> for Marks {
             recalled: wire.recalled.map(Done::try_from).transpose()?,
             edited: wire.edited.map(Done::try_from).transpose()?,
             reactions: reactions.collect::<Result<_, Refusal>>()?,
+            hidden: false,
         })
     }
 }

@@ -2,8 +2,8 @@
 
 use protocol::change::Marks;
 use protocol::frame::{
-    ChangePage, CountSince, HistoryPage, HistoryRange, ListPage, MessageStatus, MissedPage,
-    Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage,
+    ChangePage, CountSince, HiddenPage, HistoryPage, HistoryRange, ListPage, MessageStatus,
+    MissedPage, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage,
 };
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
@@ -20,7 +20,7 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
 
     fn try_from(wire: v1::SyncRequest) -> Result<Self, Refusal> {
         let query = match present(
-            "sync.query (list, history, status, changes, members, readers, missed, unread, count)",
+            "sync.query (list, history, status, changes, members, readers, missed, unread, count, hidden)",
             wire.query,
         )? {
             Query::List(list) => SyncQuery::List {
@@ -68,6 +68,11 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
             Query::Count(count) => SyncQuery::CountSince {
                 group: field("count.group", GroupId::new(count.group))?,
                 since: Timestamp::from_millis(count.since),
+            },
+            Query::Hidden(hidden) => SyncQuery::Hidden {
+                conversation: conversation(hidden.conversation)?,
+                after: hidden.after,
+                limit: hidden.limit,
             },
         };
         Ok(SyncRequest {
@@ -129,6 +134,15 @@ impl From<&SyncRequest> for v1::SyncRequest {
                 group: group.get(),
                 since: since.millis(),
             }),
+            SyncQuery::Hidden {
+                conversation,
+                after,
+                limit,
+            } => Query::Hidden(v1::HiddenQuery {
+                conversation: Some((*conversation).into()),
+                after: *after,
+                limit: *limit,
+            }),
         };
         v1::SyncRequest {
             request: request.request,
@@ -185,6 +199,11 @@ impl TryFrom<v1::SyncPage> for SyncPage {
                 count: counted.count,
                 more: counted.more,
             }),
+            Answer::Hidden(hidden) => SyncAnswer::Hidden(HiddenPage {
+                seqs: hidden.seqs.into_iter().map(Seq).collect(),
+                last: hidden.last,
+                more: hidden.more,
+            }),
         };
         Ok(SyncPage {
             request: wire.request,
@@ -214,6 +233,11 @@ impl From<&SyncPage> for v1::SyncPage {
             SyncAnswer::CountSince(counted) => Answer::Count(v1::CountPage {
                 count: counted.count,
                 more: counted.more,
+            }),
+            SyncAnswer::Hidden(hidden) => Answer::Hidden(v1::HiddenPage {
+                seqs: hidden.seqs.iter().map(|seq| seq.0).collect(),
+                last: hidden.last,
+                more: hidden.more,
             }),
         };
         v1::SyncPage {
@@ -262,6 +286,7 @@ impl TryFrom<v1::Summary> for Summary {
             cleared_seq: Seq(wire.cleared_seq),
             rev: wire.rev,
             marks: wire.marks.map(Marks::try_from).transpose()?,
+            hidden: wire.hidden,
         })
     }
 }
@@ -281,6 +306,7 @@ impl From<&Summary> for v1::Summary {
             cleared_seq: summary.cleared_seq.0,
             rev: summary.rev,
             marks: summary.marks.as_ref().map(v1::Marks::from),
+            hidden: summary.hidden,
         }
     }
 }

@@ -73,6 +73,7 @@ pub(super) async fn a_row_comes_back_with_its_registers(
         cleared: Tally::default(),
         touched: at(4),
         arranged: Arranged::default(),
+        hidden: 0,
     };
     assert_eq!(get(store, &row).await, Some(listed));
     assert_eq!(changed(store, owner, Timestamp::ZERO).await, [listed]);
@@ -339,6 +340,7 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
         cleared: tally(2),
         touched: at(7),
         arranged: pinned,
+        hidden: 0,
     };
     let asked = [(owner, other), (owner, group)];
     let found = store.registers(&asked).await.expect("reads");
@@ -357,6 +359,54 @@ pub(super) async fn registers_stand_without_a_row(store: &dyn ConversationStore,
     assert_eq!(found, [touched]);
 }
 
+/// Each once, by the record that hid it, page after page; and the register says how far they go, also where there is no
+/// row.
+pub(super) async fn what_was_hidden_comes_back_in_its_order(
+    store: &dyn ConversationStore,
+    fresh: &Fresh,
+) {
+    let owner = fresh.user();
+    let peer = fresh.user();
+    let group = ConversationId::Group(GroupId::new(owner.get()).expect("positive"));
+    let talk = private(owner, peer);
+    let version = |offset| Version { epoch: 2, offset };
+    let mark = |offset| version(offset).mark();
+    let hide = async |of, offsets: &[(u64, u64)], now| {
+        let hidden = offsets.iter();
+        let hidden = hidden.map(|&(offset, seq)| (owner, of, version(offset), Seq(seq)));
+        store.hide(hidden.collect(), at(now)).await.expect("writes");
+    };
+    let hidden = async |who, of, after, limit| {
+        let hidden = store.hidden(who, of, after, limit).await;
+        hidden.expect("reads")
+    };
+    assert_eq!(hidden(owner, talk, 0, 9).await, []);
+    hide(talk, &[(4, 70), (6, 3)], 20).await;
+    hide(group, &[(5, 1)], 21).await;
+    // The record comes again, after a later one, too.
+    hide(talk, &[(9, 8)], 22).await;
+    hide(talk, &[(6, 3)], 19).await;
+    let all = [(mark(4), Seq(70)), (mark(6), Seq(3)), (mark(9), Seq(8))];
+    assert_eq!(hidden(owner, talk, 0, 9).await, all);
+    assert_eq!(hidden(owner, talk, 0, 2).await, all[..2]);
+    assert_eq!(hidden(owner, talk, mark(6), 9).await, all[2..]);
+    assert_eq!(hidden(owner, talk, u64::MAX, 9).await, []);
+    assert_eq!(hidden(owner, group, 0, 9).await, [(mark(5), Seq(1))]);
+    assert_eq!(hidden(peer, talk, 0, 9).await, []);
+    let keys = [(owner, talk), (owner, group), (peer, talk)];
+    let registers = store.registers(&keys).await.expect("reads");
+    let registers = registers.iter().map(|found| (found.hidden, found.touched));
+    assert_eq!(
+        registers.collect::<Vec<_>>(),
+        [(mark(9), at(22)), (mark(5), at(21)), (0, Timestamp::ZERO)]
+    );
+    let listed = row(fresh, owner, talk, 3);
+    save(store, listed).await;
+    let found = changed(store, owner, at(22)).await;
+    assert_eq!(found.len(), 1);
+    assert_eq!(found[0].hidden, mark(9));
+}
+
 /// Hands the names of all checks to another macro: no backend can leave one out.
 macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
@@ -370,6 +420,7 @@ macro_rules! checks {
             what_was_touched_is_in_the_difference,
             the_later_record_arranges,
             registers_stand_without_a_row,
+            what_was_hidden_comes_back_in_its_order,
             a_message_touches_nothing_that_the_owner_did,
         );
     };

@@ -4,6 +4,7 @@
 //! | --- | --- | --- |
 //! | `conversation` | owner, kind, peer or group | the row |
 //! | `conversation-register` | the same | registers |
+//! | `hidden` | the same, mark | the position that is hidden |
 //!
 //! The list difference reads all rows of an owner: a second order by version would cost a removal and an
 //! insert at each message, for a question that is asked once a login.
@@ -65,6 +66,7 @@ struct Moved {
     cleared: Tally,
     touched: Timestamp,
     arranged: Option<(Version, Arranged)>,
+    hidden: u64,
 }
 
 impl EmbeddedConversations {
@@ -106,6 +108,16 @@ impl EmbeddedConversations {
         moves: Vec<(UserId, ConversationId, T)>,
         forward: impl Fn(&mut Moved, T),
     ) -> Result<()> {
+        self.move_registers_with(Batch::new(), moves, forward)
+    }
+
+    /// Together with what is in the batch.
+    fn move_registers_with<T>(
+        &self,
+        mut batch: Batch,
+        moves: Vec<(UserId, ConversationId, T)>,
+        forward: impl Fn(&mut Moved, T),
+    ) -> Result<()> {
         let mut writing = self.writing.lock();
         let mut changed: BTreeMap<Key, Moved> = BTreeMap::new();
         for (owner, conversation, to) in moves {
@@ -120,7 +132,6 @@ impl EmbeddedConversations {
                 changed.insert(key, moved);
             }
         }
-        let mut batch = Batch::new();
         for (key, registers) in &changed {
             let value = encode(SEAM, registers)?;
             batch.put(Table::ConversationRegister, key.to_vec(), value);
@@ -203,6 +214,7 @@ impl ConversationStore for EmbeddedConversations {
             cleared: moved.cleared,
             touched: moved.touched,
             arranged: moved.arranged.map(|(_, a)| a).unwrap_or_default(),
+            hidden: moved.hidden,
         });
         Ok(registers.collect())
     }
@@ -296,6 +308,43 @@ impl ConversationStore for EmbeddedConversations {
         })
     }
 
+    async fn hide(
+        &self,
+        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut batch = Batch::new();
+        let mut moves = Vec::with_capacity(hidden.len());
+        for (owner, conversation, version, seq) in hidden {
+            let mark = version.mark();
+            let row = hidden_key(key(owner, conversation)?, mark);
+            batch.put(Table::Hidden, row.to_vec(), encode(SEAM, &seq)?);
+            moves.push((owner, conversation, mark));
+        }
+        self.move_registers_with(batch, moves, |registers, mark| {
+            if mark >= registers.hidden {
+                registers.touched = registers.touched.max(at);
+            }
+            registers.hidden = registers.hidden.max(mark);
+        })
+    }
+
+    async fn hidden(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, Seq)>> {
+        let key = key(owner, conversation)?;
+        let (after, end) = (hidden_key(key, after), hidden_key(key, u64::MAX));
+        let bounds = (Bound::Excluded(&after[..]), Bound::Included(&end[..]));
+        let rows = (self.engine).range(Table::Hidden, bounds, Order::Forward, limit)?;
+        rows.iter()
+            .map(|(key, seq)| Ok((mark_of(key)?, decode(SEAM, seq)?)))
+            .collect()
+    }
+
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
         let moves = touched.into_iter().map(|(owner, of)| (owner, of, ()));
         self.move_registers(moves.collect(), |registers, ()| {
@@ -323,6 +372,7 @@ fn listed(owner: UserId, conversation: ConversationId, kept: Kept, registers: Mo
             .arranged
             .map(|(_, arranged)| arranged)
             .unwrap_or_default(),
+        hidden: registers.hidden,
     }
 }
 
@@ -343,6 +393,19 @@ fn key(owner: UserId, conversation: ConversationId) -> Result<Key> {
     key[8] = kind;
     key[9..].copy_from_slice(&other.to_be_bytes());
     Ok(key)
+}
+
+fn hidden_key(of: Key, mark: u64) -> [u8; 25] {
+    let mut key = [0; 25];
+    key[..17].copy_from_slice(&of);
+    key[17..].copy_from_slice(&mark.to_be_bytes());
+    key
+}
+
+fn mark_of(hidden_key: &[u8]) -> Result<u64> {
+    let mark = hidden_key.get(17..).and_then(|mark| mark.try_into().ok());
+    mark.map(u64::from_be_bytes)
+        .ok_or_else(|| Error::corrupt(SEAM, "a key names no hidden message"))
 }
 
 fn conversation_of(owner: UserId, stored: &[u8]) -> Result<(Key, ConversationId)> {

@@ -27,6 +27,7 @@ pub struct Registers {
     pub cleared: Tally,
     pub touched: Timestamp,
     pub arranged: Arranged,
+    pub hidden: u64,
 }
 
 #[async_trait]
@@ -73,6 +74,23 @@ pub trait ConversationStore: Send + Sync {
         cleared: Vec<(UserId, ConversationId, Tally)>,
         at: Timestamp,
     ) -> Result<()>;
+
+    /// The owner wants to see these messages no more. Each is kept under the [mark](Version::mark) of the record that
+    /// hid it, and the register of its conversation moves forward to that, after it is kept; `at` as above.
+    async fn hide(
+        &self,
+        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        at: Timestamp,
+    ) -> Result<()>;
+
+    /// What the owner hid in a conversation, by mark, strictly after `after`, at most `limit`.
+    async fn hidden(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, Seq)>>;
 
     /// Something of the owner's part changed that is kept elsewhere, such as the role in a group. `at` as above.
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()>;

@@ -8,6 +8,8 @@
 //! The difference reads an owner's partition page by page, about 100 bytes a row, and picks: an order by
 //! version would cost a removal at each message, which here stays behind as a tombstone that each login reads
 //! over. The registers are written alone, and each position is the time of its write.
+//!
+//! Table `hidden`: what an owner hid, a partition for each conversation, by the record that hid it.
 
 use std::collections::BTreeMap;
 
@@ -43,6 +45,9 @@ pub struct ScyllaConversations {
     cleared: Statement,
     touched: Statement,
     arrange: Statement,
+    hide: Statement,
+    hide_to: Statement,
+    hidden: Statement,
 }
 
 /// A row as it was read. Where only registers were written so far, the rest is missing.
@@ -63,10 +68,11 @@ struct Stored {
     touched: Option<i64>,
     pinned: Option<bool>,
     muted_until: Option<i64>,
+    hidden: Option<i64>,
 }
 
 const COLUMNS: &str = "kind, other, seq, incoming, rev, last_id, version, ver, read_seq, received_seq, \
-    cleared_seq, cleared_incoming, touched, pinned, muted_until";
+    cleared_seq, cleared_incoming, touched, pinned, muted_until, hidden";
 
 impl ScyllaConversations {
     pub fn new(cql: Cql) -> ScyllaConversations {
@@ -92,6 +98,13 @@ impl ScyllaConversations {
             cleared: register("cleared_seq = ?, cleared_incoming = ?"),
             touched: register("touched = ?"),
             arrange: register("pinned = ?, muted_until = ?"),
+            hide: Statement::new(
+                "INSERT INTO hidden (uid, kind, other, ver, seq) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?",
+            ),
+            hide_to: register("hidden = ?"),
+            hidden: Statement::new(
+                "SELECT ver, seq FROM hidden WHERE uid = ? AND kind = ? AND other = ? AND ver > ? LIMIT ?",
+            ),
         }
     }
 
@@ -176,6 +189,7 @@ impl Stored {
                 muted_until: (self.muted_until.filter(|until| *until != 0))
                     .map(Timestamp::from_millis),
             },
+            hidden: number(self.hidden)?,
         })
     }
 
@@ -201,6 +215,7 @@ impl Stored {
             cleared: registers.cleared,
             touched: registers.touched,
             arranged: registers.arranged,
+            hidden: registers.hidden,
         })
     }
 }
@@ -323,6 +338,50 @@ impl ConversationStore for ScyllaConversations {
             }
         }
         self.cql.all(writes).await.map(drop)
+    }
+
+    async fn hide(
+        &self,
+        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let mut rows = Vec::with_capacity(hidden.len());
+        let mut moves = Vec::with_capacity(hidden.len());
+        for (owner, conversation, version, seq) in hidden {
+            let (kind, other) = key(owner, conversation)?;
+            let ver = write_time::of_version(SEAM, version)?;
+            let values = (owner.get(), kind, other, ver, seq.0 as i64, ver);
+            rows.push(self.cql.write(&self.hide, values));
+            moves.push((owner, conversation, ver));
+        }
+        self.cql.all(rows).await?;
+        // The register last: whoever sees it finds all up to it.
+        let mut writes = Vec::with_capacity(moves.len());
+        for ((owner, conversation), ver) in furthest(moves) {
+            let (kind, other) = key(owner, conversation)?;
+            let values = (ver, ver, owner.get(), kind, other);
+            let moved = self.cql.write(&self.hide_to, values);
+            writes.push(self.touching(moved, (owner, kind, other), at));
+        }
+        self.cql.all(writes).await.map(drop)
+    }
+
+    async fn hidden(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, Seq)>> {
+        let (kind, other) = key(owner, conversation)?;
+        let after = i64::try_from(after).unwrap_or(i64::MAX);
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        let values = (owner.get(), kind, other, after, limit);
+        let rows: Vec<(i64, i64)> = self.cql.rows(&self.hidden, values).await?;
+        let rows = rows.into_iter();
+        Ok(rows
+            .map(|(ver, seq)| (ver as u64, Seq(seq as u64)))
+            .collect())
     }
 
     async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {

@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 10] = [
+const MIGRATIONS: [Migration; 11] = [
     Migration {
         number: 1,
         name: "history",
@@ -85,6 +85,11 @@ const MIGRATIONS: [Migration; 10] = [
         number: 10,
         name: "groups",
         text: include_str!("schema/0010_groups.cql"),
+    },
+    Migration {
+        number: 11,
+        name: "hidden",
+        text: include_str!("schema/0011_hidden.cql"),
     },
 ];
 

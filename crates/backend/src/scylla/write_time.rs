@@ -18,12 +18,11 @@
 //! Cassandra's guardrail `minimum_timestamp_fail_threshold` unset, and use no time windows for compaction of
 //! these tables: their times are not the day's.
 
-use protocol::history::Version;
+use protocol::history::{MARK_OFFSET_BITS, Version};
 use protocol::{Seq, Timestamp};
 
 use crate::{Error, Result};
 
-const OFFSET_BITS: u32 = 42;
 const EPOCHS: u32 = 1 << 8;
 const TIME_MAX: i64 = 1 << 50;
 
@@ -33,17 +32,16 @@ pub(crate) fn of_version(seam: &'static str, version: Version) -> Result<i64> {
         let epoch = version.epoch;
         return Err(beyond(seam, "the log's epoch", epoch.into(), EPOCHS.into()));
     }
-    if version.offset >= 1 << OFFSET_BITS {
+    if version.offset >= 1 << MARK_OFFSET_BITS {
         let offset = version.offset;
         return Err(beyond(
             seam,
             "the record's offset",
             offset,
-            1 << OFFSET_BITS,
+            1 << MARK_OFFSET_BITS,
         ));
     }
-    let time = (u64::from(version.epoch) << OFFSET_BITS) + version.offset + 1;
-    Ok(time as i64)
+    Ok(version.mark() as i64)
 }
 
 /// The reverse of [`of_version`]; `None` for what it never makes.
@@ -51,11 +49,7 @@ pub(crate) fn version_of(time: i64) -> Option<Version> {
     if !(1..=TIME_MAX).contains(&time) {
         return None;
     }
-    let number = time as u64 - 1;
-    Some(Version {
-        epoch: (number >> OFFSET_BITS) as u32,
-        offset: number & ((1 << OFFSET_BITS) - 1),
-    })
+    Version::of_mark(time as u64)
 }
 
 /// The time at which a register of milliseconds takes this value: the value.

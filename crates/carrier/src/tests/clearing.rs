@@ -145,6 +145,54 @@ async fn a_clearing_means_the_same_when_it_comes_again() {
     assert_eq!(listed[0].expect("a row").row.last_id, late);
 }
 
+/// For whoever hid it, and told to nobody else; however often the record comes again.
+#[tokio::test(start_paused = true)]
+async fn a_message_is_hidden_from_one_user() {
+    let mut world = World::without_carrier(Config::default()).await;
+    let first = world.send(BOB, ALICE).await;
+    let hide = world.about_list(ALICE, BOB, first, ChangeKind::Hide);
+    let id = hide.id;
+    world.accept(from_session(hide, 10, &world.life)).await;
+    write_and_die(&world).await;
+    world.carrier = Some(world.start().await);
+    world
+        .sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)
+        .await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let never = MessageId::new(77).expect("positive");
+    let nothing = world.about_list(ALICE, BOB, never, ChangeKind::Hide);
+    world.accept(from_session(nothing, 10, &world.life)).await;
+    let second = world.send(BOB, ALICE).await;
+    let again = world.about_list(ALICE, BOB, second, ChangeKind::Hide);
+    let again_id = again.id;
+    world.accept(from_session(again, 10, &world.life)).await;
+    world.until_quiet().await;
+    let conversations = &world.parts.conversations;
+    let talk = between(ALICE, BOB);
+    let hidden = async |who| {
+        let hidden = conversations.hidden(user(who), talk, 0, 9).await;
+        hidden.expect("reads")
+    };
+    let of_alice = hidden(ALICE).await;
+    let seqs: Vec<Seq> = of_alice.iter().map(|(_, seq)| *seq).collect();
+    assert_eq!(seqs, [Seq(1), Seq(2)]);
+    assert_eq!(hidden(BOB).await, []);
+    let registers = conversations.registers(&[(user(ALICE), talk)]).await;
+    assert_eq!(registers.expect("reads")[0].hidden, of_alice[1].0);
+    let is_told = |of: MessageId, seq: u64| {
+        let word = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == of && word.deed == ListDeed::Hidden(Seq(seq)));
+        world.boat.frames().iter().any(word)
+    };
+    assert!(is_told(again_id, 2));
+    assert!(!world.boat.pushed_to(20).contains(&again_id.get()));
+    assert_eq!(world.refused(10), [Code::NotFound]);
+    let listed = Event::Listed { conversation: talk };
+    assert!(world.events(id).await.contains(&(None, listed)));
+    assert_eq!(world.conversation(ALICE, BOB).await.len(), 2);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_last_word_arranges_a_conversation() {
     let world = World::new().await;

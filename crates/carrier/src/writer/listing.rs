@@ -1,4 +1,5 @@
-//! What becomes of a record by which somebody changes their own list: taking a conversation from it, arranging it.
+//! What becomes of a record by which somebody changes what they see, and nobody else: taking a conversation from their
+//! list, arranging it there, hiding a message.
 //!
 //! It takes no place, and moves no head: what decides is where it stands in the log among the messages, which is the
 //! same whenever it is handled.
@@ -36,6 +37,7 @@ pub(super) struct Deed {
 enum What {
     Clear(Tally),
     Arrange(Arranged),
+    Hide(Seq),
 }
 
 impl Writer {
@@ -66,6 +68,15 @@ impl Writer {
         }
         let what = match change.kind {
             ChangeKind::Arrange(arranged) => Some(What::Arrange(arranged)),
+            ChangeKind::Hide => {
+                let found = self.subject(conversation, owner, subject, decided).await?;
+                let Some(found) = found else {
+                    let text = "no such message in this conversation";
+                    let refusal = Some(Refusal::new(Code::NotFound, text));
+                    return Ok(self.unchanged(read, task, conversation, subject, refusal));
+                };
+                Some(What::Hide(found.seq()))
+            }
             _ => match self
                 .clearing(read, owner, conversation, subject, decided)
                 .await?
@@ -86,6 +97,7 @@ impl Writer {
         let seq = match what {
             What::Clear(up_to) => up_to.seq,
             What::Arrange(_) => Seq(1),
+            What::Hide(seq) => seq,
         };
         let position = Position { seq, prev: None };
         Ok(Decided::Listed(Box::new(Deed {
@@ -158,12 +170,13 @@ impl Writer {
     }
 
     pub(super) async fn do_deeds(&self, deeds: &[Deed]) -> Result<(), Error> {
-        let (mut cleared, mut arranged) = (Vec::new(), Vec::new());
+        let (mut cleared, mut arranged, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
         for deed in deeds {
             let (owner, conversation) = (deed.owner, deed.conversation);
             match deed.what {
                 What::Clear(up_to) => cleared.push((owner, conversation, up_to)),
                 What::Arrange(how) => arranged.push((owner, conversation, deed.version, how)),
+                What::Hide(seq) => hidden.push((owner, conversation, deed.version, seq)),
             }
         }
         loop {
@@ -172,6 +185,8 @@ impl Writer {
             self.stores.within(clears).await?;
             let arranges = self.conversations.arrange(arranged.clone(), stamp);
             self.stores.within(arranges).await?;
+            let hides = self.conversations.hide(hidden.clone(), stamp);
+            self.stores.within(hides).await?;
             if self.was_quick(begun) {
                 return Ok(());
             }

@@ -56,6 +56,13 @@ pub enum Action {
         conversation: ConversationId,
         changed: Changed,
     },
+    /// The user hid these messages, on whichever device: what they say is to be seen no more. What is shown of them
+    /// from now on says nothing, and bears the mark. Answer by `handle_taken` when the application has done it.
+    Hidden {
+        number: u64,
+        conversation: ConversationId,
+        seqs: Vec<Seq>,
+    },
     /// The conversation list has this now.
     Listed(Box<Summary>),
     /// How far an own send has come; per send only forward, except that a failed one may be tried again.

@@ -169,7 +169,7 @@ impl Core {
             let Some(track) = self.timeline.track_mut(conversation) else {
                 return;
             };
-            if track.undecided || track.newest_only {
+            if !track.may_show() {
                 return;
             }
             if !has_room {
@@ -177,9 +177,10 @@ impl Core {
                 return;
             }
             let shown = track.shown.seq;
-            let Some(changed) = track.revs.take_next(shown) else {
+            let Some(mut changed) = track.revs.take_next(shown) else {
                 break;
             };
+            self.veil_change(conversation, &mut changed);
             let asked = &changed.asked;
             (self.outbox).changed(asked.send_id, asked.id, changed.seq, &mut self.out);
             self.note_changed(conversation, &changed);

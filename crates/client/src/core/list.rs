@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::change::{Arranged, Change, Changed, Marks};
 use protocol::frame::{ListDeed, ListWord, Summary};
-use protocol::message::Content;
 use protocol::{ConversationId, Placed, Seq, Timestamp, UserId};
 
+use super::hidden::veil;
 use super::{Action, Core};
 
 /// The rows, also of conversations that were taken from the list: they come back with their next message.
@@ -24,12 +24,29 @@ pub(super) struct List {
 const OWN_MAX: usize = 4096;
 
 impl List {
-    pub(super) fn new(rows: BTreeMap<ConversationId, Summary>) -> List {
+    pub(super) fn new(
+        rows: BTreeMap<ConversationId, Summary>,
+        hidden: &BTreeMap<ConversationId, BTreeSet<Seq>>,
+    ) -> List {
+        let veiled = rows.into_iter().map(|(conversation, mut row)| {
+            if let (Some(newest), Some(hidden)) = (&mut row.newest, hidden.get(&conversation))
+                && hidden.contains(&newest.position.seq)
+            {
+                veil(newest, &mut row.marks);
+            }
+            (conversation, row)
+        });
         List {
-            rows,
+            rows: veiled.collect(),
             recalled: BTreeMap::new(),
             own: BTreeMap::new(),
         }
+    }
+
+    /// The server's list had it.
+    pub(super) fn is_named(&self, conversation: ConversationId) -> bool {
+        let row = self.rows.get(&conversation);
+        row.is_some_and(|row| row.version > Timestamp::ZERO)
     }
 
     pub(super) fn rev(&self, conversation: ConversationId) -> u64 {
@@ -134,12 +151,7 @@ impl List {
         {
             let content = &mut newest.message.content;
             match &changed.asked.change {
-                Change::Recall => {
-                    *content = Content {
-                        kind: content.kind,
-                        ..Content::text("")
-                    }
-                }
+                Change::Recall => *content = content.emptied(),
                 Change::Edit(edited) => *content = edited.clone(),
                 Change::React { .. } => {}
             }
@@ -158,6 +170,7 @@ impl List {
                 let row = self.rows.entry(conversation);
                 row.or_insert_with(|| empty(conversation))
             }
+            ListDeed::Hidden(_) => return None,
             ListDeed::Cleared(_) | ListDeed::Arranged(_) | ListDeed::Member(None) => {
                 self.rows.get_mut(&conversation)?
             }
@@ -172,6 +185,7 @@ impl List {
                 }
             }
             ListDeed::Arranged(arranged) => row.arranged = arranged,
+            ListDeed::Hidden(_) => {}
             ListDeed::Member(role) => {
                 is_open = role.is_some() && row.role.is_none();
                 row.role = role;
@@ -181,6 +195,15 @@ impl List {
             }
         }
         Some((row.clone(), is_open))
+    }
+
+    /// The newest message is hidden, if it is among these.
+    pub(super) fn hide(&mut self, conversation: ConversationId, seqs: &[Seq]) -> Option<Summary> {
+        let row = self.rows.get_mut(&conversation)?;
+        let newest = row.newest.as_mut();
+        let newest = newest.filter(|newest| seqs.contains(&newest.position.seq))?;
+        veil(newest, &mut row.marks);
+        Some(row.clone())
     }
 
     /// Read up to here. The second: how many are left is for the server to say.
@@ -199,8 +222,11 @@ impl List {
 }
 
 impl Core {
-    pub(super) fn note_listed(&mut self, summary: Summary) {
+    pub(super) fn note_listed(&mut self, mut summary: Summary) {
         let conversation = summary.conversation;
+        if let Some(newest) = &mut summary.newest {
+            self.veil(newest, &mut summary.marks);
+        }
         if let Some((seq, id, kept)) = self.timeline.read_lost(conversation, summary.read_seq) {
             self.acks.read(conversation, seq, id);
             self.keep(conversation, kept);
@@ -213,7 +239,11 @@ impl Core {
     }
 
     pub(super) fn note_shown(&mut self, placed: &Placed, me: UserId) {
-        let row = self.list.shown(placed, me);
+        let mut row = self.list.shown(placed, me);
+        let (conversation, seq) = (placed.conversation, placed.position.seq);
+        if row.is_some() && self.is_hidden(conversation, seq) {
+            row = self.list.hide(conversation, &[seq]);
+        }
         self.tell_row(row);
     }
 
@@ -230,10 +260,13 @@ impl Core {
     /// The user's list was changed, on whichever device.
     pub(super) fn list_word(&mut self, word: &ListWord) {
         let seq = match word.deed {
-            ListDeed::Cleared(seq) => seq,
+            ListDeed::Cleared(seq) | ListDeed::Hidden(seq) => seq,
             ListDeed::Arranged(_) | ListDeed::Member(_) => Seq::ZERO,
         };
         (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
+        if let ListDeed::Hidden(seq) = word.deed {
+            self.hidden(word.conversation, seq);
+        }
         if let Some((row, is_open)) = self.list.word(word) {
             self.tell_row(Some(row));
             if is_open {
@@ -268,6 +301,7 @@ fn empty(conversation: ConversationId) -> Summary {
         read_seq: Seq::ZERO,
         cleared_seq: Seq::ZERO,
         arranged: Arranged::default(),
+        hidden: 0,
         role: None,
         unread: 0,
         version: Timestamp::ZERO,

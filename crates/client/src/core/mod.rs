@@ -16,6 +16,7 @@ mod acks;
 mod action;
 mod changes;
 mod edges;
+mod hidden;
 mod limits;
 mod link;
 mod list;
@@ -86,19 +87,24 @@ impl Core {
             saved.followed,
             &mut out,
         );
+        let acks = Acks::new(&saved.conversations);
+        let unsure_unread = (saved.conversations.iter())
+            .filter(|(_, kept)| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
+            .map(|(conversation, _)| *conversation)
+            .collect();
+        let list = List::new(saved.list, &saved.hidden);
+        let is_named = |conversation| list.is_named(conversation);
+        let timeline = Timeline::new(saved.conversations, saved.hidden, is_named);
         Core {
             account: saved.account,
             marker: saved.marker,
             link: Link::default(),
-            acks: Acks::new(&saved.conversations),
+            acks,
             questions: Questions::new(saved.list_version),
-            list: List::new(saved.list),
             edges: Edges::new(saved.loaded),
-            unsure_unread: (saved.conversations.iter())
-                .filter(|(_, kept)| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
-                .map(|(conversation, _)| *conversation)
-                .collect(),
-            timeline: Timeline::new(saved.conversations),
+            list,
+            unsure_unread,
+            timeline,
             outbox,
             out,
             settings,
@@ -419,21 +425,31 @@ impl Core {
             (Question::Changes { conversation, .. }, SyncAnswer::Changes(page)) => {
                 self.changes_fetched(conversation, page);
             }
+            (Question::Hidden { conversation }, SyncAnswer::Hidden(page)) => {
+                self.hidden_fetched(conversation, page);
+            }
             (Question::Status, SyncAnswer::Status(statuses)) => {
                 self.outbox.sent.statuses(&statuses, &mut self.out);
             }
-            (Question::Older, SyncAnswer::History(page)) => {
+            (Question::Older, SyncAnswer::History(mut page)) => {
                 self.has_page(page.conversation, &page.messages);
+                self.veil_page(&mut page);
                 self.out.push(Action::Older {
                     request,
                     answer: Ok(page),
                 });
             }
+            (Question::Asked, SyncAnswer::Missed(mut page)) => {
+                for placed in &mut page.messages {
+                    self.veil(placed, &mut None);
+                }
+                let answer = Ok(SyncAnswer::Missed(page));
+                self.out.push(Action::Asked { request, answer });
+            }
             (
                 Question::Asked,
                 answer @ (SyncAnswer::Members(_)
                 | SyncAnswer::Readers(_)
-                | SyncAnswer::Missed(_)
                 | SyncAnswer::Unread(_)
                 | SyncAnswer::CountSince(_)),
             ) => self.out.push(Action::Asked {

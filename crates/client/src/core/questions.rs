@@ -30,6 +30,10 @@ pub(super) enum Question {
         conversation: ConversationId,
         after: u64,
     },
+    /// What the user hid, upward from what was told.
+    Hidden {
+        conversation: ConversationId,
+    },
     /// The application asked.
     Older,
     /// It asked something that changes nothing here.
@@ -135,6 +139,7 @@ impl Questions {
                     | Question::Newest { .. }
                     | Question::End { .. }
                     | Question::Changes { .. }
+                    | Question::Hidden { .. }
             )
         };
         self.open.values().filter(|(q, _)| is_fetch(q)).count()

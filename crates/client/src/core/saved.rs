@@ -3,7 +3,7 @@
 //! The driver writes [`Change`]s to its store in one transaction per [`Store`](super::Action::Store);
 //! the simulator applies them to a [`Saved`]. Both come back as the `Saved` that a new core starts from.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::frame::Summary;
 use protocol::loaded::Loaded;
@@ -33,6 +33,8 @@ pub struct Saved {
     pub conversations: BTreeMap<ConversationId, Kept>,
     /// The conversation list, as far as it is known here.
     pub list: BTreeMap<ConversationId, Summary>,
+    /// Messages that the user hid.
+    pub hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
     /// What the application has of each conversation.
     pub loaded: BTreeMap<ConversationId, Loaded>,
     /// Sends that are neither accepted nor given up, by their order.
@@ -54,6 +56,9 @@ pub struct Kept {
     pub read_acked: Seq,
     /// The application has all changes up to this one.
     pub rev: u64,
+    /// The application knows what is hidden up to here, and the server has so much.
+    pub hidden: u64,
+    pub hidden_known: u64,
 }
 
 /// A place in a conversation up to which nothing is missing.
@@ -104,6 +109,8 @@ pub enum Change {
     /// A conversation of the list, as it is now.
     Listed(Box<Summary>),
     Loaded(ConversationId, Loaded),
+    /// More that the user hid.
+    Hidden(ConversationId, Vec<Seq>),
     /// A new send, or an old one whose state changed.
     Outbox(OutboxRow),
     /// Accepted, or known better. It leaves the outbox.
@@ -125,6 +132,9 @@ impl Saved {
             }
             Change::Loaded(conversation, loaded) => {
                 self.loaded.insert(conversation, loaded);
+            }
+            Change::Hidden(conversation, seqs) => {
+                self.hidden.entry(conversation).or_default().extend(seqs);
             }
             Change::Listed(summary) => {
                 self.list.insert(summary.conversation, *summary);

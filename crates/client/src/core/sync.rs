@@ -40,6 +40,7 @@ impl Core {
                 return;
             };
             let limit = page.min(room);
+            self.ask_for_hidden(conversation, limit, until);
             self.ask_for(conversation, limit, until);
             self.ask_for_changes(conversation, limit, until);
         }
@@ -97,6 +98,9 @@ impl Core {
             self.show_held(conversation);
             self.fetch_if_missing(conversation);
         }
+        for conversation in self.timeline.unsure() {
+            self.questions.look_at(conversation);
+        }
         if let Some(version) = self.questions.list_complete()
             && self.settings.acks
         {
@@ -113,6 +117,7 @@ impl Core {
         let shown = track.shown;
         let is_fresh = shown.seq == Seq::ZERO && track.held.is_empty();
         self.note_listed(summary.clone());
+        self.compare_hidden(conversation, summary.hidden);
         if is_left(&summary) {
             // Nothing of it can be asked any more, and what was shown stays.
             let track = self.track(conversation);
@@ -360,6 +365,9 @@ impl Core {
             }
             Question::Changes { conversation, .. } => {
                 self.changes_not_fetched(conversation, &refusal, now);
+            }
+            Question::Hidden { conversation } => {
+                self.hidden_not_fetched(conversation, &refusal, now);
             }
             Question::Status => {}
             Question::Older => self.out.push(Action::Older {

@@ -2,6 +2,7 @@
 
 mod device;
 mod groups;
+mod hidden;
 mod living;
 mod receiving;
 mod returning;

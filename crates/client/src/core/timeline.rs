@@ -12,8 +12,9 @@ use protocol::frame::{AckItem, PlacedEcho};
 use protocol::{ConversationId, MessageId, Placed, SendId, Seq, Timestamp, UserId};
 
 use super::changes::Revs;
+use super::hidden::Hidden;
 use super::questions::Questions;
-use super::saved::{Cursor, Kept};
+use super::saved::{Change, Cursor, Kept};
 use super::{Action, CatchUp, Core, Origin, Reset, Shown};
 
 /// How many sends are remembered to recognise one that was placed twice.
@@ -51,6 +52,7 @@ pub(super) struct Track {
     /// Questions that were not answered, in a row.
     pub(super) failures: u32,
     pub(super) revs: Revs,
+    pub(super) hidden: Hidden,
     /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
     /// of that may be older than they are: it is fetched.
     pub(super) fresh_to: Seq,
@@ -70,7 +72,7 @@ struct Untaken {
     what: What,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(super) enum What {
     Message {
         cursor: Cursor,
@@ -78,6 +80,11 @@ pub(super) enum What {
     },
     Change {
         rev: u64,
+    },
+    Hidden {
+        seqs: Vec<Seq>,
+        /// All up to here, where it is known.
+        to: Option<u64>,
     },
 }
 
@@ -93,9 +100,21 @@ pub(super) enum Source {
 }
 
 impl Timeline {
-    pub(super) fn new(conversations: BTreeMap<ConversationId, Kept>) -> Timeline {
+    /// `is_named`: the server's list had it.
+    pub(super) fn new(
+        conversations: BTreeMap<ConversationId, Kept>,
+        mut hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
+        is_named: impl Fn(ConversationId) -> bool,
+    ) -> Timeline {
         let tracks = conversations.into_iter().map(|(conversation, kept)| {
+            let hidden = hidden.remove(&conversation).unwrap_or_default();
             let track = Track {
+                hidden: Hidden::new(
+                    hidden,
+                    kept.hidden,
+                    kept.hidden_known,
+                    is_named(conversation),
+                ),
                 shown: kept.cursor,
                 revs: Revs::new(kept.rev),
                 kept,
@@ -117,7 +136,8 @@ impl Timeline {
     /// Whatever is known to be missing is to be fetched.
     pub(super) fn connected(&self, questions: &mut Questions) {
         for (&conversation, track) in &self.tracks {
-            if track.is_missing_something() || track.revs.are_missing() {
+            let is_missing = track.is_missing_something() || track.revs.are_missing();
+            if is_missing || track.hidden.are_missing() {
                 questions.look_at(conversation);
             }
         }
@@ -127,6 +147,7 @@ impl Timeline {
         for track in self.tracks.values_mut() {
             track.asked = false;
             track.revs.disconnected();
+            track.hidden.disconnected();
             track.suspect = false;
             track.failures = 0;
         }
@@ -199,6 +220,13 @@ impl Timeline {
         untaken_max.saturating_sub(self.untaken.len())
     }
 
+    /// Conversations that the list did not name may have something hidden.
+    pub(super) fn unsure(&self) -> Vec<ConversationId> {
+        let unsure = self.tracks.iter();
+        let unsure = unsure.filter(|(_, track)| track.hidden.are_to_be_asked());
+        unsure.map(|(conversation, _)| *conversation).collect()
+    }
+
     /// Conversations that the list did not name begin with their first message.
     pub(super) fn decide_all(&mut self) -> Vec<ConversationId> {
         let undecided = (self.tracks.iter_mut()).filter(|(_, track)| track.undecided);
@@ -222,6 +250,11 @@ impl Track {
             && !self.held.contains_key(&self.shown.seq.next())
     }
 
+    /// What is next is to be told now.
+    pub(super) fn may_show(&self) -> bool {
+        !self.undecided && !self.newest_only && !self.hidden.are_missing()
+    }
+
     pub(super) fn first_held(&self) -> Option<Seq> {
         self.held.first_key_value().map(|(seq, _)| *seq)
     }
@@ -235,6 +268,7 @@ impl Core {
         let tracks = &mut self.timeline.tracks;
         tracks.entry(conversation).or_insert_with(|| Track {
             undecided,
+            hidden: Hidden::unsure(),
             ..Track::default()
         })
     }
@@ -297,7 +331,11 @@ impl Core {
     }
 
     pub(super) fn fetch_if_missing(&mut self, conversation: ConversationId) {
-        let is_missing = |track: &Track| track.is_missing_something() && !track.asked;
+        let is_listing = !self.questions.list_is_done();
+        let is_missing = |track: &Track| {
+            let is_unsure = !is_listing && track.hidden.are_to_be_asked();
+            is_unsure || (track.is_missing_something() && !track.asked)
+        };
         if (self.timeline.tracks.get(&conversation)).is_some_and(is_missing) {
             self.questions.look_at(conversation);
         }
@@ -324,7 +362,7 @@ impl Core {
             .filter(|untaken| untaken.conversation == *conversation)
             .find_map(|untaken| match &mut untaken.what {
                 What::Message { cursor, ack } if cursor.seq == position.seq => Some(ack),
-                What::Message { .. } | What::Change { .. } => None,
+                What::Message { .. } | What::Change { .. } | What::Hidden { .. } => None,
             });
         match untaken {
             Some(untaken) => *untaken = Some(ack),
@@ -382,7 +420,7 @@ impl Core {
             let Some(track) = self.timeline.tracks.get_mut(&conversation) else {
                 return;
             };
-            if track.undecided || track.newest_only {
+            if !track.may_show() {
                 return;
             }
             let next = track.shown.seq.next();
@@ -417,10 +455,11 @@ impl Core {
             return;
         };
         let Held {
-            placed,
-            marks,
+            mut placed,
+            mut marks,
             source,
         } = held;
+        self.veil(&mut placed, &mut marks);
         let ack = self.ack_for(&placed, source, me);
         let conversation = placed.conversation;
         let message = &placed.message;
@@ -463,20 +502,25 @@ impl Core {
         let timeline = &mut self.timeline;
         timeline.taken = timeline.taken.max(number.min(timeline.shown));
         let mut acks = Vec::new();
+        let mut hidden = Vec::new();
         let mut moved = BTreeMap::new();
         let mut had: BTreeMap<ConversationId, Vec<Seq>> = BTreeMap::new();
         while let Some(untaken) = timeline.untaken.front()
             && untaken.number <= timeline.taken
         {
             if let Some(track) = timeline.tracks.get_mut(&untaken.conversation) {
-                match untaken.what {
-                    What::Message { cursor, ack } => {
+                match &untaken.what {
+                    &What::Message { cursor, ack } => {
                         let had = had.entry(untaken.conversation).or_default();
                         had.push(cursor.seq);
                         track.kept.cursor = cursor;
                         acks.extend(ack);
                     }
-                    What::Change { rev } => track.kept.rev = rev,
+                    What::Change { rev } => track.kept.rev = *rev,
+                    What::Hidden { seqs, to } => {
+                        track.kept.hidden = to.map_or(track.kept.hidden, |to| to);
+                        hidden.push((untaken.conversation, seqs.clone()));
+                    }
                 }
                 moved.insert(untaken.conversation, track.kept);
             }
@@ -484,6 +528,11 @@ impl Core {
         }
         for (conversation, kept) in moved {
             self.keep(conversation, kept);
+        }
+        if self.settings.acks {
+            for (conversation, seqs) in hidden {
+                self.out.change(Change::Hidden(conversation, seqs));
+            }
         }
         for (conversation, seqs) in had {
             self.has(conversation, seqs.into_iter());

@@ -220,6 +220,18 @@ impl Engine {
                     };
                     self.feed.push(self.epoch, event);
                 }
+                Action::Hidden {
+                    number,
+                    conversation,
+                    seqs,
+                } => {
+                    let event = Event::Hidden {
+                        number,
+                        conversation,
+                        seqs,
+                    };
+                    self.feed.push(self.epoch, event);
+                }
                 Action::Listed(summary) => self.list.send_modify(|list| {
                     list.insert(summary.conversation, *summary);
                 }),

@@ -18,6 +18,12 @@ pub enum Event {
         conversation: ConversationId,
         changed: Changed,
     },
+    /// The user hid these messages, on whichever device: what they say is to be seen no more.
+    Hidden {
+        number: u64,
+        conversation: ConversationId,
+        seqs: Vec<Seq>,
+    },
     /// A send of this device has come further. Its ticket knows as well.
     Status {
         send_id: SendId,
@@ -101,7 +107,7 @@ impl Events {
         let Queued { epoch, event } = self.queue.recv().await?;
         let number = match &event {
             Event::Message(shown) => Some(shown.number),
-            Event::Changed { number, .. } => Some(*number),
+            Event::Changed { number, .. } | Event::Hidden { number, .. } => Some(*number),
             _ => None,
         };
         if let Some(number) = number {
@@ -125,7 +131,7 @@ impl Feed {
         };
         let free = queue.capacity();
         let needed = match &event {
-            Event::Message(_) | Event::Changed { .. } => 0,
+            Event::Message(_) | Event::Changed { .. } | Event::Hidden { .. } => 0,
             Event::Gap { .. } | Event::Reset(_) => self.messages_max,
             Event::Status { .. } | Event::Receipt(_) | Event::State(_) => {
                 self.messages_max + EVENTS_RESERVED

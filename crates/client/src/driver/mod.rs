@@ -269,6 +269,16 @@ impl Client {
         self.about_list(with, ChangeKind::Arrange(arranged)).await
     }
 
+    /// Hides a message from the user, on all devices, also those that come later; nobody else notices. It is for good.
+    pub async fn hide(
+        &self,
+        with: Recipient,
+        message: MessageId,
+    ) -> Result<SendTicket, ClientError> {
+        let nothing = Content::text("");
+        self.change(with, message, ChangeKind::Hide, nothing).await
+    }
+
     /// Asks that something become of a group. The ticket's *placed* says that it has, and its failure why not.
     pub async fn wish(&self, group: GroupId, wish: Wish) -> Result<SendTicket, ClientError> {
         let content = Content {

@@ -18,7 +18,7 @@ use crate::core::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
 pub(super) fn load(connection: &Connection, account: i64) -> Result<Saved, StoreError> {
     let mut saved = load_account(connection, account)?;
     let mut statement = connection.prepare(
-        "SELECT conversation, seq, id, at, known, read_seq, read_id, read_acked, rev
+        "SELECT conversation, seq, id, at, known, read_seq, read_id, read_acked, rev, hidden, hidden_known
          FROM conversation WHERE account = ?",
     )?;
     let mut rows = statement.query([account])?;
@@ -33,6 +33,13 @@ pub(super) fn load(connection: &Connection, account: i64) -> Result<Saved, Store
         let of = conversation(&row.get::<_, Vec<u8>>(0)?)?;
         let stretch = seq(row.get(1)?)..=seq(row.get(2)?);
         saved.loaded.entry(of).or_default().add(stretch);
+    }
+    let mut statement =
+        connection.prepare("SELECT conversation, seq FROM hidden WHERE account = ?")?;
+    let mut rows = statement.query([account])?;
+    while let Some(row) = rows.next()? {
+        let of = conversation(&row.get::<_, Vec<u8>>(0)?)?;
+        saved.hidden.entry(of).or_default().insert(seq(row.get(1)?));
     }
     let mut statement = connection.prepare("SELECT summary FROM listed WHERE account = ?")?;
     let mut rows = statement.query([account])?;
@@ -84,7 +91,7 @@ pub(super) fn write(
         ),
         Change::Conversation(conversation, kept) => execute(
             transaction,
-            "INSERT OR REPLACE INTO conversation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT OR REPLACE INTO conversation VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             params![
                 account,
                 conversation.to_key(),
@@ -96,8 +103,20 @@ pub(super) fn write(
                 kept.read.map(|(_, id)| id.get()),
                 kept.read_acked.0 as i64,
                 kept.rev as i64,
+                kept.hidden as i64,
+                kept.hidden_known as i64,
             ],
         ),
+        Change::Hidden(conversation, seqs) => {
+            for seq in seqs {
+                execute(
+                    transaction,
+                    "INSERT OR IGNORE INTO hidden VALUES (?, ?, ?)",
+                    params![account, conversation.to_key(), seq.0 as i64],
+                )?;
+            }
+            Ok(())
+        }
         Change::Loaded(conversation, loaded) => {
             execute(
                 transaction,
@@ -242,6 +261,8 @@ fn kept(row: &Row<'_>) -> Result<(ConversationId, Kept), StoreError> {
         read,
         read_acked: seq(row.get(7)?),
         rev: row.get::<_, i64>(8)? as u64,
+        hidden: row.get::<_, i64>(9)? as u64,
+        hidden_known: row.get::<_, i64>(10)? as u64,
     };
     Ok((conversation(&row.get::<_, Vec<u8>>(0)?)?, kept))
 }

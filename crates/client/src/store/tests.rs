@@ -48,6 +48,9 @@ fn changes() -> impl Strategy<Value = Change> {
                 }
                 Change::Loaded(conversation(peer), loaded)
             }),
+        (1..5i64, proptest::collection::vec(1..40u64, 1..5)).prop_map(move |(peer, seqs)| {
+            Change::Hidden(conversation(peer), seqs.into_iter().map(Seq).collect())
+        }),
         (0..i64::MAX).prop_map(|at| Change::ListVersion(Timestamp::from_millis(at))),
         (1..5i64, any::<[u32; 4]>(), any::<bool>()).prop_map(move |(peer, n, seen)| {
             let kept = Kept {
@@ -60,6 +63,8 @@ fn changes() -> impl Strategy<Value = Change> {
                 read: seen.then(|| (Seq(n[1].into()), id(7))),
                 read_acked: Seq(n[2].into()),
                 rev: n[1].into(),
+                hidden: n[0].into(),
+                hidden_known: n[2].into(),
             };
             Change::Conversation(conversation(peer), kept)
         }),

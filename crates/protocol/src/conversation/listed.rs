@@ -21,6 +21,8 @@ pub struct Listed {
     /// When the owner last read or cleared something here; only grows.
     pub touched: Timestamp,
     pub arranged: Arranged,
+    /// As [`Summary::hidden`]; only grows.
+    pub hidden: u64,
 }
 
 /// Where what the owner has read ends, as they count.
@@ -73,6 +75,7 @@ impl Listed {
             read_seq: self.read_seq,
             cleared_seq: self.cleared.seq,
             arranged: self.arranged,
+            hidden: self.hidden,
             role: None,
             unread,
             version: self.version(),

@@ -102,6 +102,7 @@ impl Outgoing {
                                 .sum::<usize>(),
                             SyncAnswer::Unread(page) => page.counts.len() * SMALL / 2,
                             SyncAnswer::CountSince(_) => SMALL,
+                            SyncAnswer::Hidden(page) => SMALL + page.seqs.len() * 10,
                             SyncAnswer::Changes(page) => {
                                 page.changes.iter().map(change_weight).sum()
                             }

@@ -152,6 +152,7 @@ pub struct GroupListed {
     pub cleared: Tally,
     pub touched: Timestamp,
     pub arranged: Arranged,
+    pub hidden: u64,
 }
 
 impl GroupListed {
@@ -190,6 +191,7 @@ impl GroupListed {
             read_seq: self.read_seq.max(self.member.since),
             cleared_seq: self.cleared.seq,
             arranged: self.arranged,
+            hidden: self.hidden,
             role: self.member.role,
             unread: 0,
             version: head.stamp.max(self.touched),

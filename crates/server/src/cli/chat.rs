@@ -25,7 +25,8 @@ const PAST: u32 = 50;
   packetboat chat --user 1 --to 2
   packetboat chat --user 1 --group 7001
   printf '/list\\n' | packetboat chat --user 1 --to 2 --device script
-Lines that begin with a slash are commands: /more, /list, /open USER or /open g:GROUP, /recall, /edit TEXT, /react EMOJI.")]
+Lines that begin with a slash are commands: /more, /list, /open USER or /open g:GROUP, /recall,
+/edit TEXT, /react EMOJI, /hide, /clear, /clear-all.")]
 pub struct Chat {
     #[command(flatten)]
     device: Device,

@@ -91,6 +91,12 @@ impl Listen {
                     changed,
                     ..
                 }) => print_change(conversation, &changed)?,
+                Some(Event::Hidden {
+                    conversation, seqs, ..
+                }) => write_line(&HiddenLine {
+                    hidden: seqs.into_iter().map(|seq| seq.0).collect(),
+                    conversation: conversation.to_string(),
+                })?,
                 Some(Event::State(State::Closed(why))) => bail!("the connection ended: {why}"),
                 Some(Event::Gap {
                     conversation,
@@ -139,6 +145,13 @@ struct ChangeLine<'a> {
     /// A reaction that was taken back.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     off: bool,
+}
+
+/// Messages that the user hid: what was printed of them is to be forgotten.
+#[derive(Serialize)]
+struct HiddenLine {
+    hidden: Vec<u64>,
+    conversation: String,
 }
 
 fn print_change(conversation: ConversationId, changed: &Changed) -> Result<()> {

@@ -17,6 +17,8 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
     bea.line_is("[sent] good evening");
     ada.line_is("2: good evening");
     bea.line_is("[read] good evening");
+    bea.type_line("/hide");
+    bea.line_is("[changed] 2: (hidden)");
     for chat in [&mut ada, &mut bea] {
         chat.feed(String::new());
         assert!(chat.ended(SOON).success());

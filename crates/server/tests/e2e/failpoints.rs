@@ -188,6 +188,7 @@ fn it_may_die_after_each_effect_of_a_group_and_of_changes() {
         ("timeline.push", 1),
         ("changes.save", 1),
         ("changes.save", 2),
+        ("conversations.hide", 1),
     ]);
 }
 
@@ -309,6 +310,7 @@ mod on_real_parts {
         (CARRIERS, "group_history.save", 1),
         (CARRIERS, "timeline.push", 1),
         (CARRIERS, "changes.save", 1),
+        (CARRIERS, "conversations.hide", 1),
     ];
 
     /// Ends the watch also where a test fails.

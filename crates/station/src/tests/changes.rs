@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use protocol::change::{Asked, ChangeKind, ChangeOf, ChangeRow, Changed};
 use protocol::frame::{
-    ChangePage, HistoryPage, HistoryRange, Send, Summary, SyncAnswer, SyncQuery,
+    ChangePage, HiddenPage, HistoryPage, HistoryRange, Send, Summary, SyncAnswer, SyncQuery,
 };
 use protocol::history::Version;
 use protocol::message::Content;
@@ -241,6 +241,52 @@ async fn unread_is_counted_by_places() {
     saved.expect("saves");
     let row = world.row(2, 1).await;
     assert_eq!((row.cleared_seq, row.unread), (Seq(8), 1));
+}
+
+/// In the order in which they were hidden, page by page, to who hid them; the list says how far they go.
+#[tokio::test(start_paused = true)]
+async fn what_was_hidden_is_told_to_who_hid_it() {
+    let world = world_with(crate::Config {
+        page_max: 2,
+        ..crate::Config::default()
+    })
+    .await;
+    for seq in 1..=5 {
+        world.place(2, 1, seq, "text").await;
+    }
+    assert_eq!(world.row(1, 2).await.hidden, 0);
+    let version = |offset| Version { epoch: 1, offset };
+    let hidden = [(20, 4), (21, 1), (25, 3)];
+    let hidden = hidden.map(|(offset, seq)| (user(1), between(1, 2), version(offset), Seq(seq)));
+    let saved = (world.parts.conversations).hide(hidden.to_vec(), world.parts.clock.now());
+    saved.await.expect("saves");
+    let row = world.row(1, 2).await;
+    assert_eq!((row.hidden, row.unread), (version(25).mark(), 5));
+    assert_eq!(world.row(2, 1).await.hidden, 0);
+    let ask = async |who, after, limit| {
+        let query = SyncQuery::Hidden {
+            conversation: between(1, 2),
+            after,
+            limit,
+        };
+        match world.ask(who, query).await? {
+            SyncAnswer::Hidden(page) => Ok(page),
+            other => panic!("{other:?}"),
+        }
+    };
+    let page = |seqs: &[u64], offset, more| {
+        Ok::<_, Code>(HiddenPage {
+            seqs: seqs.iter().copied().map(Seq).collect(),
+            last: version(offset).mark(),
+            more,
+        })
+    };
+    assert_eq!(ask(1, 0, 9).await, page(&[4, 1], 21, true));
+    assert_eq!(ask(1, version(21).mark(), 9).await, page(&[3], 25, false));
+    assert_eq!(ask(1, version(25).mark(), 9).await, page(&[], 25, false));
+    let nothing = ask(2, 0, 9).await.map(|page| page.seqs);
+    assert_eq!(nothing, Ok(vec![]));
+    assert_eq!(ask(3, 0, 9).await, Err(Code::Forbidden));
 }
 
 // proves S4-29, S4-30: a device that has nothing is not told of what was taken from the list; one that has it, is.

@@ -19,7 +19,7 @@ use super::{
 use crate::{Error, Result};
 
 const FORMAT_KEY: &[u8] = b"format";
-const FORMAT: u32 = 3;
+const FORMAT: u32 = 4;
 
 /// Threads that write out and compact tables. Of several, fjall's first one only flushes: it spins while
 /// another compacts, which took a tenth of all CPU under load.

@@ -16,6 +16,7 @@ macro_rules! tables {
                     self,
                     Table::Log
                         | Table::PrivateIndex
+                        | Table::Hidden
                         | Table::Change
                         | Table::Ledger
                         | Table::Mail
@@ -67,6 +68,8 @@ tables! {
     Conversation => "conversation",
     /// Registers of conversations that only grow: read, delivered, cleared.
     ConversationRegister => "conversation-register",
+    /// Messages that an owner hid, in the order in which they were.
+    Hidden => "hidden",
     /// Changes of messages, in their order.
     Change => "change",
     /// What they leave on their messages.

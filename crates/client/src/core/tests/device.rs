@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use protocol::change::Changed;
 use protocol::frame::{
-    Accepted, ClientFrame, HistoryPage, ListPage, Send, ServerFrame, Summary, SyncAnswer, SyncPage,
-    SyncQuery, Welcome,
+    Accepted, ClientFrame, HiddenPage, HistoryPage, ListPage, Send, ServerFrame, Summary,
+    SyncAnswer, SyncPage, SyncQuery, Welcome,
 };
 use protocol::message::Content;
 use protocol::{
@@ -79,6 +79,7 @@ pub(super) fn summary(peer: i64, seq: u64) -> Summary {
         read_seq: Seq::ZERO,
         cleared_seq: Seq::ZERO,
         arranged: Default::default(),
+        hidden: 0,
         role: None,
         unread: seq,
         version: START,
@@ -99,6 +100,7 @@ pub(super) struct Device {
     pub(super) sent: Vec<ClientFrame>,
     pub(super) shown: Vec<Shown>,
     pub(super) changed: Vec<(ConversationId, Changed)>,
+    pub(super) hidden: Vec<(ConversationId, Seq)>,
     pub(super) statuses: Vec<(SendId, SendStatus)>,
     /// Gaps, resets and the like.
     pub(super) told: Vec<Action>,
@@ -133,6 +135,7 @@ impl Device {
             sent: Vec::new(),
             shown: Vec::new(),
             changed: Vec::new(),
+            hidden: Vec::new(),
             statuses: Vec::new(),
             told: Vec::new(),
             connects: 0,
@@ -251,6 +254,15 @@ impl Device {
         self.hear(ServerFrame::Page(SyncPage { request, answer }));
     }
 
+    pub(super) fn nothing_hidden(&mut self, request: u32) {
+        let page = HiddenPage {
+            seqs: Vec::new(),
+            last: 0,
+            more: false,
+        };
+        self.answer(request, SyncAnswer::Hidden(page));
+    }
+
     pub(super) fn history(&mut self, request: u32, messages: Vec<Placed>, last: u64) {
         let page = HistoryPage {
             conversation: with(2),
@@ -354,6 +366,17 @@ impl Device {
                     changed,
                 } => {
                     self.changed.push((conversation, changed));
+                    if self.takes {
+                        self.core.handle_taken(number, self.now);
+                    }
+                }
+                Action::Hidden {
+                    number,
+                    conversation,
+                    seqs,
+                } => {
+                    self.hidden
+                        .extend(seqs.iter().map(|seq| (conversation, *seq)));
                     if self.takes {
                         self.core.handle_taken(number, self.now);
                     }

@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use protocol::change::{Altered, Asked, Changed, Marks, Rules, Subject, Verdict, judge};
+use protocol::change::{
+    Altered, Asked, ChangeKind, Changed, Marks, Rules, Subject, Verdict, judge,
+};
 use protocol::frame::{
-    Accepted, ChangePage, HistoryPage, HistoryRange, ListPage, MessageStatus, Send, Summary,
-    SyncAnswer, SyncQuery,
+    Accepted, ChangePage, HiddenPage, HistoryPage, HistoryRange, ListDeed, ListPage, ListWord,
+    MessageStatus, Send, Summary, SyncAnswer, SyncQuery,
 };
 use protocol::history::Version;
 use protocol::receipt::{Receipt, ReceiptKind};
@@ -28,6 +30,7 @@ const LOOK_BACK: Duration = Duration::from_secs(5);
 pub(crate) enum Told {
     Placed(Placed),
     Changed(ConversationId, Changed),
+    Hidden(UserId, ListWord),
     /// A change that is none.
     Nothing,
 }
@@ -44,6 +47,8 @@ pub(crate) struct Server {
     pub(crate) changes: BTreeMap<ConversationId, Vec<Changed>>,
     altered: BTreeMap<(ConversationId, Seq), Altered>,
     reads: BTreeMap<(UserId, ConversationId), (Seq, Timestamp)>,
+    /// In the order in which they were hidden, and when the last was.
+    pub(crate) hidden: BTreeMap<(UserId, ConversationId), (Vec<Seq>, Timestamp)>,
     pub(crate) mail: BTreeMap<(UserId, Platform), BTreeMap<MessageId, Placed>>,
     last_id: i64,
 }
@@ -78,6 +83,40 @@ impl Server {
         altered.apply(version, &changed);
         changes.push(changed.clone());
         Some(changed)
+    }
+
+    pub(crate) fn is_hidden(&self, user: UserId, of: ConversationId, seq: Seq) -> bool {
+        let hidden = self.hidden.get(&(user, of));
+        hidden.is_some_and(|(all, _)| all.contains(&seq))
+    }
+
+    fn hide(
+        &mut self,
+        message: &Message,
+        conversation: ConversationId,
+        now: Timestamp,
+    ) -> Option<Told> {
+        let change = message.content.change.as_deref();
+        let change = change.filter(|change| change.kind == ChangeKind::Hide)?;
+        let log = self.logs.get(&conversation).into_iter().flatten();
+        let mut subject = log.filter(|placed| Some(placed.message.id) == change.subject);
+        let Some(subject) = subject.next() else {
+            return Some(Told::Nothing);
+        };
+        let seq = subject.position.seq;
+        let hidden = self.hidden.entry((message.from, conversation));
+        let (all, at) = hidden.or_default();
+        all.push(seq);
+        *at = now;
+        Some(Told::Hidden(
+            message.from,
+            ListWord {
+                id: message.id,
+                send_id: message.send_id,
+                conversation,
+                deed: ListDeed::Hidden(seq),
+            },
+        ))
     }
 
     /// A message as it is now.
@@ -123,6 +162,10 @@ impl Server {
             read_seq: read.0,
             cleared_seq: Seq::ZERO,
             arranged: Default::default(),
+            hidden: self
+                .hidden
+                .get(&(user, conversation))
+                .map_or(0, |(all, _)| all.len() as u64),
             role: None,
             unread: unread as u64,
             version: self.versions[&conversation].max(read.1),
@@ -175,6 +218,9 @@ impl Server {
         };
         self.accepted.insert((from, send.send_id), accepted);
         let conversation = message.conversation().expect("not to oneself");
+        if let Some(told) = self.hide(&message, conversation, now) {
+            return (accepted, Some(told));
+        }
         if let Some(asked) = Asked::of(&message) {
             let Some(changed) = self.change(asked, conversation) else {
                 return (accepted, Some(Told::Nothing));
@@ -219,6 +265,23 @@ impl Server {
             | SyncQuery::CountSince { .. } => {
                 Err(Refusal::new(protocol::Code::NotFound, "not here"))
             }
+            SyncQuery::Hidden {
+                conversation,
+                after,
+                limit,
+            } => {
+                let hidden = self.hidden.get(&(user, conversation));
+                let all = hidden.map_or(&[][..], |(all, _)| all.as_slice());
+                let behind = all.get(after as usize..).unwrap_or_default();
+                let seqs: Vec<Seq> = (behind.iter().copied())
+                    .take(PAGE.min(limit as usize))
+                    .collect();
+                Ok(SyncAnswer::Hidden(HiddenPage {
+                    last: after + seqs.len() as u64,
+                    more: seqs.len() < behind.len(),
+                    seqs,
+                }))
+            }
             SyncQuery::Changes {
                 conversation,
                 after,
@@ -253,7 +316,9 @@ impl Server {
         let from = list_from(since, LOOK_BACK, now)?;
         let mut rows = (self.versions.iter()).filter(|(conversation, version)| {
             let read = self.reads.get(&(user, **conversation));
-            let touched = read.is_some_and(|(_, at)| *at >= from);
+            let hidden = self.hidden.get(&(user, **conversation));
+            let touched = read.is_some_and(|(_, at)| *at >= from)
+                || hidden.is_some_and(|(_, at)| *at >= from);
             conversation.peer_of(user).is_some()
                 && (**version >= from || touched)
                 && after.is_none_or(|after| **conversation > after)

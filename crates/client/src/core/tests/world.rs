@@ -12,13 +12,13 @@ use std::time::Duration;
 use api::codec::{decode_server, encode_message};
 use protocol::change::{Change as MessageChange, ChangeKind, ChangeOf, Changed, Marks};
 use protocol::frame::{
-    Ack, AckItem, Acked, ClientFrame, PlacedEcho, Send, ServerFrame, Summary, SyncPage,
+    Ack, AckItem, Acked, ClientFrame, ListWord, PlacedEcho, Send, ServerFrame, Summary, SyncPage,
 };
 use protocol::message::Content;
 use protocol::receipt::{Receipt, ReceiptKind, Status};
 use protocol::session::{self, Admission, Outcome, Outgoing, Page, PageItem, Push, Session, Token};
 use protocol::{
-    Code, ConversationId, DeviceId, MessageId, Placed, Platform, Recipient, Refusal, SendId,
+    Code, ConversationId, DeviceId, MessageId, Placed, Platform, Recipient, Refusal, SendId, Seq,
     SessionId, Timestamp, UserId,
 };
 use rand::rngs::StdRng;
@@ -55,6 +55,7 @@ struct End {
     shown: BTreeMap<ConversationId, Vec<(Placed, Option<Marks>)>>,
     /// Each with the number of messages that were there before it.
     changed: BTreeMap<ConversationId, Vec<Changed>>,
+    hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
     /// The conversation list, as the application is told.
     list: BTreeMap<ConversationId, Summary>,
     ranks: BTreeMap<SendId, u8>,
@@ -71,6 +72,7 @@ struct End {
 enum Taking {
     Message(Shown),
     Change(u64, ConversationId, Changed),
+    Hidden(u64, ConversationId, Vec<Seq>),
 }
 
 /// One connection: in each direction frames arrive in order, or not at all.
@@ -198,6 +200,7 @@ impl World {
                 saved: Saved::default(),
                 shown: BTreeMap::new(),
                 changed: BTreeMap::new(),
+                hidden: BTreeMap::new(),
                 list: BTreeMap::new(),
                 ranks: BTreeMap::new(),
                 failed: Vec::new(),
@@ -321,6 +324,7 @@ impl World {
             match self.pushes.remove(&key).expect("it is there") {
                 (Told::Placed(placed), origin) => self.push(&placed, origin),
                 (Told::Changed(conversation, changed), _) => self.tell(conversation, changed),
+                (Told::Hidden(of, word), _) => self.tell_of_list(of, word),
                 (Told::Nothing, _) => {}
             }
         }

@@ -220,6 +220,10 @@ impl Boat {
                         }
                         return;
                     }
+                    Some(Told::Hidden(of, word)) => {
+                        let frame = ServerFrame::Listed(word);
+                        return inside.write_to(of, &api::codec::encode_server(&frame));
+                    }
                     Some(Told::Nothing) | None => return,
                 };
                 let echo = PlacedEcho {

@@ -60,6 +60,8 @@ pub(super) enum Wish {
     Recall,
     /// One's own last message says this instead.
     Edit(String),
+    /// The last message that is to be seen, from oneself.
+    Hide,
     /// To the last message of the other.
     React(Reaction),
     /// This conversation, or all, goes from the list.
@@ -74,7 +76,7 @@ pub(super) enum Wish {
 }
 
 /// The commands, as a line explains them.
-pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  /clear  /clear-all  (// begins a text with /)";
+pub(super) const HELP: &str = "/more  /list  /open USER or g:GROUP  /recall  /edit TEXT  /react EMOJI  /hide  /clear  /clear-all  (// begins a text with /)";
 
 impl Wish {
     pub(super) fn of(line: &str) -> Wish {
@@ -88,6 +90,7 @@ impl Wish {
         let rest = rest.trim();
         match (name, rest) {
             ("recall", "") => Wish::Recall,
+            ("hide", "") => Wish::Hide,
             ("clear", "") => Wish::Clear,
             ("clear-all", "") => Wish::ClearAll,
             ("more", "") => Wish::More,
@@ -126,6 +129,9 @@ impl Said {
 
     /// As a reader sees it.
     pub(super) fn text(&self) -> String {
+        if self.marks.hidden {
+            return "(hidden)".to_owned();
+        }
         if self.marks.recalled.is_some() {
             return "(recalled)".to_owned();
         }
@@ -161,7 +167,9 @@ impl Talk {
     pub(super) async fn fulfil(&mut self, wish: Wish) -> Result<Option<String>> {
         match wish {
             Wish::Say(text) => self.say(text).await?,
-            Wish::Recall | Wish::Edit(_) | Wish::React(_) => return self.change(wish).await,
+            Wish::Recall | Wish::Edit(_) | Wish::React(_) | Wish::Hide => {
+                return self.change(wish).await;
+            }
             Wish::Clear => {
                 if let Err(why) = self.client.clear(self.with).await {
                     return Ok(Some(why.to_string()));
@@ -196,14 +204,19 @@ impl Talk {
     }
 
     async fn change(&mut self, wish: Wish) -> Result<Option<String>> {
-        let is_own = !matches!(wish, Wish::React(_));
+        let is_meant = |said: &Said| match wish {
+            Wish::Hide => true,
+            Wish::React(_) => !said.mine && said.marks.recalled.is_none(),
+            _ => said.mine && said.marks.recalled.is_none(),
+        };
         let mut of_them = self.messages.iter().rev();
-        let last = of_them.find(|said| said.mine == is_own && said.marks.recalled.is_none());
+        let last = of_them.find(|said| !said.marks.hidden && is_meant(said));
         let Some(subject) = last.and_then(Said::id) else {
             return Ok(Some("there is no such message here".to_owned()));
         };
         let (kind, text) = match wish {
             Wish::Edit(text) => (ChangeKind::Edit, text),
+            Wish::Hide => (ChangeKind::Hide, String::new()),
             Wish::React(reaction) => (ChangeKind::React { reaction, on: true }, String::new()),
             _ => (ChangeKind::Recall, String::new()),
         };
@@ -284,6 +297,9 @@ impl Talk {
                 changed,
                 ..
             }) if conversation == self.conversation => Ok(self.changed(&changed)),
+            Some(Event::Hidden {
+                conversation, seqs, ..
+            }) if conversation == self.conversation => Ok(self.hidden(&seqs)),
             Some(Event::Status { send_id, status }) => {
                 let index = self
                     .messages
@@ -304,6 +320,7 @@ impl Talk {
             Some(
                 Event::Message(_)
                 | Event::Changed { .. }
+                | Event::Hidden { .. }
                 | Event::Receipt(_)
                 | Event::Gap { .. }
                 | Event::Reset(_),
@@ -356,6 +373,18 @@ impl Talk {
             said.text = String::from_utf8_lossy(&content.data).into_owned();
         }
         News::Changed(index)
+    }
+
+    fn hidden(&mut self, seqs: &[Seq]) -> News {
+        let mut news = News::Nothing;
+        for (index, said) in self.messages.iter_mut().enumerate() {
+            if said.place.is_some_and(|(seq, _)| seqs.contains(&seq)) {
+                said.text.clear();
+                said.marks.hidden = true;
+                news = News::Changed(index);
+            }
+        }
+        news
     }
 
     async fn shown(&mut self, shown: Shown) -> News {
@@ -416,6 +445,7 @@ mod tests {
         assert_eq!(Wish::of("hello /more"), say("hello /more"));
         assert_eq!(Wish::of("//etc"), say("/etc"));
         assert_eq!(Wish::of("/recall"), Wish::Recall);
+        assert_eq!(Wish::of("/hide"), Wish::Hide);
         assert_eq!(Wish::of("/clear"), Wish::Clear);
         assert_eq!(Wish::of("/clear-all"), Wish::ClearAll);
         assert_eq!(

@@ -102,7 +102,7 @@ impl Scenario<'_> {
         self.sends_to(&[&group, "--group"], (0..3).map(|n| format!("all {n}")))
     }
 
-    /// User 1 takes back what user 6 has, and corrects what it says next.
+    /// User 1 takes back what user 6 has, and corrects what it says next; user 6 wants to see it no more.
     fn changes(&self) {
         let (one, six) = (self.user(1), self.user(6));
         let chat = |user, to| {
@@ -119,6 +119,8 @@ impl Scenario<'_> {
         says.line_is("[read] ninety");
         says.type_line("/edit a hundred");
         hears.line_ends(&format!("{one}: a hundred (edited)"));
+        hears.type_line("/hide");
+        hears.line_ends(&format!("{one}: (hidden)"));
         for chat in [&mut says, &mut hears] {
             chat.feed(String::new());
             chat.ended(PATIENCE);

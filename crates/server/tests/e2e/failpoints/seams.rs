@@ -348,6 +348,25 @@ impl ConversationStore for Watched<dyn ConversationStore> {
         self.passed("conversations.arrange", arranged)
     }
 
+    async fn hide(
+        &self,
+        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        let hidden = self.inner.hide(hidden, at).await;
+        self.passed("conversations.hide", hidden)
+    }
+
+    async fn hidden(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, Seq)>> {
+        self.inner.hidden(owner, conversation, after, limit).await
+    }
+
     async fn set_cleared(
         &self,
         cleared: Vec<(UserId, ConversationId, Tally)>,

@@ -229,7 +229,7 @@ impl World {
                 let (accepted, told) = self.server.accept(me, device, &send, self.now);
                 match told {
                     Some(Told::Placed(placed)) => self.deliver(index, end, &placed),
-                    Some(changed @ Told::Changed(..)) => {
+                    Some(changed @ (Told::Changed(..) | Told::Hidden(..))) => {
                         self.next += 1;
                         let when = self.soon(200);
                         self.pushes.insert((when, self.next), (changed, end));
@@ -274,10 +274,18 @@ impl World {
             conversation,
             changed,
         };
-        let bytes = api::codec::encode_server(&frame);
+        self.tell_all(&frame, |user| conversation.peer_of(user).is_some());
+    }
+
+    pub(super) fn tell_of_list(&mut self, of: UserId, word: ListWord) {
+        self.tell_all(&ServerFrame::Listed(word), |user| user == of);
+    }
+
+    fn tell_all(&mut self, frame: &ServerFrame, whom: impl Fn(UserId) -> bool) {
+        let bytes = api::codec::encode_server(frame);
         for wire in 0..self.wires.len() {
             let user = self.ends[self.wires[wire].end].user;
-            if conversation.peer_of(user).is_none() || !self.wires[wire].session.is_open() {
+            if !whom(user) || !self.wires[wire].session.is_open() {
                 continue;
             }
             if self.chance(10) {

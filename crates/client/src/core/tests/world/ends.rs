@@ -36,9 +36,10 @@ impl World {
         let subject = all[self.rng.random_range(0..all.len())].clone();
         let is_own = subject.message.from == end.user;
         self.next += 1;
-        let (kind, text) = match self.rng.random_range(0..4) {
+        let (kind, text) = match self.rng.random_range(0..5) {
             0 if is_own => (ChangeKind::Recall, String::new()),
             1 if is_own => (ChangeKind::Edit, format!("edit {}", self.next)),
+            4 => (ChangeKind::Hide, String::new()),
             n => {
                 let reaction = ["a", "b"][self.rng.random_range(0..2)].parse();
                 let reaction = reaction.expect("short");
@@ -131,6 +132,7 @@ impl World {
             let rev = kept.map_or(0, |kept| kept.rev);
             changed.retain(|changed| changed.rev <= rev);
         }
+        end.hidden = end.saved.hidden.clone();
         end.list = end.saved.list.clone();
         let rows = end.saved.outbox.values().map(|row| row.send_id);
         let durable: BTreeSet<SendId> = rows.collect();
@@ -190,6 +192,10 @@ impl World {
                     let list = end.shown.entry(shown.placed.conversation).or_default();
                     list.push((shown.placed, shown.marks));
                     shown.number
+                }
+                Taking::Hidden(number, conversation, seqs) => {
+                    end.hidden.entry(conversation).or_default().extend(seqs);
+                    number
                 }
                 Taking::Change(number, conversation, changed) => {
                     end.changed.entry(conversation).or_default().push(changed);
@@ -265,6 +271,11 @@ impl World {
                     conversation,
                     changed,
                 } => self.take_soon(at, Taking::Change(number, conversation, changed)),
+                Action::Hidden {
+                    number,
+                    conversation,
+                    seqs,
+                } => self.take_soon(at, Taking::Hidden(number, conversation, seqs)),
                 Action::Listed(summary) => {
                     let list = &mut self.ends[at].list;
                     list.insert(summary.conversation, *summary);

@@ -61,18 +61,37 @@ impl World {
             let log = &self.server.logs[&conversation];
             let (now, wanted) = self.server.now(&log[placed.position.seq.0 as usize - 1]);
             let (device, seq) = (&end.device, placed.position.seq);
-            assert_eq!(content, now.message.content, "{device} at {seq}");
-            assert_eq!(marks, wanted.unwrap_or_default(), "{device} at {seq}");
+            let (mut wanted, mut said) = (wanted.unwrap_or_default(), now.message.content);
+            if self.server.is_hidden(end.user, conversation, seq) {
+                said = said.emptied();
+                wanted.hidden = true;
+            }
+            let is_hidden = |all: &BTreeMap<ConversationId, BTreeSet<Seq>>| {
+                all.get(&conversation).is_some_and(|all| all.contains(&seq))
+            };
+            if is_hidden(&end.hidden) {
+                content = content.emptied();
+                marks.hidden = true;
+            }
+            assert_eq!(content, said, "{device} at {seq}");
+            assert_eq!(marks, wanted, "{device} at {seq}");
+            assert_eq!(is_hidden(&end.saved.hidden), is_hidden(&end.hidden));
         }
     }
 
     /// The conversation list says what counting finds.
     fn judge_row(&self, end: &End, conversation: ConversationId) {
-        let wanted = self.server.summary(end.user, conversation);
+        let mut wanted = self.server.summary(end.user, conversation);
+        if let Some(newest) = &mut wanted.newest
+            && (self.server).is_hidden(end.user, conversation, newest.position.seq)
+        {
+            newest.message.content = newest.message.content.emptied();
+        }
         for row in [&end.list[&conversation], &end.saved.list[&conversation]] {
             let row = Summary {
                 version: wanted.version,
                 marks: wanted.marks.clone(),
+                hidden: wanted.hidden,
                 ..row.clone()
             };
             assert_eq!(row, wanted, "the list of {}", end.device);

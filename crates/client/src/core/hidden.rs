@@ -1,0 +1,207 @@
+//! Messages that the user hid, on whichever device: the application gets nothing of them but their places.
+//!
+//! The server keeps them in the order in which they were hidden, and says in the list how far they go. Until a device
+//! knows all up to there it shows nothing more of the conversation: or it would show what is to be hidden. What the
+//! list does not name, because it is new or was taken from it, is asked for once, beside.
+
+use std::collections::BTreeSet;
+
+use protocol::change::{Change, Changed, Marks};
+use protocol::frame::{HiddenPage, HistoryPage, SyncQuery};
+use protocol::{ConversationId, Placed, Refusal, Seq, Timestamp};
+
+use super::questions::Question;
+use super::timeline::What;
+use super::{Action, Core};
+
+/// What is hidden in one conversation.
+#[derive(Debug, Default)]
+pub(super) struct Hidden {
+    seqs: BTreeSet<Seq>,
+    /// The application is being told of all up to here.
+    told: u64,
+    /// The server has them up to here.
+    known: u64,
+    /// How many it had when we asked: what it has more since, the answer may not.
+    asked: Option<u64>,
+    /// The list never named the conversation: who took it from the list may have hidden something before.
+    is_unsure: bool,
+}
+
+impl Hidden {
+    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64, known: u64, is_named: bool) -> Hidden {
+        Hidden {
+            seqs,
+            told,
+            known,
+            asked: None,
+            is_unsure: !is_named,
+        }
+    }
+
+    /// Of a conversation that nobody heard of.
+    pub(super) fn unsure() -> Hidden {
+        Hidden::new(BTreeSet::new(), 0, 0, false)
+    }
+
+    pub(super) fn are_missing(&self) -> bool {
+        self.told < self.known
+    }
+
+    pub(super) fn are_to_be_asked(&self) -> bool {
+        (self.are_missing() || self.is_unsure) && self.asked.is_none()
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.asked = None;
+    }
+
+    fn has(&self, seq: Seq) -> bool {
+        self.seqs.contains(&seq)
+    }
+}
+
+impl Core {
+    /// The list says how far the hidden messages of a conversation go.
+    pub(super) fn compare_hidden(&mut self, conversation: ConversationId, known: u64) {
+        let track = self.track(conversation);
+        track.hidden.is_unsure = false;
+        if known <= track.hidden.known {
+            return;
+        }
+        track.hidden.known = known;
+        track.kept.hidden_known = known;
+        let kept = track.kept;
+        self.keep(conversation, kept);
+        self.questions.look_at(conversation);
+    }
+
+    pub(super) fn ask_for_hidden(
+        &mut self,
+        conversation: ConversationId,
+        limit: u32,
+        until: Timestamp,
+    ) {
+        let Some(track) = self.timeline.track_mut(conversation) else {
+            return;
+        };
+        if !track.hidden.are_to_be_asked() {
+            return;
+        }
+        track.hidden.asked = Some(track.hidden.known);
+        let query = SyncQuery::Hidden {
+            conversation,
+            after: track.hidden.told,
+            limit,
+        };
+        let question = Question::Hidden { conversation };
+        self.questions.ask(question, query, until, &mut self.out);
+    }
+
+    pub(super) fn hidden_fetched(&mut self, conversation: ConversationId, page: HiddenPage) {
+        let hidden = &mut self.track(conversation).hidden;
+        let asked = hidden.asked.take().unwrap_or_default();
+        hidden.told = hidden.told.max(page.last);
+        if !page.more {
+            // There is nothing behind it, whatever the list said.
+            hidden.told = hidden.told.max(asked);
+            hidden.is_unsure = false;
+        }
+        let (told, is_more) = (hidden.told, hidden.are_missing());
+        self.hide(conversation, page.seqs, Some(told));
+        if is_more {
+            self.questions.look_at(conversation);
+        }
+        self.show_held(conversation);
+        self.fetch_if_missing(conversation);
+    }
+
+    pub(super) fn hidden_not_fetched(
+        &mut self,
+        conversation: ConversationId,
+        refusal: &Refusal,
+        now: Timestamp,
+    ) {
+        let hidden = &mut self.track(conversation).hidden;
+        hidden.asked = None;
+        if refusal.code.retryable() {
+            self.look_again(conversation, now);
+        } else {
+            hidden.told = hidden.known;
+            hidden.is_unsure = false;
+            self.show_held(conversation);
+        }
+    }
+
+    /// The server says by itself that one is.
+    pub(super) fn hidden(&mut self, conversation: ConversationId, seq: Seq) {
+        match self.timeline.room(self.settings.limits.untaken_max) {
+            // It is fetched when the application has taken some.
+            0 => self.questions.list_again(),
+            _ => self.hide(conversation, vec![seq], None),
+        }
+    }
+
+    /// These are hidden; with `to` all up to there.
+    fn hide(&mut self, conversation: ConversationId, mut seqs: Vec<Seq>, to: Option<u64>) {
+        let hidden = &mut self.track(conversation).hidden;
+        seqs.retain(|seq| hidden.seqs.insert(*seq));
+        let what = What::Hidden {
+            seqs: seqs.clone(),
+            to,
+        };
+        if seqs.is_empty() {
+            self.timeline.untaken(conversation, what);
+            self.taken(0);
+            return;
+        }
+        let row = self.list.hide(conversation, &seqs);
+        self.tell_row(row);
+        let number = self.timeline.next_number();
+        self.timeline.untaken(conversation, what);
+        self.out.push(Action::Hidden {
+            number,
+            conversation,
+            seqs,
+        });
+    }
+
+    pub(super) fn is_hidden(&mut self, conversation: ConversationId, seq: Seq) -> bool {
+        self.track(conversation).hidden.has(seq)
+    }
+
+    /// Takes from a message that is hidden what it says.
+    pub(super) fn veil(&mut self, placed: &mut Placed, marks: &mut Option<Marks>) {
+        let hidden = &self.track(placed.conversation).hidden;
+        if hidden.has(placed.position.seq) {
+            veil(placed, marks);
+        }
+    }
+
+    pub(super) fn veil_page(&mut self, page: &mut HistoryPage) {
+        let hidden = &self.track(page.conversation).hidden;
+        for placed in &mut page.messages {
+            let seq = placed.position.seq;
+            if hidden.has(seq) {
+                let mut marks = page.marks.remove(&seq);
+                veil(placed, &mut marks);
+                page.marks.extend(marks.map(|marks| (seq, marks)));
+            }
+        }
+    }
+
+    /// The same with what it is changed to.
+    pub(super) fn veil_change(&mut self, conversation: ConversationId, changed: &mut Changed) {
+        if let Change::Edit(content) = &mut changed.asked.change
+            && self.track(conversation).hidden.has(changed.seq)
+        {
+            *content = content.emptied();
+        }
+    }
+}
+
+pub(super) fn veil(placed: &mut Placed, marks: &mut Option<Marks>) {
+    let content = &mut placed.message.content;
+    *content = content.emptied();
+    marks.get_or_insert_with(Marks::default).hidden = true;
+}

@@ -1,0 +1,211 @@
+use protocol::frame::{
+    ClientFrame, HiddenPage, ListDeed, ListWord, ServerFrame, Summary, SyncAnswer, SyncQuery,
+};
+use protocol::{Code, Refusal, Seq};
+
+use super::device::{Device, id, message, send_id, summary, with};
+use crate::core::{CatchUp, Cursor, Kept, Limits, Saved};
+
+/// A conversation of so many messages, hidden as far as this.
+fn row(seq: u64, hidden: u64) -> Summary {
+    Summary {
+        hidden,
+        newest: Some(message(seq)),
+        ..summary(2, seq)
+    }
+}
+
+fn is_hidden(query: &SyncQuery) -> bool {
+    matches!(query, SyncQuery::Hidden { .. })
+}
+
+fn asks_hidden(device: &mut Device) -> Vec<u64> {
+    let asked = device
+        .take_sent()
+        .into_iter()
+        .filter_map(|frame| match frame {
+            ClientFrame::Sync(request) => Some(request.query),
+            _ => None,
+        });
+    let after = asked.filter_map(|query| match query {
+        SyncQuery::Hidden { after, .. } => Some(after),
+        _ => None,
+    });
+    after.collect()
+}
+
+fn tell(device: &mut Device, seqs: &[u64], last: u64, more: bool) {
+    let request = device.question(is_hidden);
+    let page = HiddenPage {
+        seqs: seqs.iter().copied().map(Seq).collect(),
+        last,
+        more,
+    };
+    device.answer(request, SyncAnswer::Hidden(page));
+}
+
+fn fetch(device: &mut Device, first: u64, last: u64) {
+    let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
+    device.history(request, (first..=last).map(message).collect(), last);
+}
+
+fn hides(seq: u64) -> ServerFrame {
+    ServerFrame::Listed(ListWord {
+        id: id(900),
+        send_id: send_id(9),
+        conversation: with(2),
+        deed: ListDeed::Hidden(Seq(seq)),
+    })
+}
+
+/// What is shown, each with whether it is hidden.
+fn shown(device: &Device) -> Vec<(u64, bool)> {
+    let shown = device.shown.iter().map(|shown| {
+        let is_hidden = shown.marks.as_ref().is_some_and(|marks| marks.hidden);
+        let says = &shown.placed.message.content.data;
+        assert_eq!(says.is_empty(), is_hidden);
+        (shown.placed.position.seq.0, is_hidden)
+    });
+    shown.collect()
+}
+
+fn hidden(device: &Device) -> Vec<u64> {
+    device.hidden.iter().map(|(_, seq)| seq.0).collect()
+}
+
+/// Three messages were shown, and what is hidden is known as far as 5.
+fn back() -> Device {
+    let mut saved = Saved::default();
+    let cursor = Cursor {
+        seq: Seq(3),
+        id: Some(id(103)),
+        ..Cursor::default()
+    };
+    let kept = Kept {
+        cursor,
+        known: Seq(3),
+        hidden: 5,
+        hidden_known: 5,
+        ..Kept::default()
+    };
+    saved.conversations.insert(with(2), kept);
+    let mut device = Device::with(CatchUp::Everything, Limits::default(), saved);
+    device.sign_in();
+    device
+}
+
+#[test]
+fn a_new_device_never_has_what_a_hidden_message_says() {
+    let mut device = Device::new();
+    device.sign_in();
+    device.list(vec![row(4, 7)]);
+    fetch(&mut device, 1, 4);
+    assert_eq!(shown(&device), [], "before it knows what is hidden");
+    tell(&mut device, &[2], 6, true);
+    assert_eq!((shown(&device), hidden(&device)), (vec![], vec![2]));
+    tell(&mut device, &[4], 7, false);
+    let expected = [(1, false), (2, true), (3, false), (4, true)];
+    assert_eq!(shown(&device), expected);
+    assert_eq!(asks_hidden(&mut device), [0, 6]);
+    let newest = device.saved.list[&with(2)].newest.as_ref();
+    let newest = newest.expect("there is one");
+    assert!(newest.message.content.data.is_empty());
+
+    device.crash();
+    device.sign_in();
+    device.list(vec![row(4, 7)]);
+    assert_eq!(asks_hidden(&mut device), [0_u64; 0], "it is kept");
+    let request = device.core.load_older(with(2), None, 4, device.now);
+    device.drain();
+    device.history(request, (1..=4).rev().map(message).collect(), 4);
+    let crate::core::Action::Older { answer, .. } = device.told.pop().expect("answered") else {
+        panic!("another answer");
+    };
+    let page = answer.expect("a page");
+    let says = page.messages.iter();
+    let says: Vec<bool> = says.map(|m| m.message.content.data.is_empty()).collect();
+    assert_eq!(says, [true, false, true, false]);
+    assert!(page.marks[&Seq(2)].hidden && page.marks.len() == 2);
+}
+
+#[test]
+fn what_was_hidden_meanwhile_is_told_once() {
+    let mut device = back();
+    device.list(vec![row(3, 9)]);
+    tell(&mut device, &[1], 9, false);
+    assert_eq!(asks_hidden(&mut device), [5]);
+    assert_eq!(hidden(&device), [1]);
+    device.hear(hides(3));
+    device.hear(hides(1));
+    assert_eq!(hidden(&device), [1, 3]);
+    device.reconnect();
+    // The word may have overtaken another: they are asked for from the last page on.
+    device.list(vec![row(3, 12)]);
+    tell(&mut device, &[3], 12, false);
+    assert_eq!(asks_hidden(&mut device), [9]);
+    assert_eq!(hidden(&device), [1, 3]);
+    assert_eq!(device.saved.conversations[&with(2)].hidden, 12);
+}
+
+/// More may be hidden behind what the answer was read with.
+#[test]
+fn what_the_list_names_while_an_answer_is_on_its_way_is_asked_for() {
+    let mut device = back();
+    device.list(vec![row(3, 9)]);
+    device.hear(ServerFrame::Resync);
+    device.list(vec![row(3, 11)]);
+    tell(&mut device, &[1], 9, false);
+    tell(&mut device, &[2], 11, false);
+    assert_eq!(asks_hidden(&mut device), [5, 9]);
+    assert_eq!(hidden(&device), [1, 2]);
+}
+
+#[test]
+fn what_the_application_did_not_take_is_told_again() {
+    let mut device = back();
+    device.takes = false;
+    device.list(vec![row(3, 9)]);
+    tell(&mut device, &[1], 9, false);
+    assert_eq!(hidden(&device), [1]);
+    device.crash();
+    device.sign_in();
+    tell(&mut device, &[1], 9, false);
+    assert_eq!(asks_hidden(&mut device), [5]);
+    assert_eq!(hidden(&device), [1]);
+    assert_eq!(device.saved.hidden[&with(2)].len(), 1);
+}
+
+/// It was taken from the list before this device had one, and goes on: the list did not name it.
+#[test]
+fn what_the_list_does_not_name_is_asked_about_once() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    assert_eq!(shown(&device), [(1, false)], "nobody waits");
+    tell(&mut device, &[1], 3, false);
+    assert_eq!(hidden(&device), [1]);
+    device.push(message(2));
+    assert_eq!(asks_hidden(&mut device), [0]);
+}
+
+#[test]
+fn without_an_answer_it_goes_on() {
+    let mut device = Device::new();
+    device.sign_in();
+    device.list(vec![row(2, 7)]);
+    fetch(&mut device, 1, 2);
+    let refuse = |device: &mut Device, code| {
+        let request = Some(device.question(is_hidden));
+        let refusal = Refusal::new(code, "no");
+        device.hear(ServerFrame::Error { request, refusal });
+    };
+    refuse(&mut device, Code::Unavailable);
+    assert_eq!(shown(&device), [], "it asks again");
+    device.wait(2000);
+    assert_eq!(asks_hidden(&mut device), [0, 0]);
+    device.wait(0);
+    device.core.handle_timeout(device.now);
+    device.drain();
+    device.wait(30_000);
+    refuse(&mut device, Code::Forbidden);
+    assert_eq!(shown(&device), [(1, false), (2, false)]);
+}
