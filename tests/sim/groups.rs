@@ -245,6 +245,23 @@ impl World {
         }
     }
 
+    pub(crate) fn group_listed(&self, user: UserId, group: GroupId) -> Option<GroupListed> {
+        let member = *self.disk.groups.get(&group)?.members.get(&user)?;
+        let conversation = ConversationId::Group(group);
+        let registers = self.registers(user, conversation);
+        let head = self.disk.heads.get(&conversation);
+        Some(GroupListed {
+            group,
+            member,
+            head: head.copied().unwrap_or_default(),
+            read_seq: registers.read,
+            cleared: registers.cleared,
+            touched: registers.touched,
+            arranged: registers.arranged.unwrap_or_default().1,
+            hidden: registers.hidden,
+        })
+    }
+
     /// The groups of somebody that belong into a list difference.
     pub(crate) fn groups_listed(
         &self,
@@ -252,28 +269,13 @@ impl World {
         since: Timestamp,
         from: Timestamp,
     ) -> Vec<Summary> {
-        let mine = self.disk.groups.iter();
-        let mine = mine.filter_map(|(group, kept)| Some((*group, *kept.members.get(&user)?)));
-        let rows = mine.map(|(group, member)| {
-            let conversation = ConversationId::Group(group);
-            let registers = self.registers(user, conversation);
-            let head = self.disk.heads.get(&conversation);
-            GroupListed {
-                group,
-                member,
-                head: head.copied().unwrap_or_default(),
-                read_seq: registers.read,
-                cleared: registers.cleared,
-                touched: registers.touched,
-                arranged: registers.arranged.unwrap_or_default().1,
-                hidden: registers.hidden,
-            }
-        });
+        let groups = self.disk.groups.keys();
+        let rows = groups.filter_map(|group| self.group_listed(user, *group));
         let told = rows.filter(|row| row.standing().is_told(since, from));
         told.map(|row| self.group_summary(user, &row)).collect()
     }
 
-    fn group_summary(&self, user: UserId, row: &GroupListed) -> Summary {
+    pub(crate) fn group_summary(&self, user: UserId, row: &GroupListed) -> Summary {
         if row.member.role.is_none() {
             return row.summary();
         }

@@ -3,7 +3,7 @@
 
 use api::task::{MessageTask, Task};
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
-use protocol::conversation::{Around, Clearing, Listed, ReadUpTo, Seen, clear};
+use protocol::conversation::{Around, Clearing, ConversationRow, Listed, ReadUpTo, Seen, clear};
 use protocol::delivery::{self, Source};
 use protocol::frame::{HiddenPage, ListPage, Summary};
 use protocol::history::{Place, PrivateRow, Version};
@@ -236,18 +236,7 @@ impl World {
         let from = sync::list_from(since, MARGIN, self.now)?;
         let mine = self.disk.conversations.values();
         let mine = mine.filter(|row| row.owner == owner);
-        let listed = mine.map(|row| {
-            let registers = self.registers(owner, row.conversation);
-            Listed {
-                row: *row,
-                read_seq: registers.read,
-                received_seq: registers.read,
-                cleared: registers.cleared,
-                touched: registers.touched,
-                arranged: registers.arranged.unwrap_or_default().1,
-                hidden: registers.hidden,
-            }
-        });
+        let listed = mine.map(|row| self.listed(row));
         let listed = listed
             .filter(|listed| listed.version() >= from && listed.is_told(since))
             .filter(|listed| after.is_none_or(|after| listed.row.conversation > after));
@@ -258,6 +247,29 @@ impl World {
             version: self.now,
             more: false,
         })
+    }
+
+    fn listed(&self, row: &ConversationRow) -> Listed {
+        let registers = self.registers(row.owner, row.conversation);
+        Listed {
+            row: *row,
+            read_seq: registers.read,
+            received_seq: registers.read,
+            cleared: registers.cleared,
+            touched: registers.touched,
+            arranged: registers.arranged.unwrap_or_default().1,
+            hidden: registers.hidden,
+        }
+    }
+
+    /// One conversation, whether it is on the list or not.
+    pub(crate) fn list_row(&self, owner: UserId, conversation: ConversationId) -> Option<Summary> {
+        if let ConversationId::Group(group) = conversation {
+            let row = self.group_listed(owner, group)?;
+            return Some(self.group_summary(owner, &row));
+        }
+        let row = self.disk.conversations.get(&(owner, conversation))?;
+        Some(self.summary(&self.listed(row)))
     }
 
     fn summary(&self, listed: &Listed) -> Summary {

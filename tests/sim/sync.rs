@@ -131,6 +131,9 @@ impl World {
             SyncQuery::List { since, after } => {
                 Ok(SyncAnswer::List(self.list_page(user, *since, *after)?))
             }
+            SyncQuery::Row { conversation } => Ok(SyncAnswer::Row(
+                self.list_row(user, *conversation).map(Box::new),
+            )),
             SyncQuery::History {
                 conversation,
                 range,

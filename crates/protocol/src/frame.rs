@@ -108,6 +108,8 @@ pub enum SyncQuery {
         since: Timestamp,
         after: Option<ConversationId>,
     },
+    /// How one conversation stands in the list, whether it is on it or not: for one that no list named.
+    Row { conversation: ConversationId },
     /// Messages of one conversation, dense in `seq`.
     History {
         conversation: ConversationId,
@@ -275,6 +277,8 @@ pub struct SyncPage {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SyncAnswer {
     List(ListPage),
+    /// `None`: nothing is known of it.
+    Row(Option<Box<Summary>>),
     History(HistoryPage),
     Status(Vec<MessageStatus>),
     Changes(ChangePage),

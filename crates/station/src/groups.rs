@@ -107,6 +107,20 @@ impl Groups {
         }
     }
 
+    /// A group as it stands in the user's list; none for who never was in it.
+    pub(crate) async fn row(
+        &self,
+        user: UserId,
+        group: GroupId,
+    ) -> Result<Vec<GroupListed>, Refusal> {
+        let asked = [(group, user)];
+        let members = self.groups.members_of(&asked);
+        let members = within(self.deadline, members).await?;
+        let members = members.into_iter().flatten();
+        let page = members.map(|(_, member)| (group, member)).collect();
+        self.rows(user, page).await
+    }
+
     async fn rows(
         &self,
         user: UserId,

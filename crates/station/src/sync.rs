@@ -55,6 +55,10 @@ impl Lookup {
             SyncQuery::List { since, after } => {
                 SyncAnswer::List(self.list(user, since, after).await?)
             }
+            SyncQuery::Row { conversation } => {
+                let row = self.row(user, conversation).await?;
+                SyncAnswer::Row(row.map(Box::new))
+            }
             SyncQuery::History {
                 conversation,
                 range,
@@ -125,10 +129,7 @@ impl Lookup {
             mut more,
         } = self.rows(owner, since, from, after).await?;
         let mut conversations = self.summaries(owner, private).await?;
-        for mut summary in self.groups.summaries(owner, groups).await? {
-            summary.marks = self.mark_newest(summary.rev, &mut summary.newest).await?;
-            conversations.push(summary);
-        }
+        conversations.extend(self.group_summaries(owner, groups).await?);
         let fit = fitting(conversations.iter().map(summary_size), self.page_bytes_max);
         more |= fit < conversations.len();
         conversations.truncate(fit);
@@ -161,6 +162,28 @@ impl Lookup {
             counts,
             next: next.filter(|_| rows.more),
         })
+    }
+
+    /// How a conversation stands in the list, whether it is on it or not; `None` where the list never had it.
+    async fn row(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+    ) -> Result<Option<Summary>, Refusal> {
+        let mut found = match conversation {
+            ConversationId::Group(group) => {
+                let row = self.groups.row(owner, group).await?;
+                self.group_summaries(owner, row).await?
+            }
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                may_read(owner, conversation)?;
+                let asked = [(owner, conversation)];
+                let rows = within(self.deadline, self.conversations.get(&asked)).await?;
+                let rows = rows.into_iter().flatten().collect();
+                self.summaries(owner, rows).await?
+            }
+        };
+        Ok(found.pop())
     }
 
     /// A page of a list, from behind `after` on.
@@ -203,6 +226,18 @@ impl Lookup {
         let summaries = (listed.into_iter().zip(newest))
             .map(|(listed, newest)| self.summary(owner, listed, newest));
         try_join_all(summaries).await
+    }
+
+    async fn group_summaries(
+        &self,
+        owner: UserId,
+        rows: Vec<GroupListed>,
+    ) -> Result<Vec<Summary>, Refusal> {
+        let mut summaries = self.groups.summaries(owner, rows).await?;
+        for summary in &mut summaries {
+            summary.marks = self.mark_newest(summary.rev, &mut summary.newest).await?;
+        }
+        Ok(summaries)
     }
 
     /// Of those with one other user, and whether there are more.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use protocol::{ConversationId, Seq, Timestamp};
+use protocol::{ConversationId, Seq};
 
 use crate::device::Device;
 use crate::model::{Model, Talk};
@@ -79,11 +79,8 @@ impl World {
         let user = device.user;
         let (end, cleared) = (talk.end(), talk.cleared(user));
         let row = device.saved.list.get(&conversation);
-        if self.reads_lost
-            || row.is_some_and(|row| row.version == Timestamp::ZERO) && end <= cleared
-        {
-            // The machine forgot what devices still know; and who has mail of what another device cleared before they
-            // had a list is not told of it (S4-30).
+        if self.reads_lost {
+            // The machine forgot what devices still know.
             return Ok(());
         }
         let is_group = matches!(conversation, ConversationId::Group(_));

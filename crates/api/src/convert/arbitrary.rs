@@ -378,6 +378,7 @@ pub(crate) fn sync_request() -> impl Strategy<Value = SyncRequest> {
                 limit,
             }
         }),
+        conversation().prop_map(|conversation| SyncQuery::Row { conversation }),
         vec(message_id(), 0..5).prop_map(|ids| SyncQuery::Status { ids }),
         (group(), option::of(user()), any::<u32>()).prop_map(|(group, after, limit)| {
             SyncQuery::Members {
@@ -554,6 +555,7 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
     );
     let answer = prop_oneof![
         list.prop_map(SyncAnswer::List),
+        option::of(summary()).prop_map(|row| SyncAnswer::Row(row.map(Box::new))),
         history.prop_map(SyncAnswer::History),
         vec(status(), 0..4).prop_map(SyncAnswer::Status),
         changes.prop_map(SyncAnswer::Changes),

@@ -20,12 +20,15 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
 
     fn try_from(wire: v1::SyncRequest) -> Result<Self, Refusal> {
         let query = match present(
-            "sync.query (list, history, status, changes, members, readers, missed, unread, count, hidden)",
+            "sync.query (list, history, status, changes, members, readers, missed, unread, count, hidden, row)",
             wire.query,
         )? {
             Query::List(list) => SyncQuery::List {
                 since: Timestamp::from_millis(list.since),
                 after: list.after.map(ConversationId::try_from).transpose()?,
+            },
+            Query::Row(row) => SyncQuery::Row {
+                conversation: conversation(row.conversation)?,
             },
             Query::History(history) => SyncQuery::History {
                 conversation: conversation(history.conversation)?,
@@ -88,6 +91,9 @@ impl From<&SyncRequest> for v1::SyncRequest {
             SyncQuery::List { since, after } => Query::List(v1::ListQuery {
                 since: since.millis(),
                 after: after.map(v1::Conversation::from),
+            }),
+            SyncQuery::Row { conversation } => Query::Row(v1::RowQuery {
+                conversation: Some((*conversation).into()),
             }),
             SyncQuery::History {
                 conversation,
@@ -179,6 +185,10 @@ impl TryFrom<v1::SyncPage> for SyncPage {
     fn try_from(wire: v1::SyncPage) -> Result<Self, Refusal> {
         let answer = match present("page.answer", wire.answer)? {
             Answer::List(list) => SyncAnswer::List(list.try_into()?),
+            Answer::Row(page) => {
+                let row = page.row.map(Summary::try_from).transpose()?;
+                SyncAnswer::Row(row.map(Box::new))
+            }
             Answer::History(history) => SyncAnswer::History(history.try_into()?),
             Answer::Status(status) => {
                 SyncAnswer::Status(list("page.statuses", status.statuses, usize::MAX)?)
@@ -216,6 +226,9 @@ impl From<&SyncPage> for v1::SyncPage {
     fn from(page: &SyncPage) -> Self {
         let answer = match &page.answer {
             SyncAnswer::List(list) => Answer::List(list.into()),
+            SyncAnswer::Row(row) => Answer::Row(v1::RowPage {
+                row: row.as_deref().map(v1::Summary::from),
+            }),
             SyncAnswer::History(history) => Answer::History(history.into()),
             SyncAnswer::Status(statuses) => Answer::Status(v1::StatusPage {
                 statuses: statuses.iter().map(|&status| status.into()).collect(),

@@ -1,8 +1,7 @@
 //! Messages that the user hid, on whichever device: the application gets nothing of them but their places.
 //!
 //! The server keeps them in the order in which they were hidden, and says in the list how far they go. Until a device
-//! knows all up to there it shows nothing more of the conversation: or it would show what is to be hidden. What the
-//! list does not name, because it is new or was taken from it, is asked for once, beside.
+//! knows all up to there it shows nothing more of the conversation: or it would show what is to be hidden.
 
 use std::collections::BTreeSet;
 
@@ -24,32 +23,20 @@ pub(super) struct Hidden {
     known: u64,
     /// How many it had when we asked: what it has more since, the answer may not.
     asked: Option<u64>,
-    /// The list never named the conversation: who took it from the list may have hidden something before.
-    is_unsure: bool,
 }
 
 impl Hidden {
-    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64, known: u64, is_named: bool) -> Hidden {
+    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64, known: u64) -> Hidden {
         Hidden {
             seqs,
             told,
             known,
             asked: None,
-            is_unsure: !is_named,
         }
-    }
-
-    /// Of a conversation that nobody heard of.
-    pub(super) fn unsure() -> Hidden {
-        Hidden::new(BTreeSet::new(), 0, 0, false)
     }
 
     pub(super) fn are_missing(&self) -> bool {
         self.told < self.known
-    }
-
-    pub(super) fn are_to_be_asked(&self) -> bool {
-        (self.are_missing() || self.is_unsure) && self.asked.is_none()
     }
 
     pub(super) fn disconnected(&mut self) {
@@ -65,7 +52,6 @@ impl Core {
     /// The list says how far the hidden messages of a conversation go.
     pub(super) fn compare_hidden(&mut self, conversation: ConversationId, known: u64) {
         let track = self.track(conversation);
-        track.hidden.is_unsure = false;
         if known <= track.hidden.known {
             return;
         }
@@ -85,7 +71,7 @@ impl Core {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
         };
-        if !track.hidden.are_to_be_asked() {
+        if track.hidden.asked.is_some() || !track.hidden.are_missing() {
             return;
         }
         track.hidden.asked = Some(track.hidden.known);
@@ -105,7 +91,6 @@ impl Core {
         if !page.more {
             // There is nothing behind it, whatever the list said.
             hidden.told = hidden.told.max(asked);
-            hidden.is_unsure = false;
         }
         let (told, is_more) = (hidden.told, hidden.are_missing());
         self.hide(conversation, page.seqs, Some(told));
@@ -128,7 +113,6 @@ impl Core {
             self.look_again(conversation, now);
         } else {
             hidden.told = hidden.known;
-            hidden.is_unsure = false;
             self.show_held(conversation);
         }
     }

@@ -425,6 +425,9 @@ impl Core {
             (Question::Changes { conversation, .. }, SyncAnswer::Changes(page)) => {
                 self.changes_fetched(conversation, page);
             }
+            (Question::Row { conversation }, SyncAnswer::Row(row)) => {
+                self.row_answered(conversation, row.map(|row| *row), now);
+            }
             (Question::Hidden { conversation }, SyncAnswer::Hidden(page)) => {
                 self.hidden_fetched(conversation, page);
             }

@@ -30,6 +30,10 @@ pub(super) enum Question {
         conversation: ConversationId,
         after: u64,
     },
+    /// How it stands in the list.
+    Row {
+        conversation: ConversationId,
+    },
     /// What the user hid, upward from what was told.
     Hidden {
         conversation: ConversationId,
@@ -139,6 +143,7 @@ impl Questions {
                     | Question::Newest { .. }
                     | Question::End { .. }
                     | Question::Changes { .. }
+                    | Question::Row { .. }
                     | Question::Hidden { .. }
             )
         };

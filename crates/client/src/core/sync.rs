@@ -40,9 +40,38 @@ impl Core {
                 return;
             };
             let limit = page.min(room);
+            self.ask_for_row(conversation, until);
             self.ask_for_hidden(conversation, limit, until);
             self.ask_for(conversation, limit, until);
             self.ask_for_changes(conversation, limit, until);
+        }
+    }
+
+    /// How it stands in the list, where no list named it.
+    fn ask_for_row(&mut self, conversation: ConversationId, until: Timestamp) {
+        let is_listing = !self.questions.list_is_done();
+        let Some(track) = self.timeline.track_mut(conversation) else {
+            return;
+        };
+        if is_listing || !track.is_row_missing() {
+            return;
+        }
+        track.is_row_asked = true;
+        let query = SyncQuery::Row { conversation };
+        let question = Question::Row { conversation };
+        self.questions.ask(question, query, until, &mut self.out);
+    }
+
+    pub(super) fn row_answered(
+        &mut self,
+        conversation: ConversationId,
+        row: Option<Summary>,
+        now: Timestamp,
+    ) {
+        let track = self.track(conversation);
+        (track.is_unnamed, track.is_row_asked) = (false, false);
+        if let Some(row) = row.filter(|row| row.conversation == conversation) {
+            self.compare(row, now);
         }
     }
 
@@ -98,7 +127,7 @@ impl Core {
             self.show_held(conversation);
             self.fetch_if_missing(conversation);
         }
-        for conversation in self.timeline.unsure() {
+        for conversation in self.timeline.unnamed() {
             self.questions.look_at(conversation);
         }
         if let Some(version) = self.questions.list_complete()
@@ -114,6 +143,7 @@ impl Core {
         let absence_max = self.settings.limits.absence_max;
         let catch_up = self.settings.catch_up;
         let track = self.track(conversation);
+        track.is_unnamed = false;
         let shown = track.shown;
         let is_fresh = shown.seq == Seq::ZERO && track.held.is_empty();
         self.note_listed(summary.clone());
@@ -365,6 +395,14 @@ impl Core {
             }
             Question::Changes { conversation, .. } => {
                 self.changes_not_fetched(conversation, &refusal, now);
+            }
+            Question::Row { conversation } => {
+                let track = self.track(conversation);
+                track.is_row_asked = false;
+                match refusal.code.retryable() {
+                    true => self.look_again(conversation, now),
+                    false => track.is_unnamed = false,
+                }
             }
             Question::Hidden { conversation } => {
                 self.hidden_not_fetched(conversation, &refusal, now);

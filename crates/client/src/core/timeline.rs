@@ -53,6 +53,9 @@ pub(super) struct Track {
     pub(super) failures: u32,
     pub(super) revs: Revs,
     pub(super) hidden: Hidden,
+    /// No list had it: it is new, or was taken from the list before this device had one. It is asked for by name.
+    pub(super) is_unnamed: bool,
+    pub(super) is_row_asked: bool,
     /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
     /// of that may be older than they are: it is fetched.
     pub(super) fresh_to: Seq,
@@ -109,12 +112,8 @@ impl Timeline {
         let tracks = conversations.into_iter().map(|(conversation, kept)| {
             let hidden = hidden.remove(&conversation).unwrap_or_default();
             let track = Track {
-                hidden: Hidden::new(
-                    hidden,
-                    kept.hidden,
-                    kept.hidden_known,
-                    is_named(conversation),
-                ),
+                hidden: Hidden::new(hidden, kept.hidden, kept.hidden_known),
+                is_unnamed: !is_named(conversation),
                 shown: kept.cursor,
                 revs: Revs::new(kept.rev),
                 kept,
@@ -148,6 +147,7 @@ impl Timeline {
             track.asked = false;
             track.revs.disconnected();
             track.hidden.disconnected();
+            track.is_row_asked = false;
             track.suspect = false;
             track.failures = 0;
         }
@@ -220,11 +220,13 @@ impl Timeline {
         untaken_max.saturating_sub(self.untaken.len())
     }
 
-    /// Conversations that the list did not name may have something hidden.
-    pub(super) fn unsure(&self) -> Vec<ConversationId> {
-        let unsure = self.tracks.iter();
-        let unsure = unsure.filter(|(_, track)| track.hidden.are_to_be_asked());
-        unsure.map(|(conversation, _)| *conversation).collect()
+    /// Conversations that no list named.
+    pub(super) fn unnamed(&self) -> Vec<ConversationId> {
+        let unnamed = self
+            .tracks
+            .iter()
+            .filter(|(_, track)| track.is_row_missing());
+        unnamed.map(|(conversation, _)| *conversation).collect()
     }
 
     /// Conversations that the list did not name begin with their first message.
@@ -250,6 +252,10 @@ impl Track {
             && !self.held.contains_key(&self.shown.seq.next())
     }
 
+    pub(super) fn is_row_missing(&self) -> bool {
+        self.is_unnamed && !self.is_row_asked
+    }
+
     /// What is next is to be told now.
     pub(super) fn may_show(&self) -> bool {
         !self.undecided && !self.newest_only && !self.hidden.are_missing()
@@ -268,7 +274,7 @@ impl Core {
         let tracks = &mut self.timeline.tracks;
         tracks.entry(conversation).or_insert_with(|| Track {
             undecided,
-            hidden: Hidden::unsure(),
+            is_unnamed: true,
             ..Track::default()
         })
     }
@@ -333,8 +339,8 @@ impl Core {
     pub(super) fn fetch_if_missing(&mut self, conversation: ConversationId) {
         let is_listing = !self.questions.list_is_done();
         let is_missing = |track: &Track| {
-            let is_unsure = !is_listing && track.hidden.are_to_be_asked();
-            is_unsure || (track.is_missing_something() && !track.asked)
+            let is_unnamed = !is_listing && track.is_row_missing();
+            is_unnamed || (track.is_missing_something() && !track.asked)
         };
         if (self.timeline.tracks.get(&conversation)).is_some_and(is_missing) {
             self.questions.look_at(conversation);

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::change::{Change, Changed, Marks, REACTION_BYTES_MAX};
-use crate::frame::{Ack, Hello, Send, ServerFrame, SyncAnswer, SyncRequest};
+use crate::frame::{Ack, Hello, Send, ServerFrame, Summary, SyncAnswer, SyncRequest};
 use crate::mailbox::MailCursor;
 use crate::{MessageId, Refusal, Timestamp, UserId};
 
@@ -78,16 +78,9 @@ impl Outgoing {
                         }
                         ServerFrame::Page(page) => match &page.answer {
                             SyncAnswer::List(list) => {
-                                (list.conversations.iter())
-                                    .filter_map(|summary| summary.newest.as_ref())
-                                    .map(|placed| 2 * SMALL + placed.message.content.data.len())
-                                    .sum::<usize>()
-                                    + (list.conversations.iter())
-                                        .map(|summary| {
-                                            SMALL + summary.marks.as_ref().map_or(0, Marks::weight)
-                                        })
-                                        .sum::<usize>()
+                                list.conversations.iter().map(summary_weight).sum()
                             }
+                            SyncAnswer::Row(row) => row.as_deref().map_or(0, summary_weight),
                             SyncAnswer::History(page) => {
                                 (page.messages.iter())
                                     .map(|placed| 2 * SMALL + placed.message.content.data.len())
@@ -120,6 +113,12 @@ impl Outgoing {
             }
         }
     }
+}
+
+fn summary_weight(summary: &Summary) -> usize {
+    let newest = summary.newest.as_ref();
+    let newest = newest.map_or(0, |placed| 2 * SMALL + placed.message.content.data.len());
+    SMALL + newest + summary.marks.as_ref().map_or(0, Marks::weight)
 }
 
 fn change_weight(changed: &Changed) -> usize {

@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 
 use protocol::change::Changed;
 use protocol::frame::{
-    Accepted, ClientFrame, HiddenPage, HistoryPage, ListPage, Send, ServerFrame, Summary,
-    SyncAnswer, SyncPage, SyncQuery, Welcome,
+    Accepted, ClientFrame, HistoryPage, ListPage, Send, ServerFrame, Summary, SyncAnswer, SyncPage,
+    SyncQuery, Welcome,
 };
 use protocol::message::Content;
 use protocol::{
@@ -254,13 +254,10 @@ impl Device {
         self.hear(ServerFrame::Page(SyncPage { request, answer }));
     }
 
-    pub(super) fn nothing_hidden(&mut self, request: u32) {
-        let page = HiddenPage {
-            seqs: Vec::new(),
-            last: 0,
-            more: false,
-        };
-        self.answer(request, SyncAnswer::Hidden(page));
+    /// The question about the one that no list named.
+    pub(super) fn row(&mut self, row: Option<Summary>) {
+        let request = self.question(|query| matches!(query, SyncQuery::Row { .. }));
+        self.answer(request, SyncAnswer::Row(row.map(Box::new)));
     }
 
     pub(super) fn history(&mut self, request: u32, messages: Vec<Placed>, last: u64) {

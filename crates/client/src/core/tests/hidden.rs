@@ -181,10 +181,22 @@ fn what_the_list_does_not_name_is_asked_about_once() {
     let mut device = Device::ready();
     device.push(message(1));
     assert_eq!(shown(&device), [(1, false)], "nobody waits");
+    let cleared = Summary {
+        cleared_seq: Seq(1),
+        ..row(1, 3)
+    };
+    device.row(Some(cleared));
     tell(&mut device, &[1], 3, false);
     assert_eq!(hidden(&device), [1]);
+    assert!(!device.saved.list[&with(2)].is_on_list());
     device.push(message(2));
-    assert_eq!(asks_hidden(&mut device), [0]);
+    assert!(device.saved.list[&with(2)].is_on_list());
+    let rows = device.take_sent().into_iter();
+    let rows = rows.filter(|frame| match frame {
+        ClientFrame::Sync(request) => matches!(request.query, SyncQuery::Row { .. }),
+        _ => false,
+    });
+    assert_eq!(rows.count(), 1);
 }
 
 #[test]

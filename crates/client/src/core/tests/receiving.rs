@@ -68,7 +68,7 @@ fn contiguous_messages_ask_nothing() {
 fn a_gap_is_fetched() {
     let mut device = Device::ready();
     device.push(message(1));
-    device.nothing_hidden(2);
+    device.row(None);
     device.take_sent();
     device.push(message(5));
     assert_eq!(device.take_shown(), [1]);

@@ -250,6 +250,11 @@ impl Server {
     ) -> Result<SyncAnswer, Refusal> {
         match query {
             SyncQuery::List { since, after } => self.list(user, since, after, now),
+            SyncQuery::Row { conversation } => {
+                let is_there = self.versions.contains_key(&conversation);
+                let row = is_there.then(|| Box::new(self.summary(user, conversation)));
+                Ok(SyncAnswer::Row(row))
+            }
             SyncQuery::History {
                 conversation,
                 range,
