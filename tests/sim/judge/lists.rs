@@ -99,8 +99,9 @@ impl World {
         let pinned = talk.pinned.get(&user).copied().unwrap_or_default();
         let crowd = talk.group.as_ref();
         let floor = crowd.and_then(|crowd| crowd.readable_after(user));
+        // The row is kept as it came.
         let newest = talk
-            .view_of(user)
+            .view()
             .pop()
             .filter(|_| floor.is_none_or(|floor| end > floor));
         let newest = newest.map(|said| (said.id, said.content, said.marks));

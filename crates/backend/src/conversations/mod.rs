@@ -76,7 +76,8 @@ pub trait ConversationStore: Send + Sync {
     ) -> Result<()>;
 
     /// The owner wants to see these messages no more. Each is kept under the [mark](Version::mark) of the record that
-    /// hid it, and the register of its conversation moves forward to that, after it is kept; `at` as above.
+    /// hid it, those of a conversation in that order: whoever reads one finds all before it. Then the register of
+    /// the conversation moves forward to the last; `at` as above.
     async fn hide(
         &self,
         hidden: Vec<(UserId, ConversationId, Version, Seq)>,

@@ -345,16 +345,24 @@ impl ConversationStore for ScyllaConversations {
         hidden: Vec<(UserId, ConversationId, Version, Seq)>,
         at: Timestamp,
     ) -> Result<()> {
-        let mut rows = Vec::with_capacity(hidden.len());
+        let mut rows: BTreeMap<_, BTreeMap<i64, Seq>> = BTreeMap::new();
         let mut moves = Vec::with_capacity(hidden.len());
         for (owner, conversation, version, seq) in hidden {
             let (kind, other) = key(owner, conversation)?;
             let ver = write_time::of_version(SEAM, version)?;
-            let values = (owner.get(), kind, other, ver, seq.0 as i64, ver);
-            rows.push(self.cql.write(&self.hide, values));
+            let of_it = rows.entry((owner, kind, other)).or_default();
+            of_it.insert(ver, seq);
             moves.push((owner, conversation, ver));
         }
-        self.cql.all(rows).await?;
+        // One after the other: whoever reads one finds all before it.
+        let rows = rows.into_iter().map(async |((owner, kind, other), rows)| {
+            for (ver, seq) in rows {
+                let values = (owner.get(), kind, other, ver, seq.0 as i64, ver);
+                self.cql.write(&self.hide, values).await?;
+            }
+            Ok(())
+        });
+        self.cql.all(rows.collect()).await?;
         // The register last: whoever sees it finds all up to it.
         let mut writes = Vec::with_capacity(moves.len());
         for ((owner, conversation), ver) in furthest(moves) {

@@ -180,12 +180,12 @@ impl Core {
             let Some(mut changed) = track.revs.take_next(shown) else {
                 break;
             };
-            self.veil_change(conversation, &mut changed);
             let asked = &changed.asked;
             (self.outbox).changed(asked.send_id, asked.id, changed.seq, &mut self.out);
             self.note_changed(conversation, &changed);
             let number = self.timeline.next_number();
             let rev = changed.rev;
+            self.veil_change(conversation, &mut changed);
             self.timeline.untaken(conversation, What::Change { rev });
             self.out.push(Action::Changed {
                 number,

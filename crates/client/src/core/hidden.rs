@@ -1,15 +1,17 @@
 //! Messages that the user hid, on whichever device: the application gets nothing of them but their places.
 //!
 //! The server keeps them in the order in which they were hidden, and says in the list how far they go. Until a device
-//! knows all up to there it shows nothing more of the conversation: or it would show what is to be hidden.
+//! knows all up to there it shows nothing more of the conversation. What it has before it hears of the hiding, from a
+//! mailbox or of what its application loads, it shows, and takes back when it hears.
 
 use std::collections::BTreeSet;
 
 use protocol::change::{Change, Changed, Marks};
-use protocol::frame::{HiddenPage, HistoryPage, SyncQuery};
+use protocol::frame::{HiddenPage, HistoryPage, Summary, SyncQuery};
 use protocol::{ConversationId, Placed, Refusal, Seq, Timestamp};
 
 use super::questions::Question;
+use super::saved::Change as SavedChange;
 use super::timeline::What;
 use super::{Action, Core};
 
@@ -52,7 +54,11 @@ impl Core {
     /// The list says how far the hidden messages of a conversation go.
     pub(super) fn compare_hidden(&mut self, conversation: ConversationId, known: u64) {
         let track = self.track(conversation);
-        if known <= track.hidden.known {
+        if known < track.hidden.told {
+            // The server lost some, or another one was quicker: all are asked for again, which does no harm.
+            track.hidden.told = 0;
+            track.kept.hidden = 0;
+        } else if known <= track.hidden.known {
             return;
         }
         track.hidden.known = known;
@@ -84,18 +90,30 @@ impl Core {
         self.questions.ask(question, query, until, &mut self.out);
     }
 
-    pub(super) fn hidden_fetched(&mut self, conversation: ConversationId, page: HiddenPage) {
+    pub(super) fn hidden_fetched(
+        &mut self,
+        conversation: ConversationId,
+        page: HiddenPage,
+        now: Timestamp,
+    ) {
         let hidden = &mut self.track(conversation).hidden;
         let asked = hidden.asked.take().unwrap_or_default();
+        let before = hidden.told;
         hidden.told = hidden.told.max(page.last);
         if !page.more {
             // There is nothing behind it, whatever the list said.
             hidden.told = hidden.told.max(asked);
         }
-        let (told, is_more) = (hidden.told, hidden.are_missing());
+        let told = hidden.told;
+        match (hidden.are_missing(), told > before) {
+            (true, false) => return self.look_again(conversation, now),
+            (true, true) => self.questions.look_at(conversation),
+            (false, _) => self.track(conversation).failures = 0,
+        }
         self.hide(conversation, page.seqs, Some(told));
-        if is_more {
-            self.questions.look_at(conversation);
+        if !self.track(conversation).hidden.are_missing() {
+            let row = self.list.row(conversation);
+            self.tell_row(row);
         }
         self.show_held(conversation);
         self.fetch_if_missing(conversation);
@@ -114,6 +132,17 @@ impl Core {
         } else {
             hidden.told = hidden.known;
             self.show_held(conversation);
+        }
+    }
+
+    /// The conversation ends here: what stood behind it is gone, and others will stand there.
+    pub(super) fn hidden_behind(&mut self, conversation: ConversationId, end: Seq) {
+        let track = self.track(conversation);
+        let gone = track.hidden.seqs.split_off(&end.next());
+        track.hidden = Hidden::new(std::mem::take(&mut track.hidden.seqs), 0, 0);
+        (track.kept.hidden, track.kept.hidden_known) = (0, 0);
+        if !gone.is_empty() && self.settings.acks {
+            self.out.change(SavedChange::HiddenUpTo(conversation, end));
         }
     }
 
@@ -139,8 +168,9 @@ impl Core {
             self.taken(0);
             return;
         }
-        let row = self.list.hide(conversation, &seqs);
-        self.tell_row(row);
+        let newest = self.list.row(conversation);
+        let newest = newest.filter(|row| seqs.contains(&row.seq));
+        self.tell_row(newest);
         let number = self.timeline.next_number();
         self.timeline.untaken(conversation, what);
         self.out.push(Action::Hidden {
@@ -150,42 +180,47 @@ impl Core {
         });
     }
 
-    pub(super) fn is_hidden(&mut self, conversation: ConversationId, seq: Seq) -> bool {
-        self.track(conversation).hidden.has(seq)
+    fn is_hidden(&self, conversation: ConversationId, seq: Seq) -> bool {
+        let track = self.timeline.get(conversation);
+        track.is_some_and(|track| track.hidden.has(seq))
     }
 
     /// Takes from a message that is hidden what it says.
-    pub(super) fn veil(&mut self, placed: &mut Placed, marks: &mut Option<Marks>) {
-        let hidden = &self.track(placed.conversation).hidden;
-        if hidden.has(placed.position.seq) {
-            veil(placed, marks);
+    pub(super) fn veil(&self, placed: &mut Placed, marks: &mut Option<Marks>) {
+        if self.is_hidden(placed.conversation, placed.position.seq) {
+            let content = &mut placed.message.content;
+            *content = content.emptied();
+            marks.get_or_insert_with(Marks::default).hidden = true;
         }
     }
 
-    pub(super) fn veil_page(&mut self, page: &mut HistoryPage) {
-        let hidden = &self.track(page.conversation).hidden;
+    pub(super) fn veil_page(&self, page: &mut HistoryPage) {
         for placed in &mut page.messages {
             let seq = placed.position.seq;
-            if hidden.has(seq) {
-                let mut marks = page.marks.remove(&seq);
-                veil(placed, &mut marks);
-                page.marks.extend(marks.map(|marks| (seq, marks)));
-            }
+            let mut marks = page.marks.remove(&seq);
+            self.veil(placed, &mut marks);
+            page.marks.extend(marks.map(|marks| (seq, marks)));
         }
     }
 
-    /// The same with what it is changed to.
-    pub(super) fn veil_change(&mut self, conversation: ConversationId, changed: &mut Changed) {
+    /// A row whose newest message says nothing, where it is hidden, or may be.
+    pub(super) fn veiled_row(&self, mut row: Summary) -> Summary {
+        if let Some(newest) = &mut row.newest {
+            self.veil(newest, &mut row.marks);
+            let track = self.timeline.get(row.conversation);
+            if track.is_some_and(|track| track.hidden.are_missing()) {
+                newest.message.content = newest.message.content.emptied();
+            }
+        }
+        row
+    }
+
+    /// The same with what a message is changed to.
+    pub(super) fn veil_change(&self, conversation: ConversationId, changed: &mut Changed) {
         if let Change::Edit(content) = &mut changed.asked.change
-            && self.track(conversation).hidden.has(changed.seq)
+            && self.is_hidden(conversation, changed.seq)
         {
             *content = content.emptied();
         }
     }
-}
-
-pub(super) fn veil(placed: &mut Placed, marks: &mut Option<Marks>) {
-    let content = &mut placed.message.content;
-    *content = content.emptied();
-    marks.get_or_insert_with(Marks::default).hidden = true;
 }

@@ -6,7 +6,6 @@ use protocol::change::{Arranged, Change, Changed, Marks};
 use protocol::frame::{ListDeed, ListWord, Summary};
 use protocol::{ConversationId, Placed, Seq, Timestamp, UserId};
 
-use super::hidden::veil;
 use super::{Action, Core};
 
 /// The rows, also of conversations that were taken from the list: they come back with their next message.
@@ -24,20 +23,9 @@ pub(super) struct List {
 const OWN_MAX: usize = 4096;
 
 impl List {
-    pub(super) fn new(
-        rows: BTreeMap<ConversationId, Summary>,
-        hidden: &BTreeMap<ConversationId, BTreeSet<Seq>>,
-    ) -> List {
-        let veiled = rows.into_iter().map(|(conversation, mut row)| {
-            if let (Some(newest), Some(hidden)) = (&mut row.newest, hidden.get(&conversation))
-                && hidden.contains(&newest.position.seq)
-            {
-                veil(newest, &mut row.marks);
-            }
-            (conversation, row)
-        });
+    pub(super) fn new(rows: BTreeMap<ConversationId, Summary>) -> List {
         List {
-            rows: veiled.collect(),
+            rows,
             recalled: BTreeMap::new(),
             own: BTreeMap::new(),
         }
@@ -162,7 +150,8 @@ impl List {
         Some(row.clone())
     }
 
-    /// Taken from the list, arranged, come into a group or left. The second: the server is to be asked how it stands.
+    /// Taken from the list, arranged, come into a group or left: what is hidden is not its affair. The second: the
+    /// server is to be asked how it stands.
     fn word(&mut self, word: &ListWord) -> Option<(Summary, bool)> {
         let conversation = word.conversation;
         let row = match word.deed {
@@ -197,13 +186,12 @@ impl List {
         Some((row.clone(), is_open))
     }
 
-    /// The newest message is hidden, if it is among these.
-    pub(super) fn hide(&mut self, conversation: ConversationId, seqs: &[Seq]) -> Option<Summary> {
-        let row = self.rows.get_mut(&conversation)?;
-        let newest = row.newest.as_mut();
-        let newest = newest.filter(|newest| seqs.contains(&newest.position.seq))?;
-        veil(newest, &mut row.marks);
-        Some(row.clone())
+    pub(super) fn row(&self, conversation: ConversationId) -> Option<Summary> {
+        self.rows.get(&conversation).cloned()
+    }
+
+    pub(super) fn rows(&self) -> impl Iterator<Item = &Summary> {
+        self.rows.values()
     }
 
     /// Read up to here. The second: how many are left is for the server to say.
@@ -222,11 +210,8 @@ impl List {
 }
 
 impl Core {
-    pub(super) fn note_listed(&mut self, mut summary: Summary) {
+    pub(super) fn note_listed(&mut self, summary: Summary) {
         let conversation = summary.conversation;
-        if let Some(newest) = &mut summary.newest {
-            self.veil(newest, &mut summary.marks);
-        }
         if let Some((seq, id, kept)) = self.timeline.read_lost(conversation, summary.read_seq) {
             self.acks.read(conversation, seq, id);
             self.keep(conversation, kept);
@@ -239,11 +224,7 @@ impl Core {
     }
 
     pub(super) fn note_shown(&mut self, placed: &Placed, me: UserId) {
-        let mut row = self.list.shown(placed, me);
-        let (conversation, seq) = (placed.conversation, placed.position.seq);
-        if row.is_some() && self.is_hidden(conversation, seq) {
-            row = self.list.hide(conversation, &[seq]);
-        }
+        let row = self.list.shown(placed, me);
         self.tell_row(row);
     }
 
@@ -265,7 +246,7 @@ impl Core {
         };
         (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
         if let ListDeed::Hidden(seq) = word.deed {
-            self.hidden(word.conversation, seq);
+            return self.hidden(word.conversation, seq);
         }
         if let Some((row, is_open)) = self.list.word(word) {
             self.tell_row(Some(row));
@@ -283,7 +264,13 @@ impl Core {
             self.out
                 .change(super::Change::Listed(Box::new(row.clone())));
         }
+        let row = self.veiled_row(row);
         self.out.push(Action::Listed(Box::new(row)));
+    }
+
+    /// The conversation list as the application gets it.
+    pub fn list(&self) -> impl Iterator<Item = Summary> {
+        self.list.rows().cloned().map(|row| self.veiled_row(row))
     }
 }
 

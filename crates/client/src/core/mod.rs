@@ -92,8 +92,10 @@ impl Core {
             .filter(|(_, kept)| kept.read.is_some_and(|(seq, _)| seq > kept.read_acked))
             .map(|(conversation, _)| *conversation)
             .collect();
-        let list = List::new(saved.list, &saved.hidden);
-        let is_named = |conversation| list.is_named(conversation);
+        let list = List::new(saved.list);
+        // A list that begins anew does not name what was taken from it.
+        let was_listed = saved.list_version > Timestamp::ZERO;
+        let is_named = |conversation| was_listed && list.is_named(conversation);
         let timeline = Timeline::new(saved.conversations, saved.hidden, is_named);
         Core {
             account: saved.account,
@@ -429,7 +431,7 @@ impl Core {
                 self.row_answered(conversation, row.map(|row| *row), now);
             }
             (Question::Hidden { conversation }, SyncAnswer::Hidden(page)) => {
-                self.hidden_fetched(conversation, page);
+                self.hidden_fetched(conversation, page, now);
             }
             (Question::Status, SyncAnswer::Status(statuses)) => {
                 self.outbox.sent.statuses(&statuses, &mut self.out);

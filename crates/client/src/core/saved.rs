@@ -111,6 +111,8 @@ pub enum Change {
     Loaded(ConversationId, Loaded),
     /// More that the user hid.
     Hidden(ConversationId, Vec<Seq>),
+    /// None is hidden behind this any more.
+    HiddenUpTo(ConversationId, Seq),
     /// A new send, or an old one whose state changed.
     Outbox(OutboxRow),
     /// Accepted, or known better. It leaves the outbox.
@@ -133,8 +135,15 @@ impl Saved {
             Change::Loaded(conversation, loaded) => {
                 self.loaded.insert(conversation, loaded);
             }
+            Change::Hidden(_, seqs) if seqs.is_empty() => {}
             Change::Hidden(conversation, seqs) => {
                 self.hidden.entry(conversation).or_default().extend(seqs);
+            }
+            Change::HiddenUpTo(conversation, end) => {
+                if let Some(hidden) = self.hidden.get_mut(&conversation) {
+                    hidden.retain(|seq| *seq <= end);
+                }
+                self.hidden.retain(|_, hidden| !hidden.is_empty());
             }
             Change::Listed(summary) => {
                 self.list.insert(summary.conversation, *summary);

@@ -39,6 +39,9 @@ impl Core {
             let Some(conversation) = self.questions.next() else {
                 return;
             };
+            if let Some(track) = self.timeline.track_mut(conversation) {
+                track.waits = false;
+            }
             let limit = page.min(room);
             self.ask_for_row(conversation, until);
             self.ask_for_hidden(conversation, limit, until);
@@ -70,16 +73,19 @@ impl Core {
     ) {
         let track = self.track(conversation);
         (track.is_unnamed, track.is_row_asked) = (false, false);
+        track.failures = 0;
         if let Some(row) = row.filter(|row| row.conversation == conversation) {
             self.compare(row, now);
         }
+        self.questions.look_at(conversation);
     }
 
     fn ask_for(&mut self, conversation: ConversationId, limit: u32, until: Timestamp) {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
         };
-        if track.asked {
+        // What the user hid before is known with the row.
+        if track.asked || track.is_row_asked {
             return;
         }
         let (question, range, limit) = match self.settings.catch_up {
@@ -146,8 +152,8 @@ impl Core {
         track.is_unnamed = false;
         let shown = track.shown;
         let is_fresh = shown.seq == Seq::ZERO && track.held.is_empty();
-        self.note_listed(summary.clone());
         self.compare_hidden(conversation, summary.hidden);
+        self.note_listed(summary.clone());
         if is_left(&summary) {
             // Nothing of it can be asked any more, and what was shown stays.
             let track = self.track(conversation);
@@ -349,6 +355,7 @@ impl Core {
                 ours,
                 theirs: page.last_seq,
             }));
+            self.hidden_behind(conversation, page.last_seq);
             self.skip_to(conversation, cursor);
         }
         self.fetch_if_missing(conversation);
@@ -399,9 +406,11 @@ impl Core {
             Question::Row { conversation } => {
                 let track = self.track(conversation);
                 track.is_row_asked = false;
-                match refusal.code.retryable() {
-                    true => self.look_again(conversation, now),
-                    false => track.is_unnamed = false,
+                if refusal.code.retryable() {
+                    self.look_again(conversation, now);
+                } else {
+                    track.is_unnamed = false;
+                    self.questions.look_at(conversation);
                 }
             }
             Question::Hidden { conversation } => {
@@ -427,6 +436,7 @@ impl Core {
             list.after = None;
             list.coming = None;
             list.phase = ListPhase::Due(Timestamp::ZERO);
+            self.timeline.forget_names();
             self.out.push(Action::Reset(Reset::ListAhead));
         } else if refusal.code.retryable() {
             list.failures += 1;
@@ -442,6 +452,7 @@ impl Core {
         let ask_again_max = self.settings.limits.ask_again_max;
         let track = self.track(conversation);
         track.failures = track.failures.saturating_add(1);
+        track.waits = true;
         let at = now + pause(track.failures, ask_again_max);
         self.questions.look_later(conversation, at);
     }

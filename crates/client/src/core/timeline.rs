@@ -56,6 +56,8 @@ pub(super) struct Track {
     /// No list had it: it is new, or was taken from the list before this device had one. It is asked for by name.
     pub(super) is_unnamed: bool,
     pub(super) is_row_asked: bool,
+    /// A question was refused, and comes again later.
+    pub(super) waits: bool,
     /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
     /// of that may be older than they are: it is fetched.
     pub(super) fresh_to: Seq,
@@ -148,9 +150,14 @@ impl Timeline {
             track.revs.disconnected();
             track.hidden.disconnected();
             track.is_row_asked = false;
+            track.waits = false;
             track.suspect = false;
             track.failures = 0;
         }
+    }
+
+    pub(super) fn get(&self, conversation: ConversationId) -> Option<&Track> {
+        self.tracks.get(&conversation)
     }
 
     pub(super) fn track_mut(&mut self, conversation: ConversationId) -> Option<&mut Track> {
@@ -218,6 +225,12 @@ impl Timeline {
     /// How many more messages may be shown.
     pub(super) fn room(&self, untaken_max: usize) -> usize {
         untaken_max.saturating_sub(self.untaken.len())
+    }
+
+    /// The list begins anew: it will not name what was taken from it.
+    pub(super) fn forget_names(&mut self) {
+        let tracks = self.tracks.values_mut();
+        tracks.for_each(|track| track.is_unnamed = true);
     }
 
     /// Conversations that no list named.
@@ -339,8 +352,8 @@ impl Core {
     pub(super) fn fetch_if_missing(&mut self, conversation: ConversationId) {
         let is_listing = !self.questions.list_is_done();
         let is_missing = |track: &Track| {
-            let is_unnamed = !is_listing && track.is_row_missing();
-            is_unnamed || (track.is_missing_something() && !track.asked)
+            let is_row_missing = !is_listing && track.is_row_missing();
+            !track.waits && (is_row_missing || track.is_missing_something() && !track.asked)
         };
         if (self.timeline.tracks.get(&conversation)).is_some_and(is_missing) {
             self.questions.look_at(conversation);
@@ -465,7 +478,6 @@ impl Core {
             mut marks,
             source,
         } = held;
-        self.veil(&mut placed, &mut marks);
         let ack = self.ack_for(&placed, source, me);
         let conversation = placed.conversation;
         let message = &placed.message;
@@ -485,13 +497,14 @@ impl Core {
         self.timeline.shown += u64::from(is_new);
         self.timeline
             .untaken(conversation, What::Message { cursor, ack });
+        let origin = match (message.from == me, message.device == self.settings.device) {
+            (false, _) => Origin::Other,
+            (true, false) => Origin::OwnElsewhere,
+            (true, true) => Origin::OwnHere,
+        };
         self.note_shown(&placed, me);
         if is_new {
-            let origin = match (message.from == me, message.device == self.settings.device) {
-                (false, _) => Origin::Other,
-                (true, false) => Origin::OwnElsewhere,
-                (true, true) => Origin::OwnHere,
-            };
+            self.veil(&mut placed, &mut marks);
             self.out.push(Action::Show(Shown {
                 number: self.timeline.shown,
                 placed,
@@ -524,7 +537,7 @@ impl Core {
                     }
                     What::Change { rev } => track.kept.rev = *rev,
                     What::Hidden { seqs, to } => {
-                        track.kept.hidden = to.map_or(track.kept.hidden, |to| to);
+                        track.kept.hidden = to.unwrap_or(track.kept.hidden);
                         hidden.push((untaken.conversation, seqs.clone()));
                     }
                 }

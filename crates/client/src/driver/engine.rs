@@ -82,10 +82,11 @@ impl Engine {
         state: watch::Sender<State>,
         list: watch::Sender<ConversationList>,
     ) -> Engine {
-        list.send_replace(saved.list.clone());
+        let core = Core::new(config.settings(), saved);
+        list.send_replace(rows_of(&core));
         Engine {
             list,
-            core: Core::new(config.settings(), saved),
+            core,
             config,
             address,
             clock: Clock::start(),
@@ -390,8 +391,8 @@ impl Engine {
         }
         self.older.clear();
         self.epoch += 1;
-        self.list.send_replace(saved.list.clone());
         self.core = Core::new(self.config.settings(), saved);
+        self.list.send_replace(rows_of(&self.core));
         self.core.start();
     }
 
@@ -450,4 +451,9 @@ async fn until(deadline: Option<Instant>) {
         Some(deadline) => tokio::time::sleep_until(deadline).await,
         None => std::future::pending().await,
     }
+}
+
+fn rows_of(core: &Core) -> ConversationList {
+    let rows = core.list().map(|row| (row.conversation, row));
+    rows.collect()
 }

@@ -117,6 +117,11 @@ pub(super) fn write(
             }
             Ok(())
         }
+        Change::HiddenUpTo(conversation, end) => execute(
+            transaction,
+            "DELETE FROM hidden WHERE account = ? AND conversation = ? AND seq > ?",
+            params![account, conversation.to_key(), end.0 as i64],
+        ),
         Change::Loaded(conversation, loaded) => {
             execute(
                 transaction,

@@ -51,6 +51,8 @@ fn changes() -> impl Strategy<Value = Change> {
         (1..5i64, proptest::collection::vec(1..40u64, 1..5)).prop_map(move |(peer, seqs)| {
             Change::Hidden(conversation(peer), seqs.into_iter().map(Seq).collect())
         }),
+        (1..5i64, 1..40u64)
+            .prop_map(move |(peer, end)| { Change::HiddenUpTo(conversation(peer), Seq(end)) }),
         (0..i64::MAX).prop_map(|at| Change::ListVersion(Timestamp::from_millis(at))),
         (1..5i64, any::<[u32; 4]>(), any::<bool>()).prop_map(move |(peer, n, seen)| {
             let kept = Kept {

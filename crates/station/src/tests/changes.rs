@@ -329,6 +329,18 @@ async fn what_was_cleared_is_told_to_who_has_it() {
         .collect();
     assert_eq!(rows, [2, 3].map(|peer| (between(1, peer), Seq(1), 0)));
     assert!(difference.more);
+    // By name it is told to anybody of the two.
+    let row = async |who, one, other| {
+        let conversation = between(one, other);
+        match world.ask(who, SyncQuery::Row { conversation }).await? {
+            SyncAnswer::Row(row) => Ok(row.map(|row| (row.seq, row.cleared_seq, row.unread))),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(row(1, 1, 2).await, Ok(Some((Seq(1), Seq(1), 0))));
+    assert_eq!(row(2, 1, 2).await, Ok(Some((Seq(1), Seq::ZERO, 0))));
+    assert_eq!(row(1, 1, 9).await, Ok(None));
+    assert_eq!(row(3, 1, 2).await, Err(Code::Forbidden));
     world.place(2, 1, 2, "here again").await;
     let full = world.list(1, Timestamp::ZERO, None).await;
     let again = full

@@ -499,6 +499,18 @@ async fn groups_are_in_the_list_where_something_changed() {
     let cleared = world.parts.conversations.set_cleared(cleared, now).await;
     cleared.expect("writes");
     assert_eq!(world.group_row(1, 8).await, None);
+    // By name both are told, and to who never was in it nothing.
+    let row = async |who, group| {
+        let conversation = of(group);
+        match world.ask(who, SyncQuery::Row { conversation }).await {
+            Ok(SyncAnswer::Row(row)) => row.map(|row| (row.role, row.seq, row.cleared_seq)),
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(row(1, 7).await, Some((None, Seq::ZERO, Seq::ZERO)));
+    let there = (Some(Role::Owner), Seq(2), Seq(2));
+    assert_eq!(row(1, 8).await, Some(there));
+    assert_eq!(row(3, 8).await, None);
 }
 
 #[tokio::test(start_paused = true)]

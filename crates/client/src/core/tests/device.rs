@@ -101,6 +101,7 @@ pub(super) struct Device {
     pub(super) shown: Vec<Shown>,
     pub(super) changed: Vec<(ConversationId, Changed)>,
     pub(super) hidden: Vec<(ConversationId, Seq)>,
+    pub(super) rows: Vec<Summary>,
     pub(super) statuses: Vec<(SendId, SendStatus)>,
     /// Gaps, resets and the like.
     pub(super) told: Vec<Action>,
@@ -136,6 +137,7 @@ impl Device {
             shown: Vec::new(),
             changed: Vec::new(),
             hidden: Vec::new(),
+            rows: Vec::new(),
             statuses: Vec::new(),
             told: Vec::new(),
             connects: 0,
@@ -356,7 +358,8 @@ impl Device {
                     self.told.push(Action::Disconnect(why.clone()));
                     self.core.handle_disconnected(why, self.now, 0);
                 }
-                Action::State(_) | Action::Listed(_) => {}
+                Action::Listed(row) => self.rows.push(*row),
+                Action::State(_) => {}
                 Action::Changed {
                     number,
                     conversation,

@@ -107,11 +107,15 @@ fn a_new_device_never_has_what_a_hidden_message_says() {
     let expected = [(1, false), (2, true), (3, false), (4, true)];
     assert_eq!(shown(&device), expected);
     assert_eq!(asks_hidden(&mut device), [0, 6]);
-    let newest = device.saved.list[&with(2)].newest.as_ref();
-    let newest = newest.expect("there is one");
-    assert!(newest.message.content.data.is_empty());
+    let is_empty = |row: &Summary| {
+        let newest = row.newest.as_ref().expect("there is one");
+        newest.message.content.data.is_empty()
+    };
+    assert!(device.rows.iter().all(is_empty));
 
     device.crash();
+    let row_of_2 = device.core.list().next().expect("there is one");
+    assert!(is_empty(&row_of_2) && row_of_2.marks.is_some_and(|marks| marks.hidden));
     device.sign_in();
     device.list(vec![row(4, 7)]);
     assert_eq!(asks_hidden(&mut device), [0_u64; 0], "it is kept");
@@ -145,6 +149,25 @@ fn what_was_hidden_meanwhile_is_told_once() {
     assert_eq!(asks_hidden(&mut device), [9]);
     assert_eq!(hidden(&device), [1, 3]);
     assert_eq!(device.saved.conversations[&with(2)].hidden, 12);
+}
+
+/// The server was put back: what it hides is learnt anew, and other messages stand behind its end.
+#[test]
+fn what_was_hidden_behind_the_end_is_forgotten() {
+    let mut device = back();
+    device.hear(hides(2));
+    device.hear(hides(3));
+    device.list(vec![row(2, 4)]);
+    tell(&mut device, &[2], 4, false);
+    let is_history = |query: &SyncQuery| matches!(query, SyncQuery::History { .. });
+    let request = Some(device.question(is_history));
+    let refusal = Refusal::new(Code::Reset, "behind");
+    device.hear(ServerFrame::Error { request, refusal });
+    let request = device.question(is_history);
+    device.history(request, vec![message(2)], 2);
+    device.push(message(3));
+    assert_eq!(shown(&device), [(3, false)]);
+    assert_eq!(device.saved.hidden[&with(2)].len(), 1);
 }
 
 /// More may be hidden behind what the answer was read with.

@@ -142,6 +142,7 @@ fn a_slow_application_is_shown_no_more_than_it_can_take_and_then_the_rest() {
         device.push(message(seq));
     }
     assert_eq!(device.take_shown(), [1, 2]);
+    device.row(None);
     device.take_sent();
     device.core.handle_taken(2, device.now);
     device.drain();
@@ -480,6 +481,7 @@ fn resync_compares_again() {
 fn a_refused_question_is_asked_again_later() {
     let mut device = Device::ready();
     device.push(message(2));
+    device.row(None);
     let request = device.question(is_history);
     device.take_sent();
     device.hear(ServerFrame::Error {
@@ -495,6 +497,7 @@ fn a_refused_question_is_asked_again_later() {
 fn what_can_never_be_fetched_is_told_as_a_gap() {
     let mut device = Device::ready();
     device.push(message(3));
+    device.row(None);
     let request = device.question(is_history);
     device.hear(ServerFrame::Error {
         request: Some(request),

@@ -296,6 +296,7 @@ fn a_receipt_tells_of_a_place_that_no_echo_told() {
         },
         ..message_of(2, 1, "phone", 1)
     };
+    device.row(None);
     let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
     device.history(request, vec![own], 1);
     assert_eq!(device.take_shown(), [1]);
@@ -397,6 +398,7 @@ fn a_lost_echo_is_made_up_for() {
     device.send(to(2), 1);
     device.accept(1);
     device.wait(10_000);
+    device.row(None);
     let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
     let mut own = super::device::message_of(2, 1, "here", 1);
     own.message.send_id = send_id(1);

@@ -60,6 +60,11 @@ fn show(talk: &Talk, news: News) -> Result<()> {
             let said = &talk.messages[index];
             writeln!(output, "[changed] {}: {}", said.from, said.text())?;
         }
+        News::Hidden(indexes) => {
+            for said in indexes.into_iter().map(|index| &talk.messages[index]) {
+                writeln!(output, "[changed] {}: {}", said.from, said.text())?;
+            }
+        }
         News::Status(index) => {
             let said = &talk.messages[index];
             if let Some(status) = &said.status {

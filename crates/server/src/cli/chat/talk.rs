@@ -44,6 +44,8 @@ pub(super) enum News {
     Message(usize),
     /// What a message says or bears.
     Changed(usize),
+    /// They are not to be seen any more.
+    Hidden(Vec<usize>),
     /// The status of an own one.
     Status(usize),
     State,
@@ -376,15 +378,15 @@ impl Talk {
     }
 
     fn hidden(&mut self, seqs: &[Seq]) -> News {
-        let mut news = News::Nothing;
+        let mut hidden = Vec::new();
         for (index, said) in self.messages.iter_mut().enumerate() {
             if said.place.is_some_and(|(seq, _)| seqs.contains(&seq)) {
                 said.text.clear();
                 said.marks.hidden = true;
-                news = News::Changed(index);
+                hidden.push(index);
             }
         }
-        news
+        News::Hidden(hidden)
     }
 
     async fn shown(&mut self, shown: Shown) -> News {

@@ -133,7 +133,6 @@ impl World {
             changed.retain(|changed| changed.rev <= rev);
         }
         end.hidden = end.saved.hidden.clone();
-        end.list = end.saved.list.clone();
         let rows = end.saved.outbox.values().map(|row| row.send_id);
         let durable: BTreeSet<SendId> = rows.collect();
         let ranks = &mut end.ranks;
@@ -154,6 +153,8 @@ impl World {
             ranks.insert(row.send_id, rank);
         }
         end.core = begin(&device, end.platform, end.saved.clone());
+        let rows = end.core.list().map(|row| (row.conversation, row));
+        end.list = rows.collect();
         self.drain_end(at);
     }
 

@@ -81,13 +81,18 @@ impl World {
 
     /// The conversation list says what counting finds.
     fn judge_row(&self, end: &End, conversation: ConversationId) {
-        let mut wanted = self.server.summary(end.user, conversation);
-        if let Some(newest) = &mut wanted.newest
+        let saved = self.server.summary(end.user, conversation);
+        let mut told = saved.clone();
+        if let Some(newest) = &mut told.newest
             && (self.server).is_hidden(end.user, conversation, newest.position.seq)
         {
             newest.message.content = newest.message.content.emptied();
+            let marks = end.list[&conversation].marks.as_ref();
+            assert!(marks.is_some_and(|marks| marks.hidden));
         }
-        for row in [&end.list[&conversation], &end.saved.list[&conversation]] {
+        let rows = [(&end.list, told), (&end.saved.list, saved)];
+        for (rows, wanted) in rows {
+            let row = &rows[&conversation];
             let row = Summary {
                 version: wanted.version,
                 marks: wanted.marks.clone(),
