@@ -119,23 +119,25 @@ impl Process {
 
     /// Skips lines until this one.
     pub fn line_is(&self, wanted: &str) {
-        self.skips_to(wanted, |line| line == wanted);
+        if let Err(seen) = self.look_for(SOON, |line| line == wanted) {
+            panic!("{wanted:?} is not among {seen:#?}");
+        }
     }
 
-    /// Skips lines until one that ends so.
-    pub fn line_ends(&self, wanted: &str) {
-        self.skips_to(wanted, |line| line.ends_with(wanted));
-    }
-
-    fn skips_to(&self, wanted: &str, is_it: impl Fn(&str) -> bool) {
+    /// Skips lines until this one; the lines that came instead, where nothing comes for so long.
+    pub fn look_for(
+        &self,
+        patience: Duration,
+        is_it: impl Fn(&str) -> bool,
+    ) -> Result<(), Vec<String>> {
         let mut seen = Vec::new();
-        while let Ok(line) = self.lines.recv_timeout(SOON) {
+        while let Ok(line) = self.lines.recv_timeout(patience) {
             if is_it(&line) {
-                return;
+                return Ok(());
             }
             seen.push(line);
         }
-        panic!("{wanted:?} is not among {seen:#?}");
+        Err(seen)
     }
 
     pub fn signal(&self, name: &str) {

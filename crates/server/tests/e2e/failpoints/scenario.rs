@@ -9,7 +9,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::door::Door;
-use crate::process::{Ended, Process, run};
+use crate::process::{Ended, Process, SOON, run};
 use crate::webhook::Webhook;
 
 /// How long anything may take, a restart within it.
@@ -110,17 +110,12 @@ impl Scenario<'_> {
             Process::start(&mut self.door.user(&chat))
         };
         let (mut says, mut hears) = (chat(&one, &six), chat(&six, &one));
-        says.type_line("forget this");
-        says.line_is("[read] forget this");
-        says.type_line("/recall");
-        hears.line_ends(&format!("{one}: (recalled)"));
-        says.line_ends("(recalled)");
-        says.type_line("ninety");
-        says.line_is("[read] ninety");
-        says.type_line("/edit a hundred");
-        hears.line_ends(&format!("{one}: a hundred (edited)"));
-        hears.type_line("/hide");
-        hears.line_ends(&format!("{one}: (hidden)"));
+        persist(&mut says, None, "forget this", "[read] forget this");
+        persist(&mut says, Some(&hears), "/recall", ": (recalled)");
+        persist(&mut says, None, "ninety", "[read] ninety");
+        let edited = format!("{one}: a hundred (edited)");
+        persist(&mut says, Some(&hears), "/edit a hundred", &edited);
+        persist(&mut hears, None, "/hide", ": (hidden)");
         for chat in [&mut says, &mut hears] {
             chat.feed(String::new());
             chat.ended(PATIENCE);
@@ -231,4 +226,19 @@ fn until(command: impl Fn() -> Ended, is_done: impl Fn(&Ended) -> bool) -> Ended
         assert!(began.elapsed() < PATIENCE, "{told}");
         thread::sleep(REST);
     }
+}
+
+/// Types a line until somebody (whoever typed it, unless it is said who) reads what comes of it: a send whose services
+/// died under each of its tries has failed, and its user tries again.
+fn persist(chat: &mut Process, reader: Option<&Process>, line: &str, wanted: &str) {
+    let mut seen = Vec::new();
+    for _ in 0..3 {
+        chat.type_line(line);
+        let is_it = |line: &str| line.ends_with(wanted);
+        match reader.unwrap_or(chat).look_for(SOON, is_it) {
+            Ok(()) => return,
+            Err(lines) => seen.extend(lines),
+        }
+    }
+    panic!("{line:?} brings no {wanted:?} but {seen:#?}");
 }
