@@ -3,6 +3,7 @@
 //! A notification that failed waits beside the others and holds no call; it does hold the commit of its
 //! partition, so that a crash brings it back. Bounded by `pending_max`: at it nothing more is read.
 
+mod mutes;
 mod pending;
 mod settle;
 mod spans;
@@ -25,6 +26,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::mutes::Mutes;
 use self::pending::{Pending, Waiting};
 use self::settle::{Ended, Outcome};
 use self::spans::{calling, record_call};
@@ -39,6 +41,7 @@ const STORE_RETRY: Duration = Duration::from_secs(1);
 /// One horn. Everything but the calls themselves happens in its one task.
 pub(crate) struct Horn {
     provider: Arc<dyn Provider>,
+    mutes: Mutes,
     producer: Arc<dyn Producer>,
     ledger: Arc<dyn LedgerStore>,
     clock: Arc<dyn Clock>,
@@ -81,6 +84,10 @@ impl Horn {
             metrics: Arc::new(HornMetrics::new(provider.name())),
             spans: Spans::here(),
             provider,
+            mutes: Mutes {
+                conversations: parts.conversations,
+                clock: parts.clock.clone(),
+            },
             producer: parts.queue.producer(),
             ledger: parts.ledger,
             clock: parts.clock,
@@ -284,6 +291,7 @@ impl Horn {
 
     fn call(&mut self, pending: &Pending) -> Id {
         let (provider, metrics) = (self.provider.clone(), self.metrics.clone());
+        let mutes = self.mutes.clone();
         let wait = self.timeout;
         let push = Push {
             notification: pending.task.notification,
@@ -293,7 +301,10 @@ impl Horn {
         let (spans, parent) = (self.spans.clone(), pending.task.trace);
         let call = async move {
             let began = Instant::now();
-            let sent = timeout(wait, provider.send(&push));
+            let sent = timeout(wait, async {
+                mutes.check(&push.notification).await?;
+                provider.send(&push).await
+            });
             let answer = trace::within(push.trace, sent).await;
             metrics.called(began.elapsed());
             let answer = answer.unwrap_or_else(|_| {
@@ -359,6 +370,7 @@ impl Horn {
                 self.ended.push(Ended::new(pending, dead));
             }
             Next::Nobody => self.ended.push(Ended::new(pending, Outcome::Nobody)),
+            Next::Muted => self.ended.push(Ended::new(pending, Outcome::Muted)),
         }
     }
 }

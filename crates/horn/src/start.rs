@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use backend::clock::{Clock, Entropy};
+use backend::conversations::ConversationStore;
 use backend::ledger::LedgerStore;
 use backend::queue::Queue;
 use protocol::keys::Topic;
@@ -20,6 +21,7 @@ use crate::provider::{Provider, Recorder, Secret, SecretError, Webhook, WebhookE
 pub struct Parts {
     pub queue: Arc<dyn Queue>,
     pub ledger: Arc<dyn LedgerStore>,
+    pub conversations: Arc<dyn ConversationStore>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }

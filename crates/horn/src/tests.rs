@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use api::task::NotificationTask;
 use backend::clock::{Clock, SeededEntropy, SystemClock};
+use backend::conversations::{ConversationStore, EmbeddedConversations};
 use backend::embedded::Engine;
 use backend::ledger::{EmbeddedLedger, LedgerStore};
 use backend::queue::embedded::{EmbeddedQueue, QueueConfig};
@@ -61,6 +62,7 @@ struct Desk {
     queue: EmbeddedQueue,
     ledger: Arc<EmbeddedLedger>,
     ledger_engine: Engine,
+    conversations: Arc<EmbeddedConversations>,
 }
 
 impl Desk {
@@ -75,6 +77,7 @@ impl Desk {
             queue: queue.expect("opens"),
             ledger: Arc::new(EmbeddedLedger::open(ledger_engine.clone()).expect("opens")),
             ledger_engine,
+            conversations: Arc::new(EmbeddedConversations::new(Engine::memory())),
         }
     }
 
@@ -82,6 +85,7 @@ impl Desk {
         Parts {
             queue: Arc::new(self.queue.clone()),
             ledger: self.ledger.clone(),
+            conversations: self.conversations.clone(),
             clock: Arc::new(SystemClock),
             entropy: Arc::new(SeededEntropy::new(1)),
         }

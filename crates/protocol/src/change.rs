@@ -127,6 +127,12 @@ pub struct Arranged {
     pub muted_until: Option<Timestamp>,
 }
 
+impl Arranged {
+    pub fn is_muted(&self, now: Timestamp) -> bool {
+        self.muted_until.is_some_and(|until| now < until)
+    }
+}
+
 /// What is to become of a message.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Change {

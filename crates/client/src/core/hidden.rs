@@ -23,8 +23,15 @@ pub(super) struct Hidden {
     told: u64,
     /// The server has them up to here.
     known: u64,
-    /// How many it had when we asked: what it has more since, the answer may not.
-    asked: Option<u64>,
+    asked: Option<Asked>,
+}
+
+/// An open question.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    after: u64,
+    /// As far as the server had them when we asked: what it has more since, the answer may not.
+    known: u64,
 }
 
 impl Hidden {
@@ -57,6 +64,7 @@ impl Core {
         if known < track.hidden.told {
             // The server lost some, or another one was quicker: all are asked for again, which does no harm.
             track.hidden.told = 0;
+            track.hidden.asked = None;
             track.kept.hidden = 0;
         } else if known <= track.hidden.known {
             return;
@@ -80,29 +88,37 @@ impl Core {
         if track.hidden.asked.is_some() || !track.hidden.are_missing() {
             return;
         }
-        track.hidden.asked = Some(track.hidden.known);
+        let (after, known) = (track.hidden.told, track.hidden.known);
+        track.hidden.asked = Some(Asked { after, known });
         let query = SyncQuery::Hidden {
             conversation,
-            after: track.hidden.told,
+            after,
             limit,
         };
-        let question = Question::Hidden { conversation };
+        let question = Question::Hidden {
+            conversation,
+            after,
+        };
         self.questions.ask(question, query, until, &mut self.out);
     }
 
     pub(super) fn hidden_fetched(
         &mut self,
         conversation: ConversationId,
+        after: u64,
         page: HiddenPage,
         now: Timestamp,
     ) {
         let hidden = &mut self.track(conversation).hidden;
-        let asked = hidden.asked.take().unwrap_or_default();
+        let Some(asked) = hidden.asked.take_if(|asked| asked.after == after) else {
+            // They are being asked for anew.
+            return;
+        };
         let before = hidden.told;
         hidden.told = hidden.told.max(page.last);
         if !page.more {
             // There is nothing behind it, whatever the list said.
-            hidden.told = hidden.told.max(asked);
+            hidden.told = hidden.told.max(asked.known);
         }
         let told = hidden.told;
         match (hidden.are_missing(), told > before) {
@@ -111,6 +127,11 @@ impl Core {
             (false, _) => self.track(conversation).failures = 0,
         }
         self.hide(conversation, page.seqs, Some(told));
+        self.show_the_rest(conversation);
+    }
+
+    /// What waited for what is hidden to be known.
+    fn show_the_rest(&mut self, conversation: ConversationId) {
         if !self.track(conversation).hidden.are_missing() {
             let row = self.list.row(conversation);
             self.tell_row(row);
@@ -131,7 +152,7 @@ impl Core {
             self.look_again(conversation, now);
         } else {
             hidden.told = hidden.known;
-            self.show_held(conversation);
+            self.show_the_rest(conversation);
         }
     }
 

@@ -430,9 +430,13 @@ impl Core {
             (Question::Row { conversation }, SyncAnswer::Row(row)) => {
                 self.row_answered(conversation, row.map(|row| *row), now);
             }
-            (Question::Hidden { conversation }, SyncAnswer::Hidden(page)) => {
-                self.hidden_fetched(conversation, page, now);
-            }
+            (
+                Question::Hidden {
+                    conversation,
+                    after,
+                },
+                SyncAnswer::Hidden(page),
+            ) => self.hidden_fetched(conversation, after, page, now),
             (Question::Status, SyncAnswer::Status(statuses)) => {
                 self.outbox.sent.statuses(&statuses, &mut self.out);
             }

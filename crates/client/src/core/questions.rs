@@ -37,6 +37,7 @@ pub(super) enum Question {
     /// What the user hid, upward from what was told.
     Hidden {
         conversation: ConversationId,
+        after: u64,
     },
     /// The application asked.
     Older,

@@ -413,7 +413,7 @@ impl Core {
                     self.questions.look_at(conversation);
                 }
             }
-            Question::Hidden { conversation } => {
+            Question::Hidden { conversation, .. } => {
                 self.hidden_not_fetched(conversation, &refusal, now);
             }
             Question::Status => {}

@@ -35,6 +35,8 @@ pub(super) enum Outcome {
     Collapsed,
     /// Nobody is there to be told.
     Nobody,
+    /// They do not want to be told.
+    Muted,
     /// Why, and what the last attempt said.
     Dead(DeadReason, String),
 }
@@ -118,9 +120,10 @@ impl Ended {
     }
 
     fn entry(&self, provider: &str, at: Timestamp) -> Option<LedgerEntry> {
-        let ok = match self.outcome {
-            Outcome::Sent => true,
-            Outcome::Nobody | Outcome::Dead(..) => false,
+        let (provider, ok) = match self.outcome {
+            Outcome::Sent => (provider, true),
+            Outcome::Nobody | Outcome::Dead(..) => (provider, false),
+            Outcome::Muted => ("mute", false),
             Outcome::Collapsed => return None,
         };
         let notification = self.task.as_ref()?.notification;
@@ -221,6 +224,7 @@ impl Horn {
             Outcome::Sent => self.metrics.sent.increment(1),
             Outcome::Collapsed => self.metrics.collapsed.increment(1),
             Outcome::Nobody => self.metrics.nobody.increment(1),
+            Outcome::Muted => self.metrics.muted.increment(1),
             Outcome::Dead(reason, error) => {
                 self.metrics.dead.increment(1);
                 let reason = reason.name();

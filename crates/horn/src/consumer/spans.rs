@@ -36,6 +36,7 @@ pub(super) fn record_call(
             Failure::Unavailable => "unavailable",
             Failure::Throttled => "throttled",
             Failure::Gone => "gone",
+            Failure::Muted => "muted",
             Failure::Refused => "refused",
             Failure::Panicked => "panicked",
         },

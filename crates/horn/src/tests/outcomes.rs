@@ -4,6 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use api::dead_letter::DeadLetter;
 use async_trait::async_trait;
+use protocol::change::Arranged;
+use protocol::history::Version;
 use protocol::ledger::DeadReason;
 use protocol::notify::Failure;
 use tokio::sync::Semaphore;
@@ -72,6 +74,45 @@ async fn each_target_is_told_and_the_ledger_knows() {
     assert_eq!(recorded, [ios, web]);
     let trace = desk.ledger.trace(&[web.message]).await.expect("reads");
     assert_eq!(trace[0].len(), 2);
+    assert_eq!(desk.letters().await.len(), 0);
+    horn.stop().await;
+}
+
+/// They find it in the list all the same; and after a while they want to be told again.
+#[tokio::test]
+async fn who_muted_a_conversation_is_not_told() {
+    let desk = Desk::new();
+    let arrange = async |offset, until| {
+        let version = Version { epoch: 1, offset };
+        let arranged = Arranged {
+            pinned: false,
+            muted_until: Some(until),
+        };
+        let moves = vec![(user(2), mail(1).conversation, version, arranged)];
+        let saved = desk.conversations.arrange(moves, SystemClock.now());
+        saved.await.expect("saves");
+    };
+    let recorder = Arc::new(Recorder::new(10));
+    let horn = desk.horn(quick(), recorder.clone()).await;
+    let later = SystemClock.now() + Duration::from_secs(3600);
+    arrange(1, later).await;
+    let (muted, told) = (mail(1), mail(2));
+    let partition = desk.publish(muted).await;
+    desk.reaches(partition, 1).await;
+    assert_eq!(recorder.recorded(), []);
+    let trace = desk.ledger.trace(&[muted.message]).await.expect("reads");
+    let untold = Event::NotificationSent {
+        provider: "mute".to_owned(),
+        ok: false,
+    };
+    assert_eq!(
+        trace[0].iter().map(|e| &e.event).collect::<Vec<_>>(),
+        [&untold]
+    );
+    arrange(2, SystemClock.now()).await;
+    desk.publish(told).await;
+    desk.reaches(partition, 2).await;
+    assert_eq!(recorder.recorded(), [told]);
     assert_eq!(desk.letters().await.len(), 0);
     horn.stop().await;
 }

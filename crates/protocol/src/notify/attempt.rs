@@ -29,6 +29,8 @@ pub enum Failure {
     Refused,
     /// There is nobody to tell any more: the device let go of its token.
     Gone,
+    /// The user does not want to be disturbed by this conversation now.
+    Muted,
     /// Our own code failed on it.
     Panicked,
 }
@@ -43,6 +45,8 @@ pub enum Next {
     GiveUp(DeadReason),
     /// Done: nobody is there to be told.
     Nobody,
+    /// Done: they do not want to be told.
+    Muted,
 }
 
 impl Limits {
@@ -62,6 +66,7 @@ impl Limits {
     ) -> Next {
         match failure {
             Failure::Gone => Next::Nobody,
+            Failure::Muted => Next::Muted,
             Failure::Refused => Next::GiveUp(DeadReason::Refused),
             Failure::Panicked => Next::GiveUp(DeadReason::HandlerPanic),
             Failure::Unavailable | Failure::Throttled if attempts >= self.attempts_max => {
@@ -130,6 +135,7 @@ mod tests {
         );
         assert_eq!(after(Failure::Refused, 1), give_up(DeadReason::Refused));
         assert_eq!(after(Failure::Gone, 1), Next::Nobody);
+        assert_eq!(after(Failure::Muted, 1), Next::Muted);
     }
 
     #[test]
@@ -148,7 +154,7 @@ mod tests {
                     prop_assert!(after <= limits().delay_max);
                 }
                 Next::GiveUp(_) => prop_assert!(attempts >= 8),
-                Next::Nobody => prop_assert!(false),
+                Next::Nobody | Next::Muted => prop_assert!(false),
             }
         }
     }

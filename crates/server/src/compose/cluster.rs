@@ -13,7 +13,7 @@ use backend::group_history::ScyllaGroupHistory;
 use backend::groups::ScyllaGroups;
 use backend::heads::ScyllaHeads;
 use backend::history::{HistoryStore, ScyllaHistory};
-use backend::ledger::{LedgerStore, ScyllaLedger};
+use backend::ledger::ScyllaLedger;
 use backend::mailbox::RedisMailbox;
 use backend::queue::{KafkaQueue, Queue};
 use backend::scylla::Cql;
@@ -74,15 +74,11 @@ pub(super) async fn queue(settings: &Settings) -> Result<Arc<dyn Queue>> {
     Ok(Arc::new(queue.context("connecting to Kafka")?))
 }
 
-pub(super) async fn ledger(settings: &Settings) -> Result<Arc<dyn LedgerStore>> {
-    Ok(Arc::new(ScyllaLedger::new(cql(settings).await?)))
-}
-
 pub(super) async fn history(settings: &Settings) -> Result<Arc<dyn HistoryStore>> {
     Ok(Arc::new(ScyllaHistory::new(cql(settings).await?)))
 }
 
-async fn cql(settings: &Settings) -> Result<Cql> {
+pub(super) async fn cql(settings: &Settings) -> Result<Cql> {
     let cql = Cql::connect(&settings.scylla).await;
     cql.context("connecting to ScyllaDB")
 }

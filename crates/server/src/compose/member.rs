@@ -6,7 +6,9 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use api::transport::{self, Connector};
 use backend::clock::{SystemClock, SystemEntropy};
+use backend::conversations::ScyllaConversations;
 use backend::discovery::{EtcdRegistry, Registry, Role};
+use backend::ledger::ScyllaLedger;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -110,10 +112,11 @@ fn boat_parts(registry: Arc<dyn Registry>, connections: Handle) -> boat::Parts {
 }
 
 async fn horn_parts(settings: &Settings) -> Result<horn::Parts> {
-    let (queue, ledger) = tokio::try_join!(cluster::queue(settings), cluster::ledger(settings))?;
+    let (queue, cql) = tokio::try_join!(cluster::queue(settings), cluster::cql(settings))?;
     Ok(horn::Parts {
         queue,
-        ledger,
+        ledger: Arc::new(ScyllaLedger::new(cql.clone())),
+        conversations: Arc::new(ScyllaConversations::new(cql)),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     })

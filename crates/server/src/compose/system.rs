@@ -149,6 +149,7 @@ impl System {
         let horn_parts = horn::Parts {
             queue: seams.queue.clone(),
             ledger: seams.ledger.clone(),
+            conversations: seams.conversations.clone(),
             clock: seams.clock.clone(),
             entropy: seams.entropy.clone(),
         };

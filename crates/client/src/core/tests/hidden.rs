@@ -170,6 +170,27 @@ fn what_was_hidden_behind_the_end_is_forgotten() {
     assert_eq!(device.saved.hidden[&with(2)].len(), 1);
 }
 
+/// The server was put back while its answer was on its way.
+#[test]
+fn an_answer_to_what_is_asked_anew_is_passed_over() {
+    let mut device = back();
+    device.list(vec![row(3, 9)]);
+    let old = device.question(is_hidden);
+    device.hear(ServerFrame::Resync);
+    device.list(vec![row(3, 4)]);
+    let page = HiddenPage {
+        seqs: vec![Seq(3)],
+        last: 9,
+        more: false,
+    };
+    device.answer(old, SyncAnswer::Hidden(page));
+    assert_eq!(hidden(&device), [0_u64; 0]);
+    tell(&mut device, &[1, 2], 4, false);
+    assert_eq!(asks_hidden(&mut device), [5, 0]);
+    assert_eq!(hidden(&device), [1, 2]);
+    assert_eq!(device.saved.conversations[&with(2)].hidden, 4);
+}
+
 /// More may be hidden behind what the answer was read with.
 #[test]
 fn what_the_list_names_while_an_answer_is_on_its_way_is_asked_for() {
