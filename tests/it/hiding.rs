@@ -1,25 +1,9 @@
 //! A message that somebody hides from themselves.
 
-use client::Event;
 use protocol::change::ChangeKind;
 use protocol::{MessageId, Platform, Recipient, Seq};
 use tests::Cluster;
-use tests::person::{Device, conversation, done, text, user};
-
-/// Waits for the next word about hidden messages.
-async fn hidden(device: &mut Device) -> Vec<Seq> {
-    let next = async {
-        loop {
-            match device.events.next().await {
-                Some(Event::Hidden { seqs, .. }) => return seqs,
-                Some(_) => {}
-                None => std::future::pending().await,
-            }
-        }
-    };
-    let next = tokio::time::timeout(tests::system::SOON, next);
-    next.await.expect("told in time")
-}
+use tests::person::{conversation, done, text, user};
 
 // proves S0-13, S4-34: gone on all devices of who hid it, also on one that was away and on one that comes later; nobody
 // else notices.
@@ -40,7 +24,7 @@ async fn it_is_gone_on_all_devices_of_one_person() {
     let mut ticket = ticket.expect("in the outbox");
     done(&mut ticket).await.expect("it is hidden");
     for device in [&mut ada, &mut phone] {
-        assert_eq!(hidden(device).await, [Seq(1)]);
+        assert_eq!(device.next_hidden().await, [Seq(1)]);
     }
     let mut laptop = cluster.device_on(1, Platform::Web, "laptop").await;
     let first = laptop.hear().await;

@@ -9,7 +9,7 @@ use protocol::change::{ChangeKind, Changed};
 use protocol::frame::Summary;
 use protocol::message::Content;
 use protocol::{
-    Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, UserId,
+    Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, Seq, UserId,
 };
 use tokio::time::timeout;
 
@@ -145,35 +145,47 @@ impl Device {
 
     /// The next message that this device did not send itself.
     pub async fn hear(&mut self) -> Shown {
-        let hearing = async {
-            loop {
-                match self.events.next().await {
-                    Some(Event::Message(shown)) if shown.origin != Origin::OwnHere => return shown,
-                    Some(Event::Gap { .. } | Event::Reset(_)) => panic!("something is missing"),
-                    Some(_) => {}
-                    None => panic!("the client has ended"),
-                }
-            }
-        };
-        let shown = timeout(SOON, hearing).await.expect("a message in time");
-        self.events.taken();
-        shown
+        self.next("a message", |event| match event {
+            Event::Message(shown) if shown.origin != Origin::OwnHere => Some(shown),
+            Event::Gap { .. } | Event::Reset(_) => panic!("something is missing"),
+            _ => None,
+        })
+        .await
     }
 
     /// The next change that this device is told of.
     pub async fn next_change(&mut self) -> Changed {
+        self.next("a change", |event| match event {
+            Event::Changed { changed, .. } => Some(changed),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The next messages that this device is told are hidden.
+    pub async fn next_hidden(&mut self) -> Vec<Seq> {
+        self.next("hidden messages", |event| match event {
+            Event::Hidden { seqs, .. } => Some(seqs),
+            _ => None,
+        })
+        .await
+    }
+
+    /// The next event that is wanted.
+    async fn next<T>(&mut self, what: &str, wanted: impl Fn(Event) -> Option<T>) -> T {
         let hearing = async {
             loop {
-                match self.events.next().await {
-                    Some(Event::Changed { changed, .. }) => return changed,
-                    Some(_) => {}
-                    None => panic!("the client has ended"),
+                let event = self.events.next().await;
+                if let Some(found) = wanted(event.expect("the client goes on")) {
+                    return found;
                 }
             }
         };
-        let changed = timeout(SOON, hearing).await.expect("a change in time");
+        let Ok(found) = timeout(SOON, hearing).await else {
+            panic!("no {what} in time");
+        };
         self.events.taken();
-        changed
+        found
     }
 
     /// The texts of the next messages.

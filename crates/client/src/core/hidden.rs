@@ -12,7 +12,7 @@ use protocol::{ConversationId, Placed, Refusal, Seq, Timestamp};
 
 use super::questions::Question;
 use super::saved::Change as SavedChange;
-use super::timeline::What;
+use super::timeline::{Track, What};
 use super::{Action, Core};
 
 /// What is hidden in one conversation.
@@ -21,8 +21,6 @@ pub(super) struct Hidden {
     seqs: BTreeSet<Seq>,
     /// The application is being told of all up to here.
     told: u64,
-    /// The server has them up to here.
-    known: u64,
     asked: Option<Asked>,
 }
 
@@ -35,17 +33,12 @@ struct Asked {
 }
 
 impl Hidden {
-    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64, known: u64) -> Hidden {
+    pub(super) fn new(seqs: BTreeSet<Seq>, told: u64) -> Hidden {
         Hidden {
             seqs,
             told,
-            known,
             asked: None,
         }
-    }
-
-    pub(super) fn are_missing(&self) -> bool {
-        self.told < self.known
     }
 
     pub(super) fn disconnected(&mut self) {
@@ -54,6 +47,13 @@ impl Hidden {
 
     fn has(&self, seq: Seq) -> bool {
         self.seqs.contains(&seq)
+    }
+}
+
+impl Track {
+    /// The server has hidden more than the application is being told of.
+    pub(super) fn is_missing_hidden(&self) -> bool {
+        self.hidden.told < self.kept.hidden_known
     }
 }
 
@@ -66,10 +66,9 @@ impl Core {
             track.hidden.told = 0;
             track.hidden.asked = None;
             track.kept.hidden = 0;
-        } else if known <= track.hidden.known {
+        } else if known <= track.kept.hidden_known {
             return;
         }
-        track.hidden.known = known;
         track.kept.hidden_known = known;
         let kept = track.kept;
         self.keep(conversation, kept);
@@ -85,10 +84,10 @@ impl Core {
         let Some(track) = self.timeline.track_mut(conversation) else {
             return;
         };
-        if track.hidden.asked.is_some() || !track.hidden.are_missing() {
+        if track.hidden.asked.is_some() || !track.is_missing_hidden() {
             return;
         }
-        let (after, known) = (track.hidden.told, track.hidden.known);
+        let (after, known) = (track.hidden.told, track.kept.hidden_known);
         track.hidden.asked = Some(Asked { after, known });
         let query = SyncQuery::Hidden {
             conversation,
@@ -121,10 +120,11 @@ impl Core {
             hidden.told = hidden.told.max(asked.known);
         }
         let told = hidden.told;
-        match (hidden.are_missing(), told > before) {
+        let track = self.track(conversation);
+        match (track.is_missing_hidden(), told > before) {
             (true, false) => return self.look_again(conversation, now),
             (true, true) => self.questions.look_at(conversation),
-            (false, _) => self.track(conversation).failures = 0,
+            (false, _) => track.failures = 0,
         }
         self.hide(conversation, page.seqs, Some(told));
         self.show_the_rest(conversation);
@@ -132,7 +132,7 @@ impl Core {
 
     /// What waited for what is hidden to be known.
     fn show_the_rest(&mut self, conversation: ConversationId) {
-        if !self.track(conversation).hidden.are_missing() {
+        if !self.track(conversation).is_missing_hidden() {
             let row = self.list.row(conversation);
             self.tell_row(row);
         }
@@ -146,12 +146,12 @@ impl Core {
         refusal: &Refusal,
         now: Timestamp,
     ) {
-        let hidden = &mut self.track(conversation).hidden;
-        hidden.asked = None;
+        let track = self.track(conversation);
+        track.hidden.asked = None;
         if refusal.code.retryable() {
             self.look_again(conversation, now);
         } else {
-            hidden.told = hidden.known;
+            track.hidden.told = track.kept.hidden_known;
             self.show_the_rest(conversation);
         }
     }
@@ -160,7 +160,7 @@ impl Core {
     pub(super) fn hidden_behind(&mut self, conversation: ConversationId, end: Seq) {
         let track = self.track(conversation);
         let gone = track.hidden.seqs.split_off(&end.next());
-        track.hidden = Hidden::new(std::mem::take(&mut track.hidden.seqs), 0, 0);
+        track.hidden = Hidden::new(std::mem::take(&mut track.hidden.seqs), 0);
         (track.kept.hidden, track.kept.hidden_known) = (0, 0);
         if !gone.is_empty() && self.settings.acks {
             self.out.change(SavedChange::HiddenUpTo(conversation, end));
@@ -172,7 +172,11 @@ impl Core {
         match self.timeline.room(self.settings.limits.untaken_max) {
             // It is fetched when the application has taken some.
             0 => self.questions.list_again(),
-            _ => self.hide(conversation, vec![seq], None),
+            _ => {
+                self.hide(conversation, vec![seq], None);
+                let row = self.list.row(conversation);
+                self.tell_row(row.filter(|row| row.seq == seq));
+            }
         }
     }
 
@@ -189,9 +193,6 @@ impl Core {
             self.taken(0);
             return;
         }
-        let newest = self.list.row(conversation);
-        let newest = newest.filter(|row| seqs.contains(&row.seq));
-        self.tell_row(newest);
         let number = self.timeline.next_number();
         self.timeline.untaken(conversation, what);
         self.out.push(Action::Hidden {
@@ -229,14 +230,14 @@ impl Core {
         if let Some(newest) = &mut row.newest {
             self.veil(newest, &mut row.marks);
             let track = self.timeline.get(row.conversation);
-            if track.is_some_and(|track| track.hidden.are_missing()) {
+            if track.is_some_and(Track::is_missing_hidden) {
                 newest.message.content = newest.message.content.emptied();
             }
         }
         row
     }
 
-    /// The same with what a message is changed to.
+    /// Takes from a change what a hidden message would say by it.
     pub(super) fn veil_change(&self, conversation: ConversationId, changed: &mut Changed) {
         if let Change::Edit(content) = &mut changed.asked.change
             && self.is_hidden(conversation, changed.seq)

@@ -114,7 +114,7 @@ impl Timeline {
         let tracks = conversations.into_iter().map(|(conversation, kept)| {
             let hidden = hidden.remove(&conversation).unwrap_or_default();
             let track = Track {
-                hidden: Hidden::new(hidden, kept.hidden, kept.hidden_known),
+                hidden: Hidden::new(hidden, kept.hidden),
                 is_unnamed: !is_named(conversation),
                 shown: kept.cursor,
                 revs: Revs::new(kept.rev),
@@ -138,7 +138,7 @@ impl Timeline {
     pub(super) fn connected(&self, questions: &mut Questions) {
         for (&conversation, track) in &self.tracks {
             let is_missing = track.is_missing_something() || track.revs.are_missing();
-            if is_missing || track.hidden.are_missing() {
+            if is_missing || track.is_missing_hidden() {
                 questions.look_at(conversation);
             }
         }
@@ -271,7 +271,7 @@ impl Track {
 
     /// What is next is to be told now.
     pub(super) fn may_show(&self) -> bool {
-        !self.undecided && !self.newest_only && !self.hidden.are_missing()
+        !self.undecided && !self.newest_only && !self.is_missing_hidden()
     }
 
     pub(super) fn first_held(&self) -> Option<Seq> {

@@ -330,9 +330,9 @@ impl Client {
         .await
     }
 
-    /// Private messages of all conversations from behind `after` on, in order of id, those that the user hid without
-    /// what they say; `None`: from a little before
-    /// what the server knows that this user received. As many as the server gives in one page.
+    /// Private messages of all conversations from behind `after` on, in order of id; `None`: from a little before
+    /// what the server knows that this user received. As many as the server gives in one page; those that the user
+    /// hid say nothing.
     pub async fn missed(&self, after: Option<MessageId>) -> Result<MissedPage, ClientError> {
         self.ask_server(
             SyncQuery::Missed { after, limit: 0 },

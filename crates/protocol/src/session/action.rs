@@ -5,7 +5,7 @@ use bytes::Bytes;
 use crate::change::{Change, Changed, Marks, REACTION_BYTES_MAX};
 use crate::frame::{Ack, Hello, Send, ServerFrame, Summary, SyncAnswer, SyncRequest};
 use crate::mailbox::MailCursor;
-use crate::{MessageId, Refusal, Timestamp, UserId};
+use crate::{MessageId, Placed, Refusal, Timestamp, UserId};
 
 /// What is to be done now. In order.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,9 +65,7 @@ impl Outgoing {
             Outgoing::Frame(frame) => {
                 SMALL
                     + match frame {
-                        ServerFrame::Message(placed) => {
-                            2 * SMALL + placed.message.content.data.len()
-                        }
+                        ServerFrame::Message(placed) => message_weight(placed),
                         ServerFrame::Changed { changed, .. } => SMALL + change_weight(changed),
                         ServerFrame::Receipts(receipts) => receipts.len() * SMALL,
                         ServerFrame::Acked(acked) => {
@@ -82,17 +80,15 @@ impl Outgoing {
                             }
                             SyncAnswer::Row(row) => row.as_deref().map_or(0, summary_weight),
                             SyncAnswer::History(page) => {
-                                (page.messages.iter())
-                                    .map(|placed| 2 * SMALL + placed.message.content.data.len())
-                                    .sum::<usize>()
+                                page.messages.iter().map(message_weight).sum::<usize>()
                                     + page.marks.values().map(Marks::weight).sum::<usize>()
                             }
                             SyncAnswer::Status(statuses) => statuses.len() * SMALL / 2,
                             SyncAnswer::Members(page) => page.members.len() * 12,
                             SyncAnswer::Readers(users) => users.len() * 10,
-                            SyncAnswer::Missed(page) => (page.messages.iter())
-                                .map(|placed| 2 * SMALL + placed.message.content.data.len())
-                                .sum::<usize>(),
+                            SyncAnswer::Missed(page) => {
+                                page.messages.iter().map(message_weight).sum()
+                            }
                             SyncAnswer::Unread(page) => page.counts.len() * SMALL / 2,
                             SyncAnswer::CountSince(_) => SMALL,
                             SyncAnswer::Hidden(page) => SMALL + page.seqs.len() * 10,
@@ -115,9 +111,13 @@ impl Outgoing {
     }
 }
 
+fn message_weight(placed: &Placed) -> usize {
+    2 * SMALL + placed.message.content.data.len()
+}
+
 fn summary_weight(summary: &Summary) -> usize {
     let newest = summary.newest.as_ref();
-    let newest = newest.map_or(0, |placed| 2 * SMALL + placed.message.content.data.len());
+    let newest = newest.map_or(0, message_weight);
     SMALL + newest + summary.marks.as_ref().map_or(0, Marks::weight)
 }
 
