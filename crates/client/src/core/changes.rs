@@ -38,6 +38,14 @@ impl Revs {
         }
     }
 
+    /// As kept, of which the server has so many.
+    pub(super) fn behind(kept: u64, known: u64) -> Revs {
+        Revs {
+            known: kept.max(known),
+            ..Revs::new(kept)
+        }
+    }
+
     /// The next one is neither here nor asked for.
     pub(super) fn are_missing(&self) -> bool {
         let is_next_missing = self.shown < self.known && !self.held.contains_key(&(self.shown + 1));

@@ -96,7 +96,8 @@ impl Core {
         // A list that begins anew does not name what was taken from it.
         let was_listed = saved.list_version > Timestamp::ZERO;
         let is_named = |conversation| was_listed && list.is_named(conversation);
-        let timeline = Timeline::new(saved.conversations, saved.hidden, is_named);
+        let listed_rev = |conversation| list.rev(conversation);
+        let timeline = Timeline::new(saved.conversations, saved.hidden, is_named, listed_rev);
         Core {
             account: saved.account,
             marker: saved.marker,

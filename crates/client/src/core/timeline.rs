@@ -59,7 +59,7 @@ pub(super) struct Track {
     /// A question was refused, and comes again later.
     pub(super) waits: bool,
     /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
-    /// of that may be older than they are: it is fetched.
+    /// of that, or told the place of, may be older than they are: it is fetched.
     pub(super) fresh_to: Seq,
 }
 
@@ -105,11 +105,13 @@ pub(super) enum Source {
 }
 
 impl Timeline {
-    /// `is_named`: the server's list had it.
+    /// `is_named`: the server's list had it. `listed_rev`: the last change of it that the list told of, which may not
+    /// have been shown when the client ended.
     pub(super) fn new(
         conversations: BTreeMap<ConversationId, Kept>,
         mut hidden: BTreeMap<ConversationId, BTreeSet<Seq>>,
         is_named: impl Fn(ConversationId) -> bool,
+        listed_rev: impl Fn(ConversationId) -> u64,
     ) -> Timeline {
         let tracks = conversations.into_iter().map(|(conversation, kept)| {
             let hidden = hidden.remove(&conversation).unwrap_or_default();
@@ -117,7 +119,9 @@ impl Timeline {
                 hidden: Hidden::new(hidden, kept.hidden),
                 is_unnamed: !is_named(conversation),
                 shown: kept.cursor,
-                revs: Revs::new(kept.rev),
+                revs: Revs::behind(kept.rev, listed_rev(conversation)),
+                // Pages have not told of it all: what is pushed may be older than the changes that count as known.
+                fresh_to: if kept.rev > 0 { kept.known } else { Seq::ZERO },
                 kept,
                 ..Track::default()
             };
@@ -321,7 +325,7 @@ impl Core {
             self.repeated(&placed, source, me);
             return;
         }
-        if source != Source::Pushed || position.seq > track.fresh_to {
+        if source == Source::Fetched || position.seq > track.fresh_to {
             self.hold(placed, marks, source);
         }
         self.show_held(conversation);

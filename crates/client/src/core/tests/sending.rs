@@ -1,12 +1,14 @@
 use std::time::Duration;
 
 use protocol::change::{Asked, Change, ChangeKind, ChangeOf, Changed};
-use protocol::frame::{ClientFrame, MessageStatus, PlacedEcho, ServerFrame, SyncAnswer, SyncQuery};
+use protocol::frame::{
+    ClientFrame, MessageStatus, PlacedEcho, ServerFrame, Summary, SyncAnswer, SyncQuery,
+};
 use protocol::message::Content;
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::{Code, Message, Placed, Position, Seq};
 
-use super::device::{Device, id, message, message_of, send_id, to, user, with};
+use super::device::{Device, id, message, message_of, send_id, summary, to, user, with};
 use crate::core::{CatchUp, Limits, Origin, Saved, SendError, SendStatus};
 
 fn numbers(sends: &[protocol::frame::Send]) -> Vec<u8> {
@@ -434,4 +436,60 @@ fn sends_keep_below_the_rate() {
     );
     device.wait(1000);
     assert_eq!(numbers(&device.take_sends()), [4, 5]);
+}
+
+/// Seed 8584: it stood in a place long before the resend was answered, and somebody had reacted to it. The list says that
+/// there is a change, and that counts as known, for what is fetched bears it; the place alone would not.
+#[test]
+fn an_own_message_that_may_have_changed_meanwhile_is_fetched() {
+    let mut device = Device::new();
+    device.send(to(2), 1);
+    device.sign_in();
+    let own = Placed {
+        message: Message {
+            send_id: send_id(1),
+            id: id(1),
+            ..message_of(2, 1, "here", 1).message
+        },
+        ..message_of(2, 1, "here", 1)
+    };
+    device.list(vec![Summary {
+        rev: 1,
+        ..summary(2, 2)
+    }]);
+    device.accept(1);
+    echo(&mut device, 1, 1);
+    assert!(device.take_shown().is_empty());
+    device.wait(1000);
+    let request = device.question(|query| matches!(query, SyncQuery::History { .. }));
+    device.history(request, vec![own, message(2)], 2);
+    assert_eq!(device.take_shown(), [1, 2]);
+}
+
+/// Seed 11205: the list told of a change and was kept, and the program died before it had asked for that.
+#[test]
+fn a_change_that_a_kept_list_told_of_is_asked_for_after_a_restart() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.row(Some(summary(2, 1)));
+    device.reconnect();
+    device.list(vec![Summary {
+        rev: 1,
+        ..summary(2, 1)
+    }]);
+    let asks = |device: &mut Device| {
+        let sent = device.take_sent().into_iter();
+        let mut questions = sent.filter_map(|frame| match frame {
+            ClientFrame::Sync(request) => Some(request.query),
+            _ => None,
+        });
+        questions.any(|query| matches!(query, SyncQuery::Changes { after: 0, .. }))
+    };
+    device.wait(1000);
+    assert!(asks(&mut device));
+    device.crash();
+    device.sign_in();
+    device.list(Vec::new());
+    device.wait(1000);
+    assert!(asks(&mut device));
 }
