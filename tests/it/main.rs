@@ -13,6 +13,7 @@ mod hiding;
 mod listing;
 mod receipts;
 mod resending;
+mod returning;
 mod sessions;
 mod stores_away;
 mod traces;

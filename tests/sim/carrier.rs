@@ -6,8 +6,11 @@ use std::time::Duration;
 
 use api::task::{Task, Work, again};
 use api::told::{is_wish, task_of};
+use protocol::cached::Outdated;
 use protocol::conversation::Head;
-use protocol::delivery::{self, Action, Delivery, Offsets, Outcome, PushToken, RouteToken, Source};
+use protocol::delivery::{
+    self, Action, Delivery, Offsets, Outcome, PushToken, RouteFailure, RouteToken, Source,
+};
 use protocol::frame::ServerFrame;
 use protocol::keys::{self, Topic};
 use protocol::ledger::Event as LedgerEvent;
@@ -42,6 +45,8 @@ pub(crate) struct Carrier {
     pub(crate) writing: bool,
     /// Questions to the mailbox, in order.
     routes: VecDeque<Step>,
+    /// Until then copies cannot be forgotten, though stations find them.
+    copies_away: Timestamp,
     timer: Option<Timestamp>,
     /// When retries are looked at next: once at each time.
     retries_due: BTreeSet<Timestamp>,
@@ -55,6 +60,8 @@ enum Step {
         request: RouteRequest,
     },
     Forget(protocol::presence::SessionKey),
+    /// Before they are looked for who are to be told.
+    ForgetCopies(Vec<Outdated>),
 }
 
 #[derive(Debug)]
@@ -69,6 +76,11 @@ pub(crate) enum CarrierEvent {
     },
     Mailbox {
         life: u32,
+    },
+    /// The planted bug.
+    LateForget {
+        life: u32,
+        outdated: Vec<Outdated>,
     },
     /// The planted bug: store what an earlier look found to be due.
     LateStore {
@@ -118,6 +130,7 @@ impl Carrier {
             heads: BTreeMap::new(),
             writing: false,
             routes: VecDeque::new(),
+            copies_away: Timestamp::ZERO,
             timer: None,
             retries_due: BTreeSet::new(),
         }
@@ -228,6 +241,9 @@ impl World {
                 self.write_step(batch);
             }
             CarrierEvent::Mailbox { life } if self.is_carrier(life) => self.mailbox_step(),
+            CarrierEvent::LateForget { life, outdated } if self.is_carrier(life) => {
+                self.copies.forget(&outdated);
+            }
             CarrierEvent::LateStore {
                 life,
                 token,
@@ -414,6 +430,14 @@ impl World {
                     denied: self.carrier.denied.clone(),
                     now: self.now,
                 };
+                if self.sabotage == Some(Sabotage::ForgottenLate) {
+                    let (life, late) = (self.carrier.life, self.up_to(Duration::from_secs(10)));
+                    let outdated = route.outdated;
+                    let event = CarrierEvent::LateForget { life, outdated };
+                    self.after(late, Event::Carrier(event));
+                } else {
+                    self.mailbox_later(Step::ForgetCopies(route.outdated));
+                }
                 self.mailbox_later(Step::Route {
                     token: route.token,
                     request,
@@ -481,6 +505,18 @@ impl World {
             Some(Step::Forget(key)) => {
                 self.apply(Effect::Disconnect(key));
             }
+            Some(Step::ForgetCopies(outdated)) => {
+                if self.are_copies_away() {
+                    // Whoever is to be looked for next is put off.
+                    if let Some(Step::Route { token, .. }) = self.carrier.routes.pop_front() {
+                        let (now, failure) = (self.now, RouteFailure::Unavailable);
+                        let delivery = &mut self.carrier.delivery;
+                        delivery.handle_routed(now, token, Err(failure));
+                    }
+                    return;
+                }
+                self.copies.forget(&outdated);
+            }
             Some(Step::Route { token, request })
                 if self.sabotage == Some(Sabotage::CheckThenStore) && request.forced.is_empty() =>
             {
@@ -509,6 +545,15 @@ impl World {
             }
             None => {}
         }
+    }
+
+    /// For some time none is forgotten.
+    pub(crate) fn are_copies_away(&mut self) -> bool {
+        if self.plan.call_loss > 0.0 && self.rng.random_bool(self.plan.call_loss / 2.0) {
+            let lasting = self.up_to(Duration::from_secs(120));
+            self.carrier.copies_away = self.now + lasting;
+        }
+        !self.healed && self.now < self.carrier.copies_away
     }
 
     fn store_late(

@@ -6,6 +6,7 @@ use protocol::change::{
     Altered, Asked, Asker, ChangePlacement, ChangeRow, Changed, Known, Marks, Rules, Ruling,
     Subject, judge, rule,
 };
+use protocol::conversation::Head;
 use protocol::delivery::{self, Owed, Source};
 use protocol::frame::ChangePage;
 use protocol::history::Version;
@@ -13,6 +14,7 @@ use protocol::ledger::Event as LedgerEvent;
 use protocol::sync::{changes_behind, check_rev, dense_changes};
 use protocol::{ConversationId, Message, MessageId, Placed, Position, Refusal, Seq, UserId, sync};
 
+use crate::cached::{Filled, Found};
 use crate::plan::Sabotage;
 use crate::station::PAGE_MAX;
 use crate::world::World;
@@ -244,10 +246,12 @@ impl World {
         conversation: ConversationId,
         after: u64,
         limit: u32,
+        found: Option<Found>,
+        filled: &mut Vec<Filled>,
     ) -> Result<ChangePage, Refusal> {
-        let floor = self.readable_after(user, conversation)?;
-        let head = self.disk.heads.get(&conversation);
-        let last_rev = head.map_or(0, |head| head.rev);
+        let is_behind = |head: &Head| check_rev(after, head.rev).is_err();
+        let (floor, copy) = self.stands(user, conversation, found, filled, is_behind)?;
+        let last_rev = copy.head.rev;
         check_rev(after, last_rev)?;
         let behind = self.disk.changes.range((conversation, after + 1)..);
         let behind = behind.map(|(_, row)| row);

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::task::{DeliverTask, MessageTask, Task};
 use api::told::{Roles, frames_of, is_wish};
+use protocol::cached::{self, Outdated, Owner};
 use protocol::delivery::{self, Owed, Source};
 use protocol::frame::{HistoryRange, Summary};
 use protocol::group::{self, Group, GroupRow, Member, Outcome, Settings, Wish};
@@ -13,8 +14,7 @@ use protocol::ledger::Event as LedgerEvent;
 use protocol::sync::{GroupListed, readable_after};
 use protocol::unread::in_group;
 use protocol::{
-    Code, ConversationId, GroupId, Message, MessageId, Placed, Position, Refusal, Seq, Timestamp,
-    UserId,
+    Code, ConversationId, GroupId, Message, MessageId, Placed, Position, Refusal, Seq, UserId,
 };
 
 use crate::boat::Notice;
@@ -31,6 +31,8 @@ pub(crate) struct Granted {
     pub(crate) settings: Option<(Settings, Version)>,
     /// Whose lists tell of it.
     touched: Vec<UserId>,
+    /// Whose copies are from before.
+    pub(crate) outdated: Vec<Outdated>,
 }
 
 /// What of a group is saved: a new one is there once its settings are, which stand last.
@@ -111,8 +113,17 @@ impl World {
                 prev: None,
             },
         };
+        let left = outcome.members.iter();
+        let left = left.filter(|(_, member)| member.role.is_none());
+        let left = left.map(|(user, _)| Owner::User(*user));
+        let owners = left.chain(outcome.settings.map(|_| Owner::Group(number)));
         batch.granted = Some(Granted {
             group: number,
+            outdated: (owners.map(|owner| Outdated {
+                owner,
+                unless: None,
+            }))
+            .collect(),
             touched: outcome.members.keys().copied().collect(),
             members: outcome.members.into_iter().collect(),
             settings: outcome.settings,
@@ -250,10 +261,12 @@ impl World {
         let conversation = ConversationId::Group(group);
         let registers = self.registers(user, conversation);
         let head = self.disk.heads.get(&conversation);
+        let head = head.copied().unwrap_or_default();
         Some(GroupListed {
             group,
             member,
-            head: head.copied().unwrap_or_default(),
+            head,
+            changed_to: cached::changed_to(head.rev, head.seq),
             read_seq: registers.read,
             cleared: registers.cleared,
             touched: registers.touched,
@@ -262,30 +275,19 @@ impl World {
         })
     }
 
-    /// The groups of somebody that belong into a list difference.
-    pub(crate) fn groups_listed(
-        &self,
-        user: UserId,
-        since: Timestamp,
-        from: Timestamp,
-    ) -> Vec<Summary> {
-        let groups = self.disk.groups.keys();
-        let rows = groups.filter_map(|group| self.group_listed(user, *group));
-        let told = rows.filter(|row| row.standing().is_told(since, from));
-        told.map(|row| self.group_summary(user, &row)).collect()
-    }
-
     pub(crate) fn group_summary(&self, user: UserId, row: &GroupListed) -> Summary {
         if row.member.role.is_none() {
             return row.summary();
         }
         let conversation = ConversationId::Group(row.group);
         let (base, end) = (row.base(), row.head.seq);
+        let row_changed_to = row.changed_to;
         let rows = self.group_rows(row.group);
         let behind = || rows.range(base.next()..).filter(|(seq, _)| **seq <= end);
         let own = behind().filter(|(_, row)| row.from == user).count() as u64;
         let recalled = behind().filter(|(seq, row)| {
-            row.from != user && self.disk.recalled.contains_key(&(conversation, **seq))
+            let is_recalled = self.disk.recalled.contains_key(&(conversation, **seq));
+            row.from != user && base < row_changed_to && is_recalled
         });
         let recalled = recalled.map(|(seq, _)| *seq).collect();
         let floor = self.readable_after(user, conversation);
@@ -293,7 +295,7 @@ impl World {
             .get(&end)
             .filter(|_| floor.is_ok_and(|floor| end > floor));
         let mut newest = newest.map(|row| row.placed());
-        let marks = newest.as_mut();
+        let marks = newest.as_mut().filter(|_| end <= row.changed_to);
         let marks = marks.and_then(|newest| self.show_as_it_is(newest));
         Summary {
             unread: in_group(end, base, own, &recalled),
@@ -323,7 +325,16 @@ impl World {
             });
         }
         let is_whole = granted.members.is_empty() && granted.settings.is_none();
-        !is_whole || !granted.touched.is_empty()
+        !is_whole || !granted.touched.is_empty() || !self.forgets(&mut granted.outdated)
+    }
+
+    /// Nothing behind a wish is written before: who was sent away must not find it.
+    fn forgets(&mut self, outdated: &mut Vec<Outdated>) -> bool {
+        if self.are_copies_away() {
+            return false;
+        }
+        self.copies.forget(&std::mem::take(outdated));
+        true
     }
 }
 

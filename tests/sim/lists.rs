@@ -1,6 +1,8 @@
 //! What users do to their lists: a conversation goes from it, or is arranged; by the real rule. And what the list
 //! says.
 
+use std::time::Duration;
+
 use api::task::{MessageTask, Task};
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::conversation::{Around, Clearing, ConversationRow, Listed, ReadUpTo, Seen, clear};
@@ -13,6 +15,7 @@ use protocol::{
     Code, ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId, sync,
 };
 
+use crate::cached::{Filled, Found};
 use crate::effects::{Effect, Registers};
 use crate::plan::Sabotage;
 use crate::station::{MARGIN, PAGE_MAX};
@@ -232,19 +235,33 @@ impl World {
         owner: UserId,
         since: Timestamp,
         after: Option<ConversationId>,
+        found: Found,
+        filled: &mut Vec<Filled>,
     ) -> Result<ListPage, Refusal> {
         let from = sync::list_from(since, MARGIN, self.now)?;
+        let is_quiet = found.user().is_some_and(|copy| copy.is_private_quiet(from));
         let mine = self.disk.conversations.values();
-        let mine = mine.filter(|row| row.owner == owner);
+        let mine = mine.filter(|row| row.owner == owner && !is_quiet);
         let listed = mine.map(|row| self.listed(row));
-        let listed = listed
-            .filter(|listed| listed.version() >= from && listed.is_told(since))
+        let changed = listed.filter(|listed| listed.version() >= from);
+        let changed: Vec<Listed> = changed.collect();
+        let newest = changed.iter().map(Listed::version).max();
+        let before = newest.map_or(from, |newest| newest + Duration::from_millis(1));
+        let told = (changed.into_iter())
+            .filter(|listed| listed.is_told(since))
             .filter(|listed| after.is_none_or(|after| listed.row.conversation > after));
-        let mut conversations: Vec<_> = listed.map(|listed| self.summary(&listed)).collect();
-        conversations.extend(self.groups_listed(owner, since, from));
+        let mut conversations: Vec<_> = told.map(|listed| self.summary(&listed)).collect();
+        let (groups, at) = self.rows_of(owner, &found);
+        let groups = (groups.into_iter()).filter(|row| row.standing().is_told(since, from));
+        conversations.extend(groups.map(|row| self.group_summary(owner, &row)));
+        filled.extend(self.filled_list(owner, found, before));
+        let at = match self.sabotage {
+            Some(Sabotage::CopiesOfNow) => self.now,
+            _ => self.now.min(at).max(since),
+        };
         Ok(ListPage {
             conversations,
-            version: self.now,
+            version: at,
             more: false,
         })
     }

@@ -47,10 +47,16 @@ pub(crate) enum Sabotage {
     AnybodySays,
     /// Who comes late may read what was before.
     LateReadAll,
+    /// A copy is kept of what was read before a change.
+    OldCopyKept,
+    /// Copies are forgotten some time after everybody was looked for.
+    ForgottenLate,
+    /// A list from copies is said to be of now.
+    CopiesOfNow,
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 18] = [
+    pub(crate) const ALL: [Sabotage; 21] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -69,6 +75,9 @@ impl Sabotage {
         Sabotage::ToldToLeavers,
         Sabotage::AnybodySays,
         Sabotage::LateReadAll,
+        Sabotage::OldCopyKept,
+        Sabotage::ForgottenLate,
+        Sabotage::CopiesOfNow,
     ];
 }
 

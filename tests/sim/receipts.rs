@@ -34,6 +34,7 @@ impl World {
         };
         match step {
             0 => {
+                open.moved = Some(self.moves(by));
                 for (item, sender) in ack.items.iter().zip(&found) {
                     let Some(owner) = *sender else { continue };
                     if incoming(self, item) {
@@ -54,6 +55,18 @@ impl World {
                             at,
                         });
                     }
+                }
+                true
+            }
+            1 => {
+                let reads: Vec<_> = (ack.items.iter().zip(&found))
+                    .filter(|(_, sender)| sender.is_some() && ack.kind == ReceiptKind::Read)
+                    .map(|(item, _)| (item.conversation, item.seq))
+                    .collect();
+                if let Some(moved) = open.moved.take()
+                    && !reads.is_empty()
+                {
+                    self.moved(moved, &reads);
                 }
                 true
             }

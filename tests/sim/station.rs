@@ -23,6 +23,7 @@ use protocol::{
 use rand::Rng;
 
 use crate::boat::{BoatEvent, Notice};
+use crate::cached::{Filled, Found, Moved};
 use crate::effects::{Answer, Effect};
 use crate::plan::Sabotage;
 use crate::world::{Event, World};
@@ -83,6 +84,11 @@ pub(crate) struct Open {
     life: BoatLife,
     session: SessionId,
     pub(crate) user: Option<UserId>,
+    /// Of copies, before the stores are read.
+    found: Option<Found>,
+    filled: Vec<Filled>,
+    /// Registers, and the copy is not yet told.
+    pub(crate) moved: Option<Moved>,
     device: Option<DeviceId>,
     pub(crate) platform: Platform,
     station: usize,
@@ -166,6 +172,9 @@ impl World {
             life: here.life(),
             session,
             user: machine.user(),
+            found: None,
+            filled: Vec::new(),
+            moved: None,
             device: machine.device().cloned(),
             platform: machine.platform(),
             station,
@@ -204,9 +213,11 @@ impl World {
                     let early = self.sabotage == Some(Sabotage::DrainBeforeOnline)
                         && open.waits.is_some()
                         && open.step == 1;
-                    let wait = match early {
-                        true => self.up_to(Duration::from_millis(400)),
-                        false => self.step_time(),
+                    let late = self.sabotage == Some(Sabotage::OldCopyKept);
+                    let wait = match (early, late && !open.filled.is_empty()) {
+                        (true, _) => self.up_to(Duration::from_millis(400)),
+                        (_, true) => self.up_to(Duration::from_secs(10)),
+                        (false, false) => self.step_time(),
                     };
                     self.after(wait, Event::Call(CallEvent::Step { call }));
                     self.calls.open.insert(call, open);
@@ -322,8 +333,19 @@ impl World {
                 self.remove_mail(open, ids);
                 false
             }
+            Call::Sync(request) if step == 0 => {
+                let user = open.user.expect("admitted");
+                open.found = self.find_copies(user, &request.query);
+                true
+            }
+            Call::Sync(_) if step == 2 => {
+                self.fill(std::mem::take(&mut open.filled));
+                false
+            }
             Call::Sync(request) => {
-                let answer = self.answer_sync(open, &request);
+                let (found, mut filled) = (open.found.take(), Vec::new());
+                let answer = self.answer_sync(open, &request, found, &mut filled);
+                open.filled = filled;
                 let frame = answer.map(|answer| {
                     let page = SyncPage {
                         request: request.request,
@@ -332,7 +354,7 @@ impl World {
                     Outgoing::Frame(ServerFrame::Page(page))
                 });
                 self.reply_if_it_arrives(open, Reply::Sync(request.request, frame));
-                false
+                !open.filled.is_empty()
             }
             Call::Leave => {
                 if let Some(user) = open.user {

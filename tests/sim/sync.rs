@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use protocol::change::Marks;
+use protocol::conversation::Head;
 use protocol::frame::{
     HistoryPage, HistoryRange, MessageStatus, ServerFrame, SyncAnswer, SyncQuery, SyncRequest,
 };
@@ -11,6 +12,7 @@ use protocol::mailbox::MailCursor;
 use protocol::session::{Page, PageItem};
 use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, sync};
 
+use crate::cached::{Filled, Found};
 use crate::station::{Open, PAGE_MAX};
 use crate::world::World;
 
@@ -54,8 +56,9 @@ impl World {
         }
     }
 
-    fn mark(&self, messages: &mut [Placed]) -> BTreeMap<Seq, Marks> {
-        let marked = messages.iter_mut().filter_map(|placed| {
+    fn mark(&self, messages: &mut [Placed], changed_to: Seq) -> BTreeMap<Seq, Marks> {
+        let before = |placed: &&mut Placed| placed.position.seq <= changed_to;
+        let marked = messages.iter_mut().filter(before).filter_map(|placed| {
             let marks = self.show_as_it_is(placed)?;
             Some((placed.position.seq, marks))
         });
@@ -68,10 +71,12 @@ impl World {
         conversation: ConversationId,
         range: HistoryRange,
         limit: u32,
+        found: Option<Found>,
+        filled: &mut Vec<Filled>,
     ) -> Result<HistoryPage, Refusal> {
-        let floor = self.readable_after(user, conversation)?;
-        let head = self.disk.heads.get(&conversation);
-        let head = head.copied().unwrap_or_default();
+        let is_behind = |head: &Head| sync::check_cursor(range, head.seq).is_err();
+        let (floor, copy) = self.stands(user, conversation, found, filled, is_behind)?;
+        let head = copy.head;
         sync::check_cursor(range, head.seq)?;
         let range = sync::range_behind(range, floor);
         let mut messages = match conversation {
@@ -83,7 +88,7 @@ impl World {
         messages.truncate(sync::page_limit(limit, PAGE_MAX));
         let page = sync::dense_page(messages, range, head.seq)?;
         let mut page = sync::page_behind(page, range, floor);
-        let marks = self.mark(&mut page.messages);
+        let marks = self.mark(&mut page.messages, copy.changed_to);
         Ok(HistoryPage {
             conversation,
             messages: page.messages,
@@ -122,14 +127,18 @@ impl World {
     }
 
     pub(crate) fn answer_sync(
-        &mut self,
+        &self,
         open: &Open,
         request: &SyncRequest,
+        found: Option<Found>,
+        filled: &mut Vec<Filled>,
     ) -> Result<SyncAnswer, Refusal> {
         let user = open.user.expect("admitted");
         match &request.query {
             SyncQuery::List { since, after } => {
-                Ok(SyncAnswer::List(self.list_page(user, *since, *after)?))
+                let found = found.expect("asked for");
+                let page = self.list_page(user, *since, *after, found, filled)?;
+                Ok(SyncAnswer::List(page))
             }
             SyncQuery::Row { conversation } => Ok(SyncAnswer::Row(
                 self.list_row(user, *conversation).map(Box::new),
@@ -139,7 +148,7 @@ impl World {
                 range,
                 limit,
             } => {
-                let page = self.history_page(user, *conversation, *range, *limit)?;
+                let page = self.history_page(user, *conversation, *range, *limit, found, filled)?;
                 Ok(SyncAnswer::History(page))
             }
             SyncQuery::Members { .. }
@@ -154,7 +163,7 @@ impl World {
                 after,
                 limit,
             } => {
-                let page = self.change_page(user, *conversation, *after, *limit)?;
+                let page = self.change_page(user, *conversation, *after, *limit, found, filled)?;
                 Ok(SyncAnswer::Changes(page))
             }
             SyncQuery::Hidden {

@@ -12,6 +12,7 @@ use rand::Rng;
 use rand::rngs::StdRng;
 
 use crate::boat::{Boat, BoatEvent};
+use crate::cached::Copies;
 use crate::carrier::{Carrier, CarrierEvent};
 use crate::device::{Device, DeviceEvent};
 use crate::effects::{Answer, Disk, Effect};
@@ -48,6 +49,7 @@ pub(crate) struct World {
     pub(crate) healed: bool,
     pub(crate) rng: StdRng,
     pub(crate) disk: Disk,
+    pub(crate) copies: Copies,
     pub(crate) wire: Connections,
     pub(crate) boats: Vec<Boat>,
     pub(crate) calls: Calls,
@@ -87,6 +89,7 @@ impl World {
             .collect();
         let mut world = World {
             disk: Disk::new(plan.embedded),
+            copies: Copies::default(),
             boats: (0..plan.boats).map(Boat::new).collect(),
             stations: (0..plan.stations).map(|_| Station::new()).collect(),
             carrier: Carrier::new(plan.partitions),
@@ -221,6 +224,7 @@ impl World {
             Fault::FlushMailbox => {
                 let marker = self.rng.random();
                 self.apply(Effect::Flush { marker });
+                self.copies.lose();
             }
             Fault::CrashAll => self.crash_all(),
         }
@@ -231,6 +235,7 @@ impl World {
         (0..self.boats.len()).for_each(|boat| self.crash_boat(boat));
         (0..self.stations.len()).for_each(|station| self.crash_station(station));
         self.crash_carrier();
+        self.copies.lose();
         let luck = self.rng.random();
         let read = self.disk.read();
         self.disk.crash(luck);

@@ -19,6 +19,7 @@ use protocol::{
 use rand::Rng;
 
 use crate::boat::Notice;
+use crate::cached::Permits;
 use crate::carrier::CarrierEvent;
 use crate::effects::Effect;
 use crate::groups::Granted;
@@ -50,6 +51,8 @@ pub(crate) struct Batch {
     pub(crate) deliveries: Vec<Written>,
     /// Settled without a delivery.
     pub(crate) dropped: Vec<(Source, Vec<LedgerEntry>)>,
+    /// To renew copies of groups.
+    permits: Permits,
     steps: VecDeque<Step>,
 }
 
@@ -58,12 +61,14 @@ pub(crate) struct Batch {
 enum Step {
     /// Part of a wish.
     Grant,
+    Permits,
     Rows,
     /// What is left of the changes …
     Altered,
     /// … and the changes themselves: separate writes, either first.
     Changes,
     Heads,
+    Renew,
     Lists,
     /// What somebody hid, before the register that says so.
     Hidden,
@@ -96,13 +101,13 @@ impl Batch {
         if self.granted.is_some() {
             self.steps.push_back(Step::Grant);
         }
-        self.steps.push_back(Step::Rows);
+        self.steps.extend([Step::Permits, Step::Rows]);
         match (self.changes.is_empty(), altered_first) {
             (true, _) => {}
             (false, true) => self.steps.extend([Step::Altered, Step::Changes]),
             (false, false) => self.steps.extend([Step::Changes, Step::Altered]),
         }
-        self.steps.extend([Step::Heads, Step::Lists]);
+        self.steps.extend([Step::Heads, Step::Renew, Step::Lists]);
         if !self.deeds.is_empty() {
             if self.deeds.iter().any(|deed| deed.hidden().is_some()) {
                 self.steps.push_back(Step::Hidden);
@@ -457,6 +462,11 @@ impl World {
                     batch.granted = Some(granted);
                     batch.steps.push_front(Step::Grant);
                 }
+            }
+            Step::Permits => batch.permits = self.ask_permits(batch.heads.keys()),
+            Step::Renew => {
+                let permits = std::mem::take(&mut batch.permits);
+                self.renew_copies(permits, &batch.changes);
             }
             Step::Rows => {
                 self.apply(Effect::Rows(std::mem::take(&mut batch.rows)));

@@ -1,5 +1,6 @@
 //! What the whole-system tests share: a system in one process, its users, its faults, its log.
 
+pub mod counted;
 pub mod faults;
 pub mod logs;
 mod parts;

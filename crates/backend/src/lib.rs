@@ -4,6 +4,7 @@
 //! bytes, the mailbox keeps bodies it cannot read.
 
 pub mod audit;
+pub mod cache;
 pub mod changes;
 pub mod clock;
 pub mod conversations;

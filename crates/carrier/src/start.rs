@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::trace::Spans;
 use api::transport::Connector;
+use backend::cache::Cache;
 use backend::changes::ChangeStore;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
@@ -57,6 +58,7 @@ pub struct Parts {
     pub groups: Arc<dyn GroupStore>,
     pub group_history: Arc<dyn GroupHistoryStore>,
     pub timeline: Arc<dyn Timeline>,
+    pub cache: Arc<dyn Cache>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub registry: Arc<dyn Registry>,
@@ -255,6 +257,7 @@ impl Carrier {
         let executor = Executor {
             delivery: Delivery::new(self.limits),
             mailbox: parts.mailbox.clone(),
+            cache: parts.cache.clone(),
             fleet: Fleet::new(
                 parts.connector.clone(),
                 self.roster.clone(),

@@ -3,6 +3,7 @@
 mod accounting;
 mod changing;
 mod clearing;
+mod copies;
 mod crashes;
 mod damage;
 mod dead_letters;

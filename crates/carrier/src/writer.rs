@@ -1,14 +1,15 @@
 //! Step 4 of a message's way: the single writer of the conversations whose partitions this carrier owns.
 //!
 //! A batch is decided in order, record by record, against the heads and what is already decided; then it
-//! takes effect in the ruled order: rows, changes → heads → timelines, conversation rows. Only what was written is
-//! delivered. A crash anywhere brings the records back, and they are decided the same way. A wish about a group is a
-//! batch of its own: what is before it in the log takes effect before it is judged.
+//! takes effect in the ruled order: rows, changes → heads → timelines, copies, conversation rows. Only what was
+//! written is delivered. A crash anywhere brings the records back, and they are decided the same way. A wish about a
+//! group is a batch of its own: what is before it in the log takes effect before it is judged.
 //!
 //! What the store refuses, or has kept of a conversation and cannot read, is the fault of single records:
 //! they are found and given up, and the others pass.
 
 mod changing;
+mod copies;
 mod decide;
 mod groups;
 mod heads;
@@ -24,6 +25,7 @@ use std::time::Duration;
 use api::task::Work;
 use api::told::{Roles, is_wish, task_of};
 use api::trace::{self, Spans};
+use backend::cache::Cache;
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
@@ -64,6 +66,7 @@ pub(crate) struct Writer {
     group_store: Arc<dyn GroupStore>,
     group_history: Arc<dyn GroupHistoryStore>,
     timeline: Arc<dyn Timeline>,
+    cache: Arc<dyn Cache>,
     platforms: Platforms,
     records: Records,
     clock: Arc<dyn Clock>,
@@ -155,6 +158,7 @@ impl Writer {
             group_store: parts.groups.clone(),
             group_history: parts.group_history.clone(),
             timeline: parts.timeline.clone(),
+            cache: parts.cache.clone(),
             platforms: Platforms::new(parts.devices.clone(), config),
             records,
             clock: parts.clock.clone(),
@@ -380,20 +384,16 @@ impl Writer {
         if let Some(granted) = pending.granted {
             self.grant(granted).await?;
         }
-        if !pending.rows.is_empty() {
-            let saved = self.history.save_private(pending.rows);
-            self.stores.within(saved).await.map_err(refused)?;
-        }
-        if !pending.group_rows.is_empty() {
-            let saved = self.group_history.save(pending.group_rows);
-            self.stores.within(saved).await.map_err(refused)?;
-        }
-        if !pending.changes.is_empty() {
-            let saved = self.changes.save(pending.changes);
-            self.stores.within(saved).await.map_err(refused)?;
-        }
-        self.save_heads(pending.heads).await?;
-        self.push(pending.timelines).await;
+        let changed = copies::changed(&pending.changes);
+        let permits = self.ask_permits(pending.heads.keys());
+        let saved = self.save_rows(pending.rows, pending.group_rows, pending.changes);
+        let (permits, saved) = tokio::join!(permits, saved);
+        saved?;
+        let heads = self.save_heads(pending.heads).await?;
+        tokio::join!(
+            self.renew(permits, &heads, &changed),
+            self.push(pending.timelines)
+        );
         let listed: Vec<_> = pending.listed.into_values().collect();
         if !listed.is_empty() {
             self.list(listed).await?;
@@ -404,17 +404,39 @@ impl Writer {
         }
     }
 
-    /// The list difference of groups compares their heads: they are stamped as the rows of lists are.
+    async fn save_rows(
+        &self,
+        rows: Vec<PrivateRow>,
+        group_rows: Vec<GroupRow>,
+        changes: Vec<ChangeRow>,
+    ) -> Result<(), WriteFailure> {
+        if !rows.is_empty() {
+            let saved = self.history.save_private(rows);
+            self.stores.within(saved).await.map_err(refused)?;
+        }
+        if !group_rows.is_empty() {
+            let saved = self.group_history.save(group_rows);
+            self.stores.within(saved).await.map_err(refused)?;
+        }
+        if !changes.is_empty() {
+            let saved = self.changes.save(changes);
+            self.stores.within(saved).await.map_err(refused)?;
+        }
+        Ok(())
+    }
+
+    /// The list difference of groups compares their heads: they are stamped as the rows of lists are. Answers them as
+    /// they were stamped.
     async fn save_heads(
         &mut self,
         mut heads: BTreeMap<ConversationId, (u32, Head)>,
-    ) -> Result<(), Error> {
+    ) -> Result<BTreeMap<ConversationId, (u32, Head)>, Error> {
         loop {
             let (stamp, begun) = (self.clock.now(), Instant::now());
             heads.values_mut().for_each(|(_, head)| head.stamp = stamp);
             self.heads.save(heads.clone()).await?;
             if self.was_quick(begun) {
-                return Ok(());
+                return Ok(heads);
             }
         }
     }

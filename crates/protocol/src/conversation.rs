@@ -7,7 +7,7 @@ mod placement;
 use serde::{Deserialize, Serialize};
 
 pub use clearing::{Around, Clearing, Seen, clear, is_listed};
-pub use listed::{Listed, ReadUpTo};
+pub use listed::{Listed, ReadUpTo, Registers};
 pub use placement::{Placement, Ruling, Standing};
 
 use crate::history::Version;

@@ -33,6 +33,8 @@ pub struct Settings {
     #[cfg(feature = "cluster")]
     pub timeline: backend::timeline::TimelineConfig,
     #[cfg(feature = "cluster")]
+    pub cache: backend::cache::CacheConfig,
+    #[cfg(feature = "cluster")]
     pub etcd: backend::discovery::EtcdConfig,
     #[cfg(feature = "cluster")]
     pub scylla: backend::scylla::ScyllaConfig,

@@ -5,32 +5,35 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::changes::ChangeStore;
-use backend::heads::HeadStore;
 use futures_util::future::try_join_all;
 use protocol::change::Marks;
 use protocol::{ConversationId, Placed, Refusal, Seq};
 
 use crate::deadline::within;
+use crate::heads::Heads;
 
 /// Makes of messages what they are now.
 #[derive(Clone)]
 pub(crate) struct Current {
-    pub(crate) heads: Arc<dyn HeadStore>,
+    pub(crate) heads: Heads,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) deadline: Duration,
 }
 
 impl Current {
-    /// Those of one conversation, whose last change is `rev`. Answers what became of which; one question where
-    /// anything was ever changed.
+    /// Those of one conversation, in which nothing behind `changed_to` was ever changed. Answers what became of which;
+    /// one question where any of them lies before.
     pub(crate) async fn mark(
         &self,
         conversation: ConversationId,
-        rev: u64,
+        changed_to: Seq,
         mut messages: Vec<&mut Placed>,
     ) -> Result<BTreeMap<Seq, Marks>, Refusal> {
-        let seqs = || messages.iter().map(|placed| placed.position.seq);
-        let (Some(first), Some(last), true) = (seqs().min(), seqs().max(), rev > 0) else {
+        let seqs = || {
+            let seqs = messages.iter().map(|placed| placed.position.seq);
+            seqs.filter(|seq| *seq <= changed_to)
+        };
+        let (Some(first), Some(last)) = (seqs().min(), seqs().max()) else {
             return Ok(BTreeMap::new());
         };
         let altered = self.changes.altered(conversation, first, last);
@@ -52,11 +55,10 @@ impl Current {
             of.entry(placed.conversation).or_default().push(placed);
         }
         let conversations: Vec<_> = of.keys().copied().collect();
-        let heads = within(self.deadline, self.heads.load(&conversations)).await?;
-        let marking = of.into_iter().zip(heads);
-        let marking = marking.map(|((conversation, messages), head)| async move {
-            let rev = head.map_or(0, |head| head.rev);
-            let marks = self.mark(conversation, rev, messages).await?;
+        let changed = self.heads.changed_to(&conversations).await?;
+        let marking = of.into_iter().zip(changed.into_values());
+        let marking = marking.map(|((conversation, messages), changed_to)| async move {
+            let marks = self.mark(conversation, changed_to, messages).await?;
             Ok(marks.into_keys().map(move |seq| (conversation, seq)))
         });
         Ok(try_join_all(marking).await?.into_iter().flatten().collect())

@@ -1,6 +1,7 @@
 //! Groups, as their members ask for them: pages, unread counts, rows of the list, who is in and who has read.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,8 +9,8 @@ use backend::changes::ChangeStore;
 use backend::conversations::ConversationStore;
 use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
-use backend::heads::HeadStore;
 use futures_util::stream::{self, StreamExt, TryStreamExt};
+use protocol::cached::{CachedGroup, CachedMember, CachedUser};
 use protocol::conversation::Head;
 use protocol::frame::{CountSince, HistoryRange, MemberPage, Summary};
 use protocol::group::{GroupRow as MessageRow, Member};
@@ -17,7 +18,9 @@ use protocol::sync::{GroupListed, Part, readable_after};
 use protocol::unread::in_group;
 use protocol::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
+use crate::cached::Cached;
 use crate::deadline::within;
+use crate::heads::Heads;
 use crate::membership::Membership;
 use crate::recent::{LATEST, Recent};
 
@@ -39,13 +42,74 @@ pub(crate) struct Groups {
     pub(crate) groups: Arc<dyn GroupStore>,
     pub(crate) history: Arc<dyn GroupHistoryStore>,
     pub(crate) recent: Recent,
-    pub(crate) heads: Arc<dyn HeadStore>,
+    pub(crate) cached: Cached,
+    pub(crate) heads: Heads,
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) deadline: Duration,
 }
 
+/// Where somebody stands in a conversation.
+pub(crate) struct Standing {
+    /// They may read what lies behind.
+    pub(crate) floor: Seq,
+    pub(crate) head: Head,
+    /// No message behind this place was ever changed.
+    pub(crate) changed_to: Seq,
+}
+
+impl Standing {
+    fn new(floor: Seq, copy: &CachedGroup) -> Standing {
+        Standing {
+            floor,
+            head: copy.head,
+            changed_to: copy.changed_to,
+        }
+    }
+}
+
+/// Groups that belong into a list.
+pub(crate) struct Told {
+    pub(crate) rows: Vec<GroupListed>,
+    /// They are as at this time, or later.
+    pub(crate) at: Timestamp,
+    /// All groups of the user, where all were looked at.
+    pub(crate) all: Option<BTreeMap<GroupId, CachedMember>>,
+}
+
 impl Groups {
+    /// From behind which place on `user` may read a group, and where it ends. `is_behind`: nobody could be shown
+    /// that it ended there; then it is not believed of a copy.
+    pub(crate) async fn standing(
+        &self,
+        user: UserId,
+        group: GroupId,
+        is_behind: impl Fn(&Head) -> bool,
+    ) -> Result<Standing, Refusal> {
+        let at = self.cached.now();
+        let (of_user, of_group) = self.cached.member(user, group).await;
+        let known = || {
+            let member = of_user.copy.as_ref()?.groups.get(&group)?.member;
+            let copy = of_group.copy?;
+            let floor = readable_after(copy.settings?, Some(&member)).ok()?;
+            (!is_behind(&copy.head)).then(|| Standing::new(floor, &copy))
+        };
+        if let Some(known) = known() {
+            return Ok(known);
+        }
+        let of = ConversationId::Group(group);
+        let ((settings, member), head) =
+            tokio::try_join!(self.membership.of(user, group), self.heads.read_one(of))?;
+        let floor = readable_after(settings, Some(&member))?;
+        let copy = CachedGroup::read(at, head, Some(settings));
+        let is_good = |copy: &CachedGroup| copy.settings.is_some() && !is_behind(&copy.head);
+        if !of_group.copy.as_ref().is_some_and(is_good) {
+            let kept = std::iter::once((group, of_group, copy));
+            self.cached.keep_groups(kept).await;
+        }
+        Ok(Standing::new(floor, &copy))
+    }
+
     /// From behind which place on `user` may read a group.
     pub(crate) async fn readable_after(
         &self,
@@ -83,28 +147,55 @@ impl Groups {
         Ok(messages)
     }
 
-    /// Groups of the user's that belong into a list difference, from behind `after` on, `most` at most (S4-33).
+    /// Groups of the user's that belong into a list difference, from behind `after` on, `most` at most (S4-33). `copy`:
+    /// what is known of the user.
     pub(crate) async fn told(
         &self,
         user: UserId,
+        copy: Option<&CachedUser>,
         since: Timestamp,
         from: Timestamp,
         mut after: Option<GroupId>,
         most: usize,
-    ) -> Result<Vec<GroupListed>, Refusal> {
-        let mut found = Vec::new();
+    ) -> Result<Told, Refusal> {
+        let mut told = Told {
+            rows: Vec::new(),
+            at: self.cached.now(),
+            all: None,
+        };
+        let mut all = after.is_none().then(BTreeMap::new);
         loop {
-            let page = self.groups.groups_of(user, after, ROWS_TOGETHER);
-            let page = within(self.deadline, page).await?;
+            let page = match copy {
+                Some(copy) => page_of(copy, after),
+                None => self.page(user, after).await?,
+            };
             let is_last = page.len() < ROWS_TOGETHER;
             after = page.last().map(|(group, _)| *group);
-            let rows = self.rows(user, page).await?.into_iter();
-            found.extend(rows.filter(|row| row.standing().is_told(since, from)));
-            if is_last || found.len() >= most {
-                found.truncate(most);
-                return Ok(found);
+            if let Some(all) = &mut all {
+                all.extend(page.iter().copied());
+            }
+            let (rows, at) = self.listed(page).await?;
+            told.at = told.at.min(at);
+            let rows = rows.into_iter();
+            (told.rows).extend(rows.filter(|row| row.standing().is_told(since, from)));
+            if is_last {
+                told.all = all.take();
+            }
+            if is_last || told.rows.len() >= most {
+                told.rows.truncate(most);
+                return Ok(told);
             }
         }
+    }
+
+    async fn page(
+        &self,
+        user: UserId,
+        after: Option<GroupId>,
+    ) -> Result<Vec<(GroupId, CachedMember)>, Refusal> {
+        let page = self.groups.groups_of(user, after, ROWS_TOGETHER);
+        let page = within(self.deadline, page).await?;
+        self.with_registers(user, page).await
     }
 
     /// A group as it stands in the user's list; none for who never was in it.
@@ -118,35 +209,36 @@ impl Groups {
         let members = within(self.deadline, members).await?;
         let members = members.into_iter().flatten();
         let page = members.map(|(_, member)| (group, member)).collect();
-        self.rows(user, page).await
+        let page = self.with_registers(user, page).await?;
+        Ok(self.listed(page).await?.0)
     }
 
-    async fn rows(
+    async fn with_registers(
         &self,
         user: UserId,
         groups: Vec<(GroupId, Member)>,
-    ) -> Result<Vec<GroupListed>, Refusal> {
-        let of = |(group, _): &(GroupId, Member)| ConversationId::Group(*group);
-        let conversations: Vec<ConversationId> = groups.iter().map(of).collect();
-        let keys: Vec<_> = conversations.iter().map(|&of| (user, of)).collect();
-        let (heads, registers) = tokio::try_join!(
-            within(self.deadline, self.heads.load(&conversations)),
-            within(self.deadline, self.conversations.registers(&keys)),
-        )?;
-        let kept = heads.into_iter().zip(registers);
-        let rows = groups.into_iter().zip(kept);
-        Ok(rows
-            .map(|((group, member), (head, registers))| GroupListed {
-                group,
-                member,
-                head: head.unwrap_or_default(),
-                read_seq: registers.read_seq,
-                cleared: registers.cleared,
-                touched: registers.touched,
-                arranged: registers.arranged,
-                hidden: registers.hidden,
-            })
+    ) -> Result<Vec<(GroupId, CachedMember)>, Refusal> {
+        let key = |(group, _): &(GroupId, Member)| (user, ConversationId::Group(*group));
+        let keys: Vec<_> = groups.iter().map(key).collect();
+        let registers = self.conversations.registers(&keys);
+        let registers = within(self.deadline, registers).await?;
+        let groups = groups.into_iter().zip(registers);
+        Ok(groups
+            .map(|((group, member), registers)| (group, CachedMember { member, registers }))
             .collect())
+    }
+
+    /// With their heads, which are as at the time that is answered, or later.
+    async fn listed(
+        &self,
+        groups: Vec<(GroupId, CachedMember)>,
+    ) -> Result<(Vec<GroupListed>, Timestamp), Refusal> {
+        let ids: Vec<GroupId> = groups.iter().map(|(group, _)| *group).collect();
+        let copies = self.heads.groups(&ids).await?;
+        let oldest = copies.iter().map(|copy| copy.at).min();
+        let rows = groups.into_iter().zip(&copies);
+        let rows = rows.map(|((group, member), copy)| member.listed(group, copy));
+        Ok((rows.collect(), oldest.unwrap_or(Timestamp::MAX)))
     }
 
     /// Each row with its newest message and what is unread; as they were sent, without marks.
@@ -229,7 +321,7 @@ impl Groups {
                 within(self.deadline, own).await?
             }
         };
-        let recalled = match head.rev > 0 && missed > 0 {
+        let recalled = match base < row.changed_to {
             true => {
                 let of = ConversationId::Group(group);
                 let recalled = self.changes.recalled(of, base, head.seq);
@@ -251,9 +343,7 @@ impl Groups {
         since: Timestamp,
     ) -> Result<CountSince, Refusal> {
         let floor = self.readable_after(user, group).await?;
-        let of = [ConversationId::Group(group)];
-        let heads = within(self.deadline, self.heads.load(&of)).await?;
-        let end = heads.into_iter().flatten().next().unwrap_or_default().seq;
+        let end = self.heads.read_one(ConversationId::Group(group)).await?.seq;
         let first = floor.0.max(end.0.saturating_sub(COUNTED_MAX)) + 1;
         let places: Vec<Seq> = (first..=end.0).map(Seq).collect();
         let ids = within(self.deadline, self.history.ids(group, &places)).await?;
@@ -352,4 +442,12 @@ impl Groups {
             .map(|((user, _), _)| user)
             .collect())
     }
+}
+
+/// As [`Groups::page`], from a copy.
+fn page_of(copy: &CachedUser, after: Option<GroupId>) -> Vec<(GroupId, CachedMember)> {
+    let behind = after.map_or(Bound::Unbounded, Bound::Excluded);
+    let groups = copy.groups.range((behind, Bound::Unbounded));
+    let page = groups.take(ROWS_TOGETHER);
+    page.map(|(group, member)| (*group, *member)).collect()
 }

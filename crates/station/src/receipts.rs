@@ -10,7 +10,7 @@
 
 mod groups;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +26,7 @@ use protocol::{Code, ConversationId, MessageId, Refusal, Seq, Timestamp, UserId}
 
 use self::groups::InGroups;
 use crate::background::Background;
+use crate::cached::Cached;
 use crate::deadline::within;
 use crate::membership::Membership;
 use crate::metrics::ReceiptMetrics;
@@ -44,6 +45,7 @@ pub(crate) struct Receipts {
     pub(crate) group_history: Arc<dyn GroupHistoryStore>,
     pub(crate) membership: Arc<Membership>,
     pub(crate) conversations: Arc<dyn ConversationStore>,
+    pub(crate) cached: Cached,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     /// To the senders; `None` where they ask for themselves.
@@ -77,15 +79,23 @@ impl Receipts {
         let judged = items
             .iter()
             .map(|item| moves.judge(item, &places, &in_groups, now));
-        let answers: Vec<Acked> = judged.collect();
-        let (recorded, refused) = answers.iter().fold((0, 0), |(yes, no), answer| {
-            (yes + answer.ids.len(), no + answer.refused.len())
-        });
-        self.metrics.refused.increment(refused as u64);
-        if let Err(refusal) = self.write(moves, now).await {
-            return refuse_all(&items, &refusal);
+        let mut answers: Vec<Acked> = judged.collect();
+        let count = |answers: &[Acked], of: fn(&Acked) -> usize| {
+            answers.iter().map(of).sum::<usize>() as u64
+        };
+        let not_right = count(&answers, |answer| answer.refused.len());
+        self.metrics.refused.increment(not_right);
+        let unheard = match self.write(moves, now).await {
+            Ok(unheard) => unheard,
+            Err(refusal) => return refuse_all(&items, &refusal),
+        };
+        for (item, answer) in items.iter().zip(&mut answers) {
+            if item.ack.kind == ReceiptKind::Read && unheard.contains(&item.user) {
+                *answer = refused(item, &unheard_of());
+            }
         }
-        self.metrics.recorded.increment(recorded as u64);
+        let recorded = count(&answers, |answer| answer.ids.len());
+        self.metrics.recorded.increment(recorded);
         self.note_last(&items, &answers, &places);
         answers
     }
@@ -118,10 +128,11 @@ impl Receipts {
             .collect())
     }
 
-    async fn write(&self, moves: Moves, now: Timestamp) -> Result<(), Refusal> {
+    /// Answers whose reads must be said again.
+    async fn write(&self, moves: Moves, now: Timestamp) -> Result<BTreeSet<UserId>, Refusal> {
         let (statuses, received) = (moves.statuses, by_key(moves.received));
         let read = by_key(moves.read);
-        let (changed, (), ()) = tokio::try_join!(
+        let (changed, received, read) = tokio::join!(
             within(self.deadline, async {
                 match statuses.is_empty() {
                     true => Ok(Vec::new()),
@@ -134,30 +145,32 @@ impl Receipts {
                     false => self.conversations.set_received(received).await,
                 }
             }),
-            within(self.deadline, async {
+            async {
                 match read.is_empty() {
-                    true => Ok(()),
-                    false => self.conversations.set_read(read, now).await,
+                    true => Ok(BTreeSet::new()),
+                    false => self.cached.set_read(read, now).await,
                 }
-            }),
-        )?;
-        if let Some(tell) = &self.tell {
-            let mirrors = moves
-                .mirrors
-                .into_iter()
-                .map(|((to, _), receipt)| Tell { to, receipt });
-            let news: Vec<Tell> = moves
-                .tells
-                .into_iter()
-                .zip(changed)
-                .filter_map(|(tell, changed)| changed.then_some(tell))
-                .chain(mirrors)
-                .collect();
-            if !news.is_empty() {
-                tell.offer(news);
-            }
+            },
+        );
+        // A status is news once: whoever says it again, because something else failed, does not make it so.
+        let mut news: Vec<Tell> = Vec::new();
+        if let Ok(changed) = &changed {
+            let tells = moves.tells.into_iter().zip(changed);
+            news.extend(tells.filter_map(|(tell, changed)| changed.then_some(tell)));
         }
-        Ok(())
+        if let Ok(unheard) = &read {
+            let mirrors = moves.mirrors.into_iter();
+            let mirrors = mirrors.filter(|((to, _), _)| !unheard.contains(to));
+            news.extend(mirrors.map(|((to, _), receipt)| Tell { to, receipt }));
+        }
+        if let Some(tell) = &self.tell
+            && !news.is_empty()
+        {
+            tell.offer(news);
+        }
+        changed?;
+        received?;
+        read
     }
 }
 
@@ -256,19 +269,23 @@ fn unknown() -> Refusal {
 }
 
 fn refuse_all(items: &[ReceiptItem], refusal: &Refusal) -> Vec<Acked> {
-    items
-        .iter()
-        .map(|item| Acked {
-            kind: item.ack.kind,
-            ids: Vec::new(),
-            refused: item
-                .ack
-                .items
-                .iter()
-                .map(|ack| (ack.id, refusal.clone()))
-                .collect(),
-        })
-        .collect()
+    items.iter().map(|item| refused(item, refusal)).collect()
+}
+
+fn refused(item: &ReceiptItem, refusal: &Refusal) -> Acked {
+    let acks = item.ack.items.iter();
+    Acked {
+        kind: item.ack.kind,
+        ids: Vec::new(),
+        refused: acks.map(|ack| (ack.id, refusal.clone())).collect(),
+    }
+}
+
+fn unheard_of() -> Refusal {
+    Refusal::new(
+        Code::Unavailable,
+        "your other devices may not hear of it yet: say it again",
+    )
 }
 
 fn by_key(

@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use backend::conversations::ConversationStore;
 use backend::heads::HeadStore;
-use protocol::{ConversationId, Seq, Timestamp, UserId};
+use protocol::{ConversationId, Seq, UserId};
 
+use crate::cached::Cached;
 use crate::deadline::within;
 
 /// How far a sender has read.
@@ -23,7 +24,7 @@ pub(crate) struct SeenUpTo {
 pub(crate) async fn remember(
     conversations: Arc<dyn ConversationStore>,
     heads: Arc<dyn HeadStore>,
-    now: Timestamp,
+    cached: Cached,
     deadline: Duration,
     batch: Vec<SeenUpTo>,
 ) {
@@ -43,7 +44,7 @@ pub(crate) async fn remember(
     reads.sort();
     if !reads.is_empty() {
         // A failure is counted with the store's; nothing else is to be done about it.
-        let _ = within(deadline, conversations.set_read(reads, now)).await;
+        let _ = cached.set_read(reads, cached.now()).await;
     }
 }
 

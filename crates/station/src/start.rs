@@ -7,6 +7,7 @@ use std::time::Duration;
 use api::trace::Spans;
 use api::transport::{Connector, IN_PROCESS, InProcess, serve};
 use api::v1::station_service_server::StationServiceServer;
+use backend::cache::Cache;
 use backend::changes::ChangeStore;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
@@ -35,11 +36,13 @@ use crate::admission::Admissions;
 use crate::auth::{Authenticator, DevelopmentKey, KeyError, SignedTokens};
 use crate::background::Workers;
 use crate::boats::Boats;
+use crate::cached::Cached;
 use crate::changing::ChangeDoor;
 use crate::config::Config;
 use crate::current::Current;
 use crate::deadline::answered_within;
 use crate::groups::Groups;
+use crate::heads::Heads;
 use crate::ids::MessageIds;
 use crate::kickout::{Kick, Kicks};
 use crate::mail::MailRoom;
@@ -69,6 +72,7 @@ pub struct Parts {
     pub groups: Arc<dyn GroupStore>,
     pub group_history: Arc<dyn GroupHistoryStore>,
     pub timeline: Arc<dyn Timeline>,
+    pub cache: Arc<dyn Cache>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub registry: Arc<dyn Registry>,
@@ -211,10 +215,16 @@ async fn assemble(
         }
     });
     let (conversations, heads) = (parts.conversations.clone(), parts.heads.clone());
-    let time = clock.clone();
+    let cached = Cached::new(
+        parts.cache.clone(),
+        parts.conversations.clone(),
+        clock.clone(),
+        deadline,
+    );
+    let registers = cached.clone();
     let seen = workers.spawn("seen", move |batch| {
         let (conversations, heads) = (conversations.clone(), heads.clone());
-        remember(conversations, heads, time.now(), deadline, batch)
+        remember(conversations, heads, registers.clone(), deadline, batch)
     });
     let groups = parts.groups.clone();
     let membership = Membership::new(groups, config.members_deadline, deadline);
@@ -229,8 +239,13 @@ async fn assemble(
         .push_receipts
         .then(|| workers.spawn("receipts", move |batch| teller.clone().tell_all(batch)));
 
+    let ends = Heads {
+        store: parts.heads.clone(),
+        cached: cached.clone(),
+        deadline,
+    };
     let current = Current {
-        heads: parts.heads.clone(),
+        heads: ends.clone(),
         changes: parts.changes.clone(),
         deadline,
     };
@@ -285,6 +300,7 @@ async fn assemble(
             group_history: parts.group_history.clone(),
             membership: membership.clone(),
             conversations: parts.conversations.clone(),
+            cached: cached.clone(),
             clock: clock.clone(),
             deadline,
             tell,
@@ -311,11 +327,12 @@ async fn assemble(
                 page_bytes_max: config.page_bytes_max,
             },
             history: parts.history.clone(),
-            heads: parts.heads.clone(),
+            groups: groups_of(config, parts, membership, ends.clone()),
+            heads: ends,
             conversations: parts.conversations.clone(),
             changes: parts.changes.clone(),
             current,
-            groups: groups_of(config, parts, membership),
+            cached,
             pages: Pages::new(&config.pages, config.page_bytes_max),
             clock,
             deadline,
@@ -346,7 +363,7 @@ async fn assemble(
     Ok(station)
 }
 
-fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>) -> Groups {
+fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>, heads: Heads) -> Groups {
     Groups {
         membership,
         groups: parts.groups.clone(),
@@ -356,7 +373,8 @@ fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>) -> Gro
             deadline: config.timeline_deadline,
             bytes_max: config.page_bytes_max,
         },
-        heads: parts.heads.clone(),
+        cached: heads.cached.clone(),
+        heads,
         conversations: parts.conversations.clone(),
         changes: parts.changes.clone(),
         deadline: config.store_deadline,

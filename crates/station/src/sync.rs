@@ -1,5 +1,5 @@
-//! Step after step back: what a device asks when it comes back. Lists, history and statuses are read
-//! from the stores of record; nothing is answered that could have a hole.
+//! Step after step back: what a device asks when it comes back. It is read from copies beside the stores of record, or
+//! from these; nothing is answered that could have a hole.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,9 +9,9 @@ use api::station::SyncCall;
 use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
-use backend::heads::HeadStore;
 use backend::history::HistoryStore;
 use futures_util::future::try_join_all;
+use protocol::cached::{self, CachedUser};
 use protocol::change::{Change, Changed, Marks};
 use protocol::conversation::{Head, Listed, ReadUpTo};
 use protocol::frame::{
@@ -25,20 +25,23 @@ use protocol::sync::{
 };
 use protocol::{ConversationId, MessageId, Placed, Refusal, Seq, Timestamp, UserId, unread};
 
+use crate::cached::{Cached, Slot};
 use crate::current::Current;
 use crate::deadline::within;
-use crate::groups::Groups;
+use crate::groups::{Groups, Standing};
+use crate::heads::Heads;
 use crate::missed::Missed;
 use crate::pages::{Key, Pages};
 
 /// Answers sync questions.
 pub(crate) struct Lookup {
     pub(crate) history: Arc<dyn HistoryStore>,
-    pub(crate) heads: Arc<dyn HeadStore>,
+    pub(crate) heads: Heads,
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) current: Current,
     pub(crate) groups: Groups,
+    pub(crate) cached: Cached,
     pub(crate) pages: Pages,
     pub(crate) missed: Missed,
     pub(crate) clock: Arc<dyn Clock>,
@@ -113,7 +116,8 @@ impl Lookup {
     }
 
     /// Conversations that changed, each with its newest message (S4-02, S4-03). `version` is the time
-    /// before the rows were read, so that what is written meanwhile comes with the next list.
+    /// before the rows were read, so that what is written meanwhile comes with the next list: of those from copies, when
+    /// these were read.
     async fn list(
         &self,
         owner: UserId,
@@ -127,7 +131,9 @@ impl Lookup {
             private,
             groups,
             mut more,
+            at,
         } = self.rows(owner, since, from, after).await?;
+        let version = version.min(at).max(since);
         let mut conversations = self.summaries(owner, private).await?;
         conversations.extend(self.group_summaries(owner, groups).await?);
         let fit = fitting(conversations.iter().map(summary_size), self.page_bytes_max);
@@ -194,25 +200,58 @@ impl Lookup {
         from: Timestamp,
         after: Option<ConversationId>,
     ) -> Result<Rows, Refusal> {
-        let (private, more, behind_group) = match after {
-            Some(ConversationId::Group(group)) => (Vec::new(), false, Some(group)),
-            Some(_) | None => {
-                let (listed, more) = self.listed(owner, since, from, after).await?;
-                (listed, more, None)
+        let mut slot = self.cached.user(owner).await;
+        if slot.copy.is_some() {
+            let rows = self.rows_by(&slot, owner, since, from, after).await?;
+            // Who was sent away meanwhile must not be shown what was said then.
+            if self.cached.is_still(owner, &slot).await {
+                return Ok(rows);
             }
+            slot = Slot::silent();
+        }
+        self.rows_by(&slot, owner, since, from, after).await
+    }
+
+    /// The same by a copy of its owner, or, where there is none, by the stores, which fills it.
+    async fn rows_by(
+        &self,
+        slot: &Slot<CachedUser>,
+        owner: UserId,
+        since: Timestamp,
+        from: Timestamp,
+        after: Option<ConversationId>,
+    ) -> Result<Rows, Refusal> {
+        let began = self.clock.now();
+        let copy = slot.copy.as_ref();
+        let is_quiet = copy.is_some_and(|copy| copy.is_private_quiet(from));
+        let (private, behind_group) = match after {
+            Some(ConversationId::Group(group)) => (Private::none(from), Some(group)),
+            Some(_) | None if is_quiet => (Private::none(from), None),
+            Some(_) | None => (self.listed(owner, since, from, after).await?, None),
         };
         let mut rows = Rows {
-            private,
+            private: private.rows,
             groups: Vec::new(),
-            more,
+            more: private.more,
+            at: copy.map_or(began, |copy| copy.at),
         };
         if !rows.more {
             // One more than there is room for tells whether there are more.
             let room = self.page_max - rows.private.len();
-            let told = self.groups.told(owner, since, from, behind_group, room + 1);
-            rows.groups = told.await?;
+            let told = (self.groups).told(owner, copy, since, from, behind_group, room + 1);
+            let told = told.await?;
+            rows.groups = told.rows;
             rows.more = rows.groups.len() > room;
             rows.groups.truncate(room);
+            rows.at = rows.at.min(told.at);
+            if let (None, None, Some(groups)) = (after, copy, told.all) {
+                let copy = CachedUser {
+                    at: began,
+                    private_before: private.before,
+                    groups,
+                };
+                self.cached.keep_user(owner, slot, &copy).await;
+            }
         }
         Ok(rows)
     }
@@ -222,7 +261,10 @@ impl Lookup {
             .iter()
             .map(|listed| (owner, listed.row.last_id))
             .collect();
-        let newest = within(self.deadline, self.history.private(&keys)).await?;
+        let newest = match keys.is_empty() {
+            true => Vec::new(),
+            false => within(self.deadline, self.history.private(&keys)).await?,
+        };
         let summaries = (listed.into_iter().zip(newest))
             .map(|(listed, newest)| self.summary(owner, listed, newest));
         try_join_all(summaries).await
@@ -233,22 +275,23 @@ impl Lookup {
         owner: UserId,
         rows: Vec<GroupListed>,
     ) -> Result<Vec<Summary>, Refusal> {
+        let changed: Vec<Seq> = rows.iter().map(|row| row.changed_to).collect();
         let mut summaries = self.groups.summaries(owner, rows).await?;
-        for summary in &mut summaries {
-            summary.marks = self.mark_newest(summary.rev, &mut summary.newest).await?;
+        for (summary, changed_to) in summaries.iter_mut().zip(changed) {
+            summary.marks = self.mark_newest(changed_to, &mut summary.newest).await?;
         }
         Ok(summaries)
     }
 
-    /// Of those with one other user, and whether there are more.
+    /// Of those with one other user.
     async fn listed(
         &self,
         owner: UserId,
         since: Timestamp,
         from: Timestamp,
         mut after: Option<ConversationId>,
-    ) -> Result<(Vec<Listed>, bool), Refusal> {
-        let mut found = Vec::new();
+    ) -> Result<Private, Refusal> {
+        let mut found = Private::none(from);
         loop {
             // One more than a page tells whether there are more.
             let most = self.page_max + 1;
@@ -256,11 +299,14 @@ impl Lookup {
             let rows = within(self.deadline, asked).await?;
             let is_last = rows.len() < most;
             after = rows.last().map(|listed| listed.row.conversation);
-            found.extend(rows.into_iter().filter(|listed| listed.is_told(since)));
-            if is_last || found.len() > self.page_max {
-                let more = found.len() > self.page_max;
-                found.truncate(self.page_max);
-                return Ok((found, more));
+            let newest = rows.iter().map(Listed::version).max();
+            let behind = newest.map(|newest| newest + Duration::from_millis(1));
+            found.before = found.before.max(behind.unwrap_or(from));
+            (found.rows).extend(rows.into_iter().filter(|listed| listed.is_told(since)));
+            if is_last || found.rows.len() > self.page_max {
+                found.more = found.rows.len() > self.page_max;
+                found.rows.truncate(self.page_max);
+                return Ok(found);
             }
         }
     }
@@ -272,7 +318,8 @@ impl Lookup {
         newest: Option<PrivateRow>,
     ) -> Result<Summary, Refusal> {
         let mut newest = newest.as_ref().and_then(PrivateRow::placed);
-        let marks = self.mark_newest(listed.row.rev, &mut newest).await?;
+        let changed_to = cached::changed_to(listed.row.rev, listed.row.end.seq);
+        let marks = self.mark_newest(changed_to, &mut newest).await?;
         let unread = self.unread(owner, &listed).await?;
         Ok(listed.summary(unread, newest, marks))
     }
@@ -280,14 +327,17 @@ impl Lookup {
     /// Makes of the newest message what it is now.
     async fn mark_newest(
         &self,
-        rev: u64,
+        changed_to: Seq,
         newest: &mut Option<Placed>,
     ) -> Result<Option<Marks>, Refusal> {
         let Some(newest) = newest else {
             return Ok(None);
         };
         let conversation = newest.conversation;
-        let marks = self.current.mark(conversation, rev, vec![newest]).await?;
+        let marks = self
+            .current
+            .mark(conversation, changed_to, vec![newest])
+            .await?;
         Ok(marks.into_values().next())
     }
 
@@ -345,9 +395,10 @@ impl Lookup {
         after: u64,
         limit: usize,
     ) -> Result<ChangePage, Refusal> {
-        let floor = self.readable_after(user, conversation).await?;
+        let is_behind = |head: &Head| check_rev(after, head.rev).is_err();
         // The head first, as for history.
-        let last_rev = self.head(conversation).await?.rev;
+        let Standing { floor, head, .. } = self.standing(user, conversation, is_behind).await?;
+        let last_rev = head.rev;
         check_rev(after, last_rev)?;
         let asked = self.changes.since(conversation, after, limit);
         let mut changes = within(self.deadline, asked).await?;
@@ -374,10 +425,12 @@ impl Lookup {
         limit: usize,
     ) -> Result<HistoryPage, Refusal> {
         // The head first, the rows after it: rows are written before the head moves.
-        let (floor, head) = tokio::try_join!(
-            self.readable_after(user, conversation),
-            self.head(conversation),
-        )?;
+        let is_behind = |head: &Head| check_cursor(range, head.seq).is_err();
+        let Standing {
+            floor,
+            head,
+            changed_to,
+        } = self.standing(user, conversation, is_behind).await?;
         check_cursor(range, head.seq)?;
         let range = range_behind(range, floor);
         let messages = match Part::of(range, head.seq, limit) {
@@ -387,7 +440,10 @@ impl Lookup {
         let page = dense_page(messages, range, head.seq)?;
         let mut page = page_behind(page, range, floor);
         let messages = page.messages.iter_mut().collect();
-        let mut marks = self.current.mark(conversation, head.rev, messages).await?;
+        let mut marks = self
+            .current
+            .mark(conversation, changed_to, messages)
+            .await?;
         let sizes = (page.messages.iter()).map(|placed| shown_size(placed, &marks));
         let fit = fitting(sizes, self.page_bytes_max);
         if fit < page.messages.len() {
@@ -406,16 +462,24 @@ impl Lookup {
         })
     }
 
-    /// From behind which place on `user` may read a conversation.
-    async fn readable_after(
+    /// From behind which place on `user` may read a conversation, and where it ends. `is_behind`: see
+    /// [`Groups::standing`].
+    async fn standing(
         &self,
         user: UserId,
         conversation: ConversationId,
-    ) -> Result<Seq, Refusal> {
+        is_behind: impl Fn(&Head) -> bool,
+    ) -> Result<Standing, Refusal> {
         match conversation {
-            ConversationId::Group(group) => self.groups.readable_after(user, group).await,
+            ConversationId::Group(group) => self.groups.standing(user, group, is_behind).await,
             ConversationId::Private { .. } | ConversationId::System(_) => {
-                may_read(user, conversation).map(|()| Seq::ZERO)
+                may_read(user, conversation)?;
+                let head = self.heads.read_one(conversation).await?;
+                Ok(Standing {
+                    floor: Seq::ZERO,
+                    head,
+                    changed_to: cached::changed_to(head.rev, head.seq),
+                })
             }
         }
     }
@@ -457,11 +521,6 @@ impl Lookup {
         Ok(rows.iter().filter_map(PrivateRow::placed).collect())
     }
 
-    async fn head(&self, conversation: ConversationId) -> Result<Head, Refusal> {
-        let heads = within(self.deadline, self.heads.load(&[conversation])).await?;
-        Ok(heads.into_iter().next().flatten().unwrap_or_default())
-    }
-
     /// How far the user's own messages have come; others are left out of the answer.
     async fn status(&self, user: UserId, ids: &[MessageId]) -> Result<Vec<MessageStatus>, Refusal> {
         let keys: Vec<_> = ids.iter().map(|&id| (user, id)).collect();
@@ -489,6 +548,26 @@ struct Rows {
     private: Vec<Listed>,
     groups: Vec<GroupListed>,
     more: bool,
+    /// They are as at this time, or later.
+    at: Timestamp,
+}
+
+/// Those of a list that are with one other user.
+struct Private {
+    rows: Vec<Listed>,
+    more: bool,
+    /// Of those that were looked at, none changed at this time or later.
+    before: Timestamp,
+}
+
+impl Private {
+    fn none(from: Timestamp) -> Private {
+        Private {
+            rows: Vec::new(),
+            more: false,
+            before: from,
+        }
+    }
 }
 
 /// A list goes on after what is on it.

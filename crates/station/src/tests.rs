@@ -2,6 +2,7 @@
 
 mod bad_input;
 mod changes;
+mod copies;
 mod counted;
 mod groups;
 mod mail;

@@ -8,6 +8,7 @@ mod scylla;
 
 use async_trait::async_trait;
 use protocol::change::Arranged;
+pub use protocol::conversation::Registers;
 use protocol::conversation::{ConversationRow, Listed};
 use protocol::history::Version;
 use protocol::unread::Tally;
@@ -17,18 +18,6 @@ pub use self::embedded::EmbeddedConversations;
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaConversations;
 use crate::Result;
-
-/// What an owner did with a conversation, whether it has a row or not: groups have none.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Registers {
-    /// As in [`Listed`].
-    pub read_seq: Seq,
-    pub received_seq: Seq,
-    pub cleared: Tally,
-    pub touched: Timestamp,
-    pub arranged: Arranged,
-    pub hidden: u64,
-}
 
 #[async_trait]
 pub trait ConversationStore: Send + Sync {

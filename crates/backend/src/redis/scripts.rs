@@ -19,6 +19,9 @@ pub(crate) enum Name {
     TimelineLatest,
     TimelineCount,
     TimelineForget,
+    CacheFind,
+    CacheKeep,
+    CacheForget,
 }
 
 /// All scripts, ready to be loaded.
@@ -27,7 +30,7 @@ pub(crate) struct Scripts {
 }
 
 impl Name {
-    pub(crate) const ALL: [Name; 14] = [
+    pub(crate) const ALL: [Name; 17] = [
         Name::RouteOrStore,
         Name::Connect,
         Name::Reassert,
@@ -42,6 +45,9 @@ impl Name {
         Name::TimelineLatest,
         Name::TimelineCount,
         Name::TimelineForget,
+        Name::CacheFind,
+        Name::CacheKeep,
+        Name::CacheForget,
     ];
 
     /// The parts it stands on, and itself.
@@ -83,12 +89,18 @@ impl Name {
                 &[TIMELINE],
                 include_str!("../timeline/redis/lua/forget.lua"),
             ),
+            Name::CacheFind => (&[], include_str!("../cache/redis/lua/find.lua")),
+            Name::CacheKeep => (&[], include_str!("../cache/redis/lua/keep.lua")),
+            Name::CacheForget => (&[], include_str!("../cache/redis/lua/forget.lua")),
         }
     }
 
     /// Its last argument is the replid of the master that runs it.
     pub(crate) fn wants_replid(self) -> bool {
-        matches!(self, Name::Connect | Name::Reassert)
+        matches!(
+            self,
+            Name::Connect | Name::Reassert | Name::CacheFind | Name::CacheKeep
+        )
     }
 
     /// The line that begins with `#!` must stay the first.
@@ -146,7 +158,14 @@ mod tests {
     fn what_runs_when_memory_is_full_says_so() {
         for name in Name::ALL {
             let may_run = name.text().starts_with("#!lua flags=allow-oom\n");
-            let stores = [Name::RouteOrStore, Name::Received, Name::TimelinePush].contains(&name);
+            let stores = [
+                Name::RouteOrStore,
+                Name::Received,
+                Name::TimelinePush,
+                Name::CacheFind,
+                Name::CacheKeep,
+            ];
+            let stores = stores.contains(&name);
             assert_eq!(may_run, !stores, "{name:?}");
         }
     }

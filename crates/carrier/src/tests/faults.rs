@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use backend::cache::{Cache, Copy, EmbeddedCache, Found};
 use backend::groups::{EmbeddedGroups, GroupStore};
 use backend::history::{EmbeddedHistory, HistoryStore, StatusWrite};
 use backend::mailbox::{EmbeddedMailbox, MailboxStore};
@@ -12,6 +14,7 @@ use backend::queue::{Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Qu
 use backend::timeline::{EmbeddedTimeline, Entry, Timeline};
 use backend::{Error, Kind, Result};
 use parking_lot::Mutex;
+use protocol::cached::{Outdated, Owner};
 use protocol::frame::HistoryRange;
 use protocol::group::{Group, Member, Settings};
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
@@ -391,5 +394,52 @@ impl Timeline for FaultyTimeline {
 
     async fn forget(&self, group: GroupId) -> Result<()> {
         self.store.forget(group).await
+    }
+}
+
+/// [`EmbeddedCache`] that does not answer when it is told not to.
+pub(super) struct FaultyCache {
+    pub(super) store: EmbeddedCache,
+    pub(super) away: AtomicBool,
+}
+
+impl FaultyCache {
+    fn check(&self) -> Result<()> {
+        match self.away.load(Ordering::SeqCst) {
+            true => Err(away()),
+            false => Ok(()),
+        }
+    }
+}
+
+fn away() -> Error {
+    Error::unavailable("cache", "away")
+}
+
+#[async_trait]
+impl Cache for FaultyCache {
+    fn keep_for(&self) -> Duration {
+        self.store.keep_for()
+    }
+
+    async fn find(&self, owners: &[Owner]) -> Vec<Result<Found>> {
+        match self.check() {
+            Ok(()) => self.store.find(owners).await,
+            Err(_) => owners.iter().map(|_| Err(away())).collect(),
+        }
+    }
+
+    async fn keep(&self, copies: Vec<Copy>) -> Vec<Result<bool>> {
+        match self.check() {
+            Ok(()) => self.store.keep(copies).await,
+            Err(_) => copies.iter().map(|_| Err(away())).collect(),
+        }
+    }
+
+    async fn forget(&self, outdated: &[Outdated]) -> Vec<Result<()>> {
+        match self.check() {
+            Ok(()) => self.store.forget(outdated).await,
+            Err(_) => outdated.iter().map(|_| Err(away())).collect(),
+        }
     }
 }

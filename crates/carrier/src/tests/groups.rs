@@ -22,12 +22,12 @@ use crate::Config;
 const CAROL: i64 = 3;
 const DAVE: i64 = 4;
 
-const CLOSED: Settings = Settings {
+pub(super) const CLOSED: Settings = Settings {
     open_history: false,
     open_door: false,
 };
 
-fn group() -> GroupId {
+pub(super) fn group() -> GroupId {
     GroupId::new(77).expect("positive")
 }
 
@@ -93,7 +93,7 @@ impl World {
     }
 
     /// What was said in the group, in order.
-    async fn said(&self) -> Vec<(Seq, MessageId)> {
+    pub(super) async fn said(&self) -> Vec<(Seq, MessageId)> {
         let range = HistoryRange::Forward { after: Seq::ZERO };
         let rows = self.parts.group_history.conversation(group(), range, 1000);
         let rows = rows.await.expect("reads");

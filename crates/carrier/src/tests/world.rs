@@ -11,6 +11,7 @@ use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::outcome::Kind;
 use async_trait::async_trait;
+use backend::cache::{CacheConfig, EmbeddedCache};
 use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, SeededEntropy, TimerClock};
 use backend::conversations::EmbeddedConversations;
@@ -47,7 +48,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::faults::{
-    FaultyGroups, FaultyHistory, FaultyMailbox, FaultyQueue, FaultyTimeline, Mood,
+    FaultyCache, FaultyGroups, FaultyHistory, FaultyMailbox, FaultyQueue, FaultyTimeline, Mood,
 };
 use crate::dead_letters::{DeskParts, Refused, Selection, Told};
 use crate::{Config, DeadLetters, Parts, Running, start};
@@ -84,6 +85,7 @@ pub(super) struct World {
     pub(super) history: Arc<FaultyHistory>,
     pub(super) groups: Arc<FaultyGroups>,
     pub(super) timeline: Arc<FaultyTimeline>,
+    pub(super) cache: Arc<FaultyCache>,
     pub(super) mailbox: Arc<FaultyMailbox>,
     pub(super) queue: FaultyQueue,
     pub(super) boat: Arc<Peer>,
@@ -167,6 +169,11 @@ impl World {
             away: AtomicBool::new(false),
             pushed: AtomicUsize::new(0),
         });
+        let cache = EmbeddedCache::new(CacheConfig::default()).expect("good settings");
+        let cache = Arc::new(FaultyCache {
+            store: cache,
+            away: AtomicBool::new(false),
+        });
         let groups = Arc::new(FaultyGroups {
             store: EmbeddedGroups::new(engine.clone()),
             away: AtomicBool::new(false),
@@ -182,6 +189,7 @@ impl World {
             groups: groups.clone(),
             group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
             timeline: timeline.clone(),
+            cache: cache.clone(),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
             registry: Arc::new(registry.clone()),
@@ -200,6 +208,7 @@ impl World {
             history,
             groups,
             timeline,
+            cache,
             mailbox,
             queue,
             boat,

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use api::task::MessageTask;
 use api::told::{Roles, frames_of};
+use protocol::cached::Owner;
 use protocol::delivery::{self, Task};
 use protocol::group::{self, Group, Outcome, Wish};
 use protocol::ledger::{DeadReason, Event};
@@ -12,7 +13,7 @@ use protocol::{ConversationId, GroupId, Placed, Position, Seq, Timestamp};
 use tokio::time::Instant;
 
 use super::decide::{Before, Decided, told_task};
-use super::{WriteFailure, Writer};
+use super::{Halt, WriteFailure, Writer};
 use crate::work::Read;
 
 /// What a wish makes of its group.
@@ -116,9 +117,16 @@ impl Writer {
             let touches = self.conversations.touch(touched.clone(), at);
             self.stores.within(touches).await?;
             if self.was_quick(begun) {
-                return Ok(());
+                break;
             }
         }
+        // Whoever may read less from now on must not find by a copy what is written next.
+        let left = outcome.members.iter();
+        let left = left.filter(|(_, member)| member.role.is_none());
+        let left = left.map(|(user, _)| Owner::User(*user));
+        let settings = outcome.settings.map(|_| Owner::Group(group));
+        let forgotten = self.forget_copies(left.chain(settings).collect()).await;
+        Ok(forgotten.map_err(Halt::Store)?)
     }
 }
 

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use serde::{Deserialize, Serialize};
+
 use super::{ConversationRow, is_listed};
 use crate::change::{Arranged, Marks};
 use crate::frame::Summary;
@@ -22,6 +24,17 @@ pub struct Listed {
     pub touched: Timestamp,
     pub arranged: Arranged,
     /// As [`Summary::hidden`]; only grows.
+    pub hidden: u64,
+}
+
+/// What an owner did with a conversation, whether it has a row or not: groups have none. Each is as in [`Listed`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Registers {
+    pub read_seq: Seq,
+    pub received_seq: Seq,
+    pub cleared: Tally,
+    pub touched: Timestamp,
+    pub arranged: Arranged,
     pub hidden: u64,
 }
 

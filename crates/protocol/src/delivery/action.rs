@@ -6,6 +6,7 @@ use bytes::Bytes;
 
 use super::arena::Key;
 use super::{Owed, Source, Task};
+use crate::cached::Outdated;
 use crate::frame::PlacedEcho;
 use crate::ledger::{DeadReason, FailureCause, LedgerEntry};
 use crate::mailbox::Mail;
@@ -59,6 +60,10 @@ pub struct Route {
     pub forced: Vec<Platform>,
     /// What to store; `None`: look only.
     pub mail: Option<Mail>,
+    /// What is forgotten before anybody is looked for: see [`crate::cached`].
+    pub outdated: Vec<Outdated>,
+    /// When the record was first handled.
+    pub first_at: Timestamp,
     /// Of the message.
     pub trace: Option<TraceContext>,
 }

@@ -15,6 +15,7 @@ use super::{
     Action, Limits, Load, Notice, Outcome, Owed, PartitionKey, PushToken, Route, RouteFailure,
     RouteToken, Settlement, Source, Task, Word, settle,
 };
+use crate::cached;
 use crate::frame::PlacedEcho;
 use crate::ledger::{Event, FailureCause};
 use crate::mailbox::{Mail, RouteAnswer};
@@ -296,10 +297,13 @@ impl Delivery {
         forced: Vec<Platform>,
         mail: Option<Mail>,
     ) {
-        let mut trace = None;
+        let (mut trace, mut outdated, mut first_at) = (None, Vec::new(), Timestamp::ZERO);
         if let Some(record) = self.records.get_mut(record) {
             record.open += 1;
-            trace = record.task.trace;
+            let task = &record.task;
+            trace = task.trace;
+            first_at = task.first_at;
+            outdated = cached::outdated(&task.placed, task.rev, user);
         }
         let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
         self.actions.push_back(Action::Route(Route {
@@ -308,6 +312,8 @@ impl Delivery {
             platforms,
             forced,
             mail,
+            outdated,
+            first_at,
             trace,
         }));
     }

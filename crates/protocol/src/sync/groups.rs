@@ -147,6 +147,8 @@ pub struct GroupListed {
     pub group: GroupId,
     pub member: Member,
     pub head: Head,
+    /// No message behind this place was ever changed.
+    pub changed_to: Seq,
     /// What they did with it, as in a private conversation.
     pub read_seq: Seq,
     pub cleared: Tally,

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use backend::audit::AuditStore;
+use backend::cache::Cache;
 use backend::changes::ChangeStore;
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
@@ -51,6 +52,10 @@ pub trait Around: Sync {
     }
 
     fn timeline(&self, inner: Arc<dyn Timeline>) -> Arc<dyn Timeline> {
+        inner
+    }
+
+    fn cache(&self, inner: Arc<dyn Cache>) -> Arc<dyn Cache> {
         inner
     }
 

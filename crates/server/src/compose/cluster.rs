@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use backend::audit::ScyllaAudit;
+use backend::cache::RedisCache;
 use backend::changes::ScyllaChanges;
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
@@ -24,11 +25,12 @@ use crate::settings::Settings;
 
 /// Everything that station and carrier stand on; the registry once more, to be flushed at the end.
 pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegistry>)> {
-    let (queue, cql, mailbox, timeline, registry) = tokio::try_join!(
+    let (queue, cql, mailbox, timeline, cache, registry) = tokio::try_join!(
         queue(settings),
         cql(settings),
         mailbox(settings),
         timeline(settings),
+        cache(settings),
         registry(settings)
     )?;
     let seams = Seams {
@@ -42,6 +44,7 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
         groups: Arc::new(ScyllaGroups::new(cql.clone())),
         group_history: Arc::new(ScyllaGroupHistory::new(cql.clone())),
         timeline,
+        cache,
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
         ledger: Arc::new(ScyllaLedger::new(cql.clone())),
         audit: Arc::new(ScyllaAudit::new(cql)),
@@ -88,6 +91,12 @@ async fn timeline(settings: &Settings) -> Result<Arc<RedisTimeline>> {
     Ok(Arc::new(
         timeline.context("connecting to Redis for timelines")?,
     ))
+}
+
+async fn cache(settings: &Settings) -> Result<Arc<RedisCache>> {
+    let entropy = Arc::new(SystemEntropy);
+    let cache = RedisCache::connect(&settings.redis, settings.cache.clone(), entropy).await;
+    Ok(Arc::new(cache.context("connecting to Redis for copies")?))
 }
 
 async fn mailbox(settings: &Settings) -> Result<Arc<RedisMailbox>> {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use backend::audit::EmbeddedAudit;
+use backend::cache::{CacheConfig, EmbeddedCache};
 use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, Entropy, SystemClock, SystemEntropy};
 use backend::conversations::EmbeddedConversations;
@@ -40,6 +41,7 @@ pub struct Config {
     pub queue: QueueConfig,
     pub mailbox: MailboxConfig,
     pub timeline: TimelineConfig,
+    pub cache: CacheConfig,
 }
 
 impl Default for Config {
@@ -51,6 +53,7 @@ impl Default for Config {
             queue: QueueConfig::default(),
             mailbox: MailboxConfig::default(),
             timeline: TimelineConfig::default(),
+            cache: CacheConfig::default(),
         }
     }
 }
@@ -105,6 +108,7 @@ impl Seams {
             groups: Arc::new(EmbeddedGroups::new(engine.clone())),
             group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
             timeline: Arc::new(EmbeddedTimeline::new(config.timeline.clone())?),
+            cache: Arc::new(EmbeddedCache::new(config.cache.clone())?),
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger,
             audit: Arc::new(EmbeddedAudit::new(engine.clone())),

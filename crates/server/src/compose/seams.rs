@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use api::transport::Connector;
 use backend::audit::AuditStore;
+use backend::cache::Cache;
 use backend::changes::ChangeStore;
 use backend::clock::{Clock, Entropy};
 use backend::conversations::ConversationStore;
@@ -35,6 +36,7 @@ pub struct Seams {
     pub groups: Arc<dyn GroupStore>,
     pub group_history: Arc<dyn GroupHistoryStore>,
     pub timeline: Arc<dyn Timeline>,
+    pub cache: Arc<dyn Cache>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub audit: Arc<dyn AuditStore>,
@@ -57,6 +59,7 @@ impl Seams {
             groups: around.groups(self.groups),
             group_history: around.group_history(self.group_history),
             timeline: around.timeline(self.timeline),
+            cache: around.cache(self.cache),
             devices: around.devices(self.devices),
             ledger: around.ledger(self.ledger),
             audit: around.audit(self.audit),
@@ -77,6 +80,7 @@ impl Seams {
             groups: self.groups.clone(),
             group_history: self.group_history.clone(),
             timeline: self.timeline.clone(),
+            cache: self.cache.clone(),
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
             registry: self.registry.clone(),
@@ -97,6 +101,7 @@ impl Seams {
             groups: self.groups.clone(),
             group_history: self.group_history.clone(),
             timeline: self.timeline.clone(),
+            cache: self.cache.clone(),
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
             registry: self.registry.clone(),

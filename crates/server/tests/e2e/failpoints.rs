@@ -186,6 +186,8 @@ fn it_may_die_after_each_effect_of_a_group_and_of_changes() {
         ("conversations.touch", 1),
         ("group_history.save", 1),
         ("timeline.push", 1),
+        ("cache.keep", 1),
+        ("cache.forget", 2),
         ("changes.save", 1),
         ("changes.save", 2),
         ("conversations.hide", 1),
@@ -309,6 +311,8 @@ mod on_real_parts {
         (CARRIERS, "conversations.touch", 1),
         (CARRIERS, "group_history.save", 1),
         (CARRIERS, "timeline.push", 1),
+        (CARRIERS, "cache.keep", 1),
+        (CARRIERS, "cache.forget", 2),
         (CARRIERS, "changes.save", 1),
         (CARRIERS, "conversations.hide", 1),
     ];

@@ -12,6 +12,7 @@ use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
 use api::v1::station_service_client::StationServiceClient;
 use async_trait::async_trait;
+use backend::cache::{CacheConfig, EmbeddedCache};
 use backend::changes::EmbeddedChanges;
 use backend::clock::{Clock, Entropy, SeededEntropy, TimerClock};
 use backend::conversations::EmbeddedConversations;
@@ -78,7 +79,16 @@ pub(super) async fn world() -> World {
     world_with(Config::default()).await
 }
 
+/// Where tests write to the stores themselves, nothing is kept beside them.
 pub(super) async fn world_with(config: Config) -> World {
+    let cache = CacheConfig {
+        keep_for: Duration::ZERO,
+        ..CacheConfig::default()
+    };
+    world_keeping(config, cache).await
+}
+
+pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     let engine = Engine::memory();
     let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
     let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
@@ -109,6 +119,7 @@ pub(super) async fn world_with(config: Config) -> World {
         groups: groups.clone(),
         group_history: history_reads.clone(),
         timeline: Arc::new(EmbeddedTimeline::new(TimelineConfig::default()).expect("can be")),
+        cache: Arc::new(EmbeddedCache::new(cache).expect("can be")),
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
         registry: registry.clone(),

@@ -1,9 +1,10 @@
 //! Mends what can be mended: each by the store's own step, which may be repeated and gives way to a writer.
 
 use anyhow::{Result, bail};
-use protocol::UserId;
+use protocol::cached::{Outdated, Owner};
 use protocol::conversation::ConversationRow;
 use protocol::doctor::user::Mend;
+use protocol::{ConversationId, UserId};
 use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 
@@ -84,8 +85,27 @@ impl Doctor {
     }
 }
 
+/// Of whom a copy may be old then.
+fn owner_of(mend: &Mend) -> Option<Owner> {
+    match mend {
+        Mend::WriteHead(ConversationId::Group(group), _) => Some(Owner::Group(*group)),
+        Mend::WriteListed(row) => Some(Owner::User(row.owner)),
+        Mend::WriteHead(..) | Mend::WriteRows(_) | Mend::Disconnect(_) | Mend::Acknowledge(..) => {
+            None
+        }
+    }
+}
+
+/// What is kept beside the store is not what it says now.
+async fn forget(seams: &Seams, owner: Owner) -> backend::Result<()> {
+    let unless = None;
+    let forgotten = seams.cache.forget(&[Outdated { owner, unless }]).await;
+    forgotten.into_iter().collect()
+}
+
 async fn mend_one(seams: &Seams, mend: Mend) -> Result<()> {
     let now = seams.clock.now();
+    let owner = owner_of(&mend);
     let done = async {
         match mend {
             Mend::Disconnect(key) => seams.mailbox.disconnect(vec![key]).await,
@@ -107,7 +127,12 @@ async fn mend_one(seams: &Seams, mend: Mend) -> Result<()> {
             }
         }
     };
-    match timeout(PATIENCE, done).await {
+    let done = timeout(PATIENCE, done).await;
+    // Whether it was done or not.
+    if let Some(owner) = owner {
+        timeout(PATIENCE, forget(seams, owner)).await??;
+    }
+    match done {
         Ok(Ok(())) => Ok(()),
         Ok(Err(error)) => bail!("{error}: {}", error.source),
         Err(_) => bail!("no answer within {PATIENCE:?}: whether it was done is unknown"),

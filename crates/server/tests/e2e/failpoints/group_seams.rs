@@ -1,10 +1,14 @@
 //! The parts that only groups use, with a failpoint after each of their effects.
 
+use std::time::Duration;
+
 use async_trait::async_trait;
 use backend::Result;
+use backend::cache::{Cache, Copy, Found};
 use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
 use backend::timeline::{Entry, Timeline};
+use protocol::cached::{Outdated, Owner};
 use protocol::frame::HistoryRange;
 use protocol::group::{Group, GroupRow, Member, Settings};
 use protocol::history::{IdRange, Order, Version};
@@ -136,5 +140,32 @@ impl Timeline for Watched<dyn Timeline> {
 
     async fn forget(&self, group: GroupId) -> Result<()> {
         self.inner.forget(group).await
+    }
+}
+
+#[async_trait]
+impl Cache for Watched<dyn Cache> {
+    fn keep_for(&self) -> Duration {
+        self.inner.keep_for()
+    }
+
+    async fn find(&self, owners: &[Owner]) -> Vec<Result<Found>> {
+        self.inner.find(owners).await
+    }
+
+    async fn keep(&self, copies: Vec<Copy>) -> Vec<Result<bool>> {
+        let kept = self.inner.keep(copies).await;
+        if kept.iter().all(|kept| matches!(kept, Ok(true))) {
+            self.passed("cache.keep", Ok(())).ok();
+        }
+        kept
+    }
+
+    async fn forget(&self, outdated: &[Outdated]) -> Vec<Result<()>> {
+        let forgotten = self.inner.forget(outdated).await;
+        if forgotten.iter().all(Result::is_ok) {
+            self.passed("cache.forget", Ok(())).ok();
+        }
+        forgotten
     }
 }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use backend::Result;
 use backend::audit::AuditStore;
+use backend::cache::Cache;
 use backend::changes::ChangeStore;
 use backend::conversations::{ConversationStore, Registers};
 use backend::devices::{DeviceStore, Seen};
@@ -95,6 +96,10 @@ impl Around for Failpoint {
     }
 
     fn timeline(&self, inner: Arc<dyn Timeline>) -> Arc<dyn Timeline> {
+        Watched::new(inner, self)
+    }
+
+    fn cache(&self, inner: Arc<dyn Cache>) -> Arc<dyn Cache> {
         Watched::new(inner, self)
     }
 

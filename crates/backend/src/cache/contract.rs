@@ -1,0 +1,246 @@
+//! What every cache promises. A check uses users and groups of its own, so that all may share one. The settings are the
+//! default ones.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use protocol::cached::{CachedGroup, CachedMember, CachedUser, Outdated, Owner, Reach};
+use protocol::conversation::{Head, Registers};
+use protocol::group::{Member, Role, Settings};
+use protocol::history::Version;
+use protocol::{GroupId, Seq, Timestamp, UserId};
+
+use super::{Cache, Copy, Found, Token};
+use crate::Result;
+use crate::fresh::Fresh;
+
+pub(super) fn user_copy(at: i64) -> CachedUser {
+    let member = Member {
+        role: Some(Role::Admin),
+        since: Seq(3),
+        version: Version::LATEST,
+    };
+    let registers = Registers {
+        read_seq: Seq(7),
+        hidden: 9,
+        ..Registers::default()
+    };
+    let group = GroupId::new(1 << 40).expect("positive");
+    CachedUser {
+        at: Timestamp::from_millis(at),
+        private_before: Timestamp::from_millis(at + 5),
+        groups: BTreeMap::from([(group, CachedMember { member, registers })]),
+    }
+}
+
+pub(super) fn group_copy(seq: u64, rev: u64) -> CachedGroup {
+    CachedGroup {
+        at: Timestamp::from_millis(77),
+        head: Head {
+            seq: Seq(seq),
+            rev,
+            ..Head::default()
+        },
+        changed_to: Seq(seq / 2),
+        settings: Some(Settings {
+            open_history: true,
+            open_door: false,
+        }),
+    }
+}
+
+pub(super) async fn find_all(cache: &dyn Cache, owners: &[Owner]) -> Vec<Found> {
+    let found = cache.find(owners).await.into_iter();
+    found.collect::<Result<_>>().expect("answers")
+}
+
+async fn keep_all(cache: &dyn Cache, copies: Vec<Copy>) -> Vec<bool> {
+    let kept = cache.keep(copies).await.into_iter();
+    kept.collect::<Result<_>>().expect("answers")
+}
+
+pub(super) async fn find(cache: &dyn Cache, owner: Owner) -> Found {
+    let mut found = find_all(cache, &[owner]).await;
+    assert_eq!(found.len(), 1);
+    found.remove(0)
+}
+
+pub(super) async fn keep_user(
+    cache: &dyn Cache,
+    user: UserId,
+    token: &Token,
+    copy: &CachedUser,
+) -> bool {
+    let copy = Copy::of_user(user, token.clone(), copy).expect("small");
+    keep_all(cache, vec![copy]).await == [true]
+}
+
+pub(super) async fn keep_group(
+    cache: &dyn Cache,
+    group: GroupId,
+    token: &Token,
+    copy: &CachedGroup,
+) -> bool {
+    let copy = Copy::of_group(group, token.clone(), copy).expect("small");
+    keep_all(cache, vec![copy]).await == [true]
+}
+
+pub(super) async fn forget(cache: &dyn Cache, owner: Owner, unless: Option<Reach>) {
+    let told = cache.forget(&[Outdated { owner, unless }]).await;
+    assert!(told.iter().all(Result::is_ok), "{told:?}");
+    assert_eq!(told.len(), 1);
+}
+
+pub(super) async fn what_is_kept_is_found(cache: &dyn Cache, fresh: &Fresh) {
+    let (user, group) = (fresh.user(), fresh.group());
+    let owners = [Owner::User(user), Owner::Group(group)];
+    let found = find_all(cache, &owners).await;
+    assert_eq!((found[0].user(), found[1].group()), (None, None));
+    let (of_user, of_group) = (user_copy(1_000), group_copy(5, 2));
+    let copies = vec![
+        Copy::of_group(group, found[1].token.clone(), &of_group).expect("small"),
+        Copy::of_user(user, found[0].token.clone(), &of_user).expect("small"),
+    ];
+    assert_eq!(keep_all(cache, copies).await, [true, true]);
+    for _ in 0..2 {
+        let found = find_all(cache, &owners).await;
+        let found = (found[0].user(), found[1].group());
+        assert_eq!(found, (Some(of_user.clone()), Some(of_group)));
+    }
+    // A user and a group of one number have nothing to do with each other.
+    let same = GroupId::new(user.get()).expect("positive");
+    assert_eq!(find(cache, Owner::Group(same)).await.group(), None);
+    assert_eq!(find_all(cache, &[]).await, []);
+}
+
+// proves S2-24: what was read before a change is not kept after it.
+pub(super) async fn a_token_ends_with_whatever_happens(cache: &dyn Cache, fresh: &Fresh) {
+    let user = fresh.user();
+    let owner = Owner::User(user);
+    let (old, new) = (user_copy(1), user_copy(2));
+    // Something is forgotten that was not there yet.
+    let before = find(cache, owner).await.token;
+    forget(cache, owner, None).await;
+    assert!(!keep_user(cache, user, &before, &old).await);
+    // Two who read at once: the first who keeps has it.
+    let (one, other) = (find(cache, owner).await, find(cache, owner).await);
+    assert!(!keep_user(cache, user, &before, &old).await);
+    assert!(keep_user(cache, user, &one.token, &new).await);
+    assert!(!keep_user(cache, user, &other.token, &old).await);
+    assert!(!keep_user(cache, user, &one.token, &old).await);
+    let found = find(cache, owner).await;
+    assert_eq!(found.user(), Some(new));
+    // And it is kept anew by who was told of it.
+    assert!(keep_user(cache, user, &found.token, &old).await);
+    let found = find(cache, owner).await;
+    assert_eq!(found.user(), Some(old.clone()));
+    forget(cache, owner, None).await;
+    assert!(!keep_user(cache, user, &found.token, &old).await);
+    assert_eq!(find(cache, owner).await.user(), None);
+}
+
+pub(super) async fn what_goes_far_enough_stays(cache: &dyn Cache, fresh: &Fresh) {
+    let reach = |seq, rev| {
+        let seq = Seq(seq);
+        Some(Reach { seq, rev })
+    };
+    for (unless, stays) in [
+        (reach(5, 2), true),
+        (reach(5, 0), true),
+        (reach(1, 2), true),
+        (reach(6, 0), false),
+        (reach(1, 3), false),
+        (reach(10, 2), false),
+        (None, false),
+    ] {
+        let group = fresh.group();
+        let owner = Owner::Group(group);
+        let token = find(cache, owner).await.token;
+        assert!(keep_group(cache, group, &token, &group_copy(5, 2)).await);
+        let token = find(cache, owner).await.token;
+        forget(cache, owner, unless).await;
+        let is_there = find(cache, owner).await.group().is_some();
+        assert_eq!(is_there, stays, "{unless:?}");
+        let keeps = keep_group(cache, group, &token, &group_copy(7, 2)).await;
+        assert_eq!(keeps, stays, "{unless:?}");
+    }
+    // Where nothing is, nothing goes far enough: who has read before is too late.
+    let group = fresh.group();
+    let owner = Owner::Group(group);
+    let token = find(cache, owner).await.token;
+    forget(cache, owner, reach(1, 0)).await;
+    assert!(!keep_group(cache, group, &token, &group_copy(9, 9)).await);
+}
+
+pub(super) async fn each_is_forgotten_alone(cache: &dyn Cache, fresh: &Fresh) {
+    let users: Vec<UserId> = (0..40).map(|_| fresh.user()).collect();
+    let owners: Vec<Owner> = users.iter().map(|user| Owner::User(*user)).collect();
+    let found = find_all(cache, &owners).await;
+    let copies = users.iter().zip(found).zip(1..);
+    let copies =
+        copies.map(|((user, found), at)| Copy::of_user(*user, found.token, &user_copy(at)));
+    let copies: Vec<Copy> = copies.collect::<Result<_>>().expect("small");
+    let kept = keep_all(cache, copies).await;
+    assert_eq!(kept, [true; 40]);
+    let outdated: Vec<_> = (owners.iter().step_by(2))
+        .map(|owner| Outdated {
+            owner: *owner,
+            unless: None,
+        })
+        .collect();
+    let told = cache.forget(&outdated).await;
+    assert!(told.len() == 20 && told.iter().all(Result::is_ok));
+    let found = find_all(cache, &owners).await;
+    for (n, found) in found.iter().enumerate() {
+        let at = n as i64 + 1;
+        let wanted = (n % 2 == 1).then(|| user_copy(at));
+        assert_eq!(found.user(), wanted, "{n}");
+    }
+    assert_eq!(cache.keep_for(), Duration::from_secs(30 * 60));
+}
+
+/// Of many who change one thing and renew its copy at once, as the rules say, none leaves an old one.
+pub(super) async fn no_old_copy_is_left(cache: &dyn Cache, fresh: &Fresh) {
+    let user = fresh.user();
+    let owner = Owner::User(user);
+    let store = std::sync::atomic::AtomicI64::new(0);
+    let read = || store.load(std::sync::atomic::Ordering::SeqCst);
+    let fill = async || {
+        for _ in 0..40 {
+            let token = find(cache, owner).await.token;
+            let copy = user_copy(read());
+            tokio::task::yield_now().await;
+            keep_user(cache, user, &token, &copy).await;
+        }
+    };
+    let change = async || {
+        for _ in 0..40 {
+            store.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+            tokio::task::yield_now().await;
+            forget(cache, owner, None).await;
+            // From here on somebody may be told.
+            let (told, found) = (read(), find(cache, owner).await);
+            let at = found.user().map(|copy| copy.at.millis());
+            assert!(at.is_none_or(|at| at >= told - 1), "{at:?} of {told}");
+        }
+    };
+    tokio::join!(fill(), fill(), change(), fill(), change());
+    forget(cache, owner, None).await;
+    fill().await;
+    let at = find(cache, owner).await.user().map(|copy| copy.at);
+    assert_eq!(at, Some(Timestamp::from_millis(read())));
+}
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            what_is_kept_is_found,
+            a_token_ends_with_whatever_happens,
+            what_goes_far_enough_stays,
+            each_is_forgotten_alone,
+            no_old_copy_is_left,
+        );
+    };
+}
+pub(crate) use checks;

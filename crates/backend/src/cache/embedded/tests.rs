@@ -1,0 +1,64 @@
+use super::*;
+use crate::cache::contract::{self, find, group_copy, keep_group};
+use crate::fresh::Fresh;
+
+/// Each check in a memory of its own.
+macro_rules! in_memory {
+    ($open:path: $($check:ident),* $(,)?) => {
+        $(
+            #[tokio::test]
+            async fn $check() {
+                contract::$check(&$open(), &Fresh::new(1)).await;
+            }
+        )*
+
+        #[tokio::test]
+        async fn all_of_them_in_one() {
+            let (cache, fresh) = ($open(), Fresh::new(1));
+            $(contract::$check(&cache, &fresh).await;)*
+            crate::real::ran("cache", "embedded");
+        }
+    };
+}
+
+contract::checks!(in_memory!(open));
+
+fn open() -> EmbeddedCache {
+    EmbeddedCache::new(CacheConfig::default()).expect("good settings")
+}
+
+#[tokio::test]
+async fn who_was_not_used_for_longest_makes_room() {
+    let config = CacheConfig {
+        memory_bytes_max: 4 * (OVERHEAD + 60),
+        ..CacheConfig::default()
+    };
+    let cache = EmbeddedCache::new(config).expect("good settings");
+    let fresh = Fresh::new(1);
+    let groups = [(); 100].map(|()| fresh.group());
+    let first = Owner::Group(groups[0]);
+    for group in groups {
+        let token = find(&cache, Owner::Group(group)).await.token;
+        assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
+        // This one is used again and again.
+        assert!(find(&cache, first).await.group().is_some());
+    }
+    let held = cache.held.lock();
+    assert!((2..=4).contains(&held.by_owner.len()));
+    assert_eq!(held.by_owner.len(), held.used.len());
+    assert!(held.bytes <= cache.config.memory_bytes_max);
+}
+
+#[tokio::test]
+async fn where_nothing_may_be_kept_nothing_is() {
+    let config = CacheConfig {
+        keep_for: Duration::ZERO,
+        ..CacheConfig::default()
+    };
+    let cache = EmbeddedCache::new(config).expect("good settings");
+    let group = Fresh::new(1).group();
+    let token = find(&cache, Owner::Group(group)).await.token;
+    assert!(!keep_group(&cache, group, &token, &group_copy(1, 0)).await);
+    assert_eq!(find(&cache, Owner::Group(group)).await.group(), None);
+    assert!(cache.held.lock().by_owner.is_empty());
+}

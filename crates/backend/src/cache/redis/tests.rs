@@ -1,0 +1,107 @@
+use protocol::{GroupId, UserId};
+
+use super::*;
+use crate::cache::contract::{self, find, group_copy, keep_group};
+use crate::clock::SystemEntropy;
+use crate::fresh::Fresh;
+use crate::mailbox::RedisMode;
+
+fn config(mode: RedisMode, part: &str) -> RedisConfig {
+    RedisConfig {
+        mode,
+        addresses: crate::real::addresses(part),
+        key_prefix: format!("test-{:x}", SystemEntropy.next()),
+        // The machine may have more to do.
+        deadline: Duration::from_secs(5),
+        connect_wait: Duration::from_secs(5),
+        ..RedisConfig::default()
+    }
+}
+
+async fn open(mode: RedisMode, part: &str, settings: CacheConfig) -> RedisCache {
+    let entropy = Arc::new(SystemEntropy);
+    let cache = RedisCache::connect(&config(mode, part), settings, entropy).await;
+    cache.expect("connected")
+}
+
+/// Runs each check of the contract on one part.
+macro_rules! on_part {
+    ($cache:ident, $part:ident: $($check:ident),* $(,)?) => {{
+        let fresh = Fresh::new(1);
+        $(contract::$check(&$cache, &fresh).await;)*
+        crate::real::ran("cache", $part);
+    }};
+}
+
+async fn the_contract_holds_on(mode: RedisMode, part: &str) {
+    let cache = open(mode, part, CacheConfig::default()).await;
+    contract::checks!(on_part!(cache, part));
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_on_one_server() {
+    the_contract_holds_on(RedisMode::Single, "redis-single").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_behind_sentinels() {
+    the_contract_holds_on(RedisMode::Sentinel, "redis-sentinel").await;
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn the_contract_holds_on_a_cluster() {
+    the_contract_holds_on(RedisMode::Cluster, "redis-cluster").await;
+}
+
+// proves S2-26: what another master made may be older than what was said since.
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn what_another_master_made_is_not_believed() {
+    let cache = open(RedisMode::Single, "redis-single", CacheConfig::default()).await;
+    let group = Fresh::new(1).group();
+    let owner = Owner::Group(group);
+    let token = find(&cache, owner).await.token;
+    assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
+    let of = |replid: &str| {
+        let key = key(&cache.prefix, owner);
+        let call = Call::command_in(slots::of_tag(&tag(owner)), "HSET");
+        call.key(key).arg("of").arg(replid)
+    };
+    let token = find(&cache, owner).await.token;
+    let told = cache.connection.pool.ask(of("another")).await;
+    told.expect("written");
+    assert!(!keep_group(&cache, group, &token, &group_copy(2, 0)).await);
+    assert_eq!(find(&cache, owner).await.group(), None);
+    assert!(!keep_group(&cache, group, &token, &group_copy(2, 0)).await);
+}
+
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn what_nobody_keeps_anew_goes() {
+    let settings = CacheConfig {
+        keep_for: Duration::from_millis(300),
+        ..CacheConfig::default()
+    };
+    let cache = open(RedisMode::Single, "redis-single", settings).await;
+    let group = Fresh::new(1).group();
+    let token = find(&cache, Owner::Group(group)).await.token;
+    assert!(keep_group(&cache, group, &token, &group_copy(1, 0)).await);
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let found = find(&cache, Owner::Group(group)).await;
+    assert_eq!(found.group(), None);
+    assert_ne!(found.token, token);
+}
+
+#[test]
+fn names_lie_beside_what_else_is_kept() {
+    let group = Owner::Group(GroupId::new(77).expect("positive"));
+    assert_eq!(key("msg", group), "msg/{g77}/c");
+    let user = UserId::new(77).expect("positive");
+    let bucket = keys::bucket_of(user);
+    let name = key("msg", Owner::User(user));
+    assert_eq!(name, format!("msg/{{b{bucket:04}}}/u:77/c"));
+    assert_eq!(slots::of_key(&name), slots::of_bucket(bucket));
+}

@@ -1,0 +1,280 @@
+//! Copies beside the stores: who comes back soon is answered from them (`protocol::cached`). What is not there, or does
+//! not answer in time, is read from the stores.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::cache::{Cache, Copy, Found, Token};
+use backend::clock::Clock;
+use backend::conversations::ConversationStore;
+use metrics::Counter;
+use protocol::cached::{CachedGroup, CachedUser, Outdated, Owner};
+use protocol::{Code, ConversationId, GroupId, Refusal, Seq, Timestamp, UserId};
+use tokio::sync::Semaphore;
+
+use crate::deadline::within;
+
+/// Groups of one user that a copy has at most; who is in more is answered from the stores.
+const GROUPS_MAX: usize = 1000;
+
+/// Calls that move registers at a time; beyond, they wait for each other.
+const MOVING_MAX: usize = 256;
+
+/// Reads and keeps copies.
+#[derive(Clone)]
+pub(crate) struct Cached {
+    cache: Arc<dyn Cache>,
+    conversations: Arc<dyn ConversationStore>,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+    /// For registers that are on their way.
+    moving: Arc<Semaphore>,
+    metrics: Metrics,
+}
+
+#[derive(Clone)]
+struct Metrics {
+    found: Counter,
+    missed: Counter,
+    failed: Counter,
+}
+
+/// A copy, and the permit to keep another; neither where there is no answer.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot<T> {
+    pub(crate) copy: Option<T>,
+    token: Option<Token>,
+}
+
+impl<T> Slot<T> {
+    pub(crate) fn silent() -> Slot<T> {
+        Slot {
+            copy: None,
+            token: None,
+        }
+    }
+}
+
+impl Cached {
+    pub(crate) fn new(
+        cache: Arc<dyn Cache>,
+        conversations: Arc<dyn ConversationStore>,
+        clock: Arc<dyn Clock>,
+        deadline: Duration,
+    ) -> Cached {
+        let metrics = Metrics {
+            found: metrics::counter!("station_copies_total", "answer" => "found"),
+            missed: metrics::counter!("station_copies_total", "answer" => "missed"),
+            failed: metrics::counter!("station_copies_total", "answer" => "failed"),
+        };
+        Cached {
+            cache,
+            conversations,
+            clock,
+            deadline,
+            moving: Arc::new(Semaphore::new(MOVING_MAX)),
+            metrics,
+        }
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) async fn user(&self, user: UserId) -> Slot<CachedUser> {
+        let found = self.find(&[Owner::User(user)]).await;
+        let slot = found.into_iter().next().map(|found| self.user_in(found));
+        slot.unwrap_or_else(Slot::silent)
+    }
+
+    /// Nothing happened to it since.
+    pub(crate) async fn is_still(&self, user: UserId, slot: &Slot<CachedUser>) -> bool {
+        let found = self.find(&[Owner::User(user)]).await;
+        let token = found.into_iter().next().flatten().map(|found| found.token);
+        token.is_some() && token == slot.token
+    }
+
+    /// In order of the question.
+    pub(crate) async fn groups(&self, groups: &[GroupId]) -> Vec<Slot<CachedGroup>> {
+        let owners: Vec<Owner> = groups.iter().map(|group| Owner::Group(*group)).collect();
+        let found = self.find(&owners).await.into_iter();
+        found.map(|found| self.group_in(found)).collect()
+    }
+
+    /// The group first: whoever was sent away before what is found of it was written is not found to be in.
+    pub(crate) async fn member(
+        &self,
+        user: UserId,
+        group: GroupId,
+    ) -> (Slot<CachedUser>, Slot<CachedGroup>) {
+        let of_group = self.groups(&[group]).await.pop();
+        let of_group = of_group.unwrap_or_else(Slot::silent);
+        match of_group.copy {
+            Some(_) => (self.user(user).await, of_group),
+            None => (Slot::silent(), of_group),
+        }
+    }
+
+    /// One answer each; none where the cache does not answer.
+    async fn find(&self, owners: &[Owner]) -> Vec<Option<Found>> {
+        if owners.is_empty() {
+            return Vec::new();
+        }
+        let found = async { Ok(self.cache.find(owners).await) };
+        let found = within(self.deadline, found).await.unwrap_or_default();
+        let silent = std::iter::repeat_with(|| None);
+        let found = found.into_iter().map(Result::ok).chain(silent);
+        let found: Vec<Option<Found>> = found.take(owners.len()).collect();
+        let failed = found.iter().filter(|found| found.is_none()).count();
+        self.metrics.failed.increment(failed as u64);
+        found
+    }
+
+    fn user_in(&self, found: Option<Found>) -> Slot<CachedUser> {
+        let copy = found.as_ref().and_then(Found::user);
+        self.slot(found, copy, |copy| copy.at)
+    }
+
+    fn group_in(&self, found: Option<Found>) -> Slot<CachedGroup> {
+        let copy = found.as_ref().and_then(Found::group);
+        self.slot(found, copy, |copy| copy.at)
+    }
+
+    fn slot<T>(
+        &self,
+        found: Option<Found>,
+        copy: Option<T>,
+        at: impl Fn(&T) -> Timestamp,
+    ) -> Slot<T> {
+        let Some(found) = found else {
+            return Slot::silent();
+        };
+        let now = self.clock.now();
+        let copy = copy.filter(|copy| at(copy) + self.cache.keep_for() > now);
+        match copy {
+            Some(_) => self.metrics.found.increment(1),
+            None => self.metrics.missed.increment(1),
+        }
+        Slot {
+            copy,
+            token: Some(found.token),
+        }
+    }
+
+    /// As it was read after the slot was found. What fails is done by the next who asks.
+    pub(crate) async fn keep_user(&self, user: UserId, slot: &Slot<CachedUser>, copy: &CachedUser) {
+        if let Some(token) = slot.token.clone()
+            && copy.groups.len() <= GROUPS_MAX
+        {
+            let copy = Copy::of_user(user, token, copy);
+            self.keep(copy.into_iter().collect()).await;
+        }
+    }
+
+    /// As [`Cached::keep_user`].
+    pub(crate) async fn keep_groups(
+        &self,
+        groups: impl Iterator<Item = (GroupId, Slot<CachedGroup>, CachedGroup)>,
+    ) {
+        let copies =
+            groups.filter_map(|(group, slot, copy)| Copy::of_group(group, slot.token?, &copy).ok());
+        self.keep(copies.collect()).await;
+    }
+
+    async fn keep(&self, copies: Vec<Copy>) {
+        if !copies.is_empty() {
+            let kept = async { Ok(self.cache.keep(copies).await) };
+            // A failure is counted with the store's.
+            let _ = within(self.deadline, kept).await;
+        }
+    }
+
+    /// Moves read registers, and the copies with them. Answers of whom a copy may still be found that does not say it:
+    /// they must say it again.
+    ///
+    /// # Errors
+    /// The store's. Whoever hangs up meanwhile does not break it off in the middle.
+    pub(crate) async fn set_read(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        at: Timestamp,
+    ) -> Result<BTreeSet<UserId>, Refusal> {
+        let broken_off = |_| Refusal::new(Code::Unavailable, "it was broken off: say it again");
+        let moving = self.moving.clone().acquire_owned().await;
+        let moving = moving.map_err(|_| broken_off(()))?;
+        let this = self.clone();
+        let done = tokio::spawn(async move {
+            let moved = this.move_registers(reads, at).await;
+            drop(moving);
+            moved
+        });
+        done.await.map_err(|_| broken_off(()))?
+    }
+
+    async fn move_registers(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        at: Timestamp,
+    ) -> Result<BTreeSet<UserId>, Refusal> {
+        let users: BTreeSet<UserId> = reads.iter().map(|(user, ..)| *user).collect();
+        let owners: Vec<Owner> = users.iter().map(|user| Owner::User(*user)).collect();
+        let found = self.find(&owners).await;
+        let written = self.conversations.set_read(reads.clone(), at);
+        let written = within(self.deadline, written).await;
+        let renewed = match &written {
+            Ok(()) => self.renewed(&users, found, &reads, at).await,
+            Err(_) => BTreeSet::new(),
+        };
+        let unforgotten = self.forget(users.difference(&renewed)).await;
+        written.map(|()| unforgotten)
+    }
+
+    /// Those whose copies say it, too.
+    async fn renewed(
+        &self,
+        users: &BTreeSet<UserId>,
+        found: Vec<Option<Found>>,
+        reads: &[(UserId, ConversationId, Seq)],
+        at: Timestamp,
+    ) -> BTreeSet<UserId> {
+        let copies = users.iter().zip(found).filter_map(|(user, found)| {
+            let found = found?;
+            let mut copy = found.user()?;
+            let own = reads.iter().filter(|(reader, ..)| reader == user);
+            own.for_each(|(_, conversation, seq)| copy.read(*conversation, *seq, at));
+            let copy = Copy::of_user(*user, found.token, &copy).ok()?;
+            Some((*user, copy))
+        });
+        let (users, copies): (Vec<UserId>, Vec<Copy>) = copies.unzip();
+        if copies.is_empty() {
+            return BTreeSet::new();
+        }
+        let kept = async { Ok(self.cache.keep(copies).await) };
+        let kept = within(self.deadline, kept).await.unwrap_or_default();
+        let kept = users.into_iter().zip(kept);
+        let kept = kept.filter(|(_, kept)| matches!(kept, Ok(true)));
+        kept.map(|(user, _)| user).collect()
+    }
+
+    /// Answers those that may still be found.
+    async fn forget(&self, users: impl Iterator<Item = &UserId>) -> BTreeSet<UserId> {
+        let users: Vec<UserId> = users.copied().collect();
+        if users.is_empty() {
+            return BTreeSet::new();
+        }
+        let outdated = users.iter().map(|user| Outdated {
+            owner: Owner::User(*user),
+            unless: None,
+        });
+        let outdated: Vec<Outdated> = outdated.collect();
+        let forgotten = async { Ok(self.cache.forget(&outdated).await) };
+        let forgotten = within(self.deadline, forgotten).await.unwrap_or_default();
+        let forgotten = forgotten.into_iter().map(|told| told.is_ok());
+        let forgotten = forgotten.chain(std::iter::repeat(false));
+        let told = users.into_iter().zip(forgotten);
+        told.filter(|(_, is_forgotten)| !is_forgotten)
+            .map(|(user, _)| user)
+            .collect()
+    }
+}

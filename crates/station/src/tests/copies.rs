@@ -1,0 +1,146 @@
+//! Copies beside the stores, as the answers are made of them.
+
+use std::time::Duration;
+
+use backend::cache::CacheConfig;
+use protocol::cached::{Outdated, Owner};
+use protocol::frame::{HistoryRange, ListPage};
+use protocol::receipt::ReceiptKind;
+use protocol::{Code, Seq, Timestamp};
+
+use super::groups::{CLOSED, group, of};
+use super::receipts::receipt_of;
+use super::world::*;
+use crate::Config;
+
+async fn keeping() -> World {
+    world_keeping(Config::default(), CacheConfig::default()).await
+}
+
+impl World {
+    async fn forget(&self, owner: Owner) {
+        let unless = None;
+        let told = self.parts.cache.forget(&[Outdated { owner, unless }]).await;
+        assert!(told.iter().all(Result::is_ok));
+    }
+
+    async fn forward(&self, who: i64, after: u64) -> Result<Vec<u64>, Code> {
+        let range = HistoryRange::Forward { after: Seq(after) };
+        let page = self.history(who, of(7), range, 0).await?;
+        let seqs = page.messages.iter().map(|placed| placed.position.seq.0);
+        Ok(seqs.collect())
+    }
+}
+
+fn ends(page: &ListPage) -> Vec<u64> {
+    page.conversations.iter().map(|row| row.seq.0).collect()
+}
+
+/// Should it ever happen that a copy is behind: what it lacks is told with the next list that knows it, and nobody who
+/// knows more is told that the server lost something.
+#[tokio::test(start_paused = true)]
+async fn what_a_copy_lacks_is_told_later() {
+    let world = keeping().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.say(7, 1, "one").await;
+    let first = world.list(2, Timestamp::ZERO, None).await;
+    assert_eq!(ends(&first), [1]);
+    assert_eq!(world.forward(2, 0).await, Ok(vec![1]));
+    tokio::time::advance(Duration::from_secs(120)).await;
+    // Nobody forgot the copy.
+    world.say(7, 1, "two").await;
+    let page = world
+        .history(2, of(7), HistoryRange::Forward { after: Seq(0) }, 0)
+        .await;
+    assert_eq!(page.expect("a page").last_seq, Seq(1));
+    assert_eq!(world.forward(2, 2).await, Ok(vec![]), "it has the second");
+    world.forget(Owner::Group(group(7))).await;
+    tokio::time::advance(Duration::from_secs(120)).await;
+
+    // And of a user: that the copy is old shows in the version.
+    world.list(2, first.version, None).await;
+    world.place(1, 2, 1, "hello").await;
+    tokio::time::advance(Duration::from_secs(120)).await;
+    let behind = world.list(2, world.parts.clock.now(), None).await;
+    assert!(ends(&behind).is_empty());
+    let since = world.parts.clock.now() - Duration::from_secs(250);
+    let behind = world.list(2, since, None).await;
+    assert_eq!(ends(&behind), [2], "the group alone");
+    assert!(behind.version < world.parts.clock.now() - Duration::from_secs(100));
+    world.forget(Owner::User(user(2))).await;
+    let after = world.list(2, behind.version, None).await;
+    assert_eq!(after.conversations[0].conversation, between(1, 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_end_with_their_time() {
+    let world = keeping().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.say(7, 1, "one").await;
+    let asked = async || {
+        world.groups.asked();
+        let page = world.list(2, Timestamp::from_millis(1), None).await;
+        assert_eq!(ends(&page), [1]);
+        world.forward(2, 0).await.expect("a page");
+        world.groups.asked()
+    };
+    assert!(asked().await > 0);
+    assert_eq!(asked().await, 0);
+    tokio::time::advance(Duration::from_secs(30 * 60)).await;
+    assert!(asked().await > 0);
+    assert_eq!(asked().await, 0);
+}
+
+/// A receipt moves the register, and the copy with it.
+#[tokio::test(start_paused = true)]
+async fn what_is_read_stands_in_the_copy() {
+    let world = keeping().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    let mut last = world.say(7, 1, "one").await;
+    for _ in 0..4 {
+        last = world.say(7, 1, "more").await;
+    }
+    let row = async || {
+        let page = world.list(2, Timestamp::from_millis(1), None).await;
+        page.conversations.into_iter().next().expect("listed")
+    };
+    assert_eq!(row().await.unread, 5);
+    world.forward(2, 0).await.expect("a page");
+    let read = receipt_of(2, ReceiptKind::Read, &[&last]);
+    assert_eq!(world.acknowledge(&[read]).await[0].refused, []);
+    world.groups.asked();
+    let told = row().await;
+    assert_eq!((told.unread, told.read_seq), (0, Seq(5)));
+    assert_eq!(world.groups.asked(), 0);
+    // A private one is in the difference again.
+    let placed = world.place(1, 2, 1, "hello").await;
+    world.forget(Owner::User(user(2))).await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let quiet = world.list(2, world.parts.clock.now(), None).await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let read = receipt_of(2, ReceiptKind::Read, &[&placed]);
+    assert_eq!(world.acknowledge(&[read]).await[0].refused, []);
+    let page = world.list(2, quiet.version, None).await;
+    let row = page
+        .conversations
+        .iter()
+        .find(|row| row.conversation == between(1, 2));
+    assert_eq!(row.expect("it was read").read_seq, Seq(1));
+}
+
+/// Who was removed reads nothing by an old copy once it is forgotten, and somebody who never was in reads nothing at all.
+#[tokio::test(start_paused = true)]
+async fn only_members_are_answered_from_copies() {
+    let world = keeping().await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    world.say(7, 1, "one").await;
+    world.list(3, Timestamp::ZERO, None).await;
+    world.list(2, Timestamp::ZERO, None).await;
+    assert_eq!(world.forward(2, 0).await, Ok(vec![1]));
+    assert_eq!(world.forward(3, 0).await, Err(Code::Forbidden));
+    world.is_in(7, CLOSED, 2, None).await;
+    world.forget(Owner::User(user(2))).await;
+    assert_eq!(world.forward(2, 0).await, Err(Code::Forbidden));
+    world.list(2, Timestamp::from_millis(1), None).await;
+    assert_eq!(world.forward(2, 0).await, Err(Code::Forbidden));
+}

@@ -1,0 +1,200 @@
+//! Who comes back soon, and then again.
+
+use std::sync::Arc;
+
+use protocol::cached::{Outdated, Owner};
+use protocol::frame::{
+    ClientFrame, HistoryPage, HistoryRange, ListPage, ServerFrame, SyncAnswer, SyncQuery,
+    SyncRequest,
+};
+use protocol::group::{Settings, Wish};
+use protocol::{ConversationId, GroupId, Platform, Seq, Timestamp};
+use tests::counted::Reads;
+use tests::person::{done, text, user};
+use tests::system::eventually;
+use tests::wire::{Port, Wire};
+use tests::{Cluster, Device, settings};
+
+async fn group_of(owner: &Device, members: &[i64]) -> GroupId {
+    let members = members.iter().map(|number| user(*number)).collect();
+    let settings = Settings {
+        open_history: false,
+        open_door: false,
+    };
+    let made = owner.client.create_group(settings, members).await;
+    let (group, mut ticket) = made.expect("it is in the outbox");
+    done(&mut ticket).await.expect("there is a group");
+    group
+}
+
+/// Whatever was accepted has ended.
+async fn at_rest(cluster: &Cluster) {
+    eventually("all is settled", async || {
+        let report = cluster.audit().await;
+        (report.even && report.in_flight == 0).then_some(())
+    })
+    .await;
+}
+
+async fn asks(wire: &mut Wire, request: u32, query: SyncQuery) -> SyncAnswer {
+    let asked = SyncRequest { request, query };
+    wire.send(&ClientFrame::Sync(asked)).await;
+    wire.find(|frame| match frame {
+        ServerFrame::Page(page) if page.request == request => Some(page.answer),
+        _ => None,
+    })
+    .await
+}
+
+async fn lists(wire: &mut Wire, since: Timestamp) -> ListPage {
+    let after = None;
+    match asks(wire, 1, SyncQuery::List { since, after }).await {
+        SyncAnswer::List(list) => list,
+        other => panic!("no list: {other:?}"),
+    }
+}
+
+/// Signs in, asks for the list, and for the group from behind what was shown, and goes.
+async fn returns(
+    cluster: &Cluster,
+    who: i64,
+    since: Timestamp,
+    of: GroupId,
+    shown: u64,
+) -> (ListPage, HistoryPage) {
+    let mut wire = Wire::signed_in(cluster, Port::Tcp, who).await;
+    let list = lists(&mut wire, since).await;
+    let query = SyncQuery::History {
+        conversation: ConversationId::Group(of),
+        range: HistoryRange::Forward { after: Seq(shown) },
+        limit: 100,
+    };
+    match asks(&mut wire, 2, query).await {
+        SyncAnswer::History(page) => (list, page),
+        other => panic!("no page: {other:?}"),
+    }
+}
+
+fn seqs(page: &HistoryPage) -> Vec<u64> {
+    let seqs = page.messages.iter().map(|placed| placed.position.seq.0);
+    seqs.collect()
+}
+
+// proves S0-10: members of a group who go and come again find what was said meanwhile, and no store is read for it.
+// proves S2-15: what a return looks at lies beside the stores, of groups and of friends.
+#[tokio::test]
+async fn who_comes_back_soon_costs_the_stores_nothing() {
+    let reads = Reads::default();
+    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let ada = cluster.device(1).ready().await;
+    let group = group_of(&ada, &[2, 3]).await;
+    let other = group_of(&ada, &[2]).await;
+    let mut said = 0;
+    let mut says = async |count: u64| {
+        for _ in 0..count {
+            said += 1;
+            ada.say_in(group, &format!("text {said}")).await;
+        }
+        at_rest(&cluster).await;
+    };
+    says(3).await;
+    ada.say_in(other, "elsewhere").await;
+
+    let (list, page) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
+    assert_eq!(list.conversations.len(), 2);
+    assert_eq!(seqs(&page), [1, 2, 3]);
+    let (mut since, mut shown) = (list.version, 3);
+    for more in [0, 5, 40, 0, 1] {
+        says(more).await;
+        // Bea does not sign in for the first time any more, and nobody else does anything.
+        reads.take();
+        let (list, page) = returns(&cluster, 2, since, group, shown).await;
+        assert_eq!(reads.take(), 0, "{more} more");
+        let row = list.conversations.iter();
+        let mut row = row.filter(|row| row.conversation == ConversationId::Group(group));
+        let row = row.next().expect("it changed lately");
+        assert_eq!((row.seq, row.unread), (Seq(shown + more), shown + more));
+        assert!(row.newest.is_some());
+        assert_eq!(
+            seqs(&page),
+            ((shown + 1)..=(shown + more)).collect::<Vec<_>>()
+        );
+        (since, shown) = (list.version, shown + more);
+    }
+    cluster.stop().await;
+}
+
+/// What a device did is in the copy, too: the next one is told without a store, and what somebody else did to them.
+#[tokio::test]
+async fn what_a_user_did_is_found_by_their_next_device() {
+    let reads = Reads::default();
+    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let ada = cluster.device(1).ready().await;
+    let group = group_of(&ada, &[2, 3]).await;
+    ada.say_in(group, "hello").await;
+    ada.say_in(group, "again").await;
+    let mut bea = cluster.device(2).on(Platform::Ios).ready().await;
+    assert_eq!(text(&bea.hear().await), "hello");
+    let newest = bea.hear().await.placed;
+    let row = async || {
+        let mut wire = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+        let list = lists(&mut wire, Timestamp::from_millis(1)).await;
+        let mut rows = list.conversations.into_iter();
+        rows.find(|row| row.conversation == ConversationId::Group(group))
+    };
+    assert_eq!(row().await.expect("listed").unread, 2);
+    let conversation = ConversationId::Group(group);
+    let id = newest.message.id;
+    bea.client
+        .read(conversation, Seq(2), id)
+        .await
+        .expect("kept");
+    eventually("the next device hears of it", async || {
+        let row = row().await.expect("listed");
+        ((row.unread, row.read_seq) == (0, Seq(2))).then_some(())
+    })
+    .await;
+    reads.take();
+    assert_eq!(row().await.expect("listed").unread, 0);
+    assert_eq!(reads.take(), 0);
+
+    let mut ticket = ada
+        .client
+        .wish(group, Wish::Remove(user(2)))
+        .await
+        .expect("kept");
+    done(&mut ticket).await.expect("it is done");
+    assert_eq!(row().await.expect("told of").role, None);
+    cluster.stop().await;
+}
+
+/// Redis may lose copies at any time: what is not there is read, and kept again.
+#[tokio::test]
+async fn what_was_lost_is_read_once() {
+    let reads = Reads::default();
+    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let ada = cluster.device(1).ready().await;
+    let group = group_of(&ada, &[2]).await;
+    ada.say_in(group, "hello").await;
+    at_rest(&cluster).await;
+    let (list, _) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
+    let cache = Arc::clone(&cluster.seams.cache);
+    for owner in [Owner::User(user(2)), Owner::Group(group)] {
+        let outdated = Outdated {
+            owner,
+            unless: None,
+        };
+        let told = cache.forget(&[outdated]).await;
+        assert!(told.iter().all(Result::is_ok));
+        reads.take();
+        let (again, page) = returns(&cluster, 2, list.version, group, 0).await;
+        assert!(reads.take() > 0);
+        assert_eq!((again.conversations.len(), seqs(&page)), (1, vec![1]));
+        let (again, page) = returns(&cluster, 2, list.version, group, 0).await;
+        assert_eq!(reads.take(), 0);
+        assert_eq!((again.conversations.len(), seqs(&page)), (1, vec![1]));
+        let newest = again.conversations[0].newest.as_ref().expect("there");
+        assert_eq!(newest.message.content.data, "hello");
+    }
+    cluster.stop().await;
+}
