@@ -165,7 +165,12 @@ impl World {
         for filled in filled {
             match filled {
                 Filled::User(user, token, copy) => _ = self.keep_user(user, token, copy),
-                Filled::Group(group, token, copy) => _ = self.keep_group(group, token, copy),
+                Filled::Group(group, token, copy) => {
+                    if !self.keep_group(group, token, copy) {
+                        let (owner, unless) = (Owner::Group(group), Some(copy.reach()));
+                        self.copies.forget(&[Outdated { owner, unless }]);
+                    }
+                }
             }
         }
     }

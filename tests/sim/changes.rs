@@ -249,7 +249,7 @@ impl World {
         found: Option<Found>,
         filled: &mut Vec<Filled>,
     ) -> Result<ChangePage, Refusal> {
-        let is_behind = |head: &Head| check_rev(after, head.rev).is_err();
+        let is_behind = |head: &Head| after >= head.rev;
         let (floor, copy) = self.stands(user, conversation, found, filled, is_behind)?;
         let last_rev = copy.head.rev;
         check_rev(after, last_rev)?;

@@ -5,25 +5,20 @@
 //! call to the mailbox, one batch for each boat, one call to make settled records durable. While a call is
 //! under way the next one gathers.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::trace::{self, Spans};
+use api::trace::Spans;
 use backend::cache::Cache;
 use backend::mailbox::MailboxStore;
-use backend::{Error, Kind};
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use protocol::cached::Outdated;
-use protocol::delivery::{
-    Action, Delivery, Outcome, Route, RouteFailure, RouteToken, Source, Task,
-};
-use protocol::mailbox::{RouteAnswer, RouteRequest};
+use protocol::Timestamp;
+use protocol::delivery::{Action, Delivery, Outcome, Route, Source, Task};
 use protocol::presence::SessionKey;
-use protocol::{Timestamp, TraceContext};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -35,6 +30,7 @@ use crate::metrics::Gauges;
 use crate::progress::Ways;
 use crate::records::Records;
 use crate::roster::Roster;
+use crate::router::{Question, Routed, Router};
 use crate::settler::Settler;
 use crate::spans::record_deliveries;
 use crate::stores::Timed;
@@ -42,9 +38,6 @@ use crate::work::{Read, partition_key};
 
 /// How exactly deadlines are kept; they are seconds.
 const TICK: Duration = Duration::from_millis(50);
-/// How long a record waits for copies to be forgotten. Then what a copy lacks, if anybody finds it, is told with a later
-/// list: better than telling nobody.
-const COPIES_WAIT: Duration = Duration::from_secs(60);
 /// Users that are routed in one call.
 const ROUTES: usize = 1024;
 /// What boats said that is handled in one turn.
@@ -96,18 +89,6 @@ pub(crate) struct Routes {
     waiting: VecDeque<Route>,
     call: Option<Pin<Box<dyn Future<Output = Routed> + Send>>>,
 }
-
-/// A question to the mailbox, and whose copies are forgotten before it is asked.
-struct Question {
-    token: RouteToken,
-    trace: Option<TraceContext>,
-    outdated: Vec<Outdated>,
-    /// Copies that cannot be forgotten do not put it off any more.
-    is_late: bool,
-    request: RouteRequest,
-}
-
-type Routed = Vec<(RouteToken, Result<RouteAnswer, RouteFailure>)>;
 
 impl Executor {
     /// Runs until `ended`: by then everybody who hands over work has stopped, and waited for what may
@@ -268,20 +249,7 @@ impl Executor {
         }
         let (now, denied) = (self.clock.now(), self.roster.denied());
         let count = routes.waiting.len().min(ROUTES);
-        let question = |route: Route| Question {
-            token: route.token,
-            trace: route.trace,
-            is_late: now.since(route.first_at) > COPIES_WAIT,
-            outdated: route.outdated,
-            request: RouteRequest {
-                user: route.user,
-                platforms: route.platforms,
-                forced: route.forced,
-                mail: route.mail,
-                denied: denied.clone(),
-                now,
-            },
-        };
+        let question = |route| Question::of(route, denied.clone(), now);
         let questions: Vec<Question> = routes.waiting.drain(..count).map(question).collect();
         let forgets = std::mem::take(&mut routes.forgets);
         let router = Router {
@@ -323,100 +291,6 @@ impl Routes {
                 routed
             }
             None => std::future::pending().await,
-        }
-    }
-}
-
-struct Router {
-    mailbox: Arc<dyn MailboxStore>,
-    cache: Arc<dyn Cache>,
-    stores: Timed,
-}
-
-impl Router {
-    /// First forgets, then asks: what is forgotten is not named again, and who signs in after they were looked for finds
-    /// in the list what they are not told.
-    async fn route(self, forgets: Vec<SessionKey>, questions: Vec<Question>) -> Routed {
-        if !forgets.is_empty()
-            && let Err(error) = self.stores.within(self.mailbox.disconnect(forgets)).await
-        {
-            // They will be met, and forgotten, again.
-            tracing::debug!(%error, "registrations of ended sessions stay for now");
-        }
-        let outdated = questions.iter().flat_map(|question| &question.outdated);
-        let unforgotten = self.forget(outdated.copied().collect()).await;
-        let is_ready = |question: &Question| {
-            let mut outdated = question.outdated.iter();
-            question.is_late || outdated.all(|outdated| !unforgotten.contains(outdated))
-        };
-        let (ready, put_off): (Vec<_>, Vec<_>) = questions.into_iter().partition(is_ready);
-        let put_off = put_off.into_iter();
-        let put_off = put_off.map(|question| (question.token, Err(RouteFailure::Unavailable)));
-        let mut routed: Routed = put_off.collect();
-        routed.extend(self.ask(ready).await);
-        routed
-    }
-
-    /// Answers what may still be found.
-    async fn forget(&self, outdated: BTreeSet<Outdated>) -> BTreeSet<Outdated> {
-        if outdated.is_empty() {
-            return outdated;
-        }
-        let asked: Vec<Outdated> = outdated.iter().copied().collect();
-        let forgotten = async { Ok(self.cache.forget(&asked).await) };
-        let Ok(forgotten) = self.stores.within(forgotten).await else {
-            return outdated;
-        };
-        let told = outdated.into_iter().zip(forgotten);
-        let failed = told.filter_map(|(outdated, told)| {
-            let error = told.err()?;
-            tracing::debug!(%error, source = %error.source, "a copy is not forgotten");
-            Some(outdated)
-        });
-        failed.collect()
-    }
-
-    async fn ask(&self, questions: Vec<Question>) -> Routed {
-        if questions.is_empty() {
-            return Vec::new();
-        }
-        let questions = questions.into_iter();
-        let (tokens, requests): (Vec<_>, Vec<_>) = questions
-            .map(|question| ((question.token, question.trace), question.request))
-            .unzip();
-        let asked = async { Ok(self.mailbox.route_or_store(requests).await) };
-        match self.stores.within(asked).await {
-            Ok(answers) => {
-                let unanswered =
-                    std::iter::repeat_with(|| Err(Error::unavailable("mailbox", "silent")));
-                let answers = answers.into_iter().chain(unanswered);
-                let answered = tokens.into_iter().zip(answers);
-                answered
-                    .map(|((token, trace), answer)| {
-                        (token, answer.map_err(|error| failure(&error, trace)))
-                    })
-                    .collect()
-            }
-            Err(error) => {
-                let failed = failure(&error, None);
-                let tokens = tokens.into_iter();
-                tokens.map(|(token, _)| (token, Err(failed))).collect()
-            }
-        }
-    }
-}
-
-fn failure(error: &Error, trace: Option<TraceContext>) -> RouteFailure {
-    match error.kind {
-        Kind::Unavailable => RouteFailure::Unavailable,
-        Kind::Conflict | Kind::Corrupt => {
-            tracing::warn!(
-                %error,
-                source = %error.source,
-                trace_id = trace::id(trace),
-                "the mailbox refuses a message"
-            );
-            RouteFailure::Refused
         }
     }
 }

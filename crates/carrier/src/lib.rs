@@ -30,6 +30,7 @@ mod platforms;
 mod progress;
 mod records;
 mod roster;
+mod router;
 mod settler;
 mod spans;
 mod standings;

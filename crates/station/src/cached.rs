@@ -88,11 +88,11 @@ impl Cached {
         slot.unwrap_or_else(Slot::silent)
     }
 
-    /// Nothing happened to it since.
+    /// Nothing happened to it since; nothing is known of one that is not answered, then and now.
     pub(crate) async fn is_still(&self, user: UserId, slot: &Slot<CachedUser>) -> bool {
         let found = self.find(&[Owner::User(user)]).await;
         let token = found.into_iter().next().flatten().map(|found| found.token);
-        token.is_some() && token == slot.token
+        token == slot.token
     }
 
     /// In order of the question.
@@ -168,7 +168,7 @@ impl Cached {
             && copy.groups.len() <= GROUPS_MAX
         {
             let copy = Copy::of_user(user, token, copy);
-            self.keep(copy.into_iter().collect()).await;
+            self.keep(copy.into_iter().collect::<Vec<_>>()).await;
         }
     }
 
@@ -177,17 +177,33 @@ impl Cached {
         &self,
         groups: impl Iterator<Item = (GroupId, Slot<CachedGroup>, CachedGroup)>,
     ) {
-        let copies =
-            groups.filter_map(|(group, slot, copy)| Copy::of_group(group, slot.token?, &copy).ok());
-        self.keep(copies.collect()).await;
+        let copies = groups.filter_map(|(group, slot, copy)| {
+            let outdated = Outdated {
+                owner: Owner::Group(group),
+                unless: Some(copy.reach()),
+            };
+            let copy = Copy::of_group(group, slot.token?, &copy).ok()?;
+            Some((outdated, copy))
+        });
+        let (outdated, copies): (Vec<Outdated>, Vec<Copy>) = copies.unzip();
+        let kept = self.keep(copies).await.into_iter();
+        let kept = outdated.into_iter().zip(kept);
+        // Somebody else was quicker, who may have read before: nobody is told less than this one.
+        let older = kept.filter(|(_, kept)| matches!(kept, Ok(false)));
+        let older: Vec<Outdated> = older.map(|(outdated, _)| outdated).collect();
+        if !older.is_empty() {
+            let forgotten = async { Ok(self.cache.forget(&older).await) };
+            let _ = within(self.deadline, forgotten).await;
+        }
     }
 
-    async fn keep(&self, copies: Vec<Copy>) {
-        if !copies.is_empty() {
-            let kept = async { Ok(self.cache.keep(copies).await) };
-            // A failure is counted with the store's.
-            let _ = within(self.deadline, kept).await;
+    /// A failure is counted with the store's.
+    async fn keep(&self, copies: Vec<Copy>) -> Vec<backend::Result<bool>> {
+        if copies.is_empty() {
+            return Vec::new();
         }
+        let kept = async { Ok(self.cache.keep(copies).await) };
+        within(self.deadline, kept).await.unwrap_or_default()
     }
 
     /// Moves read registers, and the copies with them. Answers of whom a copy may still be found that does not say it:
@@ -198,14 +214,13 @@ impl Cached {
     pub(crate) async fn set_read(
         &self,
         reads: Vec<(UserId, ConversationId, Seq)>,
-        at: Timestamp,
     ) -> Result<BTreeSet<UserId>, Refusal> {
         let broken_off = |_| Refusal::new(Code::Unavailable, "it was broken off: say it again");
         let moving = self.moving.clone().acquire_owned().await;
         let moving = moving.map_err(|_| broken_off(()))?;
         let this = self.clone();
         let done = tokio::spawn(async move {
-            let moved = this.move_registers(reads, at).await;
+            let moved = this.move_registers(reads).await;
             drop(moving);
             moved
         });
@@ -215,11 +230,12 @@ impl Cached {
     async fn move_registers(
         &self,
         reads: Vec<(UserId, ConversationId, Seq)>,
-        at: Timestamp,
     ) -> Result<BTreeSet<UserId>, Refusal> {
         let users: BTreeSet<UserId> = reads.iter().map(|(user, ..)| *user).collect();
         let owners: Vec<Owner> = users.iter().map(|user| Owner::User(*user)).collect();
         let found = self.find(&owners).await;
+        // Not before: no other device's list may have passed it when it is written.
+        let at = self.clock.now();
         let written = self.conversations.set_read(reads.clone(), at);
         let written = within(self.deadline, written).await;
         let renewed = match &written {
@@ -250,9 +266,7 @@ impl Cached {
         if copies.is_empty() {
             return BTreeSet::new();
         }
-        let kept = async { Ok(self.cache.keep(copies).await) };
-        let kept = within(self.deadline, kept).await.unwrap_or_default();
-        let kept = users.into_iter().zip(kept);
+        let kept = users.into_iter().zip(self.keep(copies).await);
         let kept = kept.filter(|(_, kept)| matches!(kept, Ok(true)));
         kept.map(|(user, _)| user).collect()
     }

@@ -97,9 +97,9 @@ impl Groups {
         if let Some(known) = known() {
             return Ok(known);
         }
-        let of = ConversationId::Group(group);
-        let ((settings, member), head) =
-            tokio::try_join!(self.membership.of(user, group), self.heads.read_one(of))?;
+        // The head first: who is in then may know where it ended.
+        let head = self.heads.read_one(ConversationId::Group(group)).await?;
+        let (settings, member) = self.membership.of(user, group).await?;
         let floor = readable_after(settings, Some(&member))?;
         let copy = CachedGroup::read(at, head, Some(settings));
         let is_good = |copy: &CachedGroup| copy.settings.is_some() && !is_behind(&copy.head);

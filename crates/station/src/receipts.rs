@@ -85,7 +85,7 @@ impl Receipts {
         };
         let not_right = count(&answers, |answer| answer.refused.len());
         self.metrics.refused.increment(not_right);
-        let unheard = match self.write(moves, now).await {
+        let unheard = match self.write(moves).await {
             Ok(unheard) => unheard,
             Err(refusal) => return refuse_all(&items, &refusal),
         };
@@ -129,7 +129,7 @@ impl Receipts {
     }
 
     /// Answers whose reads must be said again.
-    async fn write(&self, moves: Moves, now: Timestamp) -> Result<BTreeSet<UserId>, Refusal> {
+    async fn write(&self, moves: Moves) -> Result<BTreeSet<UserId>, Refusal> {
         let (statuses, received) = (moves.statuses, by_key(moves.received));
         let read = by_key(moves.read);
         let (changed, received, read) = tokio::join!(
@@ -148,7 +148,7 @@ impl Receipts {
             async {
                 match read.is_empty() {
                     true => Ok(BTreeSet::new()),
-                    false => self.cached.set_read(read, now).await,
+                    false => self.cached.set_read(read).await,
                 }
             },
         );

@@ -43,8 +43,9 @@ pub(crate) async fn remember(
     let mut reads: Vec<_> = reads.0.into_iter().chain(reads.1).flatten().collect();
     reads.sort();
     if !reads.is_empty() {
-        // A failure is counted with the store's; nothing else is to be done about it.
-        let _ = cached.set_read(reads, cached.now()).await;
+        // A failure is counted with the store's; nothing else is to be done about it. Where a copy is not forgotten, the
+        // user's other devices hear of it when its time ends.
+        let _ = cached.set_read(reads).await;
     }
 }
 

@@ -135,10 +135,19 @@ impl Core {
         self.questions.ask(question, query, until, &mut self.out);
     }
 
-    pub(super) fn changes_fetched(&mut self, conversation: ConversationId, page: ChangePage) {
+    pub(super) fn changes_fetched(
+        &mut self,
+        conversation: ConversationId,
+        page: ChangePage,
+        now: Timestamp,
+    ) {
         let revs = &mut self.track(conversation).revs;
         revs.asked = false;
         revs.known = revs.known.max(page.last_rev);
+        if page.changes.is_empty() && revs.are_missing() {
+            // It does not have yet, or not any more, what it once told of.
+            return self.look_again(conversation, now);
+        }
         page.changes
             .into_iter()
             .for_each(|changed| revs.hold(changed));
@@ -205,7 +214,7 @@ impl Core {
     }
 
     fn look_for_changes(&mut self, conversation: ConversationId) {
-        let is_missing = |track: &super::timeline::Track| track.revs.are_missing();
+        let is_missing = |track: &super::timeline::Track| !track.waits && track.revs.are_missing();
         if self
             .timeline
             .track_mut(conversation)

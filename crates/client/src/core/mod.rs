@@ -426,7 +426,7 @@ impl Core {
                 self.end_found(conversation, ours, &page);
             }
             (Question::Changes { conversation, .. }, SyncAnswer::Changes(page)) => {
-                self.changes_fetched(conversation, page);
+                self.changes_fetched(conversation, page, now);
             }
             (Question::Row { conversation }, SyncAnswer::Row(row)) => {
                 self.row_answered(conversation, row.map(|row| *row), now);

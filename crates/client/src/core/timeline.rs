@@ -61,6 +61,8 @@ pub(super) struct Track {
     /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
     /// of that, or told the place of, may be older than they are: it is fetched.
     pub(super) fresh_to: Seq,
+    /// Of those, what was pushed.
+    pushed: BTreeSet<Seq>,
 }
 
 #[derive(Debug)]
@@ -325,8 +327,17 @@ impl Core {
             self.repeated(&placed, source, me);
             return;
         }
-        if source == Source::Fetched || position.seq > track.fresh_to {
-            self.hold(placed, marks, source);
+        match source {
+            Source::Pushed | Source::Echo if position.seq <= track.fresh_to => {
+                if source == Source::Pushed {
+                    track.pushed.insert(position.seq);
+                }
+            }
+            Source::Fetched if track.pushed.remove(&position.seq) => {
+                // The server waits for an acknowledgement.
+                self.hold(placed, marks, Source::Pushed);
+            }
+            _ => self.hold(placed, marks, source),
         }
         self.show_held(conversation);
         self.fetch_if_missing(conversation);

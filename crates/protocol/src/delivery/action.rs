@@ -62,8 +62,8 @@ pub struct Route {
     pub mail: Option<Mail>,
     /// What is forgotten before anybody is looked for: see [`crate::cached`].
     pub outdated: Vec<Outdated>,
-    /// When the record was first handled.
-    pub first_at: Timestamp,
+    /// Of a retry: when the record was first tried.
+    pub first_at: Option<Timestamp>,
     /// Of the message.
     pub trace: Option<TraceContext>,
 }

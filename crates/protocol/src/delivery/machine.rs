@@ -17,6 +17,7 @@ use super::{
 };
 use crate::cached;
 use crate::frame::PlacedEcho;
+use crate::keys::Topic;
 use crate::ledger::{Event, FailureCause};
 use crate::mailbox::{Mail, RouteAnswer};
 use crate::message::Target;
@@ -297,12 +298,13 @@ impl Delivery {
         forced: Vec<Platform>,
         mail: Option<Mail>,
     ) {
-        let (mut trace, mut outdated, mut first_at) = (None, Vec::new(), Timestamp::ZERO);
+        let (mut trace, mut outdated, mut first_at) = (None, Vec::new(), None);
         if let Some(record) = self.records.get_mut(record) {
             record.open += 1;
             let task = &record.task;
             trace = task.trace;
-            first_at = task.first_at;
+            let is_retry = matches!(record.source.topic, Topic::Retry(_));
+            first_at = is_retry.then_some(task.first_at);
             outdated = cached::outdated(&task.placed, task.rev, user);
         }
         let token = RouteToken(self.routes.insert(OpenRoute { record, kind }));
