@@ -180,11 +180,7 @@ async fn what_was_lost_is_read_once() {
     let (list, _) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;
     let cache = Arc::clone(&cluster.seams.cache);
     for owner in [Owner::User(user(2)), Owner::Group(group)] {
-        let outdated = Outdated {
-            owner,
-            unless: None,
-        };
-        let told = cache.forget(&[outdated]).await;
+        let told = cache.forget(&[Outdated::of(owner)]).await;
         assert!(told.iter().all(Result::is_ok));
         reads.take();
         let (again, page) = returns(&cluster, 2, list.version, group, 0).await;

@@ -8,7 +8,7 @@ use protocol::cached::{CachedGroup, CachedMember, CachedUser, Outdated, Owner};
 use protocol::change::ChangeRow;
 use protocol::conversation::{Head, Registers};
 use protocol::frame::SyncQuery;
-use protocol::sync::{GroupListed, readable_after};
+use protocol::sync::GroupListed;
 use protocol::{ConversationId, GroupId, Refusal, Seq, Timestamp, UserId};
 
 use crate::plan::Sabotage;
@@ -201,7 +201,7 @@ impl World {
     }
 
     /// The groups of somebody, and what they did with them.
-    fn members_of(&self, user: UserId) -> BTreeMap<GroupId, CachedMember> {
+    pub(crate) fn members_of(&self, user: UserId) -> BTreeMap<GroupId, CachedMember> {
         let groups = self.disk.groups.iter();
         let members = groups.filter_map(|(group, kept)| {
             let member = *kept.members.get(&user)?;
@@ -219,7 +219,7 @@ impl World {
         members.collect()
     }
 
-    fn head_on_disk(&self, group: GroupId) -> Head {
+    pub(crate) fn head_on_disk(&self, group: GroupId) -> Head {
         let head = self.disk.heads.get(&ConversationId::Group(group));
         head.copied().unwrap_or_default()
     }
@@ -257,9 +257,8 @@ impl World {
             return Ok((floor, CachedGroup::read(self.now, head, None)));
         };
         let known = || {
-            let member = found.user()?.groups.get(&group)?.member;
             let copy = *found.group(group)?;
-            let floor = readable_after(copy.settings?, Some(&member)).ok()?;
+            let floor = found.user()?.readable_after(group, &copy)?;
             (!is_behind(&copy.head)).then_some((floor, copy))
         };
         if let Some(known) = known() {
@@ -303,8 +302,7 @@ impl World {
                 continue;
             };
             if !self.keep_group(group, slot.token, copy) {
-                let (owner, unless) = (Owner::Group(group), None);
-                self.copies.forget(&[Outdated { owner, unless }]);
+                self.copies.forget(&[Outdated::of(Owner::Group(group))]);
             }
         }
     }
@@ -328,8 +326,7 @@ impl World {
             self.keep_user(user, token, copy)
         });
         if !kept {
-            let (owner, unless) = (Owner::User(user), None);
-            self.copies.forget(&[Outdated { owner, unless }]);
+            self.copies.forget(&[Outdated::of(Owner::User(user))]);
         }
     }
 }

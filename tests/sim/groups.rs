@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use api::task::{DeliverTask, MessageTask, Task};
 use api::told::{Roles, frames_of, is_wish};
-use protocol::cached::{self, Outdated, Owner};
+use protocol::cached::{CachedGroup, Outdated, Owner};
 use protocol::delivery::{self, Owed, Source};
 use protocol::frame::{HistoryRange, Summary};
 use protocol::group::{self, Group, GroupRow, Member, Outcome, Settings, Wish};
@@ -119,11 +119,7 @@ impl World {
         let owners = left.chain(outcome.settings.map(|_| Owner::Group(number)));
         batch.granted = Some(Granted {
             group: number,
-            outdated: (owners.map(|owner| Outdated {
-                owner,
-                unless: None,
-            }))
-            .collect(),
+            outdated: owners.map(Outdated::of).collect(),
             touched: outcome.members.keys().copied().collect(),
             members: outcome.members.into_iter().collect(),
             settings: outcome.settings,
@@ -257,22 +253,9 @@ impl World {
     }
 
     pub(crate) fn group_listed(&self, user: UserId, group: GroupId) -> Option<GroupListed> {
-        let member = *self.disk.groups.get(&group)?.members.get(&user)?;
-        let conversation = ConversationId::Group(group);
-        let registers = self.registers(user, conversation);
-        let head = self.disk.heads.get(&conversation);
-        let head = head.copied().unwrap_or_default();
-        Some(GroupListed {
-            group,
-            member,
-            head,
-            changed_to: cached::changed_to(head.rev, head.seq),
-            read_seq: registers.read,
-            cleared: registers.cleared,
-            touched: registers.touched,
-            arranged: registers.arranged.unwrap_or_default().1,
-            hidden: registers.hidden,
-        })
+        let member = self.members_of(user).remove(&group)?;
+        let copy = CachedGroup::read(self.now, self.head_on_disk(group), None);
+        Some(member.listed(group, &copy))
     }
 
     pub(crate) fn group_summary(&self, user: UserId, row: &GroupListed) -> Summary {

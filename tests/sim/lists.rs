@@ -1,9 +1,8 @@
 //! What users do to their lists: a conversation goes from it, or is arranged; by the real rule. And what the list
 //! says.
 
-use std::time::Duration;
-
 use api::task::{MessageTask, Task};
+use protocol::cached;
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::conversation::{Around, Clearing, ConversationRow, Listed, ReadUpTo, Seen, clear};
 use protocol::delivery::{self, Source};
@@ -245,8 +244,7 @@ impl World {
         let listed = mine.map(|row| self.listed(row));
         let changed = listed.filter(|listed| listed.version() >= from);
         let changed: Vec<Listed> = changed.collect();
-        let newest = changed.iter().map(Listed::version).max();
-        let before = newest.map_or(from, |newest| newest + Duration::from_millis(1));
+        let before = cached::private_before(&changed, from);
         let told = (changed.into_iter())
             .filter(|listed| listed.is_told(since))
             .filter(|listed| after.is_none_or(|after| listed.row.conversation > after));

@@ -88,10 +88,8 @@ impl Router {
             return outdated;
         }
         let asked: Vec<Outdated> = outdated.iter().copied().collect();
-        let forgotten = async { Ok(self.cache.forget(&asked).await) };
-        let Ok(forgotten) = self.stores.within(forgotten).await else {
-            return outdated;
-        };
+        let forgotten = self.cache.forget(&asked);
+        let forgotten = self.stores.each(asked.len(), forgotten).await;
         let told = outdated.into_iter().zip(forgotten);
         let failed = told.filter_map(|(outdated, told)| {
             let error = told.err()?;
@@ -109,25 +107,12 @@ impl Router {
         let (tokens, requests): (Vec<_>, Vec<_>) = questions
             .map(|question| ((question.token, question.trace), question.request))
             .unzip();
-        let asked = async { Ok(self.mailbox.route_or_store(requests).await) };
-        match self.stores.within(asked).await {
-            Ok(answers) => {
-                let unanswered =
-                    std::iter::repeat_with(|| Err(Error::unavailable("mailbox", "silent")));
-                let answers = answers.into_iter().chain(unanswered);
-                let answered = tokens.into_iter().zip(answers);
-                answered
-                    .map(|((token, trace), answer)| {
-                        (token, answer.map_err(|error| failure(&error, trace)))
-                    })
-                    .collect()
-            }
-            Err(error) => {
-                let failed = failure(&error, None);
-                let tokens = tokens.into_iter();
-                tokens.map(|(token, _)| (token, Err(failed))).collect()
-            }
-        }
+        let answers = self.mailbox.route_or_store(requests);
+        let answers = self.stores.each(tokens.len(), answers).await;
+        let answered = tokens.into_iter().zip(answers);
+        answered
+            .map(|((token, trace), answer)| (token, answer.map_err(|error| failure(&error, trace))))
+            .collect()
     }
 }
 

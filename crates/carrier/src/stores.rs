@@ -22,10 +22,23 @@ impl Timed {
     pub(crate) async fn within<T>(&self, call: impl Future<Output = Result<T>>) -> Result<T> {
         match tokio::time::timeout(self.0, call).await {
             Ok(answer) => answer,
-            Err(_) => Err(Error::unavailable(
-                "store",
-                format!("no answer within {:?}", self.0),
-            )),
+            Err(_) => Err(self.silent()),
         }
+    }
+
+    /// The same where each of `count` questions has an answer of its own, in order.
+    pub(crate) async fn each<T>(
+        &self,
+        count: usize,
+        call: impl Future<Output = Vec<Result<T>>>,
+    ) -> Vec<Result<T>> {
+        let answers = tokio::time::timeout(self.0, call).await;
+        let silent = std::iter::repeat_with(|| Err(self.silent()));
+        let answers = answers.unwrap_or_default().into_iter().chain(silent);
+        answers.take(count).collect()
+    }
+
+    fn silent(&self) -> Error {
+        Error::unavailable("store", format!("no answer within {:?}", self.0))
     }
 }

@@ -14,9 +14,9 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::change::ChangeKind;
-use crate::conversation::{Head, Registers};
+use crate::conversation::{Head, Listed, Registers};
 use crate::group::{Member, Settings};
-use crate::sync::GroupListed;
+use crate::sync::{GroupListed, readable_after};
 use crate::{ConversationId, GroupId, Placed, Seq, Timestamp, UserId};
 
 /// Of whom something is kept.
@@ -46,6 +46,16 @@ pub struct Outdated {
     pub owner: Owner,
     /// One that goes so far is not. `None`: whatever it is.
     pub unless: Option<Reach>,
+}
+
+impl Outdated {
+    /// Whatever it is.
+    pub fn of(owner: Owner) -> Outdated {
+        Outdated {
+            owner,
+            unless: None,
+        }
+    }
 }
 
 /// A group, as all its members see it.
@@ -136,6 +146,12 @@ impl CachedUser {
         self.private_before <= from
     }
 
+    /// From behind which place on the user may read a group; `None`: only the stores can tell.
+    pub fn readable_after(&self, group: GroupId, copy: &CachedGroup) -> Option<Seq> {
+        let member = self.groups.get(&group)?.member;
+        readable_after(copy.settings?, Some(&member)).ok()
+    }
+
     /// The user has read so far, which was written at `at`: as the registers do, it only moves forward.
     pub fn read(&mut self, conversation: ConversationId, seq: Seq, at: Timestamp) {
         match conversation {
@@ -154,6 +170,12 @@ impl CachedUser {
     }
 }
 
+/// Since when nothing with one other user changed, where these are all that did from `from` on.
+pub fn private_before(changed: &[Listed], from: Timestamp) -> Timestamp {
+    let newest = changed.iter().map(Listed::version).max();
+    newest.map_or(from, |newest| newest + Duration::from_millis(1))
+}
+
 /// Behind which place no message was changed, where nothing is known but where a conversation ends and how many changes
 /// there are.
 pub fn changed_to(rev: u64, end: Seq) -> Seq {
@@ -166,10 +188,7 @@ pub fn changed_to(rev: u64, end: Seq) -> Seq {
 /// What a record made old, that is about to be told to `user`; `rev`: where it is a change, which. A group's own copy
 /// may have been renewed by its writer; of what somebody did with it, or is in it, their own speaks.
 pub fn outdated(placed: &Placed, rev: u64, user: UserId) -> Vec<Outdated> {
-    let of_user = Outdated {
-        owner: Owner::User(user),
-        unless: None,
-    };
+    let of_user = Outdated::of(Owner::User(user));
     let ConversationId::Group(group) = placed.conversation else {
         return vec![of_user];
     };

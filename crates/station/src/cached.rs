@@ -191,10 +191,7 @@ impl Cached {
         // Somebody else was quicker, who may have read before: nobody is told less than this one.
         let older = kept.filter(|(_, kept)| matches!(kept, Ok(false)));
         let older: Vec<Outdated> = older.map(|(outdated, _)| outdated).collect();
-        if !older.is_empty() {
-            let forgotten = async { Ok(self.cache.forget(&older).await) };
-            let _ = within(self.deadline, forgotten).await;
-        }
+        self.forget(&older).await;
     }
 
     /// A failure is counted with the store's.
@@ -242,8 +239,11 @@ impl Cached {
             Ok(()) => self.renewed(&users, found, &reads, at).await,
             Err(_) => BTreeSet::new(),
         };
-        let unforgotten = self.forget(users.difference(&renewed)).await;
-        written.map(|()| unforgotten)
+        let outdated = users.difference(&renewed);
+        let outdated = outdated.map(|user| Outdated::of(Owner::User(*user)));
+        let unforgotten = self.forget(&outdated.collect::<Vec<_>>()).await;
+        let is_unheard = |user: &UserId| unforgotten.contains(&Owner::User(*user));
+        written.map(|()| users.into_iter().filter(is_unheard).collect())
     }
 
     /// Those whose copies say it, too.
@@ -272,23 +272,17 @@ impl Cached {
     }
 
     /// Answers those that may still be found.
-    async fn forget(&self, users: impl Iterator<Item = &UserId>) -> BTreeSet<UserId> {
-        let users: Vec<UserId> = users.copied().collect();
-        if users.is_empty() {
+    async fn forget(&self, outdated: &[Outdated]) -> BTreeSet<Owner> {
+        if outdated.is_empty() {
             return BTreeSet::new();
         }
-        let outdated = users.iter().map(|user| Outdated {
-            owner: Owner::User(*user),
-            unless: None,
-        });
-        let outdated: Vec<Outdated> = outdated.collect();
-        let forgotten = async { Ok(self.cache.forget(&outdated).await) };
+        let forgotten = async { Ok(self.cache.forget(outdated).await) };
         let forgotten = within(self.deadline, forgotten).await.unwrap_or_default();
         let forgotten = forgotten.into_iter().map(|told| told.is_ok());
         let forgotten = forgotten.chain(std::iter::repeat(false));
-        let told = users.into_iter().zip(forgotten);
+        let told = outdated.iter().zip(forgotten);
         told.filter(|(_, is_forgotten)| !is_forgotten)
-            .map(|(user, _)| user)
+            .map(|(outdated, _)| outdated.owner)
             .collect()
     }
 }

@@ -89,9 +89,8 @@ impl Groups {
         let at = self.cached.now();
         let (of_user, of_group) = self.cached.member(user, group).await;
         let known = || {
-            let member = of_user.copy.as_ref()?.groups.get(&group)?.member;
             let copy = of_group.copy?;
-            let floor = readable_after(copy.settings?, Some(&member)).ok()?;
+            let floor = of_user.copy.as_ref()?.readable_after(group, &copy)?;
             (!is_behind(&copy.head)).then(|| Standing::new(floor, &copy))
         };
         if let Some(known) = known() {

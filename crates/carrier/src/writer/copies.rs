@@ -44,8 +44,8 @@ impl Writer {
             return Permits::new();
         }
         let owners: Vec<Owner> = groups.iter().map(|group| Owner::Group(*group)).collect();
-        let found = async { Ok(self.cache.find(&owners).await) };
-        let found = self.stores.within(found).await.unwrap_or_default();
+        let found = self.cache.find(&owners);
+        let found = self.stores.each(owners.len(), found).await;
         let found = groups.into_iter().zip(found);
         let found = found.filter_map(|(group, found)| match found {
             Ok(found) => Some((group, found)),
@@ -78,8 +78,8 @@ impl Writer {
         if copies.is_empty() {
             return;
         }
-        let kept = async { Ok(self.cache.keep(copies).await) };
-        let kept = self.stores.within(kept).await.unwrap_or_default();
+        let kept = self.cache.keep(copies);
+        let kept = self.stores.each(owners.len(), kept).await;
         let mut refused = Vec::new();
         for (owner, kept) in owners.into_iter().zip(kept) {
             match kept {
@@ -97,11 +97,10 @@ impl Writer {
         if owners.is_empty() {
             return Ok(());
         }
-        let unless = None;
-        let outdated = owners.into_iter().map(|owner| Outdated { owner, unless });
-        let outdated: Vec<Outdated> = outdated.collect();
-        let forgotten = async { Ok(self.cache.forget(&outdated).await) };
-        self.stores.within(forgotten).await?.into_iter().collect()
+        let outdated: Vec<Outdated> = owners.into_iter().map(Outdated::of).collect();
+        let forgotten = self.cache.forget(&outdated);
+        let forgotten = self.stores.each(outdated.len(), forgotten).await;
+        forgotten.into_iter().collect()
     }
 }
 

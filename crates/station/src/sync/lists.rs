@@ -1,7 +1,6 @@
 //! Lists: what changed, what is unread, how one conversation stands.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
 
 use futures_util::future::try_join_all;
 use protocol::cached::{self, CachedUser};
@@ -204,9 +203,7 @@ impl Lookup {
             let rows = within(self.deadline, asked).await?;
             let is_last = rows.len() < most;
             after = rows.last().map(|listed| listed.row.conversation);
-            let newest = rows.iter().map(Listed::version).max();
-            let behind = newest.map(|newest| newest + Duration::from_millis(1));
-            found.before = found.before.max(behind.unwrap_or(from));
+            found.before = (found.before).max(cached::private_before(&rows, from));
             (found.rows).extend(rows.into_iter().filter(|listed| listed.is_told(since)));
             if is_last || found.rows.len() > self.page_max {
                 found.more = found.rows.len() > self.page_max;

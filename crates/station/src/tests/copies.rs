@@ -19,8 +19,7 @@ async fn keeping() -> World {
 
 impl World {
     async fn forget(&self, owner: Owner) {
-        let unless = None;
-        let told = self.parts.cache.forget(&[Outdated { owner, unless }]).await;
+        let told = self.parts.cache.forget(&[Outdated::of(owner)]).await;
         assert!(told.iter().all(Result::is_ok));
     }
 

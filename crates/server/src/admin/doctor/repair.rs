@@ -98,8 +98,7 @@ fn owner_of(mend: &Mend) -> Option<Owner> {
 
 /// What is kept beside the store is not what it says now.
 async fn forget(seams: &Seams, owner: Owner) -> backend::Result<()> {
-    let unless = None;
-    let forgotten = seams.cache.forget(&[Outdated { owner, unless }]).await;
+    let forgotten = seams.cache.forget(&[Outdated::of(owner)]).await;
     forgotten.into_iter().collect()
 }
 
