@@ -181,14 +181,13 @@ async fn a_process_that_stood_still_has_lost_its_lease() {
     let world = World::shared().await;
     let held = boat(&world.etcd()).await;
     let node = world.etcd().lease_node().await.unwrap();
-    world
-        .process
-        .pause(world.config.lease_ttl + Duration::from_secs(3));
+    let stands_still = world.process.pause();
     let other = Process::start(&world.config).await;
     let mut boats = other.registry.watch(Role::Boat).await.unwrap();
     let gone = boats.wait_for(|roster| roster.is_empty());
     timeout(SOON, gone).await.expect("in time").unwrap();
     let next = boat(&other.registry).await;
+    drop(stands_still);
     timeout(SOON, held.lost.cancelled()).await.expect("told");
     drop(held);
     let reserved = node.reserve(protocol::Timestamp::from_millis(9)).await;

@@ -152,7 +152,7 @@ async fn a_watcher_that_stood_still_catches_up() {
     let came = boats.wait_for(|roster| roster.len() == 1);
     timeout(SOON, came).await.expect("in time").unwrap();
 
-    world.process.pause(Duration::from_secs(8));
+    let stands_still = world.process.pause();
     drop(gone);
     other.registry.flush().await;
     servers.kill_all();
@@ -160,6 +160,7 @@ async fn a_watcher_that_stood_still_catches_up() {
     let held = boat_at_last(&other.registry).await;
     compact(&world).await;
     assert_eq!(boats.borrow().len(), 1, "it stands still");
+    drop(stands_still);
     let caught_up = boats.wait_for(|roster| roster[..] == [held.instance.clone()]);
     timeout(SOON, caught_up).await.expect("in time").unwrap();
 }

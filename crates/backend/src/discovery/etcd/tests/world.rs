@@ -1,6 +1,6 @@
 //! Processes on an etcd: each has a runtime of its own, so that it can die without a word.
 
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -48,11 +48,24 @@ impl Process {
         }
     }
 
-    /// Stands still, as with SIGSTOP.
-    pub(super) fn pause(&self, time: Duration) {
+    /// Stands still, as with SIGSTOP, until what is returned is dropped.
+    pub(super) fn pause(&self) -> StandsStill {
+        let (stands, stood) = mpsc::channel();
+        let (go_on, told) = mpsc::channel::<()>();
         let runtime = self.runtime.as_ref().unwrap();
-        runtime.spawn(async move { std::thread::sleep(time) });
+        runtime.spawn(async move {
+            let _ = stands.send(());
+            let _ = told.recv();
+        });
+        stood.recv().expect("its only worker stands");
+        StandsStill { _go_on: go_on }
     }
+}
+
+/// A process goes on when this is dropped.
+#[must_use]
+pub(super) struct StandsStill {
+    _go_on: mpsc::Sender<()>,
 }
 
 impl Drop for Process {
