@@ -40,7 +40,7 @@ use world::World;
 /// Seeds that once found something; each stays.
 const CORPUS: &[u64] = &[
     1, 8, 10, 15, 19, 27, 58, 61, 197, 284, 594, 2305, 2544, 2695, 7381, 8402, 8584, 8743, 9932,
-    11205, 13917, 18078, 26840, 29658, 32288, 34030, 35675,
+    11205, 13917, 15586, 18078, 26840, 29658, 32288, 34030, 35675, 38889, 46596, 50345, 56883,
 ];
 
 /// Seeds that are looked through for a planted bug at a time.

@@ -88,7 +88,16 @@ impl Model {
             }
             kind => match talk.may_change(conversation, message, subject()) {
                 true => talk.change(message, subject(), kind),
-                false => Fate::Refused,
+                false => {
+                    // Who sees that it is a repeat need not judge it.
+                    if talk.sends.contains(&(message.from, message.send_id)) {
+                        self.fates
+                            .entry(message.id)
+                            .or_default()
+                            .push(Fate::Nothing);
+                    }
+                    Fate::Refused
+                }
             },
         };
         self.fates.entry(message.id).or_default().push(fate);

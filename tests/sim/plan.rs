@@ -124,8 +124,8 @@ pub(crate) struct Plan {
     pub(crate) call_slow: f64,
     /// The longest a frame or a call takes normally.
     pub(crate) latency_max: Duration,
-    /// Boats say again what they hold. Off where no call and no store is ever lost: there everything must
-    /// hold without it, and a lost wake-up is not made good by a sweep.
+    /// Boats say again what they hold. Off where no call, no store and no word of a displacement is ever lost: there
+    /// everything must hold without it, and a lost wake-up is not made good by a sweep.
     pub(crate) sweeps: bool,
 }
 
@@ -190,6 +190,9 @@ impl Plan {
             let fault = plan.fault(&mut rng);
             plan.faults.push((moment(&mut rng), fault));
         }
+        // A station that dies may not have told those who were displaced.
+        let dies = |(_, fault): &(_, Fault)| matches!(fault, Fault::CrashStation(_));
+        plan.sweeps |= plan.has_rivals() && plan.faults.iter().any(dies);
         // Drawn from another source, so that the worlds of other seeds stay as they are.
         if seed % 8 == 6 {
             let mut rng = StdRng::seed_from_u64(!seed);

@@ -150,40 +150,15 @@ impl List {
         Some(row.clone())
     }
 
-    /// Taken from the list, arranged, come into a group or left: what is hidden is not its affair. The second: the
-    /// server is to be asked how it stands.
-    fn word(&mut self, word: &ListWord) -> Option<(Summary, bool)> {
-        let conversation = word.conversation;
-        let row = match word.deed {
-            ListDeed::Member(Some(_)) => {
-                let row = self.rows.entry(conversation);
-                row.or_insert_with(|| empty(conversation))
-            }
-            ListDeed::Hidden(_) => return None,
-            ListDeed::Cleared(_) | ListDeed::Arranged(_) | ListDeed::Member(None) => {
-                self.rows.get_mut(&conversation)?
-            }
-        };
-        let mut is_open = false;
-        match word.deed {
-            ListDeed::Cleared(seq) => {
-                row.cleared_seq = row.cleared_seq.max(seq);
-                match seq >= row.seq {
-                    true => row.unread = 0,
-                    false => is_open = row.unread > 0,
-                }
-            }
-            ListDeed::Arranged(arranged) => row.arranged = arranged,
-            ListDeed::Hidden(_) => {}
-            ListDeed::Member(role) => {
-                is_open = role.is_some() && row.role.is_none();
-                row.role = role;
-                if role.is_none() {
-                    row.unread = 0;
-                }
-            }
+    /// Taken from the list. The second: the server is to be asked how it stands.
+    fn cleared(&mut self, conversation: ConversationId, seq: Seq) -> Option<(Summary, bool)> {
+        let row = self.rows.get_mut(&conversation)?;
+        row.cleared_seq = row.cleared_seq.max(seq);
+        let is_all = seq >= row.seq;
+        if is_all {
+            row.unread = 0;
         }
-        Some((row.clone(), is_open))
+        Some((row.clone(), !is_all && row.unread > 0))
     }
 
     pub(super) fn row(&self, conversation: ConversationId) -> Option<Summary> {
@@ -245,13 +220,21 @@ impl Core {
             ListDeed::Arranged(_) | ListDeed::Member(_) => Seq::ZERO,
         };
         (self.outbox).changed(word.send_id, word.id, seq, &mut self.out);
-        if let ListDeed::Hidden(seq) = word.deed {
-            return self.hidden(word.conversation, seq);
-        }
-        if let Some((row, is_open)) = self.list.word(word) {
-            self.tell_row(Some(row));
-            if is_open {
-                self.questions.list_again();
+        match word.deed {
+            ListDeed::Hidden(seq) => self.hidden(word.conversation, seq),
+            ListDeed::Cleared(seq) => {
+                let Some((row, is_open)) = self.list.cleared(word.conversation, seq) else {
+                    return;
+                };
+                self.tell_row(Some(row));
+                if is_open {
+                    self.questions.list_again();
+                }
+            }
+            // Words are tried again, and an old one may come behind a newer one: how it stands now is asked.
+            ListDeed::Arranged(_) | ListDeed::Member(_) => {
+                self.track(word.conversation).is_row_moved = true;
+                self.questions.look_at(word.conversation);
             }
         }
     }

@@ -59,7 +59,7 @@ impl Core {
         if is_listing || !track.is_row_missing() {
             return;
         }
-        track.is_row_asked = true;
+        (track.is_row_asked, track.is_row_moved) = (true, false);
         let query = SyncQuery::Row { conversation };
         let question = Question::Row { conversation };
         self.questions.ask(question, query, until, &mut self.out);
@@ -405,11 +405,11 @@ impl Core {
             }
             Question::Row { conversation } => {
                 let track = self.track(conversation);
-                track.is_row_asked = false;
+                (track.is_row_asked, track.is_row_moved) = (false, true);
                 if refusal.code.retryable() {
                     self.look_again(conversation, now);
                 } else {
-                    track.is_unnamed = false;
+                    (track.is_unnamed, track.is_row_moved) = (false, false);
                     self.questions.look_at(conversation);
                 }
             }

@@ -55,13 +55,15 @@ pub(super) struct Track {
     pub(super) hidden: Hidden,
     /// No list had it: it is new, or was taken from the list before this device had one. It is asked for by name.
     pub(super) is_unnamed: bool,
+    /// A word told that the user did something with its row, and the server was not asked since what is so now.
+    pub(super) is_row_moved: bool,
     pub(super) is_row_asked: bool,
     /// A question was refused, and comes again later.
     pub(super) waits: bool,
     /// Nothing of it was here when it was listed as far as this, and its changes count as known since. What is pushed
     /// of that, or told the place of, may be older than they are: it is fetched.
     pub(super) fresh_to: Seq,
-    /// Of those, what was pushed.
+    /// What was pushed and is not held as pushed. Once it was fetched, it is acknowledged as pushed.
     pushed: BTreeSet<Seq>,
 }
 
@@ -144,6 +146,7 @@ impl Timeline {
     pub(super) fn connected(&self, questions: &mut Questions) {
         for (&conversation, track) in &self.tracks {
             let is_missing = track.is_missing_something() || track.revs.are_missing();
+            let is_missing = is_missing || track.is_row_moved;
             if is_missing || track.is_missing_hidden() {
                 questions.look_at(conversation);
             }
@@ -155,6 +158,8 @@ impl Timeline {
             track.asked = false;
             track.revs.disconnected();
             track.hidden.disconnected();
+            track.pushed.clear();
+            track.is_row_moved |= track.is_row_asked;
             track.is_row_asked = false;
             track.waits = false;
             track.suspect = false;
@@ -272,7 +277,7 @@ impl Track {
     }
 
     pub(super) fn is_row_missing(&self) -> bool {
-        self.is_unnamed && !self.is_row_asked
+        (self.is_unnamed || self.is_row_moved) && !self.is_row_asked
     }
 
     /// What is next is to be told now.
@@ -332,10 +337,6 @@ impl Core {
                 if source == Source::Pushed {
                     track.pushed.insert(position.seq);
                 }
-            }
-            Source::Fetched if track.pushed.remove(&position.seq) => {
-                // The server waits for an acknowledgement.
-                self.hold(placed, marks, Source::Pushed);
             }
             _ => self.hold(placed, marks, source),
         }
@@ -424,6 +425,9 @@ impl Core {
         let seq = placed.position.seq;
         // The next one always fits: it leaves at once, or waits alone for the application.
         if timeline.held >= held_max && seq != track.shown.seq.next() {
+            if source == Source::Pushed {
+                track.pushed.insert(seq);
+            }
             return;
         }
         match track.held.get_mut(&seq) {
@@ -493,10 +497,12 @@ impl Core {
             mut marks,
             source,
         } = held;
-        let ack = self.ack_for(&placed, source, me);
         let conversation = placed.conversation;
         let message = &placed.message;
         let seq = placed.position.seq;
+        let is_pushed = self.track(conversation).pushed.remove(&seq);
+        let source = if is_pushed { Source::Pushed } else { source };
+        let ack = self.ack_for(&placed, source, me);
         let before = self.track(conversation).shown.id;
         if before.is_some() && placed.position.prev != before {
             self.out
@@ -586,6 +592,7 @@ impl Core {
         track.shown = cursor;
         let after = track.held.split_off(&cursor.seq.next());
         self.timeline.held -= std::mem::replace(&mut track.held, after).len();
+        track.pushed = track.pushed.split_off(&cursor.seq.next());
         if !is_untaken {
             track.kept.cursor = cursor;
             let kept = track.kept;
