@@ -1,6 +1,8 @@
 //! The arrows of the house, checked against what Cargo knows. docs/architecture.md draws them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 /// What each crate of ours may use of ours.
@@ -51,6 +53,51 @@ fn the_rules_know_no_clock_no_chance_and_no_runtime() {
             "protocol must not depend on {vendor}"
         );
     }
+}
+
+// proves S3-43: what a question names is the left part of a table's key, or the store refuses it: nobody filters, and
+// nothing is indexed besides.
+// proves S0-08: no search is offered, and nothing is kept for one. Whoever adds it adds an index beside, fed by the log;
+// storage and sync stay as they are here, which is what turning it off comes to.
+#[test]
+fn tables_are_asked_along_their_keys_and_not_searched() {
+    let others = [
+        "ALLOW FILTERING",
+        "CREATE INDEX",
+        "CREATE CUSTOM INDEX",
+        "MATERIALIZED VIEW",
+    ];
+    let statements = files("crates/backend/src", &["rs", "cql"]);
+    assert!(statements.len() > 50, "they are there");
+    for (path, text) in statements {
+        for other in others {
+            assert!(!text.contains(other), "{path:?} has {other}");
+        }
+    }
+    let offered = files("proto", &["proto"]);
+    assert!(offered.iter().any(|(_, text)| text.contains("rpc Sync(")));
+    for (path, text) in offered {
+        assert!(!text.to_lowercase().contains("search"), "{path:?}");
+    }
+}
+
+/// The files below a folder of the repository whose names end so, with their texts.
+fn files(below: &str, extensions: &[&str]) -> Vec<(PathBuf, String)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let (mut folders, mut found) = (vec![root.join(below)], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            if path.is_dir() {
+                folders.push(path);
+            } else if extension.is_some_and(|extension| extensions.contains(&extension)) {
+                let text = fs::read_to_string(&path).expect("text");
+                found.push((path, text));
+            }
+        }
+    }
+    found
 }
 
 fn metadata() -> serde_json::Value {

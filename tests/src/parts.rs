@@ -1,12 +1,19 @@
 //! The parts that a test's system stands on: embedded ones in memory, or, with `PACKETBOAT_TESTS_ON=real`, the real ones
 //! that `make real-up` started, in topics, keys and tables of the test's own.
 
+use std::fmt::Debug;
+use std::time::Duration;
+
 use backend::mailbox::RedisMode;
 use backend::queue::topics;
 use backend::scylla::schema;
 use server::compose::Seams;
 use server::settings::Settings;
+use tokio::time::{Instant, sleep};
 use uuid::Uuid;
+
+/// For how long a part is asked again.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// New parts; the settings are changed to name them.
 pub(crate) async fn new(settings: &mut Settings) -> Seams {
@@ -35,10 +42,21 @@ async fn real(settings: &mut Settings) -> Seams {
     settings.scylla.contact_points = addresses("CQL");
     settings.scylla.keyspace = format!("packetboat_{name}");
     settings.scylla.replication.factor = 1;
-    topics::apply(&settings.kafka).await.expect("topics");
-    schema::apply(&settings.scylla).await.expect("tables");
-    let seams = Box::pin(Seams::on_real_parts(settings)).await;
-    seams.expect("the real parts answer")
+    answered(|| topics::apply(&settings.kafka)).await;
+    answered(|| schema::apply(&settings.scylla)).await;
+    answered(|| Box::pin(Seams::on_real_parts(settings))).await
+}
+
+/// On a slow machine the parts are busy for seconds with the tables of the tests before.
+async fn answered<T, E: Debug, F: Future<Output = Result<T, E>>>(ask: impl Fn() -> F) -> T {
+    let begun = Instant::now();
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(_) if begun.elapsed() < PATIENCE => sleep(Duration::from_secs(1)).await,
+            Err(error) => panic!("the real parts do not answer: {error:?}"),
+        }
+    }
 }
 
 fn addresses(part: &str) -> Vec<String> {

@@ -7,7 +7,9 @@ use bytes::Bytes;
 use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::presence::{BoatLife, SessionKey};
-use protocol::{DeviceId, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId};
+use protocol::{
+    DeviceId, GroupId, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId,
+};
 
 /// A session asks to be admitted. Idempotent by session.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,6 +127,13 @@ pub struct SyncCall {
     pub user: UserId,
     pub session: SessionId,
     pub request: SyncRequest,
+}
+
+/// Asks which members of a group are connected, of those behind `after`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OnlineMembers {
+    pub group: GroupId,
+    pub after: Option<UserId>,
 }
 
 /// Where a user is connected.

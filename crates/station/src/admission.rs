@@ -6,10 +6,11 @@ use std::time::Duration;
 use api::station::{Admission, Connect, Kickout, OnlineSession, OnlineUser, Reassert, Reasserted};
 use backend::clock::Clock;
 use backend::devices::{DeviceStore, Seen};
+use backend::groups::GroupStore;
 use backend::mailbox::MailboxStore;
 use protocol::mailbox::{ConnectRequest, NewSession};
 use protocol::presence::{SessionEntry, SessionKey};
-use protocol::{Code, Refusal, UserId};
+use protocol::{Code, GroupId, Refusal, UserId};
 
 use crate::auth::Authenticator;
 use crate::background::Background;
@@ -23,6 +24,7 @@ pub(crate) struct Admissions {
     pub(crate) authenticator: Arc<dyn Authenticator>,
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) devices: Arc<dyn DeviceStore>,
+    pub(crate) groups: Arc<dyn GroupStore>,
     pub(crate) boats: Arc<Boats>,
     pub(crate) kicks: Kicks,
     pub(crate) ended: Background<Kick>,
@@ -152,6 +154,23 @@ impl Admissions {
                     .collect(),
             })
             .collect())
+    }
+
+    /// Which members of a group are connected, of the `limit` members behind `after`; and the last of these, where there
+    /// are more. The relation is not kept anywhere: it is the group's members, and where each of them is.
+    pub(crate) async fn online_members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<(Vec<OnlineUser>, Option<UserId>), Refusal> {
+        let present = self.groups.present(group, after, limit);
+        let present = within(self.deadline, present).await?;
+        let members: Vec<UserId> = present.into_iter().map(|(user, _)| user).collect();
+        let next = members.last().copied().filter(|_| members.len() == limit);
+        let mut online = self.online(members).await?;
+        online.retain(|user| !user.sessions.is_empty());
+        Ok((online, next))
     }
 
     /// Ends the sessions that a user has now, all or those of one platform. Answered when the log has

@@ -3,7 +3,9 @@
 
 use std::sync::Arc;
 
-use api::station::{Connect, Kickout, MailAck, MailPageRequest, Reassert, ReceiptItem};
+use api::station::{
+    Connect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem,
+};
 use api::station::{SendAnswer, SendItem, SyncCall};
 use api::status::from_refusal;
 use api::v1;
@@ -146,6 +148,21 @@ impl StationService for Door {
         let online = answer(self.0.admissions.online(users).await)?;
         Ok(Response::new(v1::OnlineResponse {
             users: online.iter().map(v1::OnlineUser::from).collect(),
+        }))
+    }
+
+    async fn online_members(
+        &self,
+        request: Request<v1::OnlineMembersRequest>,
+    ) -> Answer<v1::OnlineMembersResponse> {
+        let _call = self.0.calls.token();
+        let page = OnlineMembers::try_from(request.into_inner());
+        let OnlineMembers { group, after } = answer(page)?;
+        let (limit, admissions) = (self.0.batch_items_max, &self.0.admissions);
+        let (users, next) = answer(admissions.online_members(group, after, limit).await)?;
+        Ok(Response::new(v1::OnlineMembersResponse {
+            users: users.iter().map(v1::OnlineUser::from).collect(),
+            next: next.map_or(0, UserId::get),
         }))
     }
 

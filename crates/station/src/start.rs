@@ -256,6 +256,7 @@ async fn assemble(
             authenticator,
             mailbox: parts.mailbox.clone(),
             devices: parts.devices.clone(),
+            groups: parts.groups.clone(),
             boats: boats.clone(),
             kicks,
             ended,

@@ -32,8 +32,8 @@ use protocol::{
 use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
 use crate::dead_letter::{DeadLetter, Origin};
 use crate::station::{
-    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineSession,
-    OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineMembers,
+    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
 };
 use crate::task::{self, DeliverTask, KickoutTask, MessageTask, NotificationTask, Task, Work};
 
@@ -769,6 +769,10 @@ pub(crate) fn sync_call() -> impl Strategy<Value = SyncCall> {
         session,
         request,
     })
+}
+
+pub(crate) fn online_members() -> impl Strategy<Value = OnlineMembers> {
+    (group(), option::of(user())).prop_map(|(group, after)| OnlineMembers { group, after })
 }
 
 pub(crate) fn online_user() -> impl Strategy<Value = OnlineUser> {

@@ -2,13 +2,13 @@
 
 use protocol::frame::Accepted;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
-use protocol::{Code, DeviceId, MessageId, Refusal, SessionId, Timestamp, UserId};
+use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
 use super::{TOKEN_BYTES_MAX, by_value, field, invalid, life, list, message_ids};
 use super::{optional_platform, platform, platform_number, present};
 use crate::station::{
-    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineSession,
-    OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineMembers,
+    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
 };
 use crate::v1;
 use crate::v1::connect_response::Result as ConnectResult;
@@ -386,6 +386,29 @@ impl From<&SyncCall> for v1::SyncCall {
             user: call.user.get(),
             session: call.session.get(),
             request: Some((&call.request).into()),
+        }
+    }
+}
+
+impl TryFrom<v1::OnlineMembersRequest> for OnlineMembers {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::OnlineMembersRequest) -> Result<Self, Refusal> {
+        let after = (wire.after != 0).then(|| UserId::new(wire.after));
+        Ok(OnlineMembers {
+            group: field("online.group", GroupId::new(wire.group))?,
+            after: after
+                .map(|after| field("online.after", after))
+                .transpose()?,
+        })
+    }
+}
+
+impl From<OnlineMembers> for v1::OnlineMembersRequest {
+    fn from(page: OnlineMembers) -> Self {
+        v1::OnlineMembersRequest {
+            group: page.group.get(),
+            after: page.after.map_or(0, UserId::get),
         }
     }
 }

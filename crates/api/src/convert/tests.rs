@@ -9,8 +9,8 @@ use protocol::{Message, Placed, Recipient};
 use super::*;
 use crate::boat::{DeliverBatch, NoticeBatch, Outcome};
 use crate::station::{
-    Admission, Connect, Kickout, MailAck, MailPage, MailPageRequest, OnlineUser, Reassert,
-    Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+    Admission, Connect, Kickout, MailAck, MailPage, MailPageRequest, OnlineMembers, OnlineUser,
+    Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
 };
 
 /// Through the wire's type, its bytes, and back.
@@ -55,6 +55,7 @@ round_trips! {
     mail_pages: mail_page, MailPage, v1::MailPageResponse;
     mail_acks: mail_ack, MailAck, v1::MailAckItem;
     sync_calls: sync_call, SyncCall, v1::SyncCall;
+    online_members: online_members, OnlineMembers, v1::OnlineMembersRequest;
     online_users: online_user, OnlineUser, v1::OnlineUser;
     kickouts: kickout, Kickout, v1::KickoutRequest;
     deliver_batches: deliver_batch, DeliverBatch, v1::DeliverBatch;

@@ -262,6 +262,13 @@ impl StationService for PeerService {
         Ok(Response::new(v1::OnlineResponse::default()))
     }
 
+    async fn online_members(
+        &self,
+        _: Request<v1::OnlineMembersRequest>,
+    ) -> Result<Response<v1::OnlineMembersResponse>, Status> {
+        Err(Status::unimplemented("boats do not ask for it"))
+    }
+
     async fn kickout(
         &self,
         _: Request<v1::KickoutRequest>,

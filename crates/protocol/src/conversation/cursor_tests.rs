@@ -102,8 +102,8 @@ fn one_of_the_same_time_that_comes_later_is_not_passed_over() {
 }
 
 proptest! {
-    // proves S3-46, S3-49: whatever clocks and nodes do, the positions of the one writer are enough, without
-    // looking back.
+    // proves S3-46, S3-48, S3-49: whatever clocks and nodes do, the positions of the one writer are enough, without
+    // looking back: they are the one clock that a database's time would be.
     #[test]
     fn positions_pass_over_nothing(
         arrivals in vec((1..40_u64, 0..10_u64), 1..40).prop_map(|made_at| {

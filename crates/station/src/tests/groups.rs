@@ -325,6 +325,7 @@ async fn changes_in_a_group_are_judged_by_role() {
 // proves S0-63, S0-66, S0-67, S0-25: who comes back says where they are and gets the latest 100 from beside history,
 // which is not read, and hears that more lies before.
 // proves S0-10: repeated returns read no row of history, with or without copies of the head.
+// proves S3-51, S3-52: what lies within the cached stretch costs the store nothing, what lies before it is read there.
 // proves S0-68: what is to be loaded begins below the smallest that came.
 #[tokio::test(start_paused = true)]
 async fn who_comes_back_is_answered_without_history() {
@@ -357,7 +358,31 @@ async fn who_comes_back_is_answered_without_history() {
     assert_eq!(world.history_reads.reads(), 0);
 }
 
-// proves S2-13: what is gone from beside history is read from it, and written back.
+// proves S3-29: who asks for the newest, or for what is behind a cursor, costs a long history no more questions than a short one.
+#[tokio::test(start_paused = true)]
+async fn a_page_of_a_long_history_costs_as_much_as_of_a_short_one() {
+    let world = world().await;
+    let mut costs = Vec::new();
+    for (in_group, length) in [(7, 40), (8, 1500)] {
+        world.group_of(in_group, CLOSED, &[1, 2]).await;
+        for _ in 0..length {
+            world.say_uncached(in_group, 1, "x").await;
+        }
+        let behind = HistoryRange::Forward {
+            after: Seq(length / 2),
+        };
+        for range in [behind, NEWEST] {
+            world.history_reads.reads();
+            let page = world.group_page(2, in_group, range, 10).await;
+            assert_eq!(page.expect("a page").0.len(), 10);
+            costs.push(world.history_reads.reads());
+        }
+    }
+    assert!(costs[0] > 0 && costs[1] > 0, "{costs:?}");
+    assert_eq!(costs[..2], costs[2..]);
+}
+
+// proves S2-13, S2-23: what is gone from beside history is read from it, and written back.
 #[tokio::test(start_paused = true)]
 async fn what_is_not_beside_history_is_read_there_and_put_back() {
     let world = world().await;

@@ -10,7 +10,9 @@ use protocol::mailbox::ReassertAnswer;
 use protocol::presence::SessionKey;
 use protocol::{Code, Platform, Timestamp};
 
+use super::groups::CLOSED;
 use super::world::*;
+use crate::Config;
 
 impl World {
     fn key(&self, number: i64, at: i64) -> SessionKey {
@@ -47,6 +49,55 @@ impl World {
             })
             .collect()
     }
+}
+
+/// Where these members of a group are, page after page.
+async fn online_in(world: &World, in_group: i64) -> Vec<(i64, Vec<i64>)> {
+    let (mut online, mut after) = (Vec::new(), 0);
+    loop {
+        let request = v1::OnlineMembersRequest {
+            group: in_group,
+            after,
+        };
+        let answer = world.client.clone().online_members(request).await;
+        let page = answer.expect("answered").into_inner();
+        online.extend(page.users.into_iter().map(|user| {
+            let sessions = user.sessions.iter().map(|session| session.session);
+            (user.user, sessions.collect())
+        }));
+        if page.next == 0 {
+            return online;
+        }
+        assert!(page.next > after, "it goes on");
+        after = page.next;
+    }
+}
+
+// proves S3-38: each user's connections are kept, and a group's online users are those of its members. There is no
+// second table that a crash could leave behind.
+#[tokio::test(start_paused = true)]
+async fn who_of_a_group_is_connected_is_told_in_pages() {
+    let world = world_with(Config {
+        batch_items_max: 2,
+        ..Config::default()
+    })
+    .await;
+    world.group_of(7, CLOSED, &[1, 2, 3, 4, 5]).await;
+    assert_eq!(online_in(&world, 7).await, []);
+    world.sign_in(1, Platform::Ios, 11).await;
+    world.sign_in(3, Platform::Ios, 13).await;
+    world.sign_in(3, Platform::Web, 14).await;
+    world.sign_in(5, Platform::Ios, 15).await;
+    world.sign_in(6, Platform::Ios, 16).await;
+    let online = [(1, vec![11]), (3, vec![13, 14]), (5, vec![15])];
+    assert_eq!(online_in(&world, 7).await, online);
+    assert_eq!(online_in(&world, 8).await, [], "there is no such group");
+    world.is_in(7, CLOSED, 1, None).await;
+    let gone = v1::DisconnectRequest {
+        sessions: vec![(&world.key(5, 15)).into()],
+    };
+    world.client.clone().disconnect(gone).await.unwrap();
+    assert_eq!(online_in(&world, 7).await, [(3, vec![13, 14])]);
 }
 
 // proves S1-59, S1-60

@@ -72,7 +72,7 @@ fn table(name: &str) -> (BTreeMap<String, String>, String) {
     (columns, key)
 }
 
-// proves S0-07, S0-09, S0-51, S0-52, S0-61a, S0-61c: the specification's columns under its names and types, in the three
+// proves S2-18, S0-07, S0-09, S0-51, S0-52, S0-61a, S0-61c: the specification's columns under its names and types, in the three
 // levels of bucket, owner and id (the first two make the partition); a group's row has no second user and no times of
 // receipts.
 #[test]
@@ -113,6 +113,33 @@ fn rows_of_history_have_the_columns_of_the_specification() {
     for (name, _) in private {
         assert!(!gchat.contains_key(name), "{name}");
     }
+}
+
+// proves S3-43, S3-44: keys are composite, and where an id is what a page goes on from, it is their last column.
+// proves S2-17: members of groups have a table of their own, by group and by user.
+#[test]
+fn an_id_is_the_last_column_of_its_key() {
+    let statements = MIGRATIONS.iter().flat_map(Migration::statements);
+    let names = statements.filter_map(|statement| {
+        let (_, rest) = statement.split_once("CREATE TABLE IF NOT EXISTS ")?;
+        Some(rest.split_once(' ')?.0)
+    });
+    let mut keys_with_ids = 0;
+    for name in names {
+        let (_, key) = table(name);
+        let columns: Vec<_> = key
+            .split([',', '(', ')', ' '])
+            .filter(|column| !column.is_empty())
+            .collect();
+        if let Some(place) = columns.iter().position(|column| *column == "id") {
+            keys_with_ids += 1;
+            assert_eq!(place, columns.len() - 1, "{name}: {key}");
+            assert!(place > 0, "{name}: {key}");
+        }
+    }
+    assert_eq!(keys_with_ids, 4, "rows and sends of two kinds");
+    assert_eq!(table("group_member").1, "(gid, uid)");
+    assert_eq!(table("user_group").1, "(uid, gid)");
 }
 
 /// One keyspace more a run would make the server slow in the end.

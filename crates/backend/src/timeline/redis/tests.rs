@@ -160,7 +160,7 @@ proptest! {
     }
 }
 
-// proves S0-62a: as docs/decisions/0013 has it.
+// proves S0-62a, S2-11, S2-12: as docs/decisions/0013 has it.
 #[test]
 fn names_are_those_of_the_design() {
     let group = GroupId::new(77).expect("positive");

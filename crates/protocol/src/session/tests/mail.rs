@@ -47,6 +47,7 @@ fn pages_are_pushed_and_removed_after_their_acknowledgement() {
     assert!(session.mail.is_none() && session.pushes.is_none());
 }
 
+// proves S3-42: what the server pushes by itself is read from a cursor on; a hint says that there is something to read.
 #[test]
 fn a_hint_during_a_drain_reads_once_more_without_repeating() {
     let mut session = open();
