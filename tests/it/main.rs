@@ -6,6 +6,7 @@ mod auditing;
 mod bad_input;
 mod changing;
 mod chatting;
+mod converging;
 mod dead_letters;
 mod doctor;
 mod groups;

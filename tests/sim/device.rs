@@ -14,8 +14,9 @@ use protocol::{
     Timestamp, UserId,
 };
 use rand::Rng;
+use tests::app::App;
+use tests::screen::Screen;
 
-use crate::app::App;
 use crate::deeds::{Ask, Deed};
 use crate::wire::Connection;
 use crate::world::{Event, World};
@@ -82,6 +83,14 @@ pub(crate) enum DeviceEvent {
 }
 
 impl Device {
+    pub(crate) fn screen(&self) -> Screen<'_> {
+        Screen {
+            name: self.name.as_str(),
+            user: self.user,
+            app: &self.app,
+        }
+    }
+
     pub(crate) fn new(user: UserId, platform: Platform, name: DeviceId) -> Device {
         Device {
             user,
@@ -415,12 +424,17 @@ impl World {
                 ));
             }
             Action::Gap {
+                number,
                 conversation,
                 from,
                 to,
             } => {
                 let wrong = self.devices[index].app.skip(conversation, from, to);
                 self.judge_shown(index, conversation, wrong);
+                if let Some(number) = number {
+                    let now = self.now;
+                    self.with_core(index, |core| core.handle_taken(number, now));
+                }
             }
             Action::Changed {
                 number,

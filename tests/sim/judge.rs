@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use client::core::{SendStatus, State};
 use protocol::frame::ServerFrame;
+use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::ledger::audit::{Audit, Carried};
 use protocol::ledger::trace::Life;
 use protocol::{Code, ConversationId, MessageId, Platform, Refusal, SendId, Seq, UserId};
+use tests::model::Model;
 
-use crate::model::Model;
 use crate::oracle::Tally;
 use crate::plan::Plan;
 use crate::world::World;
@@ -115,7 +116,7 @@ impl World {
         self.judge_presence()?;
         self.judge_ledger()?;
         let tally = self.judge_traces()?;
-        let model = Model::of(self);
+        let model = self.model();
         self.judge_changes(&model)?;
         self.judge_groups(&model)?;
         self.judge_views(&model)?;
@@ -128,10 +129,17 @@ impl World {
 
     /// After every device came back, and others came that were never there.
     pub(crate) fn judge_return(&self) -> Result<(), String> {
-        let model = Model::of(self);
+        let model = self.model();
         self.judge_views(&model)?;
         self.judge_registers(&model)?;
         self.judge_lists(&model)
+    }
+
+    /// What the log comes to.
+    fn model(&self) -> Model {
+        let log = self.disk.log.iter();
+        let log = log.filter(|((topic, _), _)| *topic == Topic::Message);
+        Model::of(log.flat_map(|(_, records)| records.iter().map(|record| &record.task.work)))
     }
 
     /// I5, S0-01: dense positions, each once; two rows a message.

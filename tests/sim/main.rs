@@ -8,19 +8,16 @@
     reason = "a replayed world is told on standard output"
 )]
 
-mod app;
 mod boat;
 mod cached;
 mod carrier;
 mod changes;
-mod crowd;
 mod deeds;
 mod device;
 mod effects;
 mod groups;
 mod judge;
 mod lists;
-mod model;
 mod oracle;
 mod plan;
 mod receipts;

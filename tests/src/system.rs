@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::task::{Task, Work};
 use backend::queue::Partition;
 use carrier::dead_letters::{DeadLetters, DeskParts, Refused, Selection, Told};
 use protocol::keys::Topic;
@@ -178,6 +179,36 @@ impl Cluster {
             tasks += end - first;
         }
         tasks
+    }
+
+    /// What topic `message` has, partition by partition in order.
+    pub async fn accepted(&self) -> Vec<Work> {
+        let (queue, topic) = (&self.seams.queue, Topic::Message);
+        let mut accepted = Vec::new();
+        for number in 0..queue.partitions(topic) {
+            let partition = Partition { topic, number };
+            let bounds = queue.bounds(partition).await;
+            let (mut next, end) = bounds.expect("the log answers");
+            while next < end {
+                let records = queue.read(partition, next, 500).await;
+                let records = records.expect("the log answers");
+                next = records.last().expect("it has not ended").offset + 1;
+                accepted.extend(records.into_iter().map(|record| {
+                    let task = Task::decode(record.value).expect("a task");
+                    task.work
+                }));
+            }
+        }
+        accepted
+    }
+
+    /// The services end in order, and others begin on what they leave. The ports are others.
+    pub async fn restart(&mut self) {
+        let ended = self.system.take().expect("it runs").drain();
+        tokio::time::timeout(SOON, ended).await.expect("it drains");
+        let (settings, seams) = (&self.settings, self.seams.clone());
+        let begun = Box::pin(System::start(settings, seams, Handle::current())).await;
+        self.system = Some(begun.expect("the system starts"));
     }
 
     fn log(&self) -> Log {

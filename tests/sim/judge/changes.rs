@@ -5,10 +5,10 @@ use std::collections::BTreeMap;
 
 use protocol::change::Altered;
 use protocol::ledger::trace::Life;
-use protocol::{ConversationId, MessageId, Seq};
+use protocol::{ConversationId, MessageId};
+use tests::app::Said;
+use tests::model::{Fate, Model};
 
-use crate::app::Said;
-use crate::model::{Fate, Model};
 use crate::world::World;
 use crate::writer::Batch;
 
@@ -112,29 +112,9 @@ impl World {
         for index in self.standing_devices() {
             let device = &self.devices[index];
             for (conversation, talk) in &model.talks {
-                if let ConversationId::Group(_) = conversation {
-                    self.judge_in_group(device, *conversation, talk)?;
-                    continue;
-                }
-                if conversation.peer_of(device.user).is_none() {
-                    continue;
-                }
-                let expected = talk.view_of(device.user);
-                let got = device.app.view(*conversation);
-                let is_cleared = talk.cleared(device.user) >= talk.end();
-                let is_part = is_cleared && ids(&expected).starts_with(&ids(&got));
-                if got != expected && !is_part {
-                    return Err(format!(
-                        "{} shows {got:?} of {conversation}, the log says {expected:?}",
-                        device.name
-                    ));
-                }
+                device.screen().check(*conversation, talk)?;
             }
         }
         Ok(())
     }
-}
-
-fn ids(said: &[Said]) -> Vec<(Seq, MessageId)> {
-    said.iter().map(|said| (said.seq, said.id)).collect()
 }

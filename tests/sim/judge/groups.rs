@@ -1,11 +1,8 @@
 //! Groups: nobody sees what was never theirs to read, and every member has all that was said since they came.
 
-use protocol::{ConversationId, Seq};
+use protocol::ConversationId;
+use tests::model::Model;
 
-use crate::app::Said;
-use crate::crowd::Crowd;
-use crate::device::Device;
-use crate::model::{Model, Talk};
 use crate::world::World;
 
 impl World {
@@ -40,59 +37,4 @@ impl World {
         }
         Ok(())
     }
-
-    pub(crate) fn judge_in_group(
-        &self,
-        device: &Device,
-        conversation: ConversationId,
-        talk: &Talk,
-    ) -> Result<(), String> {
-        let view = device.app.view(conversation);
-        let Some(crowd) = &talk.group else {
-            return match view.is_empty() {
-                true => Ok(()),
-                false => Err(format!("{} shows {view:?} of no group", device.name)),
-            };
-        };
-        nothing_strange(device, conversation, crowd, &view)?;
-        if !crowd.is_in(device.user) {
-            return Ok(());
-        }
-        let since = crowd.since(device.user);
-        let behind = |said: &&Said| said.seq > since;
-        let got: Vec<_> = view.iter().filter(behind).collect();
-        let expected = talk.view_of(device.user);
-        let expected: Vec<_> = expected.iter().filter(behind).collect();
-        let is_cleared = talk.cleared(device.user) >= talk.end();
-        let is_part = is_cleared && got.len() < expected.len();
-        if got != expected && !is_part {
-            return Err(format!(
-                "{} shows {got:?} of {conversation}, the log says {expected:?}",
-                device.name
-            ));
-        }
-        Ok(())
-    }
-}
-
-fn nothing_strange(
-    device: &Device,
-    conversation: ConversationId,
-    crowd: &Crowd,
-    view: &[Said],
-) -> Result<(), String> {
-    let mut last = Seq::ZERO;
-    for said in view {
-        if !crowd.may_have_heard(device.user, said.seq) {
-            let name = &device.name;
-            return Err(format!(
-                "{name} shows {said:?} of {conversation}, not theirs to read"
-            ));
-        }
-        if said.seq <= last {
-            return Err(format!("{} shows {} after {last}", device.name, said.seq));
-        }
-        last = said.seq;
-    }
-    Ok(())
 }

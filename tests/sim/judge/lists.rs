@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use protocol::{ConversationId, Seq};
+use tests::model::{Model, Talk};
 
 use crate::device::Device;
-use crate::model::{Model, Talk};
 use crate::world::World;
 
 impl World {
@@ -76,62 +76,14 @@ impl World {
         conversation: ConversationId,
         talk: &Talk,
     ) -> Result<(), String> {
-        let user = device.user;
-        let (end, cleared) = (talk.end(), talk.cleared(user));
-        let row = device.saved.list.get(&conversation);
         if self.reads_lost {
             // The machine forgot what devices still know.
             return Ok(());
         }
-        let is_group = matches!(conversation, ConversationId::Group(_));
-        let is_listed = end > cleared || is_group && end == Seq::ZERO;
-        if is_listed != row.is_some_and(|row| row.is_on_list()) {
-            let name = &device.name;
-            return Err(format!(
-                "{name} lists {conversation}: {row:?}, cleared to {cleared}"
-            ));
-        }
-        let Some(row) = row.filter(|_| is_listed) else {
-            return Ok(());
-        };
-        let read = self.registers(user, conversation).read;
-        let read = read.max(crowd_since(talk, user));
-        let pinned = talk.pinned.get(&user).copied().unwrap_or_default();
-        let crowd = talk.group.as_ref();
-        let floor = crowd.and_then(|crowd| crowd.readable_after(user));
-        // The row is kept as it came.
-        let newest = talk
-            .view()
-            .pop()
-            .filter(|_| floor.is_none_or(|floor| end > floor));
-        let newest = newest.map(|said| (said.id, said.content, said.marks));
-        let shown = row.newest.as_ref().map(|newest| {
-            let marks = row.marks.clone().unwrap_or_default();
-            (newest.message.id, newest.message.content.clone(), marks)
-        });
-        let got = (
-            row.seq,
-            row.rev,
-            row.read_seq,
-            row.unread,
-            row.arranged.pinned,
-        );
-        let changes = talk.changes.len() as u64;
-        let expected = (end, changes, read, talk.unread(user, read), pinned);
-        if got != expected || shown != newest {
-            return Err(format!(
-                "{} lists {conversation} as {got:?} with {shown:?}, a count says {expected:?} with {newest:?}",
-                device.name
-            ));
-        }
-        Ok(())
+        let row = device.saved.list.get(&conversation);
+        let read = self.registers(device.user, conversation).read;
+        device.screen().check_row(conversation, talk, row, read)
     }
-}
-
-/// What was there before they came is not theirs to read.
-fn crowd_since(talk: &Talk, user: protocol::UserId) -> Seq {
-    let crowd = talk.group.as_ref();
-    crowd.map_or(Seq::ZERO, |crowd| crowd.since(user))
 }
 
 fn users_of(conversation: ConversationId) -> Vec<protocol::UserId> {

@@ -73,8 +73,10 @@ pub enum Action {
     /// A receipt for an own message whose send this device does not follow (any longer).
     Receipt(Receipt),
     /// These will not be shown by themselves: they are older than what is caught up, or the server has
-    /// them no longer. Both bounds are missing ones.
+    /// them no longer. Both bounds are missing ones. Answer by `handle_taken` as for a message: until then it is told
+    /// again after an end. `None`: too much waits to be taken, and it is told this once.
     Gap {
+        number: Option<u64>,
         conversation: ConversationId,
         from: Seq,
         to: Seq,

@@ -10,7 +10,7 @@ use protocol::{Code, ConversationId, Placed, Refusal, Seq, Timestamp};
 use super::list::is_left;
 use super::questions::{ListPhase, Question};
 use super::saved::Cursor;
-use super::timeline::Source;
+use super::timeline::{Source, What};
 use super::{Action, CatchUp, Change, Core, Reset};
 
 impl Core {
@@ -230,7 +230,13 @@ impl Core {
     fn leave_out(&mut self, conversation: ConversationId, cursor: Cursor) {
         let from = self.track(conversation).shown.seq.next();
         if from <= cursor.seq {
+            let has_room = self.timeline.room(self.settings.limits.untaken_max) > 0;
+            let number = has_room.then(|| self.timeline.next_number());
+            if has_room {
+                self.timeline.untaken(conversation, What::Gap { cursor });
+            }
             self.out.push(Action::Gap {
+                number,
                 conversation,
                 from,
                 to: cursor.seq,

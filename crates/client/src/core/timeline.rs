@@ -87,6 +87,10 @@ pub(super) enum What {
         cursor: Cursor,
         ack: Option<AckItem>,
     },
+    /// Up to here nothing is shown.
+    Gap {
+        cursor: Cursor,
+    },
     Change {
         rev: u64,
     },
@@ -397,7 +401,7 @@ impl Core {
             .filter(|untaken| untaken.conversation == *conversation)
             .find_map(|untaken| match &mut untaken.what {
                 What::Message { cursor, ack } if cursor.seq == position.seq => Some(ack),
-                What::Message { .. } | What::Change { .. } | What::Hidden { .. } => None,
+                _ => None,
             });
         match untaken {
             Some(untaken) => *untaken = Some(ack),
@@ -556,6 +560,7 @@ impl Core {
                         track.kept.cursor = cursor;
                         acks.extend(ack);
                     }
+                    &What::Gap { cursor } => track.kept.cursor = cursor,
                     What::Change { rev } => track.kept.rev = *rev,
                     What::Hidden { seqs, to } => {
                         track.kept.hidden = to.unwrap_or(track.kept.hidden);

@@ -239,11 +239,13 @@ impl Engine {
                 Action::Status { send_id, status } => self.tell(send_id, status),
                 Action::Receipt(receipt) => self.feed.push(self.epoch, Event::Receipt(receipt)),
                 Action::Gap {
+                    number,
                     conversation,
                     from,
                     to,
                 } => {
                     let event = Event::Gap {
+                        number,
                         conversation,
                         from,
                         to,

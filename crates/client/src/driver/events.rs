@@ -32,7 +32,9 @@ pub enum Event {
     /// A receipt for an own message that this device does not follow.
     Receipt(Receipt),
     /// Messages from `from` to `to` will not be shown by themselves; `load_older` may have them.
+    /// As a message, it is told again after an end until it was taken, but where too much waits to be.
     Gap {
+        number: Option<u64>,
         conversation: ConversationId,
         from: Seq,
         to: Seq,
@@ -108,6 +110,7 @@ impl Events {
         let number = match &event {
             Event::Message(shown) => Some(shown.number),
             Event::Changed { number, .. } | Event::Hidden { number, .. } => Some(*number),
+            Event::Gap { number, .. } => *number,
             _ => None,
         };
         if let Some(number) = number {
@@ -132,6 +135,9 @@ impl Feed {
         let free = queue.capacity();
         let needed = match &event {
             Event::Message(_) | Event::Changed { .. } | Event::Hidden { .. } => 0,
+            Event::Gap {
+                number: Some(_), ..
+            } => 0,
             Event::Gap { .. } | Event::Reset(_) => self.messages_max,
             Event::Status { .. } | Event::Receipt(_) | Event::State(_) => {
                 self.messages_max + EVENTS_RESERVED

@@ -102,6 +102,7 @@ impl Listen {
                     conversation,
                     from,
                     to,
+                    ..
                 }) if !self.from_now => {
                     eprintln!(
                         "packetboat: {conversation}: messages {from} to {to} are missing here"

@@ -381,8 +381,13 @@ impl Device {
                         self.core.handle_taken(number, self.now);
                     }
                 }
+                Action::Gap { number, .. } => {
+                    self.told.push(action);
+                    if let Some(number) = number.filter(|_| self.takes) {
+                        self.core.handle_taken(number, self.now);
+                    }
+                }
                 action @ (Action::Receipt(_)
-                | Action::Gap { .. }
                 | Action::Reset(_)
                 | Action::Asked { .. }
                 | Action::Older { .. }) => self.told.push(action),

@@ -155,6 +155,31 @@ fn a_device_that_was_away_learns_of_its_leaving_by_the_list() {
     assert!(device.is_ready());
 }
 
+// A gap is known to the application, or told again.
+#[test]
+fn a_gap_that_was_not_taken_before_the_end_is_told_again() {
+    let gaps = |device: &Device| {
+        let told = device.told.iter();
+        told.filter(|it| matches!(it, Action::Gap { .. })).count()
+    };
+    let mut device = Device::ready();
+    device.takes = false;
+    device.learn(row(40, 0, Some(Role::Member)));
+    page(&mut device, vec![], 40);
+    assert_eq!(gaps(&device), 1);
+
+    device.crash();
+    device.sign_in();
+    device.list(vec![row(40, 0, Some(Role::Member))]);
+    page(&mut device, vec![], 40);
+    assert_eq!(gaps(&device), 1, "again, and this time it is taken");
+
+    device.crash();
+    device.sign_in();
+    device.list(vec![row(40, 0, Some(Role::Member))]);
+    assert_eq!((gaps(&device), ranges(&device.take_sent())), (0, vec![]));
+}
+
 /// What was before a member came is not shown, and not asked for again and again.
 #[test]
 fn what_was_before_is_a_gap() {
@@ -162,6 +187,7 @@ fn what_was_before_is_a_gap() {
     device.learn(row(40, 0, Some(Role::Member)));
     page(&mut device, vec![], 40);
     let gap = Action::Gap {
+        number: Some(1),
         conversation: of(),
         from: Seq(1),
         to: Seq(40),

@@ -362,6 +362,7 @@ fn a_long_absence_is_caught_up_backward() {
     device.history(request, vec![message(9), message(8)], 9);
     assert_eq!(device.take_shown(), [8, 9, 10]);
     let gap = Action::Gap {
+        number: Some(1),
         conversation: with(2),
         from: Seq(4),
         to: Seq(7),

@@ -206,6 +206,7 @@ async fn show(
                 conversation,
                 from,
                 to,
+                ..
             }) => {
                 bail!("{conversation}: {from} to {to} will not be shown")
             }

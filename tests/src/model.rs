@@ -5,32 +5,30 @@ use std::collections::{BTreeMap, BTreeSet};
 use api::task::Work;
 use protocol::change::{ChangeKind, Done, Marks, Reaction};
 use protocol::group::Wish;
-use protocol::keys::Topic;
 use protocol::message::Content;
 use protocol::{ConversationId, Message, MessageId, SendId, Seq, UserId};
 
 use crate::app::{Said, nothing_of};
 use crate::crowd::Crowd;
-use crate::world::World;
 
 #[derive(Debug, Default)]
-pub(crate) struct Model {
-    pub(crate) talks: BTreeMap<ConversationId, Talk>,
+pub struct Model {
+    pub talks: BTreeMap<ConversationId, Talk>,
     /// What became of everything that stands for nothing itself, each time the log has it.
-    pub(crate) fates: BTreeMap<MessageId, Vec<Fate>>,
+    pub fates: BTreeMap<MessageId, Vec<Fate>>,
 }
 
 /// One conversation.
 #[derive(Debug, Default)]
-pub(crate) struct Talk {
+pub struct Talk {
     said: Vec<Told>,
     sends: BTreeSet<(UserId, SendId)>,
     /// Those that changed something, in order.
-    pub(crate) changes: Vec<MessageId>,
-    pub(crate) cleared: BTreeMap<UserId, Seq>,
-    pub(crate) pinned: BTreeMap<UserId, bool>,
-    pub(crate) hidden: BTreeMap<UserId, BTreeSet<Seq>>,
-    pub(crate) group: Option<Crowd>,
+    pub changes: Vec<MessageId>,
+    pub cleared: BTreeMap<UserId, Seq>,
+    pub pinned: BTreeMap<UserId, bool>,
+    pub hidden: BTreeMap<UserId, BTreeSet<Seq>>,
+    pub group: Option<Crowd>,
 }
 
 #[derive(Debug)]
@@ -40,7 +38,7 @@ struct Told {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub enum Fate {
     Done,
     /// It was so already.
     Nothing,
@@ -48,13 +46,11 @@ pub(crate) enum Fate {
 }
 
 impl Model {
-    /// Goes over the whole log.
-    pub(crate) fn of(world: &World) -> Model {
+    /// Goes over the records of topic message, partition by partition in order.
+    pub fn of<'a>(log: impl IntoIterator<Item = &'a Work>) -> Model {
         let mut model = Model::default();
-        let log = world.disk.log.iter();
-        let log = log.filter(|((topic, _), _)| *topic == Topic::Message);
-        for record in log.flat_map(|(_, records)| records) {
-            if let Work::Message(work) = &record.task.work {
+        for work in log {
+            if let Work::Message(work) = work {
                 model.count(&work.message);
             }
         }
@@ -214,25 +210,25 @@ impl Talk {
         Fate::Done
     }
 
-    pub(crate) fn hidden(&self, user: UserId) -> BTreeSet<Seq> {
+    pub fn hidden(&self, user: UserId) -> BTreeSet<Seq> {
         self.hidden.get(&user).cloned().unwrap_or_default()
     }
 
-    pub(crate) fn end(&self) -> Seq {
+    pub fn end(&self) -> Seq {
         Seq(self.said.len() as u64)
     }
 
-    pub(crate) fn cleared(&self, user: UserId) -> Seq {
+    pub fn cleared(&self, user: UserId) -> Seq {
         self.cleared.get(&user).copied().unwrap_or_default()
     }
 
     /// As everybody must see it who hid nothing.
-    pub(crate) fn view(&self) -> Vec<Said> {
+    pub fn view(&self) -> Vec<Said> {
         self.said.iter().map(Told::now).collect()
     }
 
     /// As this user must see it.
-    pub(crate) fn view_of(&self, user: UserId) -> Vec<Said> {
+    pub fn view_of(&self, user: UserId) -> Vec<Said> {
         let hidden = self.hidden(user);
         let mut view = self.view();
         let of_it = view.iter_mut().filter(|said| hidden.contains(&said.seq));
@@ -241,7 +237,7 @@ impl Talk {
     }
 
     /// Every message by itself: somebody else's, behind what was read and cleared, and not recalled.
-    pub(crate) fn unread(&self, user: UserId, read: Seq) -> u64 {
+    pub fn unread(&self, user: UserId, read: Seq) -> u64 {
         let since = self
             .group
             .as_ref()

@@ -9,7 +9,7 @@ use protocol::message::Content;
 use protocol::{ConversationId, MessageId, Placed, SendId, Seq, UserId};
 
 #[derive(Debug, Default)]
-pub(crate) struct App {
+pub struct App {
     talks: BTreeMap<ConversationId, Talk>,
 }
 
@@ -25,17 +25,17 @@ struct Talk {
 
 /// A message as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Said {
-    pub(crate) seq: Seq,
-    pub(crate) id: MessageId,
-    pub(crate) from: UserId,
-    pub(crate) send_id: SendId,
-    pub(crate) content: Content,
-    pub(crate) marks: Marks,
+pub struct Said {
+    pub seq: Seq,
+    pub id: MessageId,
+    pub from: UserId,
+    pub send_id: SendId,
+    pub content: Content,
+    pub marks: Marks,
 }
 
 impl Said {
-    pub(crate) fn of(placed: &Placed, marks: Option<Marks>) -> Said {
+    pub fn of(placed: &Placed, marks: Option<Marks>) -> Said {
         let message = &placed.message;
         Said {
             seq: placed.position.seq,
@@ -58,14 +58,14 @@ impl Said {
     }
 
     /// Nothing of it is seen but its place.
-    pub(crate) fn hide(&mut self) {
+    pub fn hide(&mut self) {
         self.content = nothing_of(self.content.kind);
         self.marks.hidden = true;
     }
 }
 
 /// What is left of a recalled message.
-pub(crate) fn nothing_of(kind: i32) -> Content {
+pub fn nothing_of(kind: i32) -> Content {
     Content {
         kind,
         ..Content::text("")
@@ -74,7 +74,7 @@ pub(crate) fn nothing_of(kind: i32) -> Content {
 
 impl App {
     /// A message is shown; what is wrong with that.
-    pub(crate) fn show(&mut self, shown: Shown) -> Option<String> {
+    pub fn show(&mut self, shown: Shown) -> Option<String> {
         let talk = self.talks.entry(shown.placed.conversation).or_default();
         let expected = talk.up_to.next();
         let said = Said::of(&shown.placed, shown.marks);
@@ -89,25 +89,24 @@ impl App {
     }
 
     /// These will not be shown: they are not for this user.
-    pub(crate) fn skip(
-        &mut self,
-        conversation: ConversationId,
-        from: Seq,
-        to: Seq,
-    ) -> Option<String> {
+    pub fn skip(&mut self, conversation: ConversationId, from: Seq, to: Seq) -> Option<String> {
         let talk = self.talks.entry(conversation).or_default();
         let expected = talk.up_to.next();
         talk.up_to = to;
         let is_group = matches!(conversation, ConversationId::Group(_));
-        (!is_group || from != expected).then(|| format!("has a gap from {from} to {to}"))
+        (!is_group || from != expected).then(|| {
+            format!("has a gap from {from} to {to} of {conversation}, where {expected} is next")
+        })
+    }
+
+    /// A message that was shown, or left out.
+    pub fn has(&self, conversation: ConversationId, seq: Seq) -> bool {
+        let talk = self.talks.get(&conversation);
+        talk.is_some_and(|talk| seq <= talk.up_to)
     }
 
     /// What was shown is changed; what is wrong with that.
-    pub(crate) fn change(
-        &mut self,
-        conversation: ConversationId,
-        changed: Changed,
-    ) -> Option<String> {
+    pub fn change(&mut self, conversation: ConversationId, changed: Changed) -> Option<String> {
         let talk = self.talks.entry(conversation).or_default();
         let (rev, seq) = (changed.rev, changed.seq);
         let last = talk.changes.last().map(|last| last.rev);
@@ -127,13 +126,13 @@ impl App {
         }
     }
 
-    pub(crate) fn hide(&mut self, conversation: ConversationId, seqs: Vec<Seq>) {
+    pub fn hide(&mut self, conversation: ConversationId, seqs: Vec<Seq>) {
         let talk = self.talks.entry(conversation).or_default();
         talk.hidden.extend(seqs);
     }
 
     /// The application starts again, with what the store has.
-    pub(crate) fn restart(&mut self, saved: &Saved) {
+    pub fn restart(&mut self, saved: &Saved) {
         for (conversation, talk) in &mut self.talks {
             let kept = saved.conversations.get(conversation);
             let kept = kept.copied().unwrap_or_default();
@@ -144,18 +143,18 @@ impl App {
         }
     }
 
-    pub(crate) fn conversations(&self) -> impl Iterator<Item = ConversationId> {
+    pub fn conversations(&self) -> impl Iterator<Item = ConversationId> {
         let talks = self.talks.iter();
         talks.filter_map(|(conversation, talk)| (!talk.said.is_empty()).then_some(*conversation))
     }
 
     /// The messages as they were said.
-    pub(crate) fn said(&self, conversation: ConversationId) -> &[Said] {
+    pub fn said(&self, conversation: ConversationId) -> &[Said] {
         self.talks.get(&conversation).map_or(&[], |talk| &talk.said)
     }
 
     /// The messages as they are shown now.
-    pub(crate) fn view(&self, conversation: ConversationId) -> Vec<Said> {
+    pub fn view(&self, conversation: ConversationId) -> Vec<Said> {
         let Some(talk) = self.talks.get(&conversation) else {
             return Vec::new();
         };

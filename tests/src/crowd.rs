@@ -6,7 +6,7 @@ use protocol::group::{Role, Settings, Wish};
 use protocol::{Seq, UserId};
 
 #[derive(Debug)]
-pub(crate) struct Crowd {
+pub struct Crowd {
     settings: Settings,
     people: BTreeMap<UserId, Person>,
 }
@@ -21,7 +21,7 @@ struct Person {
 
 impl Crowd {
     /// Makes of a group what is wished; `false` where that is refused.
-    pub(crate) fn wish(group: &mut Option<Crowd>, by: UserId, wish: &Wish, end: Seq) -> bool {
+    pub fn wish(group: &mut Option<Crowd>, by: UserId, wish: &Wish, end: Seq) -> bool {
         let Some(crowd) = group else {
             let Wish::Create { settings, members } = wish else {
                 return false;
@@ -95,7 +95,7 @@ impl Crowd {
     }
 
     /// The group goes up to here now.
-    pub(crate) fn hears(&mut self, end: Seq) {
+    pub fn hears(&mut self, end: Seq) {
         let is_open = self.settings.open_history;
         for person in self
             .people
@@ -107,29 +107,29 @@ impl Crowd {
         }
     }
 
-    pub(crate) fn role(&self, user: UserId) -> Option<Role> {
+    pub fn role(&self, user: UserId) -> Option<Role> {
         self.people.get(&user)?.role
     }
 
-    pub(crate) fn administers(&self, user: UserId) -> bool {
+    pub fn administers(&self, user: UserId) -> bool {
         matches!(self.role(user), Some(Role::Admin | Role::Owner))
     }
 
-    pub(crate) fn is_in(&self, user: UserId) -> bool {
+    pub fn is_in(&self, user: UserId) -> bool {
         self.role(user).is_some()
     }
 
-    pub(crate) fn ever_had(&self, user: UserId) -> bool {
+    pub fn ever_had(&self, user: UserId) -> bool {
         self.people.contains_key(&user)
     }
 
-    pub(crate) fn since(&self, user: UserId) -> Seq {
+    pub fn since(&self, user: UserId) -> Seq {
         self.people
             .get(&user)
             .map_or(Seq::ZERO, |person| person.since)
     }
 
-    pub(crate) fn present(&self) -> impl Iterator<Item = UserId> {
+    pub fn present(&self) -> impl Iterator<Item = UserId> {
         let present = self
             .people
             .iter()
@@ -137,13 +137,13 @@ impl Crowd {
         present.map(|(user, _)| *user)
     }
 
-    pub(crate) fn readable_after(&self, user: UserId) -> Option<Seq> {
+    pub fn readable_after(&self, user: UserId) -> Option<Seq> {
         let is_open = self.settings.open_history;
         let since = if is_open { Seq::ZERO } else { self.since(user) };
         self.is_in(user).then_some(since)
     }
 
-    pub(crate) fn may_have_heard(&self, user: UserId, seq: Seq) -> bool {
+    pub fn may_have_heard(&self, user: UserId, seq: Seq) -> bool {
         let person = self.people.get(&user);
         person.is_some_and(|person| person.heard.contains(&seq))
     }

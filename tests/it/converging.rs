@@ -1,0 +1,374 @@
+//! Devices of several users say, change, read and tidy up whatever comes to mind, all at once; they go away and come again, and
+//! some lose what they kept. What lies beside the stores is lost, and the services are started anew. In the end each device shows
+//! what the log comes to, and so does one that was never there.
+
+use std::collections::BTreeSet;
+use std::ops::Range;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use client::core::{SendStatus, Shown};
+use client::{Client, ClientError, Event, SendTicket};
+use futures_util::future::join_all;
+use protocol::change::{Arranged, ChangeKind};
+use protocol::group::{Role, Settings, Wish};
+use protocol::message::Content;
+use protocol::{GroupId, MessageId, Platform, Recipient};
+use rand::rngs::StdRng;
+use rand::seq::IndexedRandom;
+use rand::{Rng, SeedableRng};
+use tests::app::{App, Said};
+use tests::model::Model;
+use tests::person::{done, user};
+use tests::screen::Screen;
+use tests::system::SOON;
+use tests::{Cluster, Device};
+use tokio::time::{Instant, timeout_at};
+
+/// A user's number, and what stands on their desk.
+const DEVICES: [(i64, Platform, &str); 6] = [
+    (1, Platform::Desktop, "desk"),
+    (1, Platform::Ios, "phone"),
+    (2, Platform::Web, "browser"),
+    (2, Platform::Android, "handset"),
+    (3, Platform::Desktop, "laptop"),
+    (3, Platform::Pad, "pad"),
+];
+const USERS: [i64; 3] = [1, 2, 3];
+/// How often everybody comes, does something and goes.
+const ROUNDS: usize = 3;
+const STAYS: usize = 2;
+const DEEDS: usize = 12;
+
+/// A device and what it keeps, whether it is there or away.
+struct Living {
+    user: i64,
+    platform: Platform,
+    name: String,
+    keeps: PathBuf,
+    app: App,
+    /// What the server said it has.
+    accepted: BTreeSet<MessageId>,
+    wrong: Vec<String>,
+    chance: StdRng,
+    said: usize,
+    here: Option<Device>,
+}
+
+impl Living {
+    fn new((user, platform, name): (i64, Platform, &str), keeps: PathBuf, seed: u64) -> Living {
+        Living {
+            user,
+            platform,
+            name: name.to_owned(),
+            keeps,
+            app: App::default(),
+            accepted: BTreeSet::new(),
+            wrong: Vec::new(),
+            chance: StdRng::seed_from_u64(seed),
+            said: 0,
+            here: None,
+        }
+    }
+
+    async fn come(&mut self, cluster: &Cluster) {
+        let device = cluster.device(self.user).on(self.platform);
+        let device = device.named(&self.name).keeping(self.keeps.clone());
+        self.here = Some(device.connect().await);
+    }
+
+    /// What it took is kept; what it said and was not accepted waits in its outbox.
+    async fn go(&mut self) {
+        if let Some(Device { client, mut events }) = self.here.take() {
+            events.taken();
+            client.close().await;
+        }
+    }
+
+    /// Somebody else begins with it.
+    fn lose(&mut self) {
+        std::fs::remove_file(&self.keeps).expect("it kept something");
+        self.app = App::default();
+    }
+
+    async fn live(&mut self, cluster: &Cluster, group: GroupId) {
+        for _ in 0..STAYS {
+            self.come(cluster).await;
+            for _ in 0..DEEDS {
+                self.act(group).await;
+                self.listen().await;
+            }
+            self.go().await;
+            if self.chance.random_bool(0.15) {
+                self.lose();
+            }
+            let away = Duration::from_millis(self.chance.random_range(0..150));
+            tokio::time::sleep(away).await;
+        }
+    }
+
+    /// Takes what comes for a moment.
+    async fn listen(&mut self) {
+        let moment = Instant::now() + Duration::from_millis(self.chance.random_range(0..60));
+        let mut here = self.here.take().expect("it is here");
+        while let Ok(event) = timeout_at(moment, here.events.next()).await {
+            let event = event.expect("the client goes on");
+            self.take(event);
+        }
+        self.here = Some(here);
+    }
+
+    fn take(&mut self, event: Event) {
+        let wrong = match event {
+            Event::Message(shown) => self.shown(shown),
+            Event::Changed {
+                conversation,
+                changed,
+                ..
+            } => self.app.change(conversation, changed),
+            Event::Hidden {
+                conversation, seqs, ..
+            } => {
+                self.app.hide(conversation, seqs);
+                None
+            }
+            Event::Gap {
+                conversation,
+                from,
+                to,
+                ..
+            } => self.app.skip(conversation, from, to),
+            Event::Status { status, .. } => {
+                if let SendStatus::Accepted { id } = status {
+                    self.accepted.insert(id);
+                }
+                None
+            }
+            Event::Reset(reset) => Some(format!("{reset:?}")),
+            Event::Receipt(_) | Event::State(_) => None,
+        };
+        self.wrong.extend(wrong);
+    }
+
+    fn shown(&mut self, shown: Shown) -> Option<String> {
+        let (of, seq) = (shown.placed.conversation, shown.placed.position.seq);
+        if self.app.has(of, seq) {
+            return Some(format!("shows {seq} of {of} again"));
+        }
+        self.app.show(shown)
+    }
+
+    async fn act(&mut self, group: GroupId) {
+        let client = self.here.as_ref().expect("it is here").client.clone();
+        let to = self.somebody(group);
+        let told = match self.chance.random_range(0..16) {
+            0..7 => {
+                self.said += 1;
+                let text = format!("{} of {}: {}", self.said, self.user, self.name);
+                client.send(to, Content::text(text)).await.map(drop)
+            }
+            7..10 => self.change(&client).await,
+            10 | 11 => self.read(&client).await,
+            12 => match self.any_shown() {
+                Some((to, said)) => client.hide(to, said.id).await.map(drop),
+                None => Ok(()),
+            },
+            13 => client.clear(to).await.map(drop),
+            14 => {
+                let pinned = self.chance.random_bool(0.5);
+                let muted_until = None;
+                let arranged = Arranged {
+                    pinned,
+                    muted_until,
+                };
+                client.arrange(to, arranged).await.map(drop)
+            }
+            _ => {
+                let wish = match self.chance.random_range(0..4) {
+                    0 => Wish::Remove(user(3)),
+                    1 | 2 => Wish::Add(vec![user(3)]),
+                    _ => Wish::SetRole(user(2), Role::Admin),
+                };
+                client.wish(group, wish).await.map(drop)
+            }
+        };
+        match told {
+            // Nothing there to be cleared, or somebody who is only heard of.
+            Ok(()) | Err(ClientError::Refused(_)) => {}
+            Err(other) => self.wrong.push(format!("{other}")),
+        }
+    }
+
+    fn somebody(&mut self, group: GroupId) -> Recipient {
+        let others: Vec<_> = USERS.into_iter().filter(|it| *it != self.user).collect();
+        match others.choose(&mut self.chance) {
+            Some(other) if self.chance.random_bool(0.6) => Recipient::User(user(*other)),
+            _ => Recipient::Group(group),
+        }
+    }
+
+    /// One of the newest few messages somewhere.
+    fn any_shown(&mut self) -> Option<(Recipient, Said)> {
+        let shown: Vec<_> = self.app.conversations().collect();
+        let of = *shown.choose(&mut self.chance)?;
+        let said = self.app.said(of);
+        let newest = &said[said.len().saturating_sub(4)..];
+        let said = newest.choose(&mut self.chance)?.clone();
+        Some((of.other_than(user(self.user))?, said))
+    }
+
+    async fn change(&mut self, client: &Client) -> Result<(), ClientError> {
+        let Some((to, said)) = self.any_shown() else {
+            return Ok(());
+        };
+        let is_own = said.from == user(self.user);
+        let kind = match self.chance.random_range(0..3) {
+            0 if is_own => ChangeKind::Recall,
+            1 if is_own => ChangeKind::Edit,
+            _ => ChangeKind::React {
+                reaction: "+1".parse().expect("short"),
+                on: self.chance.random_bool(0.7),
+            },
+        };
+        let content = match kind {
+            ChangeKind::Edit => Content::text(format!("{} edited it", self.name)),
+            _ => Content::text(""),
+        };
+        let asked = client.change(to, said.id, kind, content);
+        asked.await.map(|_: SendTicket| ())
+    }
+
+    async fn read(&mut self, client: &Client) -> Result<(), ClientError> {
+        let shown: Vec<_> = self.app.conversations().collect();
+        let Some(of) = shown.choose(&mut self.chance) else {
+            return Ok(());
+        };
+        let said = self.app.said(*of);
+        let last = said.last().expect("it shows something");
+        client.read(*of, last.seq, last.id).await
+    }
+
+    /// What it shows is what the log comes to.
+    async fn check(&self, cluster: &Cluster, model: &Model) -> Result<(), String> {
+        let me = user(self.user);
+        let screen = Screen {
+            name: &self.name,
+            user: me,
+            app: &self.app,
+        };
+        let here = self.here.as_ref().expect("it is here");
+        let rows = here.client.conversations().borrow().clone();
+        for (conversation, talk) in &model.talks {
+            screen.check(*conversation, talk)?;
+            let is_in = talk.group.as_ref().is_some_and(|group| group.is_in(me));
+            if is_in || conversation.peer_of(me).is_some() {
+                let key = [(me, *conversation)];
+                let registers = cluster.seams.conversations.registers(&key);
+                let read = registers.await.expect("the store answers")[0].read_seq;
+                screen.check_row(*conversation, talk, rows.get(conversation), read)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn check(cluster: &Cluster, all: &[Living]) -> Result<(), String> {
+    let model = Model::of(&cluster.accepted().await);
+    for living in all {
+        living.check(cluster, &model).await?;
+    }
+    Ok(())
+}
+
+async fn group_of(cluster: &Cluster) -> GroupId {
+    let owner = cluster.device(1).named("first").ready().await;
+    let members = vec![user(2), user(3)];
+    let settings = Settings {
+        open_history: false,
+        open_door: false,
+    };
+    let made = owner.client.create_group(settings, members).await;
+    let (group, mut ticket) = made.expect("in the outbox");
+    done(&mut ticket).await.expect("there is a group");
+    owner.close().await;
+    group
+}
+
+async fn everybody_shows_what_the_log_comes_to(seed: u64) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut cluster = Cluster::start().await;
+    let group = group_of(&cluster).await;
+    let mut all: Vec<Living> = DEVICES
+        .into_iter()
+        .enumerate()
+        .map(|(index, device)| {
+            let keeps = folder.path().join(device.2);
+            Living::new(device, keeps, seed * 100 + index as u64)
+        })
+        .collect();
+    for round in 0..ROUNDS {
+        join_all(all.iter_mut().map(|living| living.live(&cluster, group))).await;
+        match round {
+            0 => cluster.restart().await,
+            _ => {
+                let forgotten = cluster.seams.timeline.forget(group).await;
+                forgotten.expect("it is forgotten");
+            }
+        }
+    }
+    for number in USERS {
+        let name = format!("new-{number}");
+        let keeps = folder.path().join(&name);
+        let new = (number, Platform::Mini, name.as_str());
+        all.push(Living::new(new, keeps, seed));
+    }
+    join_all(all.iter_mut().map(|living| living.come(&cluster))).await;
+    let begun = Instant::now();
+    loop {
+        for _ in 0..5 {
+            join_all(all.iter_mut().map(Living::listen)).await;
+        }
+        match check(&cluster, &all).await {
+            Ok(()) => break,
+            Err(what) if begun.elapsed() > SOON => panic!("seed {seed}: {what}"),
+            Err(_) => {}
+        }
+    }
+    let log: BTreeSet<MessageId> = Model::of(&cluster.accepted().await)
+        .fates
+        .into_keys()
+        .collect();
+    for living in &mut all {
+        assert_eq!(
+            living.wrong,
+            Vec::<String>::new(),
+            "seed {seed}: {}",
+            living.name
+        );
+        let lost: Vec<_> = living.accepted.difference(&log).collect();
+        assert!(
+            lost.is_empty(),
+            "seed {seed}: {lost:?} were accepted and are lost"
+        );
+        living.go().await;
+    }
+    cluster.stop().await;
+}
+
+/// `PACKETBOAT_SEEDS=100..140` for more of them.
+fn seeds() -> Range<u64> {
+    let Ok(given) = std::env::var("PACKETBOAT_SEEDS") else {
+        return 0..4;
+    };
+    let (first, end) = given.split_once("..").expect("a range");
+    let number = |text: &str| text.parse().expect("a number");
+    number(first)..number(end)
+}
+
+// proves S2-01, S0-02, S4-34, S4-35 on the whole system, in memory and on the real parts.
+#[tokio::test]
+async fn every_device_comes_to_what_the_log_says() {
+    for seed in seeds() {
+        Box::pin(everybody_shows_what_the_log_comes_to(seed)).await;
+    }
+}

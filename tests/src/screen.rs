@@ -1,0 +1,144 @@
+//! What a device shows, beside what the log comes to.
+
+use protocol::frame::Summary;
+use protocol::{ConversationId, Seq, UserId};
+
+use crate::app::{App, Said};
+use crate::crowd::Crowd;
+use crate::model::Talk;
+
+/// A device of a user, and what it shows.
+#[derive(Clone, Copy, Debug)]
+pub struct Screen<'a> {
+    pub name: &'a str,
+    pub user: UserId,
+    pub app: &'a App,
+}
+
+impl Screen<'_> {
+    /// Everything that is theirs to read, with what has become of it. What the user took from the list before the device
+    /// knew it is not fetched.
+    pub fn check(&self, conversation: ConversationId, talk: &Talk) -> Result<(), String> {
+        if let ConversationId::Group(_) = conversation {
+            return self.check_group(conversation, talk);
+        }
+        if conversation.peer_of(self.user).is_none() {
+            return Ok(());
+        }
+        let (got, expected) = (self.app.view(conversation), talk.view_of(self.user));
+        let is_cleared = talk.cleared(self.user) >= talk.end();
+        let is_part = is_cleared && ids(&expected).starts_with(&ids(&got));
+        match got == expected || is_part {
+            true => Ok(()),
+            false => Err(self.differs(conversation, &got, &expected)),
+        }
+    }
+
+    fn check_group(&self, conversation: ConversationId, talk: &Talk) -> Result<(), String> {
+        let view = self.app.view(conversation);
+        let Some(crowd) = &talk.group else {
+            return match view.is_empty() {
+                true => Ok(()),
+                false => Err(format!("{} shows {view:?} of no group", self.name)),
+            };
+        };
+        self.nothing_strange(conversation, crowd, &view)?;
+        if !crowd.is_in(self.user) {
+            return Ok(());
+        }
+        let since = crowd.since(self.user);
+        let behind = |said: &Said| said.seq > since;
+        let got: Vec<Said> = view.into_iter().filter(behind).collect();
+        let expected = talk.view_of(self.user);
+        let expected: Vec<Said> = expected.into_iter().filter(behind).collect();
+        let is_cleared = talk.cleared(self.user) >= talk.end();
+        let is_part = is_cleared && got.len() < expected.len();
+        match got == expected || is_part {
+            true => Ok(()),
+            false => Err(self.differs(conversation, &got, &expected)),
+        }
+    }
+
+    fn nothing_strange(
+        &self,
+        conversation: ConversationId,
+        crowd: &Crowd,
+        view: &[Said],
+    ) -> Result<(), String> {
+        let name = self.name;
+        let mut last = Seq::ZERO;
+        for said in view {
+            if !crowd.may_have_heard(self.user, said.seq) {
+                return Err(format!(
+                    "{name} shows {said:?} of {conversation}, not theirs to read"
+                ));
+            }
+            if said.seq <= last {
+                return Err(format!("{name} shows {} after {last}", said.seq));
+            }
+            last = said.seq;
+        }
+        Ok(())
+    }
+
+    /// The row of its list is that of a count, with what the server has as `read`.
+    pub fn check_row(
+        &self,
+        conversation: ConversationId,
+        talk: &Talk,
+        row: Option<&Summary>,
+        read: Seq,
+    ) -> Result<(), String> {
+        let (user, name) = (self.user, self.name);
+        let (end, cleared) = (talk.end(), talk.cleared(user));
+        let is_group = matches!(conversation, ConversationId::Group(_));
+        let is_listed = end > cleared || is_group && end == Seq::ZERO;
+        if is_listed != row.is_some_and(Summary::is_on_list) {
+            return Err(format!(
+                "{name} lists {conversation}: {row:?}, cleared to {cleared}"
+            ));
+        }
+        let Some(row) = row.filter(|_| is_listed) else {
+            return Ok(());
+        };
+        let crowd = talk.group.as_ref();
+        // What was there before they came is not theirs to read.
+        let read = read.max(crowd.map_or(Seq::ZERO, |crowd| crowd.since(user)));
+        let pinned = talk.pinned.get(&user).copied().unwrap_or_default();
+        let floor = crowd.and_then(|crowd| crowd.readable_after(user));
+        let mut newest = talk.view_of(user).pop();
+        newest = newest.filter(|_| floor.is_none_or(|floor| end > floor));
+        let shown = row.newest.as_ref().map(|newest| {
+            let mut shown = Said::of(newest, row.marks.clone());
+            // The row is kept as it came, and shown as it may be seen.
+            if talk.hidden(user).contains(&shown.seq) {
+                shown.hide();
+            }
+            shown
+        });
+        let got = (
+            row.seq,
+            row.rev,
+            row.read_seq,
+            row.unread,
+            row.arranged.pinned,
+        );
+        let changes = talk.changes.len() as u64;
+        let expected = (end, changes, read, talk.unread(user, read), pinned);
+        if got != expected || shown != newest {
+            return Err(format!(
+                "{name} lists {conversation} as {got:?} with {shown:?}, a count says {expected:?} with {newest:?}"
+            ));
+        }
+        Ok(())
+    }
+
+    fn differs(&self, conversation: ConversationId, got: &[Said], expected: &[Said]) -> String {
+        let name = self.name;
+        format!("{name} shows {got:?} of {conversation}, the log says {expected:?}")
+    }
+}
+
+fn ids(said: &[Said]) -> Vec<(Seq, protocol::MessageId)> {
+    said.iter().map(|said| (said.seq, said.id)).collect()
+}
