@@ -401,8 +401,9 @@ impl ChangeStore for Counted<dyn ChangeStore> {
         conversation: ConversationId,
         after: Seq,
         last: Seq,
+        until: Version,
     ) -> Result<BTreeMap<Seq, UserId>> {
         self.read();
-        self.inner.recalled(conversation, after, last).await
+        self.inner.recalled(conversation, after, last, until).await
     }
 }

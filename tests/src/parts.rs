@@ -7,6 +7,8 @@ use std::time::Duration;
 use backend::mailbox::RedisMode;
 use backend::queue::topics;
 use backend::scylla::schema;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::statement::unprepared::Statement;
 use server::compose::Seams;
 use server::settings::Settings;
 use tokio::time::{Instant, sleep};
@@ -45,6 +47,20 @@ async fn real(settings: &mut Settings) -> Seams {
     answered(|| topics::apply(&settings.kafka)).await;
     answered(|| schema::apply(&settings.scylla)).await;
     answered(|| Box::pin(Seams::on_real_parts(settings))).await
+}
+
+/// The tables of a test that has ended: with those of all tests the server would be slow in the end.
+pub(crate) async fn forget(settings: &Settings) {
+    if std::env::var("PACKETBOAT_TESTS_ON").as_deref() != Ok("real") {
+        return;
+    }
+    let config = &settings.scylla;
+    let session = SessionBuilder::new().known_nodes(&config.contact_points);
+    let session = session.build().await.expect("the real parts answer");
+    let mut drop = Statement::new(format!("DROP KEYSPACE IF EXISTS {}", config.keyspace));
+    drop.set_request_timeout(Some(PATIENCE));
+    let dropped = session.query_unpaged(drop, ()).await;
+    dropped.expect("the tables go");
 }
 
 /// On a slow machine the parts are busy for seconds with the tables of the tests before.

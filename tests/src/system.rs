@@ -289,6 +289,7 @@ impl Cluster {
         if let Some(logs) = self.logs.take() {
             logs.check();
         }
+        parts::forget(&self.settings).await;
         self.settings.clone()
     }
 }

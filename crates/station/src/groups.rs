@@ -323,7 +323,7 @@ impl Groups {
         let recalled = match base < row.changed_to {
             true => {
                 let of = ConversationId::Group(group);
-                let recalled = self.changes.recalled(of, base, head.seq);
+                let recalled = self.changes.recalled(of, base, head.seq, head.version);
                 within(self.deadline, recalled).await?
             }
             false => BTreeMap::new(),

@@ -153,7 +153,7 @@ pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh
         .await;
     assert_eq!(found.expect("reads"), altered(&rows[1..3]));
     let found = store
-        .recalled(talk.conversation, Seq(16_382), Seq(16_385))
+        .recalled(talk.conversation, Seq(16_382), Seq(16_385), record(1025))
         .await;
     let expected = rows[1..].iter().map(|row| (row.changed.seq, row.author));
     assert_eq!(found.expect("reads"), expected.collect());
@@ -205,10 +205,18 @@ pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fr
         (9, 3, vec![]),
     ] {
         let found = store
-            .recalled(talk.conversation, Seq(after), Seq(last))
+            .recalled(talk.conversation, Seq(after), Seq(last), record(6))
             .await;
         let expected = expected.into_iter().map(|seq| (Seq(seq), author));
         assert_eq!(found.expect("reads"), expected.collect());
+    }
+    // Whoever read a row of an earlier record does not count what a later one recalled.
+    for (until, expected) in [(0, vec![]), (1, vec![5]), (4, vec![5]), (5, vec![5, 7])] {
+        let found = store
+            .recalled(talk.conversation, Seq(0), Seq(9), record(until))
+            .await;
+        let expected = expected.into_iter().map(|seq| (Seq(seq), author));
+        assert_eq!(found.expect("reads"), expected.collect(), "{until}");
     }
 }
 

@@ -221,10 +221,13 @@ impl ChangeStore for EmbeddedChanges {
         conversation: ConversationId,
         after: Seq,
         last: Seq,
+        until: Version,
     ) -> Result<BTreeMap<Seq, UserId>> {
         let mut recalled = BTreeMap::new();
         self.left(conversation, RECALLED, (after.next(), last), |kept| {
-            recalled.insert(kept.changed.seq, kept.author);
+            if kept.version <= until {
+                recalled.insert(kept.changed.seq, kept.author);
+            }
         })?;
         Ok(recalled)
     }

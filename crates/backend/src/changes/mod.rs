@@ -61,11 +61,13 @@ pub trait ChangeStore: Send + Sync {
         last: Seq,
     ) -> Result<BTreeMap<Seq, Altered>>;
 
-    /// Which messages after `after` up to `last` were recalled, and who had written them.
+    /// Which messages after `after` up to `last` were recalled by records up to `until`, and who had written them. A head or
+    /// row that is of that record counts them, and no later ones.
     async fn recalled(
         &self,
         conversation: ConversationId,
         after: Seq,
         last: Seq,
+        until: Version,
     ) -> Result<BTreeMap<Seq, UserId>>;
 }

@@ -192,7 +192,7 @@ impl ScyllaChanges {
                  WHERE {partition} AND what = ? AND seq >= ? AND seq <= ?"
             )),
             recalled: Statement::new(format!(
-                "SELECT seq, author FROM altered WHERE {partition} AND what = {RECALL} \
+                "SELECT seq, author, ver FROM altered WHERE {partition} AND what = {RECALL} \
                  AND seq >= ? AND seq <= ?"
             )),
         }
@@ -431,20 +431,23 @@ impl ChangeStore for ScyllaChanges {
         conversation: ConversationId,
         after: Seq,
         last: Seq,
+        until: Version,
     ) -> Result<BTreeMap<Seq, UserId>> {
+        let until = write_time::of_version(SEAM, until)?;
         let (kind, low, high) = key(conversation);
         let asked = blocks(after.next(), last)
             .into_iter()
             .map(|seqs| async move {
                 let (first, last) = (*seqs.start(), *seqs.end());
                 let values = (kind, low, high, first >> ALTERED_BITS, first, last);
-                let rows: Vec<(i64, i64)> = self.cql.rows(&self.recalled, values).await?;
+                let rows: Vec<(i64, i64, i64)> = self.cql.rows(&self.recalled, values).await?;
                 Ok(rows)
             });
         let found = self.cql.all(asked.collect()).await?;
         let recalled = found.into_iter().flatten();
         recalled
-            .map(|(seq, author)| Ok((Seq(seq as u64), user(author)?)))
+            .filter(|(_, _, ver)| *ver <= until)
+            .map(|(seq, author, _)| Ok((Seq(seq as u64), user(author)?)))
             .collect()
     }
 }

@@ -260,7 +260,8 @@ impl Lookup {
         let base = unread::base(read, *cleared);
         let recalled = match row.rev > 0 && base.seq < end.seq {
             true => {
-                let asked = self.changes.recalled(conversation, base.seq, end.seq);
+                let changes = &self.changes;
+                let asked = changes.recalled(conversation, base.seq, end.seq, row.source);
                 within(self.deadline, asked).await?
             }
             false => BTreeMap::new(),

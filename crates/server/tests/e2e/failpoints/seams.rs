@@ -435,8 +435,9 @@ impl ChangeStore for Watched<dyn ChangeStore> {
         conversation: ConversationId,
         after: Seq,
         last: Seq,
+        until: Version,
     ) -> Result<BTreeMap<Seq, UserId>> {
-        self.inner.recalled(conversation, after, last).await
+        self.inner.recalled(conversation, after, last, until).await
     }
 }
 
