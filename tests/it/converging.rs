@@ -222,8 +222,9 @@ impl Living {
             return Ok(());
         };
         let is_own = said.from == user(self.user);
+        let rules = self.user == 1 && matches!(to, Recipient::Group(_));
         let kind = match self.chance.random_range(0..3) {
-            0 if is_own => ChangeKind::Recall,
+            0 if is_own || rules => ChangeKind::Recall,
             1 if is_own => ChangeKind::Edit,
             _ => ChangeKind::React {
                 reaction: "+1".parse().expect("short"),
@@ -255,6 +256,7 @@ impl Living {
             name: &self.name,
             user: me,
             app: &self.app,
+            is_listed: false,
         };
         let here = self.here.as_ref().expect("it is here");
         let rows = here.client.conversations().borrow().clone();
@@ -334,10 +336,11 @@ async fn everybody_shows_what_the_log_comes_to(seed: u64) {
             Err(_) => {}
         }
     }
-    let log: BTreeSet<MessageId> = Model::of(&cluster.accepted().await)
-        .fates
-        .into_keys()
-        .collect();
+    let model = Model::of(&cluster.accepted().await);
+    let changes = model.talks.values().map(|talk| talk.changes.len());
+    let (done, changed) = (model.fates.len(), changes.sum::<usize>());
+    assert!(done > 100 && changed > 5, "seed {seed}: {done}, {changed}");
+    let log: BTreeSet<MessageId> = model.fates.into_keys().collect();
     for living in &mut all {
         assert_eq!(
             living.wrong,

@@ -88,6 +88,7 @@ impl Device {
             name: self.name.as_str(),
             user: self.user,
             app: &self.app,
+            is_listed: true,
         }
     }
 

@@ -14,6 +14,9 @@ use server::settings::Settings;
 use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
+/// So the keyspaces of tests begin.
+const TABLES: &str = "packetboat_it_";
+
 /// For how long a part is asked again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -27,7 +30,7 @@ pub(crate) async fn new(settings: &mut Settings) -> Seams {
 }
 
 async fn real(settings: &mut Settings) -> Seams {
-    let name = format!("it{}", &Uuid::new_v4().simple().to_string()[..8]);
+    let name = format!("t{}", &Uuid::new_v4().simple().to_string()[..8]);
     let kafka = &mut settings.kafka;
     kafka.brokers = addresses("KAFKA");
     (kafka.replication_factor, kafka.min_insync_replicas) = match kafka.brokers.len() {
@@ -42,7 +45,7 @@ async fn real(settings: &mut Settings) -> Seams {
     settings.etcd.endpoints = addresses("ETCD");
     settings.etcd.prefix = format!("/{name}");
     settings.scylla.contact_points = addresses("CQL");
-    settings.scylla.keyspace = format!("packetboat_{name}");
+    settings.scylla.keyspace = format!("{TABLES}{name}");
     settings.scylla.replication.factor = 1;
     answered(|| topics::apply(&settings.kafka)).await;
     answered(|| schema::apply(&settings.scylla)).await;
@@ -51,10 +54,12 @@ async fn real(settings: &mut Settings) -> Seams {
 
 /// The tables of a test that has ended: with those of all tests the server would be slow in the end.
 pub(crate) async fn forget(settings: &Settings) {
-    if std::env::var("PACKETBOAT_TESTS_ON").as_deref() != Ok("real") {
+    let config = &settings.scylla;
+    let is_real = std::env::var("PACKETBOAT_TESTS_ON").as_deref() == Ok("real");
+    // Others stand on a directory, and name the default one.
+    if !is_real || !config.keyspace.starts_with(TABLES) {
         return;
     }
-    let config = &settings.scylla;
     let session = SessionBuilder::new().known_nodes(&config.contact_points);
     let session = session.build().await.expect("the real parts answer");
     let mut drop = Statement::new(format!("DROP KEYSPACE IF EXISTS {}", config.keyspace));

@@ -13,6 +13,9 @@ pub struct Screen<'a> {
     pub name: &'a str,
     pub user: UserId,
     pub app: &'a App,
+    /// Its rows are from a list that it asked for when all was quiet. Of a change of what they may not read, a member
+    /// is not told.
+    pub is_listed: bool,
 }
 
 impl Screen<'_> {
@@ -117,10 +120,9 @@ impl Screen<'_> {
             shown
         });
         let changes = talk.changes.len() as u64;
-        // Of a change of what they may not read, a member is not told.
         let is_rev = match crowd {
-            Some(_) => row.rev <= changes,
-            None => row.rev == changes,
+            Some(_) if !self.is_listed => row.rev <= changes,
+            _ => row.rev == changes,
         };
         let got = (
             row.seq,

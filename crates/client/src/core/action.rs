@@ -74,7 +74,8 @@ pub enum Action {
     Receipt(Receipt),
     /// These will not be shown by themselves: they are older than what is caught up, or the server has
     /// them no longer. Both bounds are missing ones. Answer by `handle_taken` as for a message: until then it is told
-    /// again after an end. `None`: too much waits to be taken, and it is told this once.
+    /// again after an end. `None`: it is told this once, since only the newest are caught up, or too much waits to be
+    /// taken.
     Gap {
         number: Option<u64>,
         conversation: ConversationId,

@@ -229,9 +229,15 @@ impl Core {
         let me = self.account.map(|account| account.user);
         let is_recall = changed.asked.change == Change::Recall;
         let is_others = Some(changed.asked.by) != me;
+        let is_group = matches!(conversation, ConversationId::Group(_));
         let row = self
             .list
-            .change(conversation, changed, is_recall && is_others);
+            .change(conversation, changed, is_recall && is_others && !is_group);
+        // Administrators recall what others said: whether it counted is for the server to say.
+        if is_group && is_recall && row.as_ref().is_some_and(|row| row.unread > 0) {
+            self.track(conversation).is_row_moved = true;
+            self.questions.look_at(conversation);
+        }
         self.tell_row(row);
     }
 }

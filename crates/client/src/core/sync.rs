@@ -20,6 +20,7 @@ impl Core {
         let until = now + limits.answer;
         self.questions.wake(now);
         if self.questions.list_is_due(now) {
+            self.timeline.ask_rows_again();
             let list = &mut self.questions.list;
             list.phase = ListPhase::Asked;
             let query = SyncQuery::List {
@@ -230,9 +231,11 @@ impl Core {
     fn leave_out(&mut self, conversation: ConversationId, cursor: Cursor) {
         let from = self.track(conversation).shown.seq.next();
         if from <= cursor.seq {
+            // Whoever shows the newest only would load all of it after an end, if the gap were not behind them.
+            let is_all = self.settings.catch_up == CatchUp::Everything;
             let has_room = self.timeline.room(self.settings.limits.untaken_max) > 0;
-            let number = has_room.then(|| self.timeline.next_number());
-            if has_room {
+            let number = (is_all && has_room).then(|| self.timeline.next_number());
+            if number.is_some() {
                 self.timeline.untaken(conversation, What::Gap { cursor });
             }
             self.out.push(Action::Gap {
@@ -451,6 +454,9 @@ impl Core {
         } else {
             list.coming = None;
             self.questions.list_complete();
+            for conversation in self.timeline.unnamed() {
+                self.questions.look_at(conversation);
+            }
         }
     }
 

@@ -248,7 +248,14 @@ impl Timeline {
         tracks.for_each(|track| track.is_unnamed = true);
     }
 
-    /// Conversations that no list named.
+    /// A list is asked for: an answer about a row that comes behind it may be older than it.
+    pub(super) fn ask_rows_again(&mut self) {
+        for track in self.tracks.values_mut() {
+            track.is_row_moved |= track.is_row_asked;
+        }
+    }
+
+    /// Conversations whose row is to be asked for: no list named them, or a word moved it.
     pub(super) fn unnamed(&self) -> Vec<ConversationId> {
         let unnamed = self
             .tracks

@@ -32,7 +32,7 @@ pub enum Event {
     /// A receipt for an own message that this device does not follow.
     Receipt(Receipt),
     /// Messages from `from` to `to` will not be shown by themselves; `load_older` may have them.
-    /// As a message, it is told again after an end until it was taken, but where too much waits to be.
+    /// As a message, it is told again after an end until it was taken; without a number once only.
     Gap {
         number: Option<u64>,
         conversation: ConversationId,

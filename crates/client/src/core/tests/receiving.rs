@@ -362,7 +362,7 @@ fn a_long_absence_is_caught_up_backward() {
     device.history(request, vec![message(9), message(8)], 9);
     assert_eq!(device.take_shown(), [8, 9, 10]);
     let gap = Action::Gap {
-        number: Some(1),
+        number: None,
         conversation: with(2),
         from: Seq(4),
         to: Seq(7),
@@ -380,6 +380,28 @@ fn a_long_absence_is_caught_up_backward() {
         device.shown.is_empty(),
         "what is loaded on demand is not shown by itself"
     );
+}
+
+// Whatever the application took of a gap: what was left out is not loaded after an end.
+#[test]
+fn what_was_left_out_stays_so_after_an_end() {
+    let mut device = Device::with(CatchUp::Recent(2), Limits::default(), seen(3));
+    device.takes = false;
+    device.now = START + Duration::from_secs(24 * 3600);
+    device.sign_in();
+    device.list(vec![summary(2, 9)]);
+    let request = device.question(is_history);
+    device.history(request, vec![message(9), message(8)], 9);
+    assert_eq!(device.take_shown(), [8, 9]);
+    let (saved, now) = (device.saved.clone(), device.now);
+    device = Device::with(CatchUp::Recent(2), Limits::default(), saved);
+    device.now = now;
+    device.sign_in();
+    device.list(vec![]);
+    let request = device.question(is_history);
+    assert_eq!(asks_history(&mut device), [forward(7)]);
+    device.history(request, vec![message(8), message(9)], 9);
+    assert_eq!(device.take_shown(), [8, 9], "they were not taken");
 }
 
 // proves S0-22: backward loading ends at the message that was here.
