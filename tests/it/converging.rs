@@ -11,7 +11,7 @@ use client::core::{SendStatus, Shown};
 use client::{Client, ClientError, Event, SendTicket};
 use futures_util::future::join_all;
 use protocol::change::{Arranged, ChangeKind};
-use protocol::group::{Role, Settings, Wish};
+use protocol::group::{Role, Wish};
 use protocol::message::Content;
 use protocol::{GroupId, MessageId, Platform, Recipient};
 use rand::rngs::StdRng;
@@ -19,7 +19,7 @@ use rand::seq::IndexedRandom;
 use rand::{Rng, SeedableRng};
 use tests::app::{App, Said};
 use tests::model::Model;
-use tests::person::{done, user};
+use tests::person::{CLOSED, user};
 use tests::screen::Screen;
 use tests::system::SOON;
 use tests::{Cluster, Device};
@@ -119,6 +119,13 @@ impl Living {
     }
 
     fn take(&mut self, event: Event) {
+        let of = match &event {
+            Event::Message(shown) => Some(shown.placed.conversation),
+            Event::Changed { conversation, .. } | Event::Gap { conversation, .. } => {
+                Some(*conversation)
+            }
+            _ => None,
+        };
         let wrong = match event {
             Event::Message(shown) => self.shown(shown),
             Event::Changed {
@@ -147,13 +154,14 @@ impl Living {
             Event::Reset(reset) => Some(format!("{reset:?}")),
             Event::Receipt(_) | Event::State(_) => None,
         };
-        self.wrong.extend(wrong);
+        self.wrong
+            .extend(wrong.map(|wrong| format!("{wrong}, in {of:?}")));
     }
 
     fn shown(&mut self, shown: Shown) -> Option<String> {
         let (of, seq) = (shown.placed.conversation, shown.placed.position.seq);
         if self.app.has(of, seq) {
-            return Some(format!("shows {seq} of {of} again"));
+            return Some(format!("shows {seq} again"));
         }
         self.app.show(shown)
     }
@@ -284,14 +292,7 @@ async fn check(cluster: &Cluster, all: &[Living]) -> Result<(), String> {
 
 async fn group_of(cluster: &Cluster) -> GroupId {
     let owner = cluster.device(1).named("first").ready().await;
-    let members = vec![user(2), user(3)];
-    let settings = Settings {
-        open_history: false,
-        open_door: false,
-    };
-    let made = owner.client.create_group(settings, members).await;
-    let (group, mut ticket) = made.expect("in the outbox");
-    done(&mut ticket).await.expect("there is a group");
+    let group = owner.group_of(CLOSED, &[2, 3]).await;
     owner.close().await;
     group
 }

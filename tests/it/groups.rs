@@ -5,17 +5,10 @@ use client::{Client, ClientError, Event};
 use protocol::change::{Change, ChangeKind};
 use protocol::group::{Role, Settings, Wish};
 use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
-use tests::person::{done, reaches, text, user};
+use tests::person::{CLOSED, done, reaches, text, user};
 use tests::system::{SOON, eventually};
 use tests::{Cluster, Device};
 use tokio::time::timeout;
-
-fn closed() -> Settings {
-    Settings {
-        open_history: false,
-        open_door: false,
-    }
-}
 
 async fn wishes(device: &Device, group: GroupId, wish: Wish) {
     let mut ticket = device
@@ -33,14 +26,6 @@ async fn refused(device: &Device, group: GroupId, wish: Wish) -> Code {
         .await
         .expect("in the outbox");
     done(&mut ticket).await.expect_err("it is refused").code
-}
-
-async fn group_of(owner: &Device, settings: Settings, members: &[i64]) -> GroupId {
-    let members = members.iter().map(|number| user(*number)).collect();
-    let made = owner.client.create_group(settings, members).await;
-    let (group, mut ticket) = made.expect("it is in the outbox");
-    done(&mut ticket).await.expect("there is a group");
-    group
 }
 
 async fn members(client: &Client, group: GroupId) -> Vec<(UserId, Role)> {
@@ -71,7 +56,7 @@ async fn everybody_in_a_group_hears_everything_in_one_order() {
     let mut bea = cluster.device(2).ready().await;
     let cy = cluster.device(3).keeping(state.clone()).ready().await;
     let mut dan = cluster.device(4).ready().await;
-    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let group = ada.group_of(CLOSED, &[2, 3]).await;
     cy.close().await;
     for n in 0..4 {
         let writer = if n % 2 == 0 { &ada } else { &bea };
@@ -94,7 +79,7 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut cy = cluster.device(3).ready().await;
-    let group = group_of(&ada, closed(), &[2]).await;
+    let group = ada.group_of(CLOSED, &[2]).await;
     ada.say_in(group, "before").await;
     assert!(texts_of(&cy.client, group).await.is_err());
     wishes(&ada, group, Wish::Add(vec![user(3)])).await;
@@ -115,7 +100,7 @@ async fn who_comes_later_reads_from_there_on_unless_the_history_is_open() {
     );
     let open = Settings {
         open_history: true,
-        ..closed()
+        ..CLOSED
     };
     wishes(&ada, group, Wish::Set(open)).await;
     assert_eq!(
@@ -132,7 +117,7 @@ async fn who_is_sent_away_neither_says_nor_hears_more() {
     let mut bea = cluster.device(2).ready().await;
     let cy = cluster.device(3).ready().await;
     let dan = cluster.device(4).ready().await;
-    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let group = ada.group_of(CLOSED, &[2, 3]).await;
     assert_eq!(
         refused(&bea, group, Wish::Remove(user(3))).await,
         Code::Forbidden
@@ -160,7 +145,7 @@ async fn an_admin_recalls_for_everybody() {
     let ada = cluster.device(1).ready().await;
     let bea = cluster.device(2).ready().await;
     let mut cy = cluster.device(3).ready().await;
-    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let group = ada.group_of(CLOSED, &[2, 3]).await;
     let id = bea.say_in(group, "unheard of").await;
     cy.hear().await;
     let to = Recipient::Group(group);
@@ -178,7 +163,7 @@ async fn a_group_knows_who_has_read() {
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).ready().await;
     let mut phone = cluster.device_on(2, Platform::Ios, "phone").await;
-    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let group = ada.group_of(CLOSED, &[2, 3]).await;
     let ours = ConversationId::Group(group);
     ada.say_in(group, "who has read this?").await;
     let shown = bea.hear().await.placed;
@@ -203,7 +188,7 @@ async fn a_device_that_was_away_learns_that_it_is_not_in_any_more() {
     let cluster = Cluster::start().await;
     let ada = cluster.device(1).ready().await;
     let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
-    let group = group_of(&ada, closed(), &[2, 3]).await;
+    let group = ada.group_of(CLOSED, &[2, 3]).await;
     let ours = ConversationId::Group(group);
     ada.say_in(group, "welcome").await;
     bea.hear().await;

@@ -7,25 +7,13 @@ use protocol::frame::{
     ClientFrame, HistoryPage, HistoryRange, ListPage, ServerFrame, SyncAnswer, SyncQuery,
     SyncRequest,
 };
-use protocol::group::{Settings, Wish};
+use protocol::group::Wish;
 use protocol::{ConversationId, GroupId, Platform, Seq, Timestamp};
 use tests::counted::Reads;
-use tests::person::{done, text, user};
+use tests::person::{CLOSED, done, text, user};
 use tests::system::eventually;
 use tests::wire::{Port, Wire};
-use tests::{Cluster, Device, settings};
-
-async fn group_of(owner: &Device, members: &[i64]) -> GroupId {
-    let members = members.iter().map(|number| user(*number)).collect();
-    let settings = Settings {
-        open_history: false,
-        open_door: false,
-    };
-    let made = owner.client.create_group(settings, members).await;
-    let (group, mut ticket) = made.expect("it is in the outbox");
-    done(&mut ticket).await.expect("there is a group");
-    group
-}
+use tests::{Cluster, settings};
 
 /// Whatever was accepted has ended.
 async fn at_rest(cluster: &Cluster) {
@@ -87,8 +75,8 @@ async fn who_comes_back_soon_costs_the_stores_nothing() {
     let reads = Reads::default();
     let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
     let ada = cluster.device(1).ready().await;
-    let group = group_of(&ada, &[2, 3]).await;
-    let other = group_of(&ada, &[2]).await;
+    let group = ada.group_of(CLOSED, &[2, 3]).await;
+    let other = ada.group_of(CLOSED, &[2]).await;
     let mut said = 0;
     let mut says = async |count: u64| {
         for _ in 0..count {
@@ -130,7 +118,7 @@ async fn what_a_user_did_is_found_by_their_next_device() {
     let reads = Reads::default();
     let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
     let ada = cluster.device(1).ready().await;
-    let group = group_of(&ada, &[2, 3]).await;
+    let group = ada.group_of(CLOSED, &[2, 3]).await;
     ada.say_in(group, "hello").await;
     ada.say_in(group, "again").await;
     let mut bea = cluster.device(2).on(Platform::Ios).ready().await;
@@ -174,7 +162,7 @@ async fn what_was_lost_is_read_once() {
     let reads = Reads::default();
     let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
     let ada = cluster.device(1).ready().await;
-    let group = group_of(&ada, &[2]).await;
+    let group = ada.group_of(CLOSED, &[2]).await;
     ada.say_in(group, "hello").await;
     at_rest(&cluster).await;
     let (list, _) = returns(&cluster, 2, Timestamp::ZERO, group, 0).await;

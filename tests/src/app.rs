@@ -94,9 +94,8 @@ impl App {
         let expected = talk.up_to.next();
         talk.up_to = to;
         let is_group = matches!(conversation, ConversationId::Group(_));
-        (!is_group || from != expected).then(|| {
-            format!("has a gap from {from} to {to} of {conversation}, where {expected} is next")
-        })
+        (!is_group || from != expected)
+            .then(|| format!("has a gap from {from} to {to}, where {expected} is next"))
     }
 
     /// A message that was shown, or left out.

@@ -7,6 +7,7 @@ use client::core::{Limits, Origin, SendStatus, Shown, State};
 use client::{Client, ClientConfig, Event, Events, SendTicket};
 use protocol::change::{ChangeKind, Changed};
 use protocol::frame::Summary;
+use protocol::group::Settings;
 use protocol::message::Content;
 use protocol::{
     Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, Seq, UserId,
@@ -14,6 +15,12 @@ use protocol::{
 use tokio::time::timeout;
 
 use crate::system::SOON;
+
+/// Who comes later reads from there on, and comes only where they are brought in.
+pub const CLOSED: Settings = Settings {
+    open_history: false,
+    open_door: false,
+};
 
 pub fn user(number: i64) -> UserId {
     UserId::new(number).expect("a user")
@@ -112,6 +119,15 @@ impl Device {
     pub async fn say_in(&self, group: GroupId, text: &str) -> MessageId {
         let mut ticket = self.send(Recipient::Group(group), text).await;
         accepted(&mut ticket).await
+    }
+
+    /// Makes a group, and waits until there is one.
+    pub async fn group_of(&self, settings: Settings, members: &[i64]) -> GroupId {
+        let members = members.iter().map(|number| user(*number)).collect();
+        let made = self.client.create_group(settings, members).await;
+        let (group, mut ticket) = made.expect("it is in the outbox");
+        done(&mut ticket).await.expect("there is a group");
+        group
     }
 
     /// Sends, and does not wait.

@@ -31,10 +31,7 @@ impl Screen<'_> {
         let (got, expected) = (self.app.view(conversation), talk.view_of(self.user));
         let is_cleared = talk.cleared(self.user) >= talk.end();
         let is_part = is_cleared && ids(&expected).starts_with(&ids(&got));
-        match got == expected || is_part {
-            true => Ok(()),
-            false => Err(self.differs(conversation, &got, &expected)),
-        }
+        self.compare(conversation, &got, &expected, is_part)
     }
 
     fn check_group(&self, conversation: ConversationId, talk: &Talk) -> Result<(), String> {
@@ -56,10 +53,7 @@ impl Screen<'_> {
         let expected: Vec<Said> = expected.into_iter().filter(behind).collect();
         let is_cleared = talk.cleared(self.user) >= talk.end();
         let is_part = is_cleared && got.len() < expected.len();
-        match got == expected || is_part {
-            true => Ok(()),
-            false => Err(self.differs(conversation, &got, &expected)),
-        }
+        self.compare(conversation, &got, &expected, is_part)
     }
 
     fn nothing_strange(
@@ -140,9 +134,20 @@ impl Screen<'_> {
         Ok(())
     }
 
-    fn differs(&self, conversation: ConversationId, got: &[Said], expected: &[Said]) -> String {
+    fn compare(
+        &self,
+        conversation: ConversationId,
+        got: &[Said],
+        expected: &[Said],
+        is_part: bool,
+    ) -> Result<(), String> {
         let name = self.name;
-        format!("{name} shows {got:?} of {conversation}, the log says {expected:?}")
+        match got == expected || is_part {
+            true => Ok(()),
+            false => Err(format!(
+                "{name} shows {got:?} of {conversation}, the log says {expected:?}"
+            )),
+        }
     }
 }
 

@@ -204,11 +204,17 @@ impl Cluster {
 
     /// The services end in order, and others begin on what they leave. The ports are others.
     pub async fn restart(&mut self) {
-        let ended = self.system.take().expect("it runs").drain();
-        tokio::time::timeout(SOON, ended).await.expect("it drains");
+        self.end().await;
         let (settings, seams) = (&self.settings, self.seams.clone());
         let begun = Box::pin(System::start(settings, seams, Handle::current())).await;
         self.system = Some(begun.expect("the system starts"));
+    }
+
+    async fn end(&mut self) {
+        if let Some(system) = self.system.take() {
+            let drained = tokio::time::timeout(SOON, system.drain()).await;
+            drained.expect("it drains");
+        }
     }
 
     fn log(&self) -> Log {
@@ -281,11 +287,7 @@ impl Cluster {
         self.stop_worker.cancel();
         // It holds the stores.
         _ = (&mut self.worker).await;
-        if let Some(system) = self.system.take() {
-            tokio::time::timeout(SOON, system.drain())
-                .await
-                .expect("it drains");
-        }
+        self.end().await;
         if let Some(logs) = self.logs.take() {
             logs.check();
         }

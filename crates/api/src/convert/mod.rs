@@ -93,6 +93,13 @@ pub(crate) fn optional_message(name: &str, id: i64) -> Result<Option<MessageId>,
     }
 }
 
+pub(crate) fn optional_user(name: &str, user: i64) -> Result<Option<UserId>, Refusal> {
+    match user {
+        0 => Ok(None),
+        user => field(name, UserId::new(user)).map(Some),
+    }
+}
+
 pub(crate) fn id_or_zero(id: Option<MessageId>) -> i64 {
     id.map_or(0, MessageId::get)
 }

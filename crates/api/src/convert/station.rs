@@ -5,7 +5,7 @@ use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
 use super::{TOKEN_BYTES_MAX, by_value, field, invalid, life, list, message_ids};
-use super::{optional_platform, platform, platform_number, present};
+use super::{optional_platform, optional_user, platform, platform_number, present};
 use crate::station::{
     Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineMembers,
     OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
@@ -394,12 +394,9 @@ impl TryFrom<v1::OnlineMembersRequest> for OnlineMembers {
     type Error = Refusal;
 
     fn try_from(wire: v1::OnlineMembersRequest) -> Result<Self, Refusal> {
-        let after = (wire.after != 0).then(|| UserId::new(wire.after));
         Ok(OnlineMembers {
             group: field("online.group", GroupId::new(wire.group))?,
-            after: after
-                .map(|after| field("online.after", after))
-                .transpose()?,
+            after: optional_user("online.after", wire.after)?,
         })
     }
 }

@@ -8,7 +8,9 @@ use protocol::frame::{
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
 use super::group::{role, role_number};
-use super::{STATUS_IDS_MAX, by_value, conversation, field, list, message_ids, optional_time};
+use super::{
+    STATUS_IDS_MAX, by_value, conversation, field, list, message_ids, optional_time, optional_user,
+};
 use super::{present, time_or_zero, within};
 use crate::v1;
 use crate::v1::history_query::Range;
@@ -43,10 +45,7 @@ impl TryFrom<v1::SyncRequest> for SyncRequest {
             }
             Query::Members(members) => SyncQuery::Members {
                 group: field("members.group", GroupId::new(members.group))?,
-                after: match members.after {
-                    0 => None,
-                    user => Some(field("members.after", UserId::new(user))?),
-                },
+                after: optional_user("members.after", members.after)?,
                 limit: members.limit,
             },
             Query::Readers(readers) => SyncQuery::Readers {

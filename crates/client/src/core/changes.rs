@@ -6,9 +6,10 @@
 use std::collections::BTreeMap;
 
 use protocol::change::{Change, Changed};
-use protocol::frame::{ChangePage, SyncQuery};
+use protocol::frame::{ChangePage, Summary, SyncQuery};
 use protocol::{ConversationId, Refusal, Seq, Timestamp};
 
+use super::list::base_of;
 use super::questions::Question;
 use super::timeline::What;
 use super::{Action, Core};
@@ -234,9 +235,9 @@ impl Core {
             .list
             .change(conversation, changed, is_recall && is_others && !is_group);
         // Administrators recall what others said: whether it counted is for the server to say.
-        if is_group && is_recall && row.as_ref().is_some_and(|row| row.unread > 0) {
-            self.track(conversation).is_row_moved = true;
-            self.questions.look_at(conversation);
+        let may_count = |row: &Summary| row.unread > 0 && changed.seq > base_of(row);
+        if is_group && is_recall && row.as_ref().is_some_and(may_count) {
+            self.row_moved(conversation);
         }
         self.tell_row(row);
     }

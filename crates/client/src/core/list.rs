@@ -74,7 +74,7 @@ impl List {
         let uncounted: BTreeMap<u64, Seq> = (recalled.into_iter())
             .filter(|(rev, _)| *rev > row.rev)
             .collect();
-        let base = row.read_seq.max(row.cleared_seq);
+        let base = base_of(row);
         let less = uncounted.values().filter(|seq| **seq > base).count();
         row.unread = row.unread.saturating_sub(less as u64);
         if !uncounted.is_empty() {
@@ -83,7 +83,7 @@ impl List {
         row.rev = row.rev.max(ours.rev);
         let is_open = ours.read_seq > row.read_seq && row.unread > 0;
         row.read_seq = row.read_seq.max(ours.read_seq);
-        if row.read_seq.max(row.cleared_seq) >= row.seq || is_left(row) {
+        if base_of(row) >= row.seq || is_left(row) {
             row.unread = 0;
         }
         (row.clone(), is_open && row.unread > 0)
@@ -128,7 +128,7 @@ impl List {
             return None;
         }
         row.rev = changed.rev;
-        let is_unread = changed.seq > row.read_seq.max(row.cleared_seq);
+        let is_unread = changed.seq > base_of(row);
         if is_less {
             let recalled = self.recalled.entry(conversation).or_default();
             recalled.insert(changed.rev, changed.seq);
@@ -233,8 +233,7 @@ impl Core {
             }
             // Words are tried again, and an old one may come behind a newer one: how it stands now is asked.
             ListDeed::Arranged(_) | ListDeed::Member(_) => {
-                self.track(word.conversation).is_row_moved = true;
-                self.questions.look_at(word.conversation);
+                self.row_moved(word.conversation);
             }
         }
     }
@@ -260,6 +259,11 @@ impl Core {
 /// A group that the user is not in.
 pub(super) fn is_left(row: &Summary) -> bool {
     matches!(row.conversation, ConversationId::Group(_)) && row.role.is_none()
+}
+
+/// What lies behind this may be unread.
+pub(super) fn base_of(row: &Summary) -> Seq {
+    row.read_seq.max(row.cleared_seq)
 }
 
 fn empty(conversation: ConversationId) -> Summary {

@@ -134,9 +134,7 @@ impl Core {
             self.show_held(conversation);
             self.fetch_if_missing(conversation);
         }
-        for conversation in self.timeline.unnamed() {
-            self.questions.look_at(conversation);
-        }
+        self.look_at_missing_rows();
         if let Some(version) = self.questions.list_complete()
             && self.settings.acks
         {
@@ -414,11 +412,12 @@ impl Core {
             }
             Question::Row { conversation } => {
                 let track = self.track(conversation);
-                (track.is_row_asked, track.is_row_moved) = (false, true);
-                if refusal.code.retryable() {
+                track.is_row_asked = false;
+                track.is_row_moved = refusal.code.retryable();
+                if track.is_row_moved {
                     self.look_again(conversation, now);
                 } else {
-                    (track.is_unnamed, track.is_row_moved) = (false, false);
+                    track.is_unnamed = false;
                     self.questions.look_at(conversation);
                 }
             }
@@ -454,9 +453,14 @@ impl Core {
         } else {
             list.coming = None;
             self.questions.list_complete();
-            for conversation in self.timeline.unnamed() {
-                self.questions.look_at(conversation);
-            }
+            self.look_at_missing_rows();
+        }
+    }
+
+    /// They wait for the end of a list, which may name them.
+    fn look_at_missing_rows(&mut self) {
+        for conversation in self.timeline.missing_rows() {
+            self.questions.look_at(conversation);
         }
     }
 

@@ -150,7 +150,6 @@ impl Timeline {
     pub(super) fn connected(&self, questions: &mut Questions) {
         for (&conversation, track) in &self.tracks {
             let is_missing = track.is_missing_something() || track.revs.are_missing();
-            let is_missing = is_missing || track.is_row_moved;
             if is_missing || track.is_missing_hidden() {
                 questions.look_at(conversation);
             }
@@ -158,12 +157,12 @@ impl Timeline {
     }
 
     pub(super) fn disconnected(&mut self) {
+        self.ask_rows_again();
         for track in self.tracks.values_mut() {
             track.asked = false;
             track.revs.disconnected();
             track.hidden.disconnected();
             track.pushed.clear();
-            track.is_row_moved |= track.is_row_asked;
             track.is_row_asked = false;
             track.waits = false;
             track.suspect = false;
@@ -248,7 +247,8 @@ impl Timeline {
         tracks.for_each(|track| track.is_unnamed = true);
     }
 
-    /// A list is asked for: an answer about a row that comes behind it may be older than it.
+    /// Rows that are asked for are asked for once more: no answer will come, or one that is older than the list which is
+    /// asked for now.
     pub(super) fn ask_rows_again(&mut self) {
         for track in self.tracks.values_mut() {
             track.is_row_moved |= track.is_row_asked;
@@ -256,12 +256,9 @@ impl Timeline {
     }
 
     /// Conversations whose row is to be asked for: no list named them, or a word moved it.
-    pub(super) fn unnamed(&self) -> Vec<ConversationId> {
-        let unnamed = self
-            .tracks
-            .iter()
-            .filter(|(_, track)| track.is_row_missing());
-        unnamed.map(|(conversation, _)| *conversation).collect()
+    pub(super) fn missing_rows(&self) -> Vec<ConversationId> {
+        let missing = (self.tracks.iter()).filter(|(_, track)| track.is_row_missing());
+        missing.map(|(conversation, _)| *conversation).collect()
     }
 
     /// Conversations that the list did not name begin with their first message.
@@ -353,6 +350,12 @@ impl Core {
         }
         self.show_held(conversation);
         self.fetch_if_missing(conversation);
+    }
+
+    /// How its row stands now is for the server to say.
+    pub(super) fn row_moved(&mut self, conversation: ConversationId) {
+        self.track(conversation).is_row_moved = true;
+        self.questions.look_at(conversation);
     }
 
     /// The server told the place of an own message.

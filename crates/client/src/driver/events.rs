@@ -99,6 +99,18 @@ pub(super) fn channel(messages_max: usize) -> (Feed, Events) {
     (feed, events)
 }
 
+impl Event {
+    /// Of what the application is to take.
+    fn number(&self) -> Option<u64> {
+        match self {
+            Event::Message(shown) => Some(shown.number),
+            Event::Changed { number, .. } | Event::Hidden { number, .. } => Some(*number),
+            Event::Gap { number, .. } => *number,
+            Event::Status { .. } | Event::Receipt(_) | Event::Reset(_) | Event::State(_) => None,
+        }
+    }
+}
+
 impl Events {
     /// The next event; `None` when the client has ended. Asking for it says that the application has
     /// what it got before: that is then stored and acknowledged.
@@ -107,13 +119,7 @@ impl Events {
     pub async fn next(&mut self) -> Option<Event> {
         self.taken();
         let Queued { epoch, event } = self.queue.recv().await?;
-        let number = match &event {
-            Event::Message(shown) => Some(shown.number),
-            Event::Changed { number, .. } | Event::Hidden { number, .. } => Some(*number),
-            Event::Gap { number, .. } => *number,
-            _ => None,
-        };
-        if let Some(number) = number {
+        if let Some(number) = event.number() {
             self.last = Some(Taken { epoch, number });
         }
         Some(event)
@@ -134,14 +140,9 @@ impl Feed {
         };
         let free = queue.capacity();
         let needed = match &event {
-            Event::Message(_) | Event::Changed { .. } | Event::Hidden { .. } => 0,
-            Event::Gap {
-                number: Some(_), ..
-            } => 0,
+            _ if event.number().is_some() => 0,
             Event::Gap { .. } | Event::Reset(_) => self.messages_max,
-            Event::Status { .. } | Event::Receipt(_) | Event::State(_) => {
-                self.messages_max + EVENTS_RESERVED
-            }
+            _ => self.messages_max + EVENTS_RESERVED,
         };
         if free <= needed {
             tracing::debug!(?event, "left out: the application does not take its events");
