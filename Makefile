@@ -41,7 +41,7 @@ real-status: ## which of them answer, where, with how much memory
 e2e: ## the tests that need the real parts (make real-up): contract suites, then processes of all services
 	@scripts/need cargo cc protoc && scripts/e2e contracts services
 
-campaign: ## kill everything, everywhere, on the real parts: under a steady chat, after each effect, in a night of dead letters
+campaign: ## kill everything, everywhere, on the real parts: under a steady chat, one part for minutes, after each effect, in a night of dead letters
 	@scripts/need cargo cc protoc kcat && scripts/e2e campaign failpoints night
 
 console: ## build the operators' console; the next build of the program holds it

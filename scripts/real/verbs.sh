@@ -89,13 +89,20 @@ stop() {
   gone 10 "$@" || fail "still runs after SIGKILL: $*"
 }
 
+# Nodes that lost their data: `start` brings them back empty.
+wipe() {
+  local node
+  stop "$@"
+  for node in "$@"; do rm -rf "$(directory "$node")/data"; done
+}
+
 verb=${1:-}
 [ $# -eq 0 ] || shift
 
 case $verb in
   install | up | down | status) "$verb" ;;
   start) bring_back "$@" ;;
-  stop) stop "$@" ;;
+  stop | wipe) "$verb" "$@" ;;
   env) if [ -n "$(started)" ]; then settings; fi ;;
-  *) echo "usage: $0 install | up | down | status | env | start NODE… | stop NODE… (kill -9)" >&2; exit 2 ;;
+  *) echo "usage: $0 install | up | down | status | env | start NODE… | stop NODE… (kill -9) | wipe NODE… (and their data)" >&2; exit 2 ;;
 esac

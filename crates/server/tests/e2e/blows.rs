@@ -1,5 +1,6 @@
 //! Who among the real parts is to be hit, and blows of more than one step.
 
+use std::ops::RangeInclusive;
 use std::thread;
 use std::time::Duration;
 
@@ -10,14 +11,27 @@ use crate::real::{self, Down, eventually, tool};
 
 /// The number of the broker that leads a partition of topic `message`.
 pub fn leader_of_a_partition(fleet: &Fleet) -> String {
+    leaders(fleet)[0].expect("a leader").to_string()
+}
+
+/// The brokers that lead the partitions of topic `message`; `None` where nobody does.
+pub fn leaders(fleet: &Fleet) -> Vec<Option<i64>> {
     let brokers = real::addresses("kafka").join(",");
-    let topic = format!("{}-message", fleet.name());
-    let told = tool("kcat", &["-L", "-J", "-b", &brokers, "-t", &topic]);
-    let told: Value = serde_json::from_str(&told).expect("kcat speaks JSON");
-    told["topics"][0]["partitions"][0]["leader"]
-        .as_i64()
-        .expect("a leader")
-        .to_string()
+    let metadata = tool(
+        "kcat",
+        &["-L", "-J", "-b", &brokers, "-t", &messages(fleet)],
+    );
+    let metadata: Value = serde_json::from_str(&metadata).expect("kcat speaks JSON");
+    let partitions = metadata["topics"][0]["partitions"].as_array();
+    let leaders = partitions.expect("partitions").iter();
+    leaders
+        .map(|partition| partition["leader"].as_i64().filter(|leader| *leader >= 0))
+        .collect()
+}
+
+/// The name of topic `message` of a fleet.
+pub fn messages(fleet: &Fleet) -> String {
+    format!("{}-message", fleet.name())
 }
 
 /// Kills a master of the cluster while its replica hangs, then lets the replica take over without what it
@@ -66,13 +80,29 @@ pub fn masters() -> Vec<String> {
     nodes.map(|fields| port(&fields)).collect()
 }
 
+/// The slots of Redis Cluster that a master holds.
+pub fn slots_of(master: &str) -> Vec<RangeInclusive<u16>> {
+    let mut nodes = nodes().into_iter();
+    let node = nodes.find(|fields| port(fields) == master);
+    let node = node.expect("a node");
+    // What is on its way to another master stands in brackets.
+    let ranges = node[8..].iter().filter(|range| !range.starts_with('['));
+    ranges
+        .map(|range| {
+            let (first, last) = range.split_once('-').unwrap_or((range, range));
+            let slot = |text: &str| text.parse().expect("a slot");
+            slot(first)..=slot(last)
+        })
+        .collect()
+}
+
 pub fn node_id(master: &str) -> String {
     let mut nodes = nodes().into_iter();
     let node = nodes.find(|fields| port(fields) == master);
     node.expect("a node").remove(0)
 }
 
-fn replica_of(master: &str) -> String {
+pub fn replica_of(master: &str) -> String {
     let id = node_id(master);
     let mut nodes = nodes().into_iter();
     let replica = nodes.find(|fields| fields[3] == id && fields[2].contains("slave"));

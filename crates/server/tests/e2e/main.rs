@@ -25,4 +25,6 @@ mod fleet;
 #[cfg(feature = "cluster")]
 mod night;
 #[cfg(feature = "cluster")]
+mod one_away;
+#[cfg(feature = "cluster")]
 mod real;

@@ -24,7 +24,8 @@ pub fn list(part: &str) -> String {
     format!("{:?}", addresses(part))
 }
 
-/// `scripts/real/<part> <verb> <node>…`: `stop` is `kill -9`, `start` brings them back with their data.
+/// `scripts/real/<part> <verb> <node>…`: `stop` is `kill -9`, `start` brings them back with their data, `wipe` stops
+/// them and removes it.
 fn nodes(part: &str, verb: &str, nodes: &[String]) -> Result<(), String> {
     let script = PathBuf::from(env!("CARGO_MANIFEST_DIR"))
         .join("../../scripts/real")
@@ -52,6 +53,13 @@ impl Down {
         nodes(part, "stop", names).expect("they are killed");
         down
     }
+
+    /// As `of`; they come back without their data.
+    pub fn without_data(part: &'static str, names: &[String]) -> Down {
+        let down = Down::of(part, names);
+        nodes(part, "wipe", names).expect("their data is removed");
+        down
+    }
 }
 
 impl Drop for Down {
@@ -63,6 +71,14 @@ impl Drop for Down {
             Err(failure) => panic!("{failure}"),
         }
     }
+}
+
+/// Moves the copies of a partition to these brokers.
+pub fn place(topic: &str, partition: u32, brokers: &[&str]) {
+    let partition = partition.to_string();
+    let mut words = vec![topic.to_owned(), partition];
+    words.extend(brokers.iter().map(|&broker| broker.to_owned()));
+    nodes("kafka", "place", &words).expect("the copies move");
 }
 
 /// What a command of a part's own tools prints.

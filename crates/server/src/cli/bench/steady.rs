@@ -3,8 +3,9 @@
 
 mod book;
 mod people;
+mod users;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
@@ -52,6 +53,9 @@ pub(super) struct Steady {
     /// The first of the users; as many as there are pairs follow, twice.
     #[arg(long, default_value_t = 1_000_000)]
     first_user: i64,
+    /// Pairs by name instead, a line each: the sender, a space, the receiver.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["pairs", "first_user"])]
+    users: Option<PathBuf>,
     /// How long, after the last send, what was accepted may take to be shown.
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     settle: u64,
@@ -59,14 +63,18 @@ pub(super) struct Steady {
 
 impl Steady {
     pub(super) async fn run(self, config: Option<&Path>, output: Output) -> Result<ExitCode> {
-        if self.pairs == 0 || self.url.is_empty() || self.rate <= 0.0 {
+        let users = match &self.users {
+            Some(file) => users::read(file)?,
+            None => users::consecutive(self.first_user, self.pairs)?,
+        };
+        if users.is_empty() || self.url.is_empty() || self.rate <= 0.0 {
             bail!("at least one pair, one boat and a rate above zero are needed");
         }
         let settings = Settings::load(config)?;
         let state = tempfile::tempdir().context("making a folder for the clients' state")?;
-        let people = Arc::new(People::new(&self, settings, state.path()));
         let (sending, listening) = (CancellationToken::new(), CancellationToken::new());
-        let books: Vec<Arc<Book>> = (0..self.pairs).map(|_| Arc::default()).collect();
+        let books: Vec<Arc<Book>> = users.iter().map(|_| Arc::default()).collect();
+        let people = Arc::new(People::new(&self, users, settings, state.path()));
         let mut tasks = JoinSet::new();
         for (pair, book) in (0..).zip(&books) {
             tasks.spawn(

@@ -32,6 +32,8 @@ struct Entries {
     skipped: BTreeSet<u64>,
     twice: u64,
     out_of_order: u64,
+    /// Clients that took the server for another one, or found that it lost messages.
+    resets: u64,
     /// From sent to shown, in milliseconds, for receivers that stay.
     latency: Histogram<u64>,
 }
@@ -48,6 +50,7 @@ impl Default for Entries {
             skipped: BTreeSet::new(),
             twice: 0,
             out_of_order: 0,
+            resets: 0,
             latency: Histogram::new_with_bounds(1, LATENCY_MAX, 3)
                 .expect("the bounds are of the right kind"),
         }
@@ -77,6 +80,10 @@ impl Book {
 
     pub(super) fn retried(&self) {
         self.entries().retried += 1;
+    }
+
+    pub(super) fn reset(&self) {
+        self.entries().resets += 1;
     }
 
     /// `after`: milliseconds since it was sent, where that says something.
@@ -118,6 +125,7 @@ pub(super) struct Found {
     pub(super) missing: Vec<String>,
     pub(super) twice: u64,
     pub(super) out_of_order: u64,
+    pub(super) resets: u64,
     pub(super) p50_ms: u64,
     pub(super) p99_ms: u64,
     pub(super) max_ms: u64,
@@ -135,6 +143,7 @@ impl Found {
             found.shown += entries.shown;
             found.twice += entries.twice;
             found.out_of_order += entries.out_of_order;
+            found.resets += entries.resets;
             let missing = entries.owed.values().cloned();
             found.missing.extend(missing);
             // Equal bounds: this cannot fail.
@@ -149,7 +158,8 @@ impl Found {
 
     /// Nothing lost, nothing twice, nothing out of order.
     pub(super) fn is_clean(&self) -> bool {
-        self.missing.is_empty() && self.twice == 0 && self.out_of_order == 0 && self.open == 0
+        let faults = [self.twice, self.out_of_order, self.open, self.resets];
+        self.missing.is_empty() && faults == [0; 4]
     }
 
     pub(super) fn print(&self, output: Output) -> Result<()> {
@@ -168,6 +178,7 @@ impl Found {
             ("missing", self.missing.len() as u64),
             ("shown twice", self.twice),
             ("out of order", self.out_of_order),
+            ("clients that began anew", self.resets),
             ("p50 to a present receiver, ms", self.p50_ms),
             ("p99, ms", self.p99_ms),
             ("longest, ms", self.max_ms),

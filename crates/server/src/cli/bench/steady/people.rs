@@ -19,6 +19,7 @@ use tokio_util::sync::CancellationToken;
 use super::super::SIGN_INS;
 use super::Steady;
 use super::book::Book;
+use super::users::Pair;
 use crate::cli::token;
 use crate::settings::Settings;
 
@@ -30,6 +31,7 @@ const SIGN_IN: Duration = Duration::from_secs(60);
 
 pub(super) struct People {
     plan: Steady,
+    users: Vec<Pair>,
     settings: Settings,
     state: PathBuf,
     /// Receivers that have signed in for the first time.
@@ -38,9 +40,10 @@ pub(super) struct People {
 }
 
 impl People {
-    pub(super) fn new(plan: &Steady, settings: Settings, state: &Path) -> People {
+    pub(super) fn new(plan: &Steady, users: Vec<Pair>, settings: Settings, state: &Path) -> People {
         People {
             plan: plan.clone(),
+            users,
             settings,
             state: state.to_owned(),
             present: Semaphore::new(0),
@@ -49,16 +52,15 @@ impl People {
     }
 
     pub(super) async fn wait_for_receivers(&self) -> Result<()> {
-        let all = self.present.acquire_many(self.plan.pairs);
+        let all = self.present.acquire_many(self.pairs());
         let all = timeout(SIGN_IN, all).await;
         all.context("the receivers could not sign in in time")??
             .forget();
         Ok(())
     }
 
-    fn user(&self, pair: u32, second: bool) -> Result<UserId> {
-        let number = self.plan.first_user + i64::from(pair) * 2 + i64::from(second);
-        UserId::new(number).context("--first-user must be above zero")
+    fn pairs(&self) -> u32 {
+        u32::try_from(self.users.len()).unwrap_or(u32::MAX)
     }
 
     async fn sign_in(&self, user: UserId, platform: Platform) -> Result<(Client, Events)> {
@@ -85,7 +87,7 @@ impl People {
         book: Arc<Book>,
         stop: CancellationToken,
     ) -> Result<()> {
-        let user = self.user(pair, true)?;
+        let user = self.users[pair as usize].receiver;
         let wanders = pair % 100 < self.plan.away;
         let stay = Duration::try_from_secs_f64(self.plan.away_for)?;
         let mut first = true;
@@ -117,14 +119,24 @@ impl People {
         enough: CancellationToken,
         stop: CancellationToken,
     ) -> Result<()> {
-        let (from, to) = (self.user(pair, false)?, self.user(pair, true)?);
+        let Pair {
+            sender: from,
+            receiver: to,
+        } = self.users[pair as usize];
         let (client, mut events) = self.sign_in(from, Platform::Desktop).await?;
-        // Its tickets say what it wants to know.
-        tokio::spawn(async move { while events.next().await.is_some() {} });
+        // Its tickets say the rest.
+        let resets = book.clone();
+        tokio::spawn(async move {
+            while let Some(event) = events.next().await {
+                if let Event::Reset(_) = event {
+                    resets.reset();
+                }
+            }
+        });
         let (follow, tickets) = mpsc::channel(OPEN_MAX);
         let following = tokio::spawn(followed(client.clone(), tickets, book.clone()));
-        let interval = Duration::from_secs_f64(f64::from(self.plan.pairs) / self.plan.rate);
-        let phase = interval.mul_f64(f64::from(pair) / f64::from(self.plan.pairs));
+        let interval = Duration::from_secs_f64(f64::from(self.pairs()) / self.plan.rate);
+        let phase = interval.mul_f64(f64::from(pair) / f64::from(self.pairs()));
         let mut due = Instant::now() + phase;
         loop {
             // What has a number is sent: it ends between two messages only.
@@ -202,6 +214,7 @@ async fn show(
                 book.shown(number, after);
             }
             Some(Event::State(State::Closed(why))) => bail!("a receiver was sent away: {why}"),
+            Some(Event::Reset(_)) => book.reset(),
             Some(Event::Gap {
                 conversation,
                 from,
