@@ -181,7 +181,7 @@ impl World {
                 head.compare_in_group(version, row, is_behind)
             }
         };
-        if row.is_none()
+        if (row.is_none() || ruling == Ruling::PlacedLater)
             && let ConversationId::Group(_) = conversation
             && self.sabotage != Some(Sabotage::AnybodySays)
             && let Some(refusal) = group::refusal(group.as_ref(), version, message.from)
@@ -197,7 +197,9 @@ impl World {
             }
             Ruling::Keep(position) => (position, head),
             Ruling::Repeat(_) => return batch.dropped.push((source, Vec::new())),
-            Ruling::Unplaced => return batch.dropped.push((source, Vec::new())),
+            Ruling::Unplaced | Ruling::PlacedLater => {
+                return batch.dropped.push((source, Vec::new()));
+            }
             Ruling::Overtaken => {
                 let what = format!("record {source} finds another writer ahead of it");
                 return self.judge.found(what);

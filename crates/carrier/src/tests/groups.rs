@@ -160,6 +160,24 @@ fn numbered(sent: &[MessageId]) -> Vec<(Seq, MessageId)> {
 
 // proves S0-02: one row, whatever the size of the group.
 // proves S3-39: written before anybody hears of it, and only who is in and there does.
+/// The door let Dave in although he was out, and his client sends the same message again once he is in.
+#[tokio::test(start_paused = true)]
+async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_again() {
+    let mut world = World::without_carrier(Config::default()).await;
+    world.live(DAVE).await;
+    world.wish(ALICE, create([BOB])).await;
+    let message = world.for_group(DAVE, None);
+    let id = world.accept_of(message.clone()).await;
+    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    world.accept_of(message).await;
+    write_and_die(&world).await;
+    write_and_die(&world).await;
+    let after = world.say(DAVE).await;
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert_eq!(world.said().await, [(Seq(1), id), (Seq(2), after)]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_message_is_one_row_and_every_member_gets_it() {
     let world = World::new().await;

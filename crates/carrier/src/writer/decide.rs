@@ -276,9 +276,9 @@ impl Writer {
             ));
         }
         let id = task.message.id;
-        let head = before.heads.get(&conversation).copied().unwrap_or_default();
+        let mut head = before.heads.get(&conversation).copied().unwrap_or_default();
         let is_behind = before.is_behind(conversation, version);
-        let (ruling, row) = match head.place_in_group(version, id, is_behind) {
+        let (mut ruling, row) = match head.place_in_group(version, id, is_behind) {
             Placement::New(position) => (Ruling::Place(position), None),
             Placement::Redelivery | Placement::CheckRow => {
                 let key = (conversation, task.message.from, id);
@@ -295,7 +295,15 @@ impl Writer {
                 (head.compare_in_group(version, row, is_behind), row)
             }
         };
-        if row.is_none()
+        if ruling == Ruling::PlacedLater {
+            // Behind a writer that has gone on, the head of this one is old.
+            let stored = self.heads.reload(conversation).await?;
+            if stored.version > head.version {
+                head = stored;
+            }
+            ruling = head.compare_in_group(version, row, is_behind);
+        }
+        if (row.is_none() || ruling == Ruling::PlacedLater)
             && let ConversationId::Group(_) = conversation
             && let Some(refusal) = group::refusal(
                 before.group(conversation).map(Arc::as_ref),
@@ -330,7 +338,7 @@ impl Writer {
                 ));
             }
             // An unsure copy whose first one was found is not here any more: it is another's row now.
-            (Ruling::Unplaced | Ruling::Keep(_), _) => {
+            (Ruling::Unplaced | Ruling::PlacedLater | Ruling::Keep(_), _) => {
                 let error = "handled before, and refused a place".to_owned();
                 return Ok(Decided::Dead(DeadReason::StoreRejected, error));
             }

@@ -80,6 +80,13 @@ impl Heads {
         Ok(())
     }
 
+    /// The head as the store has it now.
+    pub(super) async fn reload(&mut self, conversation: ConversationId) -> Result<Head> {
+        self.forget_one(conversation);
+        let heads = self.load([conversation].into()).await?;
+        Ok(heads.get(&conversation).copied().unwrap_or_default())
+    }
+
     pub(super) fn forget_one(&mut self, conversation: ConversationId) {
         self.cache.pop(&conversation);
     }

@@ -78,8 +78,12 @@ pub enum Ruling {
     /// Handled before, and no row was made: an unsure copy that was dropped (its send_id finds the
     /// first one), or a record that went to the dead letters without a position. It gets none now.
     Unplaced,
-    /// The row is of a later record, or stands where the head cannot have put it: another writer is
-    /// ahead. Load the head again; if it happens again, stop the partition.
+    /// The row is of a later record that the head does not know. This one was refused a place in its turn,
+    /// and is again: a rule that reads the log says so, or it is [`Ruling::Unplaced`]. The head may be
+    /// behind: load it and ask once more before.
+    PlacedLater,
+    /// The row stands where the head cannot have put it: another writer is ahead. Load the head again; if
+    /// it happens again, stop the partition.
     Overtaken,
 }
 
@@ -138,13 +142,20 @@ impl Head {
         };
         match row.version.cmp(&record) {
             std::cmp::Ordering::Less => Ruling::Repeat(row.position),
-            std::cmp::Ordering::Greater => Ruling::Overtaken,
+            // This record was refused, and the same id placed later: the message stands.
+            std::cmp::Ordering::Greater if self.covers(&row) => Ruling::Repeat(row.position),
+            std::cmp::Ordering::Greater => Ruling::PlacedLater,
             std::cmp::Ordering::Equal if handled_before => Ruling::Keep(row.position),
             std::cmp::Ordering::Equal if row.position == self.next_position() => {
                 Ruling::Place(row.position)
             }
             std::cmp::Ordering::Equal => Ruling::Overtaken,
         }
+    }
+
+    /// The row was written before this head was.
+    fn covers(&self, row: &Standing) -> bool {
+        row.version <= self.version && row.position.seq <= self.seq
     }
 
     /// The head after `record` placed `id` at [`Head::next_position`]; `side`: who wrote it, where the

@@ -90,11 +90,23 @@ fn what_was_handled_and_left_no_row_gets_no_position_later() {
 }
 
 #[test]
-fn a_row_of_a_later_record_means_another_writer() {
-    let later = standing(13, 4, Some(300));
-    assert_eq!(skewed().compare(at(12), Some(later)), Ruling::Overtaken);
+fn a_row_where_the_head_cannot_have_put_it_means_another_writer() {
     let elsewhere = standing(12, 7, Some(300));
     assert_eq!(skewed().compare(at(12), Some(elsewhere)), Ruling::Overtaken);
+}
+
+#[test]
+fn a_refused_record_is_a_repeat_once_its_id_was_placed_later() {
+    let head = skewed();
+    let placed_later = standing(11, 2, Some(500));
+    assert_eq!(
+        head.compare(at(9), Some(placed_later)),
+        Ruling::Repeat(placed_later.position)
+    );
+    // Its head is not saved yet, or was read before.
+    for beyond in [standing(12, 3, Some(300)), standing(11, 3, Some(300))] {
+        assert_eq!(head.compare(at(9), Some(beyond)), Ruling::PlacedLater);
+    }
 }
 
 #[test]
@@ -120,6 +132,15 @@ enum Bug {
     PlacesRedeliveries,
     /// Believes that an id behind the largest is a clock's doing.
     PlacesRepeats,
+    /// Takes the row of an id that was refused first for another writer's.
+    LaterRowsOvertake,
+}
+
+/// A record: its id, and whether the rules of its conversation refuse it a place.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    id: MessageId,
+    refused: bool,
 }
 
 /// One conversation's store, as a crash leaves it.
@@ -151,14 +172,19 @@ fn lives() -> impl Strategy<Value = Vec<Life>> {
     proptest::collection::vec(life, 0..8)
 }
 
-/// Ids in the order of the log: clocks differ, and some were published more than once.
-fn log() -> impl Strategy<Value = Vec<MessageId>> {
-    proptest::collection::vec((1..40i64).prop_map(id), 1..40)
+/// Records in the order of the log: clocks differ, some ids were published more than once, and some were
+/// refused at one place of the log and are welcome at another.
+fn log() -> impl Strategy<Value = Vec<Sent>> {
+    let sent = (1..40i64, proptest::bool::weighted(0.15)).prop_map(|(number, refused)| Sent {
+        id: id(number),
+        refused,
+    });
+    proptest::collection::vec(sent, 1..40)
 }
 
 impl World {
     /// Runs the writer from the committed offset until the log ends or the life does.
-    fn live(&mut self, log: &[MessageId], life: Life, bug: Bug) -> Result<(), String> {
+    fn live(&mut self, log: &[Sent], life: Life, bug: Bug) -> Result<(), String> {
         let Life {
             batch,
             mut effects,
@@ -174,8 +200,16 @@ impl World {
         for (n, records) in log[start..].chunks(batch).enumerate() {
             let first = start + n * batch;
             let next = first + records.len();
-            for (offset, &id) in (first as u64..).zip(records) {
-                match self.ruling(&head, at(offset), id, bug) {
+            for (offset, &Sent { id, refused }) in (first as u64..).zip(records) {
+                let ruling = self.ruling(&head, at(offset), id, bug);
+                let is_unplaced = match self.rows.get(&id) {
+                    None => true,
+                    Some(_) => ruling == Ruling::PlacedLater,
+                };
+                if refused && is_unplaced {
+                    continue;
+                }
+                match ruling {
                     Ruling::Place(position) => {
                         if dies() {
                             return Ok(());
@@ -194,7 +228,7 @@ impl World {
                     }
                     Ruling::Keep(position) => self.shown.entry(id).or_default().push(position),
                     Ruling::Repeat(_) => {}
-                    lost @ (Ruling::Unplaced | Ruling::Overtaken) => {
+                    lost @ (Ruling::Unplaced | Ruling::PlacedLater | Ruling::Overtaken) => {
                         return Err(format!("{lost:?}: {id} of record {offset}"));
                     }
                 }
@@ -222,19 +256,26 @@ impl World {
             (Placement::New(position), _) => Ruling::Place(position),
             (Placement::Redelivery, Bug::PlacesRedeliveries)
             | (Placement::CheckRow, Bug::PlacesRepeats) => Ruling::Place(head.next_position()),
-            (Placement::Redelivery | Placement::CheckRow, _) => {
-                head.compare(record, self.rows.get(&id).copied())
+            (Placement::Redelivery | Placement::CheckRow, bug) => {
+                let row = self.rows.get(&id).copied();
+                match row.is_some_and(|row| row.version > record) {
+                    true if bug == Bug::LaterRowsOvertake => Ruling::Overtaken,
+                    _ => head.compare(record, row),
+                }
             }
         }
     }
 
     /// Every id of the log stands once, in the order in which it first came, and was never told
     /// another place.
-    fn check(&self, log: &[MessageId]) -> Result<(), String> {
+    fn check(&self, log: &[Sent]) -> Result<(), String> {
         let mut prev = None;
         let mut seq = Seq::ZERO;
-        for (n, id) in log.iter().enumerate() {
-            if log[..n].contains(id) {
+        let welcome: Vec<MessageId> = (log.iter().filter(|sent| !sent.refused))
+            .map(|sent| sent.id)
+            .collect();
+        for (n, id) in welcome.iter().enumerate() {
+            if welcome[..n].contains(id) {
                 continue;
             }
             seq = seq.next();
@@ -267,7 +308,7 @@ fn moved(head: &Head, version: Version, id: MessageId, bug: Bug) -> Head {
 }
 
 /// Lives and dies as told, then lives for good.
-fn history_of(log: &[MessageId], lives: &[Life], bug: Bug) -> Result<(), String> {
+fn history_of(log: &[Sent], lives: &[Life], bug: Bug) -> Result<(), String> {
     let last = Life {
         batch: 3,
         effects: usize::MAX,
@@ -303,6 +344,7 @@ fn the_same_search_finds_each_planted_bug() {
         Bug::CommitBeforeHead,
         Bug::PlacesRedeliveries,
         Bug::PlacesRepeats,
+        Bug::LaterRowsOvertake,
     ] {
         assert!(finds(bug), "{bug:?} was not found");
     }
