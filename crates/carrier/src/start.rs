@@ -7,7 +7,7 @@ use api::trace::Spans;
 use api::transport::Connector;
 use backend::cache::Cache;
 use backend::changes::ChangeStore;
-use backend::clock::{Clock, Entropy};
+use backend::clock::{Clock, Entropy, TimerClock};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::{Registry, Role};
@@ -282,6 +282,7 @@ impl Carrier {
             ways,
             stores,
             clock: parts.clock.clone(),
+            timer: TimerClock::starting_at(parts.clock.now()),
             batches,
             abandons,
             heard: heard_out,
