@@ -341,7 +341,7 @@ impl Harbour {
     pub(super) async fn with(configure: impl FnOnce(&mut Config)) -> Harbour {
         let engine = Engine::memory();
         let entropy = Arc::new(SeededEntropy::new(1));
-        let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
+        let registry = EmbeddedRegistry::new(engine.clone());
         let connector = Connector::default();
         let station = Station::start(&registry, &connector, "test").await;
         let chance = Arc::new(Chance {

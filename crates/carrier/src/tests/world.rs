@@ -144,7 +144,7 @@ impl World {
         let engine = Engine::memory();
         let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
         let entropy = Arc::new(SeededEntropy::new(7));
-        let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
+        let registry = EmbeddedRegistry::new(engine.clone());
         let log = QueueConfig {
             partitions: PARTITIONS,
             ..QueueConfig::default()
