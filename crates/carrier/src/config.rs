@@ -52,6 +52,10 @@ pub struct Config {
     /// How long a store, or the log, may take for one batch; after it the batch is repeated.
     #[serde(with = "humantime_serde")]
     pub store_timeout: Duration,
+    /// How long the records of one poll are written before the rest waits for another poll. Far below the
+    /// poll interval of the log: who does not poll is out of the group.
+    #[serde(with = "humantime_serde")]
+    pub write_time: Duration,
     /// The first pause after a store, or the log, was unavailable; doubled each time.
     #[serde(with = "humantime_serde")]
     pub backoff_min: Duration,
@@ -148,6 +152,7 @@ impl Default for Config {
             unsure_margin: Duration::from_secs(60),
             change_within: Duration::from_secs(24 * 3600),
             store_timeout: Duration::from_secs(5),
+            write_time: Duration::from_secs(5),
             backoff_min: Duration::from_millis(50),
             backoff_max: Duration::from_secs(5),
             commit_interval: Duration::from_millis(100),

@@ -1,10 +1,12 @@
 //! Consumes the topic `message`: polls, writes, and hands what was written to the shard's executor.
 //!
-//! A store that does not answer stalls the partitions of the batch that it failed, and only those: they
-//! hand out nothing, and the batch is repeated, in ever longer pauses and ever smaller parts, until it is
-//! written. Nothing of it goes through a retry topic, where it would lose its place.
+//! A store that does not answer stalls the partitions of the records that it failed, and only those: they
+//! hand out nothing, and the records are repeated, in ever longer pauses and ever smaller parts, until they are
+//! written. Nothing of them goes through a retry topic, where it would lose its place. A store that is slow costs
+//! no membership: what is not written within `write_time` waits in the same way, and the log is polled in between.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use backend::queue::{Partition, Polled, Record};
 use protocol::keys::Topic;
@@ -33,15 +35,21 @@ pub(crate) struct Stalled {
     again_at: Instant,
 }
 
+/// How long the log is polled between two writes of what waits.
+const GLANCE: Duration = Duration::from_millis(10);
+
 /// Records of a partition that are begun and not committed, settled or not; beyond it the partition is
 /// quiet, because a record at its front cannot be settled.
 const UNCOMMITTED_MAX: usize = 65_536;
 
 impl Intake {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
+        // Whatever waits, no two writes follow each other without a poll.
+        let mut not_before = Instant::now();
         loop {
             self.hush();
             let again_at = self.stalled.iter().map(|stalled| stalled.again_at).min();
+            let again_at = again_at.map(|at| at.max(not_before));
             let max = self.line.config.poll_max;
             tokio::select! {
                 biased;
@@ -49,6 +57,7 @@ impl Intake {
                 chore = self.line.chores.next() => self.line.do_chore(chore).await,
                 () = sleep_until(again_at), if again_at.is_some() && !self.line.congested() => {
                     self.try_again().await;
+                    not_before = Instant::now() + GLANCE;
                 }
                 polled = self.line.consumer.poll(max) => match polled {
                     Ok(polled) => self.handle(polled).await,
@@ -100,16 +109,22 @@ impl Intake {
         self.write(reads, spoilt, backoff).await;
     }
 
-    /// Writes and hands over, or stalls.
+    /// Writes and hands over what took effect; the rest waits.
     async fn write(&mut self, reads: Vec<Arc<Read>>, with: Batch, mut backoff: Backoff) {
-        let written = match self.writer.write(&reads).await {
-            Ok(written) => written,
-            Err(halt) => {
-                self.stall(reads, &halt, &mut backoff);
-                Batch::default()
+        let written = self.writer.write(&reads).await;
+        match written.halt {
+            Some(halt) => self.stall(written.rest, &halt, &mut backoff),
+            None if written.rest.is_empty() => {}
+            None => {
+                metrics::counter!("carrier_slow_writes_total").increment(1);
+                self.stalled.push(Stalled {
+                    reads: written.rest,
+                    backoff: Backoff::new(&self.line.config),
+                    again_at: Instant::now(),
+                });
             }
-        };
-        let mut batch = written;
+        }
+        let mut batch = written.batch;
         batch.effects.extend(with.effects);
         self.line.hand_over(batch);
     }

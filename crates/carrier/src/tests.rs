@@ -17,5 +17,6 @@ mod kickouts;
 mod placing;
 mod retrying;
 mod settling;
+mod slow_stores;
 mod stopping;
 mod world;

@@ -10,12 +10,13 @@ use std::time::Duration;
 
 use api::task::Work;
 use api::told::{Roles, task_of};
-use backend::Kind;
 use backend::changes::ChangeStore;
 use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
 use backend::history::HistoryStore;
 use backend::queue::{Partition, Polled, Record};
+use backend::{Error, Kind};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use protocol::delivery::Source;
 use protocol::group::GroupRow;
 use protocol::history::PrivateRow;
@@ -32,6 +33,9 @@ use crate::standings::standings;
 use crate::stores::{self, Timed};
 use crate::work::{self, Read, Spoilt};
 use crate::writer::give_up;
+
+/// Questions about retries that are asked at once.
+const TOGETHER: usize = 64;
 
 type Rows = BTreeMap<MessageId, Result<Placed, String>>;
 type Told = BTreeMap<Source, Result<Roles, String>>;
@@ -187,15 +191,19 @@ impl Tier {
 
     /// How those stand who are to be told of a wish.
     async fn told(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<Told> {
-        let mut told = Told::new();
-        for read in due.iter().filter_map(|key| self.held.get(key)) {
-            let Work::Deliver(deliver) = &read.task.work else {
-                continue;
-            };
-            let roles = standings(&*self.groups, self.stores, deliver).await;
-            told.insert(read.source, unless_corrupt(roles)?);
-        }
-        Ok(told)
+        let reads = due.iter().filter_map(|key| self.held.get(key));
+        let deliveries = reads.filter_map(|read| match &read.task.work {
+            Work::Deliver(deliver) => Some((read.source, deliver)),
+            Work::Message(_) | Work::Kickout(_) => None,
+        });
+        let (groups, stores) = (&*self.groups, self.stores);
+        let asked = deliveries.map(|(source, deliver)| async move {
+            let roles = standings(groups, stores, deliver).await;
+            Ok((source, unless_corrupt(roles)?))
+        });
+        let asked: Vec<_> = asked.collect();
+        let asked = stream::iter(asked).buffer_unordered(TOGETHER);
+        asked.try_collect().await
     }
 
     /// The messages of groups, in the same way.
@@ -247,13 +255,19 @@ impl Tier {
 
     /// What was edited or recalled meanwhile goes out so.
     async fn as_they_are(&mut self, mut rows: Rows) -> stores::Result<Rows> {
-        for placed in rows.values_mut().flatten() {
+        let (changes, stores) = (&self.changes, self.stores);
+        let placed = rows.values_mut().flatten();
+        let asked = placed.map(|placed| async move {
             let seq = placed.position.seq;
-            let altered = self.changes.altered(placed.conversation, seq, seq);
-            if let Some(altered) = self.stores.within(altered).await?.get(&seq) {
+            let altered = changes.altered(placed.conversation, seq, seq);
+            if let Some(altered) = stores.within(altered).await?.get(&seq) {
                 placed.message.content = altered.shown(&placed.message.content);
             }
-        }
+            Ok::<_, Error>(())
+        });
+        let asked: Vec<_> = asked.collect();
+        let asked = stream::iter(asked).buffer_unordered(TOGETHER);
+        asked.try_collect::<()>().await?;
         Ok(rows)
     }
 

@@ -73,13 +73,25 @@ pub(crate) struct Writer {
     stores: Timed,
     list_margin: Duration,
     unsure_margin: Duration,
+    write_time: Duration,
     rules: change::Rules,
     group_limits: group::Limits,
     group_push_max: usize,
     spans: Spans,
 }
 
-/// Why a batch did not take effect; it is to be repeated whole, later.
+/// What became of the records of a write.
+#[derive(Default)]
+pub(crate) struct Written {
+    /// Took effect, and is to be done.
+    pub(crate) batch: Batch,
+    /// Records that come later, in order. Nothing of them may be settled.
+    pub(crate) rest: Vec<Arc<Read>>,
+    /// Why the first of these did not take effect; `None`: there was no time.
+    pub(crate) halt: Option<Halt>,
+}
+
+/// Why records did not take effect; they are to be repeated, later.
 #[derive(Debug)]
 pub(crate) enum Halt {
     Store(Error),
@@ -165,6 +177,7 @@ impl Writer {
             stores: Timed::new(config),
             list_margin: config.list_margin,
             unsure_margin: config.unsure_margin,
+            write_time: config.write_time,
             rules: config.rules(),
             group_limits: config.group_limits(),
             group_push_max: config.group_push_max,
@@ -178,35 +191,52 @@ impl Writer {
         self.heads.forget(partitions);
     }
 
-    /// Places and writes what can be, and says what is to be done with every record.
-    ///
-    /// # Errors
-    /// Nothing of the batch may be settled: repeat it later, as it is.
-    pub(crate) async fn write(&mut self, reads: &[Arc<Read>]) -> Result<Batch, Halt> {
-        let mut written = Batch::default();
+    /// Places and writes records in order, and says what is to be done with each, for `write_time` and
+    /// no longer than one part of them takes beyond it.
+    pub(crate) async fn write(&mut self, reads: &[Arc<Read>]) -> Written {
+        let mut written = Written::default();
+        let until = Instant::now() + self.write_time;
         // What is refused together is tried again in halves, in order, until it is one record.
         let mut parts = around_wishes(reads);
         while let Some(part) = parts.pop() {
-            match (self.write_together(part).await, part) {
-                (Ok(batch), _) => written.append(batch),
-                (Err(WriteFailure::Halt(halt)), _) => return Err(halt),
+            match (self.write_together(part, until).await, part) {
+                (Ok((batch, count)), _) => {
+                    written.batch.append(batch);
+                    let rest = &part[count..];
+                    parts.extend((!rest.is_empty()).then_some(rest));
+                }
+                (Err(WriteFailure::Halt(halt)), _) => {
+                    written.halt = Some(halt);
+                    parts.push(part);
+                    break;
+                }
                 (Err(WriteFailure::Refused(error)), [read]) => {
                     let error = format!("{error}: {}", error.source);
                     let given_up = self.give_up(read, DeadReason::StoreRejected, &error);
-                    written.effects.push(given_up);
+                    written.batch.effects.push(given_up);
                 }
                 (Err(WriteFailure::Refused(_)), _) => {
                     let (first, second) = part.split_at(part.len() / 2);
                     parts.extend([second, first]);
                 }
             }
+            if Instant::now() >= until {
+                break;
+            }
         }
-        Ok(written)
+        written.rest = parts.into_iter().rev().flatten().cloned().collect();
+        written
     }
 
-    async fn write_together(&mut self, reads: &[Arc<Read>]) -> Result<Batch, WriteFailure> {
+    /// Writes a part, or as many of its first records as are decided in time: one at least.
+    async fn write_together(
+        &mut self,
+        reads: &[Arc<Read>],
+        until: Instant,
+    ) -> Result<(Batch, usize), WriteFailure> {
         let (now, began) = (self.clock.now(), Instant::now());
-        let decided = self.decide_all(reads).await?;
+        let decided = self.decide_all(reads, until).await?;
+        let reads = &reads[..decided.len()];
         let others = self.others(reads, &decided, now).await?;
 
         let mut batch = Batch::default();
@@ -221,7 +251,7 @@ impl Writer {
             let began = began.elapsed();
             self.spans.record(Span { began, ..span });
         }
-        Ok(batch)
+        Ok((batch, reads.len()))
     }
 
     async fn others(

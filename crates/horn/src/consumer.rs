@@ -1,7 +1,8 @@
 //! The loop of a horn: reads notifications, has them sent, and commits what has an outcome.
 //!
 //! A notification that failed waits beside the others and holds no call; it does hold the commit of its
-//! partition, so that a crash brings it back. Bounded by `pending_max`: at it nothing more is read.
+//! partition, so that a crash brings it back. Bounded by `pending_max`: at it the partitions are paused, and
+//! the log is polled all the same, or its group would give them to another horn, which fills up as well.
 
 mod mutes;
 mod pending;
@@ -28,12 +29,19 @@ use tokio_util::sync::CancellationToken;
 
 use self::mutes::Mutes;
 use self::pending::{Pending, Waiting};
-use self::settle::{Ended, Outcome};
+use self::settle::{Ended, Outcome, Recorded, Recorder, Recording};
 use self::spans::{calling, record_call};
 use crate::config::Config;
 use crate::metrics::HornMetrics;
 use crate::provider::{Provider, ProviderError, Push};
 use crate::start::Parts;
+
+/// How long the log or the ledger may take for one call.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the outcomes of a partition that is to be given away are waited for.
+const GIVE_AWAY_WAIT: Duration = Duration::from_secs(15);
+/// Bytes of outcomes that are not written down; beyond it nothing more is read.
+const ENDED_BYTES_MAX: usize = 16 << 20;
 
 /// Between attempts to reach a log or a ledger that does not answer.
 const STORE_RETRY: Duration = Duration::from_secs(1);
@@ -59,10 +67,16 @@ pub(crate) struct Horn {
     waiting: Waiting,
     calls: JoinSet<Result<(), ProviderError>>,
     called: HashMap<Id, Pending>,
+    assigned: Vec<Partition>,
+    /// Those that hand out nothing, because there is no room.
+    paused: Vec<Partition>,
     /// Partitions to be given away once their calls have ended.
     revoked: Vec<Partition>,
+    /// By then they are given away in any case.
+    give_away_at: Option<Instant>,
     /// Have an outcome that is not recorded yet.
     ended: Vec<Ended>,
+    recording: Option<Recording>,
     /// The provider asked to be left alone until then.
     hold: Option<Instant>,
     /// The log did not answer: not before then.
@@ -75,6 +89,7 @@ enum Turn {
     Stop,
     Called(Result<(Id, Result<(), ProviderError>), JoinError>),
     Polled(backend::Result<Polled>),
+    Recorded(Recorded),
     Due,
 }
 
@@ -102,8 +117,12 @@ impl Horn {
             waiting: Waiting::default(),
             calls: JoinSet::new(),
             called: HashMap::new(),
+            assigned: Vec::new(),
+            paused: Vec::new(),
             revoked: Vec::new(),
+            give_away_at: None,
             ended: Vec::new(),
+            recording: None,
             hold: None,
             poll_at: None,
             settle_at: None,
@@ -118,6 +137,7 @@ impl Horn {
         loop {
             self.call_due();
             self.settle(consumer.as_mut()).await;
+            self.pause_or_resume(consumer.as_mut());
             match self.next_turn(consumer.as_mut(), &shutdown).await {
                 Turn::Stop => break,
                 Turn::Called(result) => self.finish_all(result),
@@ -126,6 +146,7 @@ impl Horn {
                     tracing::warn!(%error, "the log of notifications cannot be read");
                     self.poll_at = Some(Instant::now() + STORE_RETRY);
                 }
+                Turn::Recorded(recorded) => self.recorded(recorded),
                 Turn::Due => {}
             }
             self.metrics.pending.set(self.pending() as f64);
@@ -133,6 +154,15 @@ impl Horn {
         // What waits for another attempt is not committed and comes again.
         while let Some(result) = self.calls.join_next_with_id().await {
             self.finish(result);
+        }
+        // Once what is under way, and once what ended since.
+        for _ in 0..2 {
+            self.settle_at = None;
+            self.settle(consumer.as_mut()).await;
+            if let Some(recording) = &mut self.recording {
+                let recorded = recording.done().await;
+                self.recorded(recorded);
+            }
         }
         self.settle_at = None;
         self.settle(consumer.as_mut()).await;
@@ -145,15 +175,53 @@ impl Horn {
         shutdown: &CancellationToken,
     ) -> Turn {
         let now = Instant::now();
-        let room = self.pending_max.saturating_sub(self.pending());
-        let polls = room > 0 && self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
+        let room = self.room().max(1);
+        let polls = self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
         let due = self.next_due(now);
+        let recording = async {
+            match &mut self.recording {
+                Some(recording) => recording.done().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = shutdown.cancelled() => Turn::Stop,
             Some(result) = self.calls.join_next_with_id() => Turn::Called(result),
+            recorded = recording => Turn::Recorded(recorded),
             () = sleep_until(due.unwrap_or(now)), if due.is_some() => Turn::Due,
             polled = consumer.poll(room), if polls => Turn::Polled(polled),
+        }
+    }
+
+    fn recorder(&self) -> Recorder {
+        Recorder {
+            provider: self.provider.name(),
+            producer: self.producer.clone(),
+            ledger: self.ledger.clone(),
+            clock: self.clock.clone(),
+            dead_partitions: self.dead_partitions,
+        }
+    }
+
+    /// How many more notifications fit.
+    fn room(&self) -> usize {
+        let bytes: usize = self.ended.iter().map(Ended::bytes).sum();
+        match bytes < ENDED_BYTES_MAX {
+            true => self.pending_max.saturating_sub(self.pending()),
+            false => 0,
+        }
+    }
+
+    fn pause_or_resume(&mut self, consumer: &mut dyn Consumer) {
+        let wanted = match self.room() {
+            0 => self.assigned.clone(),
+            _ => Vec::new(),
+        };
+        if wanted != self.paused {
+            consumer.resume(&self.paused);
+            consumer.pause(&wanted);
+            self.paused = wanted;
         }
     }
 
@@ -163,23 +231,26 @@ impl Horn {
         let next_call = self.waiting.next_due().filter(|_| free);
         let next_call = next_call.map(|due| self.hold.map_or(due, |hold| hold.max(due)));
         let poll = self.poll_at.filter(|&at| at > now);
-        [next_call, self.settle_at, poll]
+        [next_call, self.settle_at, poll, self.give_away_at]
             .into_iter()
             .flatten()
             .min()
     }
 
     fn pending(&self) -> usize {
-        self.calls.len() + self.waiting.len() + self.ended.len()
+        let recording = self.recording.as_ref();
+        let recording = recording.map_or(0, |recording| recording.sources().len());
+        self.calls.len() + self.waiting.len() + self.ended.len() + recording
     }
 
     fn take(&mut self, polled: Polled) {
         match polled {
             Polled::Records(records) => records.into_iter().for_each(|record| self.read(record)),
-            Polled::Assigned(_) => {}
+            Polled::Assigned(partitions) => self.assigned.extend(partitions),
             Polled::Revoked(partitions) => {
                 self.let_go(&partitions);
                 self.revoked = partitions;
+                self.give_away_at = Some(Instant::now() + GIVE_AWAY_WAIT);
                 self.give_away();
             }
             Polled::Lost(partitions) => {
@@ -194,6 +265,9 @@ impl Horn {
     /// Forgets what waits of these partitions, and what is under way counts for nobody: whoever holds
     /// the partition next does it again.
     fn let_go(&mut self, partitions: &[Partition]) {
+        let stays = |held: &Partition| !partitions.contains(held);
+        self.assigned.retain(stays);
+        self.paused.retain(stays);
         let ours = |source: Source| {
             partitions
                 .iter()
@@ -217,12 +291,17 @@ impl Horn {
     fn give_away(&mut self) {
         let under_way = self.called.values().map(|pending| pending.source);
         let ended = self.ended.iter().map(|ended| ended.source);
-        let busy = under_way.chain(ended).any(|source| {
-            self.revoked
-                .iter()
-                .any(|p| (p.topic, p.number) == (source.topic, source.partition))
-        });
+        let recording = self.recording.iter();
+        let recording = recording.flat_map(|recording| recording.sources().iter().copied());
+        let is_late = self.give_away_at.is_some_and(|at| at <= Instant::now());
+        let busy = !is_late
+            && under_way.chain(ended).chain(recording).any(|source| {
+                self.revoked
+                    .iter()
+                    .any(|p| (p.topic, p.number) == (source.topic, source.partition))
+            });
         if !busy {
+            self.give_away_at = None;
             for partition in self.revoked.drain(..) {
                 self.offsets.revoke((partition.topic, partition.number));
             }

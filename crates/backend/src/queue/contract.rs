@@ -23,6 +23,11 @@ pub(crate) trait World: Send {
     /// All processes of ours end at once, power included; `queue` answers a new one on the same
     /// installation. Consumers of before do nothing more.
     async fn crash(&mut self);
+
+    /// The longest time between two polls of a member, where a test can wait for it.
+    fn poll_interval(&self) -> Option<Duration> {
+        None
+    }
 }
 
 /// How long something may take that must happen: real groups need seconds to agree.
@@ -58,13 +63,14 @@ where
         a_revoked_partition_delivers_and_commits_no_more,
         pause_holds_back_and_resume_lets_go,
         a_dropped_poll_loses_nothing,
+        a_member_that_does_not_poll_is_out_of_its_group,
         operators_read_without_a_group,
     ]
 }
 
 /// How many worlds are made in all.
 #[cfg(feature = "kafka")]
-pub(crate) const WORLDS: usize = 14;
+pub(crate) const WORLDS: usize = 15;
 
 pub(crate) async fn all<W, F>(make: F)
 where
@@ -528,6 +534,29 @@ async fn a_dropped_poll_loses_nothing(world: impl World) {
         let kept: Vec<u64> = kept.iter().map(|record| record.offset).collect();
         assert_eq!(offsets, kept, "each once, in order");
     }
+}
+
+async fn a_member_that_does_not_poll_is_out_of_its_group(world: impl World) {
+    let Some(interval) = world.poll_interval() else {
+        return;
+    };
+    let queue = world.queue();
+    let offsets = publish(&queue.producer(), numbered(at(0), 10)).await;
+    let mut a = Member::join(&queue, "carrier").await;
+    a.receive(10).await;
+    let working = tokio::time::Instant::now();
+    let mut b = Member::join(&queue, "carrier").await;
+    b.hold(4).await;
+    assert!(working.elapsed() >= interval);
+    let late = a.consumer.commit(&[(at(0), offsets[5])]).await;
+    assert_eq!(late.unwrap_err().kind, Kind::Conflict);
+    b.receive(10).await;
+    // It is told at its next poll, and gets a share again.
+    let Some(Polled::Lost(lost)) = a.step().await else {
+        panic!("a is not told")
+    };
+    assert_eq!(lost.len(), 4);
+    share(&mut a, &mut b).await;
 }
 
 async fn operators_read_without_a_group(world: impl World) {

@@ -56,6 +56,9 @@ pub struct QueueConfig {
     /// How long a consumer may hold a partition that is to move without polling; then it loses it.
     #[serde(with = "humantime_serde")]
     pub revoke_wait: Duration,
+    /// The longest time between two polls of a consumer; then it is out of its group, and loses all it holds.
+    #[serde(with = "humantime_serde")]
+    pub poll_interval_max: Duration,
     /// Age at which records are removed that every consumer group has passed.
     #[serde(with = "humantime_serde")]
     pub retention: Duration,
@@ -73,6 +76,7 @@ impl Default for QueueConfig {
             poll_bytes: 4 << 20,
             record_bytes_max: 1 << 20,
             revoke_wait: Duration::from_secs(30),
+            poll_interval_max: Duration::from_secs(60),
             retention: 7 * DAY,
             retention_unread: 30 * DAY,
         }
@@ -285,6 +289,7 @@ impl Shared {
                 partitions_of,
                 self.config.partitions,
                 self.config.revoke_wait,
+                self.config.poll_interval_max,
             ),
             committed: BTreeMap::new(),
         }));

@@ -40,7 +40,9 @@ pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
             .take(most)
             .map(|record| Arc::new(work::read(record, 1 << 20, 3).expect("ours")))
             .collect();
-        written += writer.write(&reads).await.expect("written").deliver.len();
+        let done = writer.write(&reads).await;
+        assert!(done.halt.is_none(), "written: {:?}", done.halt);
+        written += done.batch.deliver.len();
     }
     written
 }

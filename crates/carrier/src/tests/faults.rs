@@ -32,6 +32,8 @@ pub(super) struct FaultyHistory {
     pub(super) store: EmbeddedHistory,
     pub(super) away: AtomicBool,
     pub(super) refused: Mutex<BTreeSet<MessageId>>,
+    /// How long a look for rows takes.
+    pub(super) latency: Mutex<Duration>,
 }
 
 #[async_trait]
@@ -47,6 +49,8 @@ impl HistoryStore for FaultyHistory {
     }
 
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
+        let latency = *self.latency.lock();
+        tokio::time::sleep(latency).await;
         self.store.private(keys).await
     }
 
@@ -313,6 +317,10 @@ impl Queue for FaultyQueue {
 pub(super) struct FaultyGroups {
     pub(super) store: EmbeddedGroups,
     pub(super) away: AtomicBool,
+    /// Saves, each time again.
+    pub(super) saved: AtomicUsize,
+    /// How long a save takes.
+    pub(super) latency: Mutex<Duration>,
 }
 
 impl FaultyGroups {
@@ -332,6 +340,9 @@ impl GroupStore for FaultyGroups {
         settings: Option<(Settings, Version)>,
         members: Vec<(UserId, Member)>,
     ) -> Result<()> {
+        let latency = *self.latency.lock();
+        tokio::time::sleep(latency).await;
+        self.saved.fetch_add(1, Ordering::SeqCst);
         self.here()?.save(group, settings, members).await
     }
 
@@ -370,6 +381,8 @@ pub(super) struct FaultyTimeline {
     pub(super) away: AtomicBool,
     /// Messages that were put there, each time again.
     pub(super) pushed: AtomicUsize,
+    /// How long a push takes.
+    pub(super) latency: Mutex<Duration>,
 }
 
 #[async_trait]
@@ -378,6 +391,8 @@ impl Timeline for FaultyTimeline {
         match self.away.load(Ordering::SeqCst) {
             true => Err(Error::unavailable("timeline", "away")),
             false => {
+                let latency = *self.latency.lock();
+                tokio::time::sleep(latency).await;
                 self.pushed.fetch_add(entries.len(), Ordering::SeqCst);
                 self.store.push(group, entries).await
             }

@@ -53,7 +53,11 @@ impl World {
             .await;
     }
 
-    fn for_group(&self, from: i64, change: Option<(Option<MessageId>, ChangeKind)>) -> Message {
+    pub(super) fn for_group(
+        &self,
+        from: i64,
+        change: Option<(Option<MessageId>, ChangeKind)>,
+    ) -> Message {
         let mut message = self.message(from, from + 1000);
         message.to = Recipient::Group(group());
         if let Some((subject, kind)) = change {
@@ -66,7 +70,7 @@ impl World {
         message
     }
 
-    async fn accept_of(&self, message: Message) -> MessageId {
+    pub(super) async fn accept_of(&self, message: Message) -> MessageId {
         let (id, from) = (message.id, message.from.get());
         let task = from_session(message, session_of(from), &self.life);
         self.accept(task).await;
@@ -158,8 +162,6 @@ fn numbered(sent: &[MessageId]) -> Vec<(Seq, MessageId)> {
     (1..).map(Seq).zip(sent.iter().copied()).collect()
 }
 
-// proves S0-02: one row, whatever the size of the group.
-// proves S3-39: written before anybody hears of it, and only who is in and there does.
 /// The door let Dave in although he was out, and his client sends the same message again once he is in.
 #[tokio::test(start_paused = true)]
 async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_again() {
@@ -178,6 +180,8 @@ async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_
     assert_eq!(world.said().await, [(Seq(1), id), (Seq(2), after)]);
 }
 
+// proves S0-02: one row, whatever the size of the group.
+// proves S3-39: written before anybody hears of it, and only who is in and there does.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_one_row_and_every_member_gets_it() {
     let world = World::new().await;

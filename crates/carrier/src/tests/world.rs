@@ -162,12 +162,14 @@ impl World {
             store: EmbeddedHistory::new(engine.clone()),
             away: AtomicBool::new(false),
             refused: Mutex::default(),
+            latency: Mutex::default(),
         });
         let timeline = EmbeddedTimeline::new(TimelineConfig::default());
         let timeline = Arc::new(FaultyTimeline {
             store: timeline.expect("good settings"),
             away: AtomicBool::new(false),
             pushed: AtomicUsize::new(0),
+            latency: Mutex::default(),
         });
         let cache = EmbeddedCache::new(CacheConfig::default()).expect("good settings");
         let cache = Arc::new(FaultyCache {
@@ -177,6 +179,8 @@ impl World {
         let groups = Arc::new(FaultyGroups {
             store: EmbeddedGroups::new(engine.clone()),
             away: AtomicBool::new(false),
+            saved: AtomicUsize::new(0),
+            latency: Mutex::default(),
         });
         let connector = Connector::default();
         let parts = Parts {

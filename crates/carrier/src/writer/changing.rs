@@ -58,7 +58,7 @@ impl Writer {
             }
         }
         let subject = self
-            .subject(conversation, asked.by, asked.subject, decided)
+            .subject((conversation, asked.by, asked.subject), decided, before)
             .await?;
         let altered = match &subject {
             Some(subject) => self.altered(conversation, subject.seq(), before).await?,

@@ -17,9 +17,11 @@ use protocol::message::Content;
 use protocol::{
     ConversationId, GroupId, MessageId, Placed, Position, SendId, Seq, Timestamp, UserId,
 };
+use tokio::time::Instant;
 
 use super::changing::Changing;
 use super::listing::Deed;
+use super::subject::Subjects;
 use super::wishing::Granted;
 use super::{Halt, WriteFailure, Writer};
 use crate::work::Read;
@@ -123,6 +125,8 @@ pub(super) struct Before {
     pub(super) groups: BTreeMap<GroupId, Arc<Group>>,
     /// Of the store; `None`: it has none.
     rows: BTreeMap<(ConversationId, UserId, MessageId), Option<Standing>>,
+    /// What records of this batch are about, of the store.
+    pub(super) subjects: Subjects,
     placed: Vec<Pending>,
 }
 
@@ -149,9 +153,11 @@ struct Pending {
 }
 
 impl Writer {
+    /// In order, as many of the first records as there is time for: one at least.
     pub(super) async fn decide_all(
         &mut self,
         reads: &[Arc<Read>],
+        until: Instant,
     ) -> Result<Vec<Decided>, WriteFailure> {
         // The groups first: what stands before a wish that shows is in the heads that are read after it.
         let groups = self.groups.load(groups(reads)).await?;
@@ -161,8 +167,12 @@ impl Writer {
             ..Before::default()
         };
         self.prefetch(reads, &mut before).await?;
+        self.prefetch_subjects(reads, &mut before).await?;
         let mut decided = Vec::with_capacity(reads.len());
         for read in reads {
+            if !decided.is_empty() && Instant::now() >= until {
+                break;
+            }
             let Work::Message(task) = &read.task.work else {
                 decided.push(Decided::NoMessage);
                 continue;

@@ -69,7 +69,8 @@ impl Writer {
         let what = match change.kind {
             ChangeKind::Arrange(arranged) => Some(What::Arrange(arranged)),
             ChangeKind::Hide => {
-                let found = self.subject(conversation, owner, subject, decided).await?;
+                let key = (conversation, owner, subject);
+                let found = self.subject(key, decided, before).await?;
                 let Some(found) = found else {
                     let text = "no such message in this conversation";
                     let refusal = Some(Refusal::new(Code::NotFound, text));
@@ -78,7 +79,7 @@ impl Writer {
                 Some(What::Hide(found.seq()))
             }
             _ => match self
-                .clearing(read, owner, conversation, subject, decided)
+                .clearing(read, (conversation, owner, subject), decided, before)
                 .await?
             {
                 Clearing::Cleared(up_to) => Some(What::Clear(up_to)),
@@ -116,12 +117,12 @@ impl Writer {
     async fn clearing(
         &self,
         read: &Read,
-        owner: UserId,
-        conversation: ConversationId,
-        subject: MessageId,
+        key: (ConversationId, UserId, MessageId),
         decided: &[Decided],
+        before: &Before,
     ) -> Result<Clearing, WriteFailure> {
-        let subject = self.subject(conversation, owner, subject, decided).await?;
+        let (conversation, owner, _) = key;
+        let subject = self.subject(key, decided, before).await?;
         let Some(subject) = subject else {
             return Ok(Clearing::Expired);
         };

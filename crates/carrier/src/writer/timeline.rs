@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use backend::timeline::Entry;
 use bytes::Bytes;
+use futures_util::{StreamExt, stream};
 use protocol::message::Content;
 use protocol::{ConversationId, GroupId, Placed};
 
@@ -12,16 +13,20 @@ use super::Writer;
 /// What a batch wants pushed, in the order of the records.
 pub(super) type Entries = BTreeMap<GroupId, Vec<Entry>>;
 
+/// Groups whose timelines are pushed at once.
+const TOGETHER: usize = 64;
+
 impl Writer {
-    /// It is a cache: what does not get there is read from history, and no record waits for it.
+    /// It is a cache: what does not get there is read from history, and no group waits for another's.
     pub(super) async fn push(&self, entries: Entries) {
-        for (group, entries) in entries {
+        let pushes = stream::iter(entries).map(async |(group, entries)| {
             let pushed = self.stores.within(self.timeline.push(group, entries)).await;
             if let Err(error) = pushed {
                 tracing::warn!(%error, source = %error.source, %group, "not in the timeline");
                 metrics::counter!("carrier_timeline_failures_total").increment(1);
             }
-        }
+        });
+        pushes.buffer_unordered(TOGETHER).collect::<()>().await;
     }
 }
 

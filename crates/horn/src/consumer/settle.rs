@@ -1,19 +1,25 @@
 //! Records outcomes, in this order: dead letter, ledger, commit. A crash between any two of them tells
 //! somebody again, or writes a letter again under the same name.
 
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
 use api::dead_letter::{DeadLetter, Origin};
 use api::task::NotificationTask;
 use api::trace;
-use backend::queue::{Consumer, NewRecord, Partition};
+use backend::clock::Clock;
+use backend::ledger::LedgerStore;
+use backend::queue::{Consumer, NewRecord, Partition, Producer};
 use bytes::Bytes;
 use protocol::delivery::Source;
 use protocol::keys::{Topic, partition_of};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::{Timestamp, TraceContext};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::pending::Pending;
-use super::{Horn, STORE_RETRY};
+use super::{Horn, STORE_RETRY, STORE_TIMEOUT};
 
 /// A record with an outcome.
 pub(super) struct Ended {
@@ -74,6 +80,10 @@ impl Ended {
             outcome: Outcome::Dead(DeadReason::Undecodable, text),
             buried: false,
         }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.key.len() + self.value.len()
     }
 
     /// The dead letter that is still to be written, of so many partitions.
@@ -139,74 +149,146 @@ impl Ended {
     }
 }
 
-impl Horn {
-    /// Records what has ended and commits what that allows. What the log or the ledger does not take
-    /// stays, and is tried again.
-    pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer) {
-        if self.settle_at.is_some_and(|at| at > Instant::now()) {
-            return;
-        }
-        self.settle_at = None;
-        if let Err(error) = self.record(consumer).await {
-            tracing::warn!(%error, waiting = self.ended.len(), "outcomes cannot be recorded");
-            self.settle_at = Some(Instant::now() + STORE_RETRY);
-        }
-        self.give_away();
+/// Writes outcomes down beside the loop.
+pub(super) struct Recorder {
+    pub(super) provider: &'static str,
+    pub(super) producer: Arc<dyn Producer>,
+    pub(super) ledger: Arc<dyn LedgerStore>,
+    pub(super) clock: Arc<dyn Clock>,
+    pub(super) dead_partitions: u32,
+}
+
+/// What became of outcomes that were to be written down.
+pub(super) struct Recorded {
+    ended: Vec<Ended>,
+    answer: backend::Result<()>,
+}
+
+/// Outcomes on their way to the log and the ledger.
+pub(super) struct Recording {
+    sources: Vec<Source>,
+    call: Pin<Box<dyn Future<Output = Recorded> + Send>>,
+}
+
+impl Recorder {
+    fn begin(self, mut ended: Vec<Ended>) -> Recording {
+        let sources = ended.iter().map(|ended| ended.source).collect();
+        let call = Box::pin(async move {
+            let answer = self.record(&mut ended).await;
+            Recorded { ended, answer }
+        });
+        Recording { sources, call }
     }
 
-    async fn record(&mut self, consumer: &mut dyn Consumer) -> backend::Result<()> {
-        if !self.ended.is_empty() {
-            self.bury().await?;
-            let (name, now) = (self.provider.name(), self.clock.now());
-            let entries: Vec<_> = self
-                .ended
-                .iter()
-                .filter_map(|e| e.entry(name, now))
-                .collect();
-            if !entries.is_empty() {
-                self.ledger.append(entries).await?;
-            }
-            for ended in std::mem::take(&mut self.ended) {
-                self.count(&ended.outcome, ended.trace());
-                if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
-                    // It was not told: a redrive is no repeat.
-                    let notification = task.notification;
-                    self.collapse
-                        .forget(notification.message, notification.target);
-                }
-                self.offsets.settle(ended.source);
-            }
+    async fn record(&self, ended: &mut [Ended]) -> backend::Result<()> {
+        self.bury(ended).await?;
+        let now = self.clock.now();
+        let entries = ended.iter().filter_map(|e| e.entry(self.provider, now));
+        let entries: Vec<_> = entries.collect();
+        match entries.is_empty() {
+            true => Ok(()),
+            false => in_time("the ledger", self.ledger.append(entries)).await,
         }
-        self.commit(consumer).await
     }
 
-    async fn bury(&mut self) -> backend::Result<()> {
-        let (name, now) = (self.provider.name(), self.clock.now());
-        let (places, letters): (Vec<_>, Vec<_>) = self
-            .ended
+    async fn bury(&self, ended: &mut [Ended]) -> backend::Result<()> {
+        let now = self.clock.now();
+        let (places, letters): (Vec<_>, Vec<_>) = ended
             .iter()
             .enumerate()
             .filter_map(|(place, ended)| {
-                Some((place, ended.letter(name, now, self.dead_partitions)?))
+                let letter = ended.letter(self.provider, now, self.dead_partitions)?;
+                Some((place, letter))
             })
             .unzip();
         if letters.is_empty() {
             return Ok(());
         }
+        let published = async { Ok(self.producer.publish(letters).await) };
         let mut failed = None;
-        for (place, result) in places.into_iter().zip(self.producer.publish(letters).await) {
+        for (place, result) in places.into_iter().zip(in_time("the log", published).await?) {
             match result {
-                Ok(_) => self.ended[place].buried = true,
+                Ok(_) => ended[place].buried = true,
                 Err(error) => failed = Some(error),
             }
         }
         failed.map_or(Ok(()), Err)
     }
+}
+
+impl Recording {
+    pub(super) fn sources(&self) -> &[Source] {
+        &self.sources
+    }
+
+    /// Completes with what became of it. Cancel safe.
+    pub(super) async fn done(&mut self) -> Recorded {
+        (&mut self.call).await
+    }
+}
+
+async fn in_time<T>(
+    what: &str,
+    call: impl Future<Output = backend::Result<T>>,
+) -> backend::Result<T> {
+    match timeout(STORE_TIMEOUT, call).await {
+        Ok(answer) => answer,
+        Err(_) => {
+            let why = format!("{what} did not answer within {STORE_TIMEOUT:?}");
+            Err(backend::Error::unavailable("horn", why))
+        }
+    }
+}
+
+impl Horn {
+    /// Begins to write down what has ended, and commits what that allows. What the log or the ledger does not
+    /// take stays, and is tried again; meanwhile the loop goes on.
+    pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer) {
+        if self.settle_at.is_none_or(|at| at <= Instant::now()) {
+            self.settle_at = None;
+            self.record_and_commit(consumer).await;
+        }
+        self.give_away();
+    }
+
+    async fn record_and_commit(&mut self, consumer: &mut dyn Consumer) {
+        if self.recording.is_none() && !self.ended.is_empty() {
+            let ended = std::mem::take(&mut self.ended);
+            self.recording = Some(self.recorder().begin(ended));
+        }
+        if let Err(error) = self.commit(consumer).await {
+            tracing::warn!(%error, "offsets are not committed");
+            self.settle_at = Some(Instant::now() + STORE_RETRY);
+        }
+    }
+
+    /// Outcomes that are written down settle their records; the others wait for the next try.
+    pub(super) fn recorded(&mut self, recorded: Recorded) {
+        self.recording = None;
+        if let Err(error) = recorded.answer {
+            let waiting = recorded.ended.len() + self.ended.len();
+            tracing::warn!(%error, waiting, "outcomes cannot be recorded");
+            self.ended.splice(0..0, recorded.ended);
+            self.settle_at = Some(Instant::now() + STORE_RETRY);
+            return;
+        }
+        for ended in recorded.ended {
+            self.count(&ended.outcome, ended.trace());
+            if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
+                // It was not told: a redrive is no repeat.
+                let notification = task.notification;
+                self.collapse
+                    .forget(notification.message, notification.target);
+            }
+            self.offsets.settle(ended.source);
+        }
+    }
 
     async fn commit(&mut self, consumer: &mut dyn Consumer) -> backend::Result<()> {
         for ((topic, number), next) in self.offsets.due() {
             let partition = Partition { topic, number };
-            match consumer.commit(&[(partition, next)]).await {
+            let place = [(partition, next)];
+            match in_time("the log", consumer.commit(&place)).await {
                 Ok(()) => self.offsets.committed((topic, number), next),
                 // Taken from us, and we are about to hear of it.
                 Err(error) if error.kind == backend::Kind::Conflict => {

@@ -362,3 +362,43 @@ async fn a_partition_changes_hands_between_outcomes() {
     one.stop().await;
     other.expect("a second horn").stop().await;
 }
+
+/// The provider wants to be left alone for longer than a member of the group may be silent.
+#[tokio::test(start_paused = true)]
+async fn a_horn_that_is_full_stays_in_its_group_and_begins_no_attempt_anew() {
+    let provider = Scripted::new(Semaphore::MAX_PERMITS, |push| match push.attempt {
+        1 | 2 => Err(ProviderError {
+            retry_after: Some(Duration::from_secs(300)),
+            ..ProviderError::new(Failure::Throttled, "later".to_owned())
+        }),
+        _ => Ok(()),
+    });
+    let desk = Desk::new();
+    let config = Config {
+        pending_max: 16,
+        ..Config::default()
+    };
+    let count = 64;
+    // Of two partitions the first one stays where it is when a second horn comes.
+    let is_first = |who: &UserId| partition_of(&control_key(*who), 2) == 0;
+    let who = (2..).map(user).find(is_first).expect("one of them");
+    let mut partition = None;
+    for n in 1..=count {
+        let mut notification = mail(n);
+        notification.target.user = who;
+        partition = Some(desk.publish(notification).await);
+    }
+    let horn = desk.horn(config.clone(), provider.clone()).await;
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    let second = desk.horn(config, provider.clone()).await;
+    let all = async {
+        while desk.committed(partition.expect("published")).await < count as u64 {
+            tokio::time::sleep(Duration::from_secs(5)).await;
+        }
+    };
+    let waited = tokio::time::timeout(Duration::from_secs(4 * 3600), all).await;
+    waited.expect("all are sent");
+    assert_eq!(provider.calls(), 3 * count as u64);
+    horn.stop().await;
+    second.stop().await;
+}

@@ -29,6 +29,30 @@ struct Position {
     paused: bool,
 }
 
+/// A poll under way, which may be dropped at any time.
+struct Polling {
+    group: Arc<Mutex<GroupState>>,
+    member: MemberId,
+}
+
+impl Polling {
+    fn begin(group: Arc<Mutex<GroupState>>, member: MemberId, now: Instant) -> Polling {
+        let mut state = group.lock();
+        state.group.expire(now);
+        state.group.poll_begins(member, now);
+        state.group.give_up_told(member, now);
+        drop(state);
+        Polling { group, member }
+    }
+}
+
+impl Drop for Polling {
+    fn drop(&mut self) {
+        let mut state = self.group.lock();
+        state.group.poll_ends(self.member, Instant::now());
+    }
+}
+
 impl EmbeddedConsumer {
     pub(super) fn join(
         shared: Arc<Shared>,
@@ -128,7 +152,7 @@ impl EmbeddedConsumer {
 impl Consumer for EmbeddedConsumer {
     async fn poll(&mut self, max: usize) -> Result<Polled> {
         let mut now = Instant::now();
-        self.group.lock().group.give_up_told(self.member, now);
+        let _polling = Polling::begin(self.group.clone(), self.member, now);
         loop {
             let (news, expiry) = self.news(now)?;
             if let Some(polled) = news {
@@ -161,6 +185,7 @@ impl Consumer for EmbeddedConsumer {
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()> {
         // Held over the write: whoever gets the partition next commits after it.
         let mut state = self.group.lock();
+        state.group.expire(Instant::now());
         let mut batch = Batch::new();
         for &(partition, next) in next {
             if !state.group.holds(self.member, partition) {

@@ -2,7 +2,8 @@
 //!
 //! Pure bookkeeping, cooperative: a partition that is to move is first asked back from its holder, who is
 //! told *revoked*, works on, and gives it up at its next poll; only then it is assigned anew. A holder
-//! that does not poll for too long loses it.
+//! that does not poll for too long loses it, and a member that polls less often than the poll interval is
+//! out of the group until it polls again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -31,6 +32,8 @@ pub(super) struct Group {
     count: u32,
     /// How long a holder may keep what was asked back.
     patience: Duration,
+    /// How long a member may take between two polls.
+    poll_interval: Duration,
     members: BTreeMap<MemberId, Member>,
     held: BTreeMap<Partition, Holding>,
 }
@@ -40,6 +43,16 @@ struct Member {
     wake: Arc<Notify>,
     assigned: Vec<Partition>,
     lost: Vec<Partition>,
+    presence: Presence,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Presence {
+    Polling,
+    /// Works since then.
+    Working(Instant),
+    /// It worked for longer than the poll interval, and has no share.
+    Out,
 }
 
 struct Holding {
@@ -59,11 +72,17 @@ enum Stage {
 }
 
 impl Group {
-    pub(super) fn new(partitions: fn(Topic, u32) -> u32, count: u32, patience: Duration) -> Group {
+    pub(super) fn new(
+        partitions: fn(Topic, u32) -> u32,
+        count: u32,
+        patience: Duration,
+        poll_interval: Duration,
+    ) -> Group {
         Group {
             partitions,
             count,
             patience,
+            poll_interval,
             members: BTreeMap::new(),
             held: BTreeMap::new(),
         }
@@ -75,6 +94,7 @@ impl Group {
             wake,
             assigned: Vec::new(),
             lost: Vec::new(),
+            presence: Presence::Working(now),
         };
         self.members.insert(member, newcomer);
         self.rebalance(now);
@@ -107,8 +127,27 @@ impl Group {
         }
     }
 
-    /// Takes from those who were asked and did not poll.
+    /// The member begins to poll. One that was out joins again.
+    pub(super) fn poll_begins(&mut self, member: MemberId, now: Instant) {
+        if let Some(known) = self.members.get_mut(&member) {
+            let before = std::mem::replace(&mut known.presence, Presence::Polling);
+            if before == Presence::Out {
+                self.rebalance(now);
+            }
+        }
+    }
+
+    pub(super) fn poll_ends(&mut self, member: MemberId, now: Instant) {
+        if let Some(known) = self.members.get_mut(&member) {
+            known.presence = Presence::Working(now);
+        }
+    }
+
+    /// Takes from those who were asked and did not poll, and all from those who do not poll at all.
     pub(super) fn expire(&mut self, now: Instant) {
+        for member in self.silent(now) {
+            self.put_out(member, now);
+        }
         let overdue = |stage| match stage {
             Stage::Asked(by) | Stage::Told(by) => by <= now,
             Stage::Promised | Stage::Held => false,
@@ -131,15 +170,45 @@ impl Group {
         }
     }
 
+    fn silent(&self, now: Instant) -> Vec<MemberId> {
+        let silent = self.members.iter().filter(|(_, member)| {
+            matches!(member.presence, Presence::Working(since) if since + self.poll_interval <= now)
+        });
+        silent.map(|(&id, _)| id).collect()
+    }
+
+    fn put_out(&mut self, id: MemberId, now: Instant) {
+        let taken = self.held.extract_if(.., |_, holding| holding.member == id);
+        let taken: Vec<_> = taken.collect();
+        if let Some(member) = self.members.get_mut(&id) {
+            member.presence = Presence::Out;
+            // Of what was only promised it does not know.
+            member.assigned.clear();
+            let known = taken
+                .into_iter()
+                .filter(|(_, holding)| holding.stage != Stage::Promised);
+            member.lost.extend(known.map(|(partition, _)| partition));
+        }
+        self.rebalance(now);
+    }
+
     /// When [`Group::expire`] has something to do next.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
-        self.held
+        let asked_back = self
+            .held
             .values()
             .filter_map(|holding| match holding.stage {
                 Stage::Asked(by) | Stage::Told(by) => Some(by),
                 Stage::Promised | Stage::Held => None,
-            })
-            .min()
+            });
+        let silent = self
+            .members
+            .values()
+            .filter_map(|member| match member.presence {
+                Presence::Working(since) => Some(since + self.poll_interval),
+                Presence::Polling | Presence::Out => None,
+            });
+        asked_back.chain(silent).min()
     }
 
     /// What the member has not been told yet; telling it counts as told.
@@ -229,7 +298,7 @@ impl Group {
         let mut readers: Vec<(usize, MemberId)> = self
             .members
             .iter()
-            .filter(|(_, member)| member.topic == topic)
+            .filter(|(_, member)| member.topic == topic && member.presence != Presence::Out)
             .map(|(&id, _)| {
                 let has = self
                     .held
@@ -270,9 +339,10 @@ mod tests {
     use super::*;
 
     const PATIENCE: Duration = Duration::from_secs(30);
+    const INTERVAL: Duration = Duration::from_secs(60);
 
     fn group() -> Group {
-        Group::new(|_, count| count, 4, PATIENCE)
+        Group::new(|_, count| count, 4, PATIENCE, INTERVAL)
     }
 
     fn partitions(numbers: &[u32]) -> Vec<Partition> {
@@ -317,11 +387,40 @@ mod tests {
         join(&mut group, 1, now);
         group.news(a);
         join(&mut group, 2, now);
+        group.poll_begins(b, now);
         let expiry = group.next_expiry().expect("a was asked");
+        assert_eq!(expiry, now + PATIENCE);
         group.expire(expiry);
         assert_eq!(group.news(b), Some(News::Assigned(partitions(&[2, 3]))));
         assert_eq!(group.news(a), Some(News::Lost(partitions(&[2, 3]))));
-        assert_eq!(group.next_expiry(), None);
+        assert_eq!(group.next_expiry(), Some(now + INTERVAL), "a does not poll");
+    }
+
+    #[test]
+    fn a_member_that_does_not_poll_is_out_until_it_polls_again() {
+        let (a, b, now) = (MemberId(1), MemberId(2), Instant::now());
+        let mut group = group();
+        join(&mut group, 1, now);
+        group.news(a);
+        join(&mut group, 2, now);
+        group.poll_begins(b, now);
+        group.poll_begins(a, now);
+        group.poll_ends(a, now);
+        let almost = now + INTERVAL - Duration::from_millis(1);
+        group.expire(now + PATIENCE);
+        assert_eq!(group.news(a), Some(News::Lost(partitions(&[2, 3]))));
+        group.expire(almost);
+        assert!(group.holds(a, partitions(&[0])[0]));
+        assert_eq!(group.next_expiry(), Some(now + INTERVAL));
+        group.expire(now + INTERVAL);
+        assert!(!group.holds(a, partitions(&[0])[0]));
+        assert_eq!(
+            group.news(b),
+            Some(News::Assigned(partitions(&[2, 3, 0, 1])))
+        );
+        group.poll_begins(a, now + INTERVAL);
+        assert_eq!(group.news(a), Some(News::Lost(partitions(&[0, 1]))));
+        assert_eq!(group.news(b), Some(News::Revoked(partitions(&[2, 3]))));
     }
 
     #[test]

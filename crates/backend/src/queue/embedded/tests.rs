@@ -16,8 +16,12 @@ const AT: Partition = Partition {
     number: 0,
 };
 
+/// A test waits for it.
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
+
 fn config() -> QueueConfig {
     QueueConfig {
+        poll_interval_max: POLL_INTERVAL,
         partitions: 4,
         ..QueueConfig::default()
     }
@@ -51,6 +55,10 @@ impl World for InMemory {
     async fn crash(&mut self) {
         self.engine = self.engine.crash(0).unwrap();
         self.queue = open(&self.engine);
+    }
+
+    fn poll_interval(&self) -> Option<Duration> {
+        Some(POLL_INTERVAL)
     }
 }
 

@@ -1,0 +1,99 @@
+//! Stores that answer each call in time, and take longer for a whole poll than a member of the group may be silent: it
+//! stays in the group, and nothing is done twice.
+
+use std::sync::atomic::Ordering::SeqCst;
+use std::time::Duration;
+
+use protocol::change::{ChangeKind, ChangeOf};
+use protocol::group::Wish;
+use protocol::message::Content;
+use protocol::{GroupId, Options, Recipient, Timestamp};
+
+use super::groups::create;
+use super::world::*;
+use crate::Config;
+
+/// Records of one poll, all of which the stores are asked about.
+const RECORDS: usize = 512;
+/// Far below the 60 s after which the log gives partitions to others.
+const SOON: Duration = Duration::from_secs(20);
+
+fn group(number: usize) -> GroupId {
+    GroupId::new(1000 + number as i64).expect("positive")
+}
+
+impl World {
+    async fn wish_of(&self, number: usize, wish: Wish) {
+        let change = Some((None, ChangeKind::Wish(wish)));
+        let mut message = self.for_group(ALICE, change);
+        message.to = Recipient::Group(group(number));
+        self.accept_of(message).await;
+    }
+
+    fn since(&self, began: Timestamp) -> Duration {
+        self.now().since(began)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn messages_of_512_groups_stay_in_the_group_while_a_timeline_takes_150_ms() {
+    let mut world = World::without_carrier(Config::default()).await;
+    for number in 0..RECORDS {
+        world.wish_of(number, create([BOB])).await;
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    world.stop().await;
+    for number in 0..RECORDS {
+        let mut message = world.for_group(ALICE, None);
+        message.to = Recipient::Group(group(number));
+        world.accept_of(message).await;
+    }
+    *world.timeline.latency.lock() = Duration::from_millis(150);
+    let began = world.now();
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+    assert_eq!(world.timeline.pushed.load(SeqCst), RECORDS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn wishes_of_one_group_are_each_saved_once_however_long_that_takes() {
+    let mut world = World::without_carrier(Config::default()).await;
+    world.wish_of(0, create([BOB])).await;
+    for number in 1..RECORDS {
+        let who = user(10 + number as i64);
+        world.wish_of(0, Wish::Add(vec![who])).await;
+    }
+    *world.groups.latency.lock() = Duration::from_millis(250);
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert_eq!(world.groups.saved.load(SeqCst), RECORDS);
+}
+
+#[tokio::test(start_paused = true)]
+async fn reactions_are_judged_together() {
+    let mut world = World::without_carrier(Config::default()).await;
+    let mut subjects = Vec::new();
+    for _ in 0..RECORDS {
+        subjects.push(world.send(ALICE, BOB).await);
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    world.stop().await;
+    for subject in subjects {
+        let mut message = world.message(BOB, ALICE);
+        message.content = Content::text("");
+        message.options = Options::NONE;
+        message.content.change = Some(Box::new(ChangeOf {
+            subject: Some(subject),
+            kind: ChangeKind::Recall,
+        }));
+        world.accept_of(message).await;
+    }
+    *world.history.latency.lock() = Duration::from_millis(120);
+    let began = world.now();
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+}
