@@ -170,7 +170,7 @@ impl World {
         });
         let clock: Arc<dyn Clock> = stepping.clone();
         let entropy = Arc::new(SeededEntropy::new(7));
-        let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
+        let registry = EmbeddedRegistry::new(engine.clone());
         let log = QueueConfig {
             partitions: PARTITIONS,
             ..QueueConfig::default()
