@@ -105,7 +105,7 @@ pub async fn start(
     let (roster, lookout) = roster::roster(
         leases,
         parts.connector.clone(),
-        parts.clock.clone(),
+        Arc::new(TimerClock::starting_at(parts.clock.now())),
         &config,
     );
     let carrier = Carrier {

@@ -9,7 +9,7 @@ use api::transport::{Connector, IN_PROCESS, InProcess, serve};
 use api::v1::station_service_server::StationServiceServer;
 use backend::cache::Cache;
 use backend::changes::ChangeStore;
-use backend::clock::{Clock, Entropy};
+use backend::clock::{Clock, Entropy, TimerClock};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::{Instance, Registration, Registry, Role};
@@ -196,7 +196,8 @@ async fn assemble(
     let receipt_metrics = ReceiptMetrics::new();
     let boats = Arc::new(Boats::new(
         parts.connector.clone(),
-        clock.clone(),
+        // A life is asked again in seconds, wherever the time of day goes.
+        Arc::new(TimerClock::starting_at(clock.now())),
         tasks.clone(),
         config.notice_deadline,
         receipt_metrics.clone(),
