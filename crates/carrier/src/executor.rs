@@ -63,7 +63,6 @@ pub(crate) struct Executor {
     pub(crate) batches: mpsc::Receiver<Batch>,
     pub(crate) abandons: mpsc::Receiver<Abandon>,
     pub(crate) heard: mpsc::Receiver<Heard>,
-    pub(crate) in_flight_max: usize,
     pub(crate) kickouts_max: usize,
     pub(crate) backlog: Backlog,
     pub(crate) routes: Routes,
@@ -112,6 +111,9 @@ impl Executor {
             self.fleet.flush();
             self.begin_routing();
             self.settler.begin(Instant::now());
+            if let Some(crowded) = self.settler.crowded() {
+                self.ways.crowd(crowded);
+            }
 
             tokio::select! {
                 biased;
@@ -129,7 +131,7 @@ impl Executor {
                 Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
                     self.settler.add(effects);
                 }
-                Some(batch) = self.batches.recv(), if self.backlog.deliver.is_empty() => {
+                Some(batch) = self.batches.recv(), if self.has_room() => {
                     self.take(batch);
                 }
                 _ = tick.tick(), if self.ticks() => {
@@ -167,6 +169,11 @@ impl Executor {
         !self.delivery.is_idle() || self.settler.wakes_at().is_some() || !self.backlog.is_empty()
     }
 
+    /// May more be taken? While the ledger is away not even what is decided already.
+    fn has_room(&self) -> bool {
+        self.backlog.deliver.is_empty() && !self.settler.is_full()
+    }
+
     fn take(&mut self, batch: Batch) {
         self.backlog.deliver.extend(batch.deliver);
         for read in batch.kickouts {
@@ -187,7 +194,7 @@ impl Executor {
             return;
         }
         let now = self.now();
-        while self.settler.len() < self.in_flight_max
+        while !self.settler.is_full()
             && let Some((source, task)) = self.backlog.deliver.pop_front()
         {
             if let Err(task) = self.delivery.handle_task(now, source, task) {

@@ -286,7 +286,6 @@ impl Carrier {
             batches,
             abandons,
             heard: heard_out,
-            in_flight_max: config.in_flight_max,
             kickouts_max: config.kickouts_max,
             backlog: Backlog::default(),
             routes: Routes::default(),

@@ -1,8 +1,8 @@
 //! The loop of a horn: reads notifications, has them sent, and commits what has an outcome.
 //!
 //! A notification that failed waits beside the others and holds no call; it does hold the commit of its
-//! partition, so that a crash brings it back. Bounded by `pending_max`: at it the partitions are paused, and
-//! the log is polled all the same, or its group would give them to another horn, which fills up as well.
+//! partition, so that a crash brings it back. Bounded by `pending_max`: at it the partitions are paused, and the
+//! log is polled all the same, as who does not poll is out of the group and attempts would begin anew.
 
 mod mutes;
 mod pending;
@@ -17,8 +17,7 @@ use api::dead_letter;
 use api::task::NotificationTask;
 use api::trace::{self, Spans};
 use backend::clock::{Clock, Entropy};
-use backend::ledger::LedgerStore;
-use backend::queue::{Consumer, Partition, Polled, Producer, Record};
+use backend::queue::{Consumer, Partition, Polled, Record};
 use protocol::delivery::{Offsets, Source};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
@@ -29,29 +28,23 @@ use tokio_util::sync::CancellationToken;
 
 use self::mutes::Mutes;
 use self::pending::{Pending, Waiting};
-use self::settle::{Ended, Outcome, Recorded, Recorder, Recording};
+use self::settle::{Ended, Outcome, Recorded, Recording, Registry};
 use self::spans::{calling, record_call};
 use crate::config::Config;
 use crate::metrics::HornMetrics;
 use crate::provider::{Provider, ProviderError, Push};
 use crate::start::Parts;
 
-/// How long the log or the ledger may take for one call.
-const STORE_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the outcomes of a partition that is to be given away are waited for.
-const GIVE_AWAY_WAIT: Duration = Duration::from_secs(15);
-/// Bytes of outcomes that are not written down; beyond it nothing more is read.
-const ENDED_BYTES_MAX: usize = 16 << 20;
-
 /// Between attempts to reach a log or a ledger that does not answer.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+/// How long revoked partitions are kept for what is under way: below what the log waits for them.
+const REVOKE_WAIT: Duration = Duration::from_secs(20);
 
 /// One horn. Everything but the calls themselves happens in its one task.
 pub(crate) struct Horn {
     provider: Arc<dyn Provider>,
     mutes: Mutes,
-    producer: Arc<dyn Producer>,
-    ledger: Arc<dyn LedgerStore>,
+    registry: Registry,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     metrics: Arc<HornMetrics>,
@@ -60,20 +53,22 @@ pub(crate) struct Horn {
     timeout: Duration,
     concurrency: usize,
     pending_max: usize,
-    dead_partitions: u32,
+    pending_bytes_max: usize,
 
+    assigned: Vec<Partition>,
+    /// Hand out nothing, as there is no room.
+    paused: Vec<Partition>,
+    /// Of all that has no recorded outcome.
+    bytes: usize,
     offsets: Offsets,
     collapse: Collapse,
     waiting: Waiting,
     calls: JoinSet<Result<(), ProviderError>>,
     called: HashMap<Id, Pending>,
-    assigned: Vec<Partition>,
-    /// Those that hand out nothing, because there is no room.
-    paused: Vec<Partition>,
     /// Partitions to be given away once their calls have ended.
     revoked: Vec<Partition>,
-    /// By then they are given away in any case.
-    give_away_at: Option<Instant>,
+    /// When they go at the latest.
+    revoked_until: Option<Instant>,
     /// Have an outcome that is not recorded yet.
     ended: Vec<Ended>,
     recording: Option<Recording>,
@@ -98,29 +93,34 @@ impl Horn {
         Horn {
             metrics: Arc::new(HornMetrics::new(provider.name())),
             spans: Spans::here(),
-            provider,
             mutes: Mutes {
                 conversations: parts.conversations,
                 clock: parts.clock.clone(),
             },
-            producer: parts.queue.producer(),
-            ledger: parts.ledger,
+            registry: Registry {
+                producer: parts.queue.producer(),
+                ledger: parts.ledger,
+                provider: provider.name(),
+                dead_partitions: parts.queue.partitions(Topic::NotificationDead),
+            },
+            provider,
             clock: parts.clock,
             entropy: parts.entropy,
             limits: config.limits(),
             timeout: config.timeout,
             concurrency: config.concurrency.max(1),
             pending_max: config.pending_max.max(1),
-            dead_partitions: parts.queue.partitions(Topic::NotificationDead),
+            pending_bytes_max: config.pending_bytes_max.max(1),
+            assigned: Vec::new(),
+            paused: Vec::new(),
+            bytes: 0,
             offsets: Offsets::default(),
             collapse: Collapse::new(config.collapse_max),
             waiting: Waiting::default(),
             calls: JoinSet::new(),
             called: HashMap::new(),
-            assigned: Vec::new(),
-            paused: Vec::new(),
             revoked: Vec::new(),
-            give_away_at: None,
+            revoked_until: None,
             ended: Vec::new(),
             recording: None,
             hold: None,
@@ -137,7 +137,8 @@ impl Horn {
         loop {
             self.call_due();
             self.settle(consumer.as_mut()).await;
-            self.pause_or_resume(consumer.as_mut());
+            self.give_away();
+            self.make_room(consumer.as_mut());
             match self.next_turn(consumer.as_mut(), &shutdown).await {
                 Turn::Stop => break,
                 Turn::Called(result) => self.finish_all(result),
@@ -155,17 +156,7 @@ impl Horn {
         while let Some(result) = self.calls.join_next_with_id().await {
             self.finish(result);
         }
-        // Once what is under way, and once what ended since.
-        for _ in 0..2 {
-            self.settle_at = None;
-            self.settle(consumer.as_mut()).await;
-            if let Some(recording) = &mut self.recording {
-                let recorded = recording.done().await;
-                self.recorded(recorded);
-            }
-        }
-        self.settle_at = None;
-        self.settle(consumer.as_mut()).await;
+        self.settle_all(consumer.as_mut()).await;
         self.metrics.pending.set(0.0);
     }
 
@@ -175,12 +166,13 @@ impl Horn {
         shutdown: &CancellationToken,
     ) -> Turn {
         let now = Instant::now();
-        let room = self.room().max(1);
+        // At least one, for a poll is due even where the partitions are paused.
+        let room = self.pending_max.saturating_sub(self.pending()).max(1);
         let polls = self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
         let due = self.next_due(now);
         let recording = async {
             match &mut self.recording {
-                Some(recording) => recording.done().await,
+                Some(recording) => recording.ended().await,
                 None => std::future::pending().await,
             }
         };
@@ -194,53 +186,45 @@ impl Horn {
         }
     }
 
-    fn recorder(&self) -> Recorder {
-        Recorder {
-            provider: self.provider.name(),
-            producer: self.producer.clone(),
-            ledger: self.ledger.clone(),
-            clock: self.clock.clone(),
-            dead_partitions: self.dead_partitions,
-        }
-    }
-
-    /// How many more notifications fit.
-    fn room(&self) -> usize {
-        let bytes: usize = self.ended.iter().map(Ended::bytes).sum();
-        match bytes < ENDED_BYTES_MAX {
-            true => self.pending_max.saturating_sub(self.pending()),
-            false => 0,
-        }
-    }
-
-    fn pause_or_resume(&mut self, consumer: &mut dyn Consumer) {
-        let wanted = match self.room() {
-            0 => self.assigned.clone(),
-            _ => Vec::new(),
-        };
-        if wanted != self.paused {
-            consumer.resume(&self.paused);
-            consumer.pause(&wanted);
-            self.paused = wanted;
-        }
-    }
-
     /// When something is to be done that nothing else wakes for.
     fn next_due(&self, now: Instant) -> Option<Instant> {
         let free = self.calls.len() < self.concurrency;
         let next_call = self.waiting.next_due().filter(|_| free);
         let next_call = next_call.map(|due| self.hold.map_or(due, |hold| hold.max(due)));
         let poll = self.poll_at.filter(|&at| at > now);
-        [next_call, self.settle_at, poll, self.give_away_at]
+        [next_call, self.settle_at, poll, self.revoked_until]
             .into_iter()
             .flatten()
             .min()
     }
 
     fn pending(&self) -> usize {
-        let recording = self.recording.as_ref();
-        let recording = recording.map_or(0, |recording| recording.sources().len());
+        let recording = self.recording.as_ref().map_or(0, Recording::len);
         self.calls.len() + self.waiting.len() + self.ended.len() + recording
+    }
+
+    /// Pauses all partitions while there is no room for more, until a quarter of it is free again: each resumption
+    /// costs the log a fetch.
+    fn make_room(&mut self, consumer: &mut dyn Consumer) {
+        let most = |max: usize| {
+            if self.paused.is_empty() {
+                max - 1
+            } else {
+                max / 4 * 3
+            }
+        };
+        let full =
+            self.pending() > most(self.pending_max) || self.bytes > most(self.pending_bytes_max);
+        let wanted = if full {
+            self.assigned.clone()
+        } else {
+            Vec::new()
+        };
+        if wanted != self.paused {
+            consumer.resume(&self.paused);
+            consumer.pause(&wanted);
+            self.paused = wanted;
+        }
     }
 
     fn take(&mut self, polled: Polled) {
@@ -250,7 +234,7 @@ impl Horn {
             Polled::Revoked(partitions) => {
                 self.let_go(&partitions);
                 self.revoked = partitions;
-                self.give_away_at = Some(Instant::now() + GIVE_AWAY_WAIT);
+                self.revoked_until = Some(Instant::now() + REVOKE_WAIT);
                 self.give_away();
             }
             Polled::Lost(partitions) => {
@@ -265,15 +249,15 @@ impl Horn {
     /// Forgets what waits of these partitions, and what is under way counts for nobody: whoever holds
     /// the partition next does it again.
     fn let_go(&mut self, partitions: &[Partition]) {
-        let stays = |held: &Partition| !partitions.contains(held);
-        self.assigned.retain(stays);
-        self.paused.retain(stays);
         let ours = |source: Source| {
             partitions
                 .iter()
                 .any(|p| (p.topic, p.number) == (source.topic, source.partition))
         };
+        self.assigned.retain(|ours| !partitions.contains(ours));
+        self.paused.retain(|ours| !partitions.contains(ours));
         for pending in self.waiting.remove_if(|pending| ours(pending.source)) {
+            self.bytes -= pending.bytes();
             let notification = pending.task.notification;
             self.collapse
                 .forget(notification.message, notification.target);
@@ -287,21 +271,21 @@ impl Horn {
     }
 
     /// Revoked partitions go when their calls have ended and the outcomes are committed: a commit after
-    /// that would be refused, and the next holder would tell everybody again.
+    /// that would be refused, and the next holder would tell everybody again. A log or a ledger that does not
+    /// take outcomes does not keep them for ever.
     fn give_away(&mut self) {
         let under_way = self.called.values().map(|pending| pending.source);
         let ended = self.ended.iter().map(|ended| ended.source);
-        let recording = self.recording.iter();
-        let recording = recording.flat_map(|recording| recording.sources().iter().copied());
-        let is_late = self.give_away_at.is_some_and(|at| at <= Instant::now());
-        let busy = !is_late
+        let recording = self.recording.iter().flat_map(Recording::sources);
+        let late = self.revoked_until.is_some_and(|at| at <= Instant::now());
+        let busy = !late
             && under_way.chain(ended).chain(recording).any(|source| {
                 self.revoked
                     .iter()
                     .any(|p| (p.topic, p.number) == (source.topic, source.partition))
             });
         if !busy {
-            self.give_away_at = None;
+            self.revoked_until = None;
             for partition in self.revoked.drain(..) {
                 self.offsets.revoke((partition.topic, partition.number));
             }
@@ -317,6 +301,7 @@ impl Horn {
         self.offsets.begin(source);
         let parent = dead_letter::parent(&record.headers);
         let (key, value) = (record.key, record.value);
+        self.bytes += key.len() + value.len();
         let task = match NotificationTask::decode(value.clone()) {
             Ok(task) => task,
             Err(refusal) => {
@@ -429,7 +414,7 @@ impl Horn {
             .limits
             .after(error.failure, pending.attempts, error.retry_after, chance);
         match next {
-            Next::Again { .. } if pending.abandoned => {}
+            Next::Again { .. } if pending.abandoned => self.bytes -= pending.bytes(),
             Next::Again { after } => {
                 let due = Instant::now() + after;
                 if error.failure == Failure::Throttled {

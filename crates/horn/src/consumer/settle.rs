@@ -1,14 +1,14 @@
 //! Records outcomes, in this order: dead letter, ledger, commit. A crash between any two of them tells
-//! somebody again, or writes a letter again under the same name.
+//! somebody again, or writes a letter again under the same name. The loop goes on meanwhile.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use api::dead_letter::{DeadLetter, Origin};
 use api::task::NotificationTask;
 use api::trace;
-use backend::clock::Clock;
 use backend::ledger::LedgerStore;
 use backend::queue::{Consumer, NewRecord, Partition, Producer};
 use bytes::Bytes;
@@ -16,10 +16,15 @@ use protocol::delivery::Source;
 use protocol::keys::{Topic, partition_of};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::{Timestamp, TraceContext};
-use tokio::time::{Instant, timeout};
+use tokio::time::Instant;
 
 use super::pending::Pending;
-use super::{Horn, STORE_RETRY, STORE_TIMEOUT};
+use super::{Horn, STORE_RETRY};
+
+/// How long log and ledger may take for one call. Far below the poll interval of the log.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Outcomes that are written down together.
+const RECORD_MAX: usize = 256;
 
 /// A record with an outcome.
 pub(super) struct Ended {
@@ -62,6 +67,10 @@ impl Ended {
         }
     }
 
+    pub(super) fn bytes(&self) -> usize {
+        self.key.len() + self.value.len()
+    }
+
     pub(super) fn unreadable(
         source: Source,
         key: Bytes,
@@ -80,10 +89,6 @@ impl Ended {
             outcome: Outcome::Dead(DeadReason::Undecodable, text),
             buried: false,
         }
-    }
-
-    pub(super) fn bytes(&self) -> usize {
-        self.key.len() + self.value.len()
     }
 
     /// The dead letter that is still to be written, of so many partitions.
@@ -149,56 +154,67 @@ impl Ended {
     }
 }
 
-/// Writes outcomes down beside the loop.
-pub(super) struct Recorder {
-    pub(super) provider: &'static str,
-    pub(super) producer: Arc<dyn Producer>,
-    pub(super) ledger: Arc<dyn LedgerStore>,
-    pub(super) clock: Arc<dyn Clock>,
-    pub(super) dead_partitions: u32,
-}
-
-/// What became of outcomes that were to be written down.
+/// What came of writing some outcomes down.
 pub(super) struct Recorded {
-    ended: Vec<Ended>,
-    answer: backend::Result<()>,
+    batch: Vec<Ended>,
+    result: backend::Result<()>,
 }
 
-/// Outcomes on their way to the log and the ledger.
+/// Outcomes being written down.
 pub(super) struct Recording {
     sources: Vec<Source>,
     call: Pin<Box<dyn Future<Output = Recorded> + Send>>,
 }
 
-impl Recorder {
-    fn begin(self, mut ended: Vec<Ended>) -> Recording {
-        let sources = ended.iter().map(|ended| ended.source).collect();
-        let call = Box::pin(async move {
-            let answer = self.record(&mut ended).await;
-            Recorded { ended, answer }
-        });
-        Recording { sources, call }
+impl Recording {
+    pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
+        self.sources.iter().copied()
     }
 
-    async fn record(&self, ended: &mut [Ended]) -> backend::Result<()> {
-        self.bury(ended).await?;
-        let now = self.clock.now();
-        let entries = ended.iter().filter_map(|e| e.entry(self.provider, now));
-        let entries: Vec<_> = entries.collect();
-        match entries.is_empty() {
-            true => Ok(()),
-            false => in_time("the ledger", self.ledger.append(entries)).await,
+    pub(super) fn len(&self) -> usize {
+        self.sources.len()
+    }
+
+    /// Cancel safe.
+    pub(super) async fn ended(&mut self) -> Recorded {
+        (&mut self.call).await
+    }
+}
+
+/// Where outcomes are written down; clones share it.
+#[derive(Clone)]
+pub(super) struct Registry {
+    pub(super) producer: Arc<dyn Producer>,
+    pub(super) ledger: Arc<dyn LedgerStore>,
+    pub(super) provider: &'static str,
+    pub(super) dead_partitions: u32,
+}
+
+impl Registry {
+    async fn record(self, mut batch: Vec<Ended>, now: Timestamp) -> Recorded {
+        let result = self.write(&mut batch, now).await;
+        Recorded { batch, result }
+    }
+
+    async fn write(&self, batch: &mut [Ended], now: Timestamp) -> backend::Result<()> {
+        self.bury(batch, now).await?;
+        let name = self.provider;
+        let entries: Vec<_> = batch.iter().filter_map(|e| e.entry(name, now)).collect();
+        if entries.is_empty() {
+            return Ok(());
         }
+        within("ledger", self.ledger.append(entries)).await
     }
 
-    async fn bury(&self, ended: &mut [Ended]) -> backend::Result<()> {
-        let now = self.clock.now();
-        let (places, letters): (Vec<_>, Vec<_>) = ended
+    async fn bury(&self, batch: &mut [Ended], now: Timestamp) -> backend::Result<()> {
+        let (places, letters): (Vec<_>, Vec<_>) = batch
             .iter()
             .enumerate()
             .filter_map(|(place, ended)| {
-                let letter = ended.letter(self.provider, now, self.dead_partitions)?;
-                Some((place, letter))
+                Some((
+                    place,
+                    ended.letter(self.provider, now, self.dead_partitions)?,
+                ))
             })
             .unzip();
         if letters.is_empty() {
@@ -206,9 +222,9 @@ impl Recorder {
         }
         let published = async { Ok(self.producer.publish(letters).await) };
         let mut failed = None;
-        for (place, result) in places.into_iter().zip(in_time("the log", published).await?) {
+        for (place, result) in places.into_iter().zip(within("queue", published).await?) {
             match result {
-                Ok(_) => ended[place].buried = true,
+                Ok(_) => batch[place].buried = true,
                 Err(error) => failed = Some(error),
             }
         }
@@ -216,64 +232,54 @@ impl Recorder {
     }
 }
 
-impl Recording {
-    pub(super) fn sources(&self) -> &[Source] {
-        &self.sources
-    }
-
-    /// Completes with what became of it. Cancel safe.
-    pub(super) async fn done(&mut self) -> Recorded {
-        (&mut self.call).await
-    }
-}
-
-async fn in_time<T>(
-    what: &str,
+/// A part that takes too long is unavailable; what it was asked may be asked again.
+async fn within<T>(
+    part: &'static str,
     call: impl Future<Output = backend::Result<T>>,
 ) -> backend::Result<T> {
-    match timeout(STORE_TIMEOUT, call).await {
-        Ok(answer) => answer,
-        Err(_) => {
-            let why = format!("{what} did not answer within {STORE_TIMEOUT:?}");
-            Err(backend::Error::unavailable("horn", why))
-        }
-    }
+    let answer = tokio::time::timeout(STORE_TIMEOUT, call).await;
+    answer.unwrap_or_else(|_| {
+        let text = format!("no answer within {STORE_TIMEOUT:?}");
+        Err(backend::Error::unavailable(part, text))
+    })
 }
 
 impl Horn {
-    /// Begins to write down what has ended, and commits what that allows. What the log or the ledger does not
-    /// take stays, and is tried again; meanwhile the loop goes on.
+    /// Begins to write down what has ended, where nothing is being written, and commits what is written. What
+    /// log or ledger do not take stays, and is tried again.
     pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer) {
-        if self.settle_at.is_none_or(|at| at <= Instant::now()) {
-            self.settle_at = None;
-            self.record_and_commit(consumer).await;
-        }
-        self.give_away();
-    }
-
-    async fn record_and_commit(&mut self, consumer: &mut dyn Consumer) {
-        if self.recording.is_none() && !self.ended.is_empty() {
-            let ended = std::mem::take(&mut self.ended);
-            self.recording = Some(self.recorder().begin(ended));
-        }
-        if let Err(error) = self.commit(consumer).await {
-            tracing::warn!(%error, "offsets are not committed");
-            self.settle_at = Some(Instant::now() + STORE_RETRY);
-        }
-    }
-
-    /// Outcomes that are written down settle their records; the others wait for the next try.
-    pub(super) fn recorded(&mut self, recorded: Recorded) {
-        self.recording = None;
-        if let Err(error) = recorded.answer {
-            let waiting = recorded.ended.len() + self.ended.len();
-            tracing::warn!(%error, waiting, "outcomes cannot be recorded");
-            self.ended.splice(0..0, recorded.ended);
-            self.settle_at = Some(Instant::now() + STORE_RETRY);
+        if self.settle_at.is_some_and(|at| at > Instant::now()) {
             return;
         }
-        for ended in recorded.ended {
+        self.settle_at = None;
+        if self.recording.is_none() && !self.ended.is_empty() {
+            let count = self.ended.len().min(RECORD_MAX);
+            let batch: Vec<Ended> = self.ended.drain(..count).collect();
+            let sources = batch.iter().map(|ended| ended.source).collect();
+            let call = self.registry.clone().record(batch, self.clock.now());
+            self.recording = Some(Recording {
+                sources,
+                call: Box::pin(call),
+            });
+        }
+        if let Err(error) = self.commit(consumer).await {
+            tracing::warn!(%error, "what was told is not committed");
+            self.settle_at = Some(Instant::now() + STORE_RETRY);
+        }
+    }
+
+    pub(super) fn recorded(&mut self, recorded: Recorded) {
+        self.recording = None;
+        if let Err(error) = recorded.result {
+            let waiting = recorded.batch.len() + self.ended.len();
+            tracing::warn!(%error, waiting, "outcomes cannot be recorded");
+            self.settle_at = Some(Instant::now() + STORE_RETRY);
+            self.ended.splice(..0, recorded.batch);
+            return;
+        }
+        for ended in recorded.batch {
             self.count(&ended.outcome, ended.trace());
+            self.bytes -= ended.bytes();
             if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
                 // It was not told: a redrive is no repeat.
                 let notification = task.notification;
@@ -284,11 +290,21 @@ impl Horn {
         }
     }
 
+    /// The last outcomes, unless log or ledger do not take them: then they come again.
+    pub(super) async fn settle_all(&mut self, consumer: &mut dyn Consumer) {
+        self.settle_at = None;
+        self.settle(consumer).await;
+        while let Some(recording) = &mut self.recording {
+            let recorded = recording.ended().await;
+            self.recorded(recorded);
+            self.settle(consumer).await;
+        }
+    }
+
     async fn commit(&mut self, consumer: &mut dyn Consumer) -> backend::Result<()> {
         for ((topic, number), next) in self.offsets.due() {
             let partition = Partition { topic, number };
-            let place = [(partition, next)];
-            match in_time("the log", consumer.commit(&place)).await {
+            match within("queue", consumer.commit(&[(partition, next)])).await {
                 Ok(()) => self.offsets.committed((topic, number), next),
                 // Taken from us, and we are about to hear of it.
                 Err(error) if error.kind == backend::Kind::Conflict => {
