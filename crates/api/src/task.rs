@@ -130,6 +130,9 @@ pub fn again(
     }
 }
 
+/// Bytes that a task may grow by without becoming too large: the name of a letter, another cause.
+const GROWTH: usize = 512;
+
 /// Ends exactly these sessions, all of one user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KickoutTask {
@@ -154,6 +157,56 @@ impl Task {
             first_at: at,
             trace: None,
             work,
+        }
+    }
+
+    /// The same work as tasks of at most `bytes_max` each, and a little less, so that a letter or a redrive of one
+    /// is not larger either. Each user is in one of them. What is too large even for one user stays whole.
+    pub fn split(self, bytes_max: usize) -> Vec<Task> {
+        let Work::Deliver(deliver) = &self.work else {
+            return vec![self];
+        };
+        let bytes_max = bytes_max.saturating_sub(GROWTH);
+        let whole = v1::Task::from(&self).encoded_len();
+        if whole <= bytes_max || deliver.targets.len() + deliver.live_users.len() < 2 {
+            return vec![self];
+        }
+        let head = self.part(deliver, &[]);
+        // Lengths in front of what is nested take a few bytes.
+        let room = bytes_max.saturating_sub(v1::Task::from(&head).encoded_len() + 16);
+        if room == 0 {
+            return vec![self];
+        }
+        let (mut parts, mut part, mut bytes) = (Vec::new(), Vec::new(), 0);
+        for owed in deliver.owed() {
+            let more = encoded_len(&owed);
+            if bytes + more > room && !part.is_empty() {
+                parts.push(self.part(deliver, &std::mem::take(&mut part)));
+                bytes = 0;
+            }
+            bytes += more;
+            part.push(owed);
+        }
+        parts.push(self.part(deliver, &part));
+        parts
+    }
+
+    /// The same for these alone.
+    fn part(&self, deliver: &DeliverTask, owed: &[Owed]) -> Task {
+        let live = owed.iter().filter(|owed| owed.live);
+        Task {
+            retry_count: self.retry_count,
+            first_at: self.first_at,
+            trace: self.trace,
+            work: Work::Deliver(DeliverTask {
+                placed: deliver.placed.clone(),
+                rev: deliver.rev,
+                targets: owed.iter().flat_map(Owed::targets).collect(),
+                live_users: live.map(|owed| owed.user).collect(),
+                due_at: deliver.due_at,
+                cause: deliver.cause.clone(),
+                letter: deliver.letter.clone(),
+            }),
         }
     }
 
@@ -188,6 +241,14 @@ impl NotificationTask {
             .map_err(no_task)?
             .try_into()
     }
+}
+
+/// What it takes in a task: a tag and a length for each target, a number for a user.
+fn encoded_len(owed: &Owed) -> usize {
+    let targets = owed.targets();
+    let targets = targets.map(|target| v1::DeliverTarget::from(target).encoded_len() + 2);
+    let live = prost::encoding::encoded_len_varint(owed.user.get().cast_unsigned()) + 1;
+    targets.sum::<usize>() + if owed.live { live } else { 0 }
 }
 
 fn no_task(error: prost::DecodeError) -> Refusal {
@@ -371,6 +432,7 @@ impl From<&NotificationTask> for v1::NotificationTask {
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+    use proptest::strategy::ValueTree;
 
     use super::*;
     use crate::convert::arbitrary;
@@ -391,6 +453,66 @@ mod tests {
             drop(Task::decode(bytes.clone().into()));
             drop(NotificationTask::decode(bytes.into()));
         }
+    }
+
+    fn to_many(targets: Vec<Target>, live_users: Vec<UserId>) -> Task {
+        let task = arbitrary::task().prop_filter_map("a delivery", |task| match task.work {
+            Work::Deliver(_) => Some(task),
+            Work::Message(_) | Work::Kickout(_) => None,
+        });
+        let mut runner = proptest::test_runner::TestRunner::deterministic();
+        let mut task = task.new_tree(&mut runner).expect("a task").current();
+        if let Work::Deliver(deliver) = &mut task.work {
+            deliver.targets = targets;
+            deliver.live_users = live_users;
+        }
+        task
+    }
+
+    fn user(number: i64) -> UserId {
+        UserId::new(number).expect("positive")
+    }
+
+    /// Users from one on, of a thousand millions apart.
+    fn web(count: i64) -> Vec<Target> {
+        let target = |number| Target {
+            user: user(number * 1_000_000_000_000),
+            platform: protocol::Platform::Web,
+        };
+        (1..=count).map(target).collect()
+    }
+
+    #[test]
+    fn a_task_for_100_000_is_split_and_names_each_of_them_once() {
+        const MOST: usize = 256 << 10;
+        let targets = web(100_000);
+        let live: Vec<_> = targets.iter().map(|target| target.user).collect();
+        let task = to_many(targets.clone(), live.clone());
+        assert!(task.encode().len() > 1 << 20, "{}", task.encode().len());
+        let parts = task.split(MOST);
+        let sizes: Vec<_> = parts.iter().map(|part| part.encode().len()).collect();
+        assert!(sizes.iter().all(|size| *size <= MOST - 512), "{sizes:?}");
+        assert!(sizes.len() <= 10, "no smaller than they must be: {sizes:?}");
+        let (mut all, mut alive) = (Vec::new(), Vec::new());
+        for part in parts {
+            let Work::Deliver(deliver) = part.work else {
+                panic!("a delivery");
+            };
+            let here: Vec<_> = deliver.targets.iter().map(|target| target.user).collect();
+            assert_eq!(here, deliver.live_users, "a user is in one part");
+            all.extend(deliver.targets);
+            alive.extend(deliver.live_users);
+        }
+        assert_eq!((all, alive), (targets, live));
+    }
+
+    #[test]
+    fn what_fits_stays_whole_and_so_does_what_no_splitting_helps() {
+        let task = to_many(web(100), Vec::new());
+        let size = task.encode().len();
+        assert_eq!(task.clone().split(size + 512), [task.clone()]);
+        assert_eq!(task.clone().split(size + 511).len(), 2);
+        assert_eq!(task.clone().split(0), [task]);
     }
 
     #[test]

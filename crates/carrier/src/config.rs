@@ -91,8 +91,11 @@ pub struct Config {
     /// The delays of the retry topics, shortest first.
     #[serde(with = "tiers")]
     pub retry_delays: [Duration; RETRY_TIERS as usize],
-    /// Records of one retry topic that are held in memory until they are due; then no more are polled.
+    /// Records of one retry topic that are held in memory until they are due. Each partition has an equal share;
+    /// at it no more are polled of that partition.
     pub retry_held_max: usize,
+    /// Bytes of these records, in the same way.
+    pub retry_held_bytes_max: usize,
 
     /// Deliveries and notices of one batch to a boat.
     pub push_batch_max: usize,
@@ -167,6 +170,7 @@ impl Default for Config {
             retry_max: limits.retry_max,
             retry_delays: [1, 5, 30, 120, 600].map(Duration::from_secs),
             retry_held_max: 4096,
+            retry_held_bytes_max: 32 << 20,
             push_batch_max: 512,
             notices_max: 4096,
             kickout_timeout: Duration::from_secs(1),

@@ -84,6 +84,11 @@ impl Line {
         self.assigned.extend(partitions);
     }
 
+    /// How many partitions are ours.
+    pub(crate) fn assigned(&self) -> usize {
+        self.assigned.len()
+    }
+
     /// Lets exactly these partitions hand out nothing; all of them while a batch waits for room.
     pub(crate) fn hush(&mut self, wanted: impl Fn(&Partition) -> bool) {
         let (congested, progress) = (self.congested(), &self.progress);

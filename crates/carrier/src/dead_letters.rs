@@ -81,7 +81,7 @@ struct Found {
 impl DeadLetters {
     pub fn new(parts: DeskParts) -> DeadLetters {
         DeadLetters {
-            records: Records::new(parts.queue.clone(), "operator"),
+            records: Records::new(parts.queue.clone(), "operator", parts.record_bytes_max),
             view: Arc::new(View::new(parts.queue.clone())),
             parts,
         }

@@ -19,12 +19,15 @@ use crate::work::{Spoilt, key_of};
 pub(crate) struct Records {
     queue: Arc<dyn Queue>,
     carrier: Arc<str>,
+    /// Bytes of the largest record that a carrier reads.
+    bytes_max: usize,
 }
 
 impl Records {
-    pub(crate) fn new(queue: Arc<dyn Queue>, carrier: &str) -> Records {
+    pub(crate) fn new(queue: Arc<dyn Queue>, carrier: &str, bytes_max: usize) -> Records {
         Records {
             queue,
+            bytes_max,
             carrier: carrier.into(),
         }
     }
@@ -102,7 +105,8 @@ impl Records {
         }
     }
 
-    fn retry(&self, task: &delivery::Task, retry: &Retry) -> Option<NewRecord> {
+    /// As many records as it takes for none to be too large.
+    fn retry(&self, task: &delivery::Task, retry: &Retry) -> impl Iterator<Item = NewRecord> {
         let queued = again(
             task,
             &retry.owed,
@@ -110,9 +114,12 @@ impl Records {
             retry.due_at,
             retry.cause.text(),
         );
-        self.task(Topic::Retry(retry.tier), &queued)
+        let topic = Topic::Retry(retry.tier);
+        let parts = queued.split(self.bytes_max).into_iter();
+        parts.filter_map(move |part| self.task(topic, &part))
     }
 
+    /// Never larger than a record may be: what dies was a retry before, and left room for that.
     fn max_retries(&self, settlement: &Settlement, letter: &Letter, now: Timestamp) -> NewRecord {
         let (task, source) = (&settlement.task, settlement.source);
         let dead = DeadLetter {

@@ -109,7 +109,7 @@ pub async fn start(
         &config,
     );
     let carrier = Carrier {
-        records: Records::new(parts.queue.clone(), &config.name),
+        records: Records::new(parts.queue.clone(), &config.name, config.record_bytes_max),
         config: Arc::new(config),
         limits,
         parts,
@@ -241,6 +241,7 @@ impl Carrier {
             stores: Timed::new(&self.config),
             partitions: self.parts.queue.partitions(Topic::Retry(tier)),
             held: BTreeMap::new(),
+            loads: BTreeMap::new(),
             not_before: None,
             backoff: Backoff::new(&self.config),
         }

@@ -52,16 +52,24 @@ pub(crate) struct Tier {
     pub(crate) stores: Timed,
     pub(crate) partitions: u32,
     pub(crate) held: BTreeMap<(Timestamp, Source), Read>,
+    /// How much of each partition is held, by number.
+    pub(crate) loads: BTreeMap<u32, Load>,
     /// History did not answer; not before this time is it asked again.
     pub(crate) not_before: Option<Instant>,
     pub(crate) backoff: Backoff,
 }
 
+/// What is held of one partition.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Load {
+    records: usize,
+    bytes: usize,
+}
+
 impl Tier {
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            let full = self.held.len() >= self.line.config.retry_held_max;
-            self.line.hush(|_| full);
+            self.hush();
             let due_at = self.due_at();
             let max = self.line.config.poll_max;
             tokio::select! {
@@ -84,6 +92,35 @@ impl Tier {
         self.line.finish(held).await;
     }
 
+    /// Pauses what holds its share: each partition has the same, so that records that are due later leave room for
+    /// those of other partitions that are due now.
+    fn hush(&mut self) {
+        let share = |of: usize| (of / self.line.assigned().max(1)).max(1);
+        let records = share(self.line.config.retry_held_max);
+        let bytes = share(self.line.config.retry_held_bytes_max);
+        let loads = &self.loads;
+        self.line.hush(|partition| {
+            let load = loads.get(&partition.number).copied().unwrap_or_default();
+            load.records >= records || load.bytes >= bytes
+        });
+    }
+
+    fn insert(&mut self, read: Read) {
+        let load = self.loads.entry(read.source.partition).or_default();
+        load.records += 1;
+        load.bytes += read.bytes();
+        self.held.insert((self.due(&read), read.source), read);
+    }
+
+    fn remove(&mut self, key: &(Timestamp, Source)) -> Option<Read> {
+        let read = self.held.remove(key)?;
+        if let Some(load) = self.loads.get_mut(&read.source.partition) {
+            load.records -= 1;
+            load.bytes -= read.bytes();
+        }
+        Some(read)
+    }
+
     async fn handle(&mut self, polled: Polled) {
         match polled {
             Polled::Records(records) => self.hold(records),
@@ -102,7 +139,7 @@ impl Tier {
         let mut spoilt = Batch::default();
         for record in records {
             match self.readable(record, bytes_max) {
-                Ok(read) => _ = self.held.insert((self.due(&read), read.source), read),
+                Ok(read) => self.insert(read),
                 Err(dead) => spoilt.effects.push(give_up(&self.records, &dead, now)),
             }
         }
@@ -157,7 +194,7 @@ impl Tier {
         self.backoff.succeeded();
         let mut batch = Batch::default();
         for key in due {
-            let Some(read) = self.held.remove(&key) else {
+            let Some(read) = self.remove(&key) else {
                 continue;
             };
             match read.task.work.clone() {
@@ -299,6 +336,9 @@ impl Tier {
             };
             !partitions.contains(&partition)
         });
+        for partition in partitions {
+            self.loads.remove(&partition.number);
+        }
         let dropped = before - self.held.len();
         self.line.release(partitions, lost, dropped).await;
     }

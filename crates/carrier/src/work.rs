@@ -23,6 +23,11 @@ pub(crate) struct Read {
 }
 
 impl Read {
+    /// As it lies in the log.
+    pub(crate) fn bytes(&self) -> usize {
+        self.record.key.len() + self.record.value.len()
+    }
+
     /// The context of giving it its place: its deliveries go on from there.
     pub(crate) fn placing(&self) -> Option<TraceContext> {
         let place = [u64::from(self.source.partition), self.source.offset];

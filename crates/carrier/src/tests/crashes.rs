@@ -26,7 +26,11 @@ pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
         .subscribe(GROUP, Topic::Message)
         .await
         .expect("a member");
-    let records = Records::new(world.parts.queue.clone(), "doomed");
+    let records = Records::new(
+        world.parts.queue.clone(),
+        "doomed",
+        world.config.record_bytes_max,
+    );
     let mut writer = Writer::new(&world.parts, &Config::default(), records, Spans::default());
     let mut written = 0;
     while let Ok(polled) =

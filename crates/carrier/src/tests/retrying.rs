@@ -2,12 +2,16 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::{DeliverTask, Task, Work};
-use protocol::keys::Topic;
+use backend::queue::Queue;
+use protocol::group::Wish;
+use protocol::keys::{self, Topic};
 use protocol::ledger::Event;
 use protocol::{Platform, Position, Seq};
 
 use super::faults::Mood;
+use super::groups::create;
 use super::world::*;
+use crate::Config;
 
 // One record for both platforms; what is tried again names the one that failed.
 // proves S1-13, S1-15, S1-23, S1-24, S1-26, S1-27, S1-28
@@ -130,7 +134,12 @@ async fn a_log_that_says_nothing_is_asked_again() {
         .await;
     world.queue.faults.silent.store(true, Ordering::SeqCst);
     tokio::time::sleep(Duration::from_secs(8)).await;
-    assert!(world.uncommitted().await >= 2, "the message and its retry");
+    // The retry itself needs nothing of its topic any more.
+    assert_eq!(
+        world.uncommitted().await,
+        1,
+        "the message waits for its retry"
+    );
     world.queue.faults.silent.store(false, Ordering::SeqCst);
     world.until_quiet().await;
     let retries = world.records(Topic::Retry(1)).await.len();
@@ -184,4 +193,122 @@ async fn a_long_wait_in_one_tier_holds_nobody_else() {
     assert_eq!(world.boat.pushed_to(20), [fresh.get(), quick.id.get()]);
     tokio::time::sleep(Duration::from_secs(600)).await;
     assert_eq!(world.boat.pushed_to(20).len(), 52);
+}
+
+/// How many members a group has whose messages all fail at once.
+const MANY: i64 = 2000;
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
+    let bytes_max = 4096;
+    let world = World::with(Config {
+        record_bytes_max: bytes_max,
+        ..Config::default()
+    })
+    .await;
+    for members in 0..MANY / 100 {
+        let members = 1000 + 100 * members;
+        let wish = match members {
+            1000 => create(members..members + 100),
+            _ => Wish::Add((members..members + 100).map(user).collect()),
+        };
+        world.wish(ALICE, wish).await;
+    }
+    world.until_quiet().await;
+    *world.mailbox.mood.lock() = Mood::Away;
+    let id = world.say(ALICE).await;
+    let retries = async || world.records(Topic::Retry(1)).await;
+    (world.until("retries are queued", async || !retries().await.is_empty())).await;
+    let (mut sizes, mut users) = (Vec::new(), Vec::new());
+    for record in retries().await {
+        let task = Task::decode(record.value.clone()).expect("a task");
+        let Work::Deliver(deliver) = task.work else {
+            panic!("{task:?}");
+        };
+        if deliver.placed.message.id == id {
+            sizes.push(record.value.len());
+            let targets = deliver.targets.iter().map(|target| target.user);
+            users.extend(deliver.live_users.iter().copied().chain(targets));
+        }
+    }
+    assert!(sizes.len() > 1, "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size <= bytes_max), "{sizes:?}");
+    let count = users.len();
+    users.sort_unstable();
+    users.dedup();
+    assert_eq!(users.len(), count, "nobody twice");
+    assert!(count as i64 >= MANY, "{count}");
+    // The last one of them is there when the mailbox is.
+    let (last, session) = (1000 + MANY - 1, 77);
+    *world.mailbox.mood.lock() = Mood::Well;
+    world
+        .sign_in(last, Platform::Web, session, Manner::Acknowledges)
+        .await;
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(session), [id.get()]);
+    assert!(world.records(Topic::Dead).await.is_empty());
+}
+
+/// A retry for somebody's web, due after so long.
+fn retry_of(world: &World, whom: i64, after: Duration) -> Task {
+    let deliver = DeliverTask {
+        rev: 0,
+        placed: protocol::Placed {
+            conversation: between(ALICE, whom),
+            position: Position {
+                seq: Seq(1),
+                prev: None,
+            },
+            message: world.message(ALICE, whom),
+        },
+        targets: vec![target(whom, Platform::Web)],
+        live_users: Vec::new(),
+        due_at: world.now() + after,
+        cause: "a test".to_owned(),
+        letter: None,
+    };
+    Task {
+        retry_count: 1,
+        ..Task::new(Work::Deliver(deliver), world.now())
+    }
+}
+
+/// After a restart a backlog of one partition is due in ten minutes, and one of another partition is due now: how
+/// many of the latter are pushed within ten seconds.
+async fn due_now_beside_a_backlog(config: Config) -> usize {
+    let mut world = World::without_carrier(config).await;
+    let partition_of = |whom| {
+        let key = keys::record_key(between(ALICE, whom));
+        keys::partition_of(&key, world.queue.partitions(Topic::Retry(5)))
+    };
+    let other = (BOB + 1..100).find(|whom| partition_of(*whom) != partition_of(BOB));
+    let other = other.expect("several partitions");
+    world
+        .sign_in(other, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    for _ in 0..100 {
+        let later = retry_of(&world, BOB, Duration::from_secs(600));
+        world.publish(Topic::Retry(5), &later).await;
+        let now = retry_of(&world, other, Duration::ZERO);
+        world.publish(Topic::Retry(5), &now).await;
+    }
+    world.carrier = Some(world.start().await);
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    world.boat.pushed_to(20).len()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_due_later_leaves_room_for_what_is_due_now() {
+    let few_records = Config {
+        poll_max: 8,
+        retry_held_max: 30,
+        ..Config::default()
+    };
+    assert_eq!(due_now_beside_a_backlog(few_records).await, 100);
+    let few_bytes = Config {
+        poll_max: 8,
+        retry_held_bytes_max: 3000,
+        ..Config::default()
+    };
+    assert_eq!(due_now_beside_a_backlog(few_bytes).await, 100);
 }

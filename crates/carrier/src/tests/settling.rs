@@ -52,7 +52,11 @@ async fn settle(settler: &mut Settler) -> Vec<u64> {
 #[tokio::test(start_paused = true)]
 async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
     let world = World::without_carrier(Config::default()).await;
-    let records = Records::new(world.parts.queue.clone(), "carrier-1");
+    let records = Records::new(
+        world.parts.queue.clone(),
+        "carrier-1",
+        world.config.record_bytes_max,
+    );
     let mut settler = Settler::new(&world.parts, &world.config, records);
     let faults = &world.queue.faults;
     faults.refuse(|record| (record.key == "one").then_some(Kind::Unavailable));
@@ -96,7 +100,11 @@ const TEN_MINUTES: Duration = Duration::from_secs(600);
 #[tokio::test(start_paused = true)]
 async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
     let world = World::without_carrier(Config::default()).await;
-    let records = Records::new(world.parts.queue.clone(), "carrier-1");
+    let records = Records::new(
+        world.parts.queue.clone(),
+        "carrier-1",
+        world.config.record_bytes_max,
+    );
     let mut settler = Settler::new(&world.parts, &world.config, records);
     let away = Partition {
         topic: Topic::Retry(1),
@@ -169,7 +177,11 @@ async fn after_an_outage(latency: Duration) -> (usize, usize) {
         latency,
     });
     world.parts.ledger = ledger.clone();
-    let records = Records::new(world.parts.queue.clone(), "carrier-1");
+    let records = Records::new(
+        world.parts.queue.clone(),
+        "carrier-1",
+        world.config.record_bytes_max,
+    );
     let mut settler = Settler::new(&world.parts, &world.config, records);
     for offset in 0..16_384 {
         let mut effects = retry(offset, "ledger");
