@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::clock::SeededEntropy;
 use backend::discovery::{EmbeddedRegistry, Role};
 use backend::embedded::Engine;
 use client::Event;
@@ -135,7 +134,7 @@ async fn two_programs_under_one_devices_name_come_to_an_end() {
 // reliability R5, T-E3: a boat that registers anew keeps its clients, under whatever life they signed in.
 #[tokio::test]
 async fn a_boat_that_lost_its_lease_keeps_its_clients() {
-    let registry = EmbeddedRegistry::new(Engine::memory(), Arc::new(SeededEntropy::new(1)));
+    let registry = EmbeddedRegistry::new(Engine::memory());
     let mut settings = tests::settings();
     settings.boat.reconnect_percent = 0;
     let boat = settings.boat.name.clone();

@@ -18,6 +18,7 @@ pub mod group_history;
 pub mod groups;
 pub mod heads;
 pub mod history;
+pub mod installation;
 pub mod ledger;
 pub mod mailbox;
 pub mod queue;

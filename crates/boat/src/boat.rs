@@ -8,9 +8,9 @@ use std::time::Duration;
 use api::station::{Connect, MailPageRequest};
 use api::trace::Spans;
 use backend::clock::{Clock, Entropy, TimerClock};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use protocol::frame::{Hello, SyncRequest};
-use protocol::presence::BoatLife;
+use protocol::presence::{BoatLife, Restoration};
 use protocol::session::{Admission, Limits, Outgoing};
 use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
 use tokio::runtime::Handle;
@@ -49,6 +49,9 @@ pub(crate) struct Boat {
     clock: TimerClock,
     /// All lives of this process, the present one last: who pushes to an earlier one means us.
     lives: RwLock<Vec<BoatLife>>,
+    /// Under the present life.
+    leased: AtomicBool,
+    restoration: Mutex<Restoration>,
     draining: AtomicBool,
     abandoned: AtomicBool,
     sessions: AtomicUsize,
@@ -78,6 +81,8 @@ impl Boat {
             ready: watch::Sender::new(false),
             clock: TimerClock::starting_at(clock.now()),
             lives: RwLock::default(),
+            leased: AtomicBool::new(false),
+            restoration: Mutex::default(),
             draining: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
@@ -101,6 +106,20 @@ impl Boat {
 
     pub(crate) fn begin_life(&self, life: BoatLife) {
         self.lives.write().push(life);
+        self.leased.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn lose_lease(&self) {
+        self.leased.store(false, Ordering::Release);
+    }
+
+    pub(crate) fn has_lease(&self) -> bool {
+        self.leased.load(Ordering::Acquire)
+    }
+
+    /// A session is registered under this marker of the store. True: no other one was before.
+    pub(crate) fn is_new_marker(&self, marker: u64) -> bool {
+        self.restoration.lock().handle_marker(marker)
     }
 
     pub(crate) fn is_mine(&self, life: &BoatLife) -> bool {
@@ -160,7 +179,8 @@ impl Boat {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
             let answer = boat.connect(connection.id(), hello, peer).await;
-            if answer.is_ok() {
+            if let Ok(admission) = &answer {
+                boat.is_new_marker(admission.marker);
                 boat.sessions.fetch_add(1, Ordering::Relaxed);
                 boat.metrics.sessions.increment(1.0);
             }

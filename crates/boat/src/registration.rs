@@ -37,6 +37,7 @@ pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
         lease.held.lost.cancelled().await;
         warn!(life = ?lease.held.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
         boat.metrics.leases_lost.increment(1);
+        boat.lose_lease();
         boat.ready.send_replace(false);
         lease.held = regain(&boat, &lease).await;
         boat.begin_life(lease.held.instance.life.clone());

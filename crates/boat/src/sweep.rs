@@ -7,7 +7,7 @@ use std::time::Duration;
 use api::station::{Reassert, Reasserted};
 use backend::clock::Entropy;
 use protocol::mailbox::{ReassertAnswer, signed_in_again};
-use protocol::presence::{Losses, SessionKey};
+use protocol::presence::{Losses, RESYNC_REST, SessionKey, syncs_restored};
 use protocol::{Code, Refusal};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
@@ -15,10 +15,6 @@ use tracing::{debug, warn};
 use crate::boat::Boat;
 use crate::connection::Connection;
 use crate::registration::REASSERT_WITHIN;
-
-/// After all sessions were asserted for a loss, another one has to wait so long: a store that is not well is
-/// not asked for everything again and again.
-const LOSS_REST: Duration = Duration::from_secs(60);
 
 /// Goes through all sessions once per interval, until dropped. After one that the store had forgotten the next
 /// ones are not left to the slow pass, and where those were forgotten, too, none is: nobody delivers to them
@@ -39,7 +35,7 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread).await;
-            rested_at = Instant::now() + LOSS_REST;
+            rested_at = Instant::now() + RESYNC_REST;
             losses = Losses::default();
         }
     }
@@ -70,8 +66,9 @@ async fn go_over(
         for batch in connections.chunks(boat.config.batch_items_max) {
             reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
         }
+        // A store that is not well is not asked for everything again and again, but another one is.
         if let Some((since, losses)) = &mut seeks
-            && Instant::now() >= *since
+            && (found.is_new || losses.hurries() || Instant::now() >= *since)
         {
             losses.handle_answers(found.answered, found.forgotten, boat.connections.len());
             if losses.is_loss() {
@@ -90,6 +87,8 @@ async fn go_over(
 struct Found {
     answered: usize,
     forgotten: usize,
+    /// Under a marker that the boat had not met: another store answers.
+    is_new: bool,
 }
 
 async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>], found: &mut Found) {
@@ -142,12 +141,18 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>], fou
                     connection.update(|session| session.hint());
                 }
             }
-            Reasserted::Answer(ReassertAnswer::Restored { .. }) => {
+            Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);
                 found.forgotten += 1;
-                connection.lock().in_doubt = false;
-                connection.update(|session| session.resync(boat.now()));
+                let is_new = boat.is_new_marker(marker);
+                found.is_new |= is_new;
+                let was_in_doubt = std::mem::take(&mut connection.lock().in_doubt);
+                if was_in_doubt || syncs_restored(boat.has_lease(), is_new) {
+                    connection.update(|session| session.resync(boat.now()));
+                } else if mail_waits {
+                    connection.update(|session| session.hint());
+                }
             }
             Reasserted::Answer(ReassertAnswer::Displaced) => {
                 boat.metrics.displaced.increment(1);

@@ -106,7 +106,8 @@ pub struct Config {
     /// How long a boat's lease is away before the boat is asked whether it lives.
     #[serde(with = "humantime_serde")]
     pub lease_patience: Duration,
-    /// How long it may take to answer; a boat without lease that does not is taken for dead.
+    /// How long it may take to answer. A boat without lease that is silent three times is taken for dead, and
+    /// asked again ever more seldom.
     #[serde(with = "humantime_serde")]
     pub probe_timeout: Duration,
     /// How often a boat that answers without having a lease is asked again.

@@ -86,11 +86,11 @@ impl Line {
 
     /// Lets exactly these partitions hand out nothing; all of them while a batch waits for room.
     pub(crate) fn hush(&mut self, wanted: impl Fn(&Partition) -> bool) {
-        let congested = self.congested();
+        let (congested, progress) = (self.congested(), &self.progress);
         let quiet: Vec<Partition> = self
             .assigned
             .iter()
-            .filter(|partition| congested || wanted(partition))
+            .filter(|&partition| congested || wanted(partition) || progress.is_crowded(*partition))
             .copied()
             .collect();
         if quiet == self.quiet {

@@ -13,10 +13,11 @@ use std::time::Duration;
 
 use api::trace::Spans;
 use backend::cache::Cache;
+use backend::clock::{Clock, TimerClock};
 use backend::mailbox::MailboxStore;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
-use protocol::Timestamp;
+use protocol::Moment;
 use protocol::delivery::{Action, Delivery, Outcome, Route, Source, Task};
 use protocol::presence::SessionKey;
 use tokio::sync::mpsc;
@@ -56,11 +57,12 @@ pub(crate) struct Executor {
     pub(crate) records: Records,
     pub(crate) ways: Ways,
     pub(crate) stores: Timed,
-    pub(crate) clock: Arc<dyn backend::clock::Clock>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// Keeps deadlines wherever the time of day goes.
+    pub(crate) timer: TimerClock,
     pub(crate) batches: mpsc::Receiver<Batch>,
     pub(crate) abandons: mpsc::Receiver<Abandon>,
     pub(crate) heard: mpsc::Receiver<Heard>,
-    pub(crate) in_flight_max: usize,
     pub(crate) kickouts_max: usize,
     pub(crate) backlog: Backlog,
     pub(crate) routes: Routes,
@@ -109,12 +111,15 @@ impl Executor {
             self.fleet.flush();
             self.begin_routing();
             self.settler.begin(Instant::now());
+            if let Some(crowded) = self.settler.crowded() {
+                self.ways.crowd(crowded);
+            }
 
             tokio::select! {
                 biased;
                 _ = self.heard.recv_many(&mut heard, HEARD) => {}
                 routed = self.routes.answered() => {
-                    let now = self.clock.now();
+                    let now = self.now();
                     for (token, answer) in routed {
                         self.delivery.handle_routed(now, token, answer);
                         self.act();
@@ -126,11 +131,11 @@ impl Executor {
                 Some(effects) = kickouts.next(), if !kickouts.is_empty() => {
                     self.settler.add(effects);
                 }
-                Some(batch) = self.batches.recv(), if self.backlog.deliver.is_empty() => {
+                Some(batch) = self.batches.recv(), if self.has_room() => {
                     self.take(batch);
                 }
                 _ = tick.tick(), if self.ticks() => {
-                    self.delivery.handle_timeout(self.clock.now());
+                    self.delivery.handle_timeout(self.now());
                     self.gauges.show(&self.delivery.load(), self.settler.len());
                 }
                 () = ended.cancelled() => return,
@@ -141,6 +146,13 @@ impl Executor {
         }
     }
 
+    fn now(&self) -> Moment {
+        Moment {
+            wall: self.clock.now(),
+            timer: self.timer.now(),
+        }
+    }
+
     /// What came, and what came since.
     fn hear_all(&mut self, heard: &mut Vec<Heard>) {
         while heard.len() < HEARD
@@ -148,13 +160,18 @@ impl Executor {
         {
             heard.push(more);
         }
-        let now = self.clock.now();
+        let now = self.now();
         heard.drain(..).for_each(|heard| self.hear(now, heard));
     }
 
     /// Is there anything that time alone moves on?
     fn ticks(&self) -> bool {
         !self.delivery.is_idle() || self.settler.wakes_at().is_some() || !self.backlog.is_empty()
+    }
+
+    /// May more be taken? While the ledger is away not even what is decided already.
+    fn has_room(&self) -> bool {
+        self.backlog.deliver.is_empty() && !self.settler.is_full()
     }
 
     fn take(&mut self, batch: Batch) {
@@ -176,8 +193,8 @@ impl Executor {
         if self.backlog.deliver.is_empty() {
             return;
         }
-        let now = self.clock.now();
-        while self.settler.len() < self.in_flight_max
+        let now = self.now();
+        while !self.settler.is_full()
             && let Some((source, task)) = self.backlog.deliver.pop_front()
         {
             if let Err(task) = self.delivery.handle_task(now, source, task) {
@@ -190,7 +207,7 @@ impl Executor {
     /// Does, or begins, all that the machine asks for.
     fn act(&mut self) {
         let mut unreachable = Vec::new();
-        let now = self.clock.now();
+        let now = self.now();
         loop {
             while let Some(action) = self.delivery.poll_action() {
                 match action {
@@ -198,15 +215,15 @@ impl Executor {
                     Action::Forget(key) => self.routes.forgets.push(key),
                     Action::Push(push) => {
                         let token = push.token;
-                        if !self.fleet.push(push, now) {
+                        if !self.fleet.push(push, now.timer) {
                             unreachable.push(token);
                         }
                     }
                     Action::Notice(notice) => self.fleet.notice(notice),
                     Action::Settled(settlement) => {
                         self.gauges.settled(&settlement);
-                        record_deliveries(&self.spans, &settlement, now);
-                        let effects = self.records.settlement(*settlement, now);
+                        record_deliveries(&self.spans, &settlement, now.wall);
+                        let effects = self.records.settlement(*settlement, now.wall);
                         self.settler.add(effects);
                     }
                 }
@@ -219,7 +236,7 @@ impl Executor {
         }
     }
 
-    fn hear(&mut self, now: Timestamp, heard: Heard) {
+    fn hear(&mut self, now: Moment, heard: Heard) {
         match heard {
             Heard::Outcomes(outcomes) => {
                 for (token, outcome) in outcomes {
@@ -237,7 +254,7 @@ impl Executor {
     }
 
     fn follow(&mut self) {
-        let now = self.clock.now();
+        let now = self.now();
         for life in self.fleet.follow(&self.roster.view()) {
             self.delivery.handle_boat_lost(now, &life);
             self.act();
@@ -276,7 +293,7 @@ impl Executor {
         let kept = |source: &Source| !keys.contains(&(source.topic, source.partition));
         self.backlog.deliver.retain(|(source, _)| kept(source));
         self.backlog.kickouts.retain(|read| kept(&read.source));
-        self.delivery.handle_revoked(self.clock.now(), &keys);
+        self.delivery.handle_revoked(self.now(), &keys);
         self.act();
         // Nobody waits where the consumer has gone.
         let _ = abandon.done.send(());

@@ -1,6 +1,6 @@
 //! What is settled of a consumer's records, shared between who works on them and who commits.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,8 +15,10 @@ use crate::work::{partition_key, source_of};
 #[derive(Debug, Default)]
 pub(crate) struct Progress {
     offsets: Mutex<Offsets>,
-    /// Something settled.
+    /// Something settled, or may be read again.
     moved: Notify,
+    /// What becomes of their records has no room: they are to hand out nothing.
+    crowded: Mutex<BTreeSet<Partition>>,
 }
 
 impl Progress {
@@ -40,6 +42,16 @@ impl Progress {
     /// Completes after something settled since the last call. Cancel safe.
     pub(crate) async fn moved(&self) {
         self.moved.notified().await;
+    }
+
+    /// From now on exactly these hand out nothing.
+    fn crowd(&self, partitions: BTreeSet<Partition>) {
+        *self.crowded.lock() = partitions;
+        self.moved.notify_one();
+    }
+
+    pub(crate) fn is_crowded(&self, partition: Partition) -> bool {
+        self.crowded.lock().contains(&partition)
     }
 
     /// Waits until that is so, or time is over.
@@ -108,6 +120,14 @@ impl Ways {
             if of_topic.peek().is_some() {
                 progress.settle(of_topic.copied());
             }
+        }
+    }
+
+    /// Pauses these partitions, and no others, as what becomes of their records has no room.
+    pub(crate) fn crowd(&self, partitions: &BTreeSet<Partition>) {
+        for (topic, progress) in self.0.iter() {
+            let of_topic = partitions.iter().filter(|p| p.topic == *topic);
+            progress.crowd(of_topic.copied().collect());
         }
     }
 }

@@ -20,6 +20,7 @@ use crate::Config;
 #[derive(Debug, Default)]
 pub(crate) struct View {
     /// Of lives with a lease, and of those whose lease is away and whose end nobody has seen.
+    /// A denied life is reached by nobody, though its address is kept to ask it again.
     pub(crate) addresses: BTreeMap<BoatLife, Arc<str>>,
     pub(crate) denied: Denied,
 }
@@ -129,23 +130,22 @@ impl Lookout {
                     // The registry is closing; what was known last stands.
                     Err(_) => return,
                 },
-                Some((life, alive)) = probes.next(), if !probes.is_empty() => {
-                    self.answered(&life, alive);
+                Some((life, answer)) = probes.next(), if !probes.is_empty() => {
+                    self.answered(&life, answer);
                 }
                 Some(life) = self.met.recv() => {
                     self.obituary.handle_unknown(self.clock.now(), &life);
                 }
                 _ = look.tick() => {
-                    if probes.len() < PROBES {
-                        for life in self.obituary.due(self.clock.now()) {
-                            let address = self.addresses.get(&life).cloned();
-                            probes.push(probe(
-                                self.connector.clone(),
-                                address,
-                                life,
-                                self.probe_timeout,
-                            ));
-                        }
+                    let room = PROBES.saturating_sub(probes.len());
+                    for life in self.obituary.due(self.clock.now(), room) {
+                        let address = self.addresses.get(&life).cloned();
+                        probes.push(probe(
+                            self.connector.clone(),
+                            address,
+                            life,
+                            self.probe_timeout,
+                        ));
                     }
                 }
             }
@@ -163,24 +163,42 @@ impl Lookout {
         self.publish();
     }
 
-    fn answered(&mut self, life: &BoatLife, alive: bool) {
-        if alive {
-            tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat lives without a lease");
-            self.obituary.handle_heard(self.clock.now(), life);
-        } else if self.obituary.handle_silent(life) {
+    fn answered(&mut self, life: &BoatLife, answer: Answer) {
+        let now = self.clock.now();
+        let is_over = match answer {
+            Answer::Alive => {
+                tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat lives without a lease");
+                self.obituary.handle_heard(now, life);
+                false
+            }
+            Answer::Replaced => self.obituary.handle_replaced(now, life),
+            Answer::Silence => self.obituary.handle_silent(now, life),
+        };
+        if is_over {
             tracing::info!(boat = %life.boat, incarnation = life.incarnation.0, "a boat is over");
             metrics::counter!("carrier_boats_denied_total").increment(1);
-            self.addresses.remove(life);
+            let obituary = &self.obituary;
+            self.addresses.retain(|life, _| obituary.remembers(life));
         }
         self.publish();
     }
 
     fn publish(&self) {
-        self.view.send_replace(Arc::new(View {
-            addresses: self.addresses.clone(),
-            denied: self.obituary.denied(),
-        }));
+        let denied = self.obituary.denied();
+        let addresses = (self.addresses.iter())
+            .filter(|(life, _)| !denied.contains(life))
+            .map(|(life, address)| (life.clone(), address.clone()))
+            .collect();
+        self.view.send_replace(Arc::new(View { addresses, denied }));
     }
+}
+
+/// What a life says when it is asked whether it lives.
+enum Answer {
+    Alive,
+    /// Another life answers at its address.
+    Replaced,
+    Silence,
 }
 
 /// Asks a life whether it lives. One without an address cannot be reached.
@@ -189,15 +207,19 @@ async fn probe(
     address: Option<Arc<str>>,
     life: BoatLife,
     timeout: Duration,
-) -> (BoatLife, bool) {
+) -> (BoatLife, Answer) {
     let Some(address) = address else {
-        return (life, false);
+        return (life, Answer::Silence);
     };
     let channel = connector.channel(&address).with_unary_timeout(timeout);
     let request = v1::ProbeRequest {
         life: Some((&life).into()),
     };
     let answer = BoatServiceClient::new(channel).probe(request).await;
-    let alive = answer.is_ok_and(|response| response.into_inner().alive);
-    (life, alive)
+    let answer = match answer.map(|response| response.into_inner().alive) {
+        Ok(true) => Answer::Alive,
+        Ok(false) => Answer::Replaced,
+        Err(_) => Answer::Silence,
+    };
+    (life, answer)
 }

@@ -1,14 +1,23 @@
 //! Step 8 of a message's way: makes the effects of settled records durable, many at a time, and only then
 //! lets their offsets be committed.
 //!
-//! One call is under way at a time; what settles meanwhile goes with the next. A record whose effects
-//! cannot be made durable (a dead-letter topic that does not take writes) holds its own offset, and is
-//! tried again; the others pass, except those that would overtake it under the same key.
+//! Each partition has a call of its own under way, and so has the ledger; what settles meanwhile goes with the
+//! next. A record whose effects cannot be made durable (a dead-letter topic that does not take writes) holds
+//! its own offset, and is tried again; the others pass, except those that would overtake it under the same key.
+//! A partition that is away holds what depends on it, up to a bound; at the bound the partitions whose records
+//! these are hand out nothing more.
 //!
 //! What the log refuses for good is not tried again: a retry becomes a dead letter, a letter loses its
 //! body, and what is left after that is given up and counted.
 
-use std::collections::{BTreeSet, VecDeque};
+mod entries;
+mod lane;
+mod schedule;
+mod size;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -21,6 +30,8 @@ use backend::ledger::LedgerStore;
 use backend::queue::{NewRecord, Partition, Producer};
 use backend::{Error, Kind};
 use bytes::Bytes;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use protocol::delivery::Source;
 use protocol::keys::Topic;
 use protocol::ledger::{Event, LedgerEntry};
@@ -28,6 +39,9 @@ use protocol::trace::TraceId;
 use protocol::{Timestamp, TraceContext};
 use tokio::time::Instant;
 
+use self::entries::Portion;
+use self::lane::Item;
+use self::schedule::{Call, Limits, Published, Schedule};
 use crate::backoff::Backoff;
 use crate::batch::Effects;
 use crate::records::Records;
@@ -36,35 +50,33 @@ use crate::work::Spoilt;
 use crate::writer::give_up;
 use crate::{Config, Parts};
 
-/// Effects of so many records in one call at most.
-const BATCH: usize = 2048;
-/// What only the ledger is to be told waits for this many, or so long: nobody waits for it, and a call for
-/// each costs more than what it writes.
-const COMPANY: usize = 256;
-const LINGER: Duration = Duration::from_millis(20);
+/// Records of one call to a partition at most, and their bytes.
+const CALL_RECORDS: usize = 1024;
+const CALL_BYTES: usize = 4 << 20;
+/// Ledger entries of one call at most.
+const CALL_ENTRIES: usize = 2048;
+/// Bytes that wait for one partition.
+const LANE_BYTES: usize = 16 << 20;
+/// Ledger entries that wait.
+const LEDGER_ENTRIES: usize = 262_144;
 
 pub(crate) struct Settler {
     way: Way,
     entropy: Arc<dyn Entropy>,
-    waiting: VecDeque<Effects>,
-    /// When what waits goes at the latest; `None`: nothing waits.
-    due: Option<Instant>,
-    /// Could not be made durable, or must not overtake such, and wait for the next try. In order.
-    held: Vec<Effects>,
-    /// Under which keys they are to be published.
-    held_keys: BTreeSet<(Partition, Bytes)>,
-    again_at: Option<Instant>,
-    backoff: Backoff,
-    call: Option<Pin<Box<dyn Future<Output = Settled> + Send>>>,
-    calling: usize,
+    schedule: Schedule,
+    calls: FuturesUnordered<Pin<Box<dyn Future<Output = Answer> + Send>>>,
+    crowded: BTreeSet<Partition>,
 }
 
-/// What a call came to.
-#[derive(Default)]
-struct Settled {
-    done: Vec<Source>,
-    failed: Vec<Effects>,
-    error: Option<String>,
+/// What came of a call, and how long it took.
+struct Answer {
+    took: Duration,
+    result: CallResult,
+}
+
+enum CallResult {
+    Published(Partition, Vec<Published>, Option<String>),
+    Appended(Vec<Portion>, Result<(), Error>),
 }
 
 impl Settler {
@@ -78,109 +90,107 @@ impl Settler {
                 records,
             },
             entropy: parts.entropy.clone(),
-            waiting: VecDeque::new(),
-            due: None,
-            held: Vec::new(),
-            held_keys: BTreeSet::new(),
-            again_at: None,
-            backoff: Backoff::new(config),
-            call: None,
-            calling: 0,
+            schedule: Schedule::new(Limits {
+                deadline: config.store_timeout,
+                backoff: Backoff::new(config),
+                call_records: CALL_RECORDS,
+                call_bytes: CALL_BYTES,
+                call_entries: CALL_ENTRIES,
+                lane_records: config.in_flight_max,
+                lane_bytes: LANE_BYTES,
+                ledger_records: config.in_flight_max,
+                ledger_entries: LEDGER_ENTRIES,
+            }),
+            calls: FuturesUnordered::new(),
+            crowded: BTreeSet::new(),
         }
     }
 
     pub(crate) fn add(&mut self, effects: Effects) {
-        let now = Instant::now();
-        let lingers = effects.records.is_empty() && self.waiting.len() < COMPANY;
-        let due = if lingers { now + LINGER } else { now };
-        self.due = Some(self.due.map_or(due, |earlier| earlier.min(due)));
-        self.waiting.push_back(effects);
+        self.schedule.add(Instant::now(), effects);
     }
 
     /// Records that are decided, and not settled yet.
     pub(crate) fn len(&self) -> usize {
-        self.waiting.len() + self.held.len() + self.calling
+        self.schedule.len()
     }
 
-    /// Begins the next call where there is something to do and none is under way.
+    /// The ledger has no room for more: nothing more is to be begun.
+    pub(crate) fn is_full(&self) -> bool {
+        self.schedule.is_full()
+    }
+
+    /// Partitions that are to hand out nothing, as what becomes of their records has no room; `None`: the same as
+    /// at the last question.
+    pub(crate) fn crowded(&mut self) -> Option<&BTreeSet<Partition>> {
+        let crowded = self.schedule.crowded();
+        if crowded == self.crowded {
+            return None;
+        }
+        self.crowded = crowded;
+        Some(&self.crowded)
+    }
+
+    /// Begins the calls that are due.
     pub(crate) fn begin(&mut self, now: Instant) {
-        if self.call.is_some() {
-            return;
+        for call in self.schedule.calls(now) {
+            self.calls.push(Box::pin(self.way.clone().call(call)));
         }
-        let mut batch = Vec::new();
-        if self.again_at.is_some_and(|at| at <= now) {
-            self.again_at = None;
-            self.held_keys.clear();
-            batch.append(&mut self.held);
-        }
-        if self.due.is_some_and(|due| due <= now) {
-            self.take_waiting(&mut batch);
-        }
-        if batch.is_empty() {
-            return;
-        }
-        self.calling = batch.len();
-        self.call = Some(Box::pin(self.way.clone().settle(batch)));
-    }
-
-    fn take_waiting(&mut self, batch: &mut Vec<Effects>) {
-        while batch.len() < BATCH
-            && let Some(effects) = self.waiting.pop_front()
-        {
-            if keys(&effects).any(|key| self.held_keys.contains(&key)) {
-                self.hold(effects);
-            } else {
-                batch.push(effects);
-            }
-        }
-        if self.waiting.is_empty() {
-            self.due = None;
-        }
-    }
-
-    fn hold(&mut self, effects: Effects) {
-        self.held_keys.extend(keys(&effects));
-        self.held.push(effects);
     }
 
     /// When `begin` should be called again, if nothing else happens.
     pub(crate) fn wakes_at(&self) -> Option<Instant> {
-        let due = self.again_at.into_iter().chain(self.due).min();
-        due.filter(|_| self.call.is_none())
+        self.schedule.wakes_at(Instant::now())
     }
 
-    /// Completes with the records that are settled when the present call ends; never, where none is
+    /// Completes with the records that are settled, perhaps none, when a call ends; never, where none is
     /// under way. Cancel safe.
     pub(crate) async fn settled(&mut self) -> Vec<Source> {
-        let Some(call) = &mut self.call else {
+        let settled = self.schedule.settled();
+        if !settled.is_empty() {
+            return settled;
+        }
+        let Some(answer) = self.calls.next().await else {
             return std::future::pending().await;
         };
-        let settled = call.await;
-        self.call = None;
-        self.calling = 0;
-        match settled.error {
-            None => self.backoff.succeeded(),
-            Some(error) => {
-                let pause = self.backoff.failed(&*self.entropy);
-                let again_at = Instant::now() + pause;
-                self.again_at = Some(self.again_at.map_or(again_at, |at| at.min(again_at)));
-                tracing::warn!(
-                    error,
-                    records = settled.failed.len(),
-                    pause_ms = pause.as_millis() as u64,
-                    "settled records cannot be made durable: their offsets are held"
-                );
-                metrics::counter!("carrier_settle_failures_total").increment(1);
-            }
+        self.answered(answer);
+        while let Some(Some(answer)) = self.calls.next().now_or_never() {
+            self.answered(answer);
         }
-        settled.failed.into_iter().for_each(|e| self.hold(e));
-        settled.done
+        self.schedule.settled()
+    }
+
+    fn answered(&mut self, answer: Answer) {
+        let (now, took) = (Instant::now(), answer.took);
+        let entropy = &*self.entropy;
+        let (place, pause, error) = match answer.result {
+            CallResult::Published(partition, answers, error) => {
+                let pause = (self.schedule).published(now, took, partition, answers, entropy);
+                let place = format!("{}/{}", partition.topic, partition.number);
+                (place, pause, error)
+            }
+            CallResult::Appended(portions, Ok(())) => {
+                return self.schedule.appended(took, portions);
+            }
+            CallResult::Appended(portions, Err(error)) => {
+                let pause = (self.schedule).not_appended(now, took, portions, entropy);
+                ("ledger".to_owned(), Some(pause), Some(text_of(&error)))
+            }
+        };
+        if let Some(pause) = pause {
+            tracing::warn!(
+                error,
+                place,
+                pause_ms = pause.as_millis() as u64,
+                "settled records cannot be made durable: their offsets are held"
+            );
+            metrics::counter!("carrier_settle_failures_total").increment(1);
+        }
     }
 }
 
-fn keys(effects: &Effects) -> impl Iterator<Item = (Partition, Bytes)> {
-    let records = effects.records.iter();
-    records.map(|record| (record.partition, record.key.clone()))
+fn text_of(error: &Error) -> String {
+    format!("{error}: {}", error.source)
 }
 
 /// How effects become durable; clones share it.
@@ -193,83 +203,59 @@ struct Way {
     records: Records,
 }
 
-impl Settled {
-    fn note(&mut self, error: &Error) {
-        self.error = Some(format!("{error}: {}", error.source));
-    }
-}
-
 impl Way {
-    async fn settle(self, mut batch: Vec<Effects>) -> Settled {
-        let mut settled = Settled::default();
-        self.publish(&mut batch, &mut settled).await;
-        let entries: Vec<_> = batch
-            .iter()
-            .flat_map(|effects| effects.ledger.iter().cloned())
-            .collect();
-        if !entries.is_empty()
-            && let Err(error) = self.stores.within(self.ledger.append(entries)).await
-        {
-            settled.note(&error);
-            settled.failed.append(&mut batch);
+    async fn call(self, call: Call) -> Answer {
+        let begun = Instant::now();
+        let result = match call {
+            Call::Publish(partition, items) => self.publish(partition, items).await,
+            Call::Append(portions) => {
+                let entries = portions.iter().flat_map(|p| p.entries.iter().cloned());
+                let written = self.ledger.append(entries.collect());
+                let written = self.stores.within(written).await;
+                CallResult::Appended(portions, written)
+            }
+        };
+        Answer {
+            took: begun.elapsed(),
+            result,
         }
-        settled.done = batch.iter().map(|effects| effects.source).collect();
-        settled
     }
 
-    /// Publishes all records of the batch in one call, and moves what was not taken to `failed`.
-    async fn publish(&self, batch: &mut Vec<Effects>, settled: &mut Settled) {
-        let records: Vec<_> = batch
-            .iter()
-            .flat_map(|effects| effects.records.iter().cloned())
-            .collect();
-        if records.is_empty() {
-            return;
-        }
+    async fn publish(&self, partition: Partition, items: Vec<Item>) -> CallResult {
+        let records = items.iter().map(|item| item.record.clone()).collect();
         let published = async { Ok(self.producer.publish(records).await) };
         let mut answers = match self.stores.within(published).await {
             Ok(answers) => answers.into_iter(),
             Err(error) => {
                 // Whether they were taken is unknown, so all are published again: a retry, a letter or a
                 // notification that comes twice does no more than one, as after a crash.
-                settled.note(&error);
-                settled.failed.append(batch);
-                return;
+                let again = items.into_iter().map(Published::Again).collect();
+                return CallResult::Published(partition, again, Some(text_of(&error)));
             }
         };
-        for mut effects in std::mem::take(batch) {
-            let mut left = Vec::new();
-            for record in std::mem::take(&mut effects.records) {
-                let missing = || Err(Error::unavailable("queue", "no answer for a record"));
-                let Err(error) = answers.next().unwrap_or_else(missing) else {
-                    continue;
-                };
-                let again = match error.kind {
-                    Kind::Conflict => self.refused(record, &mut effects, &error),
-                    Kind::Unavailable | Kind::Corrupt => Some(record),
-                };
-                if let Some(again) = again {
-                    settled.note(&error);
-                    left.push(again);
+        let mut failed = None;
+        let mut judge = |item: Item| {
+            let missing = || Err(Error::unavailable("queue", "no answer for a record"));
+            let Err(error) = answers.next().unwrap_or_else(missing) else {
+                return Published::Taken(item);
+            };
+            match error.kind {
+                Kind::Conflict => self.refused(item, &error),
+                Kind::Unavailable | Kind::Corrupt => {
+                    failed = Some(text_of(&error));
+                    Published::Again(item)
                 }
             }
-            if left.is_empty() {
-                batch.push(effects);
-            } else {
-                effects.records = left;
-                settled.failed.push(effects);
-            }
-        }
+        };
+        let answers = items.into_iter().map(&mut judge).collect();
+        CallResult::Published(partition, answers, failed)
     }
 
-    /// The log will never take this record. Answers what is to be published in its place.
-    fn refused(
-        &self,
-        mut record: NewRecord,
-        effects: &mut Effects,
-        error: &Error,
-    ) -> Option<NewRecord> {
+    /// The log will never take this record: what is published in its place.
+    fn refused(&self, item: Item, error: &Error) -> Published {
+        let mut record = item.record.clone();
         let (topic, now) = (record.partition.topic, self.clock.now());
+        let mut entries = Vec::new();
         match topic {
             Topic::Dead if !record.value.is_empty() => {
                 // The letter would never fit. Its origin still has the bytes.
@@ -278,21 +264,20 @@ impl Way {
                     .headers
                     .push(("value-omitted".to_owned(), why.into()));
                 record.value = Bytes::new();
-                return Some(record);
+                return Published::Refused(item, Some(record), entries);
             }
             Topic::Retry(_) => {
                 let why = error.source.to_string();
-                if let Some(spoilt) = Spoilt::of_retry(effects.source, &record, why) {
+                if let Some(spoilt) = Spoilt::of_retry(item.origin, &record, why) {
                     let mut dead = give_up(&self.records, &spoilt, now);
-                    effects.ledger.append(&mut dead.ledger);
-                    return dead.records.pop();
+                    return Published::Refused(item, dead.records.pop(), dead.ledger);
                 }
             }
-            Topic::Notification => effects.ledger.extend(untold(&record, now)),
+            Topic::Notification => entries.extend(untold(&record, now)),
             Topic::Message | Topic::Dead | Topic::NotificationDead | Topic::Operation => {}
         }
         tracing::error!(
-            source = %effects.source,
+            source = %item.origin,
             %topic,
             %error,
             why = %error.source,
@@ -300,7 +285,7 @@ impl Way {
             "a record that the log refuses for good is given up"
         );
         metrics::counter!("carrier_records_given_up_total", "topic" => topic.name()).increment(1);
-        None
+        Published::Refused(item, None, entries)
     }
 }
 

@@ -7,7 +7,7 @@ use api::trace::Spans;
 use api::transport::Connector;
 use backend::cache::Cache;
 use backend::changes::ChangeStore;
-use backend::clock::{Clock, Entropy};
+use backend::clock::{Clock, Entropy, TimerClock};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::{Registry, Role};
@@ -105,7 +105,7 @@ pub async fn start(
     let (roster, lookout) = roster::roster(
         leases,
         parts.connector.clone(),
-        parts.clock.clone(),
+        Arc::new(TimerClock::starting_at(parts.clock.now())),
         &config,
     );
     let carrier = Carrier {
@@ -282,10 +282,10 @@ impl Carrier {
             ways,
             stores,
             clock: parts.clock.clone(),
+            timer: TimerClock::starting_at(parts.clock.now()),
             batches,
             abandons,
             heard: heard_out,
-            in_flight_max: config.in_flight_max,
             kickouts_max: config.kickouts_max,
             backlog: Backlog::default(),
             routes: Routes::default(),

@@ -1,7 +1,7 @@
 //! What a device keeps, in one SQLite file (or in memory): see [`Saved`].
 //!
 //! A file belongs to one device and to one process at a time. It may hold several accounts: who signs in
-//! to another installation finds an empty state there, and the old one again when coming back.
+//! to another installation finds an empty state there, but for what was not sent yet, and the old one again when coming back.
 
 mod rows;
 
@@ -179,7 +179,8 @@ impl Store {
         Ok(transaction.commit()?)
     }
 
-    /// Goes over to another account and answers what is kept for that one.
+    /// Goes over to another account and answers what is kept for that one. What the same user has not sent yet
+    /// goes with it, behind what waits there.
     pub fn switch(&mut self, to: Account) -> Result<Saved, StoreError> {
         let transaction = self.connection.transaction()?;
         let known: Option<i64> = transaction
@@ -199,6 +200,9 @@ impl Store {
                 transaction.last_insert_rowid()
             }
         };
+        if account != self.account {
+            rows::move_outbox(&transaction, self.account, account, to.user)?;
+        }
         transaction.execute("UPDATE device SET account = ?", params![account])?;
         transaction.commit()?;
         self.account = account;

@@ -37,6 +37,8 @@ pub struct Config {
     /// Notifications held in memory: under way, or waiting for their next attempt. At the bound no more
     /// are read; they wait in the log.
     pub pending_max: usize,
+    /// Bytes of these notifications, in the same way.
+    pub pending_bytes_max: usize,
     /// Newest (message, user, platform) that are remembered so as to be told once; what is forgotten may
     /// be told twice.
     pub collapse_max: usize,
@@ -66,6 +68,7 @@ impl Default for Config {
             age_max: Duration::from_secs(24 * 3600),
             concurrency: 32,
             pending_max: 4096,
+            pending_bytes_max: 16 << 20,
             collapse_max: 65_536,
             recorded_max: 1024,
         }

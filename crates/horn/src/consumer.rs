@@ -1,7 +1,8 @@
 //! The loop of a horn: reads notifications, has them sent, and commits what has an outcome.
 //!
 //! A notification that failed waits beside the others and holds no call; it does hold the commit of its
-//! partition, so that a crash brings it back. Bounded by `pending_max`: at it nothing more is read.
+//! partition, so that a crash brings it back. Bounded by `pending_max`: at it the partitions are paused, and the
+//! log is polled all the same, as who does not poll is out of the group and attempts would begin anew.
 
 mod mutes;
 mod pending;
@@ -16,8 +17,7 @@ use api::dead_letter;
 use api::task::NotificationTask;
 use api::trace::{self, Spans};
 use backend::clock::{Clock, Entropy};
-use backend::ledger::LedgerStore;
-use backend::queue::{Consumer, Partition, Polled, Producer, Record};
+use backend::queue::{Consumer, Partition, Polled, Record};
 use protocol::delivery::{Offsets, Source};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
@@ -28,7 +28,7 @@ use tokio_util::sync::CancellationToken;
 
 use self::mutes::Mutes;
 use self::pending::{Pending, Waiting};
-use self::settle::{Ended, Outcome};
+use self::settle::{Ended, Outcome, Recorded, Recording, Registry};
 use self::spans::{calling, record_call};
 use crate::config::Config;
 use crate::metrics::HornMetrics;
@@ -37,13 +37,14 @@ use crate::start::Parts;
 
 /// Between attempts to reach a log or a ledger that does not answer.
 const STORE_RETRY: Duration = Duration::from_secs(1);
+/// How long revoked partitions are kept for what is under way: below what the log waits for them.
+const REVOKE_WAIT: Duration = Duration::from_secs(20);
 
 /// One horn. Everything but the calls themselves happens in its one task.
 pub(crate) struct Horn {
     provider: Arc<dyn Provider>,
     mutes: Mutes,
-    producer: Arc<dyn Producer>,
-    ledger: Arc<dyn LedgerStore>,
+    registry: Registry,
     clock: Arc<dyn Clock>,
     entropy: Arc<dyn Entropy>,
     metrics: Arc<HornMetrics>,
@@ -52,8 +53,13 @@ pub(crate) struct Horn {
     timeout: Duration,
     concurrency: usize,
     pending_max: usize,
-    dead_partitions: u32,
+    pending_bytes_max: usize,
 
+    assigned: Vec<Partition>,
+    /// Hand out nothing, as there is no room.
+    paused: Vec<Partition>,
+    /// Of all that has no recorded outcome.
+    bytes: usize,
     offsets: Offsets,
     collapse: Collapse,
     waiting: Waiting,
@@ -61,8 +67,11 @@ pub(crate) struct Horn {
     called: HashMap<Id, Pending>,
     /// Partitions to be given away once their calls have ended.
     revoked: Vec<Partition>,
+    /// When they go at the latest.
+    revoked_until: Option<Instant>,
     /// Have an outcome that is not recorded yet.
     ended: Vec<Ended>,
+    recording: Option<Recording>,
     /// The provider asked to be left alone until then.
     hold: Option<Instant>,
     /// The log did not answer: not before then.
@@ -75,6 +84,7 @@ enum Turn {
     Stop,
     Called(Result<(Id, Result<(), ProviderError>), JoinError>),
     Polled(backend::Result<Polled>),
+    Recorded(Recorded),
     Due,
 }
 
@@ -83,27 +93,36 @@ impl Horn {
         Horn {
             metrics: Arc::new(HornMetrics::new(provider.name())),
             spans: Spans::here(),
-            provider,
             mutes: Mutes {
                 conversations: parts.conversations,
                 clock: parts.clock.clone(),
             },
-            producer: parts.queue.producer(),
-            ledger: parts.ledger,
+            registry: Registry {
+                producer: parts.queue.producer(),
+                ledger: parts.ledger,
+                provider: provider.name(),
+                dead_partitions: parts.queue.partitions(Topic::NotificationDead),
+            },
+            provider,
             clock: parts.clock,
             entropy: parts.entropy,
             limits: config.limits(),
             timeout: config.timeout,
             concurrency: config.concurrency.max(1),
             pending_max: config.pending_max.max(1),
-            dead_partitions: parts.queue.partitions(Topic::NotificationDead),
+            pending_bytes_max: config.pending_bytes_max.max(1),
+            assigned: Vec::new(),
+            paused: Vec::new(),
+            bytes: 0,
             offsets: Offsets::default(),
             collapse: Collapse::new(config.collapse_max),
             waiting: Waiting::default(),
             calls: JoinSet::new(),
             called: HashMap::new(),
             revoked: Vec::new(),
+            revoked_until: None,
             ended: Vec::new(),
+            recording: None,
             hold: None,
             poll_at: None,
             settle_at: None,
@@ -118,6 +137,8 @@ impl Horn {
         loop {
             self.call_due();
             self.settle(consumer.as_mut()).await;
+            self.give_away();
+            self.make_room(consumer.as_mut());
             match self.next_turn(consumer.as_mut(), &shutdown).await {
                 Turn::Stop => break,
                 Turn::Called(result) => self.finish_all(result),
@@ -126,6 +147,7 @@ impl Horn {
                     tracing::warn!(%error, "the log of notifications cannot be read");
                     self.poll_at = Some(Instant::now() + STORE_RETRY);
                 }
+                Turn::Recorded(recorded) => self.recorded(recorded),
                 Turn::Due => {}
             }
             self.metrics.pending.set(self.pending() as f64);
@@ -134,8 +156,7 @@ impl Horn {
         while let Some(result) = self.calls.join_next_with_id().await {
             self.finish(result);
         }
-        self.settle_at = None;
-        self.settle(consumer.as_mut()).await;
+        self.settle_all(consumer.as_mut()).await;
         self.metrics.pending.set(0.0);
     }
 
@@ -145,13 +166,21 @@ impl Horn {
         shutdown: &CancellationToken,
     ) -> Turn {
         let now = Instant::now();
-        let room = self.pending_max.saturating_sub(self.pending());
-        let polls = room > 0 && self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
+        // At least one, for a poll is due even where the partitions are paused.
+        let room = self.pending_max.saturating_sub(self.pending()).max(1);
+        let polls = self.revoked.is_empty() && self.poll_at.is_none_or(|at| at <= now);
         let due = self.next_due(now);
+        let recording = async {
+            match &mut self.recording {
+                Some(recording) => recording.ended().await,
+                None => std::future::pending().await,
+            }
+        };
         tokio::select! {
             biased;
             () = shutdown.cancelled() => Turn::Stop,
             Some(result) = self.calls.join_next_with_id() => Turn::Called(result),
+            recorded = recording => Turn::Recorded(recorded),
             () = sleep_until(due.unwrap_or(now)), if due.is_some() => Turn::Due,
             polled = consumer.poll(room), if polls => Turn::Polled(polled),
         }
@@ -163,23 +192,49 @@ impl Horn {
         let next_call = self.waiting.next_due().filter(|_| free);
         let next_call = next_call.map(|due| self.hold.map_or(due, |hold| hold.max(due)));
         let poll = self.poll_at.filter(|&at| at > now);
-        [next_call, self.settle_at, poll]
+        [next_call, self.settle_at, poll, self.revoked_until]
             .into_iter()
             .flatten()
             .min()
     }
 
     fn pending(&self) -> usize {
-        self.calls.len() + self.waiting.len() + self.ended.len()
+        let recording = self.recording.as_ref().map_or(0, Recording::len);
+        self.calls.len() + self.waiting.len() + self.ended.len() + recording
+    }
+
+    /// Pauses all partitions while there is no room for more, until a quarter of it is free again: each resumption
+    /// costs the log a fetch.
+    fn make_room(&mut self, consumer: &mut dyn Consumer) {
+        let most = |max: usize| {
+            if self.paused.is_empty() {
+                max - 1
+            } else {
+                max / 4 * 3
+            }
+        };
+        let full =
+            self.pending() > most(self.pending_max) || self.bytes > most(self.pending_bytes_max);
+        let wanted = if full {
+            self.assigned.clone()
+        } else {
+            Vec::new()
+        };
+        if wanted != self.paused {
+            consumer.resume(&self.paused);
+            consumer.pause(&wanted);
+            self.paused = wanted;
+        }
     }
 
     fn take(&mut self, polled: Polled) {
         match polled {
             Polled::Records(records) => records.into_iter().for_each(|record| self.read(record)),
-            Polled::Assigned(_) => {}
+            Polled::Assigned(partitions) => self.assigned.extend(partitions),
             Polled::Revoked(partitions) => {
                 self.let_go(&partitions);
                 self.revoked = partitions;
+                self.revoked_until = Some(Instant::now() + REVOKE_WAIT);
                 self.give_away();
             }
             Polled::Lost(partitions) => {
@@ -199,7 +254,10 @@ impl Horn {
                 .iter()
                 .any(|p| (p.topic, p.number) == (source.topic, source.partition))
         };
+        self.assigned.retain(|ours| !partitions.contains(ours));
+        self.paused.retain(|ours| !partitions.contains(ours));
         for pending in self.waiting.remove_if(|pending| ours(pending.source)) {
+            self.bytes -= pending.bytes();
             let notification = pending.task.notification;
             self.collapse
                 .forget(notification.message, notification.target);
@@ -213,16 +271,21 @@ impl Horn {
     }
 
     /// Revoked partitions go when their calls have ended and the outcomes are committed: a commit after
-    /// that would be refused, and the next holder would tell everybody again.
+    /// that would be refused, and the next holder would tell everybody again. A log or a ledger that does not
+    /// take outcomes does not keep them for ever.
     fn give_away(&mut self) {
         let under_way = self.called.values().map(|pending| pending.source);
         let ended = self.ended.iter().map(|ended| ended.source);
-        let busy = under_way.chain(ended).any(|source| {
-            self.revoked
-                .iter()
-                .any(|p| (p.topic, p.number) == (source.topic, source.partition))
-        });
+        let recording = self.recording.iter().flat_map(Recording::sources);
+        let late = self.revoked_until.is_some_and(|at| at <= Instant::now());
+        let busy = !late
+            && under_way.chain(ended).chain(recording).any(|source| {
+                self.revoked
+                    .iter()
+                    .any(|p| (p.topic, p.number) == (source.topic, source.partition))
+            });
         if !busy {
+            self.revoked_until = None;
             for partition in self.revoked.drain(..) {
                 self.offsets.revoke((partition.topic, partition.number));
             }
@@ -238,6 +301,7 @@ impl Horn {
         self.offsets.begin(source);
         let parent = dead_letter::parent(&record.headers);
         let (key, value) = (record.key, record.value);
+        self.bytes += key.len() + value.len();
         let task = match NotificationTask::decode(value.clone()) {
             Ok(task) => task,
             Err(refusal) => {
@@ -350,7 +414,7 @@ impl Horn {
             .limits
             .after(error.failure, pending.attempts, error.retry_after, chance);
         match next {
-            Next::Again { .. } if pending.abandoned => {}
+            Next::Again { .. } if pending.abandoned => self.bytes -= pending.bytes(),
             Next::Again { after } => {
                 let due = Instant::now() + after;
                 if error.failure == Failure::Throttled {

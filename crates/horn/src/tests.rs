@@ -1,5 +1,6 @@
 //! A horn on an embedded log, with a webhook on a port of its own or a provider in this process.
 
+mod full;
 mod outcomes;
 mod telling;
 mod webhook;

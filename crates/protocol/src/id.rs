@@ -1,5 +1,6 @@
 //! Who and what: identities as types, so that a user cannot be passed where a session is meant.
 
+pub mod installation;
 pub mod snowflake;
 
 use std::fmt;

@@ -42,5 +42,5 @@ pub use id::{
     SessionId, UserId,
 };
 pub use message::{Message, Options, Placed, Position, Recipient};
-pub use time::Timestamp;
+pub use time::{Moment, Timestamp};
 pub use trace::TraceContext;

@@ -2,9 +2,11 @@
 
 mod losses;
 mod obituary;
+mod restoration;
 
 pub use losses::Losses;
-pub use obituary::Obituary;
+pub use obituary::{LEASE_PATIENCE, Obituary};
+pub use restoration::{RESYNC_REST, Restoration, syncs_restored};
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -30,6 +30,26 @@ impl Timestamp {
     }
 }
 
+/// One moment on two clocks. Deadlines are kept by the timer, which never steps; the wall's time is what is written
+/// down. Only times of the same clock are compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Moment {
+    /// The time of day: it steps where somebody sets it.
+    pub wall: Timestamp,
+    /// Since some beginning, always forward.
+    pub timer: Timestamp,
+}
+
+/// Where the time of day is the only clock, as in a simulated world.
+impl From<Timestamp> for Moment {
+    fn from(now: Timestamp) -> Moment {
+        Moment {
+            wall: now,
+            timer: now,
+        }
+    }
+}
+
 impl Add<Duration> for Timestamp {
     type Output = Timestamp;
 

@@ -50,6 +50,7 @@ impl Admissions {
         let identity = self.authenticator.authenticate(&connect.token, now).await?;
         identity.permits(connect.platform, &connect.device)?;
         let user = identity.user;
+        self.boats.hear(&connect.life);
         let request = ConnectRequest {
             user,
             entry: NewSession {
@@ -112,6 +113,12 @@ impl Admissions {
     /// A boat says again what it holds; one answer a session, in order.
     pub(crate) async fn reassert(&self, sessions: Vec<Reassert>) -> Vec<Reasserted> {
         let count = sessions.len();
+        // All are of one boat; seldom of two of its lives.
+        for (index, session) in sessions.iter().enumerate() {
+            if index == 0 || sessions[index - 1].key.life != session.key.life {
+                self.boats.hear(&session.key.life);
+            }
+        }
         let sessions = sessions
             .into_iter()
             .map(|session| {

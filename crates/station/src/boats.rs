@@ -10,10 +10,11 @@ use api::v1;
 use api::v1::boat_service_client::BoatServiceClient;
 use backend::clock::Clock;
 use backend::discovery::{Instance, Roster};
-use futures_util::future::join_all;
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use protocol::Incarnation;
-use protocol::presence::{BoatLife, Denied, Obituary};
+use protocol::presence::{BoatLife, Denied, LEASE_PATIENCE, Obituary};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{interval, timeout};
 use tokio_util::task::TaskTracker;
@@ -29,10 +30,12 @@ const CALLS_MAX: usize = 64;
 /// How often it is looked whether an absent boat is to be asked.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a lease is away before its boat is asked, and how often one that lives on without is asked
-/// again.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How often a boat that lives on without a lease is asked again.
 const AGAIN: Duration = Duration::from_secs(30);
+
+/// How long a boat may take to say that it lives; lives that are asked at the same time.
+const PROBE_DEADLINE: Duration = Duration::from_secs(2);
+const PROBES: usize = 32;
 
 /// Lives known to have ended that are remembered. Forgetting one makes it unknown, and unknown means
 /// alive.
@@ -50,7 +53,7 @@ pub(crate) struct Boats {
 }
 
 struct Known {
-    /// Lives with a lease, and those without that may still live.
+    /// Lives with a lease, and those without that may still live, or are asked again whether they do.
     clients: BTreeMap<BoatLife, Client>,
     obituary: Obituary,
 }
@@ -68,7 +71,7 @@ impl Boats {
             clock,
             known: Mutex::new(Known {
                 clients: BTreeMap::new(),
-                obituary: Obituary::new(PATIENCE, AGAIN, DENIED_MAX),
+                obituary: Obituary::new(LEASE_PATIENCE, AGAIN, DENIED_MAX),
             }),
             calls: Arc::new(Semaphore::new(CALLS_MAX)),
             tasks,
@@ -94,17 +97,36 @@ impl Boats {
             || known.obituary.denied().contains(life)
     }
 
-    /// Keeps up with the roster until it ends.
+    /// A life called: it is no more over than its call is.
+    pub(crate) fn hear(&self, life: &BoatLife) {
+        let mut known = self.known.lock();
+        if known.obituary.denied().contains(life) {
+            tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat that counted as over calls");
+            known.obituary.handle_heard(self.clock.now(), life);
+        }
+    }
+
+    /// Keeps up with the roster until it ends. A boat that is silent delays no other one.
     pub(crate) async fn follow(&self, mut roster: watch::Receiver<Roster>) {
         let mut look = interval(LOOK_EVERY);
+        let mut probes = FuturesUnordered::new();
+        let present = roster.borrow_and_update().clone();
+        self.adopt(&present);
         loop {
-            let present = roster.borrow_and_update().clone();
-            self.adopt(&present);
             tokio::select! {
-                changed = roster.changed() => if changed.is_err() {
-                    return;
-                },
-                _ = look.tick() => self.ask_the_absent().await,
+                changed = roster.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    let present = roster.borrow_and_update().clone();
+                    self.adopt(&present);
+                }
+                Some(()) = probes.next(), if !probes.is_empty() => {}
+                _ = look.tick() => {
+                    let room = PROBES.saturating_sub(probes.len());
+                    let due = self.known.lock().obituary.due(self.clock.now(), room);
+                    probes.extend(due.into_iter().map(|life| self.ask(life)));
+                }
             }
         }
     }
@@ -124,34 +146,36 @@ impl Boats {
         known.obituary.handle_roster(now, lives);
     }
 
-    async fn ask_the_absent(&self) {
-        let due = self.known.lock().obituary.due(self.clock.now());
-        join_all(due.into_iter().map(|life| self.ask(life))).await;
-    }
-
     async fn ask(&self, life: BoatLife) {
         let client = self.known.lock().clients.get(&life).cloned();
         let alive = match client {
             Some(client) => self.is_alive(client, &life).await,
-            None => false,
+            None => None,
         };
+        let now = self.clock.now();
         let mut known = self.known.lock();
-        if alive {
-            known.obituary.handle_heard(self.clock.now(), &life);
-        } else if known.obituary.handle_silent(&life) {
-            known.clients.remove(&life);
+        let is_over = match alive {
+            Some(true) => {
+                known.obituary.handle_heard(now, &life);
+                false
+            }
+            Some(false) => known.obituary.handle_replaced(now, &life),
+            None => known.obituary.handle_silent(now, &life),
+        };
+        if is_over {
+            let Known { clients, obituary } = &mut *known;
+            clients.retain(|life, _| obituary.remembers(life));
             tracing::info!(boat = %life.boat, incarnation = %life.incarnation, "a boat's life is over");
         }
     }
 
-    async fn is_alive(&self, mut client: Client, life: &BoatLife) -> bool {
+    /// `None`: no answer.
+    async fn is_alive(&self, mut client: Client, life: &BoatLife) -> Option<bool> {
         let request = v1::ProbeRequest {
             life: Some(life.into()),
         };
-        match timeout(self.deadline, client.probe(request)).await {
-            Ok(Ok(answer)) => answer.into_inner().alive,
-            Ok(Err(_)) | Err(_) => false,
-        }
+        let answer = timeout(PROBE_DEADLINE, client.probe(request)).await;
+        answer.ok()?.ok().map(|answer| answer.into_inner().alive)
     }
 
     /// Hands notices to a boat in one call, which runs on its own. Waits only for room to make the call.

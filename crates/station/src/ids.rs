@@ -6,7 +6,9 @@ use std::time::Duration;
 use backend::Kind;
 use backend::clock::Clock;
 use backend::discovery::{NodeLease, Registry};
+use backend::installation::InstallationStore;
 use parking_lot::Mutex;
+use protocol::id::installation::{node_is_still_ours, node_rests_until};
 use protocol::id::snowflake::{Snowflake, SnowflakeError};
 use protocol::{Code, MessageId, Refusal, Timestamp};
 use tokio::sync::Notify;
@@ -24,7 +26,8 @@ const RESERVE_EVERY_MAX: Duration = Duration::from_secs(10);
 
 /// Makes ids under a leased node number. A number is reserved ahead, durably: a successor begins after
 /// the reservation, so that no id is ever made twice, whatever the clocks do (reliability R10). When
-/// the lease is lost, what is reserved can still be used up, and another number is leased meanwhile.
+/// the lease is lost, what is reserved can still be used up, and another number is leased meanwhile. Each
+/// reservation is copied to the store: discovery may lose its data.
 pub(crate) struct MessageIds {
     node: Mutex<Node>,
     /// Somebody needed an id beyond the reservation.
@@ -33,6 +36,7 @@ pub(crate) struct MessageIds {
     /// How long discovery may take to record a reservation, or to lease a number; then it is asked anew.
     deadline: Duration,
     registry: Arc<dyn Registry>,
+    store: Arc<dyn InstallationStore>,
     clock: Arc<dyn Clock>,
 }
 
@@ -42,27 +46,45 @@ struct Node {
     lease: Arc<dyn NodeLease>,
     /// The last millisecond that ids may bear.
     reserved: Timestamp,
+    /// As far as the store has a copy of it.
+    copied: Timestamp,
+}
+
+/// A leased number, and when its past is over.
+struct Rested {
+    lease: Arc<dyn NodeLease>,
+    not_before: Timestamp,
 }
 
 impl MessageIds {
     /// Leases a number and reserves it.
     pub(crate) async fn lease(
         registry: Arc<dyn Registry>,
+        store: Arc<dyn InstallationStore>,
         clock: Arc<dyn Clock>,
         ahead: Duration,
         deadline: Duration,
     ) -> backend::Result<MessageIds> {
-        let lease = within(deadline, lease_rested(&*registry, clock.now())).await?;
+        let numbers = Numbers {
+            registry: &*registry,
+            store: &*store,
+            now: clock.now(),
+            ahead,
+            deadline,
+        };
+        let Rested { lease, not_before } = numbers.lease_rested().await?;
         let ids = MessageIds {
             node: Mutex::new(Node {
-                snowflake: Snowflake::new(lease.number(), lease.not_before()),
-                reserved: lease.not_before(),
-                lease: lease.into(),
+                snowflake: Snowflake::new(lease.number(), not_before),
+                reserved: not_before,
+                copied: Timestamp::ZERO,
+                lease,
             }),
             wanted: Notify::new(),
             ahead,
             deadline,
             registry,
+            store,
             clock,
         };
         ids.reserve().await?;
@@ -94,7 +116,7 @@ impl MessageIds {
             let pause = if failing {
                 RETRY_AFTER
             } else {
-                (self.ahead / 4).min(RESERVE_EVERY_MAX)
+                self.reserve_every()
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
@@ -113,10 +135,20 @@ impl MessageIds {
         }
     }
 
+    fn reserve_every(&self) -> Duration {
+        (self.ahead / 4).min(RESERVE_EVERY_MAX)
+    }
+
     /// One that is given up may be recorded all the same: no earlier one takes a later one back.
     async fn reserve(&self) -> backend::Result<()> {
-        let lease = self.node.lock().lease.clone();
-        match self.reserve_under(&*lease).await {
+        let (lease, reserved, copied) = {
+            let node = self.node.lock();
+            (node.lease.clone(), node.reserved, node.copied)
+        };
+        let mut copied = copied;
+        let answer = self.reserve_under(&*lease, reserved, &mut copied).await;
+        self.node.lock().copied = copied;
+        match answer {
             Ok(until) => {
                 self.node.lock().reserved = until;
                 Ok(())
@@ -131,23 +163,69 @@ impl MessageIds {
 
     /// Ids go on upwards under the new number.
     async fn take_another(&self) -> backend::Result<()> {
-        let leasing = lease_rested(&*self.registry, self.clock.now());
-        let lease: Arc<dyn NodeLease> = within(self.deadline, leasing).await?.into();
-        let reserved = self.reserve_under(&*lease).await?;
+        let (number, reserved, last) = {
+            let node = self.node.lock();
+            (node.lease.number(), node.reserved, node.snowflake.last())
+        };
+        let numbers = Numbers {
+            registry: &*self.registry,
+            store: &*self.store,
+            now: self.clock.now(),
+            ahead: self.ahead,
+            deadline: self.deadline,
+        };
+        let Rested { lease, not_before } = match numbers.lease_again(number, reserved).await {
+            Some(lease) => Rested {
+                lease,
+                not_before: last,
+            },
+            None => numbers.lease_rested().await?,
+        };
+        if not_before > numbers.now && reserved > numbers.now {
+            let text = "no node number has rested yet; what is reserved is used up meanwhile";
+            return Err(backend::Error::unavailable("discovery", text));
+        }
+        let from = not_before.max(reserved);
+        let mut copied = Timestamp::ZERO;
+        let reserved = self.reserve_under(&*lease, from, &mut copied).await?;
         let mut node = self.node.lock();
-        let not_before = lease.not_before().max(node.snowflake.last());
+        let not_before = not_before.max(node.snowflake.last());
         *node = Node {
             snowflake: Snowflake::new(lease.number(), not_before),
             lease,
             reserved,
+            copied,
         };
         metrics::counter!("station_node_numbers_lost_total").increment(1);
         Ok(())
     }
 
-    async fn reserve_under(&self, lease: &dyn NodeLease) -> backend::Result<Timestamp> {
-        let until = (self.clock.now() + self.ahead).max(lease.not_before());
-        let until = until.max(self.reserved_until());
+    /// Reserves ahead of now, and not less than `at_least`. The copy first: what discovery takes is known to the
+    /// store then, unless it is away.
+    async fn reserve_under(
+        &self,
+        lease: &dyn NodeLease,
+        at_least: Timestamp,
+        copied: &mut Timestamp,
+    ) -> backend::Result<Timestamp> {
+        let ahead = self.clock.now() + self.ahead;
+        // A try that failed soon after another one needs no copy of its own.
+        let is_copied = *copied + self.reserve_every() > ahead && *copied >= at_least;
+        let until = if is_copied {
+            *copied
+        } else {
+            ahead.max(at_least)
+        };
+        if !is_copied {
+            let copying = self.store.reserve_node(lease.number(), until);
+            match within(self.deadline, copying).await {
+                Ok(()) => *copied = until,
+                Err(error) => {
+                    tracing::debug!(%error, source = %error.source, "a reservation is not copied");
+                    metrics::counter!("station_id_reservations_uncopied_total").increment(1);
+                }
+            }
+        }
         within(self.deadline, lease.reserve(until)).await?;
         Ok(until)
     }
@@ -157,26 +235,58 @@ impl MessageIds {
     }
 }
 
-/// A number that was held until a moment ago is reserved into the future; another one is taken then,
-/// where there is one, instead of waiting.
-async fn lease_rested(
-    registry: &dyn Registry,
+/// Leases node numbers, and asks the store for their pasts.
+struct Numbers<'a> {
+    registry: &'a dyn Registry,
+    store: &'a dyn InstallationStore,
     now: Timestamp,
-) -> backend::Result<Box<dyn NodeLease>> {
-    let mut best = registry.lease_node().await?;
-    let mut passed_over = Vec::new();
-    while best.not_before() > now && passed_over.len() < NODES_TRIED {
-        // Held until the search ends: what is given back at once would be given out again.
-        let Ok(next) = registry.lease_node().await else {
-            break;
-        };
-        if next.not_before() < best.not_before() {
-            passed_over.push(std::mem::replace(&mut best, next));
-        } else {
-            passed_over.push(next);
+    ahead: Duration,
+    deadline: Duration,
+}
+
+impl Numbers<'_> {
+    /// A number that was held until a moment ago is reserved into the future; another one is taken then,
+    /// where there is one, instead of waiting.
+    async fn lease_rested(&self) -> backend::Result<Rested> {
+        let mut best = self.lease().await?;
+        let mut passed_over = Vec::new();
+        while best.not_before > self.now && passed_over.len() < NODES_TRIED {
+            // Held until the search ends: what is given back at once would be given out again.
+            let Ok(next) = self.lease().await else {
+                break;
+            };
+            if next.not_before < best.not_before {
+                passed_over.push(std::mem::replace(&mut best, next));
+            } else {
+                passed_over.push(next);
+            }
         }
+        Ok(best)
     }
-    Ok(best)
+
+    async fn lease(&self) -> backend::Result<Rested> {
+        let lease = within(self.deadline, self.registry.lease_node()).await?;
+        let copied = self.copied(lease.number()).await;
+        Ok(Rested {
+            not_before: node_rests_until(lease.not_before(), copied, self.now, self.ahead),
+            lease: lease.into(),
+        })
+    }
+
+    /// Discovery that lost its data knows nothing of our number: it is still ours, if nobody reserved more.
+    async fn lease_again(&self, number: u16, reserved: Timestamp) -> Option<Arc<dyn NodeLease>> {
+        let leasing = self.registry.lease_node_again(number);
+        let lease = within(self.deadline, leasing).await.ok().flatten()?;
+        let copied = self.copied(number).await;
+        node_is_still_ours(reserved, copied).then(|| lease.into())
+    }
+
+    /// Asked behind the lease: whoever had the number reserves nothing more.
+    async fn copied(&self, number: u16) -> Option<Timestamp> {
+        within(self.deadline, self.store.reserved(number))
+            .await
+            .ok()
+    }
 }
 
 fn unmade(error: SnowflakeError) -> Refusal {
@@ -191,12 +301,12 @@ fn unavailable(text: impl Into<String>) -> Refusal {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::sync::atomic::{AtomicBool, Ordering};
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
     use async_trait::async_trait;
-    use backend::clock::SeededEntropy;
     use backend::discovery::EmbeddedRegistry;
     use backend::embedded::Engine;
+    use backend::installation::EmbeddedInstallation;
 
     use super::*;
 
@@ -224,17 +334,27 @@ mod tests {
     }
 
     async fn lease(engine: &Engine, clock: &Arc<HandClock>) -> MessageIds {
-        lease_of(&registry(engine), clock).await
+        let store = Arc::new(EmbeddedInstallation::new(engine.clone()));
+        lease_with(&registry(engine), store, clock).await
     }
 
     async fn lease_of(registry: &EmbeddedRegistry, clock: &Arc<HandClock>) -> MessageIds {
+        let store = EmbeddedInstallation::new(Engine::memory());
+        lease_with(registry, Arc::new(store), clock).await
+    }
+
+    async fn lease_with(
+        registry: &EmbeddedRegistry,
+        store: Arc<dyn InstallationStore>,
+        clock: &Arc<HandClock>,
+    ) -> MessageIds {
         let registry = Arc::new(registry.clone());
-        let ids = MessageIds::lease(registry, clock.clone(), AHEAD, DEADLINE);
+        let ids = MessageIds::lease(registry, store, clock.clone(), AHEAD, DEADLINE);
         ids.await.expect("a number")
     }
 
     fn registry(engine: &Engine) -> EmbeddedRegistry {
-        EmbeddedRegistry::new(engine.clone(), Arc::new(SeededEntropy::new(1)))
+        EmbeddedRegistry::new(engine.clone())
     }
 
     /// Never answers the first reservation.
@@ -386,6 +506,131 @@ mod tests {
         clock.set(BEGIN + Duration::from_secs(90));
         tokio::time::sleep(Duration::from_secs(30)).await;
         assert!(ids.draw(1).is_err(), "never beyond what is recorded");
+        keeping.abort();
+    }
+
+    /// A store that answers only while it is there, and counts what is written.
+    struct Store {
+        inner: EmbeddedInstallation,
+        away: AtomicBool,
+        writes: AtomicUsize,
+    }
+
+    impl Store {
+        fn new() -> Arc<Store> {
+            Arc::new(Store {
+                inner: EmbeddedInstallation::new(Engine::memory()),
+                away: AtomicBool::new(false),
+                writes: AtomicUsize::new(0),
+            })
+        }
+
+        fn reach(&self) -> backend::Result<()> {
+            if self.away.load(Ordering::Relaxed) {
+                return Err(backend::Error::unavailable("installation", "away"));
+            }
+            Ok(())
+        }
+    }
+
+    #[async_trait]
+    impl InstallationStore for Store {
+        async fn number(&self) -> backend::Result<Option<u64>> {
+            self.reach()?;
+            self.inner.number().await
+        }
+
+        async fn record(&self, number: u64, created: Timestamp) -> backend::Result<u64> {
+            self.reach()?;
+            self.inner.record(number, created).await
+        }
+
+        async fn reserve_node(&self, node: u16, until: Timestamp) -> backend::Result<()> {
+            self.reach()?;
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            self.inner.reserve_node(node, until).await
+        }
+
+        async fn reserved(&self, node: u16) -> backend::Result<Timestamp> {
+            self.reach()?;
+            self.inner.reserved(node).await
+        }
+    }
+
+    // I5: discovery loses its data under two stations that make ids, and a third one joins before they notice.
+    #[tokio::test(start_paused = true)]
+    async fn no_id_is_made_twice_though_discovery_loses_its_data() {
+        let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
+        let store = Store::new();
+        let one = Arc::new(lease_with(&registry, store.clone(), &clock).await);
+        let two = Arc::new(lease_with(&registry, store.clone(), &clock).await);
+        let mut made = BTreeSet::new();
+        let mut draw = |ids: &MessageIds, when: &str| {
+            for id in ids.draw(100).expect(when) {
+                assert!(made.insert(id), "{id} is made twice, {when}");
+            }
+        };
+        draw(&one, "before");
+        draw(&two, "before");
+        registry.lose_numbers().expect("lost");
+        let three = lease_with(&registry, store.clone(), &clock).await;
+        draw(&three, "by a newcomer");
+        draw(&one, "under what was reserved");
+        draw(&two, "under what was reserved");
+        let numbers = [&one, &two].map(|ids| ids.node.lock().lease.number());
+        for ids in [&one, &two, &Arc::new(three)] {
+            ids.reserve()
+                .await
+                .expect("under the same number, or another");
+            draw(ids, "after it was noticed");
+        }
+        let again = [&one, &two].map(|ids| ids.node.lock().lease.number());
+        assert_eq!(again, numbers, "each holder claims its own");
+        clock.set(BEGIN + AHEAD + Duration::from_secs(5));
+        let late = lease_with(&registry, store, &clock).await;
+        for ids in [&*one, &*two] {
+            ids.reserve().await.expect("reserved");
+            draw(ids, "later");
+        }
+        draw(&late, "later");
+    }
+
+    // The store is away as well: whoever had the number may still make ids of what it reserved.
+    #[tokio::test(start_paused = true)]
+    async fn a_number_that_nobody_can_tell_of_rests_first() {
+        let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
+        let store = Store::new();
+        let one = lease_with(&registry, store.clone(), &clock).await;
+        store.away.store(true, Ordering::Relaxed);
+        registry.lose_numbers().expect("lost");
+        one.reserve().await.expect("its own number needs no rest");
+        registry.lose_numbers().expect("lost again");
+        let late = lease_with(&registry, store.clone(), &clock).await;
+        assert!(late.draw(1).is_err(), "its past may last");
+        one.draw(1).expect("what is reserved");
+        clock.set(BEGIN + AHEAD + Duration::from_millis(1));
+        late.reserve().await.expect("reserved");
+        late.draw(1).expect("rested");
+    }
+
+    // One write in ten seconds, also where discovery is asked again each second.
+    #[tokio::test(start_paused = true)]
+    async fn copies_are_written_once_in_each_interval() {
+        const LONG: Duration = Duration::from_secs(600);
+        let (engine, clock) = (Engine::memory(), HandClock::at_begin());
+        let store = Store::new();
+        let registry = Arc::new(registry(&engine));
+        let ids = MessageIds::lease(registry, store.clone(), clock.clone(), LONG, DEADLINE);
+        let ids = Arc::new(ids.await.expect("a number"));
+        engine.fail_syncs();
+        let keeper = ids.clone();
+        let keeping = tokio::spawn(async move { keeper.keep_reserved().await });
+        for second in 0..100 {
+            clock.set(BEGIN + Duration::from_secs(second));
+            tokio::time::sleep(Duration::from_secs(1)).await;
+        }
+        let writes = store.writes.load(Ordering::Relaxed);
+        assert!((2..=11).contains(&writes), "{writes} writes in 100 s");
         keeping.abort();
     }
 }

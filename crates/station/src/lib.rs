@@ -16,6 +16,7 @@ mod deadline;
 mod groups;
 mod heads;
 mod ids;
+mod installation;
 mod kickout;
 mod mail;
 mod membership;

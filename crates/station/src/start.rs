@@ -9,7 +9,7 @@ use api::transport::{Connector, IN_PROCESS, InProcess, serve};
 use api::v1::station_service_server::StationServiceServer;
 use backend::cache::Cache;
 use backend::changes::ChangeStore;
-use backend::clock::{Clock, Entropy};
+use backend::clock::{Clock, Entropy, TimerClock};
 use backend::conversations::ConversationStore;
 use backend::devices::DeviceStore;
 use backend::discovery::{Instance, Registration, Registry, Role};
@@ -17,6 +17,7 @@ use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
+use backend::installation::InstallationStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
@@ -44,6 +45,7 @@ use crate::deadline::answered_within;
 use crate::groups::Groups;
 use crate::heads::Heads;
 use crate::ids::MessageIds;
+use crate::installation::Installation;
 use crate::kickout::{Kick, Kicks};
 use crate::mail::MailRoom;
 use crate::membership::Membership;
@@ -75,6 +77,7 @@ pub struct Parts {
     pub cache: Arc<dyn Cache>,
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
+    pub installation: Arc<dyn InstallationStore>,
     pub registry: Arc<dyn Registry>,
     pub connector: Connector,
     pub clock: Arc<dyn Clock>,
@@ -88,6 +91,11 @@ pub enum StartError {
     Key(#[from] KeyError),
     #[error("a part is not there")]
     Part(#[from] backend::Error),
+    #[error(
+        "this installation has two numbers, {discovery} in discovery and {store} in the store: one of them belongs \
+         to another installation, and clients would begin anew; docs/operations/installation.md says what to do"
+    )]
+    Installations { discovery: u64, store: u64 },
     #[error("the station cannot listen on {address}")]
     Listen {
         address: SocketAddr,
@@ -170,18 +178,26 @@ async fn assemble(
         stop,
         waiting_max: config.background_max,
     };
+    let installation = Installation {
+        registry: parts.registry.clone(),
+        store: parts.installation.clone(),
+        clock: clock.clone(),
+        deadline,
+    };
+    let cluster = installation.agree(parts.entropy.next().max(1)).await?;
     let ids = MessageIds::lease(
         parts.registry.clone(),
+        parts.installation.clone(),
         clock.clone(),
         config.reserve_ahead,
         deadline,
     );
     let ids = ids.await?;
-    let cluster = answered_within(deadline, parts.registry.cluster()).await?;
     let receipt_metrics = ReceiptMetrics::new();
     let boats = Arc::new(Boats::new(
         parts.connector.clone(),
-        clock.clone(),
+        // A life is asked again in seconds, wherever the time of day goes.
+        Arc::new(TimerClock::starting_at(clock.now())),
         tasks.clone(),
         config.notice_deadline,
         receipt_metrics.clone(),
@@ -345,6 +361,8 @@ async fn assemble(
         calls: calls.clone(),
     });
 
+    let token = stop.clone();
+    tasks.spawn(token.run_until_cancelled_owned(async move { installation.keep(cluster).await }));
     let (keeper, token) = (station.clone(), stop.clone());
     tasks.spawn(token.run_until_cancelled_owned(async move {
         keeper.accept.ids.keep_reserved().await;

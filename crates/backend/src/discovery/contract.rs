@@ -45,7 +45,8 @@ where
     the_later_of_two_lives_counts(make(3).await).await;
     incarnations_are_never_used_again(make(4).await).await;
     node_numbers_are_never_reused_in_their_own_past(make(5).await).await;
-    a_cluster_has_one_number(make(6).await, make(7).await).await;
+    a_cluster_has_one_number(make(6).await).await;
+    only_a_number_without_a_past_is_taken_again(make(7).await).await;
     who_crashed_is_seen_to_go(make(8).await).await;
     a_number_that_was_lost_is_fenced(make(9).await).await;
     many_at_once_get_different_numbers(make(10).await).await;
@@ -234,10 +235,32 @@ async fn many_at_once_get_different_numbers(world: impl World) {
     assert_eq!(numbers.len(), MANY);
 }
 
-async fn a_cluster_has_one_number(mut world: impl World, other: impl World) {
-    let cluster = world.registry().cluster().await.unwrap();
-    assert_eq!(world.registry().cluster().await.unwrap(), cluster);
-    assert_ne!(other.registry().cluster().await.unwrap(), cluster);
+async fn a_cluster_has_one_number(mut world: impl World) {
+    let registry = world.registry();
+    assert_eq!(registry.cluster().await.unwrap(), None, "nobody makes it");
+    assert_eq!(registry.claim_cluster(7).await.unwrap(), 7);
+    assert_eq!(registry.claim_cluster(8).await.unwrap(), 7);
+    assert_eq!(registry.cluster().await.unwrap(), Some(7));
     world.crash().await;
-    assert_eq!(world.registry().cluster().await.unwrap(), cluster);
+    let registry = world.registry();
+    assert_eq!(registry.cluster().await.unwrap(), Some(7));
+    assert_eq!(registry.claim_cluster(9).await.unwrap(), 7);
+}
+
+async fn only_a_number_without_a_past_is_taken_again(world: impl World) {
+    let registry = world.registry();
+    let held = registry.lease_node().await.unwrap();
+    held.reserve(Timestamp::from_millis(5_000)).await.unwrap();
+    let again = registry.lease_node_again(held.number()).await.unwrap();
+    assert!(again.is_none(), "somebody holds it");
+    world.revoke_node(held.number()).await;
+    let again = registry.lease_node_again(held.number()).await.unwrap();
+    assert!(again.is_none(), "its past is recorded");
+    let other = (held.number() + 1) % 1024;
+    let again = registry.lease_node_again(other).await.unwrap();
+    let again = again.expect("nobody knows of it");
+    assert_eq!(again.number(), other);
+    assert_eq!(again.not_before(), Timestamp::ZERO);
+    again.reserve(Timestamp::from_millis(6_000)).await.unwrap();
+    assert!(registry.lease_node_again(other).await.unwrap().is_none());
 }

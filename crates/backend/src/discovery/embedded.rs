@@ -13,7 +13,6 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::{Instance, NodeLease, Registration, Registry, Role, Roster};
-use crate::clock::Entropy;
 use crate::embedded::{Batch, Engine, Mark, Order, Table};
 use crate::{Error, Result};
 
@@ -34,7 +33,6 @@ pub struct EmbeddedRegistry {
 
 struct Shared {
     engine: Engine,
-    entropy: Arc<dyn Entropy>,
     /// Held over reading and writing a number of the store, never over an await.
     numbers: Mutex<()>,
     leases: Mutex<BTreeMap<(Role, String), Lease>>,
@@ -51,13 +49,12 @@ struct Lease {
 }
 
 impl EmbeddedRegistry {
-    pub fn new(engine: Engine, entropy: Arc<dyn Entropy>) -> EmbeddedRegistry {
+    pub fn new(engine: Engine) -> EmbeddedRegistry {
         let roles = [Role::Boat, Role::Station, Role::Carrier, Role::Horn];
         let rosters = roles.map(|role| (role, watch::Sender::default()));
         EmbeddedRegistry {
             shared: Arc::new(Shared {
                 engine,
-                entropy,
                 numbers: Mutex::new(()),
                 leases: Mutex::default(),
                 rosters: rosters.into(),
@@ -78,9 +75,43 @@ impl EmbeddedRegistry {
     pub fn revoke_node(&self, number: u16) -> bool {
         self.shared.nodes.lock().remove(&number).is_some()
     }
+
+    /// Forgets the installation's number, all node numbers and who holds them, as an etcd does that is set up
+    /// anew.
+    ///
+    /// # Errors
+    /// Of the store.
+    pub fn lose_numbers(&self) -> Result<()> {
+        let mut nodes = self.shared.nodes.lock();
+        let _one_at_a_time = self.shared.numbers.lock();
+        let mut batch = Batch::new();
+        batch.remove(Table::Registry, CLUSTER_KEY.to_vec());
+        for node in self.shared.reservations()?.keys() {
+            batch.remove(Table::Registry, node_key(*node));
+        }
+        self.shared.engine.write(batch)?;
+        nodes.clear();
+        Ok(())
+    }
 }
 
 impl Shared {
+    fn hold(
+        self: &Arc<Self>,
+        held: &mut BTreeMap<u16, u64>,
+        number: u16,
+        not_before: Timestamp,
+    ) -> EmbeddedNode {
+        let leasing = self.leasings.fetch_add(1, Ordering::Relaxed);
+        held.insert(number, leasing);
+        EmbeddedNode {
+            shared: Arc::clone(self),
+            number,
+            leasing,
+            not_before,
+        }
+    }
+
     /// Ends a lease; with an incarnation only the one of that life.
     fn end_lease(&self, role: Role, name: &str, of: Option<Incarnation>) -> bool {
         let mut leases = self.leases.lock();
@@ -225,27 +256,30 @@ impl Registry for EmbeddedRegistry {
             .map(|number| (reserved.get(&number).copied(), number))
             .min()
             .ok_or_else(|| Error::unavailable(SEAM, "all 1024 node numbers are held"))?;
-        let leasing = self.shared.leasings.fetch_add(1, Ordering::Relaxed);
-        held.insert(number, leasing);
-        Ok(Box::new(EmbeddedNode {
-            shared: self.shared.clone(),
-            number,
-            leasing,
-            not_before: not_before.unwrap_or(Timestamp::ZERO),
-        }))
+        let not_before = not_before.unwrap_or(Timestamp::ZERO);
+        Ok(Box::new(self.shared.hold(&mut held, number, not_before)))
     }
 
-    async fn cluster(&self) -> Result<u64> {
+    async fn lease_node_again(&self, number: u16) -> Result<Option<Box<dyn NodeLease>>> {
+        let mut held = self.shared.nodes.lock();
+        let is_recorded = self.shared.read_u64(&node_key(number))?.is_some();
+        if is_recorded || held.contains_key(&number) {
+            return Ok(None);
+        }
+        let lease = self.shared.hold(&mut held, number, Timestamp::ZERO);
+        Ok(Some(Box::new(lease)))
+    }
+
+    async fn cluster(&self) -> Result<Option<u64>> {
+        self.shared.read_u64(CLUSTER_KEY)
+    }
+
+    async fn claim_cluster(&self, number: u64) -> Result<u64> {
         let (cluster, mark) = {
             let _one_at_a_time = self.shared.numbers.lock();
-            match self.shared.read_u64(CLUSTER_KEY)? {
-                // Written again rather than only read: whoever wrote it may not have waited.
-                Some(cluster) => (cluster, self.shared.write_u64(CLUSTER_KEY, cluster)?),
-                None => {
-                    let cluster = self.shared.entropy.next().max(1);
-                    (cluster, self.shared.write_u64(CLUSTER_KEY, cluster)?)
-                }
-            }
+            // Written again rather than only read: whoever wrote it may not have waited.
+            let cluster = self.shared.read_u64(CLUSTER_KEY)?.unwrap_or(number);
+            (cluster, self.shared.write_u64(CLUSTER_KEY, cluster)?)
         };
         self.shared.engine.durable(mark).await?;
         Ok(cluster)
@@ -332,7 +366,6 @@ mod tests {
 
     use super::super::contract::{self, World};
     use super::*;
-    use crate::clock::SeededEntropy;
     use crate::embedded::EngineOptions;
     use crate::embedded::engine::tests::copy_of;
 
@@ -357,10 +390,9 @@ mod tests {
         }
 
         fn over(dir: Option<TempDir>, engine: Engine, seed: u64) -> Embedded {
-            let entropy = Arc::new(SeededEntropy::new(seed));
             Embedded {
                 dir,
-                registry: EmbeddedRegistry::new(engine.clone(), entropy),
+                registry: EmbeddedRegistry::new(engine.clone()),
                 engine,
                 seed,
                 held: Vec::new(),

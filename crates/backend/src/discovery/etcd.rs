@@ -201,17 +201,31 @@ impl Registry for EtcdRegistry {
         Ok(Box::new(leased.await?))
     }
 
-    async fn cluster(&self) -> Result<u64> {
+    async fn lease_node_again(&self, number: u16) -> Result<Option<Box<dyn NodeLease>>> {
+        let shared = &self.shared;
+        let held = shared.keeping.grant(shared.lease_ttl).await?;
+        let (keeping, keys) = (&shared.keeping, &shared.keys);
+        let leased = node::lease_again(keeping, keys, held, &*shared.entropy, number).await?;
+        Ok(leased.map(|node| Box::new(node) as Box<dyn NodeLease>))
+    }
+
+    async fn cluster(&self) -> Result<Option<u64>> {
         let key = self.shared.keys.cluster();
-        let made = self.shared.entropy.next().max(1);
+        let found = self.shared.keeping.calls.get(&key).await?;
+        let first = found.kvs().first();
+        first.map(|kv| read_number(kv.value(), &key)).transpose()
+    }
+
+    async fn claim_cluster(&self, number: u64) -> Result<u64> {
+        let key = self.shared.keys.cluster();
         let none = Compare::create_revision(key.as_str(), CompareOp::Equal, 0);
         let txn = Txn::new()
             .when([none])
-            .and_then([TxnOp::put(key.as_str(), made.to_string(), None)])
+            .and_then([TxnOp::put(key.as_str(), number.to_string(), None)])
             .or_else([TxnOp::get(key.as_str(), None)]);
         let answer = self.shared.keeping.calls.txn(txn).await?;
         if answer.succeeded() {
-            return Ok(made);
+            return Ok(number);
         }
         match answer.op_responses().first() {
             Some(TxnOpResponse::Get(found)) if !found.kvs().is_empty() => {

@@ -85,8 +85,15 @@ pub trait Registry: Send + Sync {
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>>;
 
-    /// A random number made once for this installation: clients tell by it whose state they hold.
-    async fn cluster(&self) -> Result<u64>;
+    /// Takes a number again whose past is not recorded: discovery has lost its data, and the last holder knows
+    /// its own past. `None`: it is recorded, or somebody holds it.
+    async fn lease_node_again(&self, number: u16) -> Result<Option<Box<dyn NodeLease>>>;
+
+    /// The number of this installation, as it was claimed: clients tell by it whose state they hold.
+    async fn cluster(&self) -> Result<Option<u64>>;
+
+    /// Records the number where there is none, and answers the one that stands.
+    async fn claim_cluster(&self, number: u64) -> Result<u64>;
 
     /// An incarnation larger than any given before under `name`, without a lease.
     async fn next_incarnation(&self, name: &str) -> Result<Incarnation>;

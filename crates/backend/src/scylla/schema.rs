@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 11] = [
+const MIGRATIONS: [Migration; 12] = [
     Migration {
         number: 1,
         name: "history",
@@ -90,6 +90,11 @@ const MIGRATIONS: [Migration; 11] = [
         number: 11,
         name: "hidden",
         text: include_str!("schema/0011_hidden.cql"),
+    },
+    Migration {
+        number: 12,
+        name: "installation",
+        text: include_str!("schema/0012_installation.cql"),
     },
 ];
 

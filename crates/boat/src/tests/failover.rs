@@ -82,7 +82,7 @@ struct Calls {
 impl Calls {
     async fn to_two() -> Calls {
         let entropy = Arc::new(SeededEntropy::new(1));
-        let registry = EmbeddedRegistry::new(Engine::memory(), entropy);
+        let registry = EmbeddedRegistry::new(Engine::memory());
         let connector = Connector::default();
         let one = Station::start(&registry, &connector, "one").await;
         let two = Station::start(&registry, &connector, "two").await;

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use api::codec::encode_message;
@@ -41,6 +41,8 @@ pub(super) struct Peer {
     /// Waiting messages, oldest first.
     pub(super) mail: Mutex<VecDeque<v1::MailItem>>,
     pub(super) reassert_as: Mutex<v1::reassert_result::Outcome>,
+    /// Of the store, as assertions find it.
+    pub(super) marker: AtomicU64,
     /// Calls answer that nobody is there.
     pub(super) down: AtomicBool,
     /// Removals and sign-offs are refused for good, and counted.
@@ -67,6 +69,7 @@ impl Peer {
             reasserted: Mutex::default(),
             mail: Mutex::default(),
             reassert_as: Mutex::new(v1::reassert_result::Outcome::Known),
+            marker: AtomicU64::new(7),
             down: AtomicBool::new(false),
             refuses: AtomicBool::new(false),
             refused: AtomicUsize::new(0),
@@ -155,7 +158,7 @@ impl StationService for PeerService {
         let sessions = request.into_inner().sessions;
         let result = v1::ReassertResult {
             outcome: (*self.0.reassert_as.lock()).into(),
-            marker: 7,
+            marker: self.0.marker.load(Ordering::Relaxed),
             mail_waits: false,
         };
         let results = vec![result; sessions.len()];
@@ -338,7 +341,7 @@ impl Harbour {
     pub(super) async fn with(configure: impl FnOnce(&mut Config)) -> Harbour {
         let engine = Engine::memory();
         let entropy = Arc::new(SeededEntropy::new(1));
-        let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
+        let registry = EmbeddedRegistry::new(engine.clone());
         let connector = Connector::default();
         let station = Station::start(&registry, &connector, "test").await;
         let chance = Arc::new(Chance {

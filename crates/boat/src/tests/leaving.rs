@@ -4,7 +4,7 @@ use std::time::Duration;
 use api::v1::reassert_result::Outcome;
 use backend::discovery::{Registry, Role};
 use protocol::Code;
-use protocol::frame::ServerFrame;
+use protocol::frame::{ClientFrame, ServerFrame};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
@@ -111,6 +111,81 @@ async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
     client.hello(1).await;
     assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
     assert_eq!(client.closing().await, Some(Code::Reconnect));
+}
+
+/// Of a hundred clients so many are sent away by what happens.
+async fn sent_away(harbour: &Harbour, happen: impl FnOnce(&Harbour)) -> usize {
+    let mut clients = Vec::new();
+    for user in 1..=100 {
+        let mut client = harbour.tcp().await;
+        client.hello(user).await;
+        clients.push(client);
+    }
+    settle().await;
+    happen(harbour);
+    // Each client is asserted behind the point where some are sent away.
+    let asserted = || harbour.peer.reasserted.lock().len();
+    let left = || harbour.running.connections();
+    eventually("asserted", || asserted() >= left()).await;
+    settle().await;
+    let mut away = 0;
+    for client in &mut clients {
+        // Who stays is told something else, or nothing.
+        if let Ok(code) = timeout(Duration::from_millis(20), client.closing()).await {
+            assert_eq!(code, Some(Code::Reconnect));
+            away += 1;
+        }
+    }
+    away
+}
+
+// proves S0-27: of a hundred clients the default share of ten percent leaves, give or take chance.
+#[tokio::test]
+async fn after_a_lost_lease_one_client_of_ten_is_sent_away() {
+    let harbour = Harbour::with(|config| config.name = "boat-1".into()).await;
+    let lose = |harbour: &Harbour| assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    let away = sent_away(&harbour, lose).await;
+    assert!((2..=24).contains(&away), "{away} of 100");
+}
+
+// proves S0-27: the same where the process stood still.
+#[tokio::test]
+async fn after_a_standstill_one_client_of_ten_is_sent_away() {
+    let harbour = Harbour::with(|config| config.pause_max = Duration::from_millis(400)).await;
+    let stand = |_: &Harbour| std::thread::sleep(Duration::from_millis(1200));
+    let away = sent_away(&harbour, stand).await;
+    assert!((2..=24).contains(&away), "{away} of 100");
+}
+
+// While the lease is away, a boat that counts as over is forgotten again and again: its sessions are asserted, and
+// nobody is told to sync. A store that lost its data has another marker, and then everybody is.
+#[tokio::test]
+async fn without_a_lease_forgotten_sessions_are_asserted_without_a_sync() {
+    let harbour = Harbour::with(|config| {
+        config.sweep_interval = Duration::from_millis(300);
+        config.reconnect_percent = 0;
+    })
+    .await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    harbour.engine.fail_syncs();
+    assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    settle().await;
+    *harbour.peer.reassert_as.lock() = Outcome::Restored;
+    let before = harbour.peer.reasserted.lock().len();
+    eventually("asserted", || {
+        harbour.peer.reasserted.lock().len() > before + 2
+    })
+    .await;
+    client.send(&ClientFrame::Ping { nonce: 1 }).await;
+    let next = client.next().await;
+    assert!(
+        matches!(next, Some(ServerFrame::Pong { .. })),
+        "not {next:?}"
+    );
+    harbour.peer.marker.store(8, Ordering::Relaxed);
+    assert_eq!(client.next().await, Some(ServerFrame::Resync));
+    client.ping().await;
 }
 
 // What the store forgot is registered again, and the client syncs.

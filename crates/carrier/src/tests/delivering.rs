@@ -266,3 +266,30 @@ async fn several_shards_share_the_partitions_and_the_boats() {
     assert_eq!(pushed, sent);
     world.stop().await;
 }
+
+/// The clock of the machine is set back by an hour while a session says nothing.
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_clock_delays_no_deadline() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Silent).await;
+    let id = world.send(ALICE, BOB).await;
+    world
+        .until("it is pushed", async || {
+            world.boat.pushed_to(20) == [id.get()]
+        })
+        .await;
+    world.clock.step_back(Duration::from_secs(3600));
+    let began = tokio::time::Instant::now();
+    world
+        .until("the push is given up", async || {
+            let events = world.events(id).await;
+            let failed = |event: &Event| matches!(event, Event::Failed { .. });
+            events.iter().any(|(_, event)| failed(event))
+        })
+        .await;
+    assert!(
+        began.elapsed() < Duration::from_secs(10),
+        "{:?}",
+        began.elapsed()
+    );
+}

@@ -231,6 +231,8 @@ pub(super) struct LogFaults {
     refuse: Mutex<Option<Refuse>>,
     /// Records are taken, and nobody is told.
     pub(super) silent: AtomicBool,
+    /// A call with a record for this partition never answers; its other records are taken.
+    pub(super) leaderless: Mutex<Option<Partition>>,
     /// Reading this topic answers nothing.
     pub(super) mute: Mutex<Option<Topic>>,
 }
@@ -263,13 +265,19 @@ struct FaultyProducer {
 impl Producer for FaultyProducer {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
         let mut answers = Vec::new();
+        let leaderless = *self.faults.leaderless.lock();
+        let mut hangs = self.faults.silent.load(Ordering::SeqCst);
         for record in records {
+            if leaderless == Some(record.partition) {
+                hangs = true;
+                continue;
+            }
             match self.faults.refused(&record) {
                 Some(error) => answers.push(Err(error)),
                 None => answers.extend(self.producer.publish(vec![record]).await),
             }
         }
-        if self.faults.silent.load(Ordering::SeqCst) {
+        if hangs {
             std::future::pending::<()>().await;
         }
         answers

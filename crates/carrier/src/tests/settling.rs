@@ -1,17 +1,20 @@
 //! A log that takes some records and not others.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
+use async_trait::async_trait;
 use backend::Kind;
+use backend::ledger::LedgerStore;
 use backend::queue::{NewRecord, Partition};
 use bytes::Bytes;
-use protocol::Platform;
 use protocol::delivery::Source;
 use protocol::desk::Outcome;
 use protocol::keys::Topic;
-use protocol::ledger::{DeadReason, Event};
+use protocol::ledger::{DeadReason, Event, LedgerEntry};
+use protocol::{MessageId, Platform, Timestamp};
 use tokio::time::Instant;
 
 use super::world::*;
@@ -69,6 +72,131 @@ async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
     let values: Vec<&[u8]> = published.iter().map(|record| &record.value[..]).collect();
     assert_eq!(values, [b"2", b"5", b"1", b"3", b"4", b"6"]);
     assert_eq!(settler.len(), 0);
+}
+
+/// The settler at work for so long; answers when each record was settled.
+async fn drive(settler: &mut Settler, time: Duration) -> BTreeMap<u64, Duration> {
+    let begin = Instant::now();
+    let mut settled = BTreeMap::new();
+    while begin.elapsed() < time {
+        settler.begin(Instant::now());
+        tokio::select! {
+            sources = settler.settled() => {
+                let offsets = sources.into_iter().map(|source| source.offset);
+                settled.extend(offsets.map(|offset| (offset, begin.elapsed())));
+            }
+            () = tokio::time::sleep(Duration::from_millis(50)) => {}
+        }
+    }
+    settled
+}
+
+const TEN_MINUTES: Duration = Duration::from_secs(600);
+
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
+    let world = World::without_carrier(Config::default()).await;
+    let records = Records::new(world.parts.queue.clone(), "carrier-1");
+    let mut settler = Settler::new(&world.parts, &world.config, records);
+    let away = Partition {
+        topic: Topic::Retry(1),
+        number: 2,
+    };
+    let faults = &world.queue.faults;
+    *faults.leaderless.lock() = Some(away);
+    let mut hanging = retry(0, "away");
+    hanging.records[0].partition = away;
+    let healthy = (1..=10).map(|offset| {
+        let mut effects = retry(offset, "well");
+        effects.records[0].partition.number = (offset % 2) as u32;
+        effects
+    });
+    let mut effects: Vec<Effects> = [hanging].into_iter().chain(healthy).collect();
+    effects.push(Effects::none(Source {
+        offset: 11,
+        ..effects[0].source
+    }));
+    effects.into_iter().for_each(|effects| settler.add(effects));
+    let settled = drive(&mut settler, TEN_MINUTES).await;
+    let offsets: Vec<u64> = settled.keys().copied().collect();
+    assert_eq!(offsets, (1..=11).collect::<Vec<_>>());
+    assert!(settled.values().all(|at| *at < Duration::from_millis(100)));
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), 10);
+
+    *faults.leaderless.lock() = None;
+    let settled = drive(&mut settler, Duration::from_secs(20)).await;
+    assert_eq!(settled.into_keys().collect::<Vec<_>>(), [0]);
+    assert_eq!(world.records(Topic::Retry(1)).await.len(), 11);
+    assert_eq!(settler.len(), 0);
+}
+
+/// Takes 40 ms for every 128 entries, as a store that writes so many at a time; nothing while it is away.
+struct SlowLedger {
+    away: AtomicBool,
+    rows: AtomicUsize,
+    latency: Duration,
+}
+
+#[async_trait]
+impl LedgerStore for SlowLedger {
+    async fn append(&self, entries: Vec<LedgerEntry>) -> backend::Result<()> {
+        if self.away.load(Ordering::SeqCst) {
+            return Err(backend::Error::unavailable("ledger", "away"));
+        }
+        for rows in entries.chunks(128) {
+            tokio::time::sleep(self.latency).await;
+            self.rows.fetch_add(rows.len(), Ordering::SeqCst);
+        }
+        Ok(())
+    }
+
+    async fn trace(&self, _: &[MessageId]) -> backend::Result<Vec<Vec<LedgerEntry>>> {
+        Ok(Vec::new())
+    }
+
+    async fn forget(&self, _: MessageId, _: usize) -> backend::Result<usize> {
+        Ok(0)
+    }
+}
+
+/// What a settler makes of 16,384 records that the ledger is to be told of after an outage of a minute: how many
+/// are settled a minute later, and the rows that were written.
+async fn after_an_outage(latency: Duration) -> (usize, usize) {
+    let mut world = World::without_carrier(Config::default()).await;
+    let ledger = Arc::new(SlowLedger {
+        away: AtomicBool::new(true),
+        rows: AtomicUsize::new(0),
+        latency,
+    });
+    world.parts.ledger = ledger.clone();
+    let records = Records::new(world.parts.queue.clone(), "carrier-1");
+    let mut settler = Settler::new(&world.parts, &world.config, records);
+    for offset in 0..16_384 {
+        let mut effects = retry(offset, "ledger");
+        effects.records.clear();
+        effects.ledger.push(LedgerEntry {
+            message: MessageId::new(1 + offset as i64).expect("positive"),
+            at: Timestamp::from_millis(0),
+            target: None,
+            event: Event::Settled,
+        });
+        settler.add(effects);
+    }
+    let early = drive(&mut settler, Duration::from_secs(60)).await;
+    assert!(early.is_empty(), "{} without a ledger", early.len());
+    ledger.away.store(false, Ordering::SeqCst);
+    let settled = drive(&mut settler, Duration::from_secs(60)).await;
+    (settled.len(), ledger.rows.load(Ordering::SeqCst))
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_ledger_missed_is_written_in_parts() {
+    let once = after_an_outage(Duration::from_millis(40)).await;
+    assert_eq!(once, (16_384, 16_384));
+    // So slow that the first parts do not fit into their deadline: 2,048 rows take eight seconds.
+    let (settled, rows) = after_an_outage(Duration::from_millis(500)).await;
+    assert!(settled > 10_000, "{settled} of 16,384");
+    assert!(rows < 20_000, "{rows} rows of 16,384");
 }
 
 async fn letters(world: &World) -> Vec<Listed> {

@@ -78,7 +78,29 @@ pub(super) fn target(number: i64, platform: Platform) -> Target {
     }
 }
 
+/// A time of day that somebody sets back.
+pub(super) struct SteppingClock {
+    timer: TimerClock,
+    /// Milliseconds.
+    behind: AtomicI64,
+}
+
+impl SteppingClock {
+    pub(super) fn step_back(&self, by: Duration) {
+        let by = i64::try_from(by.as_millis()).expect("not for ever");
+        self.behind.fetch_add(by, Ordering::SeqCst);
+    }
+}
+
+impl Clock for SteppingClock {
+    fn now(&self) -> Timestamp {
+        let behind = self.behind.load(Ordering::SeqCst);
+        Timestamp::from_millis(self.timer.now().millis() - behind)
+    }
+}
+
 pub(super) struct World {
+    pub(super) clock: Arc<SteppingClock>,
     pub(super) parts: Parts,
     /// What all stores stand on.
     pub(super) engine: Engine,
@@ -142,9 +164,13 @@ impl World {
 
     pub(super) async fn without_carrier(config: Config) -> World {
         let engine = Engine::memory();
-        let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
+        let stepping = Arc::new(SteppingClock {
+            timer: TimerClock::starting_at(BEGIN),
+            behind: AtomicI64::new(0),
+        });
+        let clock: Arc<dyn Clock> = stepping.clone();
         let entropy = Arc::new(SeededEntropy::new(7));
-        let registry = EmbeddedRegistry::new(engine.clone(), entropy.clone());
+        let registry = EmbeddedRegistry::new(engine.clone());
         let log = QueueConfig {
             partitions: PARTITIONS,
             ..QueueConfig::default()
@@ -207,6 +233,7 @@ impl World {
         let lease = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
         let lease = lease.await.expect("a lease");
         World {
+            clock: stepping,
             parts,
             engine,
             history,

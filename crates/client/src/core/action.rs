@@ -172,8 +172,8 @@ impl SendStatus {
 /// Saved state and server do not belong together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reset {
-    /// The server is another installation, or the token another user's. Nothing saved is used; a
-    /// `Disconnect` follows. Start a new core from what is saved for `now`.
+    /// The server is another installation, or the token another user's. Nothing saved is used but the outbox of
+    /// the same user; a `Disconnect` follows. Start a new core from what is saved for `now`.
     OtherAccount { saved: Account, now: Account },
     /// The server's conversation ends before what this device was shown: the server has lost messages
     /// or was put back. New messages are shown from the server's end on.

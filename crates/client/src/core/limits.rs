@@ -56,6 +56,9 @@ pub struct Limits {
     /// own given-up ones explain a few; beyond, another program bears this device's name, and the client
     /// ends as *displaced* instead of fighting it for ever.
     pub replaced_max: u32,
+    /// How long a client connects again where another installation answers its user, before it believes that:
+    /// one server of many may be wrong, or just set up anew.
+    pub other_installation: Duration,
     /// How long a device may have been away and still be caught up from where it was.
     pub absence_max: Duration,
 }
@@ -86,6 +89,7 @@ impl Default for Limits {
             backoff_max: secs(20),
             stable: secs(30),
             replaced_max: 4,
+            other_installation: secs(60),
             absence_max: secs(24 * 3600),
         }
     }

@@ -63,6 +63,8 @@ pub enum SendError {
 pub struct Core {
     settings: Settings,
     account: Option<Account>,
+    /// Another installation that answered our user since this time.
+    other: Option<(Account, Timestamp)>,
     marker: Option<u64>,
     link: Link,
     outbox: Outbox,
@@ -100,6 +102,7 @@ impl Core {
         let timeline = Timeline::new(saved.conversations, saved.hidden, is_named, listed_rev);
         Core {
             account: saved.account,
+            other: None,
             marker: saved.marker,
             link: Link::default(),
             acks,
@@ -354,6 +357,12 @@ impl Core {
         if let Some(saved) = self.account
             && saved != account
         {
+            if saved.user == account.user && !self.believes(account, now) {
+                let text = "another installation answers; connecting again before that is believed";
+                let why = Refusal::new(Code::Unavailable, text);
+                self.link.leave(why, &mut self.out);
+                return;
+            }
             self.out.push(Action::Reset(Reset::OtherAccount {
                 saved,
                 now: account,
@@ -365,6 +374,7 @@ impl Core {
         if !self.link.welcomed(&welcome, now, &mut self.out) {
             return;
         }
+        self.other = None;
         if self.account.is_none() {
             self.account = Some(account);
             self.out.change(Change::Account(account));
@@ -379,6 +389,16 @@ impl Core {
         self.timeline.connected(&mut self.questions);
         let until = now + self.settings.limits.answer;
         (self.questions).ask_status(self.outbox.sent.unread_ids(), until, &mut self.out);
+    }
+
+    /// Has this installation, and no other, answered for long enough?
+    fn believes(&mut self, account: Account, now: Timestamp) -> bool {
+        let since = match self.other {
+            Some((other, since)) if other == account => since,
+            _ => now,
+        };
+        self.other = Some((account, since));
+        now.since(since) >= self.settings.limits.other_installation
     }
 
     fn receipt(&mut self, receipt: &Receipt) {

@@ -1,6 +1,6 @@
 //! The one task of a client: it drives the core over a socket and a store, and decides nothing.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -386,11 +386,14 @@ impl Engine {
         self.outgoing.clear();
         self.unflushed = false;
         let why = Refusal::new(Code::Reset, "its outbox belongs to another account");
-        for sender in std::mem::take(&mut self.tickets).into_values() {
-            if sender.borrow().rank() < 2 {
+        let moved: BTreeSet<SendId> = saved.outbox.values().map(|row| row.send_id).collect();
+        self.tickets.retain(|send_id, sender| {
+            let is_moved = moved.contains(send_id);
+            if !is_moved && sender.borrow().rank() < 2 {
                 sender.send_replace(SendStatus::Failed(why.clone()));
             }
-        }
+            is_moved
+        });
         self.older.clear();
         self.epoch += 1;
         self.core = Core::new(self.config.settings(), saved);

@@ -229,6 +229,22 @@ fn execute(
     Ok(())
 }
 
+/// Moves what waits to be sent to another account of the same user.
+pub(super) fn move_outbox(
+    transaction: &Transaction<'_>,
+    from: i64,
+    to: i64,
+    user: UserId,
+) -> Result<(), StoreError> {
+    let end = "SELECT COALESCE(MAX(position) + 1, 0) FROM \
+        (SELECT position FROM outbox WHERE account = ?1 UNION ALL \
+         SELECT position FROM followed WHERE account = ?1)";
+    let end: i64 = transaction.query_row(end, [to], |row| row.get(0))?;
+    let sql = "UPDATE outbox SET account = ?1, position = position + ?2 WHERE account = ?3 AND EXISTS \
+        (SELECT 1 FROM account WHERE account = ?3 AND user = ?4)";
+    execute(transaction, sql, params![to, end, from, user.get()])
+}
+
 fn load_account(connection: &Connection, account: i64) -> Result<Saved, StoreError> {
     let (cluster, user, marker, version): (Option<i64>, Option<i64>, Option<i64>, i64) = connection
         .query_row(

@@ -186,3 +186,53 @@ fn accounts_are_kept_apart_and_found_again() {
     let saved = store.switch(here).expect("switched back");
     assert_eq!(saved.conversations.len(), 1);
 }
+
+// What was not sent yet goes along with its user, in order, behind what waits there; another user gets nothing of it.
+#[test]
+fn an_outbox_moves_with_its_user() {
+    let account = |cluster, number| Account {
+        cluster,
+        user: user(number),
+    };
+    let send_id = |name: u8| SendId::from_bytes([name; 16]);
+    let row = |order: u64, name: u8| {
+        Change::Outbox(OutboxRow {
+            order,
+            send_id: send_id(name),
+            to: Recipient::User(user(2)),
+            options: Options::CHAT,
+            content: Content::text("x"),
+            created_at: Timestamp::ZERO,
+            failed: None,
+        })
+    };
+    let mut store = open(&State::Memory).expect("in memory");
+    store
+        .write(&[Change::Account(account(1, 1)), row(3, 1), row(4, 2)])
+        .expect("written");
+    let saved = store.switch(account(1, 9)).expect("switched");
+    assert!(saved.outbox.is_empty(), "another user's");
+    store.switch(account(1, 1)).expect("switched back");
+    let names = |saved: &Saved| -> Vec<SendId> {
+        let rows = saved.outbox.values();
+        rows.map(|row| row.send_id).collect()
+    };
+    let saved = store.switch(account(2, 1)).expect("switched");
+    assert_eq!(names(&saved), [send_id(1), send_id(2)]);
+    store.write(&[row(9, 3)]).expect("written");
+    let saved = store.switch(account(1, 1)).expect("switched back");
+    assert_eq!(names(&saved), [send_id(1), send_id(2), send_id(3)]);
+    store.write(&[row(20, 4)]).expect("written");
+    let saved = store.switch(account(2, 1)).expect("switched");
+    let all = [send_id(1), send_id(2), send_id(3), send_id(4)];
+    assert_eq!(names(&saved), all);
+    let saved = store.switch(account(1, 1)).expect("switched back");
+    assert_eq!(names(&saved), all);
+    assert!(
+        store
+            .switch(account(2, 9))
+            .expect("switched")
+            .outbox
+            .is_empty()
+    );
+}

@@ -23,6 +23,12 @@ pub(super) struct Pending {
     pub(super) abandoned: bool,
 }
 
+impl Pending {
+    pub(super) fn bytes(&self) -> usize {
+        self.key.len() + self.value.len()
+    }
+}
+
 /// Those that wait for a call, by when it is due; of one time the first come first.
 #[derive(Default)]
 pub(super) struct Waiting {

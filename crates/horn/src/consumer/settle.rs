@@ -1,10 +1,16 @@
 //! Records outcomes, in this order: dead letter, ledger, commit. A crash between any two of them tells
-//! somebody again, or writes a letter again under the same name.
+//! somebody again, or writes a letter again under the same name. The loop goes on meanwhile.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
 
 use api::dead_letter::{DeadLetter, Origin};
 use api::task::NotificationTask;
 use api::trace;
-use backend::queue::{Consumer, NewRecord, Partition};
+use backend::ledger::LedgerStore;
+use backend::queue::{Consumer, NewRecord, Partition, Producer};
 use bytes::Bytes;
 use protocol::delivery::Source;
 use protocol::keys::{Topic, partition_of};
@@ -14,6 +20,11 @@ use tokio::time::Instant;
 
 use super::pending::Pending;
 use super::{Horn, STORE_RETRY};
+
+/// How long log and ledger may take for one call. Far below the poll interval of the log.
+const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+/// Outcomes that are written down together.
+const RECORD_MAX: usize = 256;
 
 /// A record with an outcome.
 pub(super) struct Ended {
@@ -54,6 +65,10 @@ impl Ended {
             outcome,
             buried: false,
         }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        self.key.len() + self.value.len()
     }
 
     pub(super) fn unreadable(
@@ -139,74 +154,157 @@ impl Ended {
     }
 }
 
-impl Horn {
-    /// Records what has ended and commits what that allows. What the log or the ledger does not take
-    /// stays, and is tried again.
-    pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer) {
-        if self.settle_at.is_some_and(|at| at > Instant::now()) {
-            return;
-        }
-        self.settle_at = None;
-        if let Err(error) = self.record(consumer).await {
-            tracing::warn!(%error, waiting = self.ended.len(), "outcomes cannot be recorded");
-            self.settle_at = Some(Instant::now() + STORE_RETRY);
-        }
-        self.give_away();
+/// What came of writing some outcomes down.
+pub(super) struct Recorded {
+    batch: Vec<Ended>,
+    result: backend::Result<()>,
+}
+
+/// Outcomes being written down.
+pub(super) struct Recording {
+    sources: Vec<Source>,
+    call: Pin<Box<dyn Future<Output = Recorded> + Send>>,
+}
+
+impl Recording {
+    pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
+        self.sources.iter().copied()
     }
 
-    async fn record(&mut self, consumer: &mut dyn Consumer) -> backend::Result<()> {
-        if !self.ended.is_empty() {
-            self.bury().await?;
-            let (name, now) = (self.provider.name(), self.clock.now());
-            let entries: Vec<_> = self
-                .ended
-                .iter()
-                .filter_map(|e| e.entry(name, now))
-                .collect();
-            if !entries.is_empty() {
-                self.ledger.append(entries).await?;
-            }
-            for ended in std::mem::take(&mut self.ended) {
-                self.count(&ended.outcome, ended.trace());
-                if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
-                    // It was not told: a redrive is no repeat.
-                    let notification = task.notification;
-                    self.collapse
-                        .forget(notification.message, notification.target);
-                }
-                self.offsets.settle(ended.source);
-            }
-        }
-        self.commit(consumer).await
+    pub(super) fn len(&self) -> usize {
+        self.sources.len()
     }
 
-    async fn bury(&mut self) -> backend::Result<()> {
-        let (name, now) = (self.provider.name(), self.clock.now());
-        let (places, letters): (Vec<_>, Vec<_>) = self
-            .ended
+    /// Cancel safe.
+    pub(super) async fn ended(&mut self) -> Recorded {
+        (&mut self.call).await
+    }
+}
+
+/// Where outcomes are written down; clones share it.
+#[derive(Clone)]
+pub(super) struct Registry {
+    pub(super) producer: Arc<dyn Producer>,
+    pub(super) ledger: Arc<dyn LedgerStore>,
+    pub(super) provider: &'static str,
+    pub(super) dead_partitions: u32,
+}
+
+impl Registry {
+    async fn record(self, mut batch: Vec<Ended>, now: Timestamp) -> Recorded {
+        let result = self.write(&mut batch, now).await;
+        Recorded { batch, result }
+    }
+
+    async fn write(&self, batch: &mut [Ended], now: Timestamp) -> backend::Result<()> {
+        self.bury(batch, now).await?;
+        let name = self.provider;
+        let entries: Vec<_> = batch.iter().filter_map(|e| e.entry(name, now)).collect();
+        if entries.is_empty() {
+            return Ok(());
+        }
+        within("ledger", self.ledger.append(entries)).await
+    }
+
+    async fn bury(&self, batch: &mut [Ended], now: Timestamp) -> backend::Result<()> {
+        let (places, letters): (Vec<_>, Vec<_>) = batch
             .iter()
             .enumerate()
             .filter_map(|(place, ended)| {
-                Some((place, ended.letter(name, now, self.dead_partitions)?))
+                Some((
+                    place,
+                    ended.letter(self.provider, now, self.dead_partitions)?,
+                ))
             })
             .unzip();
         if letters.is_empty() {
             return Ok(());
         }
+        let published = async { Ok(self.producer.publish(letters).await) };
         let mut failed = None;
-        for (place, result) in places.into_iter().zip(self.producer.publish(letters).await) {
+        for (place, result) in places.into_iter().zip(within("queue", published).await?) {
             match result {
-                Ok(_) => self.ended[place].buried = true,
+                Ok(_) => batch[place].buried = true,
                 Err(error) => failed = Some(error),
             }
         }
         failed.map_or(Ok(()), Err)
     }
+}
+
+/// A part that takes too long is unavailable; what it was asked may be asked again.
+async fn within<T>(
+    part: &'static str,
+    call: impl Future<Output = backend::Result<T>>,
+) -> backend::Result<T> {
+    let answer = tokio::time::timeout(STORE_TIMEOUT, call).await;
+    answer.unwrap_or_else(|_| {
+        let text = format!("no answer within {STORE_TIMEOUT:?}");
+        Err(backend::Error::unavailable(part, text))
+    })
+}
+
+impl Horn {
+    /// Begins to write down what has ended, where nothing is being written, and commits what is written. What
+    /// log or ledger do not take stays, and is tried again.
+    pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer) {
+        if self.settle_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        self.settle_at = None;
+        if self.recording.is_none() && !self.ended.is_empty() {
+            let count = self.ended.len().min(RECORD_MAX);
+            let batch: Vec<Ended> = self.ended.drain(..count).collect();
+            let sources = batch.iter().map(|ended| ended.source).collect();
+            let call = self.registry.clone().record(batch, self.clock.now());
+            self.recording = Some(Recording {
+                sources,
+                call: Box::pin(call),
+            });
+        }
+        if let Err(error) = self.commit(consumer).await {
+            tracing::warn!(%error, "what was told is not committed");
+            self.settle_at = Some(Instant::now() + STORE_RETRY);
+        }
+    }
+
+    pub(super) fn recorded(&mut self, recorded: Recorded) {
+        self.recording = None;
+        if let Err(error) = recorded.result {
+            let waiting = recorded.batch.len() + self.ended.len();
+            tracing::warn!(%error, waiting, "outcomes cannot be recorded");
+            self.settle_at = Some(Instant::now() + STORE_RETRY);
+            self.ended.splice(..0, recorded.batch);
+            return;
+        }
+        for ended in recorded.batch {
+            self.count(&ended.outcome, ended.trace());
+            self.bytes -= ended.bytes();
+            if let (Outcome::Dead(..), Some(task)) = (&ended.outcome, &ended.task) {
+                // It was not told: a redrive is no repeat.
+                let notification = task.notification;
+                self.collapse
+                    .forget(notification.message, notification.target);
+            }
+            self.offsets.settle(ended.source);
+        }
+    }
+
+    /// The last outcomes, unless log or ledger do not take them: then they come again.
+    pub(super) async fn settle_all(&mut self, consumer: &mut dyn Consumer) {
+        self.settle_at = None;
+        self.settle(consumer).await;
+        while let Some(recording) = &mut self.recording {
+            let recorded = recording.ended().await;
+            self.recorded(recorded);
+            self.settle(consumer).await;
+        }
+    }
 
     async fn commit(&mut self, consumer: &mut dyn Consumer) -> backend::Result<()> {
         for ((topic, number), next) in self.offsets.due() {
             let partition = Partition { topic, number };
-            match consumer.commit(&[(partition, next)]).await {
+            match within("queue", consumer.commit(&[(partition, next)])).await {
                 Ok(()) => self.offsets.committed((topic, number), next),
                 // Taken from us, and we are about to hear of it.
                 Err(error) if error.kind == backend::Kind::Conflict => {

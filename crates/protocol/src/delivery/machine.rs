@@ -23,7 +23,7 @@ use crate::ledger::{Event, FailureCause};
 use crate::mailbox::{Mail, RouteAnswer};
 use crate::message::Target;
 use crate::presence::{BoatLife, SessionKey};
-use crate::{Options, Platform, Timestamp, UserId};
+use crate::{Moment, Options, Platform, Timestamp, UserId};
 
 /// All deliveries in flight. Tasks go in, actions come out, and for every task exactly one
 /// [`Settlement`] at the end, unless its partition is revoked before.
@@ -35,7 +35,7 @@ pub struct Delivery {
     routes: Arena<OpenRoute>,
     pushes: Arena<OpenPush>,
     lanes: Lanes,
-    /// When to give up on which push. All wait equally long, so the earliest is in front.
+    /// When to give up on which push, by the timer. All wait equally long, so the earliest is in front.
     deadlines: VecDeque<(Timestamp, Key)>,
     actions: VecDeque<Action>,
 }
@@ -67,6 +67,7 @@ struct OpenPush {
     target: Target,
     /// Its answer decides; the others' are only acted on.
     decides: bool,
+    /// By the timer.
     sent_at: Timestamp,
 }
 impl Delivery {
@@ -106,7 +107,7 @@ impl Delivery {
         self.actions.pop_front()
     }
 
-    /// When to call `handle_timeout`.
+    /// When to call `handle_timeout`, by the timer.
     pub fn poll_timeout(&mut self) -> Option<Timestamp> {
         while let Some((deadline, push)) = self.deadlines.front() {
             if self.pushes.get(*push).is_some() {
@@ -121,10 +122,11 @@ impl Delivery {
     #[allow(clippy::result_large_err, reason = "the caller keeps the task it gave")]
     pub fn handle_task(
         &mut self,
-        now: Timestamp,
+        now: impl Into<Moment>,
         source: Source,
         mut task: Task,
     ) -> Result<(), Task> {
+        let now = now.into();
         if self.room() == 0 {
             return Err(task);
         }
@@ -152,10 +154,11 @@ impl Delivery {
     /// The mailbox answered a route, or failed.
     pub fn handle_routed(
         &mut self,
-        now: Timestamp,
+        now: impl Into<Moment>,
         token: RouteToken,
         answer: Result<RouteAnswer, RouteFailure>,
     ) {
+        let now = now.into();
         let Some(route) = self.routes.remove(token.0) else {
             return;
         };
@@ -173,10 +176,11 @@ impl Delivery {
     /// Returns how long the device took to acknowledge, where this is its acknowledgement.
     pub fn handle_outcome(
         &mut self,
-        now: Timestamp,
+        now: impl Into<Moment>,
         token: PushToken,
         outcome: Outcome,
     ) -> Option<Duration> {
+        let now = now.into();
         let push = self.pushes.remove(token.0)?;
         if push.decides {
             let lane = self.lanes.of(push.target);
@@ -194,7 +198,8 @@ impl Delivery {
 
     /// The stream to a life of a boat broke, or the life is known to be over: its open pushes have no
     /// answer to wait for.
-    pub fn handle_boat_lost(&mut self, now: Timestamp, life: &BoatLife) {
+    pub fn handle_boat_lost(&mut self, now: impl Into<Moment>, life: &BoatLife) {
+        let now = now.into();
         let lost: Vec<Key> = self
             .pushes
             .iter()
@@ -207,9 +212,10 @@ impl Delivery {
     }
 
     /// Gives up on pushes whose boat did not answer in time.
-    pub fn handle_timeout(&mut self, now: Timestamp) {
+    pub fn handle_timeout(&mut self, now: impl Into<Moment>) {
+        let now = now.into();
         while let Some((deadline, push)) = self.deadlines.front().copied() {
-            if deadline > now {
+            if deadline > now.timer {
                 break;
             }
             self.deadlines.pop_front();
@@ -219,7 +225,8 @@ impl Delivery {
 
     /// Partitions were given away: their records are somebody else's, and are dropped here without a
     /// settlement. What was pushed of them was pushed, and will be again.
-    pub fn handle_revoked(&mut self, now: Timestamp, partitions: &[PartitionKey]) {
+    pub fn handle_revoked(&mut self, now: impl Into<Moment>, partitions: &[PartitionKey]) {
+        let now = now.into();
         let gone: BTreeSet<Key> = self
             .records
             .iter()
@@ -265,7 +272,7 @@ impl Delivery {
         }
     }
 
-    fn begin_user(&mut self, now: Timestamp, record: Key, index: usize, offline: bool) {
+    fn begin_user(&mut self, now: Moment, record: Key, index: usize, offline: bool) {
         let Some(task) = self.records.get(record).map(|record| &record.task) else {
             return;
         };
@@ -327,7 +334,7 @@ impl Delivery {
     }
 
     /// The leg's attempt came to nothing, and something may still be owed.
-    fn fail_leg(&mut self, now: Timestamp, key: Key, target: Target, cause: FailureCause) {
+    fn fail_leg(&mut self, now: Moment, key: Key, target: Target, cause: FailureCause) {
         if let Some(record) = self.records.get_mut(key) {
             record.fail(now, target, cause);
         }
@@ -335,7 +342,7 @@ impl Delivery {
     }
 
     /// One thing of the record has ended; with the last one the record settles.
-    fn close_one(&mut self, now: Timestamp, key: Key) {
+    fn close_one(&mut self, now: Moment, key: Key) {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
@@ -350,7 +357,7 @@ impl Delivery {
             record.source,
             &record.task,
             &record.failures,
-            now,
+            now.wall,
             &self.limits,
         );
         record.ledger.extend(left.ledger);

@@ -7,9 +7,19 @@ use std::time::Duration;
 use super::{BoatLife, Denied};
 use crate::Timestamp;
 
-/// What one carrier believes of the lives it has heard of. A lease that is gone says little: a boat that
-/// lost it may live on. So a life is asked once its lease has been away for a while, and denied only when
-/// it does not answer; a denied life that is heard of again is believed.
+/// How long a lease is away before its life is asked.
+pub const LEASE_PATIENCE: Duration = Duration::from_secs(2);
+/// So many silences in a row deny a life. One is chance: a late answer, a full queue.
+const SILENCES: u32 = 3;
+/// From one silence to the next question.
+const SILENCE_PAUSE: Duration = Duration::from_secs(2);
+/// How soon a denied life is asked again; doubled with each silence, up to the second.
+const DENIED_PAUSE: Duration = Duration::from_secs(30);
+const DENIED_PAUSE_MAX: Duration = Duration::from_secs(300);
+
+/// What one carrier or station believes of the lives it has heard of. A lease that is gone says little: a
+/// boat that lost it may live on. So a life is asked once its lease has been away for a while, and denied
+/// only when it stays silent; a denied life is asked again, and believed as soon as it is heard.
 #[derive(Clone, Debug)]
 pub struct Obituary {
     /// How long a lease is away before its life is asked.
@@ -25,10 +35,32 @@ pub struct Obituary {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Belief {
     Leased,
+    Missing(Inquiry),
+    Denied(Inquiry),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Inquiry {
+    next: Next,
+    /// In a row, since the lease went away or the life was denied.
+    silences: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Next {
     /// To be asked at this time.
-    Missing(Timestamp),
-    Asked,
-    Denied,
+    At(Timestamp),
+    /// Asked, without an answer so far.
+    Answer,
+}
+
+impl Inquiry {
+    fn at(time: Timestamp) -> Inquiry {
+        Inquiry {
+            next: Next::At(time),
+            silences: 0,
+        }
+    }
 }
 
 impl Obituary {
@@ -47,6 +79,11 @@ impl Obituary {
         Arc::clone(&self.denied)
     }
 
+    /// Its address is still needed: it is leased, or will be asked.
+    pub fn remembers(&self, life: &BoatLife) -> bool {
+        self.lives.contains_key(life)
+    }
+
     /// The leases of now. A boat that came back under a new life leaves its old one missing.
     pub fn handle_roster<'a>(
         &mut self,
@@ -56,7 +93,7 @@ impl Obituary {
         let leased: BTreeSet<&BoatLife> = leased.into_iter().collect();
         for (life, belief) in &mut self.lives {
             if *belief == Belief::Leased && !leased.contains(life) {
-                *belief = Belief::Missing(now + self.patience);
+                *belief = Belief::Missing(Inquiry::at(now + self.patience));
             }
         }
         for life in leased {
@@ -68,40 +105,74 @@ impl Obituary {
     /// A push met a life that no roster named: it is to be asked, too.
     pub fn handle_unknown(&mut self, now: Timestamp, life: &BoatLife) {
         if !self.lives.contains_key(life) {
-            self.lives
-                .insert(life.clone(), Belief::Missing(now + self.patience));
+            let asked = Inquiry::at(now + self.patience);
+            self.lives.insert(life.clone(), Belief::Missing(asked));
         }
     }
 
-    /// Lives that are to be asked now; each is handed out once until it answers or does not.
-    pub fn due(&mut self, now: Timestamp) -> Vec<BoatLife> {
+    /// Lives that are to be asked now, at most so many; each is handed out once until it answers or does
+    /// not.
+    pub fn due(&mut self, now: Timestamp, most: usize) -> Vec<BoatLife> {
         let mut due = Vec::new();
         for (life, belief) in &mut self.lives {
-            if matches!(*belief, Belief::Missing(at) if at <= now) {
-                *belief = Belief::Asked;
+            let (Belief::Missing(inquiry) | Belief::Denied(inquiry)) = belief else {
+                continue;
+            };
+            if due.len() < most && matches!(inquiry.next, Next::At(at) if at <= now) {
+                inquiry.next = Next::Answer;
                 due.push(life.clone());
             }
         }
         due
     }
 
-    /// The life answered: it lives, lease or none.
+    /// The life answered, or called: it lives, lease or none.
     pub fn handle_heard(&mut self, now: Timestamp, life: &BoatLife) {
-        if let Some(belief) = self.lives.get_mut(life)
-            && *belief != Belief::Leased
-        {
-            *belief = Belief::Missing(now + self.again);
+        let Some(belief) = self.lives.get_mut(life) else {
+            return;
+        };
+        let was_denied = match belief {
+            Belief::Leased => return,
+            Belief::Missing(_) => false,
+            Belief::Denied(_) => true,
+        };
+        *belief = Belief::Missing(Inquiry::at(now + self.again));
+        if was_denied {
             self.publish();
         }
     }
 
-    /// It was asked and did not answer, or another life answered in its place. True: it is denied from
-    /// now on, which is said once.
-    pub fn handle_silent(&mut self, life: &BoatLife) -> bool {
+    /// It was asked and did not answer. True: it is denied from now on, which is said once.
+    pub fn handle_silent(&mut self, now: Timestamp, life: &BoatLife) -> bool {
         match self.lives.get_mut(life) {
-            Some(belief @ Belief::Asked) => *belief = Belief::Denied,
-            _ => return false,
+            Some(Belief::Missing(inquiry)) if inquiry.next == Next::Answer => {
+                inquiry.silences += 1;
+                if inquiry.silences >= SILENCES {
+                    return self.deny(now, life);
+                }
+                inquiry.next = Next::At(now + SILENCE_PAUSE);
+            }
+            Some(Belief::Denied(inquiry)) if inquiry.next == Next::Answer => {
+                inquiry.silences = inquiry.silences.saturating_add(1);
+                let doubled = DENIED_PAUSE.saturating_mul(1 << inquiry.silences.min(8));
+                inquiry.next = Next::At(now + doubled.min(DENIED_PAUSE_MAX));
+            }
+            _ => {}
         }
+        false
+    }
+
+    /// Another life answered in its place. True: it is denied from now on, which is said once.
+    pub fn handle_replaced(&mut self, now: Timestamp, life: &BoatLife) -> bool {
+        match self.lives.get(life) {
+            Some(Belief::Missing(inquiry)) if inquiry.next == Next::Answer => self.deny(now, life),
+            _ => self.handle_silent(now, life),
+        }
+    }
+
+    fn deny(&mut self, now: Timestamp, life: &BoatLife) -> bool {
+        let asked = Inquiry::at(now + DENIED_PAUSE);
+        self.lives.insert(life.clone(), Belief::Denied(asked));
         self.publish();
         true
     }
@@ -122,7 +193,7 @@ impl Obituary {
     fn denied_lives(&self) -> impl Iterator<Item = &BoatLife> {
         self.lives
             .iter()
-            .filter(|(_, belief)| **belief == Belief::Denied)
+            .filter(|(_, belief)| matches!(belief, Belief::Denied(_)))
             .map(|(life, _)| life)
     }
 }
@@ -144,7 +215,20 @@ mod tests {
     }
 
     fn obituary() -> Obituary {
-        Obituary::new(Duration::from_secs(2), Duration::from_secs(10), 3)
+        Obituary::new(LEASE_PATIENCE, Duration::from_secs(10), 3)
+    }
+
+    /// Asks as often as it may, without an answer, from one second to another; answers when it asked.
+    fn silence(obituary: &mut Obituary, life: &BoatLife, from: i64, to: i64) -> Vec<i64> {
+        let mut asked = Vec::new();
+        for second in from..to {
+            for due in obituary.due(at(second), 100) {
+                assert_eq!(due, *life);
+                obituary.handle_silent(at(second), life);
+                asked.push(second);
+            }
+        }
+        asked
     }
 
     #[test]
@@ -152,36 +236,92 @@ mod tests {
         let mut obituary = obituary();
         obituary.handle_roster(at(0), [&life(1)]);
         obituary.handle_roster(at(1), []);
-        assert_eq!(obituary.due(at(2)), [], "a lease may flicker");
-        assert_eq!(obituary.due(at(3)), [life(1)]);
-        assert_eq!(obituary.due(at(4)), [], "asked once");
+        assert_eq!(obituary.due(at(2), 9), [], "a lease may flicker");
+        assert_eq!(obituary.due(at(3), 9), [life(1)]);
+        assert_eq!(obituary.due(at(4), 9), [], "asked once");
         assert!(obituary.denied().is_empty());
         obituary.handle_heard(at(4), &life(1));
-        assert!(!obituary.handle_silent(&life(1)), "it was heard");
-        assert_eq!(obituary.due(at(14)), [life(1)], "asked again, later");
+        assert!(!obituary.handle_silent(at(4), &life(1)), "it was heard");
+        assert_eq!(obituary.due(at(13), 9), [], "not yet");
+        assert_eq!(obituary.due(at(14), 9), [life(1)], "asked again, later");
     }
 
     #[test]
-    fn no_lease_and_no_answer_is_denied_until_heard_again() {
+    fn three_silences_in_a_row_deny_a_life() {
         let mut obituary = obituary();
         obituary.handle_roster(at(0), [&life(1)]);
         obituary.handle_roster(at(1), [&life(2)]);
-        obituary.due(at(3));
-        assert!(obituary.handle_silent(&life(1)));
-        assert!(!obituary.handle_silent(&life(1)), "said once");
+        assert_eq!(silence(&mut obituary, &life(1), 0, 7), [3, 5]);
+        assert!(obituary.denied().is_empty(), "two are chance");
+        assert_eq!(obituary.due(at(7), 9), [life(1)]);
+        assert!(obituary.handle_silent(at(7), &life(1)));
+        assert!(!obituary.handle_silent(at(7), &life(1)), "said once");
         assert_eq!(*obituary.denied(), BTreeSet::from([life(1)]));
-        obituary.handle_heard(at(5), &life(1));
+    }
+
+    #[test]
+    fn an_answer_between_silences_begins_the_count_anew() {
+        let mut obituary = obituary();
+        obituary.handle_unknown(at(0), &life(1));
+        assert_eq!(silence(&mut obituary, &life(1), 0, 5), [2, 4]);
+        assert_eq!(obituary.due(at(6), 9), [life(1)]);
+        obituary.handle_heard(at(6), &life(1));
+        assert_eq!(silence(&mut obituary, &life(1), 6, 20), [16, 18]);
         assert!(obituary.denied().is_empty());
+    }
+
+    #[test]
+    fn a_denied_life_is_asked_again_and_ever_more_seldom() {
+        let mut obituary = obituary();
+        obituary.handle_unknown(at(0), &life(1));
+        let asked = silence(&mut obituary, &life(1), 0, 1500);
+        assert_eq!(asked, [2, 4, 6, 36, 96, 216, 456, 756, 1056, 1356]);
+        obituary.due(at(1656), 9);
+        obituary.handle_heard(at(1656), &life(1));
+        assert!(obituary.denied().is_empty(), "an answer lifts it");
+    }
+
+    // A call of the life lifts the denial as an answer does: nobody has to ask for it.
+    #[test]
+    fn a_denied_life_that_calls_is_believed() {
+        let mut obituary = obituary();
+        obituary.handle_unknown(at(0), &life(1));
+        silence(&mut obituary, &life(1), 0, 10);
+        obituary.handle_heard(at(11), &life(1));
+        assert!(obituary.denied().is_empty());
+        assert_eq!(silence(&mut obituary, &life(1), 11, 26), [21, 23, 25]);
+        assert_eq!(*obituary.denied(), BTreeSet::from([life(1)]));
+    }
+
+    #[test]
+    fn a_life_whose_place_another_took_is_denied_at_once() {
+        let mut obituary = obituary();
+        obituary.handle_roster(at(0), [&life(1)]);
+        obituary.handle_roster(at(1), [&life(2)]);
+        assert!(!obituary.handle_replaced(at(2), &life(1)), "nobody asked");
+        assert_eq!(obituary.due(at(3), 9), [life(1)]);
+        assert!(obituary.handle_replaced(at(3), &life(1)));
+        assert_eq!(silence(&mut obituary, &life(1), 3, 60), [33]);
     }
 
     #[test]
     fn a_lease_that_comes_back_lifts_the_denial() {
         let mut obituary = obituary();
         obituary.handle_unknown(at(0), &life(1));
-        obituary.due(at(2));
-        obituary.handle_silent(&life(1));
-        obituary.handle_roster(at(3), [&life(1)]);
+        silence(&mut obituary, &life(1), 0, 10);
+        assert_eq!(obituary.denied().len(), 1);
+        obituary.handle_roster(at(10), [&life(1)]);
         assert!(obituary.denied().is_empty());
+    }
+
+    #[test]
+    fn so_many_are_asked_at_once_and_the_others_later() {
+        let mut obituary = obituary();
+        for incarnation in 1..=5 {
+            obituary.handle_unknown(at(0), &life(incarnation));
+        }
+        assert_eq!(obituary.due(at(2), 3).len(), 3);
+        assert_eq!(obituary.due(at(2), 3), [life(4), life(5)]);
     }
 
     #[test]
@@ -189,12 +329,13 @@ mod tests {
         let mut obituary = obituary();
         for incarnation in 1..=5 {
             obituary.handle_unknown(at(0), &life(incarnation));
-            obituary.due(at(2));
-            obituary.handle_silent(&life(incarnation));
+            obituary.due(at(2), 9);
+            obituary.handle_replaced(at(2), &life(incarnation));
         }
         assert_eq!(
             *obituary.denied(),
             BTreeSet::from([life(3), life(4), life(5)])
         );
+        assert!(!obituary.remembers(&life(2)) && obituary.remembers(&life(3)));
     }
 }

@@ -374,7 +374,8 @@ async fn write_down_look(
 
 async fn cluster_of(desk: &Desk) -> Result<u64, Refused> {
     let cluster = desk.registry.cluster().await;
-    cluster.map_err(|e| failed(e.into()))
+    let cluster = cluster.map_err(|e| failed(e.into()))?;
+    cluster.ok_or_else(|| failed(anyhow::anyhow!("no station was started here yet")))
 }
 
 fn no_letter(id: &str) -> Refused {

@@ -155,9 +155,15 @@ fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCod
     result
 }
 
-/// 3 for settings that cannot be, 1 for everything else (usage is clap's 2).
+/// 3 for what starting again does not mend (settings that cannot be, an installation of two numbers), 1 for
+/// everything else (usage is clap's 2).
 pub fn exit_code(error: &anyhow::Error) -> ExitCode {
-    if error.chain().any(|cause| cause.is::<SettingsError>()) {
+    let is_final = |cause: &(dyn std::error::Error + 'static)| {
+        let start = cause.downcast_ref::<station::StartError>();
+        cause.is::<SettingsError>()
+            || matches!(start, Some(station::StartError::Installations { .. }))
+    };
+    if error.chain().any(is_final) {
         ExitCode::from(3)
     } else {
         ExitCode::FAILURE

@@ -14,6 +14,7 @@ use backend::group_history::ScyllaGroupHistory;
 use backend::groups::ScyllaGroups;
 use backend::heads::ScyllaHeads;
 use backend::history::{HistoryStore, ScyllaHistory};
+use backend::installation::ScyllaInstallation;
 use backend::ledger::ScyllaLedger;
 use backend::mailbox::RedisMailbox;
 use backend::queue::{KafkaQueue, Queue};
@@ -47,7 +48,8 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
         cache,
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
         ledger: Arc::new(ScyllaLedger::new(cql.clone())),
-        audit: Arc::new(ScyllaAudit::new(cql)),
+        audit: Arc::new(ScyllaAudit::new(cql.clone())),
+        installation: Arc::new(ScyllaInstallation::new(cql)),
         registry: registry.clone(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),

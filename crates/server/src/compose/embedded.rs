@@ -17,6 +17,7 @@ use backend::group_history::EmbeddedGroupHistory;
 use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
+use backend::installation::EmbeddedInstallation;
 use backend::ledger::EmbeddedLedger;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, QueueConfig};
@@ -112,7 +113,8 @@ impl Seams {
             devices: Arc::new(EmbeddedDevices::new(engine.clone())),
             ledger,
             audit: Arc::new(EmbeddedAudit::new(engine.clone())),
-            registry: Arc::new(EmbeddedRegistry::new(engine, entropy.clone())),
+            installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
+            registry: Arc::new(EmbeddedRegistry::new(engine)),
             clock,
             entropy,
         })

@@ -14,6 +14,7 @@ use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::HistoryStore;
+use backend::installation::InstallationStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
@@ -40,6 +41,7 @@ pub struct Seams {
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub audit: Arc<dyn AuditStore>,
+    pub installation: Arc<dyn InstallationStore>,
     pub registry: Arc<dyn Registry>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
@@ -63,6 +65,7 @@ impl Seams {
             devices: around.devices(self.devices),
             ledger: around.ledger(self.ledger),
             audit: around.audit(self.audit),
+            installation: self.installation,
             registry: around.registry(self.registry),
             clock: self.clock,
             entropy: self.entropy,
@@ -83,6 +86,7 @@ impl Seams {
             cache: self.cache.clone(),
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
+            installation: self.installation.clone(),
             registry: self.registry.clone(),
             connector: connector.clone(),
             clock: self.clock.clone(),

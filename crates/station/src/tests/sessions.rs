@@ -1,18 +1,23 @@
 //! Sessions over the wire: admitted, displaced, asked for, ended.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::station::{Connect, Kickout, Reassert, Reasserted};
+use api::station::{Admission, Connect, Kickout, Reassert, Reasserted};
 use api::task::{KickoutTask, Work};
 use api::v1;
+use api::v1::station_service_client::StationServiceClient;
+use backend::embedded::Engine;
+use backend::installation::{EmbeddedInstallation, InstallationStore};
 use protocol::mailbox::ReassertAnswer;
 use protocol::presence::SessionKey;
 use protocol::{Code, Platform, Timestamp};
+use tokio_util::sync::CancellationToken;
 
 use super::groups::CLOSED;
 use super::world::*;
-use crate::Config;
+use crate::{Config, StartError, start};
 
 impl World {
     fn key(&self, number: i64, at: i64) -> SessionKey {
@@ -108,10 +113,8 @@ async fn a_session_is_admitted_found_and_gone() {
     assert_eq!(admission.user, user(1));
     assert_eq!(admission.server_time, BEGIN);
     assert_eq!(admission.expires_at, BEGIN + Duration::from_secs(3600));
-    assert_eq!(
-        admission.cluster,
-        world.parts.registry.cluster().await.expect("a number")
-    );
+    let cluster = world.parts.registry.cluster().await.expect("reads");
+    assert_eq!(Some(admission.cluster), cluster);
     assert!(admission.recovered && !admission.mail_waits);
     let devices = &world.parts.devices;
     let seen = devices.platforms(&[user(1)], Timestamp::ZERO).await;
@@ -328,4 +331,71 @@ async fn a_station_that_lost_its_lease_registers_again() {
     let again = roster.borrow_and_update()[0].life.clone();
     assert!(again.boat == first.boat && again.incarnation > first.incarnation);
     assert!(world.submit_one(item(1, send(2, 1, "x"))).await.is_ok());
+}
+
+/// Another station on the same parts, and what it says to a client.
+async fn admission_of_another(world: &World) -> Admission {
+    let config = Config {
+        name: "station-2".into(),
+        ..Config::default()
+    };
+    let stop = CancellationToken::new();
+    let other = start(config, world.parts.clone(), stop.clone()).await;
+    let other = other.expect("a station");
+    let channel = world.parts.connector.channel(&other.instance().address);
+    let connect = world.connect_of(2, Platform::Ios, 12);
+    let answer = StationServiceClient::new(channel)
+        .connect(v1::ConnectRequest::from(&connect))
+        .await;
+    stop.cancel();
+    other.drained().await;
+    let answer: Result<Admission, _> = answer
+        .expect("answered")
+        .into_inner()
+        .try_into()
+        .expect("whole");
+    answer.expect("admitted")
+}
+
+// Discovery is set up anew and a station is started: no client takes the installation for another one.
+#[tokio::test(start_paused = true)]
+async fn the_number_of_the_installation_survives_the_loss_of_discovery() {
+    let world = world().await;
+    let before = world.sign_in(1, Platform::Ios, 11).await.cluster;
+    world.registry.lose_numbers().expect("lost");
+    assert_eq!(admission_of_another(&world).await.cluster, before);
+    // It is back, also where nobody starts anew.
+    world.registry.lose_numbers().expect("lost");
+    tokio::time::sleep(Duration::from_secs(61)).await;
+    let cluster = world.parts.registry.cluster().await;
+    assert_eq!(cluster.expect("reads"), Some(before));
+}
+
+// A new store beside an old discovery: the number is put there, too.
+#[tokio::test(start_paused = true)]
+async fn the_number_of_the_installation_survives_the_loss_of_the_store() {
+    let mut world = world().await;
+    let before = world.sign_in(1, Platform::Ios, 11).await.cluster;
+    let store = Arc::new(EmbeddedInstallation::new(Engine::memory()));
+    world.parts.installation = store.clone();
+    assert_eq!(admission_of_another(&world).await.cluster, before);
+    assert_eq!(store.number().await.expect("reads"), Some(before));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_station_does_not_start_between_two_installations() {
+    let mut world = world().await;
+    let store = EmbeddedInstallation::new(Engine::memory());
+    store.record(7, BEGIN).await.expect("writes");
+    world.parts.installation = Arc::new(store);
+    let refused = start(
+        Config::default(),
+        world.parts.clone(),
+        CancellationToken::new(),
+    )
+    .await;
+    assert!(matches!(
+        refused,
+        Err(StartError::Installations { store: 7, .. })
+    ));
 }

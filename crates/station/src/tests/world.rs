@@ -23,6 +23,7 @@ use backend::group_history::EmbeddedGroupHistory;
 use backend::groups::EmbeddedGroups;
 use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
+use backend::installation::EmbeddedInstallation;
 use backend::ledger::EmbeddedLedger;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig, MailboxStore};
 use backend::queue::{
@@ -92,7 +93,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     let engine = Engine::memory();
     let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
     let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
-    let registry = Arc::new(EmbeddedRegistry::new(engine.clone(), entropy.clone()));
+    let registry = Arc::new(EmbeddedRegistry::new(engine.clone()));
     let log = EmbeddedQueue::open(engine.clone(), QueueConfig::default(), clock.clone());
     let queue = Arc::new(FaultyQueue::over(log.expect("a new log")));
     let store = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), entropy.as_ref());
@@ -122,6 +123,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
         cache: Arc::new(EmbeddedCache::new(cache).expect("can be")),
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
+        installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
         registry: registry.clone(),
         connector: connector.clone(),
         clock,

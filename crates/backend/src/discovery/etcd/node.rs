@@ -124,7 +124,7 @@ pub(super) async fn lease(
     held: Held,
     entropy: &dyn Entropy,
 ) -> Result<EtcdNode> {
-    let holder = format!("{:016x}-{:016x}", held.lease.id, entropy.next());
+    let holder = holder_of(&held, entropy);
     for _ in 0..ATTEMPTS {
         let board = Board::read(keeping, keys).await?;
         let Some((number, past)) = board.choose(entropy) else {
@@ -132,26 +132,54 @@ pub(super) async fn lease(
             return Err(Error::unavailable(SEAM, text));
         };
         if take(keeping, keys, &held, &holder, number, past).await? {
-            let mark = Mark {
-                key: keys.node(number),
-                value: holder.clone(),
-            };
-            // Its loss is noticed by the next reservation, which etcd refuses.
-            let lost = CancellationToken::new();
-            let (keeper, held) = keep(held, mark, Patience::Endless, lost);
-            return Ok(EtcdNode {
-                number,
-                not_before: past.until,
-                holder,
-                keeping: keeping.clone(),
-                keys: keys.clone(),
-                _keeper: keeper,
-                _held: held,
-            });
+            return Ok(held_by(keeping, keys, held, holder, number, past.until));
         }
     }
     let text = "others took each node number that was free; try again";
     Err(Error::unavailable(SEAM, text))
+}
+
+/// Takes this number, unless somebody holds it or it has a past.
+pub(super) async fn lease_again(
+    keeping: &Keeping,
+    keys: &Keys,
+    held: Held,
+    entropy: &dyn Entropy,
+    number: u16,
+) -> Result<Option<EtcdNode>> {
+    let (holder, past) = (holder_of(&held, entropy), Past::default());
+    let is_ours = take(keeping, keys, &held, &holder, number, past).await?;
+    Ok(is_ours.then(|| held_by(keeping, keys, held, holder, number, past.until)))
+}
+
+fn holder_of(held: &Held, entropy: &dyn Entropy) -> String {
+    format!("{:016x}-{:016x}", held.lease.id, entropy.next())
+}
+
+fn held_by(
+    keeping: &Keeping,
+    keys: &Keys,
+    held: Held,
+    holder: String,
+    number: u16,
+    not_before: Timestamp,
+) -> EtcdNode {
+    let mark = Mark {
+        key: keys.node(number),
+        value: holder.clone(),
+    };
+    // Its loss is noticed by the next reservation, which etcd refuses.
+    let lost = CancellationToken::new();
+    let (keeper, held) = keep(held, mark, Patience::Endless, lost);
+    EtcdNode {
+        number,
+        not_before,
+        holder,
+        keeping: keeping.clone(),
+        keys: keys.clone(),
+        _keeper: keeper,
+        _held: held,
+    }
 }
 
 /// Only while nobody has it, and its past is as it was read. Answers whether it is ours.

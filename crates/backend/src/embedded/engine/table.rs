@@ -46,6 +46,8 @@ tables! {
     Offsets => "offsets",
     /// Incarnations, node numbers, the cluster number.
     Registry => "registry",
+    /// The number of the installation, and what was reserved of node numbers, beside the registry.
+    Installation => "installation",
     /// Sessions of users, and small things of the mailbox beside the waiting messages.
     Session => "session",
     /// Waiting messages: references.

@@ -575,6 +575,35 @@ fn a_list_that_is_only_late_is_no_reset() {
     assert!(device.is_ready());
 }
 
+// One station of many answers under another number: nothing is reset, shown or lost for it.
+#[test]
+fn another_installation_that_answers_once_changes_nothing() {
+    let mut device = Device::ready();
+    device.push(message(1));
+    device.send(super::device::to(2), 1);
+    device.take_sent();
+    device.take_shown();
+    device.lose(0);
+    device.wait(0);
+    device.sign_in_to(8, 8);
+    assert!(
+        matches!(&device.told[..], [Action::Disconnect(why)] if why.code.retryable()),
+        "{:?}",
+        device.told
+    );
+    assert!(device.take_sends().is_empty());
+    device.reconnect();
+    assert_eq!(device.take_sends().len(), 1, "what waits is sent again");
+    assert!(device.take_shown().is_empty());
+    // Long after, it answers once more: that is the first time again.
+    device.wait(3_600_000);
+    device.told.clear();
+    device.lose(0);
+    device.wait(0);
+    device.sign_in_to(8, 8);
+    assert!(matches!(&device.told[..], [Action::Disconnect(_)]));
+}
+
 #[test]
 fn another_installation_gets_nothing_of_what_is_kept() {
     let mut device = Device::ready();
@@ -583,6 +612,15 @@ fn another_installation_gets_nothing_of_what_is_kept() {
     device.lose(0);
     device.wait(0);
     device.sign_in_to(8, 8);
+    let began = device.now;
+    while device.now < began + Duration::from_secs(60) {
+        assert!(matches!(&device.told[..], [Action::Disconnect(_)]));
+        device.told.clear();
+        device.lose(0);
+        let left = (began + Duration::from_secs(60)).since(device.now);
+        device.wait((left.as_millis() as u64).min(20_000));
+        device.sign_in_to(8, 8);
+    }
     assert!(matches!(
         device.told[0],
         Action::Reset(Reset::OtherAccount { .. })

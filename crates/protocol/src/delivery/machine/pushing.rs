@@ -12,7 +12,7 @@ use crate::delivery::{Action, Notice, Outcome, Push, PushToken, Word};
 use crate::ledger::{Event, FailureCause, LedgerEntry};
 use crate::message::Target;
 use crate::presence::{BoatLife, SessionEntry};
-use crate::{Options, SessionId, Timestamp};
+use crate::{Moment, Options, SessionId};
 
 impl Delivery {
     pub(super) fn add_leg(
@@ -37,7 +37,7 @@ impl Delivery {
     }
 
     /// A leg comes to its lane: it is pushed, waits, or finds no room.
-    pub(super) fn enter_lane(&mut self, now: Timestamp, key: LegKey) {
+    pub(super) fn enter_lane(&mut self, now: Moment, key: LegKey) {
         let Some(leg) = self.leg(key.record, key.leg) else {
             return;
         };
@@ -57,14 +57,14 @@ impl Delivery {
         }
     }
 
-    pub(super) fn pump(&mut self, now: Timestamp, target: Target) {
+    pub(super) fn pump(&mut self, now: Moment, target: Target) {
         while let Some(key) = self.lanes.next(target, self.limits.lane_window) {
             self.push(now, key);
         }
     }
 
     /// Writes towards all sessions of the leg; the newest decides.
-    pub(super) fn push(&mut self, now: Timestamp, key: LegKey) {
+    pub(super) fn push(&mut self, now: Moment, key: LegKey) {
         let Some(record) = self.records.get_mut(key.record) else {
             return;
         };
@@ -72,7 +72,7 @@ impl Delivery {
         let message = &record.task.placed.message;
         let target = leg.target;
         let attempt = record.task.retry_count;
-        let deadline = now + self.limits.push_deadline();
+        let deadline = now.timer + self.limits.push_deadline();
         let trace = record.task.trace;
         let trace = trace.map(|trace| trace.delivery(record.source, Some(target)));
         for (nth, entry) in leg.sessions.iter().enumerate() {
@@ -81,7 +81,7 @@ impl Delivery {
                 session: entry.clone().into_key(target.user),
                 target,
                 decides: nth == 0,
-                sent_at: now,
+                sent_at: now.timer,
             });
             self.deadlines.push_back((deadline, push));
             self.actions.push_back(Action::Push(Push {
@@ -96,7 +96,7 @@ impl Delivery {
             }));
             record.ledger.push(LedgerEntry {
                 message: message.id,
-                at: now,
+                at: now.wall,
                 target: Some(target),
                 event: Event::Pushed {
                     session: entry.session,
@@ -121,14 +121,14 @@ impl Delivery {
     }
 
     /// How long the device took to acknowledge, where it was asked to.
-    pub(super) fn push_done(&mut self, now: Timestamp, push: &OpenPush) -> Option<Duration> {
+    pub(super) fn push_done(&mut self, now: Moment, push: &OpenPush) -> Option<Duration> {
         let record = self.records.get_mut(push.leg.record)?;
         let session = push.session.session;
         let needs_ack = record.task.placed.message.options.has(Options::NEEDS_ACK);
-        let latency = needs_ack.then(|| now.since(push.sent_at));
+        let latency = needs_ack.then(|| now.timer.since(push.sent_at));
         let event = match latency {
             Some(latency) => {
-                self.budget.acked(now, latency);
+                self.budget.acked(now.timer, latency);
                 Event::Acked { session }
             }
             None => Event::Written { session },
@@ -141,12 +141,7 @@ impl Delivery {
     }
 
     /// A session that does not decide: it is put right, and nothing is owed.
-    pub(super) fn further_push_failed(
-        &mut self,
-        now: Timestamp,
-        push: &OpenPush,
-        outcome: Outcome,
-    ) {
+    pub(super) fn further_push_failed(&mut self, now: Moment, push: &OpenPush, outcome: Outcome) {
         let session = &push.session;
         match outcome {
             Outcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
@@ -156,12 +151,7 @@ impl Delivery {
         self.close_one(now, push.leg.record);
     }
 
-    pub(super) fn deciding_push_failed(
-        &mut self,
-        now: Timestamp,
-        push: &OpenPush,
-        outcome: Outcome,
-    ) {
+    pub(super) fn deciding_push_failed(&mut self, now: Moment, push: &OpenPush, outcome: Outcome) {
         let session = &push.session;
         match outcome {
             Outcome::NoSession => self.actions.push_back(Action::Forget(session.clone())),
@@ -184,7 +174,7 @@ impl Delivery {
     }
 
     /// The session that decides on this leg did not take the message.
-    pub(super) fn session_failed(&mut self, now: Timestamp, key: LegKey, outcome: Outcome) {
+    pub(super) fn session_failed(&mut self, now: Moment, key: LegKey, outcome: Outcome) {
         let reroutes_max = self.limits.reroutes_max;
         let Some(record) = self.records.get_mut(key.record) else {
             return;
@@ -236,7 +226,7 @@ impl Delivery {
 
     /// A session of the sender missed it: it is ended, so that it syncs; or its boat is out of reach, and
     /// that must be tried again.
-    fn mirror_failed(&mut self, now: Timestamp, key: LegKey, cause: FailureCause) {
+    fn mirror_failed(&mut self, now: Moment, key: LegKey, cause: FailureCause) {
         let Some(record) = self.records.get_mut(key.record) else {
             return;
         };

@@ -7,7 +7,7 @@ use crate::mailbox::Mail;
 use crate::message::Target;
 use crate::notify::{Notification, wants_notification};
 use crate::presence::SessionEntry;
-use crate::{Options, Platform, Timestamp, UserId};
+use crate::{Moment, Options, Platform, UserId};
 
 #[derive(Clone, Debug)]
 pub(super) struct Record {
@@ -37,27 +37,27 @@ impl Record {
         options.has(Options::STORE_OFFLINE) && target.platform.keeps_mail()
     }
 
-    pub(super) fn note(&mut self, at: Timestamp, target: Option<Target>, event: Event) {
+    pub(super) fn note(&mut self, now: Moment, target: Option<Target>, event: Event) {
         self.ledger.push(LedgerEntry {
             message: self.task.placed.message.id,
-            at,
+            at: now.wall,
             target,
             event,
         });
     }
 
-    pub(super) fn note_stored(&mut self, now: Timestamp, target: Target) {
+    pub(super) fn note_stored(&mut self, now: Moment, target: Target) {
         self.note(now, Some(target), Event::StoredOffline);
         self.notify(now, target);
     }
 
     /// A device acknowledged it a short while ago; the ledger has that from whoever took the ack.
-    pub(super) fn note_had(&mut self, now: Timestamp, target: Target) {
+    pub(super) fn note_had(&mut self, now: Moment, target: Target) {
         self.note(now, Some(target), Event::ReachableBySync);
     }
 
     /// Nobody is there, and the options ask for no storing.
-    pub(super) fn note_absent(&mut self, now: Timestamp, target: Target) {
+    pub(super) fn note_absent(&mut self, now: Moment, target: Target) {
         let event = if insists(self.task.placed.message.options) {
             Event::ReachableBySync
         } else {
@@ -67,7 +67,7 @@ impl Record {
         self.notify(now, target);
     }
 
-    pub(super) fn notify(&mut self, now: Timestamp, target: Target) {
+    pub(super) fn notify(&mut self, now: Moment, target: Target) {
         let message = &self.task.placed.message;
         if wants_notification(message.options) {
             self.notifications.push(Notification {
@@ -81,19 +81,14 @@ impl Record {
         }
     }
 
-    pub(super) fn note_failed(
-        &mut self,
-        now: Timestamp,
-        target: Option<Target>,
-        cause: FailureCause,
-    ) {
+    pub(super) fn note_failed(&mut self, now: Moment, target: Option<Target>, cause: FailureCause) {
         let attempt = self.task.retry_count;
         self.note(now, target, Event::Failed { cause, attempt });
     }
 
     /// The attempt at the target came to nothing; it stays owed if anybody insists, and where it was no
     /// attempt at all.
-    pub(super) fn fail(&mut self, now: Timestamp, target: Target, cause: FailureCause) {
+    pub(super) fn fail(&mut self, now: Moment, target: Target, cause: FailureCause) {
         self.note_failed(now, Some(target), cause);
         if self.stays_owed(cause) {
             self.failures.push(Failure {
@@ -111,7 +106,7 @@ impl Record {
     }
 
     /// The user could not be routed at all.
-    pub(super) fn fail_all(&mut self, now: Timestamp, owed: &Owed, failure: RouteFailure) {
+    pub(super) fn fail_all(&mut self, now: Moment, owed: &Owed, failure: RouteFailure) {
         let cause = cause_of(failure);
         for target in targets(owed.user, &owed.platforms) {
             self.fail(now, target, cause);

@@ -11,12 +11,12 @@ use crate::ledger::{Event, FailureCause};
 use crate::mailbox::RouteAnswer;
 use crate::message::Target;
 use crate::presence::SessionEntry;
-use crate::{Platform, Timestamp};
+use crate::{Moment, Platform};
 
 impl Delivery {
     pub(super) fn routed_first(
         &mut self,
-        now: Timestamp,
+        now: Moment,
         key: Key,
         index: usize,
         answer: Result<RouteAnswer, RouteFailure>,
@@ -43,7 +43,7 @@ impl Delivery {
     /// Starts a leg for each platform that has sessions, and ends the others.
     fn start_legs(
         &mut self,
-        now: Timestamp,
+        now: Moment,
         key: Key,
         owed: &Owed,
         answer: &RouteAnswer,
@@ -70,7 +70,7 @@ impl Delivery {
     }
 
     /// The mailbox's answer ends what is owed to the target, unless a session lives there.
-    fn note_end(&mut self, now: Timestamp, key: Key, target: Target, answered: Answered) {
+    fn note_end(&mut self, now: Moment, key: Key, target: Target, answered: Answered) {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };
@@ -88,7 +88,7 @@ impl Delivery {
 
     pub(super) fn routed_offline(
         &mut self,
-        now: Timestamp,
+        now: Moment,
         key: Key,
         index: usize,
         answer: Result<RouteAnswer, RouteFailure>,
@@ -124,7 +124,7 @@ impl Delivery {
 
     pub(super) fn routed_renew(
         &mut self,
-        now: Timestamp,
+        now: Moment,
         key: Key,
         index: usize,
         answer: Result<RouteAnswer, RouteFailure>,
@@ -150,7 +150,7 @@ impl Delivery {
 
     pub(super) fn routed_again(
         &mut self,
-        now: Timestamp,
+        now: Moment,
         key: Key,
         leg: u32,
         answer: Result<RouteAnswer, RouteFailure>,
@@ -178,7 +178,7 @@ impl Delivery {
 
     pub(super) fn routed_store(
         &mut self,
-        now: Timestamp,
+        now: Moment,
         key: Key,
         leg: u32,
         answer: Result<RouteAnswer, RouteFailure>,
@@ -196,13 +196,7 @@ impl Delivery {
     }
 
     /// The mailbox was told to store: it has, or the device had it already, or it refuses.
-    fn after_forced_store(
-        &mut self,
-        now: Timestamp,
-        key: Key,
-        target: Target,
-        answer: &RouteAnswer,
-    ) {
+    fn after_forced_store(&mut self, now: Moment, key: Key, target: Target, answer: &RouteAnswer) {
         let Some(record) = self.records.get_mut(key) else {
             return;
         };

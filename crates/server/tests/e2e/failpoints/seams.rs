@@ -640,8 +640,18 @@ impl Registry for Watched<dyn Registry> {
         Ok(Box::new(WatchedLease { inner, point }))
     }
 
-    async fn cluster(&self) -> Result<u64> {
+    async fn lease_node_again(&self, number: u16) -> Result<Option<Box<dyn NodeLease>>> {
+        let leased = self.passed("node.lease", self.inner.lease_node_again(number).await)?;
+        let point = self.point.clone();
+        Ok(leased.map(|inner| Box::new(WatchedLease { inner, point }) as Box<dyn NodeLease>))
+    }
+
+    async fn cluster(&self) -> Result<Option<u64>> {
         self.inner.cluster().await
+    }
+
+    async fn claim_cluster(&self, number: u64) -> Result<u64> {
+        self.inner.claim_cluster(number).await
     }
 
     async fn next_incarnation(&self, name: &str) -> Result<Incarnation> {

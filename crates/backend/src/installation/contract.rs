@@ -1,0 +1,47 @@
+//! What every store of the installation promises.
+
+use std::time::Duration;
+
+use protocol::Timestamp;
+
+use super::InstallationStore;
+use crate::fresh::{Fresh, at};
+
+pub(super) async fn the_first_number_stands(store: &dyn InstallationStore, fresh: &Fresh) {
+    let first = store.record(fresh.user().get() as u64, at(1)).await;
+    // On a store that others use, it is theirs.
+    let first = first.expect("writes");
+    let other = store.record(first.wrapping_add(1), at(2)).await;
+    assert_eq!(other.expect("writes"), first);
+    assert_eq!(store.number().await.expect("reads"), Some(first));
+}
+
+pub(super) async fn large_numbers_come_back(store: &dyn InstallationStore, _: &Fresh) {
+    let stands = store.record(u64::MAX, at(1)).await.expect("writes");
+    assert_eq!(store.number().await.expect("reads"), Some(stands));
+}
+
+pub(super) async fn a_reservation_never_goes_back(store: &dyn InstallationStore, fresh: &Fresh) {
+    let node = (fresh.user().get() % 1024) as u16;
+    let before = store.reserved(node).await.expect("reads");
+    let later = before.max(at(1)) + Duration::from_secs(600);
+    store.reserve_node(node, later).await.expect("writes");
+    let earlier = Timestamp::from_millis(later.millis() - 5);
+    store.reserve_node(node, earlier).await.expect("writes");
+    assert_eq!(store.reserved(node).await.expect("reads"), later);
+    // Once more the same: repeated after an answer was lost.
+    store.reserve_node(node, later).await.expect("writes");
+    assert_eq!(store.reserved(node).await.expect("reads"), later);
+}
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            the_first_number_stands,
+            large_numbers_come_back,
+            a_reservation_never_goes_back,
+        );
+    };
+}
+pub(crate) use checks;

@@ -1,0 +1,73 @@
+//! The installation in ScyllaDB or Cassandra: table `installation` with its one row, written once, and table
+//! `id_node`, a row for each node number, written at the time that it reserves: the latest counts.
+
+use async_trait::async_trait;
+use protocol::Timestamp;
+
+use super::InstallationStore;
+use crate::Result;
+use crate::scylla::{Cql, SeamCql, Statement, write_time};
+
+const SEAM: &str = "installation";
+
+/// The installation in ScyllaDB or Cassandra. Several may write at once.
+pub struct ScyllaInstallation {
+    cql: SeamCql,
+    insert: Statement,
+    select: Statement,
+    reserve: Statement,
+    reserved: Statement,
+}
+
+impl ScyllaInstallation {
+    pub fn new(cql: Cql) -> ScyllaInstallation {
+        ScyllaInstallation {
+            cql: cql.at(SEAM),
+            insert: Statement::new(
+                "INSERT INTO installation (id, number, created) VALUES (0, ?, ?) IF NOT EXISTS",
+            ),
+            select: Statement::new("SELECT number FROM installation WHERE id = 0"),
+            reserve: Statement::new(
+                "INSERT INTO id_node (node, until) VALUES (?, ?) USING TIMESTAMP ?",
+            ),
+            reserved: Statement::new("SELECT until FROM id_node WHERE node = ?"),
+        }
+    }
+}
+
+#[async_trait]
+impl InstallationStore for ScyllaInstallation {
+    async fn number(&self) -> Result<Option<u64>> {
+        let rows: Vec<(i64,)> = self.cql.rows_after_conditions(&self.select, ()).await?;
+        // As bytes: all 64 bits are used.
+        Ok(rows.first().map(|(number,)| *number as u64))
+    }
+
+    async fn record(&self, number: u64, created: Timestamp) -> Result<u64> {
+        let values = (number as i64, created.millis());
+        self.cql.write_if(&self.insert, values).await?;
+        let lost = || crate::Error::unavailable(SEAM, "the number was written, and is not there");
+        self.number().await?.ok_or_else(lost)
+    }
+
+    async fn reserve_node(&self, node: u16, until: Timestamp) -> Result<()> {
+        let time = write_time::of_time(SEAM, until)?;
+        let values = (i32::from(node), until.millis(), time);
+        self.cql.write(&self.reserve, values).await
+    }
+
+    async fn reserved(&self, node: u16) -> Result<Timestamp> {
+        let rows: Vec<(i64,)> = (self.cql.rows(&self.reserved, (i32::from(node),))).await?;
+        let until = rows.first().map_or(0, |(until,)| *until);
+        Ok(Timestamp::from_millis(until))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ScyllaInstallation;
+    use crate::installation::contract;
+    use crate::scylla::fixture::on_cql;
+
+    contract::checks!(on_cql!("installation", ScyllaInstallation::new));
+}

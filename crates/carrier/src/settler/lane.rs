@@ -1,0 +1,196 @@
+//! Records for one partition: at most one call for them is under way, in the order of their keys.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use backend::clock::Entropy;
+use backend::queue::{NewRecord, Partition};
+use bytes::Bytes;
+use protocol::delivery::Source;
+use tokio::time::Instant;
+
+use super::schedule::{EffectsId, Limits};
+use super::size::CallSize;
+use crate::backoff::Backoff;
+
+/// A record that is to be published.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub(super) effects: EffectsId,
+    /// The record whose effect it is.
+    pub(super) origin: Source,
+    /// Grows with each item of a settler.
+    pub(super) number: u64,
+    pub(super) record: NewRecord,
+}
+
+impl Item {
+    fn source(&self) -> Partition {
+        Partition {
+            topic: self.origin.topic,
+            number: self.origin.partition,
+        }
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let headers = self.record.headers.iter();
+        let headers: usize = headers.map(|(name, value)| name.len() + value.len()).sum();
+        self.record.key.len() + self.record.value.len() + headers
+    }
+}
+
+pub(super) struct Lane {
+    /// Never tried.
+    fresh: VecDeque<Item>,
+    /// Tried without success, or behind such under the same key; by number.
+    held: BTreeMap<u64, Item>,
+    /// How many are held under each key.
+    held_keys: BTreeMap<Bytes, usize>,
+    /// When what is held goes again; `None` where nothing is held.
+    again_at: Option<Instant>,
+    /// The last call took nothing at all: what is fresh waits as well.
+    closed: bool,
+    calling: bool,
+    bytes_of_call: usize,
+    size: CallSize,
+    backoff: Backoff,
+    /// All that is not done, calls under way included.
+    open: usize,
+    bytes: usize,
+    sources: BTreeMap<Partition, usize>,
+}
+
+impl Lane {
+    pub(super) fn new(limits: &Limits) -> Lane {
+        Lane {
+            fresh: VecDeque::new(),
+            held: BTreeMap::new(),
+            held_keys: BTreeMap::new(),
+            again_at: None,
+            closed: false,
+            calling: false,
+            bytes_of_call: limits.call_bytes,
+            size: CallSize::new(limits.call_records, limits.deadline),
+            backoff: limits.backoff,
+            open: 0,
+            bytes: 0,
+            sources: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, item: Item) {
+        self.open += 1;
+        self.bytes += item.bytes();
+        *self.sources.entry(item.source()).or_default() += 1;
+        self.fresh.push_back(item);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.open == 0
+    }
+
+    pub(super) fn is_full(&self, limits: &Limits) -> bool {
+        self.open >= limits.lane_records || self.bytes >= limits.lane_bytes
+    }
+
+    /// Whose records have effects here.
+    pub(super) fn sources(&self) -> impl Iterator<Item = Partition> {
+        self.sources.keys().copied()
+    }
+
+    /// When there is something to be called.
+    pub(super) fn wakes_at(&self, now: Instant) -> Option<Instant> {
+        if self.calling {
+            return None;
+        }
+        let fresh = (!self.fresh.is_empty() && !self.closed).then_some(now);
+        fresh.into_iter().chain(self.again_at).min()
+    }
+
+    /// What is to be published now: what is held first, oldest first, and then what does not overtake it.
+    pub(super) fn take(&mut self, now: Instant) -> Vec<Item> {
+        let again = self.again_at.is_some_and(|at| at <= now);
+        if self.calling || (self.closed && !again) {
+            return Vec::new();
+        }
+        let mut batch = Vec::new();
+        let mut bytes = 0;
+        if again {
+            while let Some((_, item)) = self.held.first_key_value()
+                && self.has_room(&batch, bytes + item.bytes())
+                && let Some((_, item)) = self.held.pop_first()
+            {
+                bytes += item.bytes();
+                self.release_key(&item.record.key);
+                batch.push(item);
+            }
+            self.again_at = (!self.held.is_empty()).then_some(now);
+        }
+        while let Some(item) = self.fresh.front() {
+            let overtakes = self.held_keys.contains_key(&item.record.key);
+            if !overtakes && !self.has_room(&batch, bytes + item.bytes()) {
+                break;
+            }
+            let Some(item) = self.fresh.pop_front() else {
+                break;
+            };
+            if overtakes {
+                self.hold(item);
+            } else {
+                bytes += item.bytes();
+                batch.push(item);
+            }
+        }
+        self.calling = !batch.is_empty();
+        batch
+    }
+
+    fn has_room(&self, batch: &[Item], bytes: usize) -> bool {
+        batch.is_empty() || (batch.len() < self.size.get() && bytes <= self.bytes_of_call)
+    }
+
+    /// The call under way ended: `failed` is to be published again, `done` never.
+    pub(super) fn called(
+        &mut self,
+        now: Instant,
+        took: Duration,
+        done: &[Item],
+        failed: Vec<Item>,
+        entropy: &dyn Entropy,
+    ) -> Option<Duration> {
+        self.calling = false;
+        for item in done {
+            self.open -= 1;
+            self.bytes -= item.bytes();
+            if let Some(count) = self.sources.get_mut(&item.source()) {
+                *count -= 1;
+            }
+        }
+        self.sources.retain(|_, count| *count > 0);
+        self.closed = done.is_empty() && !failed.is_empty();
+        if failed.is_empty() {
+            self.backoff.succeeded();
+            self.size.succeeded(took);
+            return None;
+        }
+        self.size.failed(took);
+        failed.into_iter().for_each(|item| self.hold(item));
+        let pause = self.backoff.failed(entropy);
+        self.again_at = Some(now + pause);
+        Some(pause)
+    }
+
+    fn hold(&mut self, item: Item) {
+        *self.held_keys.entry(item.record.key.clone()).or_default() += 1;
+        self.held.insert(item.number, item);
+    }
+
+    fn release_key(&mut self, key: &Bytes) {
+        if let Some(count) = self.held_keys.get_mut(key) {
+            *count -= 1;
+            if *count == 0 {
+                self.held_keys.remove(key);
+            }
+        }
+    }
+}

@@ -1,0 +1,119 @@
+//! The number of this installation, which clients know it by: kept by discovery and by the store, and put back
+//! into the one that lost it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::Error;
+use backend::clock::Clock;
+use backend::discovery::Registry;
+use backend::installation::InstallationStore;
+use protocol::id::installation::{COMPARE_EVERY, Replica, Verdict, compare};
+use tokio::time::sleep;
+
+use crate::deadline::answered_within as within;
+use crate::start::StartError;
+
+/// How often the copies are read at a start, where others change them meanwhile.
+const ROUNDS: usize = 3;
+
+pub(crate) struct Installation {
+    pub(crate) registry: Arc<dyn Registry>,
+    pub(crate) store: Arc<dyn InstallationStore>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) deadline: Duration,
+}
+
+impl Installation {
+    /// The number that both have, or are given; `drawn` where the installation is new.
+    pub(crate) async fn agree(&self, drawn: u64) -> Result<u64, StartError> {
+        let mut moved = Error::unavailable("installation", "its number changes; try again");
+        for _ in 0..ROUNDS {
+            let (discovery, store) = self.copies().await;
+            match compare(copy(&discovery), copy(&store), drawn) {
+                Verdict::Number {
+                    number,
+                    to_discovery,
+                    to_store,
+                } => match self.put(number, to_discovery, to_store).await {
+                    Ok(stands) if stands == number => return Ok(number),
+                    // Somebody else was first.
+                    Ok(_) => {}
+                    // One has it, and the other is given it later.
+                    Err(_) if !(to_discovery && to_store) => return Ok(number),
+                    Err(error) => moved = error,
+                },
+                Verdict::Differ { discovery, store } => {
+                    return Err(StartError::Installations { discovery, store });
+                }
+                Verdict::Unknown => {
+                    if let Some(error) = discovery.err().or(store.err()) {
+                        moved = error;
+                    }
+                }
+            }
+        }
+        Err(moved.into())
+    }
+
+    /// Puts the number back wherever it is missing, for ever.
+    pub(crate) async fn keep(&self, number: u64) {
+        loop {
+            sleep(COMPARE_EVERY).await;
+            let (discovery, store) = self.copies().await;
+            let others = [&discovery, &store].map(|copy| copy.as_ref().ok().copied().flatten());
+            if let Some(other) = others.into_iter().flatten().find(|other| *other != number) {
+                tracing::error!(
+                    number,
+                    other,
+                    "this installation has two numbers: see docs/operations/installation.md"
+                );
+                metrics::counter!("station_installation_differs_total").increment(1);
+                continue;
+            }
+            let (to_discovery, to_store) =
+                (matches!(discovery, Ok(None)), matches!(store, Ok(None)));
+            if to_discovery || to_store {
+                let put = self.put(number, to_discovery, to_store).await;
+                tracing::warn!(
+                    number,
+                    to_discovery,
+                    to_store,
+                    done = put.is_ok(),
+                    "the number of this installation was missing"
+                );
+                metrics::counter!("station_installation_restored_total").increment(1);
+            }
+        }
+    }
+
+    async fn copies(&self) -> (Answer, Answer) {
+        tokio::join!(
+            within(self.deadline, self.registry.cluster()),
+            within(self.deadline, self.store.number()),
+        )
+    }
+
+    /// The store first: discovery is the one that loses it. Answers the number that stands.
+    async fn put(&self, number: u64, to_discovery: bool, to_store: bool) -> backend::Result<u64> {
+        let mut stands = number;
+        if to_store {
+            let recorded = self.store.record(number, self.clock.now());
+            stands = within(self.deadline, recorded).await?;
+        }
+        if to_discovery && stands == number {
+            stands = within(self.deadline, self.registry.claim_cluster(number)).await?;
+        }
+        Ok(stands)
+    }
+}
+
+type Answer = backend::Result<Option<u64>>;
+
+fn copy(answer: &Answer) -> Replica {
+    match answer {
+        Ok(Some(number)) => Replica::Number(*number),
+        Ok(None) => Replica::Missing,
+        Err(_) => Replica::Unreachable,
+    }
+}
