@@ -14,6 +14,9 @@ pub struct Config {
     pub name: String,
     /// Where WebSocket clients connect (`/` and `/ws`). Port 0 takes a free one.
     pub websocket: SocketAddr,
+    /// Whose pages may open a WebSocket: `https://chat.example.com`, `https://*.example.com`, or `*`. Empty: pages
+    /// of the host that they call, and on loopback those of this machine. Apps, which send no origin, always may.
+    pub origins: Vec<String>,
     /// Where TCP clients connect. Port 0 takes a free one.
     pub tcp: SocketAddr,
     /// Where gRPC listens. Unset: the boat answers inside this process only.
@@ -110,6 +113,7 @@ impl Default for Config {
         Config {
             name: "boat-1".into(),
             websocket: SocketAddr::from((Ipv4Addr::LOCALHOST, 9000)),
+            origins: Vec::new(),
             tcp: SocketAddr::from((Ipv4Addr::LOCALHOST, 9001)),
             listen: None,
             advertise: None,

@@ -30,7 +30,6 @@ pub(crate) struct Arrival {
     pub(crate) peer: SocketAddr,
     /// There is no seat: to be told, then closed.
     pub(crate) refusal: Option<Refusal>,
-    upgraded: AtomicBool,
     lingers: AtomicBool,
 }
 
@@ -39,7 +38,6 @@ impl Arrival {
         Arc::new(Arrival {
             peer,
             refusal,
-            upgraded: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
         })
     }

@@ -9,6 +9,7 @@ use crate::link::Transport;
 pub(crate) struct Metrics {
     pub(crate) accepted: Counter,
     pub(crate) dropped: Counter,
+    pub(crate) origins_refused: Counter,
     pub(crate) accept_pauses: Counter,
     pub(crate) sessions: Gauge,
     pub(crate) outgoing_bytes: Gauge,
@@ -34,6 +35,7 @@ impl Metrics {
         Metrics {
             accepted: counter!("boat_connections_accepted_total"),
             dropped: counter!("boat_connections_dropped_total"),
+            origins_refused: counter!("boat_origins_refused_total"),
             accept_pauses: counter!("boat_accept_pauses_total"),
             sessions: gauge!("boat_sessions"),
             outgoing_bytes: gauge!("boat_outbound_queue_bytes"),

@@ -240,7 +240,9 @@ impl Executor {
         match heard {
             Heard::Outcomes(outcomes) => {
                 for (token, outcome) in outcomes {
-                    self.delivery.handle_outcome(now, token, outcome);
+                    if let Some(latency) = self.delivery.handle_outcome(now, token, outcome) {
+                        self.gauges.acked(latency);
+                    }
                 }
             }
             Heard::Lost(life) => {

@@ -1,5 +1,7 @@
 //! What a carrier counts.
 
+use std::time::Duration;
+
 use metrics::{Counter, Gauge, Histogram, counter, gauge, histogram};
 use protocol::delivery::{Load, Settlement};
 use protocol::ledger::Event;
@@ -48,7 +50,11 @@ impl Gauges {
         self.pushes.set(load.pushes as f64);
         self.lanes.set(load.lanes as f64);
         self.unsettled.set(settling as f64);
-        self.ack_latency.record(load.ack_latency.as_secs_f64());
+    }
+
+    /// A device acknowledged after so long.
+    pub(crate) fn acked(&self, latency: Duration) {
+        self.ack_latency.record(latency.as_secs_f64());
     }
 
     pub(crate) fn settled(&self, settlement: &Settlement) {

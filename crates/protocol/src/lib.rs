@@ -27,6 +27,7 @@ pub mod loaded;
 pub mod mailbox;
 pub mod message;
 pub mod notify;
+pub mod origin;
 pub mod presence;
 pub mod receipt;
 pub mod session;

@@ -23,6 +23,7 @@ const SETTLE_MIN: Duration = Duration::from_secs(5);
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub log: telemetry::Config,
+    pub health: admin::HealthConfig,
     pub admin: admin::Config,
     pub audit: admin::auditor::Config,
     pub embedded: compose::embedded::Config,
@@ -93,6 +94,7 @@ impl Settings {
         if let Some(contradiction) = self.log.otlp.contradiction() {
             return Err(SettingsError::Contradiction(contradiction));
         }
+        self.check_desk()?;
         let audit = &self.audit;
         if audit.settle < SETTLE_MIN || audit.takeover < audit.interval * 3 {
             return Err(SettingsError::Contradiction(format!(
@@ -118,9 +120,18 @@ impl Settings {
         Ok(())
     }
 
+    /// Who reaches the desk; again where the command line says where it listens.
+    pub fn check_desk(&self) -> Result<(), SettingsError> {
+        match self.admin.contradiction() {
+            Some(contradiction) => Err(SettingsError::Contradiction(contradiction)),
+            None => Ok(()),
+        }
+    }
+
     /// What only a process of its own needs: an address that others can reach.
     #[cfg(feature = "cluster")]
     pub fn check_member(&self, role: Role) -> Result<(), SettingsError> {
+        self.check_desk()?;
         let (section, listen, advertise) = match role {
             Role::Boat => ("boat", self.boat.listen, &self.boat.advertise),
             Role::Station => ("station", self.station.listen, &self.station.advertise),

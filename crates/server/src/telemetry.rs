@@ -1,12 +1,17 @@
 //! Log lines, metrics and traces of a process.
 
+mod lines;
 mod otlp;
+
+use std::io::IsTerminal;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use serde::{Deserialize, Serialize};
+use tokio::time::MissedTickBehavior;
 use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::{EnvFilter, Layer, Registry, fmt};
+use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 pub use otlp::Config as OtlpConfig;
 
@@ -43,19 +48,36 @@ impl Default for Config {
 
 /// Sends log lines to stderr from here on, and spans to the collector where one is set; once a process.
 pub fn start_logs(config: &Config) -> Result<()> {
-    let filter = EnvFilter::try_new(&config.level)
-        .with_context(|| format!("log.level {:?} is no filter", config.level))?;
-    let lines = fmt::layer().with_writer(std::io::stderr);
+    let filter = filter(&config.level)?;
+    let collector = otlp::start(&config.otlp)?;
+    let (level, level_handle) = reload::Layer::new(filter);
+    let sink = lines::start(Box::new(move |level| Ok(level_handle.reload(level)?)))?;
+    let lines = fmt::layer()
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_writer(sink);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
         Format::Pretty => lines.with_target(true).boxed(),
         Format::Json => lines.json().boxed(),
     };
-    let collector = otlp::start(&config.otlp)?;
     let log = tracing_subscriber::registry()
         .with(lines)
-        .with(filter)
+        .with(level)
         .with(collector);
-    tracing::subscriber::set_global_default(log).context("starting the log")
+    tracing::subscriber::set_global_default(log).context("starting the log")?;
+    lines::log_panics();
+    Ok(())
+}
+
+fn filter(level: &str) -> Result<EnvFilter> {
+    EnvFilter::try_new(level).with_context(|| format!("log.level {level:?} is no filter"))
+}
+
+/// Another `log.level` from here on.
+///
+/// # Errors
+/// A level that is no filter: nothing changes.
+pub fn set_level(level: &str) -> Result<()> {
+    lines::set_level(filter(level)?)
 }
 
 /// From a tenth of a millisecond to ten seconds.
@@ -64,18 +86,76 @@ const SECONDS: [f64; 16] = [
     5.0, 10.0,
 ];
 
-/// Collects the metrics of this process from here on; `render()` of the handle is what `/metrics` says.
-pub fn start_metrics() -> Result<PrometheusHandle> {
-    let handle = PrometheusBuilder::new()
+/// Between two rounds of upkeep.
+const UPKEEP: Duration = Duration::from_secs(5);
+
+fn prometheus() -> Result<PrometheusBuilder> {
+    PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)
-        .context("buckets")?
-        .install_recorder()
-        .context("starting the metrics")?;
+        .context("buckets")
+}
+
+/// Collects the metrics of this process from here on; `render()` of the handle is what `/metrics` says. Needs a
+/// runtime: what nobody scrapes is put into buckets all the same.
+pub fn start_metrics() -> Result<PrometheusHandle> {
+    let recorder = prometheus()?.install_recorder();
+    let handle = recorder.context("starting the metrics")?;
     otlp::export_metrics(&handle);
+    let version = env!("CARGO_PKG_VERSION");
+    metrics::gauge!("packetboat_build_info", "version" => version).set(1);
+    tokio::spawn(keep_up(handle.clone()));
     Ok(handle)
 }
 
-/// Hands over what is still on its way to the collector; at the end of the process.
+/// The recorder keeps every sample of a histogram until somebody puts it into its bucket.
+async fn keep_up(handle: PrometheusHandle) {
+    let mut round = tokio::time::interval(UPKEEP);
+    round.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        round.tick().await;
+        handle.run_upkeep();
+        metrics::counter!("log_lines_dropped_total").absolute(lines::dropped());
+    }
+}
+
+/// Hands over what is still on its way to the collector and to stderr; at the end of the process.
 pub fn end() {
     otlp::end();
+    lines::end();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Resident memory of this process.
+    fn resident() -> u64 {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("Linux");
+        let pages = statm.split(' ').nth(1).expect("a second field");
+        pages.parse::<u64>().expect("a number") * 4096
+    }
+
+    // A process that nobody scraped kept sixteen bytes of each sample for ever.
+    #[tokio::test(start_paused = true)]
+    async fn samples_that_nobody_scrapes_take_no_memory() {
+        let recorder = prometheus().expect("builds").build_recorder();
+        let upkeep = tokio::spawn(keep_up(recorder.handle()));
+        let seconds =
+            metrics::with_local_recorder(&recorder, || metrics::histogram!("upkeep_test_seconds"));
+        let round = async || {
+            (0..50_000).for_each(|_| seconds.record(0.001));
+            tokio::time::sleep(UPKEEP).await;
+        };
+        // What one round needs is taken, and used again by the next.
+        for _ in 0..4 {
+            round().await;
+        }
+        let before = resident();
+        for _ in 0..20 {
+            round().await;
+        }
+        let grown = resident().saturating_sub(before);
+        upkeep.abort();
+        assert!(grown < 4 << 20, "{grown} bytes of a million samples");
+    }
 }

@@ -38,7 +38,8 @@ impl AcceptMetrics {
                 counter.increment(1);
             }
         }
-        self.seconds.record(took.as_secs_f64());
+        // A sample a send: each of them waited for the whole batch.
+        self.seconds.record_many(took.as_secs_f64(), outcomes.len());
     }
 }
 
@@ -95,5 +96,39 @@ impl ReceiptMetrics {
             pushed: counter!("station_receipt_pushes_total", "result" => "sent"),
             push_failed: counter!("station_receipt_pushes_total", "result" => "failed"),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use metrics::HistogramFn;
+    use protocol::Refusal;
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Samples(AtomicUsize);
+
+    impl HistogramFn for Samples {
+        fn record(&self, _: f64) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    // One batch of twenty counted as one send.
+    #[test]
+    fn each_send_of_a_batch_is_a_sample() {
+        let samples = Arc::new(Samples::default());
+        let metrics = AcceptMetrics {
+            seconds: Histogram::from_arc(samples.clone()),
+            ..AcceptMetrics::new()
+        };
+        let refused = || Err(Refusal::new(Code::Unavailable, "away"));
+        let outcomes: Vec<Outcome> = (0..20).map(|_| refused()).collect();
+        metrics.record(&outcomes, Duration::from_millis(3));
+        assert_eq!(samples.0.load(Ordering::Relaxed), 20);
     }
 }

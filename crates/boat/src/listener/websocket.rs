@@ -1,25 +1,25 @@
-use std::future::Future;
+use std::convert::Infallible;
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::extract::connect_info::{ConnectInfo, Connected};
+use axum::extract::FromRequestParts;
 use axum::extract::ws::WebSocketUpgrade;
-use axum::extract::ws::rejection::WebSocketUpgradeRejection;
-use axum::http::StatusCode;
+use axum::http::header::{CONNECTION, HOST, ORIGIN};
+use axum::http::request::Parts;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use axum::routing::any;
-use axum::serve::{IncomingStream, Listener};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use protocol::origin;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::time::{Sleep, sleep, timeout};
-use tracing::error;
+use tokio::time::timeout;
 
 use super::{Accepted, Arrival, Door};
 use crate::boat::Boat;
@@ -33,25 +33,77 @@ const SUBPROTOCOL: &str = "packetboat.v1";
 const LINGER: Duration = Duration::from_secs(1);
 const LINGER_BYTES: usize = 1024 * 1024;
 
-/// Serves WebSocket clients until dropped; connections live on.
+/// Of the request: what a browser sends fits several times.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+
+/// Serves WebSocket clients until dropped; connections live on. HTTP/1.1 and nothing else: there a connection
+/// is at most one WebSocket, so that a seat is a client.
 pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
-    let router = Router::new()
-        .route("/", any(upgrade))
-        .route("/ws", any(upgrade))
-        .with_state(Arc::clone(&boat))
-        .into_make_service_with_connect_info::<Arriving>();
-    let door = Door::new(listener, boat);
-    if let Err(error) = axum::serve(door, router).await {
-        error!(%error, "the WebSocket listener ended");
+    let local = listener.local_addr();
+    let on_loopback = local.is_ok_and(|address| address.ip().is_loopback());
+    let mut door = Door::new(listener, Arc::clone(&boat));
+    loop {
+        let accepted = door.accept().await;
+        tokio::spawn(shake_hands(accepted, Arc::clone(&boat), on_loopback));
     }
 }
 
-async fn upgrade(
-    State(boat): State<Arc<Boat>>,
-    ConnectInfo(Arriving(arrival)): ConnectInfo<Arriving>,
-    upgrade: Result<WebSocketUpgrade, WebSocketUpgradeRejection>,
+/// Reads one request; it is over when the socket is a WebSocket's, or is closed.
+async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
+    let Accepted {
+        stream,
+        arrival,
+        seat,
+    } = accepted;
+    let within = boat.config.upgrade_timeout;
+    let socket = Socket {
+        stream: Some(stream),
+        arrival: Arc::clone(&arrival),
+        seat: Some(seat),
+    };
+    let answer = service_fn(move |request: Request<Incoming>| {
+        let (boat, arrival) = (Arc::clone(&boat), Arc::clone(&arrival));
+        async move {
+            let (mut parts, _) = request.into_parts();
+            let mut response = answer(boat, arrival, on_loopback, &mut parts).await;
+            // One request a connection. `keep_alive(false)` would say so in an upgrade, too.
+            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+                let close = HeaderValue::from_static("close");
+                response.headers_mut().insert(CONNECTION, close);
+            }
+            Ok::<_, Infallible>(response)
+        }
+    });
+    let connection = http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(within)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .half_close(false)
+        .serve_connection(TokioIo::new(socket), answer)
+        .with_upgrades();
+    // The answer has the same time: who does not read it holds no seat.
+    if let Ok(Err(error)) = timeout(within, connection).await {
+        tracing::debug!(%error, "a connection ended before it was a WebSocket");
+    }
+}
+
+async fn answer(
+    boat: Arc<Boat>,
+    arrival: Arc<Arrival>,
+    on_loopback: bool,
+    parts: &mut Parts,
 ) -> Response {
-    let upgrade = match upgrade {
+    if !matches!(parts.uri.path(), "/" | "/ws") {
+        return (StatusCode::NOT_FOUND, "WebSockets are at / and /ws\n").into_response();
+    }
+    if !is_welcome(&boat, on_loopback, &parts.headers) {
+        boat.metrics.origins_refused.increment(1);
+        let text = "pages of this origin may not connect: boat.origins names those that may\n";
+        return (StatusCode::FORBIDDEN, text).into_response();
+    }
+    let upgrade = match WebSocketUpgrade::from_request_parts(parts, &()).await {
         Ok(upgrade) => upgrade.protocols([SUBPROTOCOL]),
         Err(rejection) => return rejection.into_response(),
     };
@@ -60,87 +112,47 @@ async fn upgrade(
         return (StatusCode::BAD_REQUEST, text).into_response();
     }
     WebSocketLink::bounded(upgrade, boat.frame_bytes_max()).on_upgrade(move |socket| {
-        arrival.upgraded.store(true, Ordering::Relaxed);
         let link = WebSocketLink::new(socket, Arc::clone(&arrival));
         Drive::new(boat, link, &arrival)
     })
 }
 
-impl Listener for Door {
-    type Io = Guarded;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Guarded, SocketAddr) {
-        let Accepted {
-            stream,
-            arrival,
-            seat,
-        } = Door::accept(self).await;
-        let peer = arrival.peer;
-        let deadline = sleep(self.boat.config.upgrade_timeout);
-        let guarded = Guarded {
-            stream: Some(stream),
-            arrival,
-            deadline: Some(Box::pin(deadline)),
-            seat: Some(seat),
-        };
-        (guarded, peer)
+/// Apps send no origin; browsers always do.
+fn is_welcome(boat: &Boat, on_loopback: bool, headers: &HeaderMap) -> bool {
+    if !headers.contains_key(ORIGIN) {
+        return true;
     }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
+    let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
+    let (from, rules) = (text(ORIGIN), &boat.config.origins);
+    from.is_some_and(|from| origin::is_welcome(from, text(HOST), rules, on_loopback))
 }
 
-/// Brings the arrival from the socket to the handler.
-#[derive(Clone, Debug)]
-struct Arriving(Arc<Arrival>);
-
-impl Connected<IncomingStream<'_, Door>> for Arriving {
-    fn connect_info(stream: IncomingStream<'_, Door>) -> Self {
-        Arriving(Arc::clone(&stream.io().arrival))
-    }
-}
-
-/// A socket that is dropped if its request is not a WebSocket in time, however slowly it comes.
-pub(crate) struct Guarded {
+/// A socket with its seat, which it gives up when it is closed.
+struct Socket {
     /// `None` only while it is dropped.
     stream: Option<TcpStream>,
     arrival: Arc<Arrival>,
-    deadline: Option<Pin<Box<Sleep>>>,
     seat: Option<Seat>,
 }
 
-impl Guarded {
+impl Socket {
     fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
         let stream = self.stream.as_mut().map(Pin::new);
         stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
     }
-
-    fn check_deadline(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        if let Some(deadline) = &mut self.deadline {
-            if self.arrival.upgraded.load(Ordering::Relaxed) {
-                self.deadline = None;
-            } else if deadline.as_mut().poll(cx).is_ready() {
-                return Err(io::ErrorKind::TimedOut.into());
-            }
-        }
-        Ok(())
-    }
 }
 
-impl AsyncRead for Guarded {
+impl AsyncRead for Socket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.check_deadline(cx)?;
         self.stream()?.poll_read(cx, buf)
     }
 }
 
-impl AsyncWrite for Guarded {
+impl AsyncWrite for Socket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -170,7 +182,7 @@ impl AsyncWrite for Guarded {
     }
 }
 
-impl Drop for Guarded {
+impl Drop for Socket {
     fn drop(&mut self) {
         if self.arrival.lingers.load(Ordering::Relaxed)
             && let Some(stream) = self.stream.take()

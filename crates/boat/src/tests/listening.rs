@@ -126,6 +126,55 @@ async fn a_websocket_without_our_subprotocol_is_refused() {
     }
 }
 
+/// The first bytes of the answer; none where the connection ends without one.
+async fn answer(harbour: &Harbour, request: &[u8]) -> Vec<u8> {
+    let stream = TcpStream::connect(harbour.running.websocket()).await;
+    let mut stream = stream.expect("connects");
+    stream.write_all(request).await.expect("writes");
+    let mut answer = vec![0; 256];
+    let read = timeout(Duration::from_secs(5), stream.read(&mut answer)).await;
+    answer.truncate(read.expect("an answer or an end").unwrap_or(0));
+    answer
+}
+
+// Over HTTP/2 one TCP connection carried 190 WebSockets on one seat, by extended CONNECT.
+#[tokio::test]
+async fn nobody_speaks_http_2_to_the_websocket_port() {
+    let harbour = Harbour::open().await;
+    // The preface of RFC 9113, and an empty SETTINGS frame.
+    let mut preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    preface.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    let answer = answer(&harbour, &preface).await;
+    let text = String::from_utf8_lossy(&answer);
+    assert!(
+        answer.is_empty() || text.starts_with("HTTP/1.1 4"),
+        "{answer:?}"
+    );
+}
+
+#[tokio::test]
+async fn a_page_of_another_origin_is_refused() {
+    let upgrade = |origin: &str| {
+        format!(
+            "GET /ws HTTP/1.1\r\nHost: localhost:9000\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\
+             Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+             Sec-WebSocket-Protocol: packetboat.v1\r\nOrigin: {origin}\r\n\r\n"
+        )
+    };
+    let code = async |harbour: &Harbour, origin: &str| {
+        let answer = answer(harbour, upgrade(origin).as_bytes()).await;
+        String::from_utf8_lossy(&answer[9..12]).into_owned()
+    };
+    let harbour = Harbour::open().await;
+    assert_eq!(code(&harbour, "https://evil.example").await, "403");
+    assert_eq!(code(&harbour, "null").await, "403");
+    assert_eq!(code(&harbour, "http://localhost:5173").await, "101");
+    let named = vec!["https://*.chat.example".to_owned()];
+    let harbour = Harbour::with(|config| config.origins = named).await;
+    assert_eq!(code(&harbour, "https://app.chat.example").await, "101");
+    assert_eq!(code(&harbour, "http://localhost:5173").await, "403");
+}
+
 /// Sends `bytes` one by one until the other side ends it; answers how long that took.
 async fn drip(mut stream: TcpStream, bytes: &[u8]) -> Duration {
     let begun = Instant::now();

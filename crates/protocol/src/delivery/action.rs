@@ -1,7 +1,5 @@
 //! What the carrier is to do, and what the world says to it.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 
 use super::arena::Key;
@@ -170,5 +168,4 @@ pub struct Load {
     pub records_max: usize,
     pub pushes: usize,
     pub lanes: usize,
-    pub ack_latency: Duration,
 }

@@ -18,7 +18,6 @@ pub(super) struct Budget {
     acks: u32,
     waited: Duration,
     until: Timestamp,
-    latency: Duration,
 }
 
 impl Budget {
@@ -32,16 +31,11 @@ impl Budget {
             acks: 0,
             waited: Duration::ZERO,
             until: Timestamp::ZERO,
-            latency: Duration::ZERO,
         }
     }
 
     pub(super) fn limit(&self) -> usize {
         self.limit
-    }
-
-    pub(super) fn latency(&self) -> Duration {
-        self.latency
     }
 
     /// A device acknowledged. Those that never do are not counted: a dead client says nothing of the
@@ -52,8 +46,8 @@ impl Budget {
         if now < self.until {
             return;
         }
-        self.latency = self.waited / self.acks;
-        self.limit = if self.latency > self.target {
+        let latency = self.waited / self.acks;
+        self.limit = if latency > self.target {
             (self.limit / 4 * 3).max(self.least)
         } else {
             (self.limit + self.least).min(self.most)

@@ -6,6 +6,7 @@ mod record;
 mod routing;
 
 use std::collections::{BTreeSet, VecDeque};
+use std::time::Duration;
 
 use self::record::{Leg, Record, keeping_mail, mail, targets};
 use super::arena::{Arena, Key};
@@ -98,7 +99,6 @@ impl Delivery {
             records_max: self.budget.limit(),
             pushes: self.pushes.len(),
             lanes: self.lanes.len(),
-            ack_latency: self.budget.latency(),
         }
     }
 
@@ -173,21 +173,27 @@ impl Delivery {
     }
 
     /// A boat answered a push, or cannot. An answer to nothing, or a second one, changes nothing.
-    pub fn handle_outcome(&mut self, now: impl Into<Moment>, token: PushToken, outcome: Outcome) {
+    /// Returns how long the device took to acknowledge, where this is its acknowledgement.
+    pub fn handle_outcome(
+        &mut self,
+        now: impl Into<Moment>,
+        token: PushToken,
+        outcome: Outcome,
+    ) -> Option<Duration> {
         let now = now.into();
-        let Some(push) = self.pushes.remove(token.0) else {
-            return;
-        };
+        let push = self.pushes.remove(token.0)?;
         if push.decides {
             let lane = self.lanes.of(push.target);
             lane.outstanding = lane.outstanding.saturating_sub(1);
         }
+        let mut latency = None;
         match (outcome, push.decides) {
-            (Outcome::Done, _) => self.push_done(now, &push),
+            (Outcome::Done, _) => latency = self.push_done(now, &push),
             (_, true) => self.deciding_push_failed(now, &push, outcome),
             (_, false) => self.further_push_failed(now, &push, outcome),
         }
         self.pump(now, push.target);
+        latency
     }
 
     /// The stream to a life of a boat broke, or the life is known to be over: its open pushes have no

@@ -51,7 +51,7 @@ impl AdminPort {
             let seen = "nobody signs in, and only this machine reaches the admin port";
             return Finding::ok(Check::Operators, seen);
         }
-        Finding::warning(
+        Finding::failure(
             Check::Operators,
             format!(
                 "whoever reaches {listen} may read, redrive and discard: admin.operators names nobody"

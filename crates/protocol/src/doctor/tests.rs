@@ -64,7 +64,7 @@ fn an_open_admin_port_wants_operators() {
     };
     assert_eq!(port("127.0.0.1:9190", 0), Verdict::Ok);
     assert_eq!(port("0.0.0.0:9190", 1), Verdict::Ok);
-    assert_eq!(port("0.0.0.0:9190", 0), Verdict::Warning);
+    assert_eq!(port("0.0.0.0:9190", 0), Verdict::Failure);
 }
 
 #[test]

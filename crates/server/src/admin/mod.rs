@@ -8,6 +8,7 @@ pub mod desk;
 pub mod doctor;
 mod find;
 mod grpc;
+mod guard;
 mod keep;
 pub mod letters;
 pub mod log;
@@ -26,7 +27,10 @@ use std::sync::Arc;
 use anyhow::{Context, Result};
 use axum::Router;
 use axum::extract::State;
-use axum::http::StatusCode;
+use axum::http::header::CACHE_CONTROL;
+use axum::http::{HeaderValue, StatusCode};
+use axum::middleware::{from_fn_with_state, map_response};
+use axum::response::Response;
 use axum::routing::{any, get};
 use metrics_exporter_prometheus::PrometheusHandle;
 use serde::{Deserialize, Serialize};
@@ -37,6 +41,7 @@ use crate::phase::{Phase, Phases};
 pub use auditor::Auditor;
 pub use desk::Desk;
 pub use doctor::Doctor;
+use guard::Guard;
 pub use operators::{OperatorConfig, Operators};
 pub use shortlist::Shortlist;
 pub(crate) use utc::utc;
@@ -44,16 +49,56 @@ pub(crate) use utc::utc;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where health, metrics and the operators' desk answer. Keep it on loopback or inside the cluster.
+    /// Where the operators' desk and console answer. Off loopback it needs `operators`, and TLS in front.
     pub listen: SocketAddr,
+    /// Names by which browsers reach the desk, besides its address and localhost.
+    pub hosts: Vec<String>,
+    /// Off loopback without operators: whoever reaches the port may read, redrive, edit and discard.
+    pub anybody: bool,
+    /// TLS of the desk.
+    pub tls: TlsConfig,
     /// Who may use the desk. None: whoever reaches the port may do everything there.
     pub operators: Vec<OperatorConfig>,
+}
+
+/// Section `admin.tls`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// A proxy ends TLS in front of the desk, or the network between is nobody else's.
+    pub offloaded: bool,
+}
+
+impl Config {
+    /// What cannot be, in words.
+    pub(crate) fn contradiction(&self) -> Option<String> {
+        let Config { listen, .. } = self;
+        if listen.ip().is_loopback() {
+            return None;
+        }
+        if self.operators.is_empty() && !self.anybody {
+            return Some(format!(
+                "admin.listen is {listen}, which others can reach, and admin.operators names nobody: anybody could \
+                 read, edit and discard. Name operators, or listen on 127.0.0.1; admin.anybody = true insists."
+            ));
+        }
+        (!self.tls.offloaded).then(|| {
+            format!(
+                "admin.listen is {listen}, which others can reach, and the desk has no TLS: tokens and messages \
+                 would pass in the clear. Listen on 127.0.0.1, or put a proxy that ends TLS before it and set \
+                 admin.tls.offloaded = true."
+            )
+        })
+    }
 }
 
 impl Default for Config {
     fn default() -> Self {
         Config {
             listen: SocketAddr::from(([127, 0, 0, 1], 9190)),
+            hosts: Vec::new(),
+            anybody: false,
+            tls: TlsConfig::default(),
             operators: Vec::new(),
         }
     }
@@ -76,25 +121,80 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .await
         .with_context(|| format!("admin.listen = {}", config.listen))?;
     let address = listener.local_addr()?;
+    let guard = Arc::new(Guard {
+        bound: address,
+        hosts: config.hosts.clone(),
+    });
     let grpc = parts.desk.clone().map_or_else(Router::new, grpc::routes);
-    let router = Router::new()
+    let health = Health {
+        phases: parts.phases,
+        metrics: parts.metrics,
+    };
+    let router = health_routes(health)
+        .nest(
+            "/api/v1",
+            desk_routes(parts.desk)
+                .merge(doctor_routes(parts.doctor))
+                .layer(map_response(unstored)),
+        )
+        .merge(grpc)
+        .merge(console::routes(console::built))
+        .layer(from_fn_with_state(guard, guard::guard));
+    serve(listener, router, stop, "admin");
+    Ok(address)
+}
+
+/// Section `health` of the settings.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct HealthConfig {
+    /// Where `/livez`, `/readyz` and `/metrics` answer without the desk, for probes and Prometheus; from before any
+    /// part is reached. Unset: on the admin port only.
+    pub listen: Option<SocketAddr>,
+}
+
+/// What a process says of itself to whoever watches it.
+#[derive(Clone)]
+pub struct Health {
+    pub phases: Phases,
+    pub metrics: Option<PrometheusHandle>,
+}
+
+/// Binds the port of probes, where there is one, and serves until `stop`.
+///
+/// # Errors
+/// An address that cannot be had.
+pub async fn start_health(
+    config: &HealthConfig,
+    health: Health,
+    stop: CancellationToken,
+) -> Result<Option<SocketAddr>> {
+    let Some(listen) = config.listen else {
+        return Ok(None);
+    };
+    let listener = TcpListener::bind(listen)
+        .await
+        .with_context(|| format!("health.listen = {listen}"))?;
+    let address = listener.local_addr()?;
+    serve(listener, health_routes(health), stop, "health");
+    Ok(Some(address))
+}
+
+fn health_routes(health: Health) -> Router {
+    Router::new()
         .route("/livez", get(|| async { "live\n" }))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .with_state(parts.clone())
-        .nest(
-            "/api/v1",
-            desk_routes(parts.desk).merge(doctor_routes(parts.doctor)),
-        )
-        .merge(grpc)
-        .merge(console::routes(console::built));
+        .with_state(health)
+}
+
+fn serve(listener: TcpListener, router: Router, stop: CancellationToken, port: &'static str) {
     tokio::spawn(async move {
         let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
         if let Err(error) = serving.await {
-            tracing::error!(%error, "the admin port ended");
+            tracing::error!(%error, port, "a port of operators ended");
         }
     });
-    Ok(address)
 }
 
 fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
@@ -112,7 +212,14 @@ fn doctor_routes(doctor: Option<Arc<Doctor>>) -> Router {
     doctor.map_or_else(Router::new, doctor::routes)
 }
 
-async fn ready(State(parts): State<Parts>) -> (StatusCode, String) {
+/// What the desk says is for who asked, now.
+async fn unstored(mut response: Response) -> Response {
+    let headers = response.headers_mut();
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+async fn ready(State(parts): State<Health>) -> (StatusCode, String) {
     let phase = parts.phases.now();
     if parts.phases.is_ready() {
         return (StatusCode::OK, format!("{}\n", phase.name()));
@@ -124,7 +231,7 @@ async fn ready(State(parts): State<Parts>) -> (StatusCode, String) {
     (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
 }
 
-async fn metrics(State(parts): State<Parts>) -> String {
+async fn metrics(State(parts): State<Health>) -> String {
     parts
         .metrics
         .map(|metrics| metrics.render())

@@ -9,6 +9,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
+use parking_lot::RwLock;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
@@ -140,14 +141,37 @@ impl Operator {
     }
 }
 
-/// All operators; where there are none, whoever reaches the port may do everything.
+type Tokens = Vec<(Vec<u8>, Operator)>;
+
+/// All operators; where there are none, whoever reaches the port may do everything. Clones are the same ones.
 #[derive(Clone, Default)]
-pub struct Operators(Vec<(Vec<u8>, Operator)>);
+pub struct Operators(Arc<RwLock<Tokens>>);
 
 impl Operators {
     /// # Errors
     /// A token that cannot be read or is too short, or a name or a token that stands twice.
     pub fn load(configs: &[OperatorConfig]) -> Result<Operators> {
+        Ok(Operators(Arc::new(RwLock::new(Operators::read(configs)?))))
+    }
+
+    /// Reads them again: from here on these may sign in, and nobody else.
+    ///
+    /// # Errors
+    /// As `load`, and where nobody would be left: a desk is not opened to everybody while it runs. Then those of
+    /// before stay.
+    pub fn renew(&self, configs: &[OperatorConfig]) -> Result<()> {
+        let tokens = Operators::read(configs)?;
+        let mut current = self.0.write();
+        if tokens.is_empty() && !current.is_empty() {
+            bail!(
+                "admin.operators names nobody any more: that opens the desk, and needs a restart"
+            );
+        }
+        *current = tokens;
+        Ok(())
+    }
+
+    fn read(configs: &[OperatorConfig]) -> Result<Tokens> {
         let mut operators: Vec<(Vec<u8>, Operator)> = Vec::new();
         for config in configs {
             let text = std::fs::read_to_string(&config.token_file).with_context(|| {
@@ -174,12 +198,12 @@ impl Operators {
             };
             operators.push((token.to_vec(), operator));
         }
-        Ok(Operators(operators))
+        Ok(operators)
     }
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.0.len()
+        self.0.read().len()
     }
 
     /// Who sends this `authorization`, and may look at all.
@@ -196,12 +220,13 @@ impl Operators {
 
     /// Looks at all of them, so that the time says nothing of the token.
     fn find(&self, token: Option<&[u8]>) -> Option<Operator> {
-        if self.0.is_empty() {
+        let tokens = self.0.read();
+        if tokens.is_empty() {
             return Some(Operator::anybody());
         }
         let token = token?;
         let mut found = None;
-        for (known, operator) in &self.0 {
+        for (known, operator) in tokens.iter() {
             if bool::from(known.ct_eq(token)) {
                 found = Some(operator.clone());
             }
@@ -262,6 +287,27 @@ mod tests {
         std::fs::remove_file(&short.token_file).expect("removes");
         let text = format!("{:#}", Operators::load(&[short]).err().expect("missing"));
         assert!(text.contains("ann"), "{text}");
+    }
+
+    // A token that was taken away was good until each process had been started again.
+    #[test]
+    fn who_was_removed_is_refused_at_once_and_a_bad_file_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let ann = config(dir.path(), "ann", "a-token-of-some-length");
+        let bob = config(dir.path(), "bob", "another-token-of-length");
+        let operators = Operators::load(&[ann.clone(), bob.clone()]).expect("loads");
+        let desk = operators.clone();
+        let knows = |token: &[u8]| desk.find(Some(token)).is_some();
+        operators.renew(std::slice::from_ref(&bob)).expect("renews");
+        assert!(!knows(b"a-token-of-some-length"));
+        let bob = config(dir.path(), "bob", "a-new-token-for-bob");
+        operators.renew(std::slice::from_ref(&bob)).expect("renews");
+        assert!(!knows(b"another-token-of-length"));
+        assert!(knows(b"a-new-token-for-bob"));
+        std::fs::remove_file(&bob.token_file).expect("removes");
+        assert!(operators.renew(&[bob]).is_err());
+        assert!(operators.renew(&[]).is_err(), "nobody opens a desk so");
+        assert!(knows(b"a-new-token-for-bob"));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
+use super::reload::Reload;
 use super::serving::{runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
@@ -39,6 +40,8 @@ pub struct All {
 impl All {
     pub(super) fn run(self, config: Option<&Path>, around: &dyn Around) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
+        let operators = Operators::load(&settings.admin.operators)?;
+        let reload = Reload::new(config, settings.clone(), operators);
         if let Some(data) = &self.data {
             settings.embedded.data.clone_from(data);
         }
@@ -48,17 +51,26 @@ impl All {
         let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
         let connections = runtime("connections", cores)?;
         let services = runtime("services", cores)?;
-        services.block_on(self.serve(settings, connections.handle().clone(), around))
+        services.block_on(self.serve(reload, settings, connections.handle().clone(), around))
     }
 
     async fn serve(
         self,
+        reload: Reload,
         settings: Settings,
         connections: Handle,
         around: &dyn Around,
     ) -> Result<ExitCode> {
         let phases = Phases::default();
         let metrics = telemetry::start_metrics()?;
+        let operators = reload.operators();
+        reload.start()?;
+        let stop_admin = CancellationToken::new();
+        let health = admin::Health {
+            phases: phases.clone(),
+            metrics: Some(metrics.clone()),
+        };
+        admin::start_health(&settings.health, health, stop_admin.clone()).await?;
         let seams = if self.memory {
             Seams::in_memory(&settings.embedded)?
         } else {
@@ -67,8 +79,6 @@ impl All {
             Seams::on_disk(data, &settings.embedded)?
         };
         let seams = seams.with(around);
-        let stop_admin = CancellationToken::new();
-        let operators = Operators::load(&settings.admin.operators)?;
         let desk = Arc::new(Desk::new(&seams, &settings.carrier, operators.clone()));
         desk.employ(&settings.carrier.name, stop_admin.clone());
         let doctor = Doctor::new(doctor::Parts {

@@ -15,6 +15,7 @@ use tokio::runtime::Handle;
 use tokio_util::sync::CancellationToken;
 
 use super::Output;
+use super::reload::Reload;
 use super::serving::{runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
@@ -65,6 +66,8 @@ impl Member {
         around: &dyn Around,
     ) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
+        let operators = Operators::load(&settings.admin.operators)?;
+        let reload = Reload::new(config, settings.clone(), operators);
         self.apply(role, &mut settings);
         settings.check_member(role)?;
         telemetry::start_logs(&settings.log)?;
@@ -78,7 +81,7 @@ impl Member {
             Role::Station | Role::Carrier | Role::Horn => None,
         };
         let clients = connections.as_ref().unwrap_or(&services).handle().clone();
-        services.block_on(self.serve(role, settings, clients, around))
+        services.block_on(self.serve(role, reload, settings, clients, around))
     }
 
     /// The command line wins over file and environment.
@@ -112,15 +115,22 @@ impl Member {
     async fn serve(
         self,
         role: Role,
+        reload: Reload,
         settings: Settings,
         clients: Handle,
         around: &dyn Around,
     ) -> Result<ExitCode> {
         let phases = Phases::default();
         let metrics = telemetry::start_metrics()?;
-        let parts = Parts::connect(role, &settings, clients, around).await?;
+        let operators = reload.operators();
+        reload.start()?;
         let stop_admin = CancellationToken::new();
-        let operators = Operators::load(&settings.admin.operators)?;
+        let health = admin::Health {
+            phases: phases.clone(),
+            metrics: Some(metrics.clone()),
+        };
+        admin::start_health(&settings.health, health, stop_admin.clone()).await?;
+        let parts = Parts::connect(role, &settings, clients, around).await?;
         let desk = parts.whole().map(|seams| {
             let desk = Desk::new(seams, &settings.carrier, operators.clone());
             let desk = Arc::new(desk);

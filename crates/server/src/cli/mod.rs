@@ -13,6 +13,7 @@ mod group;
 mod listen;
 #[cfg(feature = "cluster")]
 mod member;
+mod reload;
 #[cfg(feature = "cluster")]
 mod schema;
 mod send;

@@ -58,7 +58,7 @@ pub(super) async fn serve_to_the_end(
         () = serving.drain() => {}
         result = stop_requested() => {
             result?;
-            eprintln!("packetboat: a second signal: ending without waiting");
+            tracing::warn!("a second signal: ending without waiting");
             return Ok(ExitCode::FAILURE);
         }
     }

@@ -35,6 +35,11 @@ fn settings_that_cannot_be_end_with_3_and_name_the_key() {
         ("[carrier]\nack_wait = \"soon\"\n", "ack_wait"),
         ("[boat]\nwebsocket = \"0.0.0.0:9000\"\n", "key_file"),
         ("[ferry]\n", "ferry"),
+        ("[admin]\nlisten = \"0.0.0.0:0\"\n", "admin.anybody"),
+        (
+            "[admin]\nlisten = \"0.0.0.0:0\"\nanybody = true\n",
+            "admin.tls.offloaded",
+        ),
         (
             "[log.otlp]\nendpoint = \"https://collector:4317\"\n",
             "log.otlp.endpoint",

@@ -1,5 +1,7 @@
 //! Lanes, pushes, and what boats answered.
 
+use std::time::Duration;
+
 use super::record::{Leg, keeping_mail, mail};
 use super::{Delivery, OpenPush, RouteKind};
 use crate::code::{Code, Refusal};
@@ -118,21 +120,24 @@ impl Delivery {
         }
     }
 
-    pub(super) fn push_done(&mut self, now: Moment, push: &OpenPush) {
-        let Some(record) = self.records.get_mut(push.leg.record) else {
-            return;
-        };
+    /// How long the device took to acknowledge, where it was asked to.
+    pub(super) fn push_done(&mut self, now: Moment, push: &OpenPush) -> Option<Duration> {
+        let record = self.records.get_mut(push.leg.record)?;
         let session = push.session.session;
-        let event = if record.task.placed.message.options.has(Options::NEEDS_ACK) {
-            self.budget.acked(now.timer, now.timer.since(push.sent_at));
-            Event::Acked { session }
-        } else {
-            Event::Written { session }
+        let needs_ack = record.task.placed.message.options.has(Options::NEEDS_ACK);
+        let latency = needs_ack.then(|| now.timer.since(push.sent_at));
+        let event = match latency {
+            Some(latency) => {
+                self.budget.acked(now.timer, latency);
+                Event::Acked { session }
+            }
+            None => Event::Written { session },
         };
         if push.decides {
             record.note(now, Some(push.target), event);
         }
         self.close_one(now, push.leg.record);
+        latency
     }
 
     /// A session that does not decide: it is put right, and nothing is owed.

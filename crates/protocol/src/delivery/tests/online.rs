@@ -282,6 +282,26 @@ fn a_lane_keeps_order_and_its_window() {
     assert_eq!(world.delivery.load().lanes, 0, "idle lanes are forgotten");
 }
 
+// The histogram of acknowledgements counted windows of a hundred milliseconds, not acknowledgements.
+#[test]
+fn each_acknowledgement_says_how_long_it_took() {
+    let mut world = World::new();
+    world.sign_in(BOB, Platform::Web, 20);
+    (1..=20).for_each(|n| world.send(n, BOB, &[Platform::Web], Options::CHAT));
+    let latency = Duration::from_millis(30);
+    world.now = world.now + latency;
+    let pushes = std::mem::take(&mut world.pushes);
+    assert_eq!(pushes.len(), 20);
+    for push in pushes {
+        let mut answer = || {
+            let delivery = &mut world.delivery;
+            delivery.handle_outcome(world.now, push.token, Outcome::Done)
+        };
+        assert_eq!(answer(), Some(latency));
+        assert_eq!(answer(), None, "a second answer is none");
+    }
+}
+
 #[test]
 fn what_waits_behind_a_dead_session_is_not_pushed_to_it() {
     let mut world = World::with(Limits {

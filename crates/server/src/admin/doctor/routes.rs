@@ -163,7 +163,7 @@ mod tests {
         let State(doctor) = doctor_with(|_| Access::default());
         let config = admin::Config {
             listen: ([127, 0, 0, 1], 0).into(),
-            operators: Vec::new(),
+            ..admin::Config::default()
         };
         let parts = admin::Parts {
             phases: Phases::default(),
@@ -172,18 +172,44 @@ mod tests {
             doctor: Some(doctor),
         };
         let stop = CancellationToken::new();
+        let listen = Some(([127, 0, 0, 1], 0).into());
+        let health = admin::Health {
+            phases: Phases::default(),
+            metrics: None,
+        };
+        let probes =
+            admin::start_health(&admin::HealthConfig { listen }, health, stop.clone()).await;
+        let probes = probes.expect("it binds").expect("an address");
         let port = admin::start(&config, parts, stop.clone()).await;
         let port = port.expect("it binds");
-        let asked = async |path: &str| {
+        let call = async |port, host: &str, path: &str| {
             let mut stream = TcpStream::connect(port).await.expect("it listens");
             let request =
-                format!("GET /api/v1{path} HTTP/1.1\r\nhost: admin\r\nconnection: close\r\n\r\n");
+                format!("GET {path} HTTP/1.1\r\nhost: {host}\r\nconnection: close\r\n\r\n");
             stream.write_all(request.as_bytes()).await.expect("asked");
             let mut answer = String::new();
             stream.read_to_string(&mut answer).await.expect("answered");
             answer
         };
+        let from = async |host: &str, path: &str| call(port, host, &format!("/api/v1{path}")).await;
+        let asked = async |path: &str| from("localhost", path).await;
+        // Probes ask by any name, and there is no desk.
+        assert!(
+            call(probes, "10.0.0.7:9180", "/livez")
+                .await
+                .contains("live")
+        );
+        assert!(
+            call(probes, "10.0.0.7:9180", "/readyz")
+                .await
+                .contains("503")
+        );
+        let none = call(probes, "localhost", "/api/v1/doctor").await;
+        assert!(none.starts_with("HTTP/1.1 404"), "{none}");
         assert!(asked("/doctor").await.contains("open-files"));
+        assert!(asked("/doctor").await.contains("no-store"));
+        let foreign = from("evil.example", "/doctor").await;
+        assert!(foreign.starts_with("HTTP/1.1 421"), "{foreign}");
         assert!(asked("/doctor/clock").await.contains(doctor::VERSION));
         assert!(asked("/audit").await.contains("has no desk"));
         stop.cancel();

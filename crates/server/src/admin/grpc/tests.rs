@@ -109,7 +109,7 @@ async fn a_program_looks_plans_and_discards() {
     // The same port speaks HTTP/1.1.
     let mut plain = TcpStream::connect(address).await.expect("connects");
     let question =
-        "GET /api/v1/dead-letters/tasks HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        "GET /api/v1/dead-letters/tasks HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n";
     plain.write_all(question.as_bytes()).await.expect("asks");
     let mut tasks = String::new();
     plain.read_to_string(&mut tasks).await.expect("answers");

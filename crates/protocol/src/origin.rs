@@ -1,0 +1,168 @@
+//! Whose pages may speak to a port: rules about `Host` and `Origin`, which only browsers cannot forge.
+
+use std::net::IpAddr;
+
+/// A host and its port, as `Host` and `Origin` write them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Authority<'a> {
+    pub name: &'a str,
+    pub port: Option<u16>,
+}
+
+impl<'a> Authority<'a> {
+    pub fn parse(text: &'a str) -> Option<Authority<'a>> {
+        let (name, port) = match text.strip_prefix('[') {
+            Some(rest) => {
+                let (name, rest) = rest.split_once(']')?;
+                (
+                    name,
+                    rest.strip_prefix(':').or(rest.is_empty().then_some("")),
+                )
+            }
+            None => match text.split_once(':') {
+                Some((name, port)) => (name, Some(port)),
+                None => (text, Some("")),
+            },
+        };
+        let port = match port? {
+            "" => None,
+            digits => Some(digits.parse().ok()?),
+        };
+        let is_name = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+        let named = !name.is_empty() && name.chars().all(is_name);
+        named.then_some(Authority { name, port })
+    }
+
+    /// The authority of `scheme://host[:port]`; the scheme's own port stands for none.
+    pub fn of_origin(origin: &'a str) -> Option<Authority<'a>> {
+        let (scheme, rest) = origin.split_once("://")?;
+        let mut authority = Authority::parse(rest)?;
+        let own = match scheme {
+            "http" => 80,
+            "https" => 443,
+            _ => return None,
+        };
+        authority.port = authority.port.filter(|port| *port != own);
+        Some(authority)
+    }
+
+    pub fn is_named(&self, name: &str) -> bool {
+        self.name.eq_ignore_ascii_case(name)
+    }
+
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.name.parse().ok()
+    }
+
+    pub fn is_loopback(&self) -> bool {
+        self.is_named("localhost") || self.ip().is_some_and(|ip| ip.is_loopback())
+    }
+}
+
+/// Whether a page of this origin may open a connection. `rules`: exact `scheme://host[:port]`, one label left
+/// open as in `https://*.example.com`, or `*`. Without rules the page must come from the host that it calls, and
+/// where only this machine is served (`on_loopback`), from this machine: a foreign name that resolves to it is
+/// somebody else's page.
+pub fn is_welcome(origin: &str, host: Option<&str>, rules: &[String], on_loopback: bool) -> bool {
+    if !rules.is_empty() {
+        return rules.iter().any(|rule| matches(rule, origin));
+    }
+    let from = Authority::of_origin(origin);
+    let (Some(from), Some(to)) = (from, host.and_then(Authority::parse)) else {
+        return false;
+    };
+    from.is_named(to.name) && (!on_loopback || from.is_loopback())
+}
+
+fn matches(rule: &str, origin: &str) -> bool {
+    let Some((scheme, parent)) = rule.split_once("://*.") else {
+        return rule == "*" || rule.eq_ignore_ascii_case(origin);
+    };
+    let Some((from, host)) = origin.split_once("://") else {
+        return false;
+    };
+    let label = host.split_once('.');
+    let under =
+        label.is_some_and(|(label, rest)| !label.is_empty() && rest.eq_ignore_ascii_case(parent));
+    from.eq_ignore_ascii_case(scheme) && under
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_of_the_same_host_is_welcome_and_no_other() {
+        let welcome = |origin, host, loopback| is_welcome(origin, Some(host), &[], loopback);
+        assert!(welcome("https://chat.example", "chat.example", false));
+        assert!(welcome(
+            "https://Chat.Example:8443",
+            "chat.example:9000",
+            false
+        ));
+        assert!(!welcome("https://evil.example", "chat.example", false));
+        assert!(!welcome(
+            "https://chat.example.evil.example",
+            "chat.example",
+            false
+        ));
+        assert!(!welcome("null", "chat.example", false));
+        assert!(!is_welcome("https://chat.example", None, &[], false));
+        assert!(welcome("http://localhost:5173", "localhost:9000", true));
+        assert!(welcome("http://[::1]:5173", "[::1]:9000", true));
+        // A name of somebody else that resolves to this machine.
+        assert!(!welcome(
+            "http://evil.example:9000",
+            "evil.example:9000",
+            true
+        ));
+    }
+
+    #[test]
+    fn rules_are_exact_or_leave_one_label_open() {
+        let rules = [
+            "https://chat.example".to_owned(),
+            "https://*.apps.example".to_owned(),
+        ];
+        let welcome = |origin| is_welcome(origin, Some("boat"), &rules, false);
+        assert!(welcome("https://chat.example"));
+        assert!(welcome("https://one.apps.example"));
+        for origin in [
+            "http://chat.example",
+            "https://chat.example:8443",
+            "https://apps.example",
+            "https://.apps.example",
+            "https://a.b.apps.example",
+            "https://apps.example.evil.example",
+            "https://evilapps.example",
+        ] {
+            assert!(!welcome(origin), "{origin}");
+        }
+        assert!(is_welcome(
+            "https://any.example",
+            None,
+            &["*".to_owned()],
+            true
+        ));
+    }
+
+    #[test]
+    fn authorities_have_names_and_ports() {
+        let parse = |text| Authority::parse(text).map(|a| (a.name, a.port));
+        assert_eq!(parse("localhost:9190"), Some(("localhost", Some(9190))));
+        assert_eq!(parse("[::1]:9190"), Some(("::1", Some(9190))));
+        assert_eq!(parse("[::1]"), Some(("::1", None)));
+        for text in [
+            "",
+            ":9190",
+            "a:b",
+            "a:99999",
+            "[::1",
+            "[::1]9190",
+            "a/b",
+            "a@b",
+        ] {
+            assert_eq!(parse(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Settings that are read again while a process runs: on SIGHUP, and operators by themselves.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::time::{MissedTickBehavior, interval};
+
+use crate::admin::Operators;
+use crate::settings::Settings;
+use crate::telemetry;
+
+/// Between two looks at operators and their tokens.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// What may change without a restart.
+const LIVE: [&str; 2] = ["log.level", "admin.operators"];
+
+/// What a process has of its settings file.
+pub(super) struct Reload {
+    file: Option<PathBuf>,
+    /// As they were read last, without the command line.
+    settings: Settings,
+    operators: Operators,
+    /// Why operators could not be read; said once.
+    trouble: Option<String>,
+}
+
+impl Reload {
+    pub(super) fn new(file: Option<&Path>, settings: Settings, operators: Operators) -> Reload {
+        Reload {
+            file: file.map(Path::to_owned),
+            settings,
+            operators,
+            trouble: None,
+        }
+    }
+
+    pub(super) fn operators(&self) -> Operators {
+        self.operators.clone()
+    }
+
+    /// SIGHUP no longer ends the process from here on.
+    pub(super) fn start(self) -> Result<()> {
+        let hangup = signal(SignalKind::hangup()).context("listening for SIGHUP")?;
+        tokio::spawn(self.run(hangup));
+        Ok(())
+    }
+
+    async fn run(mut self, mut hangup: Signal) {
+        let mut look = interval(LOOK);
+        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let everything = tokio::select! {
+                Some(()) = hangup.recv() => true,
+                _ = look.tick() => false,
+            };
+            // Files may be on a disk that hangs.
+            let round = tokio::task::spawn_blocking(move || {
+                self.round(everything);
+                self
+            });
+            match round.await {
+                Ok(reload) => self = reload,
+                Err(error) => {
+                    tracing::error!(%error, "settings are not read again any more");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn round(&mut self, everything: bool) {
+        let read = Settings::load(self.file.as_deref()).map_err(anyhow::Error::from);
+        let done = read.and_then(|settings| {
+            self.operators.renew(&settings.admin.operators)?;
+            if everything {
+                self.take(settings)?;
+            }
+            Ok(())
+        });
+        let trouble = done.err().map(|error| format!("{error:#}"));
+        if let Some(error) = &trouble
+            && (everything || self.trouble.as_ref() != Some(error))
+        {
+            tracing::warn!(
+                error,
+                "the settings cannot be read again: those of before stay"
+            );
+        }
+        self.trouble = trouble;
+    }
+
+    fn take(&mut self, settings: Settings) -> Result<()> {
+        telemetry::set_level(&settings.log.level)?;
+        let restart = changed(&self.settings, &settings)?;
+        tracing::info!("the settings were read again");
+        if !restart.is_empty() {
+            let keys = restart.join(", ");
+            tracing::warn!(keys, "these settings changed, and need a restart");
+        }
+        // What needs a restart is said at each signal until it came.
+        self.settings.log.level = settings.log.level;
+        Ok(())
+    }
+}
+
+/// Keys that differ and are not live.
+fn changed(before: &Settings, after: &Settings) -> Result<Vec<String>> {
+    let (mut old, mut new) = (BTreeMap::new(), BTreeMap::new());
+    flatten("", toml::Value::try_from(before)?, &mut old);
+    flatten("", toml::Value::try_from(after)?, &mut new);
+    let mut keys: Vec<String> = old
+        .iter()
+        .filter(|(key, value)| new.get(*key) != Some(value))
+        .map(|(key, _)| key.clone())
+        .collect();
+    keys.extend(new.into_keys().filter(|key| !old.contains_key(key)));
+    keys.retain(|key| !LIVE.contains(&key.as_str()));
+    keys.sort();
+    Ok(keys)
+}
+
+fn flatten(prefix: &str, value: toml::Value, into: &mut BTreeMap<String, toml::Value>) {
+    match value {
+        toml::Value::Table(table) => {
+            for (key, value) in table {
+                let dot = if prefix.is_empty() { "" } else { "." };
+                flatten(&format!("{prefix}{dot}{key}"), value, into);
+            }
+        }
+        value => {
+            into.insert(prefix.to_owned(), value);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_needs_a_restart_is_named() {
+        let before = Settings::default();
+        let mut after = before.clone();
+        after.log.level = "debug".into();
+        assert_eq!(changed(&before, &after).expect("TOML"), [""; 0]);
+        after.boat.connections_max = 7;
+        after.boat.advertise = Some("http://10.0.0.7:9110".into());
+        let changed = changed(&before, &after).expect("TOML");
+        assert_eq!(changed, ["boat.advertise", "boat.connections_max"]);
+    }
+}
