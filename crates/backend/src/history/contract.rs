@@ -92,7 +92,7 @@ async fn find(
 }
 
 /// Writes any row once, to be read by every way.
-// proves S0-01, S0-53: one send is two rows, the sender's out and the receiver's in, under one id; sides
+// proves S0-01, S0-53 in part: one send is two rows, the sender's out and the receiver's in, under one id; sides
 // exchanged, nothing else changed.
 pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
@@ -528,7 +528,7 @@ async fn tell(
     store.set_status(vec![write]).await.expect("writes")[0]
 }
 
-// proves S0-54, S0-55, S0-56: each receipt has a register of its own on the sender's row; the receiver's
+// proves S0-54, S0-55, S0-56 in part: each receipt has a register of its own on the sender's row; the receiver's
 // row does not change.
 pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: &Fresh) {
     use ReceiptKind::{Read, Received};
@@ -564,7 +564,7 @@ pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: 
     assert_eq!(status(store, talk.b, id).await, RowStatus::default());
 }
 
-// proves S0-57: deleted on both sides, and neither a receipt nor a repeat clears it.
+// proves S0-57 in part: deleted on both sides, and neither a receipt nor a repeat clears it.
 pub(super) async fn deleted_is_for_good(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
     let id = fresh.message();

@@ -143,7 +143,7 @@ mod tests {
         EPOCH + Duration::from_millis(millis as u64)
     }
 
-    // proves S0-29, S0-31: the time is in the high bits and comes out again.
+    // proves S0-29 in part, S0-31: the time is in the high bits and comes out again.
     #[test]
     fn an_id_carries_its_time_and_sorts_by_it() {
         let mut ids = Snowflake::new(1023, Timestamp::ZERO);

@@ -51,7 +51,7 @@ fn seen(seq: u64) -> Saved {
     saved
 }
 
-// proves S2-05, S2-06, S2-08: the first has no predecessor, the next joins it: nothing is asked.
+// proves S2-05 in part, S2-06, S2-08: the first has no predecessor, the next joins it: nothing is asked.
 #[test]
 fn contiguous_messages_ask_nothing() {
     let mut device = Device::ready();
@@ -280,7 +280,8 @@ fn own_messages_of_other_devices_are_marked_and_acknowledged_where_pushed() {
     assert_eq!(device.take_acked(), [1]);
 }
 
-// proves S0-16, S0-17, S0-20: on a phone, after signing in, what came since the newest local message is loaded forward.
+// proves S0-16, S0-17, S0-20 in part:
+// on a phone, after signing in, what came since the newest local message is loaded forward.
 #[test]
 fn a_short_absence_is_caught_up_forward() {
     let mut device = Device::with(CatchUp::Recent(10), Limits::default(), seen(3));
@@ -304,7 +305,7 @@ fn a_short_absence_is_caught_up_forward() {
 
 // proves S4-01: the first question of each connection is for the list, and nothing is shown as caught up
 // before its answer.
-// proves S0-64
+// proves S0-64 in part
 #[test]
 fn each_sign_in_asks_for_the_list_first() {
     let mut device = Device::new();
@@ -340,7 +341,8 @@ fn list_page(
     })
 }
 
-// proves S0-18, S0-19, S0-22: after a day or more the newest are loaded backward; the rest is told as a
+// proves S0-18 in part, S0-19 in part, S0-22 in part:
+// after a day or more the newest are loaded backward; the rest is told as a
 // gap and loaded on demand.
 #[test]
 fn a_long_absence_is_caught_up_backward() {
@@ -404,7 +406,7 @@ fn what_was_left_out_stays_so_after_an_end() {
     assert_eq!(device.take_shown(), [8, 9], "they were not taken");
 }
 
-// proves S0-22: backward loading ends at the message that was here.
+// proves S0-22 in part: backward loading ends at the message that was here.
 #[test]
 fn backward_loading_ends_at_what_is_here() {
     let mut device = Device::with(CatchUp::Recent(5), Limits::default(), seen(3));
@@ -651,7 +653,8 @@ fn without_acks_messages_are_shown_and_nothing_else() {
     assert!(device.saved.conversations.is_empty());
 }
 
-// proves S0-67, S0-69, S0-70, S0-71: below what a device got after long is an edge, which it keeps; a look that meets it
+// proves S0-67, S0-69 in part, S0-70 in part, S0-71 in part:
+// below what a device got after long is an edge, which it keeps; a look that meets it
 // loads what is before, and the edge moves down until it meets what was there.
 #[test]
 fn an_edge_is_kept_and_goes_when_it_is_passed() {
