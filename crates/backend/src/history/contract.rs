@@ -112,7 +112,7 @@ pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fres
     }
 }
 
-// proves S0-03, S0-05: one range read returns a user's messages with all peers, in order of id.
+// proves S0-03, S0-05, S3-27: one range read returns a user's messages with all peers, in order of id.
 pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
     let mut ids = Vec::new();
@@ -128,7 +128,7 @@ pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: 
     assert_eq!(missed, ids[2..]);
 }
 
-// proves S0-58, S0-59: upward, oldest first, at most a page, both bounds exclusive.
+// proves S0-58, S0-59, S0 Pitfall B: upward, oldest first, at most a page, both bounds exclusive.
 pub(super) async fn forward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 6).await;

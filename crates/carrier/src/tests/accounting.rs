@@ -16,7 +16,7 @@ impl World {
     }
 }
 
-// proves S0-06 in part: two copies of what two users say, one of what is said in a group.
+// proves S0-06 in part, S3-23 in part: two copies of what two users say, one of what is said in a group.
 // proves S0-79 in part: of two users' messages nothing lies beside history.
 // proves S4-14 in part, S4-32 in part, S4-33:
 // each of two users has one row of the list however much is said; members of a group none.

@@ -180,7 +180,7 @@ async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_
     assert_eq!(world.said().await, [(Seq(1), id), (Seq(2), after)]);
 }
 
-// proves S0-02: one row, whatever the size of the group.
+// proves S0-02, S3-25 in part, S3-26, S3-28 in part: one row, whatever the size of the group.
 // proves S3-39 in part: written before anybody hears of it, and only who is in and there does.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_one_row_and_every_member_gets_it() {

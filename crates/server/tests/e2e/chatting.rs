@@ -25,7 +25,7 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
     }
 }
 
-// proves S3-17 in part: delivered is not read.
+// proves S3-17 in part, S3 Pitfall C: delivered is not read.
 #[test]
 fn a_listener_has_it_delivered_and_not_read() {
     let all = All::start();

@@ -142,6 +142,7 @@ async fn the_list_is_the_same_for_all_devices_and_comes_in_pages() {
     assert_eq!((found, pages), (all, 3));
 }
 
+// proves S3-49 in part; S4 Pitfall C in part: a version that the server has not reached is answered by a reset.
 #[tokio::test(start_paused = true)]
 async fn what_was_written_just_before_the_version_comes_again() {
     let world = world().await;
