@@ -1,11 +1,9 @@
 //! One of several stations is dead, or loses its answers, and is still registered.
 
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::transport::Connector;
-use backend::clock::SeededEntropy;
 use backend::discovery::{EmbeddedRegistry, Registry, Role};
 use backend::embedded::Engine;
 use protocol::frame::ServerFrame;
@@ -81,7 +79,6 @@ struct Calls {
 
 impl Calls {
     async fn to_two() -> Calls {
-        let entropy = Arc::new(SeededEntropy::new(1));
         let registry = EmbeddedRegistry::new(Engine::memory());
         let connector = Connector::default();
         let one = Station::start(&registry, &connector, "one").await;

@@ -340,7 +340,6 @@ impl Harbour {
 
     pub(super) async fn with(configure: impl FnOnce(&mut Config)) -> Harbour {
         let engine = Engine::memory();
-        let entropy = Arc::new(SeededEntropy::new(1));
         let registry = EmbeddedRegistry::new(engine.clone());
         let connector = Connector::default();
         let station = Station::start(&registry, &connector, "test").await;
