@@ -18,7 +18,7 @@ async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64
     mailbox.waiting(target).await.expect("the mailbox answers")
 }
 
-// proves S1-11, S1-19, S1-04, S1-63, S2-03
+// proves S1-11, S1-19, S1-04 in part, S1-63, S2-03, S2-31 in part
 #[tokio::test]
 async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -6,7 +6,7 @@ use tests::Cluster;
 use tests::person::{accepted, conversation, user};
 use tests::system::eventually;
 
-// proves S0-05, S2-14, S2-16
+// proves S0-05, S2-14 in part, S2-16
 #[tokio::test]
 async fn a_device_without_memory_asks_what_it_missed_and_what_is_unread() {
     let cluster = Cluster::start().await;

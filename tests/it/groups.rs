@@ -46,7 +46,7 @@ async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, Client
         .collect())
 }
 
-// proves S0-12: everybody in it hears everything once, in one order, also who was away.
+// proves S0-12 in part: everybody in it hears everything once, in one order, also who was away.
 #[tokio::test]
 async fn everybody_in_a_group_hears_everything_in_one_order() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -12,7 +12,8 @@ fn is_on_it(row: &Summary) -> bool {
     row.seq > row.cleared_seq
 }
 
-// proves S4-05, S4-17, S4-23, S4-24, S4-34: all goes on one device and is gone on the other; what is said next comes back.
+// proves S4-05 in part, S4-17, S4-23, S4-24, S4-34:
+// all goes on one device and is gone on the other; what is said next comes back.
 #[tokio::test]
 async fn a_list_that_is_cleared_is_cleared_on_all_devices() {
     let cluster = Cluster::start().await;

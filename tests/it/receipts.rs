@@ -8,7 +8,7 @@ use tests::system::eventually;
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
-// proves S3-10, S3-14, S3-16, S3-17
+// proves S3-10, S3-14, S3-16, S3-17 in part
 #[tokio::test]
 async fn delivered_and_then_read_reach_the_sender() {
     let cluster = Cluster::start().await;

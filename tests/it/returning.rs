@@ -69,7 +69,7 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
 }
 
 // proves S0-10: members of a group who go and come again find what was said meanwhile, and no store is read for it.
-// proves S2-15: what a return looks at lies beside the stores, of groups and of friends.
+// proves S2-15 in part: what a return looks at lies beside the stores, of groups and of friends.
 #[tokio::test]
 async fn who_comes_back_soon_costs_the_stores_nothing() {
     let reads = Reads::default();

@@ -111,7 +111,7 @@ mod tests {
         IpAddr::from([127, 0, 0, last])
     }
 
-    // proves S1-05
+    // proves S1-05 in part
     #[test]
     fn beyond_the_limits_there_is_a_reason_and_then_silence() {
         let seats = Seats::new(&Config {

@@ -99,7 +99,8 @@ mod tests {
         loaded.add(Seq(first)..=Seq(last))
     }
 
-    // proves S0-68, S0-70, S0-71: the edge is the smallest that came, less one; it goes when what is loaded
+    // proves S0-68 in part, S0-70 in part, S0-71 in part:
+    // the edge is the smallest that came, less one; it goes when what is loaded
     // passes it, and another one takes its place where that does not reach what was there.
     #[test]
     fn an_edge_moves_down_until_it_meets_what_was_there() {

@@ -52,7 +52,7 @@ impl Status {
 mod tests {
     use super::*;
 
-    // proves S3-17: the status only moves forward, in whatever order receipts come.
+    // proves S3-17 in part: the status only moves forward, in whatever order receipts come.
     #[test]
     fn a_late_received_does_not_undo_a_read() {
         let read_first = Status::Sent.advanced_by(ReceiptKind::Read);

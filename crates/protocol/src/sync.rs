@@ -194,7 +194,7 @@ mod tests {
             .map_err(|refusal| refusal.code)
     }
 
-    // proves S0-20, S0-22: pages in both directions join their cursor and say whether more follows.
+    // proves S0-20 in part, S0-22 in part: pages in both directions join their cursor and say whether more follows.
     #[test]
     fn pages_say_whether_more_follows() {
         let forward = |after| HistoryRange::Forward { after: Seq(after) };

@@ -230,7 +230,7 @@ mod tests {
         ]
     }
 
-    // proves S4-35, S3-36, S3-37: with one row a message and no counter, each member's number is the one that a
+    // proves S4-35, S3-36, S3-37 in part, S3 Pitfall B in part: with one row a message and no counter, each member's number is the one that a
     // counter for each member, raised at each message of somebody else, would show.
     proptest! {
         #[test]

@@ -196,7 +196,7 @@ mod tests {
         Pages::new(&Config::default(), 1000)
     }
 
-    // proves S2-20, S2-21, S2-25: what was read is not read again, by whom it was not read it is.
+    // proves S2-20, S2-21 in part, S2-25: what was read is not read again, by whom it was not read it is.
     #[tokio::test]
     async fn a_page_is_read_once() {
         let (pages, reads) = (pages(), AtomicUsize::new(0));

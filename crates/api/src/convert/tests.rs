@@ -115,8 +115,8 @@ fn delimited(number: u32, value: &[u8]) -> Vec<u8> {
     bytes
 }
 
-// proves S0-33, S0-34, S0-35, S0-36, S0-37, S0-38, S0-39, S0-40, S0-41, S0-42
-// proves S0-43, S0-44, S0-45, S0-46, S0-47, S0-48, S0-49
+// proves S0-33, S0-34 in part, S0-35, S0-36, S0-37, S0-38, S0-39, S0-40, S0-41, S0-42
+// proves S0-43, S0-44 in part, S0-45 in part, S0-46, S0-47, S0-48 in part, S0-49
 #[test]
 fn msg_chat_has_the_required_fields_under_their_numbers() {
     let long = i64::MAX - 7;
@@ -174,7 +174,7 @@ fn msg_chat_has_the_required_fields_under_their_numbers() {
         (
             varint(8, 3),
             v1::MsgChat {
-                msg_type: 3,
+                msg_type: v1::ChatMsgType::Video.into(),
                 ..default()
             },
         ),
@@ -186,9 +186,9 @@ fn msg_chat_has_the_required_fields_under_their_numbers() {
             },
         ),
         (
-            varint(10, 3),
+            varint(10, 2),
             v1::MsgChat {
-                priority: 3,
+                priority: v1::MsgPriority::High.into(),
                 ..default()
             },
         ),
@@ -228,9 +228,9 @@ fn msg_chat_has_the_required_fields_under_their_numbers() {
             },
         ),
         (
-            varint(16, 2),
+            varint(16, 1),
             v1::MsgChat {
-                enc_type: 2,
+                enc_type: v1::EncryptType::EndToEnd.into(),
                 ..default()
             },
         ),
@@ -259,6 +259,34 @@ fn msg_chat_has_the_required_fields_under_their_numbers() {
     for (bytes, expected) in cases {
         assert_eq!(v1::MsgChat::decode(bytes.as_slice()), Ok(expected.clone()));
         assert_eq!(expected.encode_to_vec(), bytes);
+    }
+}
+
+// proves S0-40, S0-42, S0-46: the enums are open: a number that this version does not know passes unchanged.
+#[test]
+fn unknown_types_pass_unchanged() {
+    for unknown in [77, i32::MAX, -5] {
+        let bytes = v1::MsgChat {
+            msg_type: unknown,
+            priority: unknown,
+            enc_type: unknown,
+            ..good_send().message.expect("just made")
+        }
+        .encode_to_vec();
+        let message = v1::MsgChat::decode(bytes.as_slice()).expect("an open enum");
+        assert!(v1::ChatMsgType::try_from(message.msg_type).is_err());
+        let send = v1::Send {
+            message: Some(message),
+            ..v1::Send::default()
+        };
+        let send = Send::try_from(send).expect("opaque to the server");
+        let content = &send.content;
+        assert_eq!(
+            [content.kind, content.priority, content.encryption],
+            [unknown; 3]
+        );
+        let back = v1::Send::from(&send).message.expect("a message");
+        assert_eq!(back.encode_to_vec(), bytes);
     }
 }
 

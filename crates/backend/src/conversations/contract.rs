@@ -80,7 +80,7 @@ pub(super) async fn a_row_comes_back_with_its_registers(
     assert_eq!(changed(store, peer, Timestamp::ZERO).await, []);
 }
 
-// proves S4-13: put where nothing is, replaced only where it matches.
+// proves S4-13 in part: put where nothing is, replaced only where it matches.
 /// In one call or in several.
 pub(super) async fn only_a_later_source_replaces(store: &dyn ConversationStore, fresh: &Fresh) {
     let owner = fresh.user();
@@ -159,7 +159,7 @@ pub(super) async fn the_difference_equals_a_recomputation(
     }
 }
 
-// proves S4-13: in the order of a field.
+// proves S4-13 in part: in the order of a field.
 pub(super) async fn pages_of_the_list_visit_each_conversation_once(
     store: &dyn ConversationStore,
     fresh: &Fresh,
@@ -283,7 +283,7 @@ pub(super) async fn what_was_touched_is_in_the_difference(
     assert_eq!(found().await, both);
 }
 
-// proves S4-13 (one part is updated, the others stay), S4-15, S4-26, S4-27
+// proves S4-13 in part (one part is updated, the others stay), S4-15, S4-26, S4-27
 /// A message moves the row's version and nothing that the owner did; what the owner does moves what was touched, and
 /// not the row. So the two are told apart, and the list finds either.
 pub(super) async fn a_message_touches_nothing_that_the_owner_did(

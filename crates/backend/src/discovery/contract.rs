@@ -181,6 +181,7 @@ async fn who_crashed_is_seen_to_go(mut world: impl World) {
     until(&mut boats, "crashed", <[Instance]>::is_empty).await;
 }
 
+// proves S0 Pitfall D in part
 async fn node_numbers_are_never_reused_in_their_own_past(mut world: impl World) {
     let registry = world.registry();
     let a = registry.lease_node().await.unwrap();

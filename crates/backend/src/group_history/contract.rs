@@ -477,7 +477,7 @@ pub(super) async fn many_own_messages_are_counted(store: &dyn GroupHistoryStore,
     assert_eq!(own.await.expect("reads"), 2_399);
 }
 
-// proves S0-61e: deleted is for good, whatever is written again, before or after.
+// proves S0-61e in part: deleted is for good, whatever is written again, before or after.
 pub(super) async fn deleted_is_for_good(store: &dyn GroupHistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 1..=3).await;

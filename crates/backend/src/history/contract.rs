@@ -92,7 +92,7 @@ async fn find(
 }
 
 /// Writes any row once, to be read by every way.
-// proves S0-01, S0-53: one send is two rows, the sender's out and the receiver's in, under one id; sides
+// proves S0-01, S0-53 in part: one send is two rows, the sender's out and the receiver's in, under one id; sides
 // exchanged, nothing else changed.
 pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
@@ -112,7 +112,7 @@ pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fres
     }
 }
 
-// proves S0-03, S0-05: one range read returns a user's messages with all peers, in order of id.
+// proves S0-03, S0-05, S3-27: one range read returns a user's messages with all peers, in order of id.
 pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
     let mut ids = Vec::new();
@@ -128,7 +128,7 @@ pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: 
     assert_eq!(missed, ids[2..]);
 }
 
-// proves S0-58, S0-59: upward, oldest first, at most a page, both bounds exclusive.
+// proves S0-58, S0-59, S0 Pitfall B: upward, oldest first, at most a page, both bounds exclusive.
 pub(super) async fn forward_bounds_are_exclusive(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
     let ids = talk.say(store, 6).await;
@@ -528,7 +528,7 @@ async fn tell(
     store.set_status(vec![write]).await.expect("writes")[0]
 }
 
-// proves S0-54, S0-55, S0-56: each receipt has a register of its own on the sender's row; the receiver's
+// proves S0-54, S0-55, S0-56 in part: each receipt has a register of its own on the sender's row; the receiver's
 // row does not change.
 pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: &Fresh) {
     use ReceiptKind::{Read, Received};
@@ -564,7 +564,7 @@ pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: 
     assert_eq!(status(store, talk.b, id).await, RowStatus::default());
 }
 
-// proves S0-57: deleted on both sides, and neither a receipt nor a repeat clears it.
+// proves S0-57 in part: deleted on both sides, and neither a receipt nor a repeat clears it.
 pub(super) async fn deleted_is_for_good(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
     let id = fresh.message();

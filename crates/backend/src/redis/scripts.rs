@@ -172,7 +172,7 @@ mod tests {
 
     #[test]
     fn no_script_names_a_key_that_was_not_given() {
-        // proves S1-03
+        // proves S1-03, S1 Pitfall G in part
         for name in Name::ALL {
             let text = name.text();
             assert!(!text.contains("'msg"), "{name:?}");

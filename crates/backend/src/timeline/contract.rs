@@ -48,7 +48,7 @@ async fn all(line: &dyn Timeline, group: GroupId) -> Vec<Seq> {
     all.iter().rev().map(|entry| entry.seq).collect()
 }
 
-// proves S0-62d, S0-62e, S0-62f: the newest first, by page from the newest, and how many, bounded.
+// proves S0-62d, S0-62e, S0-62f, S0 Pitfall C: the newest first, by page from the newest, and how many, bounded.
 pub(super) async fn the_newest_come_first(line: &dyn Timeline, fresh: &Fresh) {
     let group = fresh.group();
     assert_eq!(latest(line, group, 0, 9).await, []);

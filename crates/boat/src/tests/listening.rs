@@ -59,7 +59,7 @@ async fn a_station_that_says_no_is_heard_and_so_is_its_absence() {
     assert!(harbour.peer.disconnects.lock().is_empty());
 }
 
-// Pitfall J of S1.
+// proves S1 Pitfall J.
 #[tokio::test]
 async fn a_client_that_goes_while_the_station_is_asked_is_signed_off() {
     let harbour = Harbour::open().await;
@@ -77,7 +77,7 @@ async fn a_client_that_goes_while_the_station_is_asked_is_signed_off() {
     assert_eq!(harbour.running.sessions(), 0);
 }
 
-// proves S1-05: beyond the limit a connection is told so, with the code of a full boat.
+// proves S1-05 in part: beyond the limit a connection is told so, with the code of a full boat.
 #[tokio::test]
 async fn a_full_boat_says_so() {
     let harbour = Harbour::with(|config| config.connections_max = 1).await;

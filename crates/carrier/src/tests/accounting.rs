@@ -16,9 +16,10 @@ impl World {
     }
 }
 
-// proves S0-06: two copies of what two users say, one of what is said in a group.
-// proves S0-79: of two users' messages nothing lies beside history.
-// proves S4-14, S4-32, S4-33: each of two users has one row of the list however much is said; members of a group none.
+// proves S0-06 in part, S3-23 in part: two copies of what two users say, one of what is said in a group.
+// proves S0-79 in part: of two users' messages nothing lies beside history.
+// proves S4-14 in part, S4-32 in part, S4-33:
+// each of two users has one row of the list however much is said; members of a group none.
 #[tokio::test(start_paused = true)]
 async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
     let world = World::new().await;

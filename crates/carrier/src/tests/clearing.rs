@@ -50,7 +50,8 @@ impl World {
     }
 }
 
-// proves S4-17, S4-18, S4-20, S4-05: up to the newest message that the device had, for its user alone, and told to
+// proves S4-17, S4-18, S4-20 in part, S4-05 in part:
+// up to the newest message that the device had, for its user alone, and told to
 // the user's devices.
 #[tokio::test(start_paused = true)]
 async fn a_conversation_goes_from_one_users_list() {

@@ -13,7 +13,7 @@ use super::world::*;
 use crate::Config;
 use crate::dead_letters::{Filter, Forecast, Packed, Refused, Selection};
 
-// Pitfall E of S1, T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
+// proves S1 Pitfall E; T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
 #[tokio::test(start_paused = true)]
 async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody() {
     let world = World::with(Config {
@@ -66,7 +66,7 @@ async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody()
     }
 }
 
-// proves S1-29, S1-30; Pitfall H: what reaches the letters by failing is a mailbox that refuses.
+// proves S1-29, S1-30 in part; S1 Pitfall H: what reaches the letters by failing is a mailbox that refuses.
 #[tokio::test(start_paused = true)]
 async fn what_always_fails_is_a_letter_that_can_be_read_and_redriven_once() {
     let world = World::new().await;

@@ -90,7 +90,7 @@ async fn an_absent_receiver_gets_it_stored_and_horn_a_task() {
     assert_eq!(told, [(id, Platform::Ios), (id, Platform::Web)]);
 }
 
-// Pitfall B of S1: what is keyed alike stays in order.
+// proves S1 Pitfall B in part: by conversation, not by user, what is keyed alike stays in order.
 #[tokio::test(start_paused = true)]
 async fn messages_of_many_senders_keep_their_order_and_every_place_is_used_once() {
     let world = World::new().await;
@@ -203,7 +203,7 @@ async fn a_boat_that_lost_its_lease_is_still_delivered_to() {
     assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
 }
 
-// proves S1-17, T-C3: clients that never answer take no time from the others. The boat says nothing of
+// proves S1-17 in part, T-C3: clients that never answer take no time from the others. The boat says nothing of
 // them, so each of their messages is in flight for seconds.
 #[tokio::test(start_paused = true)]
 async fn dead_clients_cost_the_others_no_time() {

@@ -149,7 +149,7 @@ async fn a_log_that_says_nothing_is_asked_again() {
     assert_eq!(world.records(Topic::Dead).await.len(), 0);
 }
 
-// Pitfall F of S1: what waits long in its tier holds neither the other tiers nor new messages.
+// proves S1 Pitfall F: what waits long in its tier holds neither the other tiers nor new messages.
 #[tokio::test(start_paused = true)]
 async fn a_long_wait_in_one_tier_holds_nobody_else() {
     let world = World::new().await;

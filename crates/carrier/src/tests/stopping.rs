@@ -5,7 +5,7 @@ use protocol::{Platform, Seq};
 use super::world::*;
 use crate::Config;
 
-// Pitfall I of S1: a stop finishes what is in flight, commits it, and leaves; the retry consumers too.
+// proves S1 Pitfall I: a stop finishes what is in flight, commits it, and leaves; the retry consumers too.
 #[tokio::test(start_paused = true)]
 async fn a_stop_finishes_and_commits_what_is_in_flight() {
     let mut world = World::new().await;

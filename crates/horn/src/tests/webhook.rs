@@ -159,6 +159,7 @@ async fn a_call_says_who_and_where_and_not_what() {
     );
 }
 
+// proves S2-33 in part
 #[tokio::test]
 async fn a_server_in_trouble_is_asked_again() {
     let scene = Scene::new(&[Answer::Status(500), Answer::Status(503)]).await;

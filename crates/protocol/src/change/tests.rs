@@ -98,7 +98,7 @@ fn who_may_recall_and_edit() {
     assert_eq!(refused.map_err(|r| r.code), Err(Code::NotFound));
 }
 
-// proves S0-57: what is recalled stays so.
+// proves S0-57 in part: what is recalled stays so.
 #[test]
 fn nothing_comes_after_a_recall() {
     let mut stands = Stands::new();

@@ -102,7 +102,8 @@ fn one_of_the_same_time_that_comes_later_is_not_passed_over() {
 }
 
 proptest! {
-    // proves S3-46, S3-48, S3-49: whatever clocks and nodes do, the positions of the one writer are enough, without
+    // proves S3-46 in part, S3-48 in part, S3-49 in part, S3 Pitfall A in part:
+    // whatever clocks and nodes do, the positions of the one writer are enough, without
     // looking back: they are the one clock that a database's time would be.
     #[test]
     fn positions_pass_over_nothing(

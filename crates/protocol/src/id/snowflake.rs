@@ -143,6 +143,16 @@ mod tests {
         EPOCH + Duration::from_millis(millis as u64)
     }
 
+    // proves S0-29: 10 bits of node and 12 of sequence leave the high 42 to the milliseconds.
+    #[test]
+    fn the_high_42_bits_are_milliseconds() {
+        let mut ids = Snowflake::new(1023, Timestamp::ZERO);
+        let millis = (1 << 40) + 5;
+        let id = ids.next(at(millis)).expect("an id").get();
+        assert_eq!(id >> (64 - 42), millis);
+        assert_eq!(id & ((1 << 22) - 1), 1023 << 12);
+    }
+
     // proves S0-29, S0-31: the time is in the high bits and comes out again.
     #[test]
     fn an_id_carries_its_time_and_sorts_by_it() {
@@ -170,6 +180,7 @@ mod tests {
         assert_eq!(ids.last(), at(11));
     }
 
+    // proves S0 Pitfall D in part
     #[test]
     fn a_clock_far_behind_is_refused_until_it_catches_up() {
         let mut ids = Snowflake::new(1, Timestamp::ZERO);

@@ -125,7 +125,7 @@ mod tests {
     }
 
     proptest! {
-        // proves S0-84: each receipt counts, and a user costs one write in 30 s.
+        // proves S0-84 in part: each receipt counts, and a user costs one write in 30 s.
         #[test]
         fn a_user_is_written_once_in_a_while_and_ends_with_the_newest(
             notes in proptest::collection::vec((0i64..5, 1i64..4, 1i64..100), 0..200),

@@ -165,7 +165,8 @@ fn run(steps: &[Step], margin: Duration) -> (Server, Vec<Device>) {
 }
 
 proptest! {
-    // proves S4-02, S4-08, S4-28, S4-31: whoever asks with the version of an earlier list has what the server
+    // proves S4-02 in part, S4-08, S4-28, S4-31 in part:
+    // whoever asks with the version of an earlier list has what the server
     // has, however late rows were written.
     #[test]
     fn every_device_ends_with_what_the_server_has(steps in vec(step(), 0..80)) {
@@ -178,7 +179,7 @@ proptest! {
         }
     }
 
-    // proves S4-25 to S4-28: the union of what is newer by either version is among what comes, and what comes
+    // proves S4-25 in part to S4-28: the union of what is newer by either version is among what comes, and what comes
     // beside it is not older than the margin.
     #[test]
     fn the_union_of_both_versions_comes(steps in vec(step(), 0..60)) {
@@ -201,7 +202,7 @@ proptest! {
         prop_assert_eq!(came, looked_back);
     }
 
-    // proves S4-07
+    // proves S4-07 in part
     #[test]
     fn where_nothing_changed_nothing_comes(steps in vec(step(), 0..40)) {
         let (server, mut devices) = run(&steps, MARGIN);

@@ -3,7 +3,7 @@
 use crate::all::All;
 use crate::process::{Process, SOON, run};
 
-// proves S3-10, S3-16, S3-17: the sender sees its message sent, delivered, read.
+// proves S3-10, S3-16, S3-17 in part: the sender sees its message sent, delivered, read.
 #[test]
 fn two_chats_see_each_other_and_what_became_of_their_lines() {
     let all = All::start();
@@ -25,7 +25,7 @@ fn two_chats_see_each_other_and_what_became_of_their_lines() {
     }
 }
 
-// proves S3-17: delivered is not read.
+// proves S3-17 in part, S3 Pitfall C: delivered is not read.
 #[test]
 fn a_listener_has_it_delivered_and_not_read() {
     let all = All::start();

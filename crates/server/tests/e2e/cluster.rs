@@ -41,6 +41,7 @@ fn a_message_finds_its_receiver(redis: &str) {
     );
 }
 
+// proves S3-01
 #[test]
 #[ignore = "needs the real parts: make e2e"]
 fn a_message_finds_its_receiver_with_a_single_redis() {

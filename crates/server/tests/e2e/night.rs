@@ -45,7 +45,7 @@ fn quick(webhook: &Webhook) -> String {
     )
 }
 
-// proves S1-29, S1-30
+// proves S1-29, S1-30 in part
 #[test]
 #[ignore = "needs the real parts: make campaign"]
 fn an_operator_clears_up_after_a_night() {

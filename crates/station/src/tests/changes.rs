@@ -206,7 +206,7 @@ async fn pages_and_lists_show_messages_as_they_are_now() {
     assert_eq!(world.ask(3, query).await, Err(Code::Forbidden));
 }
 
-// proves S4-09, S4-35: unread counts what others wrote behind what was read or cleared, less what was recalled.
+// proves S4-09 in part, S4-35: unread counts what others wrote behind what was read or cleared, less what was recalled.
 #[tokio::test(start_paused = true)]
 async fn unread_is_counted_by_places() {
     let world = world().await;
@@ -289,7 +289,8 @@ async fn what_was_hidden_is_told_to_who_hid_it() {
     assert_eq!(ask(3, 0, 9).await, Err(Code::Forbidden));
 }
 
-// proves S4-29, S4-30: a device that has nothing is not told of what was taken from the list; one that has it, is.
+// proves S4-29 in part, S4-30:
+// a device that has nothing is not told of what was taken from the list; one that has it, is.
 #[tokio::test(start_paused = true)]
 async fn what_was_cleared_is_told_to_who_has_it() {
     let world = world_with(crate::Config {

@@ -322,11 +322,13 @@ async fn changes_in_a_group_are_judged_by_role() {
     assert_eq!(world.submit_one(item(1, never)).await, Err(Code::NotFound));
 }
 
-// proves S0-63, S0-66, S0-67, S0-25: who comes back says where they are and gets the latest 100 from beside history,
+// proves S0-63, S0-66 in part, S0-67, S0-25:
+// who comes back says where they are and gets the latest 100 from beside history,
 // which is not read, and hears that more lies before.
 // proves S0-10: repeated returns read no row of history, with or without copies of the head.
-// proves S3-51, S3-52: what lies within the cached stretch costs the store nothing, what lies before it is read there.
-// proves S0-68: what is to be loaded begins below the smallest that came.
+// proves S3-51, S3-52 in part:
+// what lies within the cached stretch costs the store nothing, what lies before it is read there.
+// proves S0-68 in part: what is to be loaded begins below the smallest that came.
 #[tokio::test(start_paused = true)]
 async fn who_comes_back_is_answered_without_history() {
     let world = world().await;
@@ -428,7 +430,8 @@ async fn what_is_not_beside_history_is_read_there_and_put_back() {
     assert_eq!(text_of(&page.messages[0].message), "true");
 }
 
-// proves S0-15, S0-24: who comes later reads backward from the newest, up to where they came or to the beginning, as
+// proves S0-15, S0-24 in part:
+// who comes later reads backward from the newest, up to where they came or to the beginning, as
 // the group says.
 #[tokio::test(start_paused = true)]
 async fn who_came_later_is_shown_what_the_group_allows() {
@@ -680,7 +683,8 @@ async fn a_wish_is_stored_for_nobody() {
     assert_eq!(task.message.conversation(), Some(of(7)));
 }
 
-// proves S2-09, S2-10, S2-15, S3-37: of each member what it did not read, and how many came after a time.
+// proves S2-09 in part, S2-10 in part, S2-15 in part, S3-37 in part:
+// of each member what it did not read, and how many came after a time.
 #[tokio::test(start_paused = true)]
 async fn a_group_is_counted_for_each_member_and_from_any_time() {
     let world = world().await;

@@ -105,7 +105,7 @@ async fn what_was_missed_of_all_peers_comes_from_one_message_on() {
     assert_eq!(ids(&page), [all[8]]);
 }
 
-// proves S0-84: however much is acknowledged, the user is written once in 30 s; and when the station ends.
+// proves S0-84 in part: however much is acknowledged, the user is written once in 30 s; and when the station ends.
 #[tokio::test(start_paused = true)]
 async fn the_last_received_is_written_once_in_a_while() {
     let world = world().await;
@@ -130,7 +130,8 @@ async fn the_last_received_is_written_once_in_a_while() {
     assert_eq!(world.last_received(1).await, Some(last.message.id));
 }
 
-// proves S2-14, S2-16, S3-34, S3-40, S3-41 (positions that are kept for good, no counter that could be lost): only what has something unread, until it was read.
+// proves S2-14 in part, S2-16, S3-34 in part, S3-40, S3-41 (positions that are kept for good, no counter that could be lost):
+// only what has something unread, until it was read.
 #[tokio::test(start_paused = true)]
 async fn only_what_holds_something_unread_is_told() {
     let world = world_with(Config {

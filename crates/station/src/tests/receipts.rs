@@ -90,7 +90,7 @@ async fn a_receipt_is_recorded_answered_and_told_to_the_sender() {
     assert_eq!(told, [(11, expected), (12, expected)]);
 }
 
-// proves S3-17: read implies received, and nothing moves back.
+// proves S3-17 in part: read implies received, and nothing moves back.
 #[tokio::test(start_paused = true)]
 async fn receipts_only_move_forward_and_are_told_once() {
     let world = world().await;

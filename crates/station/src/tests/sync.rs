@@ -74,7 +74,8 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
     page.messages.iter().map(|m| m.position.seq.0).collect()
 }
 
-// proves S4-02, S4-03, S4-07, S4-08, S4-12, S4-16: the difference is found by version, each entry with its newest.
+// proves S4-02 in part, S4-03 in part, S4-07 in part, S4-08, S4-12, S4-16:
+// the difference is found by version, each entry with its newest.
 #[tokio::test(start_paused = true)]
 async fn the_list_holds_what_changed_with_its_newest_message() {
     let world = world().await;
@@ -141,6 +142,7 @@ async fn the_list_is_the_same_for_all_devices_and_comes_in_pages() {
     assert_eq!((found, pages), (all, 3));
 }
 
+// proves S3-49 in part; S4 Pitfall C in part: a version that the server has not reached is answered by a reset.
 #[tokio::test(start_paused = true)]
 async fn what_was_written_just_before_the_version_comes_again() {
     let world = world().await;
@@ -156,7 +158,7 @@ async fn what_was_written_just_before_the_version_comes_again() {
     assert_eq!(world.ask(1, reset).await, Err(Code::Reset));
 }
 
-// proves S0-20, S0-21: 1000 messages forward, in bounded pages, to the end of the list.
+// proves S0-20 in part, S0-21: 1000 messages forward, in bounded pages, to the end of the list.
 #[tokio::test(start_paused = true)]
 async fn a_day_of_messages_is_loaded_forward_in_bounded_pages() {
     let world = world().await;
@@ -180,7 +182,7 @@ async fn a_day_of_messages_is_loaded_forward_in_bounded_pages() {
     assert_eq!(pages, 10);
 }
 
-// proves S3-19: what a device has shown and read is not sent to it again; proves pitfall D of S3: another device of the same
+// proves S3-19: what a device has shown and read is not sent to it again; proves S3 Pitfall D: another device of the same
 // user, which has not got it, gets it all the same.
 #[tokio::test(start_paused = true)]
 async fn what_was_read_is_not_synced_again_but_to_another_device() {
@@ -247,7 +249,7 @@ async fn a_message_that_comes_late_under_a_smaller_id_is_not_skipped() {
     assert_eq!(by_id.collect::<Vec<_>>(), [103]);
 }
 
-// proves S0-22, S0-23, S3-35: backward from the newest, page after page, down to what the device has.
+// proves S0-22 in part, S0-23, S3-35: backward from the newest, page after page, down to what the device has.
 #[tokio::test(start_paused = true)]
 async fn history_is_loaded_backward_from_the_newest() {
     let world = world().await;

@@ -300,7 +300,7 @@ pub(crate) async fn the_denied_are_not_kicked(scene: &Scene) {
 }
 
 /// What a boat says again is known, is registered again, or was displaced.
-// proves S1-37
+// proves S1-37 in part
 pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
     let phone = scene.ios(1);
     let session = scene.session(1, phone);
@@ -384,7 +384,8 @@ pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
     assert_eq!(scene.live(phone.user, Denied::default()).await, []);
 }
 
-/// Names with separators in them are names. S1, pitfall A.
+// proves S1 Pitfall A
+/// Names with separators in them are names.
 pub(crate) async fn names_may_hold_any_sign(scene: &Scene) {
     let phone = scene.ios(1);
     let names = [

@@ -236,7 +236,8 @@ pub(crate) async fn each_is_found_where_it_is(scene: &Scene) {
     scene.acknowledge(phone, scene.ids([2])).await;
 }
 
-/// Missing bodies are named and never end a drain; acknowledging them frees the mailbox. S1, pitfall D.
+// proves S1 Pitfall D
+/// Missing bodies are named and never end a drain; acknowledging them frees the mailbox.
 pub(crate) async fn missing_bodies_never_stop_a_page(scene: &Scene) {
     let target = scene.on(1, UNLIMITED);
     for n in 1..=6 {

@@ -268,7 +268,7 @@ async fn pages_are_bounded_in_bytes() {
 
 #[tokio::test]
 async fn a_sweep_visits_every_mailbox() {
-    // proves S1-47, S1-57, S1-58
+    // proves S1-47 in part, S1-57 in part, S1-58 in part
     let mailbox = open(Engine::memory());
     for n in 1..=10 {
         mailbox.route_or_store(vec![request(ios(n), n)]).await;

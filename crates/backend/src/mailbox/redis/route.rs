@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn an_entry_outlives_its_expiry_a_little() {
-        // proves S1-43
+        // proves S1-43 in part
         let policy = MailboxPolicy {
             expire: Duration::from_secs(60),
             count_max: None,

@@ -227,7 +227,8 @@ fn what_was_before_is_a_gap() {
     assert_eq!((row.seq, row.unread), (Seq(41), 1));
 }
 
-// proves S0-18, S0-24, S0-25: whoever shows the recent loads a group backward, however short they were away; nothing
+// proves S0-18 in part, S0-24 in part, S0-25:
+// whoever shows the recent loads a group backward, however short they were away; nothing
 // is read from the oldest on.
 #[test]
 fn a_group_is_loaded_backward() {

@@ -89,7 +89,7 @@ fn a_message_before_the_delete_is_handled_keeps_it() {
     assert!(writer.is_listed());
 }
 
-// proves S4-18, S4-20, S4-23: it goes, and the next message brings it back.
+// proves S4-18, S4-20 in part, S4-23: it goes, and the next message brings it back.
 #[test]
 fn it_goes_and_comes_back_with_the_next_message() {
     let mut writer = Writer::default();

@@ -97,7 +97,7 @@ fn after_three_retries_the_receiver_counts_as_offline() {
     ));
 }
 
-// proves S1-29: what fails more often than allowed is a dead letter; Pitfall H: it is the offline store
+// proves S1-29: what fails more often than allowed is a dead letter; S1 Pitfall H: it is the offline store
 // that failed it, for by then the receiver counts as offline.
 #[test]
 fn a_mailbox_that_always_refuses_ends_in_a_dead_letter() {
@@ -149,7 +149,7 @@ fn a_mailbox_that_is_away_is_asked_again_without_counting() {
     assert_eq!(world.pushed_to(), [20], "who lives is still looked for");
 }
 
-// proves S1-64
+// proves S1-64 in part
 #[test]
 fn all_eight_options_do_what_they_name() {
     for bits in 0..8 {

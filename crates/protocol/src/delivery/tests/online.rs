@@ -330,7 +330,7 @@ fn a_lane_that_is_full_stores_and_hints_instead_of_growing() {
     assert_eq!(world.settled.len(), 2);
 }
 
-// proves S1-17: counted in steps, 10 % of clients that never acknowledge take no turn from the others.
+// proves S1-17 in part: counted in steps, 10 % of clients that never acknowledge take no turn from the others.
 #[test]
 fn dead_clients_do_not_hold_the_lanes_of_the_others() {
     let rounds_with = |dead: i64| {

@@ -71,7 +71,7 @@ fn a_station_that_says_no_ends_it_with_its_code() {
     assert!(session.is_settled(), "nobody waits for it any more");
 }
 
-// Pitfall J of S1: a close while the station is asked neither waits nor leaves a registration behind.
+// proves S1 Pitfall J: a close while the station is asked neither waits nor leaves a registration behind.
 #[test]
 fn a_client_that_leaves_while_the_station_is_asked_is_signed_off_afterwards() {
     let mut session = opened_with(Limits::default());

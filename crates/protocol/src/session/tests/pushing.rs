@@ -19,7 +19,7 @@ fn a_push_is_done_when_it_is_acknowledged() {
     assert_eq!(told(&drained(&mut session)), [&ServerFrame::Acked(acked)]);
 }
 
-// Pitfall C of S1: the acknowledgement is expected before the frame is handed out.
+// proves S1 Pitfall C: the acknowledgement is expected before the frame is handed out.
 #[test]
 fn an_acknowledgement_faster_than_the_write_counts() {
     let mut session = open();

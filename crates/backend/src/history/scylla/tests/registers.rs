@@ -43,7 +43,7 @@ async fn a_zombie_replaces_nothing_that_is_later() {
 
 /// Two that both saw an empty register write in either order: the register keeps the larger, and the column
 /// of the specification the stage.
-// proves S0-51
+// proves S0-51 in part
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn registers_grow_whatever_the_order() {
@@ -91,7 +91,7 @@ async fn stage(owner: UserId, id: MessageId) -> i8 {
 }
 
 /// A redelivery, also one of a later record, brings nothing back.
-// proves S0-57
+// proves S0-57 in part
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_rewrite_brings_no_deleted_message_back() {

@@ -62,6 +62,7 @@ async fn full_memory_refuses_what_would_be_stored_and_nothing_else() {
     );
 }
 
+// proves S2-29 in part
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_master_without_its_replicas_stores_nothing() {

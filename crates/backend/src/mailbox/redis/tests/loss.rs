@@ -56,6 +56,7 @@ async fn guarded() -> (Server, Server, Server, RedisMailbox) {
     panic!("the sentinel never heard of the replica");
 }
 
+// proves S2-28 in part: what was lost is found out, and said by the marker.
 #[tokio::test]
 #[ignore = "needs the real parts: make e2e"]
 async fn a_failover_with_a_lost_tail_is_found_out() {
