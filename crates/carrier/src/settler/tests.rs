@@ -275,7 +275,7 @@ fn a_full_partition_pauses_only_those_whose_records_it_holds() {
     // Offset 0, 3, 6 .. are of source partition 0.
     for _ in 0..16 {
         let offset = run.lacks.len() as u64;
-        let number = u32::from(offset % 3 != 0);
+        let number = u32::from(!offset.is_multiple_of(3));
         run.add(&[(number, 7)], 0);
         run.step(|to| match to {
             Some(to) if to == partition(0) => Mood::Silent,
