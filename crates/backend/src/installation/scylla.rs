@@ -24,9 +24,9 @@ impl ScyllaInstallation {
         ScyllaInstallation {
             cql: cql.at(SEAM),
             insert: Statement::new(
-                "INSERT INTO installation (id, number, created) VALUES (0, ?, ?) IF NOT EXISTS",
+                "INSERT INTO installation (singleton, number, created) VALUES (0, ?, ?) IF NOT EXISTS",
             ),
-            select: Statement::new("SELECT number FROM installation WHERE id = 0"),
+            select: Statement::new("SELECT number FROM installation WHERE singleton = 0"),
             reserve: Statement::new(
                 "INSERT INTO id_node (node, until) VALUES (?, ?) USING TIMESTAMP ?",
             ),
