@@ -262,15 +262,13 @@ impl Accept {
             .iter()
             .map(|send| self.record_of(life, &batch[send.indices[0]], send))
             .collect();
-        let published = timeout(self.publish_deadline, self.producer.publish(records)).await;
-        let acknowledged: Vec<Result<(), Refusal>> = match published {
-            Ok(answers) => {
-                let traces = pending.iter().map(|send| batch[send.indices[0]].send.trace);
-                let answers = answers.into_iter().zip(traces);
-                answers.map(taken_or_refused).collect()
-            }
-            Err(_) => vec![Err(too_slow()); pending.len()],
-        };
+        let published = self.producer.publish_within(records, self.publish_deadline);
+        let traces = pending.iter().map(|send| batch[send.indices[0]].send.trace);
+        let answers = published.await.into_iter().zip(traces);
+        let acknowledged = answers.map(|(answer, trace)| match answer {
+            Some(answer) => taken_or_refused((answer, trace)),
+            None => Err(too_slow()),
+        });
         let mut resolved = Resolved::new();
         for (send, answer) in pending.iter().zip(acknowledged) {
             for &index in &send.indices {

@@ -12,7 +12,7 @@ use metrics::Counter;
 use protocol::mailbox::signed_in_again;
 use protocol::presence::SessionKey;
 use protocol::{Code, Refusal, UserId};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::records::Records;
 
@@ -100,15 +100,13 @@ impl Kicks {
 
     /// Answers what was not acknowledged. A kickout names exact sessions, so that twice is as once.
     async fn publish_once(&self, records: Vec<NewRecord>) -> Vec<NewRecord> {
-        let Ok(answers) = timeout(self.deadline, self.producer.publish(records.clone())).await
-        else {
-            return records;
-        };
+        let published = self.producer.publish_within(records.clone(), self.deadline);
+        let answers = published.await;
         let offered = records.len();
         let mut answers = answers.into_iter();
         let left: Vec<_> = records
             .into_iter()
-            .filter(|_| !matches!(answers.next(), Some(Ok(_))))
+            .filter(|_| !matches!(answers.next(), Some(Some(Ok(_)))))
             .collect();
         self.published.increment((offered - left.len()) as u64);
         left

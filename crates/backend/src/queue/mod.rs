@@ -10,11 +10,15 @@ pub(crate) mod contract;
 pub mod embedded;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod split;
+
+use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::Timestamp;
 use protocol::keys::Topic;
+use tokio::time::timeout;
 
 pub use self::embedded::{EmbeddedQueue, QueueConfig};
 #[cfg(feature = "kafka")]
@@ -82,6 +86,21 @@ pub trait Producer: Send + Sync {
     /// order. Records for one partition are appended in order, and after a failed one none of the same
     /// partition. A failure leaves open whether the record was appended.
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>>;
+
+    /// The same under a deadline, which each partition meets or misses by itself: what was
+    /// acknowledged in time stands, whatever becomes of the other partitions. `None` where no answer
+    /// came in time: the record may have been appended, or may be yet.
+    async fn publish_within(
+        &self,
+        records: Vec<NewRecord>,
+        deadline: Duration,
+    ) -> Vec<Option<Result<u64>>> {
+        let within = |records| async move {
+            let published = timeout(deadline, self.publish(records)).await;
+            published.unwrap_or_default()
+        };
+        split::each_partition(records, within).await
+    }
 }
 
 #[async_trait]

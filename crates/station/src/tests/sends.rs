@@ -202,6 +202,25 @@ async fn a_log_that_does_not_answer_is_waited_for_within_bounds() {
     assert_eq!(crowded, Err(Code::Unavailable));
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_partition_that_is_away_fails_its_own_sends_alone() {
+    let world = world().await;
+    let partition = |peer| partition_of(&record_key(between(1, peer)), 16);
+    let well = (3..).find(|&peer| partition(peer) != partition(2));
+    let well = well.expect("another partition");
+    *world.queue.faults().away.lock() = Some(partition(2));
+    let told = world
+        .submit(vec![
+            item(1, send(2, 1, "away")),
+            item(1, send(well, 2, "well")),
+        ])
+        .await;
+    assert_eq!(told[0], Err(Code::DeadlineExceeded));
+    assert!(told[1].is_ok(), "{told:?}");
+    let texts: Vec<_> = world.messages().await.into_iter().map(|m| m.1).collect();
+    assert_eq!(texts, ["well"]);
+}
+
 // design 3: a mailbox that is away does not stop accepting; a resend is marked unsure with its age.
 #[tokio::test(start_paused = true)]
 async fn a_silent_mailbox_does_not_stop_accepting() {

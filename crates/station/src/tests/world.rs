@@ -46,6 +46,7 @@ use protocol::{
     Code, ConversationId, DeviceId, Message, MessageId, Options, Placed, Platform, Position,
     Recipient, Refusal, SendId, Seq, SessionId, Timestamp, UserId,
 };
+use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
@@ -423,6 +424,8 @@ pub(super) struct Faults {
     pub(super) losing_answers: AtomicUsize,
     /// Publishes never answer.
     pub(super) hanging: AtomicBool,
+    /// What is published to this partition gets no answer.
+    pub(super) away: Mutex<Option<u32>>,
     pub(super) publishes: AtomicUsize,
 }
 
@@ -471,6 +474,47 @@ impl Producer for FaultyProducer {
             return (0..count).map(|_| Err(broken())).collect();
         }
         published
+    }
+
+    /// The faults hit a whole call, but for a partition that is away.
+    async fn publish_within(
+        &self,
+        records: Vec<NewRecord>,
+        deadline: Duration,
+    ) -> Vec<Option<backend::Result<u64>>> {
+        let away = *self.faults.away.lock();
+        if away.is_some() {
+            let partly = PartlyAway {
+                producer: self.producer.clone(),
+                away,
+            };
+            return partly.publish_within(records, deadline).await;
+        }
+        let count = records.len();
+        let published = timeout(deadline, self.publish(records)).await;
+        match published {
+            Ok(answers) => answers.into_iter().map(Some).collect(),
+            Err(_) => (0..count).map(|_| None).collect(),
+        }
+    }
+}
+
+/// A log that says nothing of what comes to one partition, nor of what came with it.
+struct PartlyAway {
+    producer: Arc<dyn Producer>,
+    away: Option<u32>,
+}
+
+#[async_trait]
+impl Producer for PartlyAway {
+    async fn publish(&self, records: Vec<NewRecord>) -> Vec<backend::Result<u64>> {
+        if records
+            .iter()
+            .any(|r| Some(r.partition.number) == self.away)
+        {
+            std::future::pending::<()>().await;
+        }
+        self.producer.publish(records).await
     }
 }
 

@@ -27,7 +27,7 @@ use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::report::blocking;
 use super::{SEAM, record};
-use crate::queue::{NewRecord, Partition, Producer};
+use crate::queue::{NewRecord, Partition, Producer, split};
 use crate::{Error, Result};
 
 /// How long a generation that is replaced may still finish what is in flight.
@@ -84,11 +84,16 @@ impl Drop for KafkaProducer {
 #[async_trait]
 impl Producer for KafkaProducer {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
-        self.shared.publish(records).await
+        // A partition that is away holds back only its own records.
+        let published =
+            split::each_partition(records, |records| self.shared.publish(records)).await;
+        let answer = |answer: Option<_>| answer.unwrap_or_else(|| Err(silent()));
+        published.into_iter().map(answer).collect()
     }
 }
 
 impl Shared {
+    /// Publishes the records of one partition.
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
         let bytes_max = self.config.record_bytes_max;
         let refused = records.iter().map(|record| {
@@ -211,6 +216,10 @@ fn take_in(
         }
         answers[place] = Some(answer);
     }
+}
+
+fn silent() -> Error {
+    Error::unavailable(SEAM, "the producer does not answer")
 }
 
 fn give_up(answers: &mut Answers, why: &str) {

@@ -189,6 +189,28 @@ async fn a_partition_whose_leader_is_away_fails_alone() {
 }
 
 #[tokio::test]
+async fn a_publish_of_several_partitions_waits_for_none_that_is_away() {
+    let (brokers, queue) = installed(in_a_hurry).await;
+    let topic = queue.layout.name(Topic::Message).to_owned();
+    let producer = queue.producer();
+    brokers.partition_leader(&topic, 0, Some(3)).unwrap();
+    brokers.partition_leader(&topic, 1, Some(1)).unwrap();
+    assert!(producer.publish(numbered(at(0), 0..1)).await[0].is_ok());
+    brokers.broker_down(3).unwrap();
+    // Longer than the producer waits: its generation is replaced meanwhile, more than once.
+    for n in 0..5 {
+        let mut records = numbered(at(0), 1 + n..2 + n);
+        records.extend(numbered(at(1), n..n + 1));
+        let answers = producer
+            .publish_within(records, Duration::from_secs(1))
+            .await;
+        assert!(!matches!(answers[0], Some(Ok(_))), "{answers:?}");
+        assert!(matches!(answers[1], Some(Ok(_))), "{n}: {answers:?}");
+    }
+    assert_eq!(values(&queue, at(1)).await, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test]
 async fn after_a_refusal_for_good_none_of_the_later_records_is_appended() {
     let (brokers, queue) = installed(in_a_hurry).await;
     let producer = queue.producer();
