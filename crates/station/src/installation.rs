@@ -47,7 +47,7 @@ impl Installation {
                     return Err(StartError::Installations { discovery, store });
                 }
                 Verdict::Unknown => {
-                    if let Some(error) = discovery.err().or(store.err()) {
+                    if let Some(error) = discovery.err().or_else(|| store.err()) {
                         moved = error;
                     }
                 }
