@@ -16,7 +16,8 @@ impl<'a> Authority<'a> {
                 let (name, rest) = rest.split_once(']')?;
                 (
                     name,
-                    rest.strip_prefix(':').or_else(|| rest.is_empty().then_some("")),
+                    rest.strip_prefix(':')
+                        .or_else(|| rest.is_empty().then_some("")),
                 )
             }
             None => match text.split_once(':') {
