@@ -416,7 +416,7 @@ impl World {
     }
 }
 
-// proves S0-61h, S0-61i: an administrator recalls what another wrote, a mere member does not.
+// proves S0-61e, S0-61h, S0-61i: an administrator recalls what another wrote, a mere member does not; its row is deleted.
 #[tokio::test(start_paused = true)]
 async fn an_administrator_recalls_and_another_member_does_not() {
     let world = World::new().await;
@@ -456,6 +456,9 @@ async fn an_administrator_recalls_and_another_member_does_not() {
         assert!(world.has(who, recalled), "{who}");
     }
     assert!(!world.has(DAVE, recalled));
+    let rows = &world.parts.group_history;
+    let deleted = rows.deleted(group(), &[first, second]).await;
+    assert_eq!(deleted.expect("reads"), [true, false]);
     let newest = world.newest().await;
     assert_eq!(newest[1], (1, Vec::new()), "a page shows it as it is now");
     assert!(newest[0].1.starts_with(b"number"), "{newest:?}");
