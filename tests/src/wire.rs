@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use api::codec::{Frames, decode_server, encode_client};
+use api::v1;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
+use prost::Message as _;
 use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
@@ -117,6 +119,20 @@ impl Wire {
             let frame = decode_server(bytes.clone(), FRAME_MAX).expect("a frame of ours");
             if let ServerFrame::Message(placed) = frame {
                 return (placed, bytes);
+            }
+        }
+    }
+
+    /// The next page of a history, field by field; other frames are skipped.
+    pub async fn next_history(&mut self) -> v1::HistoryPage {
+        loop {
+            let bytes = timeout(SOON, self.next_bytes()).await;
+            let bytes = bytes.expect("a frame in time").expect("no end");
+            let frame = v1::ServerFrame::decode(bytes).expect("a frame");
+            if let Some(v1::server_frame::Frame::Page(page)) = frame.frame
+                && let Some(v1::sync_page::Answer::History(page)) = page.answer
+            {
+                return page;
             }
         }
     }
