@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use protocol::mailbox::MailboxPolicy;
 use protocol::message::Target;
-use protocol::{MessageId, Platform};
+use protocol::{MessageId, Platform, Seq};
 use tests::faults::FaultyMailbox;
-use tests::person::text;
-use tests::{Cluster, user};
+use tests::person::{conversation, text};
+use tests::{Cluster, settings, user};
 
 async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64 {
     let target = Target {
@@ -64,6 +64,38 @@ async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     let mut bea = cluster.device(2).keeping(state).ready().await;
     bea.hears_nothing().await;
     cluster.assert_settled(20).await;
+    cluster.stop().await;
+}
+
+// proves S0-16, S0-18, S0-19, S0-22: after a day a desktop is shown the newest of a private chat, and loads the rest backward
+// until the message that it received last.
+#[tokio::test]
+async fn a_long_absence_is_loaded_backward_until_the_last_received() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("bea.sqlite");
+    let mut settings = settings();
+    // What waited for the device has expired.
+    settings.embedded.mailbox.expire = Duration::from_millis(1);
+    settings.redis.expire = Duration::from_millis(1);
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
+    for n in 1..=3 {
+        ada.say(2, &n.to_string()).await;
+        bea.hear().await;
+    }
+    bea.close().await;
+    for n in 4..=30 {
+        ada.say(2, &n.to_string()).await;
+    }
+    cluster.assert_settled(30).await;
+    let bea = cluster.device(2).keeping(state).after_long(5);
+    let mut bea = bea.connect().await;
+    let (shown, gap) = bea.newest_and_gap(5).await;
+    assert_eq!(shown, (26..=30).map(Seq).collect::<Vec<_>>());
+    assert_eq!(gap, (Seq(4), Seq(25)));
+    let loaded = bea.load_gap(conversation(1, 2), gap).await;
+    assert_eq!(loaded, (4..=25).map(Seq).collect::<Vec<_>>());
     cluster.stop().await;
 }
 
