@@ -139,12 +139,25 @@ impl Wire {
 
     /// Says that this message is stored.
     pub async fn acknowledge(&mut self, placed: &Placed) {
+        self.confirm(ReceiptKind::Received, placed).await;
+    }
+
+    /// Says that somebody has read this message, and waits until that stands.
+    pub async fn read(&mut self, placed: &Placed) {
+        self.confirm(ReceiptKind::Read, placed).await;
+        let is_answer = |frame| {
+            matches!(frame, ServerFrame::Acked(acked) if acked.kind == ReceiptKind::Read)
+                .then_some(())
+        };
+        self.find(is_answer).await;
+    }
+
+    async fn confirm(&mut self, kind: ReceiptKind, placed: &Placed) {
         let item = AckItem {
             conversation: placed.conversation,
             id: placed.message.id,
             seq: placed.position.seq,
         };
-        let kind = ReceiptKind::Received;
         let items = vec![item];
         self.send(&ClientFrame::Ack(Ack { kind, items })).await;
     }
