@@ -49,7 +49,7 @@ async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, Client
 /// Pages of a group that its cache does not hold come from history.
 // proves S0-12: everybody gets all that was said meanwhile, more than the cache of the group holds, by many pages; also a
 // device that shows the newest first and loads the rest backward.
-// proves S0-18, S0-24, S0-25: which ends where its own begins.
+// proves S0-18, S0-24, S0-25, S0-68: which begins below the smallest that was shown and ends where its own begins.
 #[tokio::test]
 async fn a_member_gets_all_that_the_cache_does_not_hold() {
     const KEPT: usize = 40;

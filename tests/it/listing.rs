@@ -7,9 +7,9 @@ use protocol::change::Arranged;
 use protocol::frame::{
     ClientFrame, ListPage, ServerFrame, Summary, SyncAnswer, SyncQuery, SyncRequest,
 };
-use protocol::{ConversationId, Platform, Recipient, Timestamp};
+use protocol::{ConversationId, Platform, Recipient, Seq, Timestamp};
 use tests::Cluster;
-use tests::person::{CLOSED, conversation, done, user};
+use tests::person::{CLOSED, conversation, done, text, user};
 use tests::system::{LIST_MARGIN, eventually};
 use tests::wire::{Port, Wire};
 use tokio::time::sleep;
@@ -72,6 +72,8 @@ async fn list_since(wire: &mut Wire, since: Timestamp) -> ListPage {
 
 // proves S4-02, S4-05, S4-07, S4-20, S4-34: a phone that was away asks with the version of its last list, and is given what
 // changed since, taken from the list, pinned or hidden in; nothing where nothing did, a group without a message included.
+// proves S4-09, S4-25: one version, and of each what stands in the list.
+// proves S4 Pitfall B: what another device has long heard is new to this one.
 #[tokio::test]
 async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
     let cluster = Cluster::start().await;
@@ -130,7 +132,16 @@ async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
     ];
     assert_eq!(rows, expected);
     assert!(changed.conversations[2].hidden > 0);
-    ada.say_in(group, "welcome").await;
+    for row in &changed.conversations {
+        assert!(row.version > version, "{row:?}");
+        let newest = row.newest.as_ref().expect("its newest");
+        assert_eq!((row.seq, newest.position.seq), (Seq(1), Seq(1)));
+    }
+    let unread: Vec<u64> = changed.conversations.iter().map(|r| r.unread).collect();
+    assert_eq!(unread, [0, 1, 1]);
+    let bea = cluster.device(2).ready().await;
+    bea.say_in(group, "welcome").await;
+    assert_eq!(text(&ada.hear().await), "welcome");
     let newest = eventually("the group's message", async || {
         let list = list_since(&mut iphone, version).await.conversations;
         let group = ConversationId::Group(group);
