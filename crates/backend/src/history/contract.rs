@@ -530,7 +530,7 @@ async fn tell(
 
 // proves S0-54, S0-55, S0-56: each receipt has a register of its own on the sender's row; the receiver's row does not
 // change.
-// proves S4-13 in part: an update answers what it changed.
+// proves S4-13: an update answers what it changed; its other four parts stand in the contract of conversations.
 pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: &Fresh) {
     use ReceiptKind::{Read, Received};
     let talk = Talk::new(fresh);

@@ -114,3 +114,23 @@ async fn a_stale_session_ends_with_its_hash() {
         assert!(lives(then).await, "{}", left().await);
     }
 }
+
+// proves S1-32: a session is where its user's are, and nowhere else.
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn sessions_are_kept_by_their_user_alone() {
+    let (server, mailbox) = keeping_a_week().await;
+    for (of, number) in [(1, 1), (1, 2), (2, 3)] {
+        let target = on(of, [Platform::Ios, Platform::Web][number as usize % 2]);
+        connect(&mailbox, target, number).await.expect("connected");
+        reassert(&mailbox, target, number).await.expect("asserted");
+    }
+    let users = [user(1), user(2)];
+    let mut expected: Vec<String> = users.map(|user| mailbox.keys.sessions(user)).into();
+    let buckets = users.map(protocol::keys::bucket_of);
+    expected.extend(buckets.map(|bucket| mailbox.keys.epoch(bucket)));
+    expected.sort();
+    let mut keys: Vec<String> = server.tell(&["KEYS", "*"]).await.expect("told");
+    keys.sort();
+    assert_eq!(keys, expected);
+}
