@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use clap::{CommandFactory, Parser};
 use protocol::Code;
@@ -212,6 +213,59 @@ fn every_alarm_counts_something_and_has_a_runbook() {
         }
     }
     assert!(found > 0, "{found}");
+}
+
+/// One letter, and nobody had dealt with it for a minute; that the gauge counts it shows the desk's own test.
+// proves S1-30
+#[test]
+fn one_dead_letter_raises_an_alarm() {
+    let rules = read(root().join("deploy/alerts/dead-letters.yml"));
+    let alarms = rules.split("- alert: ");
+    let alarm = alarms
+        .into_iter()
+        .find(|alarm| alarm.starts_with("PacketboatDeadLetter\n"));
+    let alarm = alarm.expect("it is there");
+    assert!(alarm.contains("expr: sum(max by (kind, reason) (desk_letters_open)) > 0\n"));
+    assert!(alarm.contains("for: 1m\n"), "{alarm}");
+}
+
+/// Started it is by the gate, which needs it; here it ends, with a server that stands for all.
+// proves S1-01
+#[test]
+fn one_command_ends_the_parts_and_removes_their_data() {
+    let verbs = read(root().join("Makefile"));
+    for (verb, command) in [("real-up", "all up"), ("real-down", "all down")] {
+        let rule = verbs.split(&format!("\n{verb}:")).nth(1);
+        let command = format!("\n\t@scripts/real/{command}\n");
+        assert!(rule.is_some_and(|rule| rule.contains(&command)), "{verb}");
+    }
+    let real = tempfile::tempdir().expect("a directory");
+    let node = real.path().join("kafka/node-1");
+    std::fs::create_dir_all(node.join("data")).expect("a directory");
+    std::fs::write(node.join("data/records"), "kept").expect("written");
+    let mut server = Command::new("sleep").arg("600").spawn().expect("it runs");
+    let stat = read(format!("/proc/{}/stat", server.id()));
+    let begun = stat
+        .rsplit(')')
+        .next()
+        .and_then(|rest| rest.split_whitespace().nth(19));
+    let boot = read("/proc/sys/kernel/random/boot_id");
+    let pid = format!("{} {} {boot}", server.id(), begun.expect("a start time"));
+    std::fs::write(node.join("pid"), pid).expect("written");
+    let down = |wipe: &str| {
+        let all = root().join("scripts/real/all");
+        let mut down = Command::new(all);
+        down.arg("down").env("PACKETBOAT_REAL_DIR", real.path());
+        let ended = down.env("WIPE", wipe).output().expect("it runs");
+        assert!(ended.status.success(), "{ended:?}");
+    };
+    // A zombie is none that runs.
+    down("");
+    let ended = server.wait().expect("it ended");
+    assert!(!ended.success(), "by a signal");
+    assert!(node.join("data/records").exists(), "its data stay");
+    down("1");
+    assert!(!node.exists());
 }
 
 /// One command line, up to a pipe, a redirection or a comment.

@@ -2,12 +2,15 @@
 
 use std::time::Duration;
 
+use protocol::frame::Send;
+use protocol::ledger::Event;
 use protocol::mailbox::MailboxPolicy;
 use protocol::message::Target;
-use protocol::{MessageId, Platform};
+use protocol::{MessageId, Options, Platform, Seq};
 use tests::faults::FaultyMailbox;
-use tests::person::text;
-use tests::{Cluster, user};
+use tests::person::{conversation, text};
+use tests::wire::{Port, Wire, send};
+use tests::{Cluster, settings, user};
 
 async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64 {
     let target = Target {
@@ -64,6 +67,76 @@ async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     let mut bea = cluster.device(2).keeping(state).ready().await;
     bea.hears_nothing().await;
     cluster.assert_settled(20).await;
+    cluster.stop().await;
+}
+
+// proves S0-16, S0-18, S0-19, S0-22: after a day a desktop is shown the newest of a private chat, and loads the rest backward
+// until the message that it received last.
+#[tokio::test]
+async fn a_long_absence_is_loaded_backward_until_the_last_received() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let state = dir.path().join("bea.sqlite");
+    let mut settings = settings();
+    // What waited for the device has expired.
+    settings.embedded.mailbox.expire = Duration::from_millis(1);
+    settings.redis.expire = Duration::from_millis(1);
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let ada = cluster.device(1).ready().await;
+    let mut bea = cluster.device(2).keeping(state.clone()).ready().await;
+    for n in 1..=3 {
+        ada.say(2, &n.to_string()).await;
+        bea.hear().await;
+    }
+    bea.close().await;
+    for n in 4..=30 {
+        ada.say(2, &n.to_string()).await;
+    }
+    cluster.assert_settled(30).await;
+    let bea = cluster.device(2).keeping(state).after_long(5);
+    let mut bea = bea.connect().await;
+    let (shown, gap) = bea.newest_and_gap(5).await;
+    assert_eq!(shown, (26..=30).map(Seq).collect::<Vec<_>>());
+    assert_eq!(gap, (Seq(4), Seq(25)));
+    let loaded = bea.load_gap(conversation(1, 2), gap).await;
+    assert_eq!(loaded, (4..=25).map(Seq).collect::<Vec<_>>());
+    cluster.stop().await;
+}
+
+// proves S1-64: needs an acknowledgement, is stored, is notified of: each by itself and with the others.
+#[tokio::test]
+async fn each_of_eight_options_does_what_it_names() {
+    let cluster = Cluster::start().await;
+    cluster.device(2).ready().await.close().await;
+    let mut cy = cluster.device(3).ready().await;
+    let mut ada = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    let mut stored = 0;
+    for bits in 0..8 {
+        let options = Options::from_bits(bits).expect("three bits");
+        let send = |to| Send {
+            options,
+            ..send(to, "hello")
+        };
+        let away = ada.ask(send(2)).await.expect("accepted");
+        let there = ada.ask(send(3)).await.expect("accepted");
+        cy.hear().await;
+        cluster.assert_settled(2 * (u64::from(bits) + 1)).await;
+        let stores = options.has(Options::STORE_OFFLINE);
+        let (end, taken) = match (stores, options.has(Options::NEEDS_ACK)) {
+            (true, true) => ("StoredOffline", "Acked"),
+            (true, false) => ("StoredOffline", "Written"),
+            (false, true) => ("ReachableBySync", "Acked"),
+            (false, false) => ("Dropped", "Written"),
+        };
+        cluster.assert_traced(away, end, Some("2/desktop")).await;
+        cluster.assert_traced(there, taken, Some("3/desktop")).await;
+        stored += u64::from(stores);
+        assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, stored);
+        let events = cluster.trace(away).await.events.first;
+        let is_notified = |event: &Event| matches!(event, Event::Notified { .. });
+        let notified = events.iter().any(|entry| is_notified(&entry.event));
+        assert_eq!(notified, options.has(Options::NOTIFY_OFFLINE), "{bits}");
+    }
+    cy.close().await;
     cluster.stop().await;
 }
 

@@ -5,9 +5,9 @@ use client::{Client, ClientError, Event};
 use protocol::change::{Change, ChangeKind};
 use protocol::group::{Role, Settings, Wish};
 use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
-use tests::person::{CLOSED, done, reaches, text, user};
+use tests::person::{CLOSED, accepted, done, reaches, text, user};
 use tests::system::{SOON, eventually};
-use tests::{Cluster, Device};
+use tests::{Cluster, Device, settings};
 use tokio::time::timeout;
 
 async fn wishes(device: &Device, group: GroupId, wish: Wish) {
@@ -44,6 +44,61 @@ async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, Client
     Ok(data
         .map(|data| String::from_utf8_lossy(data).into_owned())
         .collect())
+}
+
+/// Pages of a group that its cache does not hold come from history.
+// proves S0-12: everybody gets all that was said meanwhile, more than the cache of the group holds, by many pages; also a
+// device that shows the newest first and loads the rest backward.
+// proves S0-18, S0-24, S0-25, S0-68: which begins below the smallest that was shown and ends where its own begins.
+#[tokio::test]
+async fn a_member_gets_all_that_the_cache_does_not_hold() {
+    const KEPT: usize = 40;
+    const SAID: u64 = 330;
+    const NEWEST: u32 = 10;
+    let dir = tempfile::tempdir().expect("a directory");
+    let [forward, backward] = ["cy", "dan"].map(|name| dir.path().join(name));
+    let mut settings = settings();
+    settings.embedded.timeline.keep = KEPT;
+    settings.timeline.keep = KEPT;
+    // So large that nothing waits for single members.
+    settings.carrier.group_push_max = 1;
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let ada = cluster.device(1).ready().await;
+    let group = ada.group_of(CLOSED, &[3, 4]).await;
+    let mut cy = cluster.device(3).keeping(forward.clone()).ready().await;
+    let mut dan = cluster.device(4).keeping(backward.clone()).ready().await;
+    ada.say_in(group, "text 1").await;
+    for device in [&mut cy, &mut dan] {
+        assert_eq!(text(&device.hear().await), "text 1");
+    }
+    cy.close().await;
+    dan.close().await;
+    let mut said = Vec::new();
+    for n in 2..=SAID {
+        let to = Recipient::Group(group);
+        said.push(ada.send(to, &format!("text {n}")).await);
+    }
+    for ticket in &mut said {
+        accepted(ticket).await;
+    }
+    cluster.assert_settled(1 + SAID).await;
+    let cached = cluster.seams.timeline.count(group, usize::MAX).await;
+    assert_eq!(cached.expect("it answers"), KEPT);
+
+    let mut cy = cluster.device(3).keeping(forward).connect().await;
+    let texts: Vec<String> = (2..=SAID).map(|n| format!("text {n}")).collect();
+    assert_eq!(cy.hear_texts(texts.len()).await, texts);
+    cy.hears_nothing().await;
+
+    let dan = cluster.device(4).keeping(backward).after_long(NEWEST);
+    let mut dan = dan.connect().await;
+    let (shown, gap) = dan.newest_and_gap(NEWEST as usize).await;
+    let first = SAID + 1 - u64::from(NEWEST);
+    assert_eq!(shown, (first..=SAID).map(Seq).collect::<Vec<_>>());
+    assert_eq!(gap, (Seq(2), Seq(first - 1)));
+    let loaded = dan.load_gap(ConversationId::Group(group), gap).await;
+    assert_eq!(loaded, (2..first).map(Seq).collect::<Vec<_>>());
+    cluster.stop().await;
 }
 
 // proves S0-12 in part: everybody in it hears everything once, in one order, also who was away.

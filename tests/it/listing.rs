@@ -2,17 +2,26 @@
 
 use std::time::Duration;
 
+use protocol::cached::{Outdated, Owner};
 use protocol::change::Arranged;
-use protocol::frame::Summary;
-use protocol::{Platform, Recipient};
+use protocol::frame::{
+    ClientFrame, ListPage, ServerFrame, Summary, SyncAnswer, SyncQuery, SyncRequest,
+};
+use protocol::{ConversationId, Platform, Recipient, Seq, Timestamp};
 use tests::Cluster;
-use tests::person::{conversation, done, user};
+use tests::person::{CLOSED, conversation, done, text, user};
+use tests::system::{LIST_MARGIN, eventually};
+use tests::wire::{Port, Wire};
+use tokio::time::sleep;
+
+/// What was written before lies behind the margin of the next list.
+const PASSED: Duration = Duration::from_millis(LIST_MARGIN.as_millis() as u64 * 3);
 
 fn is_on_it(row: &Summary) -> bool {
     row.seq > row.cleared_seq
 }
 
-// proves S4-05 in part, S4-17, S4-23, S4-24, S4-34:
+// proves S4-17, S4-23, S4-24, S4-34:
 // all goes on one device and is gone on the other; what is said next comes back.
 #[tokio::test]
 async fn a_list_that_is_cleared_is_cleared_on_all_devices() {
@@ -43,6 +52,104 @@ async fn a_list_that_is_cleared_is_cleared_on_all_devices() {
     phone.lists("back", with_bea, is_on_it).await;
     let list = phone.client.conversations();
     assert!(!is_on_it(&list.borrow()[&with_cy]));
+    cluster.stop().await;
+}
+
+async fn list_since(wire: &mut Wire, since: Timestamp) -> ListPage {
+    let (request, after) = (1, None);
+    let query = SyncQuery::List { since, after };
+    wire.send(&ClientFrame::Sync(SyncRequest { request, query }))
+        .await;
+    wire.find(|frame| match frame {
+        ServerFrame::Page(page) => match page.answer {
+            SyncAnswer::List(list) => Some(list),
+            _ => None,
+        },
+        _ => None,
+    })
+    .await
+}
+
+// proves S4-02, S4-05, S4-07, S4-20, S4-34: a phone that was away asks with the version of its last list, and is given what
+// changed since, taken from the list, pinned or hidden in; nothing where nothing did, a group without a message included.
+// proves S4-09, S4-25: one version, and of each what stands in the list.
+// proves S4 Pitfall B: what another device has long heard is new to this one.
+#[tokio::test]
+async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
+    let cluster = Cluster::start().await;
+    let mut ada = cluster.device_on(1, Platform::Android, "phone").await;
+    let others = [2, 3, 4, 5].map(|number| cluster.device(number));
+    for other in others {
+        let other = other.ready().await;
+        other.say(1, "hello").await;
+        ada.hear().await;
+        other.close().await;
+    }
+    let group = ada.group_of(CLOSED, &[2]).await;
+    cluster.assert_settled(5).await;
+    let mut iphone = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    sleep(PASSED).await;
+    // A list from copies is one of when they were read: these were read while things changed, and have ended.
+    let copies = [Owner::User(user(1)), Owner::Group(group)].map(Outdated::of);
+    let forgotten = cluster.seams.cache.forget(&copies).await;
+    assert!(forgotten.iter().all(Result::is_ok));
+    let full = list_since(&mut iphone, Timestamp::ZERO).await;
+    assert_eq!(full.conversations.len(), 5);
+    sleep(PASSED).await;
+    let version = list_since(&mut iphone, full.version).await.version;
+    sleep(PASSED).await;
+    let quiet = list_since(&mut iphone, version).await;
+    assert_eq!(quiet.conversations, []);
+
+    let [gone, pinned, hidden] = [2, 3, 4].map(|peer| Recipient::User(user(peer)));
+    let first = async |peer| {
+        let list = ada.client.conversations();
+        let newest = list.borrow()[&conversation(1, peer)].newest.clone();
+        newest.expect("it says hello").message.id
+    };
+    let arranged = Arranged {
+        pinned: true,
+        muted_until: None,
+    };
+    for ticket in [
+        ada.client.clear(gone).await,
+        ada.client.arrange(pinned, arranged).await,
+        ada.client.hide(hidden, first(4).await).await,
+    ] {
+        let mut ticket = ticket.expect("in the outbox");
+        done(&mut ticket).await.expect("it is done");
+    }
+    let changed = list_since(&mut iphone, version).await;
+    let rows = changed.conversations.iter();
+    let rows: Vec<_> = rows
+        .map(|row| (row.conversation, is_on_it(row), row.arranged.pinned))
+        .collect();
+    let [gone, pinned, hidden] = [2, 3, 4].map(|peer| conversation(1, peer));
+    let expected = [
+        (gone, false, false),
+        (pinned, true, true),
+        (hidden, true, false),
+    ];
+    assert_eq!(rows, expected);
+    assert!(changed.conversations[2].hidden > 0);
+    for row in &changed.conversations {
+        assert!(row.version > version, "{row:?}");
+        let newest = row.newest.as_ref().expect("its newest");
+        assert_eq!((row.seq, newest.position.seq), (Seq(1), Seq(1)));
+    }
+    let unread: Vec<u64> = changed.conversations.iter().map(|r| r.unread).collect();
+    assert_eq!(unread, [0, 1, 1]);
+    let bea = cluster.device(2).ready().await;
+    bea.say_in(group, "welcome").await;
+    assert_eq!(text(&ada.hear().await), "welcome");
+    let newest = eventually("the group's message", async || {
+        let list = list_since(&mut iphone, version).await.conversations;
+        let group = ConversationId::Group(group);
+        let row = list.into_iter().find(|row| row.conversation == group);
+        row.and_then(|row| row.newest)
+    })
+    .await;
+    assert_eq!(newest.message.content.data, "welcome");
     cluster.stop().await;
 }
 

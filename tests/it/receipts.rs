@@ -1,9 +1,15 @@
 //! What the sender learns of its message.
 
+use api::v1::{self, ChatMsgStatus};
 use client::core::SendStatus;
-use protocol::frame::{Ack, AckItem, ClientFrame, ServerFrame, SyncAnswer, SyncQuery, SyncRequest};
+use prost::Message as _;
+use protocol::change::ChangeKind;
+use protocol::frame::{
+    Ack, AckItem, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery, SyncRequest,
+};
 use protocol::receipt::ReceiptKind;
-use tests::person::{accepted, conversation, reaches};
+use protocol::{Platform, Recipient};
+use tests::person::{accepted, conversation, reaches, user};
 use tests::system::eventually;
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
@@ -130,5 +136,79 @@ async fn without_pushed_receipts_the_status_is_there_to_be_asked_for() {
     }
     ada.hears_nothing().await;
     cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
+async fn newest(wire: &mut Wire) -> v1::HistoryPage {
+    let query = SyncQuery::History {
+        conversation: conversation(1, 2),
+        range: HistoryRange::Backward { before: None },
+        limit: 10,
+    };
+    wire.send(&ClientFrame::Sync(SyncRequest { request: 1, query }))
+        .await;
+    wire.next_history().await
+}
+
+/// Whose copy a pushed message is.
+async fn owner(wire: &mut Wire) -> i64 {
+    let (_, bytes) = wire.next_message().await;
+    let frame = v1::ServerFrame::decode(bytes).expect("a frame").frame;
+    match frame {
+        Some(v1::server_frame::Frame::Message(message)) => message.user_id,
+        other => panic!("no message: {other:?}"),
+    }
+}
+
+// proves S0-34, S0-44, S0-45: on every copy of a private message, pushed or read, stands whose it is; on the sender's, how
+// far it has come.
+#[tokio::test]
+async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
+    let cluster = Cluster::start().await;
+    let ada = cluster.device_on(1, Platform::Ios, "phone").await;
+    let mut laptop = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    let mut bea = cluster.device_on(2, Platform::Ios, "phone").await;
+    let mut tablet = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+    let mut read = ada.write(2, "one").await;
+    let shown = bea.hear().await.placed;
+    let (seq, id) = (shown.position.seq, shown.message.id);
+    let told = bea.client.read(shown.conversation, seq, id).await;
+    told.expect("it is told");
+    reaches(&mut read, |s| matches!(s, SendStatus::Read { .. })).await;
+    let mut delivered = ada.write(2, "two").await;
+    bea.hear().await;
+    reaches(&mut delivered, |s| {
+        matches!(s, SendStatus::Delivered { .. })
+    })
+    .await;
+    let recalled = ada.say(2, "three").await;
+    bea.hear().await;
+    let to_bea = Recipient::User(user(2));
+    ada.change(to_bea, recalled, ChangeKind::Recall, "").await;
+    bea.next_change().await;
+    bea.close().await;
+    ada.say(2, "four").await;
+    for _ in 0..4 {
+        assert_eq!(owner(&mut laptop).await, 1);
+        assert_eq!(owner(&mut tablet).await, 2);
+    }
+
+    let page = newest(&mut laptop).await;
+    assert!(page.messages.iter().all(|message| message.user_id == 1));
+    let statuses: Vec<_> = page.messages.iter().map(|m| m.status()).collect();
+    use ChatMsgStatus::{Deleted, Delivered, Read, Sent};
+    assert_eq!(statuses, [Sent, Deleted, Delivered, Read]);
+    let times = |message: &v1::MsgChat| {
+        let times = [message.send_reply, message.recv_reply, message.read_reply];
+        times.map(|time| time >= message.tm)
+    };
+    assert_eq!(times(&page.messages[0]), [true, false, false]);
+    assert_eq!(times(&page.messages[2]), [true, true, false]);
+    assert_eq!(times(&page.messages[3]), [true, true, true]);
+
+    let page = newest(&mut tablet).await;
+    assert!(page.messages.iter().all(|message| message.user_id == 2));
+    let statuses: Vec<_> = page.messages.iter().map(|m| m.status()).collect();
+    assert_eq!(statuses, [Sent, Deleted, Sent, Sent]);
     cluster.stop().await;
 }

@@ -12,7 +12,7 @@ use protocol::{ConversationId, GroupId, Platform, Seq, Timestamp};
 use tests::counted::Reads;
 use tests::person::{CLOSED, done, text, user};
 use tests::system::eventually;
-use tests::wire::{Port, Wire};
+use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
 /// Whatever was accepted has ended.
@@ -66,6 +66,43 @@ async fn returns(
 fn seqs(page: &HistoryPage) -> Vec<u64> {
     let seqs = page.messages.iter().map(|placed| placed.position.seq.0);
     seqs.collect()
+}
+
+// proves S4-32 in part: as many questions for a long list as for a short one, though something is unread in each
+// conversation. (One is for the places up to which they were read.)
+#[tokio::test]
+async fn a_list_costs_the_same_however_long_it_is() {
+    let reads = Reads::default();
+    let cluster = Cluster::with(settings(), |seams| reads.of(seams)).await;
+    let mut costs = Vec::new();
+    let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    let (mut peers, mut said) = (0, 0);
+    for count in [1, 5, 20] {
+        while peers < count {
+            let mut peer = Wire::signed_in(&cluster, Port::Tcp, 2 + peers).await;
+            for _ in 0..2 {
+                peer.ask(send(1, "hello")).await.expect("accepted");
+                let (placed, _) = wire.next_message().await;
+                if placed.position.seq == Seq(1) {
+                    wire.read(&placed).await;
+                }
+                wire.acknowledge(&placed).await;
+                said += 1;
+            }
+            peers += 1;
+        }
+        cluster.assert_settled(said).await;
+        let copy = Outdated::of(Owner::User(user(1)));
+        let forgotten = cluster.seams.cache.forget(&[copy]).await;
+        assert!(forgotten.iter().all(Result::is_ok));
+        reads.take();
+        let list = lists(&mut wire, Timestamp::ZERO).await;
+        costs.push(reads.take());
+        let unread: Vec<u64> = list.conversations.iter().map(|row| row.unread).collect();
+        assert_eq!(unread, vec![1; count as usize]);
+    }
+    assert!(costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
+    cluster.stop().await;
 }
 
 // proves S0-10: members of a group who go and come again find what was said meanwhile, and no store is read for it.

@@ -90,10 +90,11 @@ fn findings(seeds: std::ops::Range<u64>, sabotage: Option<Sabotage>) -> Vec<(u64
 
 // Each device that stands at the end shows what history has, message by message, with what became of it: S2-01. Who
 // comes later sees what the others saw; lists and unread counts are those of a count by hand: S4-35.
-// A device comes back through any boat and station, which remember nothing of it: S0-81, S0-82.
+// A device comes back through any boat and station, which remember nothing of it but copies that others may have filled:
+// S0-81, S0-82.
 // proves S0-02, S0-15, S0-61b, S0-61h, S0-61i, S2-19, S3-36, S3-37 in part
-// proves S4-04, S4-05 in part, S4-06, S4-17, S4-18, S4-19, S4-20 in part, S4-21, S4-22, S4-23, S4-30, S4-34, S4-35
-// proves S0-11, S0-12 in part, S0-14, S0-65, S0-72, S0-73, S0-74, S0-76, S0-77, S0-81 in part, S0-82, S1-09, S1-16, S2-01, S3-22
+// proves S4-04, S4-06, S4-17, S4-18, S4-19, S4-21, S4-22, S4-23, S4-30, S4-31, S4-34, S4-35
+// proves S0-11, S0-14, S0-65, S0-72, S0-73, S0-74, S0-76, S0-77, S0-81, S0-82, S1-09, S1-16, S2-01, S3-22
 #[test]
 fn no_seed_loses_repeats_or_reorders_a_message() {
     if let Ok(seed) = std::env::var("PACKETBOAT_SIM_SEED") {

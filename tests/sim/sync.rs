@@ -93,6 +93,7 @@ impl World {
             conversation,
             messages: page.messages,
             marks,
+            statuses: Default::default(),
             rev: head.rev,
             last_seq: page.last_seq,
             more: page.more,

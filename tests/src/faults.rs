@@ -21,7 +21,7 @@ use protocol::mailbox::{
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::unread::Tally;
-use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
+use protocol::{ConversationId, MessageId, Platform, SendId, Seq, Timestamp, UserId};
 
 /// On or off; clones are the same one.
 #[derive(Clone, Debug, Default)]
@@ -178,6 +178,10 @@ impl MailboxStore for FaultyMailbox {
         now: Timestamp,
     ) -> Result<Vec<Vec<MessageId>>> {
         self.inner.acknowledge(acked, now).await
+    }
+
+    fn policy(&self, platform: Platform) -> MailboxPolicy {
+        self.inner.policy(platform)
     }
 
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {

@@ -20,6 +20,11 @@ const TABLES: &str = "packetboat_it_";
 /// For how long a part is asked again.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// Do the parts of a test stand on real ones?
+pub(crate) fn are_real() -> bool {
+    std::env::var("PACKETBOAT_TESTS_ON").is_ok_and(|parts| parts == "real")
+}
+
 /// New parts; the settings are changed to name them.
 pub(crate) async fn new(settings: &mut Settings) -> Seams {
     match std::env::var("PACKETBOAT_TESTS_ON").as_deref() {

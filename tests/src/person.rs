@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use client::core::{Limits, Origin, SendStatus, Shown, State};
+use client::core::{CatchUp, Limits, Origin, SendStatus, Shown, State};
 use client::{Client, ClientConfig, Event, Events, SendTicket};
 use protocol::change::{ChangeKind, Changed};
 use protocol::frame::Summary;
@@ -77,6 +77,13 @@ impl DeviceBuilder {
     /// Shows, but never acknowledges.
     pub fn deaf(mut self) -> DeviceBuilder {
         self.config.acks = false;
+        self
+    }
+
+    /// Was away for long, however short it was, and shows so many of the newest.
+    pub fn after_long(mut self, newest: u32) -> DeviceBuilder {
+        self.config.catch_up = CatchUp::Recent(newest);
+        self.config.limits.absence_max = Duration::ZERO;
         self
     }
 
@@ -211,6 +218,37 @@ impl Device {
             texts.push(text(&self.hear().await));
         }
         texts
+    }
+
+    /// The newest messages, as many as are shown after a long absence, and what was left out before them.
+    pub async fn newest_and_gap(&mut self, newest: usize) -> (Vec<Seq>, (Seq, Seq)) {
+        let (mut shown, mut gap) = (Vec::new(), None);
+        loop {
+            if let (Some(gap), true) = (gap, shown.len() >= newest) {
+                return (shown, gap);
+            }
+            match timeout(SOON, self.events.next()).await.expect("in time") {
+                Some(Event::Message(message)) => shown.push(message.placed.position.seq),
+                Some(Event::Gap { from, to, .. }) => gap = Some((from, to)),
+                Some(_) => {}
+                None => panic!("the client has ended"),
+            }
+            self.events.taken();
+        }
+    }
+
+    /// Loads what was left out, page by page, backward until `from`; answers it upward.
+    pub async fn load_gap(&self, of: ConversationId, (from, to): (Seq, Seq)) -> Vec<Seq> {
+        let (mut loaded, mut before) = (Vec::new(), to.next());
+        while before > from {
+            let limit = u32::try_from(before.0 - from.0).unwrap_or(u32::MAX);
+            let page = self.client.load_older(of, Some(before), limit).await;
+            let messages = page.expect("a page").messages;
+            loaded.extend(messages.iter().map(|placed| placed.position.seq));
+            before = *loaded.last().expect("there is more");
+        }
+        loaded.reverse();
+        loaded
     }
 
     /// Nothing comes for a while that this device did not send itself.

@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use api::codec::{Frames, decode_server, encode_client};
+use api::v1;
 use bytes::Bytes;
 use futures_util::{SinkExt, StreamExt};
+use prost::Message as _;
 use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
@@ -121,14 +123,41 @@ impl Wire {
         }
     }
 
+    /// The next page of a history, field by field; other frames are skipped.
+    pub async fn next_history(&mut self) -> v1::HistoryPage {
+        loop {
+            let bytes = timeout(SOON, self.next_bytes()).await;
+            let bytes = bytes.expect("a frame in time").expect("no end");
+            let frame = v1::ServerFrame::decode(bytes).expect("a frame");
+            if let Some(v1::server_frame::Frame::Page(page)) = frame.frame
+                && let Some(v1::sync_page::Answer::History(page)) = page.answer
+            {
+                return page;
+            }
+        }
+    }
+
     /// Says that this message is stored.
     pub async fn acknowledge(&mut self, placed: &Placed) {
+        self.confirm(ReceiptKind::Received, placed).await;
+    }
+
+    /// Says that somebody has read this message, and waits until that stands.
+    pub async fn read(&mut self, placed: &Placed) {
+        self.confirm(ReceiptKind::Read, placed).await;
+        let is_answer = |frame| {
+            matches!(frame, ServerFrame::Acked(acked) if acked.kind == ReceiptKind::Read)
+                .then_some(())
+        };
+        self.find(is_answer).await;
+    }
+
+    async fn confirm(&mut self, kind: ReceiptKind, placed: &Placed) {
         let item = AckItem {
             conversation: placed.conversation,
             id: placed.message.id,
             seq: placed.position.seq,
         };
-        let kind = ReceiptKind::Received;
         let items = vec![item];
         self.send(&ClientFrame::Ack(Ack { kind, items })).await;
     }

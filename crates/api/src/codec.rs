@@ -8,7 +8,7 @@ use bytes::{Bytes, BytesMut};
 use prost::Message as _;
 use prost::encoding::encoded_len_varint;
 use protocol::frame::{ClientFrame, ServerFrame};
-use protocol::{Code, Placed, Refusal, SendId, TraceContext};
+use protocol::{Code, Placed, Recipient, Refusal, SendId, TraceContext, UserId};
 
 pub use length::{FrameError, Frames, LENGTH_BYTES_MAX, put_length};
 
@@ -37,9 +37,19 @@ pub fn encode_message(placed: &Placed) -> Bytes {
     encode_traced(placed, None)
 }
 
-/// The same, and in which trace it comes.
+/// The same, and in which trace it comes. A private message is the receiver's copy; one to a group is everybody's.
 pub fn encode_traced(placed: &Placed, trace: Option<TraceContext>) -> Bytes {
+    let owner = match placed.message.to {
+        Recipient::User(to) => Some(to),
+        Recipient::Group(_) => None,
+    };
+    encode_copy(placed, owner, trace)
+}
+
+/// The copy of this user.
+pub fn encode_copy(placed: &Placed, owner: Option<UserId>, trace: Option<TraceContext>) -> Bytes {
     let chat = v1::MsgChat {
+        user_id: owner.map_or(0, UserId::get),
         traceparent: trace_text(trace),
         ..placed.into()
     };

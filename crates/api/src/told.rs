@@ -8,9 +8,9 @@ use protocol::change::ChangeKind;
 use protocol::delivery;
 use protocol::frame::{ListDeed, ListWord, ServerFrame};
 use protocol::group::Role;
-use protocol::{Message, Placed, TraceContext, UserId};
+use protocol::{Message, Placed, Recipient, TraceContext, UserId};
 
-use crate::codec::{encode_server, encode_traced};
+use crate::codec::{encode_copy, encode_server, encode_traced};
 use crate::task::{DeliverTask, Task};
 
 /// How users stand in a group.
@@ -43,9 +43,19 @@ pub fn is_wish(message: &Message) -> bool {
     change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
 }
 
-/// What each of these is told of a wish; nothing where the record is none.
-pub fn frames_of(placed: &Placed, roles: &Roles) -> BTreeMap<UserId, Bytes> {
-    if !is_wish(&placed.message) {
+/// What single users get instead of the frame of all: of a wish, what each of these is told; of a private message, its
+/// sender's copy.
+pub fn frames_of(
+    placed: &Placed,
+    roles: &Roles,
+    trace: Option<TraceContext>,
+) -> BTreeMap<UserId, Bytes> {
+    let message = &placed.message;
+    if message.content.change.is_none() && matches!(message.to, Recipient::User(_)) {
+        let copy = encode_copy(placed, Some(message.from), trace);
+        return BTreeMap::from([(message.from, copy)]);
+    }
+    if !is_wish(message) {
         return BTreeMap::new();
     }
     let mut frames: BTreeMap<Option<Role>, Bytes> = BTreeMap::new();
@@ -74,7 +84,7 @@ pub fn frame_of(placed: &Placed, rev: u64, trace: Option<TraceContext>) -> Bytes
 /// A queued delivery as the machine takes it; `roles`: how those stand now who are told of a wish.
 pub fn task_of(task: Task, deliver: DeliverTask, roles: &Roles) -> delivery::Task {
     delivery::Task {
-        own_frames: frames_of(&deliver.placed, roles),
+        own_frames: frames_of(&deliver.placed, roles, task.trace),
         owed: deliver.owed(),
         frame: frame_of(&deliver.placed, deliver.rev, task.trace),
         placed: deliver.placed,

@@ -449,8 +449,10 @@ impl Writer {
             self.stores.within(saved).await.map_err(refused)?;
         }
         if !changes.is_empty() {
+            let recalled = changing::recalled(&changes);
             let saved = self.changes.save(changes);
             self.stores.within(saved).await.map_err(refused)?;
+            self.delete(recalled).await?;
         }
         Ok(())
     }

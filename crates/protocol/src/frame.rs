@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use crate::change::{Arranged, Changed, Marks};
 use crate::group::{self, Role};
+use crate::history::RowStatus;
 use crate::message::Content;
 use crate::receipt::{Receipt, ReceiptKind};
 use crate::{
@@ -369,6 +370,9 @@ pub struct HistoryPage {
     pub messages: Vec<Placed>,
     /// What has become of those that do not stand as they were sent.
     pub marks: BTreeMap<Seq, Marks>,
+    /// How far the asker's own messages to a peer have come, and what was recalled. A register that could not be asked
+    /// says less than is so, never more.
+    pub statuses: BTreeMap<Seq, RowStatus>,
     /// The last change of the conversation when the page was read: all up to it is in the page.
     pub rev: u64,
     /// The newest position of the conversation at the time of the answer.

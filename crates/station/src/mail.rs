@@ -1,6 +1,6 @@
 //! What waits for a device: pages of it, and its end when the device has it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use backend::clock::Clock;
 use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
+use futures_util::stream::{self, StreamExt};
 use protocol::frame::ServerFrame;
 use protocol::history::PrivateRow;
 use protocol::ledger::{Event, LedgerEntry};
@@ -17,7 +18,9 @@ use protocol::mailbox::MailCursor;
 use protocol::message::Target;
 use protocol::sync::{fitting, page_limit};
 use protocol::{MessageId, Refusal};
+use tokio::time::timeout;
 
+use crate::background::Background;
 use crate::current::Current;
 use crate::deadline::within;
 
@@ -31,11 +34,37 @@ pub(crate) struct MailRoom {
     pub(crate) deadline: Duration,
     pub(crate) page_max: usize,
     pub(crate) page_bytes_max: usize,
+    pub(crate) trims: Background<Target>,
+}
+
+/// Users whose expired mail is removed at a time.
+const TRIMS_TOGETHER: usize = 16;
+
+/// Removes expired mail of these. What fails is removed after their next drain, or with the mailbox's own time.
+pub(crate) async fn trim_all(
+    mailbox: Arc<dyn MailboxStore>,
+    clock: Arc<dyn Clock>,
+    deadline: Duration,
+    drained: Vec<Target>,
+) {
+    let drained: BTreeSet<Target> = drained.into_iter().collect();
+    let trimming = stream::iter(drained).for_each_concurrent(TRIMS_TOGETHER, |target| {
+        let (mailbox, now) = (&mailbox, clock.now());
+        async move {
+            let policy = mailbox.policy(target.platform);
+            let trimmed = within(deadline, mailbox.trim(target, policy, now)).await;
+            if let Ok(expired) = trimmed {
+                metrics::counter!("station_mail_expired_total").increment(expired.into());
+            }
+        }
+    });
+    // Behind a store that hangs, the rest waits no longer than one of them.
+    let _ = timeout(deadline, trimming).await;
 }
 
 impl MailRoom {
     /// Waiting messages, oldest first, as frames. Removes nothing but entries that can no longer be
-    /// delivered at all.
+    /// delivered at all; behind the last page, what expired (S1-57).
     pub(crate) async fn page(&self, request: MailPageRequest) -> Result<MailPage, Refusal> {
         let target = Target {
             user: request.user,
@@ -73,6 +102,9 @@ impl MailRoom {
         let mut next = page.next;
         if fit < items.len() {
             next = items.keys().nth(fit - 1).copied();
+        }
+        if next.is_none() {
+            self.trims.offer(target);
         }
         Ok(MailPage {
             mails: items.into_values().take(fit).collect(),

@@ -133,8 +133,9 @@ impl StationService for Door {
     async fn sync(&self, request: Request<v1::SyncCall>) -> Answer<v1::SyncPage> {
         let _call = self.0.calls.token();
         let call: SyncCall = answer(request.into_inner().try_into())?;
+        let user = call.user;
         let page = answer(self.0.lookup.answer(call).await)?;
-        Ok(Response::new((&page).into()))
+        Ok(Response::new(v1::SyncPage::from(&page).owned_by(user)))
     }
 
     async fn online(&self, request: Request<v1::OnlineRequest>) -> Answer<v1::OnlineResponse> {

@@ -47,7 +47,7 @@ use crate::heads::Heads;
 use crate::ids::MessageIds;
 use crate::installation::Installation;
 use crate::kickout::{Kick, Kicks};
-use crate::mail::MailRoom;
+use crate::mail::{self, MailRoom};
 use crate::membership::Membership;
 use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
 use crate::missed::Missed;
@@ -243,6 +243,10 @@ async fn assemble(
         let (conversations, heads) = (conversations.clone(), heads.clone());
         remember(conversations, heads, registers.clone(), deadline, batch)
     });
+    let (mailbox, timer) = (parts.mailbox.clone(), clock.clone());
+    let trims = workers.spawn("mail", move |drained| {
+        mail::trim_all(mailbox.clone(), timer.clone(), deadline, drained)
+    });
     let groups = parts.groups.clone();
     let membership = Membership::new(groups, config.members_deadline, deadline);
     let membership = Arc::new(membership);
@@ -333,6 +337,7 @@ async fn assemble(
             deadline,
             page_max: config.page_max,
             page_bytes_max: config.page_bytes_max,
+            trims,
         },
         lookup: Lookup {
             missed: Missed {

@@ -19,7 +19,7 @@ use protocol::frame::{
     ChangePage, HiddenPage, HistoryPage, HistoryRange, MessageStatus, SyncAnswer, SyncPage,
     SyncQuery,
 };
-use protocol::history::{Direction, PrivateRow};
+use protocol::history::{Direction, PrivateRow, RowStatus};
 use protocol::sync::{
     Part, changes_behind, check_cursor, check_rev, dense_changes, dense_page, fitting, may_read,
     page_behind, page_limit, range_behind,
@@ -190,16 +190,22 @@ impl Lookup {
         };
         let page = dense_page(messages, range, head.seq)?;
         let mut page = page_behind(page, range, floor);
+        let own = own_messages(user, conversation, &page.messages);
         let messages = page.messages.iter_mut().collect();
-        let mut marks = self
-            .current
-            .mark(conversation, changed_to, messages)
-            .await?;
+        let (marks, mut statuses) = tokio::join!(
+            self.current.mark(conversation, changed_to, messages),
+            self.own_statuses(user, own)
+        );
+        let mut marks = marks?;
+        for (seq, _) in marks.iter().filter(|(_, marks)| marks.recalled.is_some()) {
+            statuses.entry(*seq).or_default().deleted = true;
+        }
         let sizes = (page.messages.iter()).map(|placed| shown_size(placed, &marks));
         let fit = fitting(sizes, self.page_bytes_max);
         if fit < page.messages.len() {
             for placed in page.messages.drain(fit..) {
                 marks.remove(&placed.position.seq);
+                statuses.remove(&placed.position.seq);
             }
             page.more = true;
         }
@@ -207,6 +213,7 @@ impl Lookup {
             conversation,
             messages: page.messages,
             marks,
+            statuses,
             rev: head.rev,
             last_seq: page.last_seq,
             more: page.more,
@@ -272,6 +279,31 @@ impl Lookup {
         Ok(rows.iter().filter_map(PrivateRow::placed).collect())
     }
 
+    /// The registers of these messages of the user's. The page does not wait for a store that is away: it says of them
+    /// that they were sent, as long as nobody can be asked.
+    async fn own_statuses(
+        &self,
+        user: UserId,
+        own: Vec<(Seq, MessageId)>,
+    ) -> BTreeMap<Seq, RowStatus> {
+        if own.is_empty() {
+            return BTreeMap::new();
+        }
+        let keys: Vec<_> = own.iter().map(|&(_, id)| (user, id)).collect();
+        let statuses = within(self.deadline, self.history.status(&keys)).await;
+        let moved = |status: &RowStatus| *status != RowStatus::default();
+        match statuses {
+            Ok(statuses) => (own.into_iter().zip(statuses))
+                .filter(|(_, status)| moved(status))
+                .map(|((seq, _), status)| (seq, status))
+                .collect(),
+            Err(refusal) => {
+                tracing::debug!(?refusal, "a page without the statuses of its messages");
+                BTreeMap::new()
+            }
+        }
+    }
+
     /// How far the user's own messages have come; others are left out of the answer.
     async fn status(&self, user: UserId, ids: &[MessageId]) -> Result<Vec<MessageStatus>, Refusal> {
         let keys: Vec<_> = ids.iter().map(|&id| (user, id)).collect();
@@ -292,6 +324,20 @@ impl Lookup {
             })
             .collect())
     }
+}
+
+/// Those of a page that `user` sent to a peer. Messages of groups have no such registers (S0-61b).
+fn own_messages(
+    user: UserId,
+    conversation: ConversationId,
+    page: &[Placed],
+) -> Vec<(Seq, MessageId)> {
+    if matches!(conversation, ConversationId::Group(_)) {
+        return Vec::new();
+    }
+    let own = page.iter().filter(|placed| placed.message.from == user);
+    own.map(|placed| (placed.position.seq, placed.message.id))
+        .collect()
 }
 
 /// A list goes on after what is on it.

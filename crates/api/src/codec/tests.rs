@@ -26,7 +26,14 @@ proptest! {
 
     #[test]
     fn the_short_way_writes_the_same_bytes(placed in arbitrary::placed()) {
-        let long_way = v1::ServerFrame::from(ServerFrame::Message(placed.clone()));
+        let owner = match placed.message.to {
+            Recipient::User(to) => Some(to),
+            Recipient::Group(_) => None,
+        };
+        let mut long_way = v1::ServerFrame::from(ServerFrame::Message(placed.clone()));
+        if let Some(v1::server_frame::Frame::Message(chat)) = &mut long_way.frame {
+            chat.user_id = owner.map_or(0, UserId::get);
+        }
         prop_assert_eq!(encode_message(&placed), long_way.encode_to_vec());
     }
 

@@ -1,5 +1,6 @@
 //! Values of every kind, for tests that what is said is what is understood.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use protocol::frame::{
     UnreadPage, Welcome,
 };
 use protocol::group::{Role, Settings, Wish};
+use protocol::history::RowStatus;
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
@@ -524,6 +526,23 @@ fn status() -> impl Strategy<Value = MessageStatus> {
         })
 }
 
+fn row_status() -> impl Strategy<Value = RowStatus> {
+    (status(), any::<bool>()).prop_map(|(status, deleted)| RowStatus {
+        delivered_at: status.delivered_at,
+        read_at: status.read_at,
+        deleted,
+    })
+}
+
+/// Those that moved.
+fn statuses_of(messages: &[Placed], statuses: Vec<RowStatus>) -> BTreeMap<Seq, RowStatus> {
+    let seqs = messages.iter().map(|placed| placed.position.seq);
+    let moved = seqs.zip(statuses);
+    moved
+        .filter(|(_, status)| *status != RowStatus::default())
+        .collect()
+}
+
 pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
     let list =
         (vec(summary(), 0..3), time(), any::<bool>()).prop_map(|(conversations, version, more)| {
@@ -534,10 +553,11 @@ pub(crate) fn sync_page() -> impl Strategy<Value = SyncPage> {
             }
         });
     let marked = btree_map(seq(), marks(), 0..3);
-    let pages = (vec(placed(), 0..3), marked);
+    let pages = (vec(placed(), 0..3), marked, vec(row_status(), 3));
     let history = (conversation(), pages, any::<(u64, u64, bool)>()).prop_map(
-        |(conversation, (messages, marks), (last_seq, rev, more))| HistoryPage {
+        |(conversation, (messages, marks, statuses), (last_seq, rev, more))| HistoryPage {
             conversation,
+            statuses: statuses_of(&messages, statuses),
             messages,
             marks,
             rev,

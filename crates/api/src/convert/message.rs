@@ -135,7 +135,7 @@ impl TryFrom<v1::MsgChat> for Message {
 }
 
 impl From<&Message> for v1::MsgChat {
-    /// `user_id` stays 0: the same bytes go to all who get this message.
+    /// `user_id` stays 0: who encodes a copy says whose it is.
     fn from(message: &Message) -> Self {
         v1::MsgChat {
             msg_id: message.id.get(),

@@ -5,6 +5,7 @@ use protocol::frame::{
     ChangePage, CountSince, HiddenPage, HistoryPage, HistoryRange, ListPage, MessageStatus,
     MissedPage, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest, UnreadPage,
 };
+use protocol::history::RowStatus;
 use protocol::{ConversationId, GroupId, MessageId, Placed, Refusal, Seq, Timestamp, UserId};
 
 use super::group::{role, role_number};
@@ -323,11 +324,70 @@ impl From<&Summary> for v1::Summary {
     }
 }
 
+impl v1::SyncPage {
+    /// Messages of private conversations in an answer are the asker's copies (S0-34).
+    #[must_use]
+    pub fn owned_by(mut self, owner: UserId) -> v1::SyncPage {
+        let messages: &mut dyn Iterator<Item = &mut v1::MsgChat> = match &mut self.answer {
+            Some(Answer::History(page)) => &mut page.messages.iter_mut(),
+            Some(Answer::Missed(page)) => &mut page.messages.iter_mut(),
+            Some(Answer::List(page)) => {
+                let rows = page.conversations.iter_mut();
+                &mut rows.filter_map(|row| row.newest.as_mut())
+            }
+            Some(Answer::Row(page)) => {
+                let rows = page.row.iter_mut();
+                &mut rows.filter_map(|row| row.newest.as_mut())
+            }
+            _ => return self,
+        };
+        for message in messages.filter(|message| message.chat_type() == v1::ChatType::P2p) {
+            message.user_id = owner.get();
+        }
+        self
+    }
+}
+
+/// Where a message of a page stands, as its fields 12, 14 and 15 say.
+fn with_status(placed: &Placed, status: Option<&RowStatus>) -> v1::MsgChat {
+    let message = v1::MsgChat::from(placed);
+    let Some(status) = status else {
+        return message;
+    };
+    let stage = match status {
+        RowStatus { deleted: true, .. } => v1::ChatMsgStatus::Deleted,
+        RowStatus {
+            read_at: Some(_), ..
+        } => v1::ChatMsgStatus::Read,
+        RowStatus {
+            delivered_at: Some(_),
+            ..
+        } => v1::ChatMsgStatus::Delivered,
+        RowStatus { .. } => v1::ChatMsgStatus::Sent,
+    };
+    v1::MsgChat {
+        status: stage.into(),
+        recv_reply: time_or_zero(status.delivered_at),
+        read_reply: time_or_zero(status.read_at),
+        ..message
+    }
+}
+
+fn status(wire: &v1::MsgChat) -> Option<(Seq, RowStatus)> {
+    let status = RowStatus {
+        delivered_at: optional_time(wire.recv_reply),
+        read_at: optional_time(wire.read_reply),
+        deleted: wire.status() == v1::ChatMsgStatus::Deleted,
+    };
+    (status != RowStatus::default()).then_some((Seq(wire.seq), status))
+}
+
 impl TryFrom<v1::HistoryPage> for HistoryPage {
     type Error = Refusal;
 
     fn try_from(wire: v1::HistoryPage) -> Result<Self, Refusal> {
         Ok(HistoryPage {
+            statuses: wire.messages.iter().filter_map(status).collect(),
             conversation: conversation(wire.conversation)?,
             messages: list("page.messages", wire.messages, usize::MAX)?,
             last_seq: Seq(wire.last_seq),
@@ -347,7 +407,9 @@ impl From<&HistoryPage> for v1::HistoryPage {
     fn from(page: &HistoryPage) -> Self {
         v1::HistoryPage {
             conversation: Some(page.conversation.into()),
-            messages: page.messages.iter().map(v1::MsgChat::from).collect(),
+            messages: (page.messages.iter())
+                .map(|placed| with_status(placed, page.statuses.get(&placed.position.seq)))
+                .collect(),
             last_seq: page.last_seq.0,
             more: page.more,
             marked: (page.marks.iter())

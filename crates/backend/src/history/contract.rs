@@ -528,12 +528,13 @@ async fn tell(
     store.set_status(vec![write]).await.expect("writes")[0]
 }
 
-// proves S0-54, S0-55, S0-56 in part: each receipt has a register of its own on the sender's row; the receiver's
-// row does not change.
+// proves S0-54, S0-55, S0-56: each receipt has a register of its own on the sender's row; the receiver's row does not
+// change.
+// proves S4-13: an update answers what it changed; its other four parts stand in the contract of conversations.
 pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: &Fresh) {
     use ReceiptKind::{Read, Received};
     let talk = Talk::new(fresh);
-    let ids = talk.say(store, 2).await;
+    let ids = talk.say(store, 3).await;
     let (a, id) = (talk.a, ids[0]);
     assert!(tell(store, a, id, Received, 10).await);
     assert!(!tell(store, a, id, Received, 5).await);
@@ -562,6 +563,19 @@ pub(super) async fn receipts_only_move_forward(store: &dyn HistoryStore, fresh: 
     );
 
     assert_eq!(status(store, talk.b, id).await, RowStatus::default());
+
+    // Each at a time of its own.
+    let writes = [(Received, 40), (Read, 50)].map(|(kind, millis)| StatusWrite {
+        owner: a,
+        id: ids[2],
+        kind,
+        at: at(millis),
+    });
+    let advanced = store.set_status(writes.to_vec()).await.expect("writes");
+    assert_eq!(advanced, [true, true]);
+    let both = status(store, a, ids[2]).await;
+    let times = (both.delivered_at, both.read_at);
+    assert_eq!(times, (Some(at(40)), Some(at(50))));
 }
 
 // proves S0-57 in part: deleted on both sides, and neither a receipt nor a repeat clears it.

@@ -38,7 +38,7 @@ use protocol::mailbox::{
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
-use protocol::{MessageId, Timestamp, UserId, keys};
+use protocol::{MessageId, Platform, Timestamp, UserId, keys};
 
 pub use self::auditor::Audit;
 use self::change::{Change, TRIM_STEP};
@@ -503,6 +503,10 @@ impl MailboxStore for EmbeddedMailbox {
             waited.append(&mut self.acknowledge_chunk(chunk, now)?);
         }
         Ok(waited)
+    }
+
+    fn policy(&self, platform: Platform) -> MailboxPolicy {
+        self.policies.of(platform)
     }
 
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {

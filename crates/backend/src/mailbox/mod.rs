@@ -18,7 +18,7 @@ use protocol::mailbox::{
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
-use protocol::{MessageId, Timestamp, UserId};
+use protocol::{MessageId, Platform, Timestamp, UserId};
 
 use crate::Result;
 
@@ -69,6 +69,9 @@ pub trait MailboxStore: Send + Sync {
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
     ) -> Result<Vec<Vec<MessageId>>>;
+
+    /// What is kept for devices of a platform.
+    fn policy(&self, platform: Platform) -> MailboxPolicy;
 
     /// Removes what the policy no longer keeps; answers how many.
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32>;

@@ -40,7 +40,7 @@ use protocol::mailbox::{
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
-use protocol::{MessageId, Timestamp, UserId};
+use protocol::{MessageId, Platform, Timestamp, UserId};
 
 pub use self::config::{RedisConfig, RedisMode};
 use self::keys::Keys;
@@ -226,6 +226,10 @@ impl MailboxStore for RedisMailbox {
             waited[n].append(&mut mail::acknowledged(told?)?);
         }
         Ok(waited)
+    }
+
+    fn policy(&self, platform: Platform) -> MailboxPolicy {
+        self.policies.of(platform)
     }
 
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {

@@ -172,10 +172,13 @@ mod tests {
 
     #[test]
     fn no_script_names_a_key_that_was_not_given() {
-        // proves S1-03, S1 Pitfall G in part
+        // proves S1-03, S1 Pitfall G: what is built bears the tag of the first key, so that it lies beside it
         for name in Name::ALL {
             let text = name.text();
             assert!(!text.contains("'msg"), "{name:?}");
+            let built = text.matches("'om:'").count();
+            let tagged = text.matches("return TAG .. 'om:'").count();
+            assert_eq!(tagged, built, "{name:?}");
             for call in text.split("redis.call(").skip(1) {
                 let key = call.split([',', ')']).nth(1).unwrap_or_default().trim();
                 let is_given = key.starts_with("KEYS[")

@@ -3,6 +3,9 @@
 use std::sync::atomic::Ordering::SeqCst;
 
 use backend::embedded::{Order, Table};
+use bytes::Bytes;
+use protocol::message::Content;
+use protocol::{Message, Platform, Seq};
 
 use super::groups::create;
 use super::world::*;
@@ -17,15 +20,20 @@ impl World {
 }
 
 // proves S0-06 in part, S3-23 in part: two copies of what two users say, one of what is said in a group.
-// proves S0-79 in part: of two users' messages nothing lies beside history.
-// proves S4-14 in part, S4-32 in part, S4-33:
-// each of two users has one row of the list however much is said; members of a group none.
+// proves S4-14, S4-32 in part, S4-33: each of two users has one row of the list however much is said, which names the
+// newest; members of a group none.
 #[tokio::test(start_paused = true)]
 async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
     let world = World::new().await;
     for said in 1..=5 {
-        world.send(ALICE, BOB).await;
+        let newest = world.send(ALICE, BOB).await;
         world.until_quiet().await;
+        let keys = [ALICE, BOB].map(|who| (user(who), between(ALICE, BOB)));
+        let listed = world.parts.conversations.get(&keys).await.expect("lists");
+        for listed in listed {
+            let row = listed.expect("a row").row;
+            assert_eq!((row.last_id, row.end.seq), (newest, Seq(said as u64)));
+        }
         assert_eq!(world.stored(Table::Private).0, 2 * said);
         assert_eq!(world.stored(Table::Conversation).0, 2);
     }
@@ -47,4 +55,51 @@ async fn a_message_of_two_users_is_two_rows_and_one_of_a_group_is_one() {
         (19..=21).contains(&(10 * per_private / per_group)),
         "{per_private} to {per_group} bytes a message"
     );
+}
+
+const SIZE: usize = 100_000;
+
+/// All that is stored but the log, with indexes and ledger, by tables that hold something of it.
+impl World {
+    fn tables(&self) -> Vec<(Table, usize)> {
+        let tables = Table::ALL.iter().filter(|table| **table != Table::Log);
+        let sizes = tables.map(|table| (*table, self.stored(*table).1));
+        sizes.filter(|(_, size)| *size > SIZE).collect()
+    }
+}
+
+// proves S0-06, S3-28 in part: by all that is stored, two copies of what two users say, one of what is said in a group.
+// proves S0-79: who is there and has it leaves nothing of a private message beside history, neither waiting nor with
+// what was said last.
+#[tokio::test(start_paused = true)]
+async fn bodies_are_stored_twice_for_two_users_and_once_for_a_group() {
+    let world = World::new().await;
+    for who in [BOB, 100, 101] {
+        let manner = Manner::Acknowledges;
+        world.sign_in(who, Platform::Web, who, manner).await;
+    }
+    let large = |message: Message| Message {
+        content: Content {
+            data: Bytes::from(vec![b'x'; SIZE]),
+            ..message.content
+        },
+        ..message
+    };
+    let message = world.message(ALICE, BOB);
+    world.accept(task(large(message))).await;
+    world.until_quiet().await;
+    let [(Table::Private, private)] = world.tables()[..] else {
+        panic!("{:?}", world.tables());
+    };
+    assert!((2 * SIZE..2 * SIZE + SIZE / 20).contains(&private));
+    assert_eq!(world.timeline.pushed.load(SeqCst), 0);
+
+    world.wish(ALICE, create([100, 101])).await;
+    let message = world.for_group(ALICE, None);
+    world.accept_of(large(message)).await;
+    world.until_quiet().await;
+    let [(Table::Private, _), (Table::Group, group)] = world.tables()[..] else {
+        panic!("{:?}", world.tables());
+    };
+    assert!((SIZE..SIZE + SIZE / 20).contains(&group), "{group}");
 }

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use api::task::MessageTask;
+use backend::history::StatusWrite;
 use protocol::change::{Change, ChangeKind, ChangeOf, Changed};
 use protocol::frame::ServerFrame;
 use protocol::keys::Topic;
 use protocol::ledger::Event;
 use protocol::message::Content;
+use protocol::receipt::ReceiptKind;
 use protocol::{Code, Message, MessageId, Options, Platform, Seq};
 
 use super::crashes::write_and_die;
@@ -233,6 +235,32 @@ async fn a_carrier_that_dies_after_writing_loses_and_repeats_no_change() {
     assert_eq!(found, expected);
     let told: Vec<_> = expected.iter().map(|(rev, seq, _)| (*rev, *seq)).collect();
     assert_eq!(world.told(), told, "each is told, in order");
+}
+
+// proves S0-57: a recall marks both rows, however often its record comes; a receipt that comes late, and the message
+// itself once more, leave it so.
+#[tokio::test(start_paused = true)]
+async fn both_rows_of_a_recalled_message_are_deleted_for_good() {
+    let mut world = World::without_carrier(Config::default()).await;
+    let (stays, goes) = (world.send(ALICE, BOB).await, world.send(BOB, ALICE).await);
+    world.change((BOB, ALICE), goes, recall()).await;
+    for _ in 0..2 {
+        write_and_die(&world).await;
+    }
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let late = StatusWrite {
+        owner: user(BOB),
+        id: goes,
+        kind: ReceiptKind::Read,
+        at: world.now(),
+    };
+    let history = &world.parts.history;
+    history.set_status(vec![late]).await.expect("writes");
+    let keys = [ALICE, BOB].map(|who| [(user(who), goes), (user(who), stays)]);
+    let found = history.status(keys.as_flattened()).await.expect("reads");
+    let deleted: Vec<bool> = found.iter().map(|status| status.deleted).collect();
+    assert_eq!(deleted, [true, false, true, false]);
 }
 
 /// A resend whose first try is in the log is the same change, whatever happened since.

@@ -1,5 +1,7 @@
 //! Taking a conversation from one's list, and arranging it: judged by where it stands in the log.
 
+use std::time::Duration;
+
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::frame::{ListDeed, ServerFrame};
 use protocol::ledger::Event;
@@ -50,7 +52,7 @@ impl World {
     }
 }
 
-// proves S4-17, S4-18, S4-20 in part, S4-05 in part:
+// proves S4-17, S4-18, S4-20:
 // up to the newest message that the device had, for its user alone, and told to
 // the user's devices.
 #[tokio::test(start_paused = true)]
@@ -64,10 +66,17 @@ async fn a_conversation_goes_from_one_users_list() {
         .await;
     world.send(ALICE, BOB).await;
     let newest = world.send(BOB, ALICE).await;
+    world.until_quiet().await;
+    tokio::time::advance(Duration::from_secs(60)).await;
+    let before = world.now();
     let deed = world.clear(ALICE, BOB, newest).await;
     world.until_quiet().await;
     assert_eq!(world.cleared(ALICE).await, (Seq(2), 1));
     assert_eq!(world.cleared(BOB).await, (Seq::ZERO, 0));
+    let key = [(user(ALICE), between(ALICE, BOB))];
+    let listed = world.parts.conversations.get(&key).await.expect("lists");
+    let touched = listed[0].expect("a row").touched;
+    assert!(touched >= before, "a list of before finds it");
     assert!(world.boat.pushed_to(10).contains(&deed.get()));
     assert!(!world.boat.pushed_to(20).contains(&deed.get()));
     let is_told = |frame: &ServerFrame| matches!(frame, ServerFrame::Listed(word) if word.id == deed && word.deed == ListDeed::Cleared(Seq(2)));

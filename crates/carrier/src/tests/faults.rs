@@ -26,7 +26,7 @@ use protocol::mailbox::{
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::unread::Tally;
-use protocol::{ConversationId, GroupId, MessageId, SendId, Seq, Timestamp, UserId};
+use protocol::{ConversationId, GroupId, MessageId, Platform, SendId, Seq, Timestamp, UserId};
 
 pub(super) struct FaultyHistory {
     pub(super) store: EmbeddedHistory,
@@ -180,6 +180,10 @@ impl MailboxStore for FaultyMailbox {
         now: Timestamp,
     ) -> Result<Vec<Vec<MessageId>>> {
         self.store.acknowledge(acked, now).await
+    }
+
+    fn policy(&self, platform: Platform) -> MailboxPolicy {
+        self.store.policy(platform)
     }
 
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {

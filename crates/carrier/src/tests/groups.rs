@@ -180,7 +180,8 @@ async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_
     assert_eq!(world.said().await, [(Seq(1), id), (Seq(2), after)]);
 }
 
-// proves S0-02, S3-25 in part, S3-26, S3-28 in part: one row, whatever the size of the group.
+// proves S0-02, S3-25, S3-26, S3-28: one row, whatever the size of the group.
+// proves S3-23, S3-24: of a small one each member who is away has an entry of their own beside it.
 // proves S3-39 in part: written before anybody hears of it, and only who is in and there does.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_one_row_and_every_member_gets_it() {
@@ -194,16 +195,23 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         .await;
     world.know(CAROL, Platform::Ios).await;
     world.know(CAROL, Platform::Web).await;
+    world.know(DAVE, Platform::Ios).await;
     world.wish(ALICE, create([BOB, CAROL])).await;
     let small = world.say(ALICE).await;
     world.until_quiet().await;
+    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    let wider = world.say(ALICE).await;
+    world.until_quiet().await;
+    for (who, waits) in [(CAROL, 2), (DAVE, 1)] {
+        assert_eq!(world.waiting(who, Platform::Ios).await, waits);
+    }
     for all in [100..500, 500..900] {
         let users = all.map(user).collect();
         world.wish(ALICE, Wish::Add(users)).await;
     }
     let large = world.say(ALICE).await;
     world.until_quiet().await;
-    assert_eq!(world.said().await, numbered(&[small, large]));
+    assert_eq!(world.said().await, numbered(&[small, wider, large]));
     let all = IdRange {
         after: None,
         before: None,
@@ -212,7 +220,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         .parts
         .group_history
         .find(group(), all, Order::Forward, 100);
-    assert_eq!(rows.await.expect("reads").len(), 2);
+    assert_eq!(rows.await.expect("reads").len(), 3);
 
     assert!(world.has(BOB, small) && world.has(BOB, large));
     assert!(!world.has(2000, small), "not in");
@@ -228,12 +236,12 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     assert!(echoes.iter().any(is_echo));
     for platform in [Platform::Ios, Platform::Web] {
         // The large group has more than are stored for.
-        assert_eq!(world.waiting(CAROL, platform).await, 1);
+        assert_eq!(world.waiting(CAROL, platform).await, 2);
     }
     let newest = world.newest().await;
     assert_eq!(
         newest.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(),
-        [2, 1]
+        [3, 2, 1]
     );
     let head = world
         .parts
@@ -242,7 +250,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         .await
         .expect("reads");
     let head = head[0].expect("written");
-    assert_eq!((head.seq, head.last_id), (Seq(2), Some(large)));
+    assert_eq!((head.seq, head.last_id), (Seq(3), Some(large)));
     assert!(head.stamp >= BEGIN, "the list difference finds it");
 }
 
@@ -416,7 +424,7 @@ impl World {
     }
 }
 
-// proves S0-61h, S0-61i: an administrator recalls what another wrote, a mere member does not.
+// proves S0-61e, S0-61h, S0-61i: an administrator recalls what another wrote, a mere member does not; its row is deleted.
 #[tokio::test(start_paused = true)]
 async fn an_administrator_recalls_and_another_member_does_not() {
     let world = World::new().await;
@@ -456,6 +464,9 @@ async fn an_administrator_recalls_and_another_member_does_not() {
         assert!(world.has(who, recalled), "{who}");
     }
     assert!(!world.has(DAVE, recalled));
+    let rows = &world.parts.group_history;
+    let deleted = rows.deleted(group(), &[first, second]).await;
+    assert_eq!(deleted.expect("reads"), [true, false]);
     let newest = world.newest().await;
     assert_eq!(newest[1], (1, Vec::new()), "a page shows it as it is now");
     assert!(newest[0].1.starts_with(b"number"), "{newest:?}");

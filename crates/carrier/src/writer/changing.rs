@@ -1,17 +1,20 @@
 //! What becomes of a record that changes a message: recall, edit, reaction.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use api::task::MessageTask;
 use protocol::change::{
-    Altered, Asked, Asker, ChangePlacement, ChangeRow, Changed, Known, Ruling, rule,
+    Altered, Asked, Asker, Change, ChangePlacement, ChangeRow, Changed, Known, Ruling, rule,
 };
 use protocol::delivery::{self, Notice, Task, Word};
 use protocol::group::Group;
 use protocol::history::Version;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::Content;
-use protocol::{ConversationId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId};
+use protocol::{
+    ConversationId, GroupId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId,
+};
 
 use super::decide::{After, Before, Decided, told_task};
 use super::{WriteFailure, Writer};
@@ -30,7 +33,48 @@ pub(super) struct Changing {
     readers: Vec<UserId>,
 }
 
+/// Messages that a batch recalls, by where their rows lie.
+#[derive(Default)]
+pub(super) struct Recalled {
+    private: Vec<(UserId, MessageId)>,
+    groups: BTreeMap<GroupId, Vec<MessageId>>,
+}
+
+pub(super) fn recalled(changes: &[ChangeRow]) -> Recalled {
+    let mut recalled = Recalled::default();
+    for row in changes {
+        let asked = &row.changed.asked;
+        if asked.change != Change::Recall {
+            continue;
+        }
+        match row.conversation {
+            ConversationId::Group(group) => {
+                let ids = recalled.groups.entry(group).or_default();
+                ids.push(asked.subject);
+            }
+            ConversationId::Private { .. } | ConversationId::System(_) => {
+                recalled.private.push((row.author, asked.subject));
+            }
+        }
+    }
+    recalled
+}
+
 impl Writer {
+    /// Rows of recalled messages are marked deleted, after the changes that say so: a crash between brings the recalls
+    /// back, and marking again changes nothing.
+    pub(super) async fn delete(&self, recalled: Recalled) -> Result<(), WriteFailure> {
+        if !recalled.private.is_empty() {
+            let deleted = self.history.delete(&recalled.private);
+            self.stores.within(deleted).await?;
+        }
+        for (group, ids) in &recalled.groups {
+            let deleted = self.group_history.delete(*group, ids);
+            self.stores.within(deleted).await?;
+        }
+        Ok(())
+    }
+
     pub(super) async fn change(
         &self,
         read: &Read,

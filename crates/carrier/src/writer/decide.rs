@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use api::task::{MessageTask, Work};
-use api::told::frame_of;
+use api::told::{Roles, frame_of, frames_of};
 use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{Head, Placement, Ruling, Standing};
 use protocol::delivery::{Notice, Origin, Owed, Task, Word};
@@ -582,7 +582,7 @@ pub(super) fn first_task(read: &Read, placed: Placed, owed: Vec<Owed>, now: Time
     Task {
         owed,
         frame: api::codec::encode_traced(&placed, trace),
-        own_frames: BTreeMap::new(),
+        own_frames: frames_of(&placed, &Roles::new(), trace),
         placed,
         rev: 0,
         retry_count: read.task.retry_count,

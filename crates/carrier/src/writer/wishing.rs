@@ -140,7 +140,7 @@ pub(super) fn first_task(read: &Read, granted: &Granted, now: Timestamp) -> Task
     let owed = roles.keys().map(|user| delivery::told(*user)).collect();
     let conversation = placed.conversation;
     Task {
-        own_frames: frames_of(placed, &roles),
+        own_frames: frames_of(placed, &roles, read.placing()),
         ..told_task(read, placed, 0, owed, Event::Listed { conversation }, now)
     }
 }

@@ -92,7 +92,8 @@ pub struct Task {
     pub rev: u64,
     /// The message as every session, and the mailbox, gets it: encoded once.
     pub frame: Bytes,
-    /// What single users get instead: of a wish about a group, each is told how they stand.
+    /// What single users get instead: of a private message, its sender's copy; of a wish about a group, how each
+    /// stands.
     pub own_frames: BTreeMap<UserId, Bytes>,
     pub owed: Vec<Owed>,
     /// How often it was published again.

@@ -116,8 +116,6 @@ fn are_neighbours(one: &Placed, other: &Placed) -> bool {
 #[derive(Clone, Copy, Debug)]
 pub struct GroupRow {
     pub role: Option<Role>,
-    /// Where the group ended when they came.
-    pub since: Seq,
     pub end: Seq,
     /// When the head was written.
     pub stamp: Timestamp,
@@ -128,16 +126,14 @@ pub struct GroupRow {
 impl GroupRow {
     /// Is it told to a device whose list is of `since`? `from` as by [`list_from`](super::list_from).
     ///
-    /// That somebody came has no time of its own. As long as nothing was said since, the group is in every difference;
-    /// after that the head is newer than the coming. Who left hears of it where the leaving touched their
-    /// register; a device that has nothing is not told of a group that was left.
+    /// A message moves the stamp of the head; coming, leaving and what the user does here touch their own register. A
+    /// device that has nothing is not told of a group that was left.
     pub fn is_told(&self, since: Timestamp, from: Timestamp) -> bool {
         let is_in = self.role.is_some();
         if since == Timestamp::ZERO {
             return is_in && (self.end == Seq::ZERO || is_listed(self.end, self.cleared));
         }
-        let is_new = self.stamp >= from || self.since >= self.end;
-        self.touched >= from || (is_in && is_new)
+        self.touched >= from || (is_in && self.stamp >= from)
     }
 }
 
@@ -161,7 +157,6 @@ impl GroupListed {
     pub fn standing(&self) -> GroupRow {
         GroupRow {
             role: self.member.role,
-            since: self.member.since,
             end: self.head.seq,
             stamp: self.head.stamp,
             touched: self.touched,

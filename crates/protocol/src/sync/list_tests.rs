@@ -179,7 +179,7 @@ proptest! {
         }
     }
 
-    // proves S4-25 in part to S4-28: the union of what is newer by either version is among what comes, and what comes
+    // proves S4-25 in part to S4-28, S4 Pitfall A: the union of what is newer by either version is among what comes, and what comes
     // beside it is not older than the margin.
     #[test]
     fn the_union_of_both_versions_comes(steps in vec(step(), 0..60)) {

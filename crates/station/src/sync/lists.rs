@@ -9,6 +9,7 @@ use protocol::conversation::{Listed, ReadUpTo};
 use protocol::frame::{ListPage, Summary, UnreadPage};
 use protocol::history::PrivateRow;
 use protocol::sync::{GroupListed, fitting, list_from, may_read};
+use protocol::unread::Tally;
 use protocol::{ConversationId, Placed, Refusal, Seq, Timestamp, UserId, unread};
 
 use super::{Lookup, may_go_on};
@@ -57,8 +58,10 @@ impl Lookup {
         may_go_on(owner, after)?;
         let everything = Timestamp::ZERO;
         let rows = self.rows(owner, everything, everything, after).await?;
-        let counted = rows.private.iter().map(|listed| async {
-            let unread = self.unread(owner, listed).await?;
+        let places = self.read_places(owner, &rows.private).await?;
+        let counted = rows.private.iter().zip(places);
+        let counted = counted.map(|(listed, read)| async move {
+            let unread = self.unread(listed, read).await?;
             Ok((listed.row.conversation, unread))
         });
         let mut counts = try_join_all(counted).await?;
@@ -165,12 +168,16 @@ impl Lookup {
             .iter()
             .map(|listed| (owner, listed.row.last_id))
             .collect();
-        let newest = match keys.is_empty() {
-            true => Vec::new(),
-            false => within(self.deadline, self.history.private(&keys)).await?,
-        };
-        let summaries = (listed.into_iter().zip(newest))
-            .map(|(listed, newest)| self.summary(owner, listed, newest));
+        if keys.is_empty() {
+            return Ok(Vec::new());
+        }
+        let (newest, places) = tokio::try_join!(
+            within(self.deadline, self.history.private(&keys)),
+            self.read_places(owner, &listed),
+        )?;
+        let rows = listed.into_iter().zip(places);
+        let summaries =
+            (rows.zip(newest)).map(|((listed, read), newest)| self.summary(listed, read, newest));
         try_join_all(summaries).await
     }
 
@@ -215,14 +222,14 @@ impl Lookup {
 
     async fn summary(
         &self,
-        owner: UserId,
         listed: Listed,
+        read: Option<Tally>,
         newest: Option<PrivateRow>,
     ) -> Result<Summary, Refusal> {
         let mut newest = newest.as_ref().and_then(PrivateRow::placed);
         let changed_to = cached::changed_to(listed.row.rev, listed.row.end.seq);
         let marks = self.mark_newest(changed_to, &mut newest).await?;
-        let unread = self.unread(owner, &listed).await?;
+        let unread = self.unread(&listed, read).await?;
         Ok(listed.summary(unread, newest, marks))
     }
 
@@ -243,19 +250,37 @@ impl Lookup {
         Ok(marks.into_values().next())
     }
 
-    /// Behind what was read or cleared, whichever is further. One read where something is unread, one more where
-    /// something was ever changed.
-    async fn unread(&self, owner: UserId, listed: &Listed) -> Result<u64, Refusal> {
+    /// Up to where the owner has read each of these; `None`: to its end. One read, however many they are (S4-32).
+    async fn read_places(
+        &self,
+        owner: UserId,
+        listed: &[Listed],
+    ) -> Result<Vec<Option<Tally>>, Refusal> {
+        let asked: Vec<_> = (listed.iter())
+            .filter_map(|listed| match listed.read_up_to() {
+                ReadUpTo::Row(seq) => Some((owner, listed.row.conversation, seq)),
+                ReadUpTo::End | ReadUpTo::Place(_) => None,
+            })
+            .collect();
+        let tallies = match asked.is_empty() {
+            true => Vec::new(),
+            false => within(self.deadline, self.history.tallies(&asked)).await?,
+        };
+        let mut tallies = tallies.into_iter();
+        let places = listed.iter().map(|listed| match listed.read_up_to() {
+            ReadUpTo::End => None,
+            ReadUpTo::Place(place) => Some(place),
+            ReadUpTo::Row(_) => Some(tallies.next().flatten().unwrap_or_default()),
+        });
+        Ok(places.collect())
+    }
+
+    /// Behind what was read or cleared, whichever is further. One read where something was ever changed.
+    async fn unread(&self, listed: &Listed, read: Option<Tally>) -> Result<u64, Refusal> {
         let Listed { row, cleared, .. } = listed;
         let (conversation, end) = (row.conversation, row.end);
-        let read = match listed.read_up_to() {
-            ReadUpTo::End => return Ok(0),
-            ReadUpTo::Place(place) => place,
-            ReadUpTo::Row(seq) => {
-                let asked = [(owner, conversation, seq)];
-                let tallies = within(self.deadline, self.history.tallies(&asked)).await?;
-                tallies.into_iter().next().flatten().unwrap_or_default()
-            }
+        let Some(read) = read else {
+            return Ok(0);
         };
         let base = unread::base(read, *cleared);
         let recalled = match row.rev > 0 && base.seq < end.seq {

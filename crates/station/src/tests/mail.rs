@@ -1,5 +1,7 @@
 //! Waiting mail: paged, read again where bodies are gone, acknowledged away.
 
+use std::time::Duration;
+
 use api::codec::encode_message;
 use api::station::{MailAck, MailPage, MailPageRequest};
 use api::v1;
@@ -170,4 +172,23 @@ async fn mail_that_history_does_not_have_either_is_removed() {
     };
     let waiting = world.parts.mailbox.waiting(target).await;
     assert_eq!(waiting.expect("readable"), 1);
+}
+
+// proves S1-57: who has read all that waited, and got nothing new, keeps nothing that expired.
+#[tokio::test(start_paused = true)]
+async fn what_expired_goes_when_the_rest_was_read() {
+    let world = world().await;
+    let target = Target {
+        user: user(2),
+        platform: PHONE,
+    };
+    world.store(&world.place(1, 2, 1, "old").await).await;
+    let kept = world.parts.mailbox.policy(PHONE).expire;
+    tokio::time::advance(kept + Duration::from_secs(1)).await;
+    let waiting = async || world.parts.mailbox.waiting(target).await.expect("reads");
+    assert_eq!(waiting().await, 1, "nothing came that would have made room");
+    assert_eq!(ids(&world.mail(None, 10).await), []);
+    // The answer does not wait for it.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    assert_eq!(waiting().await, 0);
 }

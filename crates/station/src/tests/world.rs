@@ -628,6 +628,10 @@ impl MailboxStore for FaultyMailbox {
         self.reach().await.acknowledge(acked, now).await
     }
 
+    fn policy(&self, platform: Platform) -> MailboxPolicy {
+        self.store.policy(platform)
+    }
+
     async fn trim(
         &self,
         target: Target,

@@ -5,6 +5,7 @@ mod loss;
 mod moving;
 mod random;
 mod server;
+mod times;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -267,6 +267,7 @@ impl Device {
             conversation: with(2),
             messages,
             marks: BTreeMap::new(),
+            statuses: BTreeMap::new(),
             rev: 0,
             last_seq: Seq(last),
             more: false,

@@ -59,6 +59,7 @@ fn page(device: &mut Device, messages: Vec<Placed>, last: u64) {
         conversation: of(),
         messages,
         marks: BTreeMap::new(),
+        statuses: BTreeMap::new(),
         rev: 0,
         last_seq: Seq(last),
         more: false,

@@ -52,6 +52,7 @@ fn rounds(device: &mut Device, last: u64) -> usize {
                         more: after.0 + (page.len() as u64) < last,
                         messages: page,
                         marks: Default::default(),
+                        statuses: Default::default(),
                         rev: 0,
                         last_seq: Seq(last),
                     })

@@ -372,6 +372,7 @@ impl Server {
             more,
             messages: as_they_are,
             marks: all_marks,
+            statuses: Default::default(),
             rev: self.rev(conversation),
             last_seq,
         }))

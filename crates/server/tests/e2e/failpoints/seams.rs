@@ -182,6 +182,10 @@ impl MailboxStore for Watched<dyn MailboxStore> {
         removed
     }
 
+    fn policy(&self, platform: Platform) -> MailboxPolicy {
+        self.inner.policy(platform)
+    }
+
     async fn trim(&self, target: Target, policy: MailboxPolicy, now: Timestamp) -> Result<u32> {
         self.inner.trim(target, policy, now).await
     }

@@ -21,7 +21,7 @@ async fn page(
 
 /// Each id once, in order, over windows with others empty between, while a writer adds to the last one and
 /// opens another.
-// proves S0-60e
+// proves S0-60e, S0 Pitfall A
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs the real parts: make e2e"]
 async fn pages_cross_windows_while_a_writer_adds() {
