@@ -126,6 +126,7 @@ impl World {
         });
         let owed = roles.keys().map(|user| delivery::told(*user)).collect();
         let task = delivery::Task {
+            audience: None,
             own_frames: frames_of(&placed, &roles, None),
             ..self.told_task(task, placed, 0, owed, LedgerEvent::Listed { conversation })
         };

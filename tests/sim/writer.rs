@@ -278,6 +278,7 @@ impl World {
         };
         delivery::Task {
             frame: frame_of(&placed, rev, None),
+            audience: None,
             own_frames: BTreeMap::new(),
             placed,
             rev,

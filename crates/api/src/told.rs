@@ -84,6 +84,7 @@ pub fn frame_of(placed: &Placed, rev: u64, trace: Option<TraceContext>) -> Bytes
 /// A queued delivery as the machine takes it; `roles`: how those stand now who are told of a wish.
 pub fn task_of(task: Task, deliver: DeliverTask, roles: &Roles) -> delivery::Task {
     delivery::Task {
+        audience: None,
         own_frames: frames_of(&deliver.placed, roles, task.trace),
         owed: deliver.owed(),
         frame: frame_of(&deliver.placed, deliver.rev, task.trace),

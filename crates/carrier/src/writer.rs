@@ -38,14 +38,14 @@ use backend::{Error, Kind};
 use protocol::change::{self, Change, ChangeKind, ChangeRow};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::delivery::{self, Owed, Source};
-use protocol::group::{self, GroupRow};
+use protocol::group::{self, Audience, GroupRow};
 use protocol::history::PrivateRow;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::trace::{Span, Step};
 use protocol::{ConversationId, MessageId, Platform, Recipient, Seq, Timestamp, UserId};
 use tokio::time::Instant;
 
-use self::decide::{After, Decided, Placing, Rows};
+use self::decide::{After, Decided, Placing, Readers, Rows};
 use self::groups::Groups;
 use self::heads::Heads;
 use crate::batch::{Batch, Effects};
@@ -264,7 +264,7 @@ impl Writer {
             Decided::Placed { placement, .. } => Some(placement.as_ref()),
             _ => None,
         });
-        let receivers = placed.flat_map(|placing| self.receivers(placing));
+        let receivers = placed.flat_map(|placing| Writer::receivers(placing));
         let receivers: BTreeSet<UserId> = receivers.copied().collect();
         let platforms = self.platforms.load(receivers, now).await?;
         let mut roles = BTreeMap::new();
@@ -280,27 +280,21 @@ impl Writer {
     }
 
     /// Who gets it stored where nobody is there.
-    fn receivers<'a>(&self, placing: &'a Placing) -> &'a [UserId] {
-        match (&placing.placed.message.to, placing.readers.len()) {
+    fn receivers(placing: &Placing) -> &[UserId] {
+        match (&placing.placed.message.to, &placing.readers) {
             (Recipient::User(to), _) => std::slice::from_ref(to),
-            (Recipient::Group(_), members) if members <= self.group_push_max => &placing.readers,
-            (Recipient::Group(_), _) => &[],
+            (Recipient::Group(_), Readers::Few(readers)) => readers,
+            (Recipient::Group(_), Readers::Many(_)) => &[],
         }
     }
 
-    fn owed(&self, placing: &Placing, others: &Others) -> Vec<Owed> {
+    fn owed(placing: &Placing, others: &Others) -> (Vec<Owed>, Option<Audience>) {
         let placed = &placing.placed;
         match placed.message.to {
-            Recipient::User(to) => delivery::owed(placed, others.platforms_of(to)),
+            Recipient::User(to) => (delivery::owed(placed, others.platforms_of(to)), None),
             Recipient::Group(_) => {
                 let known = |user| others.platforms_of(user);
-                let stores = !self.receivers(placing).is_empty();
-                let none = |_| Vec::new();
-                let readers = placing.readers.iter().copied();
-                match stores {
-                    true => delivery::owed_to(readers, placed, known),
-                    false => delivery::owed_to(readers, placed, none),
-                }
+                placing.readers.owed(placed, known)
             }
         }
     }
@@ -344,7 +338,7 @@ impl Writer {
     ) {
         match decided {
             Decided::Placed { placement, head } => {
-                let owed = self.owed(&placement, others);
+                let owed = Writer::owed(&placement, others);
                 let Placing {
                     placed,
                     rows,

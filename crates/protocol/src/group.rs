@@ -7,6 +7,7 @@
 //! when what follows is. So a record that comes again after a crash finds the group as it was the first time,
 //! or made by itself, which members tell by the version that they bear.
 
+mod audience;
 mod record;
 mod row;
 
@@ -14,6 +15,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+pub use self::audience::Audience;
 pub use self::record::{Presence, refusal, rule};
 pub use self::row::GroupRow;
 use crate::history::Version;
@@ -180,9 +182,13 @@ impl Group {
 
     /// Those who are in and may read what stands at `seq`.
     pub fn readers_now(&self, seq: Seq) -> impl Iterator<Item = UserId> {
-        let may_read = move |user| self.readable_after(user).is_some_and(|after| seq > after);
         let present = self.present().map(|(user, _)| user);
-        present.filter(move |user| may_read(*user))
+        present.filter(move |user| self.reads_now(*user, seq))
+    }
+
+    /// Is somebody in who may read what stands at `seq`?
+    pub(super) fn reads_now(&self, user: UserId, seq: Seq) -> bool {
+        self.readable_after(user).is_some_and(|after| seq > after)
     }
 
     /// What a wish of `by` makes of the group; `end` is where the conversation ends.

@@ -8,7 +8,7 @@ use protocol::change::{
     Altered, Asked, Asker, Change, ChangePlacement, ChangeRow, Changed, Known, Ruling, rule,
 };
 use protocol::delivery::{self, Notice, Task, Word};
-use protocol::group::Group;
+use protocol::group::{Audience, Group};
 use protocol::history::Version;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::Content;
@@ -16,7 +16,7 @@ use protocol::{
     ConversationId, GroupId, MessageId, Placed, Position, Refusal, Seq, Timestamp, UserId,
 };
 
-use super::decide::{After, Before, Decided, told_task};
+use super::decide::{After, Before, Decided, Readers, told_task};
 use super::{WriteFailure, Writer};
 use crate::work::Read;
 
@@ -30,7 +30,7 @@ pub(super) struct Changing {
     /// What that says now.
     pub(super) shown: Content,
     /// The members of its group who may read that.
-    readers: Vec<UserId>,
+    readers: Readers,
 }
 
 /// Messages that a batch recalls, by where their rows lie.
@@ -160,7 +160,10 @@ impl Writer {
         };
         let readers = before.group(conversation);
         // A change says what the message says: it is for those who may read that.
-        let readers = readers.map(|group| group.readers_now(row.changed.seq).collect());
+        let readers = readers.map(|group| {
+            let audience = Audience::of_change(group.clone(), row.changed.seq);
+            Readers::of(audience, self.group_push_max)
+        });
         before.changed.push(row.clone());
         let placed = Placed {
             message: task.message.clone(),
@@ -305,13 +308,10 @@ fn asker(
 /// A change, for all sessions that live: the asker's own, too.
 pub(super) fn first_task(read: &Read, change: &Changing, now: Timestamp) -> Task {
     let (row, placed) = (&change.row, &change.placed);
-    let owed = match placed.conversation {
-        ConversationId::Group(_) => {
-            let readers = change.readers.iter().copied();
-            delivery::owed_to(readers, placed, |_| Vec::new())
-        }
+    let (owed, audience) = match placed.conversation {
+        ConversationId::Group(_) => change.readers.owed(placed, |_| Vec::new()),
         ConversationId::Private { .. } | ConversationId::System(_) => {
-            delivery::owed(placed, Vec::new())
+            (delivery::owed(placed, Vec::new()), None)
         }
     };
     let event = Event::Changed {
@@ -323,5 +323,8 @@ pub(super) fn first_task(read: &Read, change: &Changing, now: Timestamp) -> Task
         partition: read.source.partition,
         offset: read.source.offset,
     };
-    told_task(read, placed, row.changed.rev, owed, event, now)
+    Task {
+        audience,
+        ..told_task(read, placed, row.changed.rev, owed, event, now)
+    }
 }

@@ -8,14 +8,14 @@ use api::task::{MessageTask, Work};
 use api::told::{Roles, frame_of, frames_of};
 use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{Head, Placement, Ruling, Standing};
-use protocol::delivery::{Notice, Origin, Owed, Task, Word};
+use protocol::delivery::{self, Notice, Origin, Owed, Task, Word};
 use protocol::frame::PlacedEcho;
-use protocol::group::{self, Group, GroupRow};
+use protocol::group::{self, Audience, Group, GroupRow};
 use protocol::history::{PrivateRow, Version};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::Content;
 use protocol::{
-    ConversationId, GroupId, MessageId, Placed, Position, SendId, Seq, Timestamp, UserId,
+    ConversationId, GroupId, MessageId, Placed, Platform, Position, SendId, Seq, Timestamp, UserId,
 };
 use tokio::time::Instant;
 
@@ -31,9 +31,52 @@ pub(super) struct Placing {
     pub(super) placed: Placed,
     pub(super) rows: Rows,
     /// The members of its group then.
-    pub(super) readers: Vec<UserId>,
+    pub(super) readers: Readers,
     /// What it says by now, where that was handled before.
     pub(super) shown: Option<Content>,
+}
+
+/// Those of a group who are told.
+pub(super) enum Readers {
+    /// Each of them is owed it.
+    Few(Vec<UserId>),
+    /// Only what lives is told, a few members at a time.
+    Many(Audience),
+}
+
+impl Default for Readers {
+    fn default() -> Readers {
+        Readers::Few(Vec::new())
+    }
+}
+
+impl Readers {
+    pub(super) fn of(audience: Audience, few: usize) -> Readers {
+        let readers: Vec<UserId> = audience.behind(None).take(few.saturating_add(1)).collect();
+        if readers.len() > few {
+            Readers::Many(audience)
+        } else {
+            Readers::Few(readers)
+        }
+    }
+
+    /// What each is owed, and who is told beside that.
+    pub(super) fn owed(
+        &self,
+        placed: &Placed,
+        known: impl Fn(UserId) -> Vec<Platform>,
+    ) -> (Vec<Owed>, Option<Audience>) {
+        match self {
+            Readers::Few(readers) => {
+                let readers = readers.iter().copied();
+                (delivery::owed_to(readers, placed, known), None)
+            }
+            Readers::Many(audience) => {
+                let from = placed.message.from;
+                (vec![delivery::told(from)], Some(audience.clone()))
+            }
+        }
+    }
 }
 
 /// A message as it is kept.
@@ -369,7 +412,10 @@ impl Writer {
             };
             let rows = Rows::of(&placed, sent, version)?;
             let group = before.group(conversation);
-            let readers = group.map(|group| group.readers(version, position.seq).collect());
+            let readers = group.map(|group| {
+                let audience = Audience::of_message(group.clone(), version, position.seq);
+                Readers::of(audience, self.group_push_max)
+            });
             Some(Box::new(Placing {
                 placed,
                 rows,
@@ -538,6 +584,7 @@ pub(super) fn told_task(
     let trace = read.placing();
     Task {
         owed,
+        audience: None,
         frame: frame_of(placed, rev, trace),
         own_frames: BTreeMap::new(),
         placed: placed.clone(),
@@ -557,7 +604,12 @@ pub(super) fn told_task(
 }
 
 /// A message that was placed, for its first delivery.
-pub(super) fn first_task(read: &Read, placed: Placed, owed: Vec<Owed>, now: Timestamp) -> Task {
+pub(super) fn first_task(
+    read: &Read,
+    placed: Placed,
+    (owed, audience): (Vec<Owed>, Option<Audience>),
+    now: Timestamp,
+) -> Task {
     let origin = match &read.task.work {
         Work::Message(task) => task.origin.as_ref().map(|origin| Origin {
             session: origin.session,
@@ -581,6 +633,7 @@ pub(super) fn first_task(read: &Read, placed: Placed, owed: Vec<Owed>, now: Time
     let trace = read.placing();
     Task {
         owed,
+        audience,
         frame: api::codec::encode_traced(&placed, trace),
         own_frames: frames_of(&placed, &Roles::new(), trace),
         placed,

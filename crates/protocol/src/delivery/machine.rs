@@ -1,6 +1,7 @@
 //! The machine: what is open, and how tasks come in and records end. `routing` has the mailbox's answers,
 //! `pushing` the boats'.
 
+pub(super) mod audiences;
 mod pushing;
 mod record;
 mod routing;
@@ -8,6 +9,7 @@ mod routing;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
+use self::audiences::Audiences;
 use self::record::{Leg, Record, keeping_mail, mail, targets};
 use super::arena::{Arena, Key};
 use super::budget::Budget;
@@ -35,6 +37,7 @@ pub struct Delivery {
     routes: Arena<OpenRoute>,
     pushes: Arena<OpenPush>,
     lanes: Lanes,
+    audiences: Audiences,
     /// When to give up on which push, by the timer. All wait equally long, so the earliest is in front.
     deadlines: VecDeque<(Timestamp, Key)>,
     actions: VecDeque<Action>,
@@ -50,6 +53,8 @@ struct OpenRoute {
 enum RouteKind {
     /// To whom does this go? The number is that of the user in the task.
     First(usize),
+    /// The same of one of the audience.
+    Member(UserId),
     /// The receiver counts as offline: store, whoever lives.
     Offline(usize),
     /// End the sender's other sessions, so that they sync.
@@ -79,6 +84,7 @@ impl Delivery {
             routes: Arena::default(),
             pushes: Arena::default(),
             lanes: Lanes::default(),
+            audiences: Audiences::default(),
             deadlines: VecDeque::new(),
             actions: VecDeque::new(),
         }
@@ -140,6 +146,8 @@ impl Delivery {
             legs: Vec::new(),
             // One for this call, so that nothing settles before every user is looked at.
             open: 1,
+            reached: None,
+            synced: false,
             failures: Vec::new(),
             notifications: Vec::new(),
             ledger,
@@ -147,6 +155,7 @@ impl Delivery {
         for index in 0..users {
             self.begin_user(now, record, index, offline);
         }
+        self.begin_audience(now, record);
         self.close_one(now, record);
         Ok(())
     }
@@ -164,12 +173,17 @@ impl Delivery {
         };
         match route.kind {
             RouteKind::First(index) => self.routed_first(now, route.record, index, answer),
+            RouteKind::Member(user) => self.routed_member(now, route.record, user, answer),
             RouteKind::Offline(index) => self.routed_offline(now, route.record, index, answer),
             RouteKind::Renew(index) => self.routed_renew(now, route.record, index, answer),
             RouteKind::Again(leg) => self.routed_again(now, route.record, leg, answer),
             RouteKind::Store(leg) => self.routed_store(now, route.record, leg, answer),
         }
         self.close_one(now, route.record);
+        if let RouteKind::Member(_) = route.kind {
+            self.audiences.routes = self.audiences.routes.saturating_sub(1);
+        }
+        self.reach_audiences(now);
     }
 
     /// A boat answered a push, or cannot. An answer to nothing, or a second one, changes nothing.
@@ -193,6 +207,7 @@ impl Delivery {
             (_, false) => self.further_push_failed(now, &push, outcome),
         }
         self.pump(now, push.target);
+        self.reach_audiences(now);
         latency
     }
 
@@ -242,19 +257,29 @@ impl Delivery {
         }
         let routes: Vec<Key> = keys_of(&self.routes, |route| gone.contains(&route.record));
         for key in routes {
-            if let Some(route) = self.routes.remove(key)
-                && let RouteKind::Again(leg) = route.kind
-            {
-                self.end_reroute(route.record, leg);
+            let Some(route) = self.routes.remove(key) else {
+                continue;
+            };
+            match route.kind {
+                RouteKind::Again(leg) => self.end_reroute(route.record, leg),
+                RouteKind::Member(_) => {
+                    self.audiences.routes = self.audiences.routes.saturating_sub(1);
+                }
+                RouteKind::First(_)
+                | RouteKind::Offline(_)
+                | RouteKind::Renew(_)
+                | RouteKind::Store(_) => {}
             }
         }
         self.lanes.abandon(|record| gone.contains(&record));
+        self.audiences.abandon(|record| gone.contains(&record));
         for record in gone {
             self.records.remove(record);
         }
         for target in self.lanes.targets() {
             self.pump(now, target);
         }
+        self.reach_audiences(now);
     }
 
     fn tell_origin(&mut self, task: &Task) {
@@ -281,8 +306,9 @@ impl Delivery {
         } = &task.owed[index];
         let mirror = task.is_only_told(*user);
         let stores = task.placed.message.options.has(Options::STORE_OFFLINE);
-        let mail = (stores && !mirror).then(|| mail(task));
         let keeping = || keeping_mail(platforms);
+        // Without a platform that keeps it the body would travel for nothing.
+        let mail = (stores && !mirror && !keeping().is_empty()).then(|| mail(task));
         let (kind, platforms, forced) = match (mirror, offline) {
             (true, true) => (RouteKind::Renew(index), Vec::new(), Vec::new()),
             (true, false) => (RouteKind::First(index), Vec::new(), Vec::new()),

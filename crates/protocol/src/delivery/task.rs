@@ -7,6 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
+use crate::group::Audience;
 use crate::keys::Topic;
 use crate::ledger::LedgerEntry;
 use crate::message::Target;
@@ -96,6 +97,9 @@ pub struct Task {
     /// stands.
     pub own_frames: BTreeMap<UserId, Bytes>,
     pub owed: Vec<Owed>,
+    /// The members of a large group, beside those: whatever sessions of theirs live are told, a few members at a
+    /// time. Its sender is not among them.
+    pub audience: Option<Audience>,
     /// How often it was published again.
     pub retry_count: u32,
     /// When it was published first.

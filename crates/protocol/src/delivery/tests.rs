@@ -1,6 +1,7 @@
 //! The machine against a small world of values: a mailbox that is a map, and boats that say what the test
 //! tells them.
 
+mod audiences;
 mod offline;
 mod online;
 mod random;
@@ -139,6 +140,7 @@ impl World {
             owed: owed(&placed, known.to_vec()),
             placed,
             frame: Bytes::from_static(b"frame"),
+            audience: None,
             own_frames: Default::default(),
             retry_count: 0,
             first_at: self.now,
@@ -163,6 +165,7 @@ impl World {
     fn retried(settlement: &Settlement, retry: &Retry) -> Task {
         Task {
             owed: retry.owed.clone(),
+            audience: None,
             retry_count: retry.retry_count,
             origin: None,
             ..settlement.task.clone()

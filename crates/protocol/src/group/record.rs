@@ -87,13 +87,15 @@ impl Group {
     /// Those who were in when `record` placed a message at `seq`, in order: also who left since, and not who came
     /// since. Who did both begins behind the message.
     pub fn readers(&self, record: Version, seq: Seq) -> impl Iterator<Item = UserId> {
-        let then = move |member: &Member| {
-            member.since < seq && (member.role.is_some() || member.version > record)
-        };
         let members = self.members.iter();
         members
-            .filter(move |(_, member)| then(member))
+            .filter(move |(_, member)| Group::reads(member, record, seq))
             .map(|(user, _)| *user)
+    }
+
+    /// Was this member in when `record` placed a message at `seq`?
+    pub(super) fn reads(member: &Member, record: Version, seq: Seq) -> bool {
+        member.since < seq && (member.role.is_some() || member.version > record)
     }
 
     /// What bears the version of this record.

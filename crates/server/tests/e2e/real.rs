@@ -81,6 +81,11 @@ pub fn place(topic: &str, partition: u32, brokers: &[&str]) {
     nodes("kafka", "place", &words).expect("the copies move");
 }
 
+/// Sets `name=value` of a topic.
+pub fn configure(topic: &str, setting: &str) {
+    nodes("kafka", "configure", &[topic.to_owned(), setting.to_owned()]).expect("it is set");
+}
+
 /// What a command of a part's own tools prints.
 pub fn tool(program: &str, arguments: &[&str]) -> String {
     let mut command = Command::new(program);

@@ -16,6 +16,10 @@ pub(super) struct Record {
     pub(super) legs: Vec<Leg>,
     /// Routes, legs and further pushes without an end.
     pub(super) open: usize,
+    /// The member of the audience that was asked for last.
+    pub(super) reached: Option<UserId>,
+    /// It is noted already that somebody has it by sync alone.
+    pub(super) synced: bool,
     pub(super) failures: Vec<Failure>,
     pub(super) notifications: Vec<Notification>,
     pub(super) ledger: Vec<LedgerEntry>,

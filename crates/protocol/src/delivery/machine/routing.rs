@@ -6,12 +6,12 @@ use super::record::{cause_of, targets};
 use super::{Delivery, pushing};
 use crate::delivery::arena::Key;
 use crate::delivery::lanes::LegKey;
-use crate::delivery::{Action, Notice, Owed, RouteFailure, Word};
+use crate::delivery::{Action, Notice, Owed, RouteFailure, Word, told};
 use crate::ledger::{Event, FailureCause};
 use crate::mailbox::RouteAnswer;
 use crate::message::Target;
 use crate::presence::SessionEntry;
-use crate::{Moment, Platform};
+use crate::{Moment, Platform, UserId};
 
 impl Delivery {
     pub(super) fn routed_first(
@@ -21,23 +21,50 @@ impl Delivery {
         index: usize,
         answer: Result<RouteAnswer, RouteFailure>,
     ) {
-        let Some(record) = self.records.get_mut(key) else {
+        let Some(record) = self.records.get(key) else {
             return;
         };
         let owed = record.task.owed[index].clone();
+        self.routed(now, key, &owed, answer);
+    }
+
+    /// One of the audience.
+    pub(super) fn routed_member(
+        &mut self,
+        now: Moment,
+        key: Key,
+        user: UserId,
+        answer: Result<RouteAnswer, RouteFailure>,
+    ) {
+        self.routed(now, key, &told(user), answer);
+    }
+
+    fn routed(
+        &mut self,
+        now: Moment,
+        key: Key,
+        owed: &Owed,
+        answer: Result<RouteAnswer, RouteFailure>,
+    ) {
+        let Some(record) = self.records.get_mut(key) else {
+            return;
+        };
         let mirror = record.task.is_only_told(owed.user);
         let mut answer = match answer {
             Ok(answer) => answer,
-            Err(failure) => return record.fail_all(now, &owed, failure),
+            Err(failure) => return record.fail_all(now, owed, failure),
         };
         if mirror && let Some(origin) = &record.task.origin {
             answer.live.retain(|entry| entry.session != origin.session);
         }
         let nobody = owed.platforms.is_empty() && answer.live.is_empty();
-        if nobody && !mirror {
+        // Said once of a whole audience: it names nobody.
+        let is_said = record.task.audience.is_some() && record.synced;
+        if nobody && !mirror && !is_said {
+            record.synced = true;
             record.note(now, None, Event::ReachableBySync);
         }
-        self.start_legs(now, key, &owed, &answer, mirror);
+        self.start_legs(now, key, owed, &answer, mirror);
     }
 
     /// Starts a leg for each platform that has sessions, and ends the others.

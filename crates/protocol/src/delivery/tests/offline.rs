@@ -40,6 +40,7 @@ fn what_the_device_acknowledged_before_is_neither_pushed_nor_told() {
         }],
         placed,
         frame: Bytes::new(),
+        audience: None,
         own_frames: Default::default(),
         retry_count: 1,
         first_at: world.now,

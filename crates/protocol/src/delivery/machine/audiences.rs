@@ -1,0 +1,119 @@
+//! Large groups, a few members at a time: a message to 100,000 is no more work at once than one to a thousand, and
+//! whoever writes to one person does not wait behind it.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use super::{Delivery, RouteKind};
+use crate::delivery::arena::Key;
+use crate::{ConversationId, Moment};
+
+/// Members of all audiences whose sessions are asked for at a time: one call to the mailbox.
+pub(in super::super) const ROUTES_MAX: usize = 1024;
+/// Pushes of all kinds above which no further member is asked for.
+pub(in super::super) const PUSHES_MAX: usize = 8192;
+/// Members of one audience before it is another's turn.
+const TURN: usize = 64;
+
+/// Records whose audiences are not reached whole.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Audiences {
+    /// Of each conversation, oldest first: one after the other.
+    waiting: BTreeMap<ConversationId, VecDeque<Key>>,
+    /// Whose turn it is.
+    turns: VecDeque<ConversationId>,
+    /// Open ones, of members.
+    pub(super) routes: usize,
+}
+
+impl Audiences {
+    fn add(&mut self, conversation: ConversationId, record: Key) {
+        let waiting = self.waiting.entry(conversation).or_default();
+        if waiting.is_empty() {
+            self.turns.push_back(conversation);
+        }
+        waiting.push_back(record);
+    }
+
+    /// The record whose turn it is.
+    fn next(&mut self) -> Option<(ConversationId, Key)> {
+        let conversation = *self.turns.front()?;
+        let record = self.waiting.get(&conversation)?.front()?;
+        Some((conversation, *record))
+    }
+
+    /// The turn of the one that was next is over, and with `ended` its record.
+    fn turn(&mut self, ended: bool) {
+        let Some(conversation) = self.turns.pop_front() else {
+            return;
+        };
+        let Some(waiting) = self.waiting.get_mut(&conversation) else {
+            return;
+        };
+        if ended {
+            waiting.pop_front();
+        }
+        if waiting.is_empty() {
+            self.waiting.remove(&conversation);
+        } else {
+            self.turns.push_back(conversation);
+        }
+    }
+
+    pub(super) fn abandon(&mut self, is_gone: impl Fn(Key) -> bool) {
+        self.waiting.retain(|_, records| {
+            records.retain(|record| !is_gone(*record));
+            !records.is_empty()
+        });
+        let waiting = &self.waiting;
+        self.turns.retain(|turn| waiting.contains_key(turn));
+    }
+}
+
+impl Delivery {
+    pub(super) fn begin_audience(&mut self, now: Moment, key: Key) {
+        let Some(record) = self.records.get_mut(key) else {
+            return;
+        };
+        if record.task.audience.is_none() {
+            return;
+        }
+        // One for those who are not asked for yet.
+        record.open += 1;
+        self.audiences.add(record.task.placed.conversation, key);
+        self.reach_audiences(now);
+    }
+
+    /// Asks for further members, as many as there is room for.
+    pub(super) fn reach_audiences(&mut self, now: Moment) {
+        while self.audiences.routes < ROUTES_MAX && self.pushes.len() < PUSHES_MAX {
+            let Some((_, key)) = self.audiences.next() else {
+                return;
+            };
+            let room = (ROUTES_MAX - self.audiences.routes).min(TURN);
+            let (members, ended) = self.next_members(key, room);
+            for user in members {
+                self.audiences.routes += 1;
+                self.route(key, RouteKind::Member(user), user, Vec::new(), Vec::new(), None);
+            }
+            self.audiences.turn(ended);
+            if ended {
+                self.close_one(now, key);
+            }
+        }
+    }
+
+    /// The next members of a record's audience, but its sender, and whether they are the last.
+    fn next_members(&mut self, key: Key, room: usize) -> (Vec<crate::UserId>, bool) {
+        let Some(record) = self.records.get_mut(key) else {
+            return (Vec::new(), true);
+        };
+        let from = record.task.placed.message.from;
+        let behind = record.task.audience.iter();
+        let behind = behind.flat_map(|audience| audience.behind(record.reached));
+        let members: Vec<_> = behind.take(room).collect();
+        let ended = members.len() < room;
+        record.reached = members.last().copied().or(record.reached);
+        let members = members.into_iter().filter(|user| *user != from);
+        (members.collect(), ended)
+    }
+}

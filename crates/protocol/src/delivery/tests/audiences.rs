@@ -1,0 +1,205 @@
+//! holes 4: large groups are reached a few members at a time, and private chats do not wait behind them.
+
+use std::sync::Arc;
+
+use super::super::machine::audiences::{PUSHES_MAX, ROUTES_MAX};
+use std::collections::VecDeque;
+
+use super::*;
+use crate::GroupId;
+use crate::group::{Audience, Group, Member, Role, Settings};
+use crate::history::Version;
+
+const OWNER: i64 = 1;
+
+/// A group of the users 1 to `members`.
+fn group(members: i64) -> Arc<Group> {
+    let made = Version {
+        epoch: 1,
+        offset: 1,
+    };
+    let member = |number| Member {
+        role: Some(if number == OWNER { Role::Owner } else { Role::Member }),
+        since: Seq::ZERO,
+        version: made,
+    };
+    Arc::new(Group {
+        settings: Settings {
+            open_history: false,
+            open_door: false,
+        },
+        version: made,
+        members: (1..=members).map(|number| (user(number), member(number))).collect(),
+    })
+}
+
+fn task(group: &Arc<Group>, number: i64, n: i64) -> Task {
+    let of = GroupId::new(number).expect("a group");
+    let mut placed = placed(n, BOB, Options::CHAT);
+    placed.message.to = Recipient::Group(of);
+    placed.conversation = ConversationId::Group(of);
+    let version = Version {
+        epoch: 1,
+        offset: 100,
+    };
+    Task {
+        rev: 0,
+        owed: vec![told(user(OWNER))],
+        audience: Some(Audience::of_message(group.clone(), version, placed.position.seq)),
+        placed,
+        frame: Bytes::from_static(b"frame"),
+        own_frames: Default::default(),
+        retry_count: 0,
+        first_at: Timestamp::from_millis(1),
+        origin: None,
+        letter: None,
+        trace: None,
+        noted: Vec::new(),
+    }
+}
+
+/// The machine, and the routes that it waits for.
+struct Asked {
+    delivery: Delivery,
+    routes: VecDeque<Route>,
+    settled: usize,
+    ledger: usize,
+}
+
+impl Asked {
+    fn new() -> Asked {
+        Asked {
+            delivery: Delivery::new(Limits::default()),
+            routes: VecDeque::new(),
+            settled: 0,
+            ledger: 0,
+        }
+    }
+
+    fn submit(&mut self, offset: u64, task: Task) {
+        let now = Timestamp::from_millis(1);
+        self.delivery.handle_task(now, at(offset), task).expect("room");
+        self.drain();
+    }
+
+    fn drain(&mut self) {
+        while let Some(action) = self.delivery.poll_action() {
+            match action {
+                Action::Route(route) => self.routes.push_back(route),
+                Action::Settled(settlement) => {
+                    self.settled += 1;
+                    self.ledger += settlement.ledger.len();
+                }
+                Action::Forget(_) | Action::Push(_) | Action::Notice(_) => {}
+            }
+        }
+    }
+
+    fn answer(&mut self, live: impl Fn(UserId) -> Vec<SessionEntry>) -> UserId {
+        let route = self.routes.pop_front().expect("a route");
+        let answer = RouteAnswer {
+            live: live(route.user),
+            stored: Vec::new(),
+            acknowledged: Vec::new(),
+            dropped: 0,
+        };
+        let now = Timestamp::from_millis(1);
+        self.delivery.handle_routed(now, route.token, Ok(answer));
+        self.drain();
+        route.user
+    }
+}
+
+#[test]
+fn each_member_is_asked_for_once_and_few_at_a_time() {
+    const MEMBERS: i64 = 20_000;
+    let (group, mut asked) = (group(MEMBERS), Asked::new());
+    for n in 1..=3 {
+        asked.submit(n as u64, task(&group, 7, n));
+    }
+    let mut times: BTreeMap<UserId, usize> = BTreeMap::new();
+    while !asked.routes.is_empty() {
+        // Beside them the sender's other sessions, once a message.
+        assert!(asked.routes.len() <= ROUTES_MAX + 3, "{}", asked.routes.len());
+        assert!(asked.routes.iter().all(|route| route.mail.is_none()), "no body for nobody");
+        *times.entry(asked.answer(|_| Vec::new())).or_default() += 1;
+    }
+    assert_eq!(times.len() as i64, MEMBERS);
+    assert!(times.values().all(|count| *count == 3));
+    assert_eq!(asked.settled, 3);
+    assert!(asked.ledger < 12, "that sync serves them is said once a message");
+    assert!(asked.delivery.is_idle());
+}
+
+#[test]
+fn a_private_message_waits_behind_one_call_at_most() {
+    let (group, mut asked) = (group(100_000), Asked::new());
+    for n in 1..=512 {
+        asked.submit(n as u64, task(&group, 7, n));
+    }
+    let placed = placed(1_000, BOB, Options::CHAT);
+    let private = Task {
+        owed: owed(&placed, vec![Platform::Web]),
+        audience: None,
+        placed,
+        ..task(&group, 7, 1_000)
+    };
+    asked.submit(1_000, private);
+    let before = asked.routes.iter().position(|route| !route.platforms.is_empty());
+    let senders = 512;
+    assert!(before.expect("it is asked for") <= ROUTES_MAX + senders);
+}
+
+#[test]
+fn groups_take_turns() {
+    let (large, small, mut asked) = (group(100_000), group(2_000), Asked::new());
+    for n in 1..=16 {
+        asked.submit(n as u64, task(&large, 7, n));
+    }
+    asked.submit(100, task(&small, 8, 100));
+    let mut answered = 0;
+    while asked.settled == 0 {
+        asked.answer(|_| Vec::new());
+        answered += 1;
+    }
+    assert!(answered < 6_000, "{answered}: the small one does not wait for the large one");
+}
+
+#[test]
+fn pushes_that_are_open_hold_back_further_members() {
+    let (group, mut asked) = (group(50_000), Asked::new());
+    asked.submit(1, task(&group, 7, 1));
+    let live = |user: UserId| {
+        vec![SessionEntry {
+            session: session(user.get()),
+            platform: Platform::Web,
+            life: life("boat-1"),
+            login: 1,
+        }]
+    };
+    let mut answered = 0;
+    while !asked.routes.is_empty() {
+        asked.answer(live);
+        answered += 1;
+    }
+    assert!((PUSHES_MAX..=PUSHES_MAX + ROUTES_MAX + 1).contains(&answered), "{answered}");
+    // What boats never answer ends, and the next are asked for.
+    let late = Timestamp::from_millis(1) + Limits::default().push_deadline();
+    asked.delivery.handle_timeout(late);
+    asked.drain();
+    assert!(!asked.routes.is_empty());
+}
+
+#[test]
+fn partitions_given_away_take_their_audiences_along() {
+    let (group, mut asked) = (group(5_000), Asked::new());
+    asked.submit(1, task(&group, 7, 1));
+    asked.submit(2, task(&group, 8, 2));
+    let partition = (at(1).topic, at(1).partition);
+    asked.delivery.handle_revoked(Timestamp::from_millis(2), &[partition]);
+    asked.drain();
+    assert!(asked.delivery.is_idle());
+    asked.routes.clear();
+    asked.submit(3, task(&group, 7, 3));
+    assert!(asked.routes.len() >= ROUTES_MAX, "their room is given back");
+}

@@ -1,0 +1,62 @@
+//! Who reads a message of a large group, one after the other: nobody is copied for it.
+
+use std::fmt;
+use std::ops::Bound;
+use std::sync::Arc;
+
+use super::{Group, Member};
+use crate::history::Version;
+use crate::{Seq, UserId};
+
+/// The readers of one message or change, in the order of their numbers. All messages of a batch share the group.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Audience {
+    group: Arc<Group>,
+    seq: Seq,
+    /// Of a message, the record that placed it; a change is for those who are in now.
+    placed_by: Option<Version>,
+}
+
+impl Audience {
+    /// As [`Group::readers`].
+    pub fn of_message(group: Arc<Group>, record: Version, seq: Seq) -> Audience {
+        Audience {
+            group,
+            seq,
+            placed_by: Some(record),
+        }
+    }
+
+    /// As [`Group::readers_now`].
+    pub fn of_change(group: Arc<Group>, seq: Seq) -> Audience {
+        Audience {
+            group,
+            seq,
+            placed_by: None,
+        }
+    }
+
+    /// Those behind `after`, from the first one on where it is `None`.
+    pub fn behind(&self, after: Option<UserId>) -> impl Iterator<Item = UserId> {
+        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
+        let members = self.group.members.range((begin, Bound::Unbounded));
+        let readers = members.filter(|(user, member)| self.reads(**user, member));
+        readers.map(|(user, _)| *user)
+    }
+
+    fn reads(&self, user: UserId, member: &Member) -> bool {
+        match self.placed_by {
+            Some(record) => Group::reads(member, record, self.seq),
+            None => self.group.reads_now(user, self.seq),
+        }
+    }
+}
+
+impl fmt::Debug for Audience {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Audience")
+            .field("members", &self.group.members.len())
+            .field("seq", &self.seq)
+            .finish_non_exhaustive()
+    }
+}
