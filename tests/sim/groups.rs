@@ -67,7 +67,7 @@ impl World {
         Some(Group {
             settings,
             version,
-            members: kept.members.clone(),
+            members: kept.members.clone().into_iter().collect(),
         })
     }
 
@@ -163,7 +163,7 @@ impl World {
             return Vec::new();
         };
         let readers: Vec<UserId> = match self.sabotage {
-            Some(Sabotage::ToldToLeavers) => group.members.keys().copied().collect(),
+            Some(Sabotage::ToldToLeavers) => group.members.iter().map(|(user, _)| user).collect(),
             _ => group.readers(version, placed.position.seq).collect(),
         };
         let known = |user| self.disk.platforms.get(&user).cloned().unwrap_or_default();
@@ -232,7 +232,7 @@ impl World {
         let group = group.ok_or_else(|| Refusal::new(Code::NotFound, "there is no such group"))?;
         match self.sabotage {
             Some(Sabotage::LateReadAll) if group.role(user).is_some() => Ok(Seq::ZERO),
-            _ => readable_after(group.settings, group.members.get(&user)),
+            _ => readable_after(group.settings, group.members.get(user)),
         }
     }
 
@@ -332,7 +332,7 @@ fn after(standing: Option<Group>, outcome: &Outcome) -> Option<Group> {
         (None, Some((settings, version))) => Some(Group {
             settings,
             version,
-            members: outcome.members.clone(),
+            members: outcome.members.clone().into_iter().collect(),
         }),
         (None, None) => None,
     }

@@ -96,7 +96,7 @@ impl World {
         let conversation = work.message.conversation().expect("two users");
         let subject = change.subject.expect("of a message");
         if let ConversationId::Group(_) = conversation
-            && !(self.group_of(conversation)).is_some_and(|it| it.members.contains_key(&owner))
+            && !(self.group_of(conversation)).is_some_and(|it| it.members.contains(owner))
         {
             let refusal = Refusal::new(Code::Forbidden, "you never were in this group");
             return self.unchanged(source, work, Some(refusal), batch);

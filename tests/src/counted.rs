@@ -15,7 +15,7 @@ use backend::history::{HistoryStore, StatusWrite};
 use protocol::change::{Altered, Arranged, ChangeRow, Changed};
 use protocol::conversation::{ConversationRow, Head, Listed};
 use protocol::frame::HistoryRange;
-use protocol::group::{Group, GroupRow, Member, Settings};
+use protocol::group::{GroupRow, Member, Settings};
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::unread::Tally;
 use protocol::{ConversationId, GroupId, MessageId, SendId, Seq, Timestamp, UserId};
@@ -161,9 +161,19 @@ impl GroupStore for Counted<dyn GroupStore> {
         self.inner.save(group, settings, members).await
     }
 
-    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
+    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
         self.read();
-        self.inner.load(group).await
+        self.inner.settings(group).await
+    }
+
+    async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        self.read();
+        self.inner.members(group, after, limit).await
     }
 
     async fn members_of(

@@ -228,7 +228,7 @@ impl Writer {
         written
     }
 
-    /// Writes a part, or as many of its first records as are decided in time: one at least.
+    /// Writes a part, or as many of its first records as are decided in time: one at least, once their groups are read.
     async fn write_together(
         &mut self,
         reads: &[Arc<Read>],
@@ -236,6 +236,9 @@ impl Writer {
     ) -> Result<(Batch, usize), WriteFailure> {
         let (now, began) = (self.clock.now(), Instant::now());
         let decided = self.decide_all(reads, until).await?;
+        if decided.is_empty() {
+            return Ok((Batch::default(), 0));
+        }
         let reads = &reads[..decided.len()];
         let others = self.others(reads, &decided, now).await?;
 

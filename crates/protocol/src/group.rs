@@ -8,6 +8,7 @@
 //! or made by itself, which members tell by the version that they bear.
 
 mod audience;
+mod members;
 mod record;
 mod row;
 
@@ -16,6 +17,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 pub use self::audience::Audience;
+pub use self::members::Members;
 pub use self::record::{Presence, refusal, rule};
 pub use self::row::GroupRow;
 use crate::history::Version;
@@ -69,12 +71,12 @@ pub struct Settings {
 }
 
 /// A group as its writer knows it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Group {
     pub settings: Settings,
     /// The record that made the settings so.
     pub version: Version,
-    pub members: BTreeMap<UserId, Member>,
+    pub members: Members,
 }
 
 /// What is to become of a group.
@@ -138,7 +140,7 @@ impl Group {
         Group {
             settings,
             version: record,
-            members: BTreeMap::from([(owner, member)]),
+            members: Members::from_iter([(owner, member)]),
         }
     }
 
@@ -166,18 +168,18 @@ impl Group {
     }
 
     pub fn role(&self, user: UserId) -> Option<Role> {
-        self.members.get(&user)?.role
+        self.members.get(user)?.role
     }
 
     /// Those who are in.
     pub fn present(&self) -> impl Iterator<Item = (UserId, Role)> {
-        let present = self.members.iter();
-        present.filter_map(|(user, member)| Some((*user, member.role?)))
+        let members = self.members.iter();
+        members.filter_map(|(user, member)| Some((user, member.role?)))
     }
 
     /// From behind which place on somebody may read; `None` where they are not in.
     pub fn readable_after(&self, user: UserId) -> Option<Seq> {
-        self.members.get(&user)?.readable_after(self.settings)
+        self.members.get(user)?.readable_after(self.settings)
     }
 
     /// Those who are in and may read what stands at `seq`.
@@ -207,7 +209,7 @@ impl Group {
         match wish {
             Wish::Create { .. } => refuse(Code::InvalidArgument, "there is such a group already"),
             Wish::Join if mine.is_some() => Ok(Outcome::default()),
-            _ if self.present().next().is_none() => {
+            _ if self.members.present() == 0 => {
                 refuse(Code::NotFound, "everybody has left this group: it is over")
             }
             Wish::Join if self.settings.open_door => self.bring(record, &[by], end, limits),
@@ -265,7 +267,7 @@ impl Group {
         let members: BTreeMap<UserId, Member> = (users.iter().filter(newcomer))
             .map(|user| (*user, member))
             .collect();
-        let present = self.present().count();
+        let present = self.members.present();
         if present + members.len() > limits.members {
             let text = format!("{present} are in; {} at most", limits.members);
             return refuse(Code::RateLimited, &text);
@@ -280,7 +282,7 @@ impl Group {
         let Some(role) = self.role(by) else {
             return Ok(Outcome::default());
         };
-        if role == Role::Owner && self.present().count() > 1 {
+        if role == Role::Owner && self.members.present() > 1 {
             return refuse(
                 Code::InvalidArgument,
                 "hand the group over first: it is yours",
@@ -351,7 +353,7 @@ impl Group {
         roles: &[(UserId, Option<Role>)],
     ) -> BTreeMap<UserId, Member> {
         let changed = roles.iter().filter_map(|(user, role)| {
-            let member = self.members.get(user)?;
+            let member = self.members.get(*user)?;
             let member = Member {
                 role: *role,
                 version: record,

@@ -24,7 +24,7 @@ impl World {
             let kept = self.group(*number);
             let users = self.devices.iter().map(|device| device.user);
             for user in users {
-                let member = kept.as_ref().and_then(|group| group.members.get(&user));
+                let member = kept.as_ref().and_then(|group| group.members.get(user));
                 let got = member.map(|member| (member.role, member.since));
                 let crowd = talk.group.as_ref().filter(|crowd| crowd.ever_had(user));
                 let expected = crowd.map(|crowd| (crowd.role(user), crowd.since(user)));

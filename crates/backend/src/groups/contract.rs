@@ -7,7 +7,7 @@ use protocol::group::{Group, Member, Role, Settings};
 use protocol::history::Version;
 use protocol::{GroupId, Seq, UserId};
 
-use super::GroupStore;
+use super::{GroupStore, Loading, PAGE, Page};
 use crate::fresh::Fresh;
 
 const ALL: usize = 1000;
@@ -45,8 +45,15 @@ async fn save(
     saved.expect("saves");
 }
 
-async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group> {
-    store.load(group).await.expect("reads")
+pub(super) async fn load(store: &dyn GroupStore, group: GroupId) -> Option<Group> {
+    let mut loading = Loading::new(group);
+    loop {
+        match loading.next(store, PAGE).await.expect("reads") {
+            Page::Part => {}
+            Page::Whole(group) => return Some(group),
+            Page::Absent => return None,
+        }
+    }
 }
 
 async fn present(
@@ -80,7 +87,7 @@ async fn is(
     let mut those: Vec<_> = here.copied().collect();
     those.sort_by_key(|(user, _)| *user);
     assert_eq!(present(store, group, None, ALL).await, those);
-    for (user, member) in wanted.members {
+    for (user, member) in members.iter().copied() {
         let found = store.members_of(&[(group, user)]).await.expect("reads");
         assert_eq!(found, [Some((settings, member))]);
         let listed = groups_of(store, user).await;
@@ -281,7 +288,7 @@ pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh:
     }
     let loaded = load(store, group).await.expect("it is there");
     assert!(
-        loaded.members == members,
+        loaded.members == members.into_iter().collect(),
         "{} of them",
         loaded.members.len()
     );
@@ -291,6 +298,45 @@ pub(super) async fn a_large_group_is_loaded_whole(store: &dyn GroupStore, fresh:
         .collect();
     let page = present(store, group, None, 5_000).await;
     assert!(page == here, "{} of them", page.len());
+}
+
+/// Also who left, in order, each once, whatever the size of a page; settings are asked for by themselves.
+pub(super) async fn members_come_by_page(store: &dyn GroupStore, fresh: &Fresh) {
+    let (group, elsewhere) = (fresh.group(), fresh.group());
+    assert_eq!(store.settings(group).await.expect("reads"), None);
+    let all: Vec<_> = (0..23)
+        .map(|n| {
+            let role = (n % 3 != 0).then_some(Role::Member);
+            (fresh.user(), member(role, n, n + 1))
+        })
+        .collect();
+    save(store, elsewhere, (OPEN, 1), &all).await;
+    save(store, group, None, &all).await;
+    assert_eq!(load(store, group).await, None);
+    save(store, group, (CLOSED, 7), &[]).await;
+    let settings = store.settings(group).await.expect("reads");
+    assert_eq!(settings, Some((CLOSED, version(7))));
+    let whole = load(store, group).await;
+    for limit in [1, 5, 22, 23, 24] {
+        let mut loading = Loading::new(group);
+        let mut pages = 0;
+        let loaded = loop {
+            pages += 1;
+            match loading.next(store, limit).await.expect("reads") {
+                Page::Part => {}
+                Page::Whole(group) => break Some(group),
+                Page::Absent => break None,
+            }
+        };
+        assert_eq!(loaded, whole, "pages of {limit}");
+        assert_eq!(pages, 23 / limit + 1, "pages of {limit}");
+    }
+    let behind = store.members(group, Some(all[20].0), ALL).await;
+    assert_eq!(behind.expect("reads"), all[21..]);
+    let none = store.members(group, None, 0).await;
+    assert_eq!(none.expect("reads"), []);
+    let none = store.members(fresh.group(), None, ALL).await;
+    assert_eq!(none.expect("reads"), []);
 }
 
 /// Hands the names of all checks to another macro: no backend can leave one out.
@@ -303,6 +349,7 @@ macro_rules! checks {
             membership_is_answered_in_order,
             those_present_come_by_page,
             a_user_finds_their_groups,
+            members_come_by_page,
             a_large_group_is_loaded_whole,
         );
     };

@@ -6,12 +6,11 @@
 //! | `group-member` | group, user | what the user is or was there |
 //! | `user-group` | user, group | the same |
 
-use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
-use protocol::group::{Group, Member, Settings};
+use protocol::group::{Member, Settings};
 use protocol::history::Version;
 use protocol::{GroupId, UserId};
 use serde::{Deserialize, Serialize};
@@ -52,7 +51,7 @@ impl EmbeddedGroups {
         found.map(|value| decode(SEAM, &value)).transpose()
     }
 
-    fn members(&self, keys: &[[u8; 16]]) -> Result<Vec<Option<Member>>> {
+    fn standing(&self, keys: &[[u8; 16]]) -> Result<Vec<Option<Member>>> {
         let found = self.engine.multi_get(Table::GroupMember, keys)?.into_iter();
         found
             .map(|value| value.map(|value| decode(SEAM, &value)).transpose())
@@ -99,7 +98,7 @@ impl GroupStore for EmbeddedGroups {
         let pairs = members
             .iter()
             .map(|(user, _)| pair(group.get(), user.get()));
-        let standing = self.members(&pairs.collect::<Vec<_>>())?;
+        let standing = self.standing(&pairs.collect::<Vec<_>>())?;
         for ((user, member), standing) in members.iter().zip(standing) {
             if standing.is_some_and(|standing| standing.version > member.version) {
                 continue;
@@ -122,27 +121,23 @@ impl GroupStore for EmbeddedGroups {
         Ok(())
     }
 
-    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
-        let Some(Meant { version, settings }) = self.meant(group)? else {
-            return Ok(None);
-        };
-        let mut members = BTreeMap::new();
-        let mut after = None;
-        loop {
-            let page = self.list(Table::GroupMember, group.get(), after, SCAN)?;
-            after = page.last().map(|(user, _)| *user);
-            let is_last = page.len() < SCAN;
-            for (id, member) in page {
-                members.insert(user(id)?, member);
-            }
-            if is_last {
-                return Ok(Some(Group {
-                    settings,
-                    version,
-                    members,
-                }));
-            }
-        }
+    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+        let meant = self.meant(group)?;
+        Ok(meant.map(|meant| (meant.settings, meant.version)))
+    }
+
+    async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        let after = after.map(UserId::get);
+        let page = self.list(Table::GroupMember, group.get(), after, limit)?;
+        let members = page.into_iter();
+        members
+            .map(|(id, member)| Ok((user(id)?, member)))
+            .collect()
     }
 
     async fn members_of(
@@ -152,7 +147,7 @@ impl GroupStore for EmbeddedGroups {
         let pairs = keys
             .iter()
             .map(|(group, user)| pair(group.get(), user.get()));
-        let members = self.members(&pairs.collect::<Vec<_>>())?;
+        let members = self.standing(&pairs.collect::<Vec<_>>())?;
         let both = keys.iter().zip(members).map(|((group, _), member)| {
             let Some(member) = member else {
                 return Ok(None);

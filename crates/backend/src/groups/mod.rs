@@ -6,15 +6,17 @@
 #[cfg(test)]
 mod contract;
 mod embedded;
+mod loading;
 #[cfg(feature = "scylla")]
 mod scylla;
 
 use async_trait::async_trait;
-use protocol::group::{Group, Member, Settings};
+use protocol::group::{Member, Settings};
 use protocol::history::Version;
 use protocol::{GroupId, UserId};
 
 pub use self::embedded::EmbeddedGroups;
+pub use self::loading::{Loading, PAGE, Page};
 #[cfg(feature = "scylla")]
 pub use self::scylla::ScyllaGroups;
 use crate::Result;
@@ -32,8 +34,17 @@ pub trait GroupStore: Send + Sync {
         members: Vec<(UserId, Member)>,
     ) -> Result<()>;
 
-    /// The whole group, also those who left; `None` where it has no settings (yet).
-    async fn load(&self, group: GroupId) -> Result<Option<Group>>;
+    /// How it is meant to be, and the record that made it so; `None`: there is no such group (yet).
+    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>>;
+
+    /// Those who are or were in, in order of user, from behind `after` on, at most `limit`: a shorter page is the
+    /// last. One small read, however many there are. [`Loading`] puts the pages together.
+    async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>>;
 
     /// What each of these users is or was in the group, and how it is meant to be; `None` for who never was in,
     /// and where there is no such group. A few small reads, whatever the size of the group; in order of the

@@ -12,7 +12,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use async_trait::async_trait;
-use protocol::group::{Group, Member, Role, Settings};
+use protocol::group::{Member, Role, Settings};
 use protocol::history::Version;
 use protocol::{GroupId, Seq, UserId};
 use scylla::response::PagingState;
@@ -77,7 +77,7 @@ impl ScyllaGroups {
         }
     }
 
-    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+    async fn meant(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
         let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
         let settings = |(bits, ver): &(i32, i64)| {
             let both = settings_of(*bits).zip(write_time::version_of(*ver));
@@ -158,16 +158,17 @@ impl GroupStore for ScyllaGroups {
         }
     }
 
-    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
-        let Some((settings, version)) = self.settings(group).await? else {
-            return Ok(None);
-        };
-        let members = self.list(group, None, usize::MAX, |_| true).await?;
-        Ok(Some(Group {
-            settings,
-            version,
-            members: members.into_iter().collect(),
-        }))
+    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+        self.meant(group).await
+    }
+
+    async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        self.list(group, after, limit, |_| true).await
     }
 
     async fn members_of(
@@ -191,7 +192,7 @@ impl GroupStore for ScyllaGroups {
             members.extend(listed.into_iter().map(|(group, it)| ((group, user), it)));
         }
         let groups: BTreeSet<GroupId> = members.keys().map(|(group, _)| *group).collect();
-        let asked = groups.iter().map(|group| self.settings(*group));
+        let asked = groups.iter().map(|group| self.meant(*group));
         let settings = self.cql.all(asked.collect()).await?;
         let settings: HashMap<_, _> = groups.iter().copied().zip(settings).collect();
         let answer = |key: &(GroupId, UserId)| {

@@ -16,7 +16,7 @@ use backend::{Error, Kind, Result};
 use parking_lot::Mutex;
 use protocol::cached::{Outdated, Owner};
 use protocol::frame::HistoryRange;
-use protocol::group::{Group, Member, Settings};
+use protocol::group::{Member, Settings};
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::mailbox::{
@@ -331,8 +331,12 @@ pub(super) struct FaultyGroups {
     pub(super) away: AtomicBool,
     /// Saves, each time again.
     pub(super) saved: AtomicUsize,
+    /// Pages of members that were read.
+    pub(super) pages: AtomicUsize,
     /// How long a save takes.
     pub(super) latency: Mutex<Duration>,
+    /// How long a page of members takes; every seventh is broken off.
+    pub(super) page_latency: Mutex<Option<Duration>>,
 }
 
 impl FaultyGroups {
@@ -358,8 +362,25 @@ impl GroupStore for FaultyGroups {
         self.here()?.save(group, settings, members).await
     }
 
-    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
-        self.here()?.load(group).await
+    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+        self.here()?.settings(group).await
+    }
+
+    async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        let count = self.pages.fetch_add(1, Ordering::SeqCst);
+        let latency = *self.page_latency.lock();
+        if let Some(latency) = latency {
+            tokio::time::sleep(latency).await;
+            if count % 7 == 6 {
+                return Err(Error::unavailable("groups", "broken off"));
+            }
+        }
+        self.here()?.members(group, after, limit).await
     }
 
     async fn members_of(

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use api::task::MessageTask;
+use backend::groups::{Loading, PAGE, Page};
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{HistoryRange, ListDeed, ServerFrame};
 use protocol::group::{Group, Role, Settings, Wish};
@@ -92,8 +93,14 @@ impl World {
     }
 
     async fn group(&self) -> Group {
-        let group = self.parts.groups.load(group()).await.expect("reads");
-        group.expect("it is there")
+        let mut loading = Loading::new(group());
+        loop {
+            match loading.next(&*self.parts.groups, PAGE).await {
+                Ok(Page::Part) => {}
+                Ok(Page::Whole(group)) => return group,
+                other => panic!("it is there: {other:?}"),
+            }
+        }
     }
 
     /// What was said in the group, in order.

@@ -4,12 +4,16 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use backend::group_history::GroupHistoryStore;
+use backend::groups::GroupStore;
 use protocol::change::{ChangeKind, ChangeOf};
-use protocol::group::Wish;
+use protocol::frame::HistoryRange;
+use protocol::group::{Member, Role, Wish};
+use protocol::history::Version;
 use protocol::message::Content;
-use protocol::{GroupId, Options, Recipient, Timestamp};
+use protocol::{GroupId, Options, Recipient, Seq, Timestamp};
 
-use super::groups::create;
+use super::groups::{CLOSED, create};
 use super::world::*;
 use crate::Config;
 
@@ -96,4 +100,32 @@ async fn reactions_are_judged_together() {
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     assert!(world.since(began) < SOON, "{:?}", world.since(began));
+}
+
+/// Nearly all have left: only who is in is bounded.
+#[tokio::test(start_paused = true)]
+async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
+    let mut world = World::without_carrier(Config::default()).await;
+    let member = |role, offset| Member {
+        role,
+        since: Seq::ZERO,
+        version: Version { epoch: 0, offset },
+    };
+    let alice = (user(ALICE), member(Some(Role::Owner), 0));
+    let others = (0..30_000).map(|n| (user(100 + n), member(None, n as u64)));
+    let members = others.chain([alice]).collect();
+    let settings = Some((CLOSED, Version::default()));
+    let saved = world.groups.store.save(group(0), settings, members);
+    saved.await.expect("saves");
+    let mut message = world.for_group(ALICE, None);
+    message.to = Recipient::Group(group(0));
+    world.accept_of(message).await;
+    *world.groups.page_latency.lock() = Some(Duration::from_millis(900));
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let range = HistoryRange::Forward { after: Seq::ZERO };
+    let rows = world.parts.group_history.conversation(group(0), range, 9);
+    assert_eq!(rows.await.expect("reads").len(), 1);
+    // 31 pages, and each that was broken off once more.
+    assert_eq!(world.groups.pages.load(SeqCst), 36);
 }

@@ -206,7 +206,9 @@ impl World {
             store: EmbeddedGroups::new(engine.clone()),
             away: AtomicBool::new(false),
             saved: AtomicUsize::new(0),
+            pages: AtomicUsize::new(0),
             latency: Mutex::default(),
+            page_latency: Mutex::default(),
         });
         let connector = Connector::default();
         let parts = Parts {

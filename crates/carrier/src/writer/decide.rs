@@ -196,14 +196,16 @@ struct Pending {
 }
 
 impl Writer {
-    /// In order, as many of the first records as there is time for: one at least.
+    /// In order, as many of the first records as there is time for: one at least, once their groups are read.
     pub(super) async fn decide_all(
         &mut self,
         reads: &[Arc<Read>],
         until: Instant,
     ) -> Result<Vec<Decided>, WriteFailure> {
         // The groups first: what stands before a wish that shows is in the heads that are read after it.
-        let groups = self.groups.load(groups(reads)).await?;
+        let Some(groups) = self.groups.load(groups(reads), until).await? else {
+            return Ok(Vec::new());
+        };
         let mut before = Before {
             heads: self.heads.load(conversations(reads)).await?,
             groups,

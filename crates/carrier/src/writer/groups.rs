@@ -1,15 +1,17 @@
 //! The groups of the conversations that are written, as the single writer of each knows them.
 
 use std::collections::BTreeMap;
+use std::num::NonZeroUsize;
 use std::sync::Arc;
 
-use backend::groups::GroupStore;
+use backend::groups::{GroupStore, Loading, PAGE, Page};
 use backend::queue::Partition;
-use futures_util::{StreamExt, TryStreamExt, stream};
+use futures_util::{StreamExt, stream};
 use lru::LruCache;
 use protocol::GroupId;
 use protocol::group::{Group, Outcome};
 use protocol::keys::Topic;
+use tokio::time::Instant;
 
 use crate::Config;
 use crate::stores::{Result, Timed};
@@ -17,11 +19,16 @@ use crate::stores::{Result, Timed};
 /// Groups that are read at once.
 const TOGETHER: usize = 16;
 
+/// Groups whose pages are remembered until the rest is read.
+const LOADING_MAX: NonZeroUsize = NonZeroUsize::new(64).expect("not zero");
+
 pub(super) struct Groups {
     store: Arc<dyn GroupStore>,
     stores: Timed,
     /// With the partition that each belongs to. Whoever owns that is the only one who changes them.
     cache: LruCache<GroupId, (u32, Arc<Group>)>,
+    /// Those whose reading was broken off.
+    loading: LruCache<GroupId, (u32, Loading)>,
     /// Members of all that are remembered.
     members: usize,
     members_max: usize,
@@ -33,39 +40,63 @@ impl Groups {
             store,
             stores: Timed::new(config),
             cache: LruCache::unbounded(),
+            loading: LruCache::new(LOADING_MAX),
             members: 0,
             members_max: config.group_members_max,
         }
     }
 
-    /// Those of these groups that exist; each with its partition.
+    /// Those of these groups that exist; each with its partition. `None`: there was no time to read them all, though
+    /// a page of each at least. What was read stays for the next call.
     pub(super) async fn load(
         &mut self,
         wanted: BTreeMap<GroupId, u32>,
-    ) -> Result<BTreeMap<GroupId, Arc<Group>>> {
+        until: Instant,
+    ) -> Result<Option<BTreeMap<GroupId, Arc<Group>>>> {
         let mut groups = BTreeMap::new();
         let mut missing = Vec::new();
         for (group, partition) in wanted {
             match self.cache.get(&group) {
                 Some((_, known)) => _ = groups.insert(group, known.clone()),
-                None => missing.push((group, partition)),
+                None => {
+                    let loading = self.loading.pop(&group).map(|(_, loading)| loading);
+                    let loading = loading.unwrap_or_else(|| Loading::new(group));
+                    missing.push((group, partition, loading));
+                }
             }
         }
-        let (store, stores) = (&self.store, self.stores);
-        let loads = missing.into_iter().map(|(group, partition)| async move {
-            let loaded = stores.within(store.load(group)).await?;
-            Ok::<_, backend::Error>((group, partition, loaded))
-        });
+        let (store, stores) = (&*self.store, self.stores);
+        let loads = missing
+            .into_iter()
+            .map(|(group, partition, mut loading)| async move {
+                let page = read_on(store, stores, &mut loading, until).await;
+                (group, partition, loading, page)
+            });
         let loads = stream::iter(loads).buffered(TOGETHER);
-        let loaded: Vec<_> = loads.try_collect().await?;
-        for (group, partition, loaded) in loaded {
-            if let Some(loaded) = loaded {
-                let loaded = Arc::new(loaded);
-                self.keep(group, partition, loaded.clone());
-                groups.insert(group, loaded);
+        let loaded: Vec<_> = loads.collect().await;
+        let (mut is_whole, mut failure) = (true, None);
+        for (group, partition, loading, page) in loaded {
+            match page {
+                Ok(Page::Whole(loaded)) => {
+                    let loaded = Arc::new(loaded);
+                    self.keep(group, partition, loaded.clone());
+                    groups.insert(group, loaded);
+                }
+                Ok(Page::Absent) => {}
+                Ok(Page::Part) => {
+                    is_whole = false;
+                    self.loading.put(group, (partition, loading));
+                }
+                Err(error) => {
+                    self.loading.put(group, (partition, loading));
+                    failure = Some(error);
+                }
             }
         }
-        Ok(groups)
+        match failure {
+            Some(error) => Err(error),
+            None => Ok(is_whole.then_some(groups)),
+        }
     }
 
     /// Saves what a record made of a group, which is `after` then.
@@ -90,7 +121,8 @@ impl Groups {
         self.members += known.members.len();
         let before = self.cache.put(group, (partition, known));
         self.members -= before.map_or(0, |(_, before)| before.members.len());
-        while self.members > self.members_max {
+        // The one that is in use stays, whatever its size.
+        while self.members > self.members_max && self.cache.len() > 1 {
             let Some((_, (_, oldest))) = self.cache.pop_lru() else {
                 return;
             };
@@ -99,6 +131,7 @@ impl Groups {
     }
 
     pub(super) fn forget_one(&mut self, group: GroupId) {
+        self.loading.pop(&group);
         if let Some((_, known)) = self.cache.pop(&group) {
             self.members -= known.members.len();
         }
@@ -109,9 +142,33 @@ impl Groups {
             let mut partitions = partitions.iter();
             partitions.any(|gone| gone.topic == Topic::Message && gone.number == number)
         };
-        let groups = self.cache.iter();
-        let gone = groups.filter(|(_, (partition, _))| is_gone(*partition));
+        let groups = self
+            .cache
+            .iter()
+            .map(|(group, (number, _))| (group, number));
+        let loading = self
+            .loading
+            .iter()
+            .map(|(group, (number, _))| (group, number));
+        let gone = groups
+            .chain(loading)
+            .filter(|(_, number)| is_gone(**number));
         let gone: Vec<GroupId> = gone.map(|(group, _)| *group).collect();
         gone.into_iter().for_each(|group| self.forget_one(group));
+    }
+}
+
+/// Page by page, each under a deadline of its own, for as long as there is time.
+async fn read_on(
+    store: &dyn GroupStore,
+    stores: Timed,
+    loading: &mut Loading,
+    until: Instant,
+) -> Result<Page> {
+    loop {
+        let page = stores.within(loading.next(store, PAGE)).await?;
+        if !matches!(page, Page::Part) || Instant::now() >= until {
+            return Ok(page);
+        }
     }
 }

@@ -59,7 +59,7 @@ impl Writer {
         };
         let owner = task.message.from;
         if let ConversationId::Group(_) = conversation
-            && !(before.group(conversation)).is_some_and(|group| group.members.contains_key(&owner))
+            && !(before.group(conversation)).is_some_and(|group| group.members.contains(owner))
         {
             // Who left may still tidy up.
             let refusal = Refusal::new(Code::Forbidden, "you never were in this group");

@@ -72,7 +72,7 @@ impl Writer {
                 Arc::new(Group {
                     settings,
                     version,
-                    members: outcome.members.clone(),
+                    members: outcome.members.clone().into_iter().collect(),
                 })
             }
         };

@@ -1,7 +1,6 @@
 //! Who reads a message of a large group, one after the other: nobody is copied for it.
 
 use std::fmt;
-use std::ops::Bound;
 use std::sync::Arc;
 
 use super::{Group, Member};
@@ -38,10 +37,9 @@ impl Audience {
 
     /// Those behind `after`, from the first one on where it is `None`.
     pub fn behind(&self, after: Option<UserId>) -> impl Iterator<Item = UserId> {
-        let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let members = self.group.members.range((begin, Bound::Unbounded));
-        let readers = members.filter(|(user, member)| self.reads(**user, member));
-        readers.map(|(user, _)| *user)
+        let members = self.group.members.behind(after);
+        let readers = members.filter(|(user, member)| self.reads(*user, member));
+        readers.map(|(user, _)| user)
     }
 
     fn reads(&self, user: UserId, member: &Member) -> bool {

@@ -11,7 +11,7 @@
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
-use super::{Group, Limits, Member, Outcome, Role, Wish};
+use super::{Group, Limits, Member, Members, Outcome, Role, Wish};
 use crate::history::Version;
 use crate::{Code, Refusal, Seq, UserId};
 
@@ -41,7 +41,7 @@ pub fn rule(
         let group = Group::create(record, by, wish, limits)?;
         return Ok(Outcome {
             settings: Some((group.settings, group.version)),
-            members: group.members,
+            members: all(&group.members),
         });
     };
     match group.newest().cmp(&record) {
@@ -69,13 +69,12 @@ pub fn refusal(group: Option<&Group>, record: Version, from: UserId) -> Option<R
 impl Group {
     /// The last record that made anything of it. A record before it was handled, whole.
     pub fn newest(&self) -> Version {
-        let members = self.members.values().map(|member| member.version);
-        members.fold(self.version, Version::max)
+        self.version.max(self.members.newest())
     }
 
     /// Was the user in when `record` had its turn?
     pub fn at(&self, record: Version, user: UserId) -> Presence {
-        match self.members.get(&user) {
+        match self.members.get(user) {
             Some(member) if member.version >= record => Presence::Unknown,
             Some(Member {
                 role: Some(role), ..
@@ -90,7 +89,7 @@ impl Group {
         let members = self.members.iter();
         members
             .filter(move |(_, member)| Group::reads(member, record, seq))
-            .map(|(user, _)| *user)
+            .map(|(user, _)| user)
     }
 
     /// Was this member in when `record` placed a message at `seq`?
@@ -103,7 +102,7 @@ impl Group {
         let members = self.members.iter();
         let own = members.filter(|(_, member)| member.version == record);
         Outcome {
-            members: own.map(|(user, member)| (*user, *member)).collect(),
+            members: own.map(|(user, member)| (user, *member)).collect(),
             settings: (self.version == record).then_some((self.settings, record)),
         }
     }
@@ -137,6 +136,11 @@ impl Group {
         own.members.extend(rest);
         own
     }
+}
+
+fn all(members: &Members) -> BTreeMap<UserId, Member> {
+    let members = members.iter();
+    members.map(|(user, member)| (user, *member)).collect()
 }
 
 #[cfg(test)]

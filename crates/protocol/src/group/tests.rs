@@ -161,3 +161,54 @@ proptest! {
         }
     }
 }
+
+/// Everything that is asked of a group for each record, at its greatest size.
+#[test]
+fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
+    let limits = Limits::default();
+    let mut large = Group::new(user(1), CLOSED, at(0));
+    let member = |n: i64| Member {
+        role: Some(Role::Member),
+        since: Seq::ZERO,
+        version: at(n as u64),
+    };
+    large
+        .members
+        .extend((2..=limits.members as i64 - 1000).map(|n| (user(n), member(n))));
+    let present = limits.members - 1000;
+    let record = at(1 << 30);
+    let ((), walks) = members::walks::during(|| {
+        assert_eq!(large.newest(), at(present as u64));
+        assert_eq!(refusal(Some(&large), record, user(7)), None);
+        assert_eq!(
+            large
+                .judge(record, user(1), &Wish::Leave, Seq(9), &limits)
+                .map_err(|it| it.code),
+            Err(Code::InvalidArgument)
+        );
+        // Every state stays as it was.
+        let mut states = vec![large.clone()];
+        for n in 1..=1000 {
+            let last = states.last().expect("the first");
+            let record = at(record.offset + n);
+            let wish = Wish::Add(vec![user((1 << 30) + n as i64)]);
+            let ruled = rule(Some(last), record, user(1), &wish, Seq(9), &limits);
+            let mut next = last.clone();
+            next.apply(ruled.expect("there is room"));
+            assert_eq!(
+                (next.newest(), next.members.present()),
+                (record, present + n as usize)
+            );
+            states.push(next);
+        }
+        assert_eq!(states[0].members.len(), present);
+        let full = states.last().expect("the last");
+        let wish = Wish::Add(vec![user(1 << 40)]);
+        let refused = rule(Some(full), at(1 << 31), user(1), &wish, Seq(9), &limits);
+        assert_eq!(
+            refused.map_err(|refusal| refusal.code),
+            Err(Code::RateLimited)
+        );
+    });
+    assert_eq!(walks, 0);
+}

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use backend::group_history::{EmbeddedGroupHistory, GroupHistoryStore};
 use backend::groups::{EmbeddedGroups, GroupStore};
 use protocol::frame::HistoryRange;
-use protocol::group::{Group, GroupRow, Member, Settings};
+use protocol::group::{GroupRow, Member, Settings};
 use protocol::history::{IdRange, Order, Version};
 use protocol::{GroupId, MessageId, SendId, Seq, UserId};
 
@@ -143,8 +143,17 @@ impl GroupStore for CountedGroups {
         self.store.save(group, settings, members).await
     }
 
-    async fn load(&self, group: GroupId) -> backend::Result<Option<Group>> {
-        self.reach().await.load(group).await
+    async fn settings(&self, group: GroupId) -> backend::Result<Option<(Settings, Version)>> {
+        self.reach().await.settings(group).await
+    }
+
+    async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> backend::Result<Vec<(UserId, Member)>> {
+        self.reach().await.members(group, after, limit).await
     }
 
     async fn members_of(

@@ -46,7 +46,7 @@ impl Store {
         Some(Group {
             settings,
             version,
-            members: self.members.clone(),
+            members: self.members.clone().into_iter().collect(),
         })
     }
 
@@ -75,7 +75,8 @@ impl Store {
             let rows = (1..).map(Seq).zip(&self.rows);
             for (seq, (_, then)) in rows.filter(|(_, (row, _))| *row == version) {
                 // The same, but for who left and came back behind it.
-                let came_back = |user: &UserId| group.members[user].since >= seq;
+                let came_back =
+                    |user: &UserId| group.members.get(*user).is_none_or(|it| it.since >= seq);
                 let those = then.iter().filter(|user| !came_back(user)).copied();
                 let again: Vec<_> = group.readers(version, seq).collect();
                 assert_eq!(again, those.collect::<Vec<_>>());

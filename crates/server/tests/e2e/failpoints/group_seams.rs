@@ -10,7 +10,7 @@ use backend::groups::GroupStore;
 use backend::timeline::{Entry, Timeline};
 use protocol::cached::{Outdated, Owner};
 use protocol::frame::HistoryRange;
-use protocol::group::{Group, GroupRow, Member, Settings};
+use protocol::group::{GroupRow, Member, Settings};
 use protocol::history::{IdRange, Order, Version};
 use protocol::{GroupId, MessageId, SendId, Seq, UserId};
 
@@ -28,8 +28,17 @@ impl GroupStore for Watched<dyn GroupStore> {
         self.passed("groups.save", saved)
     }
 
-    async fn load(&self, group: GroupId) -> Result<Option<Group>> {
-        self.inner.load(group).await
+    async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
+        self.inner.settings(group).await
+    }
+
+    async fn members(
+        &self,
+        group: GroupId,
+        after: Option<UserId>,
+        limit: usize,
+    ) -> Result<Vec<(UserId, Member)>> {
+        self.inner.members(group, after, limit).await
     }
 
     async fn members_of(
