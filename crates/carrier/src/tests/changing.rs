@@ -263,6 +263,23 @@ async fn both_rows_of_a_recalled_message_are_deleted_for_good() {
     assert_eq!(deleted, [true, false, true, false]);
 }
 
+// proves S0-61h in part: its sender takes a message back within a day of it, and not after.
+#[tokio::test(start_paused = true)]
+async fn a_sender_recalls_for_a_day() {
+    let world = World::new().await;
+    let (early, late) = (world.send(ALICE, BOB).await, world.send(ALICE, BOB).await);
+    world.until_quiet().await;
+    let day = Duration::from_secs(24 * 3600);
+    tokio::time::advance(day - Duration::from_secs(60)).await;
+    let recalled = world.change((ALICE, BOB), early, recall()).await;
+    world.until_quiet().await;
+    tokio::time::advance(Duration::from_secs(120)).await;
+    world.change((ALICE, BOB), late, recall()).await;
+    world.until_quiet().await;
+    let made: Vec<_> = world.changes().await.iter().map(|c| c.asked.id).collect();
+    assert_eq!(made, [recalled]);
+}
+
 /// A resend whose first try is in the log is the same change, whatever happened since.
 #[tokio::test(start_paused = true)]
 async fn a_change_that_is_sent_again_is_made_once() {

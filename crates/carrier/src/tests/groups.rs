@@ -212,13 +212,23 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     for (who, waits) in [(CAROL, 2), (DAVE, 1)] {
         assert_eq!(world.waiting(who, Platform::Ios).await, waits);
     }
-    for all in [100..500, 500..900] {
-        let users = all.map(user).collect();
+    let grow = async |to: std::ops::Range<i64>| {
+        let users = to.map(user).collect();
         world.wish(ALICE, Wish::Add(users)).await;
-    }
+    };
+    // With four who are in, and the sender one of them: the largest that is stored for.
+    grow(100..350).await;
+    grow(350..596).await;
+    let largest = world.say(ALICE).await;
+    world.until_quiet().await;
+    assert_eq!(world.waiting(CAROL, Platform::Ios).await, 3);
+    grow(596..900).await;
     let large = world.say(ALICE).await;
     world.until_quiet().await;
-    assert_eq!(world.said().await, numbered(&[small, wider, large]));
+    assert_eq!(
+        world.said().await,
+        numbered(&[small, wider, largest, large])
+    );
     let all = IdRange {
         after: None,
         before: None,
@@ -227,7 +237,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         .parts
         .group_history
         .find(group(), all, Order::Forward, 100);
-    assert_eq!(rows.await.expect("reads").len(), 3);
+    assert_eq!(rows.await.expect("reads").len(), 4);
 
     assert!(world.has(BOB, small) && world.has(BOB, large));
     assert!(!world.has(2000, small), "not in");
@@ -243,12 +253,12 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
     assert!(echoes.iter().any(is_echo));
     for platform in [Platform::Ios, Platform::Web] {
         // The large group has more than are stored for.
-        assert_eq!(world.waiting(CAROL, platform).await, 2);
+        assert_eq!(world.waiting(CAROL, platform).await, 3);
     }
     let newest = world.newest().await;
     assert_eq!(
         newest.iter().map(|(seq, _)| *seq).collect::<Vec<_>>(),
-        [3, 2, 1]
+        [4, 3, 2, 1]
     );
     let head = world
         .parts
@@ -257,7 +267,7 @@ async fn a_message_is_one_row_and_every_member_gets_it() {
         .await
         .expect("reads");
     let head = head[0].expect("written");
-    assert_eq!((head.seq, head.last_id), (Seq(3), Some(large)));
+    assert_eq!((head.seq, head.last_id), (Seq(4), Some(large)));
     assert!(head.stamp >= BEGIN, "the list difference finds it");
 }
 
