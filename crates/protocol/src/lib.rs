@@ -31,6 +31,7 @@ pub mod origin;
 pub mod presence;
 pub mod receipt;
 pub mod session;
+pub mod settings;
 pub mod sync;
 pub mod time;
 pub mod trace;

@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use protocol::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -21,19 +22,22 @@ pub const UNSAFE_DEVELOPMENT_SECRET: &str =
 /// Shorter secrets can be guessed (RFC 7518, 3.2 asks for the hash's length).
 const SECRET_BYTES_MIN: usize = 32;
 
-/// How tokens are checked.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `station.auth`: proof of tokens.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// A file with the secret that tokens are signed with (HS256, 32 bytes or more; white space at its
-    /// end does not count). Unset: the well-known development key, which protects nothing.
+    /// File with the secret that signs tokens (HS256, 32 bytes or more; white space at its end does
+    /// not count). Unset: the well-known development key, which protects nothing.
+    #[schemars(extend("examples" = ["/etc/packetboat/token-key/key"]))]
     pub key_file: Option<PathBuf>,
-    /// Who must have issued a token.
+    /// Issuer that a token must name.
     pub issuer: String,
-    /// How far clocks may differ when a token begins and ends; at most 60 s.
+    /// Difference of clocks that is forgiven when a token begins and ends.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "1m", "zero" = true))]
     pub leeway: Duration,
-    /// Longer tokens are refused unread.
+    /// Bytes of the longest token; longer ones are refused unread.
+    #[schemars(range(min = 256, max = 65_536))]
     pub token_bytes_max: usize,
 }
 

@@ -5,6 +5,7 @@ mod auditing;
 mod chatting;
 mod crash;
 mod dead_letters;
+mod deployment;
 mod doctor;
 mod door;
 mod failpoints;
