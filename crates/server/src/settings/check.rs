@@ -135,17 +135,8 @@ impl Settings {
             let remedy = "At most station.batch_items_max";
             problems.refuse("boat.batch_items_max", boat.batch_items_max, reason, remedy);
         }
-        let largest = station.body_bytes_max.saturating_add(RECORD_OVERHEAD);
-        if largest > carrier.record_bytes_max {
-            let reason = "what a station accepts would be a dead letter at the carrier";
-            let remedy = "4 KiB less than carrier.record_bytes_max";
-            problems.refuse(
-                "station.body_bytes_max",
-                station.body_bytes_max,
-                reason,
-                remedy,
-            );
-        }
+        let log = self.embedded.queue.record_bytes_max;
+        self.body_fits("embedded.queue.record_bytes_max", log, problems);
         for (key, own, other) in [
             ("list_margin", station.list_margin, carrier.list_margin),
             (
@@ -159,6 +150,14 @@ impl Settings {
                 let key = format!("station.{key}");
                 problems.refuse(&key, span::write(own), &reason, "Let both be the same");
             }
+        }
+    }
+
+    fn body_fits(&self, key: &str, log: usize, problems: &mut Problems) {
+        let body = self.station.body_bytes_max;
+        if log < body.saturating_add(RECORD_OVERHEAD) {
+            let reason = format!("the log would refuse a body of station.body_bytes_max, {body}");
+            problems.refuse(key, log, &reason, "At least 4 KiB more than that");
         }
     }
 
@@ -177,12 +176,8 @@ impl Settings {
             let remedy = "Far below kafka.consumer.poll_interval_max";
             problems.refuse("carrier.write_time", value, reason, remedy);
         }
-        if self.carrier.record_bytes_max > self.kafka.record_bytes_max {
-            let reason = "the log refuses larger records";
-            let remedy = "At most kafka.record_bytes_max";
-            let value = self.carrier.record_bytes_max;
-            problems.refuse("carrier.record_bytes_max", value, reason, remedy);
-        }
+        let log = self.kafka.record_bytes_max;
+        self.body_fits("kafka.record_bytes_max", log, problems);
     }
 }
 
@@ -231,8 +226,8 @@ mod tests {
                 "boat.batch_items_max is 4097",
             ),
             (
-                refused(|s| s.carrier.record_bytes_max = 64 * 1024 - 1),
-                "station.body_bytes_max is 61440",
+                refused(|s| s.embedded.queue.record_bytes_max = 64 * 1024 - 1),
+                "embedded.queue.record_bytes_max is 65535",
             ),
             (
                 refused(|s| s.carrier.list_margin = Duration::from_secs(11)),
@@ -253,11 +248,9 @@ mod tests {
 
     #[cfg(feature = "cluster")]
     #[test]
-    fn the_log_takes_what_carriers_take() {
-        let refusal = refused(|s| s.kafka.record_bytes_max = 256 * 1024 - 1);
-        assert!(
-            refusal.starts_with("carrier.record_bytes_max is 262144"),
-            "{refusal}"
-        );
+    fn the_log_takes_what_stations_take() {
+        let least = |bytes| refused(move |s| s.kafka.record_bytes_max = bytes);
+        assert!(least(64 * 1024 - 1).starts_with("kafka.record_bytes_max is 65535"));
+        assert_eq!(least(64 * 1024), "");
     }
 }
