@@ -28,4 +28,6 @@ mod night;
 #[cfg(feature = "cluster")]
 mod one_away;
 #[cfg(feature = "cluster")]
+mod page;
+#[cfg(feature = "cluster")]
 mod real;
