@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::notify::Limits;
-use protocol::settings::Problems;
+use protocol::settings::{Link, Problems};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -16,7 +16,7 @@ pub struct Config {
     pub provider: ProviderKind,
     /// Address of the webhook, `http://` or `https://`. Required by `webhook`.
     #[schemars(extend("examples" = ["https://push.example.com/packetboat"]))]
-    pub url: Option<String>,
+    pub url: Option<Link>,
     /// File with the secret that signs webhook calls (Standard Webhooks: `whsec_` and base64, or
     /// any text). Unset: calls are not signed.
     #[schemars(extend("examples" = ["/etc/packetboat/webhook/secret"]))]
@@ -92,7 +92,7 @@ impl Config {
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();
         let is_webhook = self.provider == ProviderKind::Webhook;
-        match self.url.as_deref() {
+        match self.url.as_ref().map(Link::expose) {
             None if is_webhook => {
                 let remedy = "Say where the webhook lives: https://host/path";
                 problems.refuse("url", "unset", "horn.provider is webhook", remedy);

@@ -19,6 +19,7 @@ pub mod desk;
 pub mod doctor;
 pub mod frame;
 pub mod group;
+pub mod hidden;
 pub mod history;
 pub mod id;
 pub mod keys;
@@ -38,6 +39,7 @@ pub mod trace;
 pub mod unread;
 
 pub use code::{Code, Refusal};
+pub use hidden::Hidden;
 pub use id::{
     BoatId, ConversationId, DeviceId, GroupId, Incarnation, MessageId, Platform, SendId, Seq,
     SessionId, UserId,

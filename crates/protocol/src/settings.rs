@@ -4,6 +4,8 @@ use std::borrow::Cow;
 use std::fmt;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A setting that cannot be: its key, its value, the reason, and what would be right.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -133,6 +135,70 @@ pub fn strike(text: &str) -> String {
     format!("{scheme}://{authority}{path}")
 }
 
+/// An address that may hold a user or a token: shown without them, wherever it is shown.
+#[derive(Clone)]
+pub struct Link(SecretString);
+
+impl Link {
+    /// The whole, for whoever dials it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl From<&str> for Link {
+    fn from(text: &str) -> Link {
+        Link(text.into())
+    }
+}
+
+impl PartialEq for Link {
+    fn eq(&self, other: &Link) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for Link {}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&strike(self.expose()))
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", strike(self.expose()))
+    }
+}
+
+impl Serialize for Link {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Link {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Link, D::Error> {
+        String::deserialize(from).map(|text| Link(text.into()))
+    }
+}
+
+impl JsonSchema for Link {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Link".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "uri" })
+    }
+}
+
 /// The schema of a duration as settings write it: `500ms`, `10s`, `60days`.
 pub struct Span;
 
@@ -183,6 +249,15 @@ mod tests {
             ("info,boat=debug", "info,boat=debug"),
         ] {
             assert_eq!(strike(url), shown);
+            let link = Link::from(url);
+            let json = serde_json::to_value(&link).expect("JSON");
+            let outputs = [
+                link.to_string(),
+                json.as_str().unwrap_or_default().to_owned(),
+            ];
+            assert_eq!(outputs, [shown, shown]);
+            assert_eq!(format!("{link:?}"), format!("{shown:?}"));
+            assert_eq!(link.expose(), url);
         }
     }
 

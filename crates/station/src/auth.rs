@@ -8,6 +8,7 @@ use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use protocol::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
 use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretSlice};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -166,7 +167,7 @@ pub enum KeyError {
 /// A secret that signs and proves tokens (HS256). It never shows itself.
 #[derive(Clone)]
 pub struct DevelopmentKey {
-    secret: Vec<u8>,
+    secret: SecretSlice<u8>,
 }
 
 impl std::fmt::Debug for DevelopmentKey {
@@ -179,7 +180,7 @@ impl Default for DevelopmentKey {
     /// The key that everybody knows.
     fn default() -> Self {
         DevelopmentKey {
-            secret: UNSAFE_DEVELOPMENT_SECRET.as_bytes().to_vec(),
+            secret: UNSAFE_DEVELOPMENT_SECRET.as_bytes().to_vec().into(),
         }
     }
 }
@@ -202,17 +203,17 @@ impl DevelopmentKey {
             return Err(KeyError::TooShort(secret.len()));
         }
         Ok(DevelopmentKey {
-            secret: secret.to_vec(),
+            secret: secret.to_vec().into(),
         })
     }
 
     /// Is this the key that protects nothing?
     pub fn is_well_known(&self) -> bool {
-        self.secret == UNSAFE_DEVELOPMENT_SECRET.as_bytes()
+        self.secret.expose_secret() == UNSAFE_DEVELOPMENT_SECRET.as_bytes()
     }
 
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyError> {
-        let key = EncodingKey::from_secret(&self.secret);
+        let key = EncodingKey::from_secret(self.secret.expose_secret());
         jsonwebtoken::encode(&Header::new(Algorithm::HS256), claims, &key)
             .map_err(KeyError::Unsigned)
     }
@@ -240,7 +241,7 @@ impl SignedTokens {
         validation.validate_exp = false;
         validation.validate_nbf = false;
         Ok(SignedTokens {
-            key: DecodingKey::from_secret(&key.secret),
+            key: DecodingKey::from_secret(key.secret.expose_secret()),
             validation,
             leeway: config.leeway,
             token_bytes_max: config.token_bytes_max,

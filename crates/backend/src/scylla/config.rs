@@ -7,6 +7,7 @@ use std::time::Duration;
 use protocol::settings::Problems;
 use schemars::JsonSchema;
 use scylla::statement::Consistency;
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
@@ -177,7 +178,7 @@ impl ScyllaConfig {
     }
 
     /// The password, read now. `None` where nobody signs in.
-    pub(super) fn password(&self) -> Result<Option<String>> {
+    pub(super) fn password(&self) -> Result<Option<SecretString>> {
         if self.username.is_empty() {
             return Ok(None);
         }
@@ -189,7 +190,7 @@ impl ScyllaConfig {
             let cannot = format!("password_file {} cannot be read: {error}", path.display());
             Error::conflict(SEAM, cannot)
         })?;
-        Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+        Ok(Some(text.trim_end_matches(['\r', '\n']).into()))
     }
 }
 
@@ -243,13 +244,15 @@ fn is_keyspace(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
 
     #[test]
     fn the_default_is_one_node_on_this_machine() {
         let config = ScyllaConfig::default();
         config.check().expect("fits");
-        assert_eq!(config.password().expect("none asked"), None);
+        assert!(config.password().expect("none asked").is_none());
         assert_eq!(
             config.replication.to_cql(),
             "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
@@ -300,10 +303,8 @@ mod tests {
             password_file: Some(path.clone()),
             ..ScyllaConfig::default()
         };
-        assert_eq!(
-            config.password().expect("reads").as_deref(),
-            Some("s3 cret")
-        );
+        let password = config.password().expect("reads").expect("there is one");
+        assert_eq!(password.expose_secret(), "s3 cret");
         std::fs::remove_file(&path).expect("removed");
         let error = config.password().expect_err("gone").source.to_string();
         assert!(error.contains("password_file"), "{error}");

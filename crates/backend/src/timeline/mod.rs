@@ -9,6 +9,7 @@ mod embedded;
 #[cfg(feature = "redis")]
 mod redis;
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -27,11 +28,21 @@ use crate::{Error, Result};
 const SEQ_MAX: u64 = 1 << 53;
 
 /// A message as it is sent (S0-78); the bytes are the caller's affair.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     pub seq: Seq,
     pub id: MessageId,
     pub body: Bytes,
+}
+
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("seq", &self.seq)
+            .field("id", &self.id)
+            .field("body", &protocol::Hidden::of(&self.body))
+            .finish()
+    }
 }
 
 /// The newest messages of groups, beside history.

@@ -18,6 +18,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use protocol::settings::Link;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -34,7 +35,7 @@ pub struct Config {
     /// Address of the collector, OTLP over gRPC: `http://host:port`. Unset: nothing is sent, and no
     /// message is recorded.
     #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
-    pub endpoint: Option<String>,
+    pub endpoint: Option<Link>,
     /// File with metadata for each call, a line `name: value` each.
     #[schemars(extend("examples" = ["/etc/packetboat/otlp/headers"]))]
     pub headers_file: Option<PathBuf>,
@@ -84,16 +85,15 @@ impl Default for Config {
 impl Config {
     /// What cannot be, in words.
     pub(crate) fn contradiction(&self) -> Option<String> {
-        let endpoint = self.endpoint.as_deref()?;
+        let endpoint = self.endpoint.as_ref()?;
         if !cfg!(feature = "otlp") {
             return Some(
                 "log.otlp.endpoint is set, but this program was built without OTLP".into(),
             );
         }
-        let rest = endpoint.strip_prefix("http://");
+        let rest = endpoint.expose().strip_prefix("http://");
         let named = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with([':', '/']));
         (!named).then(|| {
-            let endpoint = protocol::settings::strike(endpoint);
             format!(
                 "log.otlp.endpoint is {endpoint:?}: it must be http://host:port, without TLS. Let a collector \
                  beside this process take it, and speak TLS from there."

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use protocol::settings::{Problems, is_address};
 use schemars::JsonSchema;
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
@@ -123,7 +124,7 @@ impl EtcdConfig {
     }
 
     /// Name and password, where somebody signs in.
-    pub(super) async fn user(&self) -> Result<Option<(String, String)>> {
+    pub(super) async fn user(&self) -> Result<Option<(String, SecretString)>> {
         let (Some(name), Some(file)) = (&self.username, &self.password_file) else {
             return Ok(None);
         };
@@ -131,7 +132,7 @@ impl EtcdConfig {
             let file = file.display();
             Error::conflict(SEAM, format!("etcd.password_file {file}: {error}"))
         })?;
-        Ok(Some((name.clone(), password.trim().to_owned())))
+        Ok(Some((name.clone(), password.trim().into())))
     }
 }
 
@@ -142,6 +143,8 @@ fn is_endpoint(text: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
 
     #[test]
@@ -198,8 +201,15 @@ mod tests {
             password_file: Some(file.path().into()),
             ..EtcdConfig::default()
         };
-        let user = config.user().await.unwrap();
-        assert_eq!(user, Some(("root".into(), "secret".into())));
+        let (name, password) = config.user().await.unwrap().unwrap();
+        assert_eq!(
+            (name.as_str(), password.expose_secret()),
+            ("root", "secret")
+        );
+        assert!(
+            !format!("{password:?}").contains("secret\""),
+            "{password:?}"
+        );
         config.password_file = Some("/no/such/file".into());
         let error = config.user().await.unwrap_err();
         assert!(error.source.to_string().contains("/no/such/file"));
