@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use client::core::SendStatus;
-use protocol::Code;
-use tests::faults::{FaultyHistory, FaultyQueue};
+use protocol::{Code, UserId};
+use tests::faults::{FaultyHistory, FaultyMailbox, FaultyQueue};
 use tests::person::{accepted, reaches};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
@@ -102,5 +102,45 @@ async fn a_client_goes_on_by_itself_when_the_log_is_back() {
     }
     bea.hears_nothing().await;
     cluster.assert_settled(5).await;
+    cluster.stop().await;
+}
+
+// T-R1: whoever signs in while their part of the mailbox is away sends and reads from history; what came meanwhile
+// comes when it is back.
+#[tokio::test]
+async fn a_mailbox_that_is_away_keeps_nobody_out() {
+    let mut away = None;
+    let mut cluster = Cluster::with(settings(), |mut seams| {
+        let mailbox = FaultyMailbox::around(seams.mailbox.clone());
+        away = Some(mailbox.clone());
+        seams.mailbox = mailbox;
+        seams
+    })
+    .await;
+    let away = away.expect("it was wrapped");
+    cluster.expect_log("a store failed");
+    let two = UserId::new(2).expect("a user");
+    let ada = cluster.device(1).ready().await;
+    let mut early = ada.write(2, "before").await;
+    accepted(&mut early).await;
+
+    away.silence(two);
+    let mut bea = cluster.device(2).ready().await;
+    assert_eq!(bea.hear_texts(1).await, ["before"], "from history");
+    let mut last = bea.write(3, "sent meanwhile").await;
+    accepted(&mut last).await;
+    let mut cem = cluster.device(3).ready().await;
+    assert_eq!(
+        cem.hear_texts(1).await,
+        ["sent meanwhile"],
+        "others are not concerned"
+    );
+    away.answer_all();
+
+    let mut meanwhile = ada.write(2, "after").await;
+    accepted(&mut meanwhile).await;
+    assert_eq!(bea.hear_texts(1).await, ["after"]);
+    bea.hears_nothing().await;
+    cluster.assert_settled(3).await;
     cluster.stop().await;
 }

@@ -58,6 +58,8 @@ pub struct FaultyMailbox {
     pub find_away: Switch,
     /// Who asks for sessions waits for ever.
     pub sessions_hang: Switch,
+    /// Whose part does not answer.
+    pub silent: Mutex<BTreeSet<UserId>>,
 }
 
 impl FaultyMailbox {
@@ -68,7 +70,24 @@ impl FaultyMailbox {
             dedupe_away: Switch::default(),
             find_away: Switch::default(),
             sessions_hang: Switch::default(),
+            silent: Mutex::default(),
         })
+    }
+
+    /// From now on this user's part is away, as a shard is.
+    pub fn silence(&self, user: UserId) {
+        self.silent.lock().expect("no panic").insert(user);
+    }
+
+    pub fn answer_all(&self) {
+        self.silent.lock().expect("no panic").clear();
+    }
+
+    fn check(&self, user: UserId) -> Result<()> {
+        match self.silent.lock().expect("no panic").contains(&user) {
+            true => Err(Error::unavailable("mailbox", "away, as the test wants it")),
+            false => Ok(()),
+        }
     }
 
     pub fn refuse(&self, user: UserId) {
@@ -95,6 +114,8 @@ impl MailboxStore for FaultyMailbox {
                     "mailbox",
                     "refused, as the test wants it",
                 )));
+            } else if let Err(away) = self.check(request.user) {
+                answers.push(Err(away));
             } else {
                 answers.extend(self.inner.route_or_store(vec![request]).await);
             }
@@ -103,6 +124,7 @@ impl MailboxStore for FaultyMailbox {
     }
 
     async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+        self.check(request.user)?;
         self.inner.connect(request).await
     }
 
@@ -112,7 +134,21 @@ impl MailboxStore for FaultyMailbox {
         denied: Denied,
         now: Timestamp,
     ) -> Vec<Result<ReassertAnswer>> {
-        self.inner.reassert(sessions, denied, now).await
+        let mut answers = Vec::with_capacity(sessions.len());
+        for session in sessions {
+            answers.push(match self.check(session.0) {
+                Ok(()) => {
+                    let answered = self
+                        .inner
+                        .reassert(vec![session], denied.clone(), now)
+                        .await;
+                    let answer = answered.into_iter().next();
+                    answer.unwrap_or_else(|| Err(Error::unavailable("mailbox", "no answer")))
+                }
+                Err(away) => Err(away),
+            });
+        }
+        answers
     }
 
     async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {

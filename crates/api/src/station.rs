@@ -53,6 +53,8 @@ pub struct Admission {
     pub server_time: Timestamp,
     /// When the token ends; the session ends with it.
     pub expires_at: Timestamp,
+    /// The mailbox does not answer: the session is not registered yet, and the boat asserts it until it is.
+    pub degraded: bool,
 }
 
 /// A boat says again that it holds this session.

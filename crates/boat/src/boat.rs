@@ -27,6 +27,7 @@ use crate::seats::Seats;
 use crate::sources::Sources;
 use crate::stations::Stations;
 use crate::tracer::Tracer;
+use crate::unregistered::Unregistered;
 
 pub(crate) struct Boat {
     pub(crate) config: Config,
@@ -52,6 +53,7 @@ pub(crate) struct Boat {
     /// Under the present life.
     leased: AtomicBool,
     restoration: Mutex<Restoration>,
+    pub(crate) unregistered: Unregistered,
     draining: AtomicBool,
     abandoned: AtomicBool,
     sessions: AtomicUsize,
@@ -83,6 +85,7 @@ impl Boat {
             lives: RwLock::default(),
             leased: AtomicBool::new(false),
             restoration: Mutex::default(),
+            unregistered: Unregistered::default(),
             draining: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
@@ -179,11 +182,17 @@ impl Boat {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
             let answer = boat.connect(connection.id(), hello, peer).await;
-            if let Ok(admission) = &answer {
-                boat.is_new_marker(admission.marker);
+            if let Ok((admission, is_registered)) = &answer {
+                if *is_registered {
+                    boat.is_new_marker(admission.marker);
+                } else {
+                    boat.metrics.degraded.increment(1);
+                    boat.unregistered.add(&connection);
+                }
                 boat.sessions.fetch_add(1, Ordering::Relaxed);
                 boat.metrics.sessions.increment(1.0);
             }
+            let answer = answer.map(|(admission, _)| admission);
             connection.update(|session| session.handle_admitted(answer, boat.now()));
         };
         self.tasks.spawn_on(call, &self.services);
@@ -229,7 +238,7 @@ impl Boat {
         session: SessionId,
         hello: Hello,
         peer: SocketAddr,
-    ) -> Result<Admission, Refusal> {
+    ) -> Result<(Admission, bool), Refusal> {
         let _call = self.call().await?;
         let life = self.life().ok_or_else(|| {
             Refusal::new(

@@ -22,6 +22,8 @@ pub(crate) struct State {
     pub(crate) waker: Option<Waker>,
     /// The last assertion got no answer: whether it registered the session anew is not known.
     pub(crate) in_doubt: bool,
+    /// Admitted while the mailbox was away, and not registered since.
+    pub(crate) unregistered: bool,
 }
 
 impl Connection {
@@ -32,6 +34,7 @@ impl Connection {
                 session: Session::new(id, limits, now),
                 waker: None,
                 in_doubt: false,
+                unregistered: false,
             }),
         })
     }

@@ -31,8 +31,8 @@ struct Waiting<T> {
     queue: VecDeque<T>,
     items: usize,
     bytes: usize,
-    /// The reader is at work on a batch.
-    busy: bool,
+    /// Batches that the reader is at work on.
+    in_flight: usize,
 }
 
 /// A call stays well below the largest message of a call.
@@ -50,7 +50,7 @@ impl<T: Gathered> Gather<T> {
                 queue: VecDeque::new(),
                 items: 0,
                 bytes: 0,
-                busy: false,
+                in_flight: 0,
             }),
             came: Notify::new(),
             items_max,
@@ -78,7 +78,12 @@ impl<T: Gathered> Gather<T> {
     /// What waits, up to about `items_max` items, as soon as something does. The batch before counts as
     /// done. Cancel safe.
     pub(crate) async fn next(&self, items_max: usize) -> Vec<T> {
-        self.waiting.lock().busy = false;
+        self.waiting.lock().in_flight = 0;
+        self.begin(items_max).await
+    }
+
+    /// As [`Gather::next`], beside the batches that are in flight.
+    pub(crate) async fn begin(&self, items_max: usize) -> Vec<T> {
         while self.waiting.lock().queue.is_empty() {
             self.came.notified().await;
         }
@@ -88,6 +93,12 @@ impl<T: Gathered> Gather<T> {
             tokio::time::sleep(self.linger).await;
         }
         self.take(items_max)
+    }
+
+    /// A batch that was begun is done.
+    pub(crate) fn done(&self) {
+        let mut waiting = self.waiting.lock();
+        waiting.in_flight = waiting.in_flight.saturating_sub(1);
     }
 
     /// Puts a batch back in front, to be tried again: as much of it as there is room for. Answers how
@@ -112,7 +123,7 @@ impl<T: Gathered> Gather<T> {
     /// Nothing waits and nothing is in flight.
     pub(crate) fn is_idle(&self) -> bool {
         let waiting = self.waiting.lock();
-        waiting.queue.is_empty() && !waiting.busy
+        waiting.queue.is_empty() && waiting.in_flight == 0
     }
 
     fn take(&self, items_max: usize) -> Vec<T> {
@@ -129,7 +140,7 @@ impl<T: Gathered> Gather<T> {
         let batch: Vec<T> = waiting.queue.drain(..count).collect();
         waiting.items -= batch.iter().map(T::items).sum::<usize>();
         waiting.bytes -= batch.iter().map(T::bytes).sum::<usize>();
-        waiting.busy = !batch.is_empty();
+        waiting.in_flight += usize::from(!batch.is_empty());
         batch
     }
 }

@@ -1,15 +1,16 @@
-//! What sessions tell stations, in lanes by session: a session's things keep their order, and a slow
-//! call holds up one lane only.
+//! What sessions tell stations, in lanes by session. A session has one submission and one acknowledgement under way
+//! at most, which keeps its order; a call that is slow is overtaken by those of other sessions.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::station::{MailAck, ReceiptItem, SendItem};
 use api::trace;
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use protocol::presence::SessionKey;
 use protocol::session::Session;
 use protocol::{Code, Refusal, TraceContext};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 use crate::Config;
@@ -104,40 +105,67 @@ impl Lanes {
     }
 }
 
+/// After this long a call is slow: what waits in its lane goes beside it.
+pub(crate) const SLOW: Duration = Duration::from_millis(50);
+
+/// Calls of one kind that a lane has in flight at most.
+pub(crate) const CALLS_MAX: usize = 16;
+
+/// Makes one call after the other, and the next beside those that are slow, until dropped.
+async fn carry<T: Gathered, C: Future<Output = ()>>(
+    gather: &Gather<T>,
+    items_max: usize,
+    call: impl Fn(Vec<T>) -> C,
+) {
+    let mut calls = FuturesUnordered::new();
+    // When the next may begin beside those that are in flight.
+    let mut beside = Instant::now();
+    loop {
+        let may_begin = calls.is_empty() || (calls.len() < CALLS_MAX && beside <= Instant::now());
+        tokio::select! {
+            biased;
+            Some(()) = calls.next() => gather.done(),
+            batch = gather.begin(items_max), if may_begin => {
+                calls.push(call(batch));
+                beside = Instant::now() + SLOW;
+            }
+            () = sleep_until(beside), if !may_begin && calls.len() < CALLS_MAX => {}
+        }
+    }
+}
+
 /// Carries the sends of a lane, until dropped.
 pub(crate) async fn carry_sends(boat: Arc<Boat>, lane: usize) {
-    loop {
-        let batch = boat
-            .lanes
-            .get(lane)
-            .sends
-            .next(boat.config.batch_items_max)
-            .await;
-        let (connections, items): (Vec<_>, Vec<_>) = (batch.into_iter())
-            .map(|submission| {
-                (
-                    (submission.connection, submission.items.len()),
-                    submission.items,
-                )
-            })
-            .unzip();
-        let items = items.concat();
-        boat.metrics.sends.increment(items.len() as u64);
-        let answers = match boat.life() {
-            Some(life) => {
-                let call = boat.stations.send_batch(lane, &life, &items);
-                trace::within(trace_of(&items), call).await
-            }
-            None => Err(unregistered()),
-        };
-        let mut answers = answers.map(Vec::into_iter);
-        for (connection, count) in connections {
-            let own = match &mut answers {
-                Ok(answers) => answers.by_ref().take(count).collect(),
-                Err(refusal) => vec![Err(refused_whole(refusal)); count],
-            };
-            connection.update(|session| session.handle_submitted(own, boat.now()));
+    let sends = &boat.lanes.get(lane).sends;
+    let call = |batch| carry_batch(&boat, lane, batch);
+    carry(sends, boat.config.batch_items_max, call).await;
+}
+
+async fn carry_batch(boat: &Boat, lane: usize, batch: Vec<Submission>) {
+    let (connections, items): (Vec<_>, Vec<_>) = (batch.into_iter())
+        .map(|submission| {
+            (
+                (submission.connection, submission.items.len()),
+                submission.items,
+            )
+        })
+        .unzip();
+    let items = items.concat();
+    boat.metrics.sends.increment(items.len() as u64);
+    let answers = match boat.life() {
+        Some(life) => {
+            let call = boat.stations.send_batch(lane, &life, &items);
+            trace::within(trace_of(&items), call).await
         }
+        None => Err(unregistered()),
+    };
+    let mut answers = answers.map(Vec::into_iter);
+    for (connection, count) in connections {
+        let own = match &mut answers {
+            Ok(answers) => answers.by_ref().take(count).collect(),
+            Err(refusal) => vec![Err(refused_whole(refusal)); count],
+        };
+        connection.update(|session| session.handle_submitted(own, boat.now()));
     }
 }
 
@@ -151,25 +179,23 @@ fn trace_of(items: &[SendItem]) -> Option<TraceContext> {
 
 /// Carries the acknowledgements of a lane, until dropped.
 pub(crate) async fn carry_receipts(boat: Arc<Boat>, lane: usize) {
-    loop {
-        let batch = boat
-            .lanes
-            .get(lane)
-            .receipts
-            .next(boat.config.batch_items_max)
-            .await;
-        let (connections, items): (Vec<_>, Vec<_>) = (batch.into_iter())
-            .map(|receipt| (receipt.connection, receipt.item))
-            .unzip();
-        let answers = boat.stations.receipts(lane, &items).await;
-        let mut answers = answers.map(Vec::into_iter);
-        for connection in connections {
-            let own = match &mut answers {
-                Ok(answers) => answers.next().unwrap_or_else(|| Err(unanswered())),
-                Err(refusal) => Err(refused_whole(refusal)),
-            };
-            connection.update(|session| session.handle_receipts(own, boat.now()));
-        }
+    let receipts = &boat.lanes.get(lane).receipts;
+    let call = |batch| acknowledge(&boat, lane, batch);
+    carry(receipts, boat.config.batch_items_max, call).await;
+}
+
+async fn acknowledge(boat: &Boat, lane: usize, batch: Vec<Receipt>) {
+    let (connections, items): (Vec<_>, Vec<_>) = (batch.into_iter())
+        .map(|receipt| (receipt.connection, receipt.item))
+        .unzip();
+    let answers = boat.stations.receipts(lane, &items).await;
+    let mut answers = answers.map(Vec::into_iter);
+    for connection in connections {
+        let own = match &mut answers {
+            Ok(answers) => answers.next().unwrap_or_else(|| Err(unanswered())),
+            Err(refusal) => Err(refused_whole(refusal)),
+        };
+        connection.update(|session| session.handle_receipts(own, boat.now()));
     }
 }
 

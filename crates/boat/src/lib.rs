@@ -23,6 +23,7 @@ mod stations;
 mod sweep;
 mod traced;
 mod tracer;
+mod unregistered;
 
 #[cfg(test)]
 mod tests;

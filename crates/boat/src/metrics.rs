@@ -24,6 +24,8 @@ pub(crate) struct Metrics {
     pub(crate) leases_lost: Counter,
     pub(crate) pauses: Counter,
     pub(crate) losses: Counter,
+    /// Sessions that were admitted while the mailbox was away.
+    pub(crate) degraded: Counter,
     outcomes: [Counter; 4],
     connections: [Gauge; 2],
 }
@@ -50,6 +52,7 @@ impl Metrics {
             leases_lost: counter!("boat_leases_lost_total"),
             pauses: counter!("boat_pauses_total"),
             losses: counter!("boat_store_losses_total"),
+            degraded: counter!("boat_sign_ins_degraded_total"),
             outcomes: ["done", "no_ack", "no_session", "full"].map(outcome),
             connections: ["websocket", "tcp"]
                 .map(|transport| gauge!("boat_connections", "transport" => transport)),

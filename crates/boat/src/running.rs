@@ -27,6 +27,7 @@ use crate::registration::{Lease, keep, within};
 use crate::service::routes;
 use crate::stations::Stations;
 use crate::sweep::sweep;
+use crate::unregistered::register;
 
 /// What a boat is made of.
 #[derive(Clone)]
@@ -164,6 +165,7 @@ pub async fn start(
     let carried = carry(&boat, &shutdown);
     let watched = [
         spawn(&shutdown, sweep(Arc::clone(&boat))),
+        spawn(&shutdown, register(Arc::clone(&boat))),
         spawn(&shutdown, watch_pauses(Arc::clone(&boat))),
     ];
     let doors = [

@@ -106,13 +106,15 @@ impl Stations {
         self.born.elapsed().saturating_sub(heard)
     }
 
-    pub(crate) async fn connect(&self, connect: &Connect) -> Result<Admission, Refusal> {
+    /// The admission, and whether the session is registered.
+    pub(crate) async fn connect(&self, connect: &Connect) -> Result<(Admission, bool), Refusal> {
         let lane = self.lane_of(connect.session);
         let request = v1::ConnectRequest::from(connect);
         let wire = ask!(self, connect, lane, request).await?;
         let admission = Result::<api::station::Admission, Refusal>::try_from(wire)
             .map_err(|refusal| broken("connect", &refusal))??;
-        Ok(Admission {
+        let is_registered = !admission.degraded;
+        let admission = Admission {
             user: admission.user,
             marker: admission.marker,
             recovered: admission.recovered,
@@ -120,7 +122,8 @@ impl Stations {
             cluster: admission.cluster,
             server_time: admission.server_time,
             expires_at: admission.expires_at,
-        })
+        };
+        Ok((admission, is_registered))
     }
 
     /// One answer for each item, in order; a missing one is the caller's to notice.

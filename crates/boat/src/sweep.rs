@@ -84,14 +84,19 @@ async fn go_over(
 
 /// What the store said of sessions; who got no answer says nothing of it.
 #[derive(Default)]
-struct Found {
-    answered: usize,
+pub(crate) struct Found {
+    pub(crate) answered: usize,
     forgotten: usize,
     /// Under a marker that the boat had not met: another store answers.
     is_new: bool,
 }
 
-async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>], found: &mut Found) {
+pub(crate) async fn reassert(
+    boat: &Boat,
+    lane: usize,
+    connections: &[Arc<Connection>],
+    found: &mut Found,
+) {
     let Some(life) = boat.life() else {
         return;
     };
@@ -130,6 +135,10 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>], fou
     };
     for (connection, answer) in connections.into_iter().zip(answers) {
         found.answered += usize::from(!matches!(answer, Reasserted::Unavailable));
+        let was_unregistered = match answer {
+            Reasserted::Answer(_) => std::mem::take(&mut connection.lock().unregistered),
+            Reasserted::Unavailable => false,
+        };
         match answer {
             Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
                 boat.metrics.known.increment(1);
@@ -153,6 +162,14 @@ async fn reassert(boat: &Boat, lane: usize, connections: &[Arc<Connection>], fou
                 } else if mail_waits {
                     connection.update(|session| session.hint());
                 }
+            }
+            // An earlier session is registered: a sign-in that is a later one says which of them is to go.
+            Reasserted::Answer(ReassertAnswer::Displaced | ReassertAnswer::Replaced)
+                if was_unregistered =>
+            {
+                let text = "an earlier session of yours is still registered; sign in again";
+                let refusal = Refusal::new(Code::Unavailable, text);
+                connection.update(|session| session.close(refusal, boat.now()));
             }
             Reasserted::Answer(ReassertAnswer::Displaced) => {
                 boat.metrics.displaced.increment(1);

@@ -14,7 +14,7 @@ use api::task::{MessageTask, Origin};
 use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
-use backend::queue::{NewRecord, Producer};
+use backend::queue::NewRecord;
 use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
 use protocol::frame::Accepted;
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
@@ -29,6 +29,7 @@ use crate::changing::ChangeDoor;
 use crate::ids::MessageIds;
 use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
+use crate::publisher::{Published, Publisher};
 use crate::rate::SendRate;
 use crate::records::Records;
 use crate::seen::SeenUpTo;
@@ -42,14 +43,13 @@ pub(crate) type Resolved = Vec<(DedupeKey, FirstSend)>;
 /// Accepts messages.
 pub(crate) struct Accept {
     pub(crate) limits: SendLimits,
-    pub(crate) publish_deadline: Duration,
     pub(crate) dedupe_deadline: Duration,
     pub(crate) rate: SendRate,
     pub(crate) ids: MessageIds,
     /// As many sends may be on their way into the log.
     pub(crate) room: Semaphore,
     pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) producer: Arc<dyn Producer>,
+    pub(crate) log: Publisher,
     pub(crate) records: Records,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) resolved: Background<Resolved>,
@@ -262,13 +262,12 @@ impl Accept {
             .iter()
             .map(|send| self.record_of(life, &batch[send.indices[0]], send))
             .collect();
-        let published = self.producer.publish_within(records, self.publish_deadline);
+        let published = self.log.publish(records).await;
         let traces = pending.iter().map(|send| batch[send.indices[0]].send.trace);
-        let answers = published.await.into_iter().zip(traces);
-        let acknowledged = answers.map(|(answer, trace)| match answer {
-            Some(answer) => taken_or_refused((answer, trace)),
-            None => Err(too_slow()),
-        });
+        let acknowledged = published
+            .into_iter()
+            .zip(traces)
+            .map(|(answer, trace)| taken_or_refused(answer, trace));
         let mut resolved = Resolved::new();
         for (send, answer) in pending.iter().zip(acknowledged) {
             for &index in &send.indices {
@@ -471,12 +470,16 @@ fn accepting(parent: TraceContext) -> TraceContext {
     parent.step(Step::Accept, &[])
 }
 
-fn taken_or_refused(
-    (answer, trace): (backend::Result<u64>, Option<TraceContext>),
-) -> Result<(), Refusal> {
+fn taken_or_refused(answer: Published, trace: Option<TraceContext>) -> Result<(), Refusal> {
     match answer {
-        Ok(_) => Ok(()),
-        Err(error) => {
+        Published::Appended => Ok(()),
+        Published::Silent => Err(too_slow()),
+        Published::Away(wait) => Err(Refusal::new(
+            Code::Unavailable,
+            "the part of the log that this conversation is in is away: resend under the same send_id",
+        )
+        .retry_after(wait)),
+        Published::Failed(error) => {
             tracing::debug!(
                 %error,
                 source = %error.source,

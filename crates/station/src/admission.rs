@@ -35,7 +35,8 @@ pub(crate) struct Admissions {
 }
 
 impl Admissions {
-    /// Registers a session and tells the others of its platform to go. Repeating it changes nothing.
+    /// Registers a session and tells the others of its platform to go. Repeating it changes nothing. Where the
+    /// mailbox does not answer, the session is admitted all the same: it sends, and reads from history.
     pub(crate) async fn connect(&self, connect: Connect) -> Result<Admission, Refusal> {
         let answer = self.admit(connect).await;
         match &answer {
@@ -79,7 +80,24 @@ impl Admissions {
             // Nothing is lost: a platform that is not remembered is owed nothing, and syncs.
             metrics::counter!("station_devices_forgotten_total").increment(1);
         }
-        let registered = registered?;
+        let registered = match registered {
+            Ok(registered) => registered,
+            // T-R1: nobody is kept out by a mailbox that is away. The boat registers the session when it is back.
+            Err(_) => {
+                self.metrics.degraded.increment(1);
+                return Ok(Admission {
+                    user,
+                    login: 0,
+                    marker: connect.marker.unwrap_or_default(),
+                    recovered: false,
+                    mail_waits: false,
+                    cluster: self.cluster,
+                    server_time: now,
+                    expires_at: identity.expires_at,
+                    degraded: true,
+                });
+            }
+        };
         if !registered.displaced.is_empty() {
             let count = registered.displaced.len() as u64;
             self.metrics.displaced.increment(count);
@@ -102,6 +120,7 @@ impl Admissions {
             cluster: self.cluster,
             server_time: now,
             expires_at: identity.expires_at,
+            degraded: false,
         })
     }
 

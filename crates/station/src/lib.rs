@@ -23,6 +23,7 @@ mod membership;
 mod metrics;
 mod missed;
 mod pages;
+mod publisher;
 mod rate;
 mod receipts;
 mod received;

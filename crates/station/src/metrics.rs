@@ -49,6 +49,8 @@ pub(crate) struct AdmissionMetrics {
     pub(crate) displaced: Counter,
     pub(crate) replaced: Counter,
     pub(crate) kickouts_published: Counter,
+    /// Admitted without being registered.
+    pub(crate) degraded: Counter,
     found: Counter,
     not_found: Counter,
 }
@@ -60,6 +62,7 @@ impl AdmissionMetrics {
             displaced: counter!("station_sessions_displaced_total"),
             replaced: counter!("station_sessions_replaced_total"),
             kickouts_published: counter!("station_kickouts_published_total"),
+            degraded: counter!("station_connects_degraded_total"),
             found: counter!("station_route_lookups_total", "result" => "online"),
             not_found: counter!("station_route_lookups_total", "result" => "offline"),
         }

@@ -52,6 +52,7 @@ use crate::membership::Membership;
 use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
 use crate::missed::Missed;
 use crate::pages::Pages;
+use crate::publisher::Publisher;
 use crate::rate::{SWEEP_EVERY, SendRate};
 use crate::receipts::Receipts;
 use crate::received::Received;
@@ -285,13 +286,12 @@ async fn assemble(
             limits: SendLimits {
                 body_bytes_max: config.body_bytes_max,
             },
-            publish_deadline: config.publish_deadline,
             dedupe_deadline: config.dedupe_deadline,
             rate: SendRate::new(config.user_sends_per_second, config.user_sends_burst),
             ids,
             room: Semaphore::new(room_of(config)),
             mailbox: parts.mailbox.clone(),
-            producer,
+            log: Publisher::new(producer, config.publish_deadline),
             records,
             clock: clock.clone(),
             resolved,

@@ -672,7 +672,7 @@ pub(crate) fn connect() -> impl Strategy<Value = Connect> {
 
 pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {
     let numbers = any::<(u64, u64, u64)>();
-    let admission = (user(), numbers, any::<(bool, bool)>(), time(), time()).prop_map(
+    let admission = (user(), numbers, any::<(bool, bool, bool)>(), time(), time()).prop_map(
         |(user, numbers, flags, server_time, expires_at)| Admission {
             user,
             login: numbers.0,
@@ -682,6 +682,7 @@ pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {
             cluster: numbers.2,
             server_time,
             expires_at,
+            degraded: flags.2,
         },
     );
     prop_oneof![admission.prop_map(Ok), refusal().prop_map(Err)]

@@ -61,6 +61,7 @@ impl TryFrom<v1::Admission> for Admission {
             cluster: wire.cluster,
             server_time: Timestamp::from_millis(wire.server_time),
             expires_at: Timestamp::from_millis(wire.expires_at),
+            degraded: wire.degraded,
         })
     }
 }
@@ -76,6 +77,7 @@ impl From<Admission> for v1::Admission {
             cluster: admission.cluster,
             server_time: admission.server_time.millis(),
             expires_at: admission.expires_at.millis(),
+            degraded: admission.degraded,
         }
     }
 }

@@ -53,6 +53,8 @@ pub(super) struct Peer {
     pub(super) permits: Semaphore,
     /// Sends are taken, and their answer is lost.
     pub(super) mute: AtomicBool,
+    /// Sessions are admitted without being registered.
+    pub(super) degraded: AtomicBool,
     /// Calls that came.
     pub(super) asked: AtomicUsize,
     last_id: AtomicI64,
@@ -76,6 +78,7 @@ impl Peer {
             held: AtomicBool::new(false),
             permits: Semaphore::new(0),
             mute: AtomicBool::new(false),
+            degraded: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
             last_id: AtomicI64::new(0),
         }
@@ -133,6 +136,7 @@ impl StationService for PeerService {
             cluster: 9,
             server_time: 1,
             expires_at: i64::MAX,
+            degraded: self.0.degraded.load(Ordering::Relaxed),
         };
         let result = Some(v1::connect_response::Result::Admission(admission));
         Ok(Response::new(v1::ConnectResponse { result }))

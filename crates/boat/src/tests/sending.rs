@@ -6,6 +6,7 @@ use protocol::frame::{ClientFrame, ServerFrame, SyncQuery, SyncRequest};
 use super::client::{message, send_id, send_of};
 use super::eventually;
 use super::harbour::{Harbour, settle};
+use crate::lanes::{CALLS_MAX, SLOW};
 
 // proves S3-11, S3-12
 #[tokio::test]
@@ -56,6 +57,30 @@ async fn what_waits_while_a_call_is_under_way_goes_with_the_next_and_in_order() 
     assert!(batches.len() <= 3, "{}", batches.len());
 }
 
+// One partition of the log that is away keeps a call until its deadline: others go beside it.
+#[tokio::test(start_paused = true)]
+async fn a_slow_call_is_overtaken_by_those_of_others() {
+    let harbour = Harbour::with(|config| config.lanes = 1).await;
+    let [mut slow, mut other] = harbour.both().await;
+    slow.hello(1).await;
+    other.hello(2).await;
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    slow.send(&send_of(9, 1, "slow")).await;
+    settle().await;
+    harbour.peer.held.store(false, Ordering::Relaxed);
+    slow.send(&send_of(9, 2, "behind it")).await;
+    other.send(&send_of(9, 3, "of another")).await;
+    assert!(matches!(other.next().await, Some(ServerFrame::Accepted(_))));
+    assert_eq!(harbour.peer.batches.lock().len(), 1, "the slow one waits");
+    harbour.peer.permits.add_permits(1);
+    for number in 1..3 {
+        match slow.next().await {
+            Some(ServerFrame::Accepted(accepted)) => assert_eq!(accepted.send_id, send_id(number)),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_station_that_is_gone_is_a_failure_that_may_be_repeated() {
     let harbour = Harbour::open().await;
@@ -96,31 +121,32 @@ async fn a_full_lane_refuses_and_recovers() {
         config.lane_items_max = 1;
     })
     .await;
-    let mut client = harbour.tcp().await;
-    client.hello(1).await;
-    let [mut second, mut third] = harbour.both().await;
-    second.hello(2).await;
-    third.hello(3).await;
+    let mut clients = Vec::new();
+    for user in 0..CALLS_MAX + 2 {
+        let mut client = harbour.tcp().await;
+        client.hello(1 + user as i64).await;
+        clients.push(client);
+    }
+    let mut third = clients.pop().expect("the last");
     harbour.peer.held.store(true, Ordering::Relaxed);
-    client.send(&send_of(9, 1, "under way")).await;
-    settle().await;
-    second.send(&send_of(9, 2, "waits")).await;
-    settle().await;
-    third.send(&send_of(9, 3, "too much")).await;
+    // All the calls that a lane makes beside each other, and one that waits for them.
+    for (number, client) in clients.iter_mut().enumerate() {
+        client.send(&send_of(99, number as u8, "slow")).await;
+        tokio::time::sleep(SLOW * 2).await;
+    }
+    third.send(&send_of(99, 98, "too much")).await;
     match third.next().await {
         Some(ServerFrame::Refused { refusal, .. }) => assert_eq!(refusal.code, Code::Unavailable),
         other => panic!("{other:?}"),
     }
-    harbour.peer.permits.add_permits(10);
-    assert!(matches!(
-        client.next().await,
-        Some(ServerFrame::Accepted(_))
-    ));
-    assert!(matches!(
-        second.next().await,
-        Some(ServerFrame::Accepted(_))
-    ));
-    third.send(&send_of(9, 3, "again")).await;
+    harbour.peer.permits.add_permits(2 * CALLS_MAX + 2);
+    for mut client in clients {
+        assert!(matches!(
+            client.next().await,
+            Some(ServerFrame::Accepted(_))
+        ));
+    }
+    third.send(&send_of(99, 98, "again")).await;
     assert!(matches!(third.next().await, Some(ServerFrame::Accepted(_))));
 }
 

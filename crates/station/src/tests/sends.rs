@@ -5,9 +5,11 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::Work;
+use protocol::breaker::{PROBE_EVERY, SILENCE};
 use protocol::keys::{partition_of, record_key};
 use protocol::message::Recipient;
 use protocol::{Code, MessageId, SendId, Seq};
+use tokio::time::Instant;
 
 use super::world::*;
 use crate::Config;
@@ -40,14 +42,15 @@ async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_batch_is_one_publish_and_keeps_each_senders_order() {
+async fn a_batch_is_one_publish_a_partition_and_keeps_each_senders_order() {
     let world = world().await;
     let items: Vec<_> = (0..60)
         .map(|n| item(1 + i64::from(n % 3), send(9, n, &n.to_string())))
         .collect();
     let told = world.submit(items).await;
     assert!(told.iter().all(Result::is_ok));
-    assert_eq!(world.queue.faults().publishes.load(Ordering::Relaxed), 1);
+    // Three conversations.
+    assert_eq!(world.queue.faults().publishes.load(Ordering::Relaxed), 3);
     let messages = world.messages().await;
     assert_eq!(messages.len(), 60);
     for sender in 0..3 {
@@ -148,7 +151,8 @@ async fn a_send_of_unknown_outcome_is_published_again_under_its_id() {
 #[tokio::test(start_paused = true)]
 async fn a_failed_publish_is_refused_and_holds_back_what_follows_it() {
     let world = world().await;
-    world.queue.faults().failing.store(1, Ordering::Relaxed);
+    // One publish for each conversation.
+    world.queue.faults().failing.store(3, Ordering::Relaxed);
     let told = world
         .submit(vec![
             item(1, send(2, 1, "first")),
@@ -209,16 +213,36 @@ async fn a_partition_that_is_away_fails_its_own_sends_alone() {
     let well = (3..).find(|&peer| partition(peer) != partition(2));
     let well = well.expect("another partition");
     *world.queue.faults().away.lock() = Some(partition(2));
-    let told = world
-        .submit(vec![
-            item(1, send(2, 1, "away")),
-            item(1, send(well, 2, "well")),
-        ])
-        .await;
+    let both = |n: u8| {
+        let away = item(1, send(2, 2 * n, "away"));
+        vec![away, item(1, send(well, 2 * n + 1, "well"))]
+    };
+    let began = Instant::now();
+    let told = world.submit(both(1)).await;
     assert_eq!(told[0], Err(Code::DeadlineExceeded));
     assert!(told[1].is_ok(), "{told:?}");
+    assert_eq!(
+        began.elapsed(),
+        SILENCE,
+        "not the deadline of those that are away"
+    );
+    // From now on nobody waits, also where a probe goes.
+    for n in 2..40 {
+        let began = Instant::now();
+        let told = world.submit(both(n)).await;
+        assert_eq!(told[0], Err(Code::Unavailable));
+        assert!(told[1].is_ok(), "{told:?}");
+        assert!(began.elapsed() < Duration::from_millis(50), "{n}");
+        tokio::time::sleep(Duration::from_millis(100)).await;
+    }
     let texts: Vec<_> = world.messages().await.into_iter().map(|m| m.1).collect();
-    assert_eq!(texts, ["well"]);
+    assert_eq!(texts, vec!["well"; 39]);
+    // It is back: a probe finds that out.
+    *world.queue.faults().away.lock() = None;
+    tokio::time::sleep(PROBE_EVERY).await;
+    assert_eq!(world.submit(both(40)).await[0], Err(Code::Unavailable));
+    tokio::time::sleep(Duration::from_millis(10)).await;
+    assert!(world.submit(both(41)).await[0].is_ok());
 }
 
 // design 3: a mailbox that is away does not stop accepting; a resend is marked unsure with its age.

@@ -193,12 +193,15 @@ async fn a_marker_of_other_data_means_not_recovered() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_silent_mailbox_refuses_sessions_for_now() {
+async fn a_silent_mailbox_keeps_nobody_out() {
     let world = world().await;
+    let mut connect = world.connect_of(1, Platform::Ios, 11);
+    let marker = world.connect(&connect).await.expect("admitted").marker;
     world.mailbox.fall_silent(true);
-    let connect = world.connect_of(1, Platform::Ios, 11);
-    let refusal = world.connect(&connect).await.expect_err("no mailbox");
-    assert!(refusal.code.retryable(), "{refusal}");
+    connect.marker = Some(marker);
+    let admitted = world.connect(&connect).await.expect("T-R1");
+    assert!(admitted.degraded && !admitted.recovered && !admitted.mail_waits);
+    assert_eq!(admitted.marker, marker, "nothing is known of another");
     let request = v1::ReassertRequest {
         sessions: vec![reassert(&world, 1, 11)],
     };

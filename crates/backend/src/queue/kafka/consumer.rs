@@ -6,7 +6,7 @@
 //! partitions, in [`Holdings`], so that a partition that is resumed goes on at once.
 
 mod held;
-mod rebalance;
+pub(super) mod rebalance;
 mod requests;
 
 use std::future::{pending, poll_fn};
@@ -21,14 +21,14 @@ use protocol::keys::Topic;
 use rdkafka::consumer::{Consumer as _, StreamConsumer};
 use rdkafka::error::KafkaError;
 use rdkafka::message::BorrowedMessage;
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::TopicPartitionList;
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio::time::{Instant, sleep_until, timeout};
 
 use self::held::{Flow, Holdings};
-use self::rebalance::{Change, Rebalances, carry_out, is_misplaced};
-use self::requests::{Due, Misplaced, Starts};
+use self::rebalance::{Change, Rebalances, carry_out, is_misplaced, truncated_at};
+use self::requests::{Due, Misplaced, Starts, Truncations};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::report::failed;
@@ -37,6 +37,12 @@ use crate::queue::{Consumer, Partition, Polled, Record};
 use crate::{Error, Result};
 
 type Client = StreamConsumer<Rebalances>;
+
+/// How long a seek may take, which asks nobody outside this process.
+const SEEK: Duration = Duration::from_millis(100);
+
+/// When a partition is sought again that librdkafka has not begun to read yet.
+const SEEK_AGAIN: Duration = Duration::from_millis(10);
 
 /// How often it is said again that a partition cannot be read.
 const REMIND: Duration = Duration::from_secs(60);
@@ -58,6 +64,8 @@ pub(super) struct KafkaConsumer {
     /// A search for partitions whose next record is not there.
     searching: Option<JoinHandle<Result<Vec<Misplaced>>>>,
     misplaced: Vec<Misplaced>,
+    /// What librdkafka found out about logs that lost their tails.
+    truncations: Truncations,
     remind_at: Option<Instant>,
     /// When librdkafka last heard from this member.
     polled_at: Instant,
@@ -67,8 +75,19 @@ pub(super) struct KafkaConsumer {
 
 struct Placing {
     partitions: Vec<Partition>,
-    /// `None` after a failure, until the next poll.
-    asked: Option<JoinHandle<Result<Starts>>>,
+    step: Step,
+}
+
+/// How far an assignment is.
+enum Step {
+    /// The group's offsets are to be asked for, also after a failure.
+    Ask,
+    Asked(JoinHandle<Result<Starts>>),
+    /// Assigned, and not all partitions are at their places yet; they are sought there again at `at`.
+    Seek {
+        starts: Starts,
+        at: Instant,
+    },
 }
 
 struct Committing {
@@ -82,6 +101,7 @@ enum Event {
     Failed(KafkaError),
     Change,
     Placed(Result<Starts>),
+    Seek,
     Searched(Result<Vec<Misplaced>>),
     Remind,
 }
@@ -111,6 +131,7 @@ impl KafkaConsumer {
             committing: None,
             searching: None,
             misplaced: Vec::new(),
+            truncations: Truncations::default(),
             remind_at: None,
             polled_at: Instant::now(),
             away: false,
@@ -125,13 +146,15 @@ impl KafkaConsumer {
     /// A change that is to be told, if there is one.
     fn change(&mut self) -> Result<Option<Polled>> {
         let client = self.client()?.clone();
-        while let Some(change) = client.context().next() {
+        while self.placing.is_none()
+            && let Some(change) = client.context().next()
+        {
             match change {
                 Change::Assign(partitions) => {
                     self.away &= partitions.is_empty();
                     self.placing = Some(Placing {
                         partitions,
-                        asked: None,
+                        step: Step::Ask,
                     });
                 }
                 Change::Revoke(partitions) if !partitions.is_empty() && !self.away => {
@@ -155,6 +178,8 @@ impl KafkaConsumer {
         self.holdings.remove(partitions);
         self.misplaced
             .retain(|at| !partitions.contains(&at.partition));
+        let truncated = &mut self.truncations.partitions;
+        truncated.retain(|at| !partitions.contains(at));
         Ok(())
     }
 
@@ -184,44 +209,55 @@ impl KafkaConsumer {
         let Some(placing) = &self.placing else {
             return Ok(());
         };
-        if placing.asked.is_some() {
+        if !matches!(placing.step, Step::Ask) {
             return Ok(());
         }
-        let (list, layout) = (self.list(&placing.partitions)?, self.layout.clone());
-        let patience = self.config.request_timeout;
+        let list = self.list(&placing.partitions)?;
+        let (group, patience) = (self.group.clone(), self.config.request_timeout);
         let asked = self
             .runtime
-            .spawn_blocking(move || requests::starts(&client, list, &layout, patience));
+            .spawn_blocking(move || requests::starts(&client, &group, list, patience));
         if let Some(placing) = &mut self.placing {
-            placing.asked = Some(asked);
+            placing.step = Step::Asked(asked);
         }
         Ok(())
     }
 
-    /// Begins to read what was assigned.
+    /// Takes over what was assigned.
     fn start(&mut self, starts: Result<Starts>) -> Result<Option<Polled>> {
-        let starts = starts.inspect_err(|_| {
-            // Asked again at the next poll.
-            if let Some(placing) = &mut self.placing {
-                placing.asked = None;
-            }
-        })?;
         let client = self.client()?.clone();
-        let Some(placing) = self.placing.take() else {
+        let Some(placing) = &mut self.placing else {
             return Ok(None);
         };
-        let mut list = TopicPartitionList::new();
-        for &(partition, start) in &starts {
-            let (topic, number) = self.layout.place(partition)?;
-            // A group that never committed begins at the beginning; nothing else is ever skipped.
-            let offset = start.map_or(Offset::Beginning, |at| Offset::Offset(at.cast_signed()));
-            list.add_partition_offset(topic, number, offset)
-                .map_err(|error| failed("assigning", error))?;
+        placing.step = Step::Ask;
+        let starts = starts?;
+        carry_out(client.as_ref(), true, &starts);
+        let at = Instant::now();
+        placing.step = Step::Seek { starts, at };
+        self.seek()
+    }
+
+    /// Begins to read what was assigned. Records that came before all are at their places are not taken in,
+    /// and come again.
+    fn seek(&mut self) -> Result<Option<Polled>> {
+        let client = self.client()?.clone();
+        let Some(placing) = &mut self.placing else {
+            return Ok(None);
+        };
+        let Step::Seek { starts, at } = &mut placing.step else {
+            return Ok(None);
+        };
+        *at = Instant::now() + SEEK_AGAIN;
+        let Some(places) = requests::seek(&client, starts, &self.layout, SEEK)? else {
+            return Ok(None);
+        };
+        for (partition, start) in places {
             self.holdings.add(partition, start);
         }
-        carry_out(client.as_ref(), true, &list);
-        let told = !placing.partitions.is_empty();
-        Ok(told.then_some(Polled::Assigned(placing.partitions)))
+        let assigned = std::mem::take(&mut placing.partitions);
+        self.placing = None;
+        let told = !assigned.is_empty();
+        Ok(told.then_some(Polled::Assigned(assigned)))
     }
 
     /// Takes over what is there without waiting, about as much as one poll may return.
@@ -288,9 +324,16 @@ impl KafkaConsumer {
         if self.searching.is_none() {
             let (client, layout) = (client.clone(), self.layout.clone());
             let positions = self.holdings.positions();
+            let said = client.context().misplaced();
+            for reason in &said {
+                tracing::warn!(group = self.group, reason, "a place in the log is missing");
+            }
+            let truncated = said.iter().filter_map(|reason| truncated_at(reason));
+            self.truncations.positions.extend(truncated);
+            let truncations = self.truncations.clone();
             let patience = self.config.request_timeout;
             self.searching = Some(self.runtime.spawn_blocking(move || {
-                requests::misplaced(&client, &positions, &layout, patience)
+                requests::misplaced(&client, &positions, &truncations, &layout, patience)
             }));
         }
     }
@@ -300,14 +343,15 @@ impl KafkaConsumer {
         self.remind_at = Some(Instant::now() + REMIND);
         let mut found = found?;
         found.retain(|at| self.holdings.contains(at.partition));
+        let truncated = found.iter().filter(|at| at.truncated);
+        (self.truncations.partitions).extend(truncated.map(|at| at.partition));
+        self.truncations.positions.clear();
         self.misplaced = found;
-        let said = self.client()?.context().misplaced();
         if self.misplaced.is_empty() {
             // It was there after all, and is read again.
             self.remind_at = None;
             tracing::info!(
                 group = self.group,
-                said,
                 "a place in the log was missing for a moment"
             );
             return Ok(());
@@ -338,11 +382,23 @@ impl KafkaConsumer {
                 None => pending().await,
             }
         };
-        let asked = self
-            .placing
-            .as_mut()
-            .and_then(|placing| placing.asked.as_mut());
-        let (mut asked, mut searching) = (asked, self.searching.as_mut());
+        let mut seek_at = None;
+        let mut asked = match self.placing.as_mut().map(|placing| &mut placing.step) {
+            Some(Step::Asked(asked)) => Some(asked),
+            Some(Step::Seek { at, .. }) => {
+                seek_at = Some(*at);
+                None
+            }
+            Some(Step::Ask) | None => None,
+        };
+        let is_placing = asked.is_some() || seek_at.is_some();
+        let mut searching = self.searching.as_mut();
+        let seek = async {
+            match seek_at {
+                Some(at) => sleep_until(at).await,
+                None => pending().await,
+            }
+        };
         let polled_at = &mut self.polled_at;
         let told = poll_fn(|context| {
             // Also woken now and then only to show that this member lives.
@@ -360,7 +416,7 @@ impl KafkaConsumer {
                 return Poll::Ready(event_of(next, &layout));
             }
             // Changes come while the stream is polled.
-            if client.context().any() {
+            if !is_placing && client.context().any() {
                 return Poll::Ready(Event::Change);
             }
             Poll::Pending
@@ -368,6 +424,7 @@ impl KafkaConsumer {
         Ok(tokio::select! {
             biased;
             event = told => event,
+            () = seek => Event::Seek,
             () = remind => Event::Remind,
         })
     }
@@ -441,6 +498,11 @@ impl Consumer for KafkaConsumer {
                 Event::Failed(error) => self.fail(&client, error)?,
                 Event::Placed(starts) => {
                     if let Some(polled) = self.start(starts)? {
+                        return Ok(polled);
+                    }
+                }
+                Event::Seek => {
+                    if let Some(polled) = self.seek()? {
                         return Ok(polled);
                     }
                 }

@@ -97,6 +97,8 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
         ("compression.type", "lz4"),
         ("retry.backoff.ms", "50"),
         ("retry.backoff.max.ms", "500"),
+        // A producer that takes over from another has its connections at once.
+        ("enable.sparse.connections", "false"),
     ];
     for (name, value) in defaults {
         set_default(&mut settings, name, value);

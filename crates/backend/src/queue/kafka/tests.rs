@@ -3,6 +3,7 @@ mod mock;
 mod real;
 #[allow(clippy::print_stdout, reason = "says what was measured")]
 mod speed;
+mod truncated;
 
 use std::time::Duration;
 

@@ -29,8 +29,8 @@ pub(super) struct Rebalances {
     layout: Arc<Layout>,
     reporter: Reporter,
     changes: Mutex<VecDeque<Change>>,
-    /// What librdkafka said last about a place in the log that is not there.
-    misplaced: Mutex<Option<String>>,
+    /// What librdkafka said about places in the log that are not there.
+    misplaced: Mutex<Vec<String>>,
     /// Nobody polls any more: changes are carried out at once.
     leaving: AtomicBool,
 }
@@ -54,8 +54,8 @@ impl Rebalances {
         !self.changes.lock().is_empty()
     }
 
-    pub(super) fn misplaced(&self) -> Option<String> {
-        self.misplaced.lock().take()
+    pub(super) fn misplaced(&self) -> Vec<String> {
+        std::mem::take(&mut *self.misplaced.lock())
     }
 
     pub(super) fn leave(&self) {
@@ -83,6 +83,19 @@ pub(super) fn is_misplaced(error: &KafkaError) -> bool {
     )
 }
 
+/// What librdkafka calls the error `_LOG_TRUNCATION`.
+const TRUNCATION: &str = "Local: Partition log truncation detected";
+
+/// The position at which librdkafka found that the log had lost its tail, if that is what it says. Its
+/// error has no field for that; the wording is pinned by a test on the brokers that it plays.
+pub(in super::super) fn truncated_at(reason: &str) -> Option<u64> {
+    if !reason.contains(TRUNCATION) {
+        return None;
+    }
+    let (position, _) = reason.split_once(" (leader epoch ")?;
+    position.rsplit(' ').next()?.parse().ok()
+}
+
 impl ClientContext for Rebalances {
     fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
         self.reporter.log(level, facility, message);
@@ -90,7 +103,7 @@ impl ClientContext for Rebalances {
 
     fn error(&self, error: KafkaError, reason: &str) {
         if is_misplaced(&error) {
-            *self.misplaced.lock() = Some(reason.to_owned());
+            self.misplaced.lock().push(reason.to_owned());
         } else {
             self.reporter.error(&error, reason);
         }

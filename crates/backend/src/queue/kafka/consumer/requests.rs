@@ -1,8 +1,10 @@
 //! What a member asks of the brokers, blocking.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::time::Duration;
 
+use metrics::counter;
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
 use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
@@ -16,8 +18,9 @@ use super::Client;
 use crate::queue::Partition;
 use crate::{Error, Result};
 
-/// Where each partition begins: its committed offset, `None` where the group has none.
-pub(super) type Starts = Vec<(Partition, Option<u64>)>;
+/// Where each partition begins: its committed offset, the beginning where the group has none. The list is
+/// handed on as the brokers gave it, since an offset's leader epoch has no safe setter.
+pub(super) type Starts = TopicPartitionList;
 
 /// Offsets to be committed.
 pub(super) type Due = Vec<(Partition, u64)>;
@@ -32,6 +35,8 @@ pub(super) struct Misplaced {
     next: u64,
     first: u64,
     end: u64,
+    /// The log lost its tail and has grown again: what stands at `next` now is not what follows.
+    pub(super) truncated: bool,
 }
 
 impl fmt::Display for Misplaced {
@@ -43,31 +48,82 @@ impl fmt::Display for Misplaced {
         write!(
             f,
             "{topic}/{number} continues at {next}, but the log has {first} to {end}"
-        )
+        )?;
+        if self.truncated {
+            f.write_str(
+                " after it lost its tail, so that records accepted since stand before that",
+            )?;
+        }
+        Ok(())
     }
 }
 
-/// Asks for the committed offsets.
+/// Asks for the committed offsets. Nothing but a group that never committed begins at the beginning.
 pub(super) fn starts(
     client: &Client,
+    group: &str,
     list: TopicPartitionList,
-    layout: &Layout,
     patience: Duration,
 ) -> Result<Starts> {
     if list.count() == 0 {
-        return Ok(Vec::new());
+        return Ok(list);
     }
-    let found = reader::committed(client, &list, patience)?;
-    let elements = found.elements();
-    let starts = elements.iter().filter_map(|at| {
-        let partition = layout.partition(at.topic(), at.partition())?;
+    let starts = reader::committed(client, &list, patience)?;
+    for mut at in starts.elements() {
+        if !matches!(at.offset(), Offset::Offset(_)) {
+            at.set_offset(Offset::Beginning)
+                .map_err(|error| failed("placing", error))?;
+            let (first, _) = reader::bounds(client, at.topic(), at.partition(), patience)?;
+            if first > 0 {
+                begins_late(group, at.topic(), at.partition(), first);
+            }
+        }
+    }
+    Ok(starts)
+}
+
+/// Nobody can tell a new group from one whose offsets have expired: the operator can.
+fn begins_late(group: &str, topic: &str, partition: i32, first: u64) {
+    counter!("queue_partitions_without_offset_total").increment(1);
+    tracing::error!(
+        group,
+        topic,
+        partition,
+        first,
+        "no committed offset, and the log has lost its beginning: harmless for a new group. Where the group was \
+         away for longer than offsets.retention.minutes, records before the first one were dropped unread, and \
+         all that are left are read again"
+    );
+}
+
+/// Where each partition begins, once all of them are sought there; `None` while librdkafka has not begun to
+/// read some. A seek to an offset with its leader epoch makes librdkafka ask the leader whether its log still
+/// has what was read; an assignment alone does not.
+pub(super) fn seek(
+    client: &Client,
+    starts: &Starts,
+    layout: &Layout,
+    patience: Duration,
+) -> Result<Option<Vec<(Partition, Option<u64>)>>> {
+    if starts.count() == 0 {
+        return Ok(Some(Vec::new()));
+    }
+    let sought = client
+        .seek_partitions(starts.clone(), patience)
+        .map_err(|error| failed("seeking", error))?;
+    let sought = sought.elements();
+    if let Some(error) = sought.iter().find_map(|at| at.error().err()) {
+        tracing::debug!(%error, "a partition is not read yet");
+        return Ok(None);
+    }
+    let places = sought.iter().filter_map(|at| {
         let start = match at.offset() {
             Offset::Offset(offset) => u64::try_from(offset).ok(),
             _ => None,
         };
-        Some((partition, start))
+        Some((layout.partition(at.topic(), at.partition())?, start))
     });
-    Ok(starts.collect())
+    Ok(Some(places.collect()))
 }
 
 /// Commits, again while the group is dividing its partitions anew.
@@ -77,12 +133,7 @@ pub(super) fn commit(
     layout: &Layout,
     patience: Duration,
 ) -> Result<()> {
-    let mut list = TopicPartitionList::new();
-    for &(partition, next) in due {
-        let (topic, number) = layout.place(partition)?;
-        list.add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
-            .map_err(|error| failed("committing", error))?;
-    }
+    let list = with_epochs(client, due, layout)?;
     let deadline = Instant::now() + patience;
     loop {
         let code = match client.commit(&list, CommitMode::Sync) {
@@ -100,6 +151,28 @@ pub(super) fn commit(
         }
         std::thread::sleep(REBALANCE_PAUSE);
     }
+}
+
+/// The offsets, with the leader epochs of what was read last: those are never older than the offsets'
+/// own, so that a log that lost either is found out. Offsets that are invalid are not sent.
+fn with_epochs(client: &Client, due: &Due, layout: &Layout) -> Result<TopicPartitionList> {
+    let failed = |error| failed("committing", error);
+    let mut list = client.position().map_err(failed)?;
+    let mut left: BTreeMap<Partition, u64> = due.iter().copied().collect();
+    for mut at in list.elements() {
+        let partition = layout.partition(at.topic(), at.partition());
+        let offset = match partition.and_then(|partition| left.remove(&partition)) {
+            Some(next) => Offset::Offset(next.cast_signed()),
+            None => Offset::Invalid,
+        };
+        at.set_offset(offset).map_err(failed)?;
+    }
+    for (partition, next) in left {
+        let (topic, number) = layout.place(partition)?;
+        list.add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
+            .map_err(failed)?;
+    }
+    Ok(list)
 }
 
 fn is_rebalance(code: RDKafkaErrorCode) -> bool {
@@ -139,11 +212,22 @@ fn bounds(
     reader::bounds(client, topic, number, patience)
 }
 
+/// Where librdkafka found that a log lost its tail.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Truncations {
+    /// Partitions that are known.
+    pub(super) partitions: BTreeSet<Partition>,
+    /// Positions at which it was found out, of partitions that librdkafka does not name.
+    pub(super) positions: BTreeSet<u64>,
+}
+
 /// Finds the partitions whose next record is not there, and lets the others be read again from where they
-/// are: librdkafka stopped one of them and does not say which.
+/// are: librdkafka stopped one of them and does not say which. Where a log lost its tail, nothing is read
+/// again: it may have grown beyond the place meanwhile, with other records.
 pub(super) fn misplaced(
     client: &Client,
     positions: &[(Partition, u64)],
+    truncations: &Truncations,
     layout: &Layout,
     patience: Duration,
 ) -> Result<Vec<Misplaced>> {
@@ -151,7 +235,9 @@ pub(super) fn misplaced(
     let mut there = TopicPartitionList::new();
     for &(partition, next) in positions {
         let (first, end) = bounds(client, partition, layout, patience)?;
-        if (first..=end).contains(&next) {
+        let truncated =
+            truncations.partitions.contains(&partition) || truncations.positions.contains(&next);
+        if (first..=end).contains(&next) && !truncated {
             let (topic, number) = layout.place(partition)?;
             there
                 .add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
@@ -162,10 +248,11 @@ pub(super) fn misplaced(
                 next,
                 first,
                 end,
+                truncated,
             });
         }
     }
-    if there.count() > 0 {
+    if there.count() > 0 && truncations.positions.is_empty() {
         client
             .seek_partitions(there, patience)
             .map_err(|error| failed("seeking", error))?;

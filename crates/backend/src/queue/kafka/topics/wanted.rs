@@ -8,6 +8,9 @@ use super::super::config::KafkaConfig;
 use super::super::layout::Layout;
 use super::super::settings::batch_bytes_max;
 
+/// Kafka drops whole segments, by their newest record: with longer ones retention would be far longer than it says.
+const SEGMENT_MAX: Duration = Duration::from_secs(24 * 60 * 60);
+
 /// A topic as the configuration wants it.
 pub(super) struct Wanted {
     pub(super) name: String,
@@ -22,7 +25,9 @@ pub(super) fn wanted(config: &KafkaConfig, layout: &Layout) -> Vec<Wanted> {
     let topics = layout.topics().map(|(topic, name, partitions)| {
         let mut settings = common(config);
         settings.push(("cleanup.policy", "delete".into()));
-        settings.push(("retention.ms", millis(retention(topic, config))));
+        let retention = retention(topic, config);
+        settings.push(("retention.ms", millis(retention)));
+        settings.push(("segment.ms", millis(retention.min(SEGMENT_MAX))));
         Wanted {
             name: name.to_owned(),
             partitions,
@@ -53,6 +58,8 @@ fn common(config: &KafkaConfig) -> Vec<(&'static str, String)> {
         ("max.message.bytes", batch_bytes_max(config).to_string()),
         // A replica that is behind never becomes leader: that would lose what was accepted.
         ("unclean.leader.election.enable", "false".into()),
+        // Time alone decides: a cluster's default in bytes would drop what nobody has read yet.
+        ("retention.bytes", "-1".into()),
     ]
 }
 
@@ -76,6 +83,27 @@ fn millis(duration: Duration) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    // holes 14: what a cluster's defaults would do to records that nobody has read yet.
+    #[test]
+    fn nothing_is_dropped_by_size_and_segments_end_within_a_day() {
+        let config = KafkaConfig::default();
+        for topic in wanted(&config, &Layout::of(&config)) {
+            let value = |name| {
+                topic
+                    .settings
+                    .iter()
+                    .find(|(of, _)| *of == name)
+                    .map(|(_, value)| value)
+            };
+            assert_eq!(value("retention.bytes").unwrap(), "-1", "{}", topic.name);
+            if value("cleanup.policy").unwrap() == "delete" {
+                let segment: u64 = value("segment.ms").unwrap().parse().unwrap();
+                let retention: u64 = value("retention.ms").unwrap().parse().unwrap();
+                assert!(segment <= retention.min(86_400_000), "{}", topic.name);
+            }
+        }
+    }
 
     #[test]
     fn what_was_done_with_letters_is_kept_clearly_longer_than_they_are() {

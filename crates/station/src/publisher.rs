@@ -1,0 +1,170 @@
+//! Publishing sends: each partition by itself, behind a breaker, so that one that is away delays nobody else.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::queue::{NewRecord, Partition, Producer};
+use futures_util::future::BoxFuture;
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use metrics::{Counter, counter};
+use parking_lot::Mutex;
+use protocol::Timestamp;
+use protocol::breaker::{Breakers, Passage, SILENCE};
+use tokio::time::{Instant, sleep_until};
+
+/// What the log said of a record.
+#[derive(Debug)]
+pub(crate) enum Published {
+    Appended,
+    Failed(backend::Error),
+    /// Nothing, in time: the record may have been appended, or may be yet.
+    Silent,
+    /// The partition is away, and its sender is to wait so long.
+    Away(Duration),
+}
+
+/// The log, as accepting sees it.
+pub(crate) struct Publisher {
+    producer: Arc<dyn Producer>,
+    deadline: Duration,
+    breakers: Arc<Mutex<Breakers>>,
+    zero: Instant,
+    away: Counter,
+}
+
+/// The records of one partition, on their way: their places in the publish, and what becomes of them.
+type Call = BoxFuture<'static, (Partition, Vec<usize>, Vec<Option<backend::Result<u64>>>)>;
+
+impl Publisher {
+    pub(crate) fn new(producer: Arc<dyn Producer>, deadline: Duration) -> Publisher {
+        Publisher {
+            producer,
+            deadline,
+            breakers: Arc::default(),
+            zero: Instant::now(),
+            away: counter!("station_sends_to_partitions_away_total"),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        since(self.zero)
+    }
+
+    /// One answer a record, in order, by the deadline at the latest. A partition that does not answer while others
+    /// do is not waited for.
+    pub(crate) async fn publish(&self, records: Vec<NewRecord>) -> Vec<Published> {
+        let mut answers: Vec<Published> = records.iter().map(|_| Published::Silent).collect();
+        let mut calls = FuturesUnordered::new();
+        let mut open: BTreeMap<Partition, usize> = BTreeMap::new();
+        let began = self.now();
+        for (partition, places, records) in by_partition(records) {
+            let passage = self.breakers.lock().passage(partition.number, began);
+            match passage {
+                Passage::Open => {
+                    open.insert(partition, places.len());
+                    calls.push(self.call(partition, places, records));
+                }
+                Passage::Probe | Passage::Closed(_) => {
+                    self.away.increment(places.len() as u64);
+                    let wait = match passage {
+                        Passage::Closed(wait) => wait,
+                        Passage::Open | Passage::Probe => SILENCE,
+                    };
+                    if passage == Passage::Probe {
+                        let probe = self.call(partition, Vec::new(), records);
+                        self.observe(FuturesUnordered::from_iter([probe]));
+                    }
+                    for place in places {
+                        answers[place] = Published::Away(wait);
+                    }
+                }
+            }
+        }
+        let mut look = Instant::now() + SILENCE;
+        while !calls.is_empty() {
+            tokio::select! {
+                biased;
+                Some((partition, places, answered)) = calls.next() => {
+                    open.remove(&partition);
+                    self.take(partition, &answered);
+                    for (place, answer) in places.into_iter().zip(answered) {
+                        answers[place] = published(answer);
+                    }
+                }
+                () = sleep_until(look) => {
+                    look += SILENCE / 4;
+                    let (mut breakers, now) = (self.breakers.lock(), self.now());
+                    if open.keys().all(|at| breakers.is_away(at.number, began, now)) {
+                        break;
+                    }
+                }
+            }
+        }
+        if !calls.is_empty() {
+            self.away.increment(open.values().sum::<usize>() as u64);
+            self.observe(calls);
+        }
+        answers
+    }
+
+    fn call(&self, partition: Partition, places: Vec<usize>, records: Vec<NewRecord>) -> Call {
+        let (producer, deadline) = (self.producer.clone(), self.deadline);
+        Box::pin(async move {
+            let answered = producer.publish_within(records, deadline).await;
+            (partition, places, answered)
+        })
+    }
+
+    fn take(&self, partition: Partition, answered: &[Option<backend::Result<u64>>]) {
+        take(&self.breakers, self.zero, partition, answered);
+    }
+
+    /// What nobody waits for any more may still say that a partition is back.
+    fn observe(&self, mut calls: FuturesUnordered<Call>) {
+        let (breakers, zero) = (self.breakers.clone(), self.zero);
+        tokio::spawn(async move {
+            while let Some((partition, _, answered)) = calls.next().await {
+                take(&breakers, zero, partition, &answered);
+            }
+        });
+    }
+}
+
+fn take(
+    breakers: &Mutex<Breakers>,
+    zero: Instant,
+    partition: Partition,
+    answered: &[Option<backend::Result<u64>>],
+) {
+    if answered.iter().any(|answer| matches!(answer, Some(Ok(_)))) {
+        let mut breakers = breakers.lock();
+        breakers.acknowledged(partition.number, since(zero));
+    }
+}
+
+fn since(zero: Instant) -> Timestamp {
+    Timestamp::ZERO + zero.elapsed()
+}
+
+fn published(answer: Option<backend::Result<u64>>) -> Published {
+    match answer {
+        Some(Ok(_)) => Published::Appended,
+        Some(Err(error)) => Published::Failed(error),
+        None => Published::Silent,
+    }
+}
+
+/// The records of each partition with their places, each partition's in order.
+fn by_partition(records: Vec<NewRecord>) -> Vec<(Partition, Vec<usize>, Vec<NewRecord>)> {
+    let mut parts: BTreeMap<Partition, (Vec<usize>, Vec<NewRecord>)> = BTreeMap::new();
+    for (place, record) in records.into_iter().enumerate() {
+        let (places, records) = parts.entry(record.partition).or_default();
+        places.push(place);
+        records.push(record);
+    }
+    let parts = parts.into_iter();
+    parts
+        .map(|(partition, (places, records))| (partition, places, records))
+        .collect()
+}
