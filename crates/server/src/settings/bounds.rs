@@ -23,7 +23,7 @@ fn walk(path: &str, schema: &Value, value: &Value, problems: &mut Problems) {
             let dot = if path.is_empty() { "" } else { "." };
             for (key, value) in table {
                 let own = schema["properties"].get(key);
-                let inner = own.unwrap_or(&schema["additionalProperties"]);
+                let inner = own.unwrap_or_else(|| &schema["additionalProperties"]);
                 walk(&format!("{path}{dot}{key}"), inner, value, problems);
             }
         }
