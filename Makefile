@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim bench coverage real-up real-down real-status e2e campaign console console-test manifests clean
+.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign console console-test manifests clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -22,6 +22,9 @@ docs: ## the documentation builds without a warning
 
 sim: ## ten times the simulator's seeds, from a new place
 	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
+
+settings: ## write docs/operations/settings.md anew, from the types
+	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says
 
 bench: ## the load generator against floor and server, in release
 	@cargo run --release --locked --package server --bin packetboat -- bench all

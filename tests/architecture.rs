@@ -136,3 +136,71 @@ fn dependencies<'a>(metadata: &'a serde_json::Value, package: &str) -> Vec<&'a s
         .map(|dependency| dependency["name"].as_str().expect("a name"))
         .collect()
 }
+
+/// Fields of these names hold secrets, or what people wrote.
+const HIDDEN: [&str; 5] = ["token", "secret", "password", "body", "data"];
+
+/// The load generator's own messages.
+const OPEN: [&str; 1] = ["server/src/cli/bench/dialect.rs"];
+
+/// A `{value:?}` in a log line must not show a token or a body, whoever writes it.
+#[test]
+fn what_holds_a_secret_or_a_body_derives_no_debug() {
+    let mut sources = Vec::new();
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates");
+    collect(&crates, &mut sources);
+    let mut looked_at = 0;
+    for path in sources {
+        let text = fs::read_to_string(&path).expect("a source");
+        let path = path.strip_prefix(&crates).expect("below crates");
+        let path = path.to_string_lossy();
+        let is_test = path.contains("/tests/") || path.ends_with("tests.rs");
+        if is_test || OPEN.iter().any(|open| path.ends_with(open)) {
+            continue;
+        }
+        for (derives, fields) in types(&text) {
+            looked_at += 1;
+            let hidden = fields.iter().find(|(name, kind)| {
+                let holds = ["String", "Bytes", "Vec<u8>", "Arc<str>"];
+                HIDDEN.contains(name) && holds.iter().any(|text| kind.contains(text))
+            });
+            if let Some((name, _)) = hidden {
+                assert!(
+                    !derives.contains("Debug"),
+                    "{path}: {name} is shown by a derived Debug"
+                );
+            }
+        }
+    }
+    assert!(looked_at > 100, "{looked_at}");
+}
+
+/// Each derive with the fields of the type below it: name and type.
+fn types(text: &str) -> Vec<(&str, Vec<(&str, &str)>)> {
+    let (mut types, mut fields, mut derives) = (Vec::new(), Vec::new(), "");
+    for line in text.lines().map(str::trim) {
+        if let Some(list) = line.strip_prefix("#[derive(") {
+            types.push((derives, std::mem::take(&mut fields)));
+            derives = list;
+        } else if line.starts_with("impl ") || line.starts_with("fn ") || line.contains(" fn ") {
+            types.push((derives, std::mem::take(&mut fields)));
+            derives = "";
+        } else if let Some((name, kind)) = line.split_once(": ") {
+            let name = name.rsplit(' ').next().unwrap_or_default();
+            fields.push((name, kind));
+        }
+    }
+    types.push((derives, fields));
+    types
+}
+
+fn collect(folder: &Path, sources: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            collect(&path, sources);
+        } else if path.extension().is_some_and(|ending| ending == "rs") {
+            sources.push(path);
+        }
+    }
+}

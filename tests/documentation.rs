@@ -169,7 +169,9 @@ fn every_metric_that_a_page_names_is_counted() {
     let sources = sources();
     let roles = ["boat_", "station_", "carrier_", "horn_", "audit_", "desk_"];
     let mut found = 0;
-    for (path, page) in pages() {
+    // Settings have names of the same form, and a page of their own.
+    let pages = pages().into_iter();
+    for (path, page) in pages.filter(|(path, _)| !path.ends_with("operations/settings.md")) {
         for name in quoted(&page).filter(|name| roles.iter().any(|role| name.starts_with(role))) {
             let metric = name.split('{').next().expect("a name");
             assert!(sources.contains(&format!("\"{metric}\"")), "{path}: {name}");

@@ -8,6 +8,7 @@ pub mod codec;
 pub mod convert;
 pub mod dead_letter;
 pub mod envelope;
+mod hidden;
 pub mod station;
 pub mod status;
 pub mod task;

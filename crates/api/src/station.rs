@@ -3,6 +3,8 @@
 //! Batches have no type of their own: their items are converted one by one, so that one item that is
 //! refused does not cost the others their answer.
 
+use std::fmt;
+
 use bytes::Bytes;
 use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
 use protocol::mailbox::{MailCursor, ReassertAnswer};
@@ -12,7 +14,7 @@ use protocol::{
 };
 
 /// A session asks to be admitted. Idempotent by session.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Connect {
     pub session: SessionId,
     pub life: BoatLife,
@@ -23,6 +25,20 @@ pub struct Connect {
     pub peer: String,
     /// The marker that the client brought.
     pub marker: Option<u64>,
+}
+
+impl fmt::Debug for Connect {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connect")
+            .field("session", &self.session)
+            .field("life", &self.life)
+            .field("token", &protocol::Hidden::of(&self.token))
+            .field("device", &self.device)
+            .field("platform", &self.platform)
+            .field("peer", &self.peer)
+            .field("marker", &self.marker)
+            .finish()
+    }
 }
 
 /// The answer to [`Connect`]: `Result<Admission, Refusal>` on the wire is `ConnectResponse`.

@@ -1,6 +1,8 @@
 use std::error::Error as StdError;
 use std::fmt;
 
+use protocol::settings::Problems;
+
 /// What a caller can do about a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
@@ -49,6 +51,14 @@ impl Error {
         source: impl Into<Box<dyn StdError + Send + Sync>>,
     ) -> Error {
         Error::new(seam, Kind::Conflict, source)
+    }
+
+    /// `Conflict` where a section of the settings has problems.
+    pub(crate) fn settings(seam: &'static str, problems: &Problems) -> Result<()> {
+        match problems.is_empty() {
+            true => Ok(()),
+            false => Err(Error::conflict(seam, problems.to_string())),
+        }
     }
 
     pub fn corrupt(

@@ -4,107 +4,136 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use protocol::session::Limits;
+use protocol::settings::{Problems, is_http_address};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Section `boat` of the settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `boat`: connections of clients.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The name of this boat, unique in the cluster.
+    /// Name of this boat, unique in the cluster.
     pub name: String,
-    /// Where WebSocket clients connect (`/` and `/ws`). Port 0 takes a free one.
+    /// Address for WebSocket clients (`/` and `/ws`). Port 0 takes a free one.
     pub websocket: SocketAddr,
-    /// Whose pages may open a WebSocket: `https://chat.example.com`, `https://*.example.com`, or `*`. Empty: pages
-    /// of the host that they call, and on loopback those of this machine. Apps, which send no origin, always may.
+    /// Origins whose pages may open a WebSocket: `https://chat.example.com`,
+    /// `https://*.example.com`, or `*`. Empty: pages of the host that they call, and on loopback
+    /// those of this machine. Apps, which send no origin, always may.
     pub origins: Vec<String>,
-    /// Where TCP clients connect. Port 0 takes a free one.
+    /// Address for TCP clients. Port 0 takes a free one.
     pub tcp: SocketAddr,
-    /// Where gRPC listens. Unset: the boat answers inside this process only.
+    /// Address of gRPC, for stations and carriers. Unset: inside this process only.
+    #[schemars(extend("examples" = ["127.0.0.1:9110"]))]
     pub listen: Option<SocketAddr>,
-    /// The address that others are told, `http://host:port`. Unset: `listen` as it was bound.
+    /// Address at which others call this boat, `http://host:port`. Unset: `listen` as it was bound.
+    #[schemars(extend("examples" = ["http://10.0.0.7:9110"]))]
     pub advertise: Option<String>,
-    /// Connections at a time; beyond it they are closed with `full`.
+    /// Connections at a time; further ones are closed with `full`.
     pub connections_max: usize,
-    /// Connections at a time from one address; beyond it they are closed with `rate_limited`.
+    /// Connections at a time from one address; further ones are closed with `rate_limited`.
     pub connections_per_address_max: usize,
-    /// Connections that are told why they are refused, at a time; beyond it they are dropped in silence.
+    /// Refused connections that learn the reason, at a time; further ones are dropped in silence.
+    #[schemars(extend("zero" = true))]
     pub refusals_max: usize,
-    /// Connections taken in one second; beyond it they wait in the kernel's queue.
+    /// Connections taken in one second; further ones wait in the kernel's queue.
     pub accepts_per_second: u32,
-    /// How long accepting pauses when the process has no file left for a connection.
+    /// Pause of accepting when the process has no file left for a connection.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub accept_pause: Duration,
-    /// How long a WebSocket upgrade may take; then the connection is dropped.
+    /// Time for a WebSocket upgrade; then the connection is dropped.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub upgrade_timeout: Duration,
-    /// How long a client may take to read its last frames; then the connection is dropped.
+    /// Time for a client to read its last frames; then the connection is dropped.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub close_grace: Duration,
-    /// How long echoes and receipts may wait on their way to a client, to be written together with what
-    /// comes next; messages and answers never wait. Zero: not at all.
+    /// Wait of echoes and receipts for what comes next to the same client, to be written together;
+    /// messages and answers never wait. Zero: none.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
-    /// How long acknowledgements wait for others on their way to a station. A sender hears of a delivery
-    /// about so much later, and `linger`.
+    /// Wait of acknowledgements for others on their way to a station. A sender hears of a delivery
+    /// later by this much and `linger`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub receipts_linger: Duration,
-    /// Which share of the sends that name no trace of their own begins one, where spans are collected:
-    /// 0 none, 1 all of them.
+    /// Share of sends without a trace of their own that begin one, where spans are collected: 0
+    /// none, 1 all.
+    #[schemars(range(min = 0.0, max = 1.0))]
     pub trace_share: f64,
-    /// Sends in one second that are recorded because their clients ask for it; beyond it their traces are
-    /// passed on unrecorded.
+    /// Sends in one second that are recorded because their clients ask for it; further traces pass
+    /// on unrecorded.
+    #[schemars(extend("zero" = true))]
     pub client_traces_per_second: u32,
-    /// The bounds of one session.
+    /// Section `boat.session`: the bounds of one session.
     pub session: Limits,
-    /// Calls to stations are gathered in this many lanes, so that a slow one does not hold up all.
+    /// Lanes of calls to stations: a slow call holds up its own lane only.
+    #[schemars(range(max = 1024))]
     pub lanes: usize,
-    /// Sends, acknowledgements or sign-offs that one lane gathers; beyond it sends and acknowledgements
-    /// are refused as `unavailable`, and removals of waiting messages are dropped (they come again).
+    /// Sends, acknowledgements or sign-offs that one lane gathers; further sends and
+    /// acknowledgements are refused as `unavailable`, and removals of waiting messages are dropped
+    /// (they come again).
     pub lane_items_max: usize,
-    /// Bytes that one lane gathers of each kind; beyond it as `lane_items_max`.
+    /// Bytes of each kind that one lane gathers; beyond them as `lane_items_max`.
     pub lane_bytes_max: usize,
-    /// Items of one call.
+    /// Items of one call to a station.
     pub batch_items_max: usize,
-    /// Calls for single sessions (admissions, pages, questions) at a time; beyond it they wait, and
+    /// Calls for single sessions (admissions, pages, questions) at a time; further ones wait, and
     /// count as unanswered after `station_timeout`.
     pub calls_max: usize,
-    /// How long a station may take to answer; then the call counts as failed.
+    /// Time for a station to answer; then the call has failed.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub station_timeout: Duration,
-    /// How long the registry may take to answer; then the call counts as failed.
+    /// Time for the registry to answer; then the call has failed.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub registry_timeout: Duration,
-    /// How long to wait before a removal or a sign-off that failed is tried again.
+    /// Pause before a removal or a sign-off that failed is repeated.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub retry_pause: Duration,
-    /// In this time every session is asserted once to a station.
+    /// Interval in which each session is asserted once to a station.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub sweep_interval: Duration,
-    /// The longest pause between two of these assertions, however few sessions there are: so soon a loss in
-    /// the store is seen.
+    /// Longest pause between two of these assertions, however few sessions there are: a loss in the
+    /// store is noticed this soon.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub sweep_pause_max: Duration,
-    /// Where the store is seen to have lost sessions, all are asserted within this time.
+    /// Time in which all sessions are asserted after the store lost some.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub restore_spread: Duration,
-    /// Without lease and without an answer of any station for so long, all clients are sent away.
+    /// Time without lease and without an answer of any station, after which all clients are sent
+    /// away.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub fence: Duration,
-    /// When the process stood still for longer, clients are treated as after a lost lease.
+    /// Standstill of the process, after which clients are treated as after a lost lease.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub pause_max: Duration,
-    /// After a lost lease, this share of the clients (in percent) is sent away, to spread them again.
+    /// Share of the clients, in percent, that is sent away after a lost lease, to spread them
+    /// again.
+    #[schemars(range(max = 100), extend("zero" = true))]
     pub reconnect_percent: u8,
-    /// Clients that are told at once that the boat leaves.
+    /// Clients of one batch when the boat leaves.
     pub drain_batch: usize,
-    /// The pause between two such batches.
+    /// Pause between two such batches.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_pause: Duration,
-    /// Clients that are sent away come back elsewhere at random within this time.
+    /// Time within which clients that are sent away come back elsewhere, at random.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_spread: Duration,
-    /// How long leaving may take; then what is left is dropped.
+    /// Time for leaving; then what is left is dropped.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub drain_deadline: Duration,
 }
 
@@ -148,5 +177,33 @@ impl Default for Config {
             drain_spread: Duration::from_secs(10),
             drain_deadline: Duration::from_secs(20),
         }
+    }
+}
+
+impl Config {
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if let Some(advertise) = self.advertise.as_deref().filter(|it| !is_http_address(it)) {
+            let reason = "stations and carriers could not call it";
+            problems.refuse("advertise", advertise, reason, "Say http://host:port");
+        }
+        if self.origins.iter().any(|origin| origin.trim().is_empty()) {
+            let reason = "one is empty, and no page has it";
+            problems.refuse("origins", "", reason, "Such as https://chat.example.com");
+        }
+        let session = &self.session;
+        if session.body_bytes_max >= session.frame_bytes_max {
+            let reason = "a frame holds a body and more";
+            let remedy = "Less than boat.session.frame_bytes_max";
+            problems.refuse(
+                "session.body_bytes_max",
+                session.body_bytes_max,
+                reason,
+                remedy,
+            );
+        }
+        problems
     }
 }

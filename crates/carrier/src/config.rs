@@ -4,119 +4,150 @@ use std::time::Duration;
 
 use protocol::delivery::{Limits, Tiers};
 use protocol::keys::RETRY_TIERS;
+use protocol::settings::Problems;
 use protocol::{change, group};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Section `carrier`: delivery.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Names this carrier in dead letters and logs.
+    /// Name of this carrier in dead letters and logs.
     pub name: String,
-    /// Deliveries run in so many loops, each a member of the consumer group of its own, with its own
-    /// streams to the boats. More than the machine's cores are no use.
+    /// Loops of delivery, each a member of the consumer group, with streams of its own to the
+    /// boats. More than the machine has cores are no use.
+    #[schemars(range(max = 1024))]
     pub shards: usize,
-    /// Records of one poll. A larger batch costs memory, a smaller one costs more calls to the stores.
+    /// Records of one poll. A larger batch costs memory, a smaller one costs more calls to the
+    /// stores.
     pub poll_max: usize,
-    /// Bytes of the largest record that is worked on; a larger one is a dead letter.
+    /// Bytes of the largest record that is delivered; a larger one is a dead letter.
+    #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
-    /// Conversation heads kept in memory by each shard; beyond it the least recently used is read again.
+    /// Conversation heads that each shard keeps in memory; of more, the least recently used are
+    /// read again.
     pub heads_max: usize,
-    /// Users whose platforms are kept in memory by each shard; beyond it the least recently used is read
+    /// Users whose platforms each shard keeps in memory; of more, the least recently used are read
     /// again.
     pub platforms_max: usize,
-    /// How long a user's known platforms are believed.
+    /// Age at which a user's platforms are read again.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub platforms_keep: Duration,
-    /// A platform that nobody signed in on for this long is owed nothing.
+    /// Time since the last sign-in on a platform after which it is owed nothing.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub platform_known_for: Duration,
-    /// Members of groups kept in memory by each shard, also those who left; beyond it the groups least recently used
-    /// are read again. A member takes about 100 bytes.
+    /// Members of groups that each shard keeps in memory, also those who left, at about 100 bytes
+    /// each; of more, the groups least recently used are read again.
     pub group_members_max: usize,
-    /// Members that a group may have.
+    /// Members of the largest group.
     pub group_size_max: usize,
-    /// A message to a group of more members than this is told to the sessions that live, and stored in no mailbox:
-    /// who is not there has it by sync.
+    /// Members of the largest group whose messages are stored in mailboxes. A message to a larger
+    /// one is pushed to the sessions that live; who is away has it by sync.
+    #[schemars(extend("zero" = true))]
     pub group_push_max: usize,
-    /// How far before a client's list version the difference looks (the station's setting). A row that
-    /// took longer than half of this to be written is written again with a new stamp.
+    /// Look back of the conversation list before the version that a client has. The same as
+    /// `station.list_margin`. A row that took longer than half of this to be written is written
+    /// again with a new stamp.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub list_margin: Duration,
-    /// How much earlier than its clock says a send may have been tried first: the search for an unsure
-    /// send goes back by its age and this.
+    /// Difference between the age that a send names and its first attempt: the search for an unsure
+    /// send goes back by both.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub unsure_margin: Duration,
-    /// How long after it was accepted its sender may recall or edit a message (the station's setting, too).
+    /// Age at which a message can no longer be recalled or edited by its sender. The same as
+    /// `station.change_within`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub change_within: Duration,
-    /// How long a store, or the log, may take for one batch; after it the batch is repeated.
+    /// Time for a store, or the log, for one batch; then the batch is repeated.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub store_timeout: Duration,
-    /// How long the records of one poll are written before the rest waits for another poll. Far below the
-    /// poll interval of the log: who does not poll is out of the group.
+    /// Time for writing the records of one poll; then the rest waits for another poll. Far below
+    /// `kafka.consumer.poll_interval_max`: who does not poll is out of the group.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub write_time: Duration,
-    /// The first pause after a store, or the log, was unavailable; doubled each time.
+    /// First pause after a store, or the log, was unavailable; doubled each time.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub backoff_min: Duration,
-    /// The longest such pause.
+    /// Longest such pause.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub backoff_max: Duration,
-    /// At most how long a settled record waits to be committed; a crash repeats what was not.
+    /// Longest wait of a settled record for its commit; a crash repeats what was not committed.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub commit_interval: Duration,
-    /// How long work on a partition that is given away, or at a stop, may take to finish; then it is
-    /// abandoned, and whoever gets the partition does it again.
+    /// Time for work on a partition that is given away, or at a stop; then it is abandoned, and
+    /// done again by whoever gets the partition.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub finish_wait: Duration,
 
-    /// The number of records in flight never falls below this, however slowly devices acknowledge.
+    /// Fewest records in flight, however slowly devices acknowledge.
     pub in_flight_min: usize,
-    /// Nor rises above this; then nothing is polled until some are settled.
+    /// Most records in flight; then nothing is polled until some are settled.
     pub in_flight_max: usize,
-    /// The mean wait for acknowledgements above which fewer records are in flight.
+    /// Mean wait for acknowledgements above which fewer records are in flight.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub ack_latency_target: Duration,
     /// Messages on their way to one user and platform that are not acknowledged; later ones wait.
     pub lane_window: usize,
-    /// Messages of one user and platform in flight; a further one is stored, and the session hinted.
+    /// Messages of one user and platform in flight; a further one is stored, and the session gets a
+    /// hint.
     pub lane_max: usize,
-    /// What boats give a client to acknowledge. A boat that says nothing is given half as long again.
+    /// Time that boats give a client to acknowledge. A silent boat is given half as long again.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub ack_wait: Duration,
-    /// From this retry on a receiver counts as offline, and the message is stored.
+    /// Retry from which on a receiver counts as offline, and the message is stored.
+    #[schemars(extend("zero" = true))]
     pub offline_after: u32,
-    /// A failure beyond this retry is a dead letter.
+    /// Last retry; a failure after it is a dead letter.
+    #[schemars(extend("zero" = true))]
     pub retry_max: u32,
-    /// The delays of the retry topics, shortest first.
+    /// Delays of the retry topics, shortest first.
     #[serde(with = "tiers")]
+    #[schemars(with = "Vec<protocol::settings::Span>")]
     pub retry_delays: [Duration; RETRY_TIERS as usize],
-    /// Records of one retry topic that are held in memory until they are due. Each partition has an equal share;
-    /// at it no more are polled of that partition.
+    /// Records of one retry topic in memory until they are due. Each partition has an equal share;
+    /// beyond it no more of that partition are polled.
     pub retry_held_max: usize,
     /// Bytes of these records, in the same way.
     pub retry_held_bytes_max: usize,
 
     /// Deliveries and notices of one batch to a boat.
     pub push_batch_max: usize,
-    /// Notices that may wait for one boat; further ones are dropped, as the promise does not need them.
+    /// Notices that wait for one boat; further ones are dropped, as the promise does not need them.
     pub notices_max: usize,
-    /// How long a boat may take to close the sessions of a kickout; then it counts as unreachable.
+    /// Time for a boat to close the sessions of a kickout; then it counts as unreachable.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub kickout_timeout: Duration,
     /// Kickouts that wait in one shard; further ones are put off for as long as the first retry.
     pub kickouts_max: usize,
-    /// How long a boat's lease is away before the boat is asked whether it lives.
+    /// Absence of a boat's lease after which the boat is asked whether it lives.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub lease_patience: Duration,
-    /// How long it may take to answer. A boat without lease that is silent three times is taken for dead, and
+    /// Time for its answer. A boat without lease that is silent three times counts as dead, and is
     /// asked again ever more seldom.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub probe_timeout: Duration,
-    /// How often a boat that answers without having a lease is asked again.
+    /// Interval of asking a boat again that answers without having a lease.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub probe_interval: Duration,
-    /// Dead lives that are remembered; an entry of a forgotten one costs one push more.
+    /// Dead lives of boats that are remembered; an entry of a forgotten one costs one push more.
     pub denied_max: usize,
 }
 
@@ -184,6 +215,31 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if Tiers::new(self.retry_delays).is_none() {
+            let reason = "each is a topic of its own, the shortest first";
+            problems.refuse("retry_delays", "", reason, "Let them grow");
+        }
+        if self.in_flight_min > self.in_flight_max {
+            let remedy = "At most carrier.in_flight_max";
+            problems.refuse(
+                "in_flight_min",
+                self.in_flight_min,
+                "it is the lower end",
+                remedy,
+            );
+        }
+        if self.backoff_min > self.backoff_max {
+            let value = humantime_serde::re::humantime::format_duration(self.backoff_min);
+            let remedy = "At most carrier.backoff_max";
+            problems.refuse("backoff_min", value, "it is the lower end", remedy);
+        }
+        problems
+    }
+
     /// `None` where the retry delays do not grow.
     pub(crate) fn limits(&self) -> Option<Limits> {
         Some(Limits {
@@ -261,5 +317,6 @@ mod tests {
         let shrinking = r#"{"retry_delays": ["5s", "1s", "30s", "2min", "10min"]}"#;
         let config = read(shrinking).expect("readable");
         assert_eq!(config.limits(), None, "tiers that shrink");
+        assert!(config.problems().to_string().starts_with("retry_delays"));
     }
 }

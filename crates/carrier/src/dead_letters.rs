@@ -29,7 +29,7 @@ use bytes::Bytes;
 use protocol::Timestamp;
 use protocol::desk::{Cause, Desk, Outcome, Standing, Status, Version};
 use protocol::keys::Topic;
-use protocol::message::Target;
+use protocol::message::{Content, Target};
 
 pub use self::edit::{Change, Changed, Envelope};
 pub use self::log::LogPage;
@@ -446,10 +446,25 @@ impl Found {
 /// What is in a letter, for a person.
 fn describe(kind: Kind, value: &Bytes) -> String {
     let told = match kind {
-        Kind::Message => Task::decode(value.clone()).map(|task| format!("{task:#?}")),
+        Kind::Message => Task::decode(value.clone()).map(|task| match content(&task) {
+            Some(content) => {
+                let data = String::from_utf8_lossy(&content.data);
+                format!("{task:#?}\ndata: {data:?}")
+            }
+            None => format!("{task:#?}"),
+        }),
         Kind::Notification => {
             NotificationTask::decode(value.clone()).map(|task| format!("{task:#?}"))
         }
     };
     told.unwrap_or_else(|refusal| format!("{refusal}\n{}", value.escape_ascii()))
+}
+
+/// What people wrote, which no debugging output shows.
+const fn content(task: &Task) -> Option<&Content> {
+    match &task.work {
+        Work::Message(task) => Some(&task.message.content),
+        Work::Deliver(task) => Some(&task.placed.message.content),
+        Work::Kickout(_) => None,
+    }
 }

@@ -4,54 +4,65 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::notify::Limits;
+use protocol::settings::{Link, Problems};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// Section `horn` of the settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `horn`: notifications of absent users.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Who tells users: `record` tells nobody and keeps the newest in memory (a line each at log level
-    /// debug), `webhook` calls `url`.
+    /// Provider of notifications.
     pub provider: ProviderKind,
-    /// Where the webhook lives, `http://` or `https://`. Required by `webhook`.
-    pub url: Option<String>,
-    /// A file with the secret that signs webhook calls (Standard Webhooks: `whsec_` and base64, or any
-    /// text). Unset: calls are not signed.
+    /// Address of the webhook, `http://` or `https://`. Required by `webhook`.
+    #[schemars(extend("examples" = ["https://push.example.com/packetboat"]))]
+    pub url: Option<Link>,
+    /// File with the secret that signs webhook calls (Standard Webhooks: `whsec_` and base64, or
+    /// any text). Unset: calls are not signed.
+    #[schemars(extend("examples" = ["/etc/packetboat/webhook/secret"]))]
     pub secret_file: Option<PathBuf>,
-    /// How long a provider may take to answer; then the attempt has failed and is made again.
+    /// Time for one attempt; then it has failed and is made again.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub timeout: Duration,
     /// Attempts of one notification; after the last it is a dead letter on `notification-dead`.
     pub attempts_max: u32,
-    /// Between the first attempt and the second; doubles with each further one.
+    /// Delay between the first attempt and the second; doubled for each further one.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub retry_delay: Duration,
-    /// The longest delay between attempts, unless the provider asks for a longer one.
+    /// Longest delay between attempts, unless the provider asks for a longer one.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub retry_delay_max: Duration,
-    /// Messages older than this are no news: their notifications are dead letters.
+    /// Age of a message at which its notification becomes a dead letter: it is no news any more.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub age_max: Duration,
     /// Calls to the provider at once.
     pub concurrency: usize,
-    /// Notifications held in memory: under way, or waiting for their next attempt. At the bound no more
-    /// are read; they wait in the log.
+    /// Notifications in memory, under way or waiting for their next attempt; further ones wait in
+    /// the log.
     pub pending_max: usize,
     /// Bytes of these notifications, in the same way.
     pub pending_bytes_max: usize,
-    /// Newest (message, user, platform) that are remembered so as to be told once; what is forgotten may
-    /// be told twice.
+    /// Newest (message, user, platform) that are remembered, so that each is notified once; a
+    /// forgotten one may be notified twice.
+    #[schemars(extend("zero" = true))]
     pub collapse_max: usize,
     /// Newest notifications that `record` keeps.
+    #[schemars(extend("zero" = true))]
     pub recorded_max: usize,
 }
 
 /// See [`Config::provider`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ProviderKind {
+    /// No call to anybody: the newest in memory, and a line each at log level debug.
     #[default]
     Record,
+    /// A call to `url`.
     Webhook,
 }
 
@@ -76,6 +87,31 @@ impl Default for Config {
 }
 
 impl Config {
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        let is_webhook = self.provider == ProviderKind::Webhook;
+        match self.url.as_ref().map(Link::expose) {
+            None if is_webhook => {
+                let remedy = "Say where the webhook lives: https://host/path";
+                problems.refuse("url", "unset", "horn.provider is webhook", remedy);
+            }
+            // It may hold a token, and is not repeated.
+            Some(url) if !is_url(url) => {
+                let remedy = "Such as https://host/path";
+                problems.refuse("url", "", "it is no http:// or https:// address", remedy);
+            }
+            _ => {}
+        }
+        if self.retry_delay > self.retry_delay_max {
+            let value = humantime_serde::re::humantime::format_duration(self.retry_delay);
+            let remedy = "At most horn.retry_delay_max";
+            problems.refuse("retry_delay", value, "delays grow", remedy);
+        }
+        problems
+    }
+
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             attempts_max: self.attempts_max,
@@ -83,5 +119,29 @@ impl Config {
             delay_max: self.retry_delay_max,
             age_max: self.age_max,
         }
+    }
+}
+
+fn is_url(text: &str) -> bool {
+    let url = reqwest::Url::parse(text).ok();
+    url.is_some_and(|url| matches!(url.scheme(), "http" | "https") && url.has_host())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_webhook_needs_an_address_that_is_not_repeated() {
+        let mut config = Config::default();
+        assert!(config.problems().is_empty());
+        config.provider = ProviderKind::Webhook;
+        assert!(config.problems().to_string().starts_with("url is unset"));
+        config.url = Some("ftp://user:hunter2@host".into());
+        let refusal = config.problems().to_string();
+        assert!(refusal.contains("https://"), "{refusal}");
+        assert!(!refusal.contains("hunter2"), "{refusal}");
+        config.url = Some("https://user:hunter2@host/call?token=1".into());
+        assert!(config.problems().is_empty());
     }
 }

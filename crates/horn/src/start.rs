@@ -75,7 +75,7 @@ pub async fn start(
             Ok(running)
         }
         ProviderKind::Webhook => {
-            let url = config.url.as_deref().ok_or(StartError::NoUrl)?;
+            let url = config.url.as_ref().ok_or(StartError::NoUrl)?.expose();
             let secret = config
                 .secret_file
                 .as_deref()

@@ -20,6 +20,7 @@
 //! ```
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use crate::change::{Arranged, Changed, Marks};
@@ -52,7 +53,7 @@ pub enum ClientFrame {
 }
 
 /// The first frame of a connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
     pub version: u32,
     pub token: String,
@@ -60,6 +61,18 @@ pub struct Hello {
     pub platform: Platform,
     /// The marker of the last welcome, if this client has one: tells whether offline data was lost.
     pub marker: Option<u64>,
+}
+
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hello")
+            .field("version", &self.version)
+            .field("token", &crate::Hidden::of(&self.token))
+            .field("device", &self.device)
+            .field("platform", &self.platform)
+            .field("marker", &self.marker)
+            .finish()
+    }
 }
 
 /// A message as its sender's client sends it, first time or again.

@@ -20,6 +20,7 @@ pub mod desk;
 pub mod doctor;
 pub mod frame;
 pub mod group;
+pub mod hidden;
 pub mod history;
 pub mod id;
 pub mod keys;
@@ -32,12 +33,14 @@ pub mod origin;
 pub mod presence;
 pub mod receipt;
 pub mod session;
+pub mod settings;
 pub mod sync;
 pub mod time;
 pub mod trace;
 pub mod unread;
 
 pub use code::{Code, Refusal};
+pub use hidden::Hidden;
 pub use id::{
     BoatId, ConversationId, DeviceId, GroupId, Incarnation, MessageId, Platform, SendId, Seq,
     SessionId, UserId,

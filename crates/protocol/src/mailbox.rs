@@ -18,6 +18,7 @@ mod sessions;
 mod user;
 mod waiting;
 
+use std::fmt;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -51,12 +52,22 @@ pub struct RouteRequest {
 }
 
 /// A message as it waits.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Mail {
     pub id: MessageId,
     pub accepted_at: Timestamp,
     /// What will be pushed, as it will be pushed.
     pub body: Bytes,
+}
+
+impl fmt::Debug for Mail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mail")
+            .field("id", &self.id)
+            .field("accepted_at", &self.accepted_at)
+            .field("body", &crate::Hidden::of(&self.body))
+            .finish()
+    }
 }
 
 impl Mail {

@@ -1,5 +1,7 @@
 //! A message, from the sender's hand to its place in a conversation.
 
+use std::fmt;
+
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -53,7 +55,7 @@ impl Options {
 }
 
 /// What the sender's client says: the part of a message that no server changes.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
     /// `ChatMsgType`: 0 text, 1 picture …; opaque to the server.
     pub kind: i32,
@@ -69,6 +71,20 @@ pub struct Content {
     pub key_print: i64,
     /// It changes another message, and stands for nothing itself.
     pub change: Option<Box<ChangeOf>>,
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Content")
+            .field("kind", &self.kind)
+            .field("data", &crate::Hidden::of(&self.data))
+            .field("priority", &self.priority)
+            .field("reference", &self.reference)
+            .field("encryption", &self.encryption)
+            .field("sub_kind", &self.sub_kind)
+            .field("change", &self.change)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Content {

@@ -1,25 +1,35 @@
 //! Settings: command line over environment over file over default. Unknown keys are errors.
 
+mod bounds;
+mod check;
+pub mod environment;
+mod files;
+mod schema;
+mod secret;
+mod span;
+mod text;
+
 use std::path::Path;
-use std::time::Duration;
 
 #[cfg(feature = "cluster")]
 use backend::discovery::Role;
 use figment::Figment;
 use figment::providers::{Env, Format, Serialized, Toml};
+use protocol::settings::Problems;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
+
+pub use schema::schema;
+pub use text::{page, template};
 
 use crate::{admin, compose, telemetry};
 
 /// `PACKETBOAT_BOAT__WEBSOCKET=127.0.0.1:9100` sets `websocket` in section `boat`.
 const PREFIX: &str = "PACKETBOAT_";
 
-/// The least that `audit.settle` may be: ids run ahead of a clock by a second, and clocks differ.
-const SETTLE_MIN: Duration = Duration::from_secs(5);
-
 /// All settings of the program, a section a part.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
     pub log: telemetry::Config,
@@ -31,8 +41,10 @@ pub struct Settings {
     pub kafka: backend::queue::KafkaConfig,
     #[cfg(feature = "cluster")]
     pub redis: backend::mailbox::RedisConfig,
+    /// Section `timeline`: the newest messages of groups, in Redis.
     #[cfg(feature = "cluster")]
     pub timeline: backend::timeline::TimelineConfig,
+    /// Section `cache`: copies of what history has, in Redis.
     #[cfg(feature = "cluster")]
     pub cache: backend::cache::CacheConfig,
     #[cfg(feature = "cluster")]
@@ -78,60 +90,21 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Settings that are each fine and together are not.
+    /// All problems at once, so that they are mended in one go.
     fn check(&self) -> Result<(), SettingsError> {
-        let open: Vec<_> = [self.boat.websocket, self.boat.tcp]
-            .into_iter()
-            .filter(|address| !address.ip().is_loopback())
-            .collect();
-        if let (Some(address), true) = (open.first(), self.station.auth.key_file.is_none()) {
-            return Err(SettingsError::Contradiction(format!(
-                "boat listens on {address}, which others can reach, while station.auth still has the \
-                 well-known development key: anybody could sign in as anybody. Let station.auth.key_file name \
-                 a file with a secret of your own, or listen on 127.0.0.1."
-            )));
-        }
-        if let Some(contradiction) = self.log.otlp.contradiction() {
-            return Err(SettingsError::Contradiction(contradiction));
-        }
-        self.check_desk()?;
-        let audit = &self.audit;
-        if audit.settle < SETTLE_MIN || audit.takeover < audit.interval * 3 {
-            return Err(SettingsError::Contradiction(format!(
-                "audit.settle is {}, and at least {} are needed for clocks that differ; audit.takeover is {}, and \
-                 at least three audit.interval of {} are needed, or two processes take turns at every minute.",
-                humantime::format_duration(audit.settle),
-                humantime::format_duration(SETTLE_MIN),
-                humantime::format_duration(audit.takeover),
-                humantime::format_duration(audit.interval),
-            )));
-        }
-        let embedded = &self.embedded;
-        let in_log = (embedded.queue.retention_unread).saturating_add(embedded.queue.retention);
-        if embedded.ledger_retention < in_log {
-            return Err(SettingsError::Contradiction(format!(
-                "embedded.ledger_retention is {}, but a message may be in the log for {} (a dead letter for \
-                 embedded.queue.retention_unread, and for embedded.queue.retention after it was sent on its way \
-                 again): the audit would report it missing. Let the ledger keep as long at least.",
-                humantime::format_duration(embedded.ledger_retention),
-                humantime::format_duration(in_log),
-            )));
-        }
-        Ok(())
+        refuse(&self.problems())
     }
 
-    /// Who reaches the desk; again where the command line says where it listens.
-    pub fn check_desk(&self) -> Result<(), SettingsError> {
-        match self.admin.contradiction() {
-            Some(contradiction) => Err(SettingsError::Contradiction(contradiction)),
-            None => Ok(()),
-        }
+    /// The files, too, that settings name: for `config check`, which all of them concern.
+    pub fn check_files(&self) -> Result<(), SettingsError> {
+        refuse(&self.file_problems())
     }
 
-    /// What only a process of its own needs: an address that others can reach.
+    /// Once more after the command line, with what only a process of its own needs: an address that others can
+    /// reach.
     #[cfg(feature = "cluster")]
     pub fn check_member(&self, role: Role) -> Result<(), SettingsError> {
-        self.check_desk()?;
+        self.check()?;
         let (section, listen, advertise) = match role {
             Role::Boat => ("boat", self.boat.listen, &self.boat.advertise),
             Role::Station => ("station", self.station.listen, &self.station.advertise),
@@ -152,21 +125,14 @@ impl Settings {
     /// All settings as TOML, secrets struck out.
     pub fn print(&self) -> anyhow::Result<String> {
         let mut value = toml::Value::try_from(self)?;
-        redact(&mut value);
+        secret::redact(&mut value);
         Ok(toml::to_string_pretty(&value)?)
     }
 }
 
-/// Strikes out every value whose key names a secret itself (not a file that holds one).
-fn redact(value: &mut toml::Value) {
-    let toml::Value::Table(table) = value else {
-        return;
-    };
-    for (key, value) in table.iter_mut() {
-        let secret = ["key", "secret", "password"].contains(&key.as_str());
-        match value {
-            toml::Value::String(text) if secret && !text.is_empty() => *text = "(redacted)".into(),
-            _ => redact(value),
-        }
+fn refuse(problems: &Problems) -> Result<(), SettingsError> {
+    match problems.is_empty() {
+        true => Ok(()),
+        false => Err(SettingsError::Contradiction(problems.to_string())),
     }
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 use tracing_subscriber::layer::SubscriberExt;
@@ -15,24 +16,24 @@ use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
 
 pub use otlp::Config as OtlpConfig;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Format {
-    /// For people: one line an event.
+    /// Lines for people.
     #[default]
     Pretty,
-    /// For machines: one JSON object a line.
+    /// A JSON object a line, for machines.
     Json,
 }
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `log`: log lines on stderr.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// `pretty` or `json`.
+    /// Form of a log line.
     pub format: Format,
-    /// A filter such as `info` or `info,boat=debug`.
+    /// Filter such as `info` or `info,boat=debug`. Read again on SIGHUP.
     pub level: String,
-    /// Traces and metrics for an OpenTelemetry collector.
     pub otlp: otlp::Config,
 }
 

@@ -7,6 +7,8 @@ use async_trait::async_trait;
 use jsonwebtoken::errors::ErrorKind;
 use jsonwebtoken::{Algorithm, DecodingKey, EncodingKey, Header, Validation};
 use protocol::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretSlice};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
@@ -21,19 +23,22 @@ pub const UNSAFE_DEVELOPMENT_SECRET: &str =
 /// Shorter secrets can be guessed (RFC 7518, 3.2 asks for the hash's length).
 const SECRET_BYTES_MIN: usize = 32;
 
-/// How tokens are checked.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `station.auth`: proof of tokens.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// A file with the secret that tokens are signed with (HS256, 32 bytes or more; white space at its
-    /// end does not count). Unset: the well-known development key, which protects nothing.
+    /// File with the secret that signs tokens (HS256, 32 bytes or more; white space at its end does
+    /// not count). Unset: the well-known development key, which protects nothing.
+    #[schemars(extend("examples" = ["/etc/packetboat/token-key/key"]))]
     pub key_file: Option<PathBuf>,
-    /// Who must have issued a token.
+    /// Issuer that a token must name.
     pub issuer: String,
-    /// How far clocks may differ when a token begins and ends; at most 60 s.
+    /// Difference of clocks that is forgiven when a token begins and ends.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "1m", "zero" = true))]
     pub leeway: Duration,
-    /// Longer tokens are refused unread.
+    /// Bytes of the longest token; longer ones are refused unread.
+    #[schemars(range(min = 256, max = 65_536))]
     pub token_bytes_max: usize,
 }
 
@@ -162,7 +167,7 @@ pub enum KeyError {
 /// A secret that signs and proves tokens (HS256). It never shows itself.
 #[derive(Clone)]
 pub struct DevelopmentKey {
-    secret: Vec<u8>,
+    secret: SecretSlice<u8>,
 }
 
 impl std::fmt::Debug for DevelopmentKey {
@@ -175,7 +180,7 @@ impl Default for DevelopmentKey {
     /// The key that everybody knows.
     fn default() -> Self {
         DevelopmentKey {
-            secret: UNSAFE_DEVELOPMENT_SECRET.as_bytes().to_vec(),
+            secret: UNSAFE_DEVELOPMENT_SECRET.as_bytes().to_vec().into(),
         }
     }
 }
@@ -198,17 +203,17 @@ impl DevelopmentKey {
             return Err(KeyError::TooShort(secret.len()));
         }
         Ok(DevelopmentKey {
-            secret: secret.to_vec(),
+            secret: secret.to_vec().into(),
         })
     }
 
     /// Is this the key that protects nothing?
     pub fn is_well_known(&self) -> bool {
-        self.secret == UNSAFE_DEVELOPMENT_SECRET.as_bytes()
+        self.secret.expose_secret() == UNSAFE_DEVELOPMENT_SECRET.as_bytes()
     }
 
     pub fn sign(&self, claims: &Claims) -> Result<String, KeyError> {
-        let key = EncodingKey::from_secret(&self.secret);
+        let key = EncodingKey::from_secret(self.secret.expose_secret());
         jsonwebtoken::encode(&Header::new(Algorithm::HS256), claims, &key)
             .map_err(KeyError::Unsigned)
     }
@@ -236,7 +241,7 @@ impl SignedTokens {
         validation.validate_exp = false;
         validation.validate_nbf = false;
         Ok(SignedTokens {
-            key: DecodingKey::from_secret(&key.secret),
+            key: DecodingKey::from_secret(key.secret.expose_secret()),
             validation,
             leeway: config.leeway,
             token_bytes_max: config.token_bytes_max,

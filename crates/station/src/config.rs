@@ -4,83 +4,101 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use protocol::settings::{Problems, is_http_address};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::{auth, pages};
 
-/// Section `station` of the settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `station`: admission of sessions, acceptance of messages, answers to questions.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// The name of this station, unique in the cluster.
+    /// Name of this station, unique in the cluster.
     pub name: String,
-    /// Where gRPC listens. Unset: the station answers inside this process only.
+    /// Address of gRPC, for boats. Unset: inside this process only.
+    #[schemars(extend("examples" = ["127.0.0.1:9100"]))]
     pub listen: Option<SocketAddr>,
-    /// The address that others are told, `http://host:port`. Unset: `listen` as it was bound.
+    /// Address at which boats call this station, `http://host:port`. Unset: `listen` as it was
+    /// bound.
+    #[schemars(extend("examples" = ["http://10.0.0.8:9100"]))]
     pub advertise: Option<String>,
-    /// How tokens are checked.
     pub auth: auth::Config,
-    /// The largest body of a message, in bytes; a larger one is refused as `too_large`.
+    /// Bytes of the largest body of a message; a larger one is refused as `too_large`.
+    #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: usize,
-    /// Sends a second that one user may keep up; beyond it they are refused as `rate_limited`.
+    /// Sends a second that one user may keep up; further ones are refused as `rate_limited`.
     pub user_sends_per_second: NonZeroU32,
     /// Sends that one user may make at once after a rest.
     pub user_sends_burst: NonZeroU32,
-    /// Sends that may be on their way into the log at once; beyond it they are refused as `unavailable`.
-    /// At least one batch goes in any case.
+    /// Sends on their way into the log at once; further ones are refused as `unavailable`. At least
+    /// one batch goes in any case.
     pub sends_in_flight_max: usize,
     /// Items of one batched call; a larger call is refused whole.
     pub batch_items_max: usize,
-    /// How long the log may take to acknowledge; then the sends are refused as `deadline_exceeded`, and
-    /// whether the log has them is unknown. Below the time that boats give a station, so that they hear
-    /// the answer.
+    /// Time for the log to acknowledge; then sends are refused as `deadline_exceeded`, and whether
+    /// the log has them is unknown. Less than `boat.station_timeout`, so that boats hear the
+    /// answer.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub publish_deadline: Duration,
-    /// How long the mailbox may take to say whether a send is a repeat; then it is taken for new, and a
+    /// Time for the mailbox to say whether a send is a repeat; then it is taken for new, and a
     /// resend is marked unsure.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub dedupe_deadline: Duration,
-    /// How long stores and discovery may take to answer anything else; then the call is refused as
+    /// Time for stores and discovery to answer anything else; then the call is refused as
     /// `unavailable`, and a reservation of ids is asked for again.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub store_deadline: Duration,
-    /// How long the store of groups may take to say whether a sender is in one; then the send goes on to the writer, who
-    /// judges it in any case.
+    /// Time for the store of groups to say whether a sender is in one; then the send goes on to the
+    /// writer, who judges it in any case.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub members_deadline: Duration,
-    /// How long the newest messages of a group may take to be read from beside history; then history is asked.
+    /// Time for reading the newest messages of a group from beside history; then history is read.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub timeline_deadline: Duration,
-    /// How long a boat may take to take notices; then they are dropped, and sync tells what they said.
+    /// Time for a boat to take notices; then they are dropped, and sync makes up for them.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub notice_deadline: Duration,
-    /// How far ahead of the clock ids are reserved: so long a station accepts messages while discovery
-    /// is away; then it refuses them as `unavailable`.
+    /// Reservation of ids ahead of the clock: a station accepts messages for this long while
+    /// discovery is away; then it refuses them as `unavailable`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub reserve_ahead: Duration,
     /// Rows of one page of history, mail or a conversation list.
+    #[schemars(range(max = 10_000))]
     pub page_max: usize,
-    /// Pages that are kept in this process.
+    /// Section `station.pages`: pages that are kept in this process.
     pub pages: pages::Config,
-    /// Bytes of message bodies in one page: it ends before the message that would not fit, and holds at
-    /// least one.
+    /// Bytes of message bodies in one page: it ends before the message that would not fit, and
+    /// holds at least one.
+    #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
-    /// How far the conversation list looks back before the version a client has: more than twice the
-    /// bound on clock differences and the time a write may take.
+    /// Look back of the conversation list before the version that a client has: more than twice the
+    /// bound on clock differences and the time of a write. The same as `carrier.list_margin`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub list_margin: Duration,
-    /// How long after it was accepted its sender may recall or edit a message (the carrier's setting, too).
+    /// Age at which a message can no longer be recalled or edited by its sender. The same as
+    /// `carrier.change_within`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub change_within: Duration,
-    /// Kickouts, receipts and other work after the answer that may wait, each in its own queue; beyond
-    /// it the newest are dropped and counted, and sync or the boats' sweep makes up for them.
+    /// Kickouts, receipts and other work after the answer that may wait, each in its own queue; of
+    /// more, the newest are dropped and counted, and sync or the boats' sweep makes up for them.
     pub background_max: usize,
-    /// How often the kickout of a displaced session is tried; then the boats' sweep finds it.
+    /// Attempts to kick a displaced session out; then the boats' sweep does it.
     pub kickout_attempts: u32,
-    /// Whether receipts are pushed to senders at once. If not, senders learn them by asking.
+    /// Push of receipts to senders at once. Off: senders ask for them.
     pub push_receipts: bool,
-    /// How long calls in flight may take to end when the station stops.
+    /// Time for calls in flight to end when the station stops.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub drain_deadline: Duration,
 }
 
@@ -113,5 +131,23 @@ impl Default for Config {
             push_receipts: true,
             drain_deadline: Duration::from_secs(10),
         }
+    }
+}
+
+impl Config {
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if let Some(advertise) = self.advertise.as_deref().filter(|it| !is_http_address(it)) {
+            let reason = "boats could not call it";
+            problems.refuse("advertise", advertise, reason, "Say http://host:port");
+        }
+        if self.auth.leeway > auth::LEEWAY_MAX {
+            let value = humantime_serde::re::humantime::format_duration(self.auth.leeway);
+            let reason = "tokens would go on long after their end";
+            problems.refuse("auth.leeway", value, reason, "At most 60s");
+        }
+        problems
     }
 }

@@ -11,25 +11,30 @@ use metrics::Counter;
 use moka::future::Cache;
 use protocol::sync::{Part, fitting};
 use protocol::{ConversationId, Placed, Refusal, UserId};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 /// What a message weighs beside its content.
 const OVERHEAD: usize = 256;
 
-/// Section `station.pages` of the settings: what is kept, by kind. Beyond its bytes, the pages of a kind that are asked
-/// for least are dropped; 0 keeps none.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+/// Pages of history in memory. Beyond its bytes, the least frequently used pages of a kind are
+/// dropped; 0 keeps none.
+#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// How long a page of two users is kept after it was read.
+    /// Age at which a page of two users is dropped.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub private_keep_for: Duration,
     /// Bytes of all pages of two users.
+    #[schemars(extend("zero" = true))]
     pub private_bytes_max: u64,
-    /// How long a page of a group is kept, which many members ask for.
+    /// Age at which a page of a group is dropped, which many members read.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub group_keep_for: Duration,
     /// Bytes of all pages of groups.
+    #[schemars(extend("zero" = true))]
     pub group_bytes_max: u64,
 }
 

@@ -15,6 +15,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use bytes::Bytes;
 use protocol::cached::{CachedGroup, CachedUser, Outdated, Owner, Reach};
+use protocol::settings::Problems;
+use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -26,14 +28,15 @@ use crate::{Error, Result};
 
 const SEAM: &str = "cache";
 
-/// How long copies are good, and how many there are.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Copies of what history has.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct CacheConfig {
-    /// How long after it was read; `0s`: nothing is kept.
+    /// Age of a copy at which it is dropped. Zero: no copies.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub keep_for: Duration,
-    /// Bytes of all copies, where they are kept in memory; what nobody used for longest goes first.
+    /// Bytes of all copies, where they are kept in memory; the least recently used goes first.
     pub memory_bytes_max: usize,
 }
 
@@ -52,15 +55,20 @@ impl CacheConfig {
         self.keep_for.as_millis() == 0
     }
 
-    /// `Conflict` on what cannot work.
-    pub fn check(&self) -> Result<()> {
-        match self.memory_bytes_max {
-            0 => Err(Error::conflict(
-                SEAM,
-                "memory_bytes_max of a cache is at least 1",
-            )),
-            _ => Ok(()),
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if self.memory_bytes_max == 0 {
+            let remedy = "At least 1; keep_for = \"0s\" keeps nothing";
+            problems.refuse("memory_bytes_max", 0, "no copy would fit", remedy);
         }
+        problems
+    }
+
+    /// `Conflict` with all problems.
+    pub fn check(&self) -> Result<()> {
+        Error::settings(SEAM, &self.problems())
     }
 }
 

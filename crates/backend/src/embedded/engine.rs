@@ -26,6 +26,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use self::disk::Disk;
@@ -38,18 +39,18 @@ pub(crate) const SEAM: &str = "embedded store";
 /// What one commit of the engine may keep waiting for its fsync; beyond it, commits are refused.
 pub const MAX_PENDING_BYTES: usize = 64 << 20;
 
-/// How the store uses memory and disk.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The store on disk.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EngineOptions {
     /// Bytes of new writes that a table keeps in memory before it writes them out.
     pub memtable_bytes: u64,
-    /// Bytes of blocks kept in memory for reads, over all tables.
+    /// Bytes of blocks in memory for reads, over all tables.
     pub cache_bytes: u64,
-    /// Bytes of journal kept before the tables that need its oldest part are written out. Bounds the
+    /// Bytes of journal before the tables that need its oldest part are written out. Bounds the
     /// time of a restart after a crash.
     pub journal_bytes: u64,
-    /// Without it *accepted* survives a kill but not a power cut.
+    /// Flush of each commit to disk. Without it *accepted* survives a kill but not a power cut.
     pub fsync: bool,
 }
 

@@ -21,6 +21,7 @@ use bytes::Bytes;
 use parking_lot::{Mutex, RwLock};
 use protocol::Timestamp;
 use protocol::keys::Topic;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
@@ -40,30 +41,39 @@ const EPOCH_KEY: &[u8] = b"log-epoch";
 /// Records that one step of [`EmbeddedQueue::trim`] removes at most.
 const TRIM_STEP: usize = 1000;
 
-/// How the embedded log is laid out and bounded.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// The embedded log.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct QueueConfig {
-    /// Partitions of each topic (dead letters have one). Fixed when the directory is made: another number
-    /// is refused at start, because it would give a conversation a second writer.
+    /// Partitions of each topic (dead letters have one). Fixed when the directory is made: another
+    /// number would give a conversation a second writer, and is refused at start.
+    #[schemars(range(max = 4096))]
     pub partitions: u32,
     /// Bytes of its newest records that each partition keeps in memory for consumers that keep up.
+    #[schemars(extend("zero" = true))]
     pub tail_bytes: usize,
-    /// Bytes of records in one poll, roughly; at least one record is returned.
+    /// Bytes of records in one poll, roughly; at least one record comes.
     pub poll_bytes: usize,
-    /// Bytes of the largest record; larger ones are refused (`Conflict`).
+    /// Bytes of the largest record; larger ones are refused.
+    #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
-    /// How long a consumer may hold a partition that is to move without polling; then it loses it.
+    /// Time without a poll after which a consumer loses a partition that is to move.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub revoke_wait: Duration,
-    /// The longest time between two polls of a consumer; then it is out of its group, and loses all it holds.
+    /// Longest time between two polls of a consumer; then it is out of its group, and loses all its
+    /// partitions.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub poll_interval_max: Duration,
     /// Age at which records are removed that every consumer group has passed.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub retention: Duration,
-    /// Age at which records are removed that no group reads (dead letters); operations at twice that age.
+    /// Age at which records are removed that no group reads (dead letters); operations at twice
+    /// that age.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub retention_unread: Duration,
 }
 

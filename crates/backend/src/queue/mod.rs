@@ -12,6 +12,7 @@ pub mod embedded;
 mod kafka;
 mod split;
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -37,7 +38,7 @@ pub struct Partition {
 
 /// A record to be published, to a partition that the caller has chosen
 /// (`protocol::keys::partition_of`).
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct NewRecord {
     pub partition: Partition,
     pub key: Bytes,
@@ -46,9 +47,19 @@ pub struct NewRecord {
     pub value: Bytes,
 }
 
+impl fmt::Debug for NewRecord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NewRecord")
+            .field("partition", &self.partition)
+            .field("key", &self.key)
+            .field("value", &protocol::Hidden::of(&self.value))
+            .finish_non_exhaustive()
+    }
+}
+
 /// A record of the log. Offsets of a partition begin at 0 and have no holes in the embedded backend;
 /// elsewhere they only grow.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Record {
     pub partition: Partition,
     pub offset: u64,
@@ -56,6 +67,18 @@ pub struct Record {
     pub key: Bytes,
     pub headers: Vec<(String, Bytes)>,
     pub value: Bytes,
+}
+
+impl fmt::Debug for Record {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Record")
+            .field("partition", &self.partition)
+            .field("offset", &self.offset)
+            .field("appended_at", &self.appended_at)
+            .field("key", &self.key)
+            .field("value", &protocol::Hidden::of(&self.value))
+            .finish_non_exhaustive()
+    }
 }
 
 impl Record {

@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use protocol::settings::Problems;
+use schemars::JsonSchema;
 use scylla::statement::Consistency;
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
@@ -13,62 +16,71 @@ use crate::{Error, Result};
 /// A time to live is a number of seconds, and at most twenty years.
 const RETENTION_MAX: Duration = Duration::from_secs(20 * 365 * 86_400);
 
-/// How to reach ScyllaDB or Cassandra, and what to keep there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Section `scylla`: history and what belongs to it, in ScyllaDB or Cassandra.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ScyllaConfig {
     /// `host:port` of some nodes; the others are found through them.
     pub contact_points: Vec<String>,
-    /// The keyspace of all tables: lower-case letters, digits and `_`, at most 48.
+    /// Keyspace of all tables: lower-case letters, digits and `_`, at most 48.
     pub keyspace: String,
-    /// Who signs in. Empty: nobody does.
+    /// User of the cluster. Empty: no sign-in.
     pub username: String,
-    /// A file with the password and nothing else (a line end is cut off).
+    /// File with the password and nothing else (a line end is cut off).
+    #[schemars(extend("examples" = ["/etc/packetboat/scylla/password"]))]
     pub password_file: Option<PathBuf>,
-    /// The datacenter to talk to, whose quorum counts. Empty: all nodes are one datacenter.
+    /// Datacenter to talk to, whose quorum counts. Empty: all nodes are one datacenter.
     pub datacenter: String,
-    /// What `packetboat schema apply` gives a keyspace that it makes.
+    /// Section `scylla.replication`: copies, which `packetboat schema apply` gives a keyspace that
+    /// it makes.
     pub replication: Replication,
-    /// How many replicas a write and a read wait for.
+    /// Replicas that a write and a read wait for.
     pub consistency: ConsistencyLevel,
-    /// How long connecting may take, with the check of the tables.
+    /// Time for connecting, with the check of the tables.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub connect_timeout: Duration,
-    /// How long one request may take, waiting for its turn and retries included. Then whether it was done
-    /// is unknown, and the caller repeats it.
+    /// Time for one request, with the wait for its turn and retries. Then its outcome is unknown,
+    /// and the caller repeats it.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub request_timeout: Duration,
-    /// How long one change of the schema may take, until all nodes agree.
+    /// Time for one change of the schema, until all nodes agree.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub schema_timeout: Duration,
-    /// A read that got no answer within this time is asked of another node too. Zero: never.
+    /// Time without an answer after which a read is sent to another node, too. Zero: never.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub speculate_after: Duration,
-    /// Retries and second askings, as a percentage of requests: beyond it a request fails at its first
-    /// failure, so that a cluster that is slow is not asked twice as often for it.
+    /// Retries and second reads, as a percentage of requests: beyond it a request fails at its
+    /// first failure, so that a slow cluster is not asked twice as often for it.
+    #[schemars(range(max = 100), extend("zero" = true))]
     pub retry_percent: u8,
-    /// Requests in flight at once; others wait for their turn, within their `request_timeout`.
+    /// Requests in flight at once; further ones wait for their turn, within their
+    /// `request_timeout`.
     pub in_flight_max: usize,
     /// Requests in flight at once for one call (a call may carry many rows).
     pub call_in_flight_max: usize,
-    /// How long the ledger keeps what it is told. At least a second, at most twenty years.
+    /// Age at which the ledger forgets. At least a second, at most twenty years.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub ledger_retention: Duration,
 }
 
-/// How many copies there are (the strategy is `NetworkTopologyStrategy`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Copies (the strategy is `NetworkTopologyStrategy`).
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Replication {
-    /// Copies in each datacenter. 1 is for a single node: whatever loses that node loses messages. Three
-    /// survive the loss of any one.
+    /// Copies in each datacenter. 1 is for a single node: whatever loses that node loses messages.
+    /// Three survive the loss of any one.
     pub factor: u8,
     /// Copies by datacenter, instead of `factor` in each.
     pub datacenters: BTreeMap<String, u8>,
 }
 
 /// Which replicas must answer. Reads and writes share it, so that they meet in at least one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ConsistencyLevel {
     /// More than half of those in the own datacenter.
@@ -119,40 +131,54 @@ impl From<ConsistencyLevel> for Consistency {
 }
 
 impl ScyllaConfig {
-    /// `Conflict` with what is wrong and what would be right.
-    pub fn check(&self) -> Result<()> {
-        let refuse = |what: String| Err(Error::conflict(SEAM, what));
-        if self.contact_points.is_empty() {
-            return refuse("contact_points is empty: name one node at least, as host:port".into());
-        }
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        problems.addresses("contact_points", &self.contact_points);
         if !is_keyspace(&self.keyspace) {
-            return refuse(format!(
-                "keyspace {:?}: a letter, then lower-case letters, digits and _, at most 48",
-                self.keyspace
-            ));
+            let value = format!("{:?}", self.keyspace);
+            let remedy = "A letter, then lower-case letters, digits and _, at most 48";
+            problems.refuse("keyspace", value, "CQL has no such name", remedy);
         }
-        for (name, time) in [
+        if !self.username.is_empty() && self.password_file.is_none() {
+            let remedy = "Set both or none";
+            problems.refuse("username", "", "it has no scylla.password_file", remedy);
+        }
+        for (key, time) in [
             ("connect_timeout", self.connect_timeout),
             ("request_timeout", self.request_timeout),
             ("schema_timeout", self.schema_timeout),
         ] {
             if time.is_zero() {
-                return refuse(format!(
-                    "{name} is zero: nothing would ever be done in time"
-                ));
+                let reason = "nothing would ever be done in time";
+                problems.refuse(key, "0s", reason, "Longer than nothing");
             }
         }
-        if self.in_flight_max == 0 || self.call_in_flight_max == 0 {
-            return refuse("in_flight_max and call_in_flight_max must be at least 1".into());
+        for (key, count) in [
+            ("in_flight_max", self.in_flight_max),
+            ("call_in_flight_max", self.call_in_flight_max),
+        ] {
+            if count == 0 {
+                problems.refuse(key, count, "nothing could be asked", "At least 1");
+            }
         }
         if self.ledger_retention < Duration::from_secs(1) || self.ledger_retention > RETENTION_MAX {
-            return refuse("ledger_retention must be 1 s to 20 years".into());
+            let value = humantime_serde::re::humantime::format_duration(self.ledger_retention);
+            let reason = "a time to live is whole seconds, and at most 20 years";
+            problems.refuse("ledger_retention", value, reason, "Such as 14days");
         }
-        self.replication.check()
+        problems.section("replication", self.replication.problems());
+        problems
+    }
+
+    /// `Conflict` with all problems.
+    pub fn check(&self) -> Result<()> {
+        Error::settings(SEAM, &self.problems())
     }
 
     /// The password, read now. `None` where nobody signs in.
-    pub(super) fn password(&self) -> Result<Option<String>> {
+    pub(super) fn password(&self) -> Result<Option<SecretString>> {
         if self.username.is_empty() {
             return Ok(None);
         }
@@ -164,22 +190,27 @@ impl ScyllaConfig {
             let cannot = format!("password_file {} cannot be read: {error}", path.display());
             Error::conflict(SEAM, cannot)
         })?;
-        Ok(Some(text.trim_end_matches(['\r', '\n']).to_owned()))
+        Ok(Some(text.trim_end_matches(['\r', '\n']).into()))
     }
 }
 
 impl Replication {
-    fn check(&self) -> Result<()> {
-        if self.factor == 0 || self.datacenters.values().any(|factor| *factor == 0) {
-            let none = "replication: a factor of 0 would keep nothing";
-            return Err(Error::conflict(SEAM, none));
+    fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if self.factor == 0 {
+            problems.refuse("factor", 0, "nothing would be kept", "Say 3");
         }
-        let quoted = |name: &String| name.is_empty() || name.contains(['\'', '{', '}']);
-        if self.datacenters.keys().any(quoted) {
-            let odd = "replication.datacenters: a datacenter's name is empty or holds a quote";
-            return Err(Error::conflict(SEAM, odd));
+        for (name, factor) in &self.datacenters {
+            let key = format!("datacenters.{name:?}");
+            if *factor == 0 {
+                problems.refuse(&key, 0, "nothing would be kept", "Say 3, or leave it out");
+            }
+            if name.is_empty() || name.contains(['\'', '{', '}']) {
+                let reason = "no datacenter has such a name";
+                problems.refuse(&key, factor, reason, "Without quotes and braces");
+            }
         }
-        Ok(())
+        problems
     }
 
     /// Copies in this datacenter.
@@ -213,13 +244,15 @@ fn is_keyspace(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
 
     #[test]
     fn the_default_is_one_node_on_this_machine() {
         let config = ScyllaConfig::default();
         config.check().expect("fits");
-        assert_eq!(config.password().expect("none asked"), None);
+        assert!(config.password().expect("none asked").is_none());
         assert_eq!(
             config.replication.to_cql(),
             "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
@@ -243,7 +276,8 @@ mod tests {
         assert!(refused(|c| c.ledger_retention = Duration::ZERO).contains("ledger_retention"));
         assert!(refused(|c| c.replication.factor = 0).contains("replication"));
         assert!(
-            refused(|c| _ = c.replication.datacenters.insert("a'".into(), 3)).contains("quote")
+            refused(|c| _ = c.replication.datacenters.insert("a'".into(), 3))
+                .contains("such a name")
         );
     }
 
@@ -269,10 +303,8 @@ mod tests {
             password_file: Some(path.clone()),
             ..ScyllaConfig::default()
         };
-        assert_eq!(
-            config.password().expect("reads").as_deref(),
-            Some("s3 cret")
-        );
+        let password = config.password().expect("reads").expect("there is one");
+        assert_eq!(password.expose_secret(), "s3 cret");
         std::fs::remove_file(&path).expect("removed");
         let error = config.password().expect_err("gone").source.to_string();
         assert!(error.contains("password_file"), "{error}");

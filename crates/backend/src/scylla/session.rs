@@ -1,5 +1,6 @@
 //! The connection: who is asked, how long, and how much at once.
 
+use secrecy::ExposeSecret;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -349,7 +350,7 @@ pub(super) async fn open(config: &ScyllaConfig) -> Result<Session> {
         .keepalive_timeout(config.request_timeout)
         .keyspaces_to_fetch([&config.keyspace]);
     if let Some(password) = config.password()? {
-        builder = builder.user(&config.username, password);
+        builder = builder.user(&config.username, password.expose_secret());
     }
     if !config.datacenter.is_empty() {
         builder = builder.prefer_datacenter(config.datacenter.clone());

@@ -9,11 +9,14 @@ mod embedded;
 #[cfg(feature = "redis")]
 mod redis;
 
+use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use bytes::Bytes;
+use protocol::settings::Problems;
 use protocol::{GroupId, MessageId, Seq};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 pub use self::embedded::EmbeddedTimeline;
@@ -25,26 +28,39 @@ use crate::{Error, Result};
 const SEQ_MAX: u64 = 1 << 53;
 
 /// A message as it is sent (S0-78); the bytes are the caller's affair.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Entry {
     pub seq: Seq,
     pub id: MessageId,
     pub body: Bytes,
 }
 
-/// What is kept, and for how long.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+impl fmt::Debug for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Entry")
+            .field("seq", &self.seq)
+            .field("id", &self.id)
+            .field("body", &protocol::Hidden::of(&self.body))
+            .finish()
+    }
+}
+
+/// The newest messages of groups, beside history.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TimelineConfig {
     /// Messages of one group.
     pub keep: usize,
-    /// How long a message stays after it was last pushed, and a group after its last message. In memory they stay
-    /// as long as there is room.
+    /// Age of a message since it was last pushed, and of a group since its last message, at which
+    /// they go. In memory they stay as long as there is room.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub expire: Duration,
     /// Bytes of bodies in one page (at least one message); the rest comes with the next page.
+    #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
-    /// Bytes of all groups, where they are kept in memory; the group that nobody used for longest goes first.
+    /// Bytes of all groups, where they are kept in memory; the least recently used group goes
+    /// first.
     pub memory_bytes_max: usize,
 }
 
@@ -60,17 +76,29 @@ impl Default for TimelineConfig {
 }
 
 impl TimelineConfig {
-    /// `Conflict` on what cannot work.
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        for (key, count) in [
+            ("keep", self.keep),
+            ("page_bytes_max", self.page_bytes_max),
+            ("memory_bytes_max", self.memory_bytes_max),
+        ] {
+            if count == 0 {
+                problems.refuse(key, count, "no message would fit", "At least 1");
+            }
+        }
+        if self.expire.as_millis() == 0 {
+            let reason = "Redis counts whole milliseconds";
+            problems.refuse("expire", "0s", reason, "At least 1ms");
+        }
+        problems
+    }
+
+    /// `Conflict` with all problems.
     pub fn check(&self) -> Result<()> {
-        let is_empty = self.keep == 0 || self.page_bytes_max == 0 || self.memory_bytes_max == 0;
-        let wrong = if is_empty {
-            "keep, page_bytes_max and memory_bytes_max of a timeline are at least 1"
-        } else if self.expire.as_millis() == 0 {
-            "expire of a timeline is at least 1ms"
-        } else {
-            return Ok(());
-        };
-        Err(Error::conflict(SEAM, wrong))
+        Error::settings(SEAM, &self.problems())
     }
 }
 

@@ -176,7 +176,7 @@ pub struct Page {
 }
 
 /// All that is known of one letter.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Shown {
     pub letter: Listed,
     pub headers: Vec<(String, String)>,
@@ -184,6 +184,15 @@ pub struct Shown {
     pub body: Option<String>,
     #[serde(default)]
     pub edit: Option<Edit>,
+}
+
+impl fmt::Debug for Shown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shown")
+            .field("letter", &self.letter)
+            .field("body", &self.body.as_ref().map(protocol::Hidden::of))
+            .finish_non_exhaustive()
+    }
 }
 
 /// How many letters are meant by now.

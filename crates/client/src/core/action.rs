@@ -1,5 +1,7 @@
 //! What the core asks of its driver, and the values it is told with.
 
+use std::fmt;
+
 use protocol::change::{Changed, Marks};
 use protocol::frame::{ClientFrame, HistoryPage, Summary, SyncAnswer};
 use protocol::receipt::Receipt;
@@ -11,7 +13,7 @@ use super::Limits;
 use super::saved::{Account, Change};
 
 /// Who this client is and how it behaves.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Settings {
     pub token: String,
     pub platform: Platform,
@@ -20,6 +22,19 @@ pub struct Settings {
     pub acks: bool,
     pub catch_up: CatchUp,
     pub limits: Limits,
+}
+
+impl fmt::Debug for Settings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Settings")
+            .field("token", &protocol::Hidden::of(&self.token))
+            .field("platform", &self.platform)
+            .field("device", &self.device)
+            .field("acks", &self.acks)
+            .field("catch_up", &self.catch_up)
+            .field("limits", &self.limits)
+            .finish()
+    }
 }
 
 /// What a device shows of what it has missed.

@@ -28,6 +28,7 @@ mod tests;
 mod ticket;
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::time::Duration;
 
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
@@ -54,7 +55,7 @@ use crate::core::{CatchUp, Limits, SendError, Settings, State};
 use crate::store::{self, Durability, Store, StoreError};
 
 /// Where to, as whom, and with what memory.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ClientConfig {
     /// `ws://host:port` or `tcp://host:port`.
     pub url: String,
@@ -74,6 +75,21 @@ pub struct ClientConfig {
     pub connect_timeout: Duration,
     /// The largest frame that is taken from the server, in bytes; a larger one ends the connection.
     pub frame_bytes_max: usize,
+}
+
+impl fmt::Debug for ClientConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientConfig")
+            .field("url", &self.url)
+            .field("token", &protocol::Hidden::of(&self.token))
+            .field("platform", &self.platform)
+            .field("device", &self.device)
+            .field("state", &self.state)
+            .field("durability", &self.durability)
+            .field("acks", &self.acks)
+            .field("catch_up", &self.catch_up)
+            .finish_non_exhaustive()
+    }
 }
 
 impl ClientConfig {

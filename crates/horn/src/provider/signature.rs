@@ -8,6 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use protocol::Timestamp;
+use secrecy::{ExposeSecret, SecretSlice};
 use sha2::Sha256;
 use thiserror::Error;
 
@@ -16,7 +17,7 @@ const PREFIX: &str = "whsec_";
 
 /// A shared secret. Never printed.
 #[derive(Clone)]
-pub struct Secret(Vec<u8>);
+pub struct Secret(SecretSlice<u8>);
 
 /// Why a secret cannot be used.
 #[derive(Debug, Error)]
@@ -47,13 +48,13 @@ impl Secret {
         if bytes.is_empty() {
             return Err(SecretError::Empty);
         }
-        Ok(Secret(bytes))
+        Ok(Secret(bytes.into()))
     }
 
     /// The value of the header `webhook-signature`.
     pub fn sign(&self, id: &str, at: Timestamp, body: &[u8]) -> String {
-        let mut mac =
-            Hmac::<Sha256>::new_from_slice(&self.0).expect("HMAC takes a key of any length");
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.0.expose_secret())
+            .expect("HMAC takes a key of any length");
         mac.update(format!("{id}.{}.", seconds(at)).as_bytes());
         mac.update(body);
         format!("v1,{}", STANDARD.encode(mac.finalize().into_bytes()))

@@ -138,7 +138,7 @@ async fn settings_choose_the_provider() {
     let refused = crate::start(no_url.clone(), desk.parts(), shutdown.clone()).await;
     assert!(matches!(refused, Err(crate::StartError::NoUrl)));
     let no_secret = Config {
-        url: Some("https://example.org/".to_owned()),
+        url: Some("https://example.org/".into()),
         secret_file: Some("/nowhere/secret".into()),
         ..no_url
     };

@@ -1,56 +1,70 @@
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// The bounds of one session. Shared by all sessions of a boat.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Bounds of one session, shared by all sessions of a boat.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Limits {
-    /// From the open connection to its hello; then `handshake_timeout`.
+    /// Time from the open connection to its hello; then `handshake_timeout`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "100ms", "spanMaximum" = "5m"))]
     pub handshake: Duration,
-    /// How often a silent client pings. After 2.5 times as long without a frame: `heartbeat_missed`.
+    /// Interval of a silent client's pings. After 2.5 times as long without a frame:
+    /// `heartbeat_missed`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "1s", "spanMaximum" = "1h"))]
     pub heartbeat: Duration,
-    /// How long a device may take to acknowledge a message, from when the socket has taken it; large
-    /// ones are given the time that the slowest link needs. After it: `reconnect`.
+    /// Time for a device to acknowledge a message, from when the socket has taken it; large ones
+    /// get the time that the slowest link needs. After it: `reconnect`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "5m"))]
     pub ack_wait: Duration,
-    /// How long the socket may take nothing of what waits for it, beside the time that the slowest link
-    /// needs for it. After it: `slow`.
+    /// Time for which the socket may take nothing of what waits for it, beside the time that the
+    /// slowest link needs. After it: `slow`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "crate::settings::Span", extend("spanMinimum" = "10ms", "spanMaximum" = "10m"))]
     pub write_wait: Duration,
     /// Bytes per second of the slowest link that is waited for.
     pub link_bytes_min: u32,
-    /// Frames that a client may send in one second; beyond: `rate_limited`.
+    /// Frames of a client in one second; beyond: `rate_limited`.
     pub frames_per_second: u32,
-    /// The largest frame that a client may send, in bytes; told in the welcome, kept by the links.
+    /// Bytes of a client's largest frame; the welcome names it, the links keep it.
+    #[schemars(range(min = 1024, max = 16_777_216))]
     pub frame_bytes_max: u32,
-    /// The largest `data` of a message, in bytes; beyond: `too_large`.
+    /// Bytes of the largest `data` of a message; beyond: `too_large`.
+    #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: u32,
     /// Sends that wait for their answer; beyond: `window_full`.
     pub send_window: u32,
-    /// Bytes of sends in one batch to the station (a single larger one passes); the rest goes with the
-    /// next.
+    /// Bytes of sends in one batch to the station (a single larger one passes); the rest goes with
+    /// the next.
+    #[schemars(range(min = 1024, max = 67_108_864))]
     pub submit_bytes_max: u32,
     /// Sends remembered as refused until they are resent or given up; beyond: `rate_limited`.
+    #[schemars(extend("zero" = true))]
     pub held_max: u32,
     /// Unacknowledged messages; beyond, a push is answered with *full* and the message is stored.
     pub push_window: u32,
     /// Bytes of unacknowledged messages (a single larger one passes); beyond: *full*.
+    #[schemars(range(min = 1024, max = 67_108_864))]
     pub push_window_bytes: u32,
-    /// Waiting messages asked for at a time. At most two pages are unacknowledged.
+    /// Waiting messages of one page. At most two pages are unacknowledged.
     pub mail_page: u32,
-    /// How long to wait before asking again for waiting messages that could not be had.
+    /// Pause before waiting messages that could not be had are asked for again.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "crate::settings::Span")]
     pub mail_retry: Duration,
     /// Acknowledged messages that wait to be passed on; beyond: `rate_limited`.
     pub receipts_max: u32,
     /// Refused acknowledgements in one minute; beyond: `rate_limited`.
+    #[schemars(extend("zero" = true))]
     pub refused_acks_per_minute: u32,
     /// Questions that wait for their answer; beyond, an error `rate_limited`.
     pub questions_max: u8,
     /// Bytes that wait to be written (the last frame may pass it); beyond: `slow`.
+    #[schemars(range(min = 1024, max = 67_108_864))]
     pub outgoing_bytes_max: u32,
 }
 

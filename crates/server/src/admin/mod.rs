@@ -33,6 +33,7 @@ use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::{any, get};
 use metrics_exporter_prometheus::PrometheusHandle;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
@@ -46,26 +47,29 @@ pub use operators::{OperatorConfig, Operators};
 pub use shortlist::Shortlist;
 pub(crate) use utc::utc;
 
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `admin`: the operators' desk and console.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where the operators' desk and console answer. Off loopback it needs `operators`, and TLS in front.
+    /// Address of desk and console. Off loopback it needs `operators`, and TLS in front.
     pub listen: SocketAddr,
     /// Names by which browsers reach the desk, besides its address and localhost.
     pub hosts: Vec<String>,
-    /// Off loopback without operators: whoever reaches the port may read, redrive, edit and discard.
+    /// Permission to listen off loopback without operators: whoever reaches the port may read,
+    /// redrive, edit and discard.
     pub anybody: bool,
     /// TLS of the desk.
     pub tls: TlsConfig,
-    /// Who may use the desk. None: whoever reaches the port may do everything there.
+    /// Operators of the desk. None: whoever reaches the port may do everything there.
     pub operators: Vec<OperatorConfig>,
 }
 
 /// Section `admin.tls`.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct TlsConfig {
-    /// A proxy ends TLS in front of the desk, or the network between is nobody else's.
+    /// Assurance that a proxy ends TLS in front of the desk, or that the network between is nobody
+    /// else's.
     pub offloaded: bool,
 }
 
@@ -144,12 +148,13 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
     Ok(address)
 }
 
-/// Section `health` of the settings.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+/// Section `health`: the port of probes and Prometheus.
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct HealthConfig {
-    /// Where `/livez`, `/readyz` and `/metrics` answer without the desk, for probes and Prometheus; from before any
-    /// part is reached. Unset: on the admin port only.
+    /// Address of `/livez`, `/readyz` and `/metrics` without the desk; answers before any part is
+    /// reached. Unset: on the admin port only.
+    #[schemars(extend("examples" = ["0.0.0.0:9180"]))]
     pub listen: Option<SocketAddr>,
 }
 

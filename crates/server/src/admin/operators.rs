@@ -10,6 +10,7 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::RwLock;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
@@ -19,7 +20,7 @@ use super::desk::Refused;
 const TOKEN_BYTES_MIN: usize = 16;
 
 /// What an operator may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Role {
     /// All that names no body: letters, traces, audit, tasks.
@@ -62,13 +63,14 @@ impl Role {
 }
 
 /// One of `admin.operators`.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct OperatorConfig {
-    /// What the log of operations calls this one.
+    /// Name in the log of operations
     pub name: String,
-    /// A file whose first line is the token.
+    /// File whose first line is the token, 16 bytes or more
     pub token_file: PathBuf,
+    /// Roles
     pub roles: Vec<Role>,
 }
 

@@ -1,5 +1,6 @@
 //! How `send`, `listen` and `chat` reach a boat, and where a device keeps its state.
 
+use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -12,7 +13,7 @@ use super::token;
 use crate::settings::Settings;
 
 /// Who I am, and where to.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Args)]
 pub struct SignIn {
     /// Who I am.
     #[arg(long)]
@@ -23,6 +24,16 @@ pub struct SignIn {
     /// Default: one signed with the development key.
     #[arg(long, env = "PACKETBOAT_TOKEN", hide_env_values = true)]
     token: Option<String>,
+}
+
+impl fmt::Debug for SignIn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SignIn")
+            .field("user", &self.user)
+            .field("url", &self.url)
+            .field("token", &self.token.as_ref().map(protocol::Hidden::of))
+            .finish()
+    }
 }
 
 impl SignIn {

@@ -1,5 +1,7 @@
 //! The operators' commands talk to a running Packetboat through its admin port.
 
+use std::fmt;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use reqwest::{Method, StatusCode};
@@ -23,7 +25,7 @@ impl Refused {
 }
 
 /// Where the admin port is.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Args)]
 pub struct Desk {
     /// The admin port of a running Packetboat.
     #[arg(
@@ -41,6 +43,15 @@ pub struct Desk {
         value_name = "TOKEN"
     )]
     token: Option<String>,
+}
+
+impl fmt::Debug for Desk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Desk")
+            .field("admin", &self.admin)
+            .field("token", &self.token.as_ref().map(protocol::Hidden::of))
+            .finish()
+    }
 }
 
 impl Desk {

@@ -4,6 +4,7 @@ mod answer;
 mod tables;
 mod user;
 
+use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -25,7 +26,7 @@ use crate::admin::doctor::{Greeting, VERSION};
 const GREETING: Duration = Duration::from_secs(10);
 const CHECKUP: Duration = Duration::from_secs(60);
 
-#[derive(Debug, Args)]
+#[derive(Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Exit 0: nothing failed; warnings are to be looked at within the week.
@@ -57,6 +58,15 @@ pub struct Doctor {
     token: Option<String>,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
+}
+
+impl fmt::Debug for Doctor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doctor")
+            .field("ports", &self.ports)
+            .field("token", &self.token.as_ref().map(protocol::Hidden::of))
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug, Subcommand)]

@@ -23,16 +23,17 @@ mod token;
 mod topics;
 mod trace;
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::Result;
 #[cfg(feature = "cluster")]
 use backend::discovery::Role;
-use clap::{Parser, Subcommand, ValueEnum};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::compose::{Around, Bare};
-use crate::settings::SettingsError;
+use crate::settings::{SettingsError, environment};
 
 /// Instant messaging that loses nothing it accepted, and shows what became of it.
 #[derive(Debug, Parser)]
@@ -116,6 +117,7 @@ pub fn run(cli: Cli) -> Result<ExitCode> {
 
 /// As `run`, where services get the parts outside with something around them.
 pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
+    environment::check(set_variables(), &variables(&Cli::command()))?;
     let file = cli.config.as_deref();
     match cli.command {
         Command::All(command) => command.run(file, around),
@@ -140,9 +142,25 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Trace(command) => on_runtime(command.run(file)),
         Command::Doctor(command) => on_runtime(command.run(file)),
         Command::Audit(command) => on_runtime(command.run(file)),
-        Command::Config(command) => command.run(file),
+        Command::Config(command) => on_runtime(command.run(file)),
         Command::Bench(command) => command.run(file),
     }
+}
+
+/// The environment, as far as it is text.
+fn set_variables() -> impl Iterator<Item = (String, String)> {
+    std::env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+}
+
+/// The variables that flags are read from.
+fn variables(command: &clap::Command) -> BTreeSet<String> {
+    let own = (command.get_arguments()).filter_map(|flag| flag.get_env()?.to_str());
+    let mut variables: BTreeSet<_> = own.map(str::to_owned).collect();
+    for command in command.get_subcommands() {
+        variables.append(&mut self::variables(command));
+    }
+    variables
 }
 
 fn on_runtime(command: impl Future<Output = Result<ExitCode>>) -> Result<ExitCode> {
@@ -172,8 +190,6 @@ pub fn exit_code(error: &anyhow::Error) -> ExitCode {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory;
-
     use super::*;
 
     #[test]

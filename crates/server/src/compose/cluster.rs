@@ -1,6 +1,7 @@
 //! The real parts: Kafka, Redis, etcd, ScyllaDB. Each service connects to what it needs and no more.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use backend::audit::ScyllaAudit;
@@ -9,7 +10,7 @@ use backend::changes::ScyllaChanges;
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::devices::ScyllaDevices;
-use backend::discovery::EtcdRegistry;
+use backend::discovery::{EtcdRegistry, Registry};
 use backend::group_history::ScyllaGroupHistory;
 use backend::groups::ScyllaGroups;
 use backend::heads::ScyllaHeads;
@@ -66,6 +67,29 @@ impl Seams {
         let (seams, _) = connect(settings).await?;
         Ok(seams)
     }
+}
+
+/// How long one part may take to be dialed: more than any of them takes by its own settings.
+const DIAL_MAX: Duration = Duration::from_secs(30);
+
+/// Dials each part by itself, all at once.
+pub async fn dial(settings: &Settings) -> [(&'static str, Result<()>); 4] {
+    async fn within<T>(part: impl Future<Output = Result<T>>) -> Result<()> {
+        let dialed = tokio::time::timeout(DIAL_MAX, part).await;
+        dialed.context("no answer within 30 s")?.map(drop)
+    }
+    let (kafka, redis, etcd, scylla) = tokio::join!(
+        within(queue(settings)),
+        within(mailbox(settings)),
+        within(async { Ok(registry(settings).await?.cluster().await?) }),
+        within(cql(settings)),
+    );
+    [
+        ("Kafka", kafka),
+        ("Redis", redis),
+        ("etcd", etcd),
+        ("ScyllaDB", scylla),
+    ]
 }
 
 pub(super) async fn registry(settings: &Settings) -> Result<Arc<EtcdRegistry>> {

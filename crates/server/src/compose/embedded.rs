@@ -22,26 +22,33 @@ use backend::ledger::EmbeddedLedger;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, QueueConfig};
 use backend::timeline::{EmbeddedTimeline, TimelineConfig};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::seams::Seams;
 use super::upkeep::Upkeep;
 
-/// Section `embedded` of the settings.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `embedded`: the parts inside `packetboat all`.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where everything is kept; made when it is not there.
+    /// Directory of all data; made if it is missing.
     pub data: PathBuf,
-    /// Age of a message at which the ledger forgets what became of it. The log must have forgotten it
-    /// before, or the audit would miss it: a dead letter waits for `queue.retention_unread` at most, and,
-    /// sent on its way again, is in the log for `queue.retention`.
+    /// Age at which the ledger forgets a message. At least `queue.retention_unread` and
+    /// `queue.retention` together: a dead letter that is sent on its way again stays in the log for
+    /// both, and the audit would miss it.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub ledger_retention: Duration,
+    /// Section `embedded.engine`: the store on disk.
     pub engine: EngineOptions,
+    /// Section `embedded.queue`: the log.
     pub queue: QueueConfig,
+    /// Section `embedded.mailbox`: messages that wait for devices.
     pub mailbox: MailboxConfig,
+    /// Section `embedded.timeline`: the newest messages of groups.
     pub timeline: TimelineConfig,
+    /// Section `embedded.cache`: copies of what history has.
     pub cache: CacheConfig,
 }
 

@@ -19,6 +19,8 @@ use crate::settings::Settings;
 
 pub use access::Access;
 pub use around::{Around, Bare};
+#[cfg(feature = "cluster")]
+pub use cluster::dial;
 pub use seams::Seams;
 pub use system::System;
 

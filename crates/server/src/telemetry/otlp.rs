@@ -18,6 +18,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use protocol::settings::Link;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 #[cfg(feature = "otlp")]
@@ -25,33 +27,39 @@ pub(super) use self::exporter::{end, export_metrics, start};
 #[cfg(not(feature = "otlp"))]
 pub(super) use self::without::{end, export_metrics, start};
 
-/// What goes to an OpenTelemetry collector. Which messages are recorded is the boat's to say
-/// (`boat.trace_share`).
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Section `log.otlp`: an OpenTelemetry collector. `boat.trace_share` says which messages are
+/// recorded.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Where the collector listens for OTLP over gRPC: `http://host:port`. Unset: nothing is sent, and no
+    /// Address of the collector, OTLP over gRPC: `http://host:port`. Unset: nothing is sent, and no
     /// message is recorded.
-    pub endpoint: Option<String>,
-    /// A file with what the collector wants as metadata of each call, a line `name: value` each.
+    #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
+    pub endpoint: Option<Link>,
+    /// File with metadata for each call, a line `name: value` each.
+    #[schemars(extend("examples" = ["/etc/packetboat/otlp/headers"]))]
     pub headers_file: Option<PathBuf>,
-    /// The resource's `service.name`.
+    /// `service.name` of the resource.
     pub service: String,
-    /// The resource's `service.instance.id`. Unset: a new one at each start.
+    /// `service.instance.id` of the resource. Unset: a new one at each start.
+    #[schemars(extend("examples" = ["boat-1"]))]
     pub instance: Option<String>,
-    /// How long a call to the collector may take; then it is tried again. So long, too, the end of the
-    /// process waits for the last one.
+    /// Time for one call to the collector, which is then repeated; and for the last one when the
+    /// process ends.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub timeout: Duration,
-    /// How long spans wait for company.
+    /// Wait of spans for company.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
-    /// Spans that wait; beyond it they are dropped and counted.
+    /// Spans that wait; further ones are dropped and counted.
     pub spans_max: usize,
     /// Spans of one call.
     pub batch_max: usize,
-    /// How often metrics are sent. Zero: never.
+    /// Interval of sending metrics. Zero: never.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub metrics_interval: Duration,
     /// More attributes of the resource, such as `deployment.environment.name`.
     pub attributes: BTreeMap<String, String>,
@@ -77,13 +85,13 @@ impl Default for Config {
 impl Config {
     /// What cannot be, in words.
     pub(crate) fn contradiction(&self) -> Option<String> {
-        let endpoint = self.endpoint.as_deref()?;
+        let endpoint = self.endpoint.as_ref()?;
         if !cfg!(feature = "otlp") {
             return Some(
                 "log.otlp.endpoint is set, but this program was built without OTLP".into(),
             );
         }
-        let rest = endpoint.strip_prefix("http://");
+        let rest = endpoint.expose().strip_prefix("http://");
         let named = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with([':', '/']));
         (!named).then(|| {
             format!(

@@ -5,6 +5,7 @@ mod auditing;
 mod chatting;
 mod crash;
 mod dead_letters;
+mod deployment;
 mod doctor;
 mod door;
 mod failpoints;
@@ -26,5 +27,7 @@ mod fleet;
 mod night;
 #[cfg(feature = "cluster")]
 mod one_away;
+#[cfg(feature = "cluster")]
+mod page;
 #[cfg(feature = "cluster")]
 mod real;

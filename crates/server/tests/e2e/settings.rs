@@ -1,22 +1,25 @@
 //! The command line, the settings, and the codes with which they end.
 
-use crate::all::Dir;
-use crate::process::{packetboat, run};
+use crate::all::{Dir, all};
+use crate::process::{Process, SOON, packetboat, run};
 
 #[test]
 fn the_default_settings_check_out() {
     let dir = Dir::new();
     let default = run(&mut packetboat(&["config", "default"])).ok().stdout;
+    assert!(default.contains("# key_file = "), "unset ones, too");
+    assert!(default.contains("ledger_retention = \"60days\""));
     let file = dir.path("packetboat.toml");
     std::fs::write(&file, &default).expect("a file");
     let file = file.to_string_lossy();
     run(&mut packetboat(&["--config", &file, "config", "check"])).ok();
     let print = run(&mut packetboat(&["--config", &file, "config", "print"])).ok();
     let table = |text: &str| text.parse::<toml::Table>().expect("TOML");
+    let without = run(&mut packetboat(&["config", "print"])).ok().stdout;
     assert_eq!(
         table(&print.stdout),
-        table(&default),
-        "no secret is set, so none is struck out"
+        table(&without),
+        "the file says nothing but the defaults"
     );
     // The environment wins over the file.
     let print = run(packetboat(&["--config", &file, "config", "print"])
@@ -35,6 +38,18 @@ fn settings_that_cannot_be_end_with_3_and_name_the_key() {
         ("[carrier]\nack_wait = \"soon\"\n", "ack_wait"),
         ("[boat]\nwebsocket = \"0.0.0.0:9000\"\n", "key_file"),
         ("[ferry]\n", "ferry"),
+        ("[station]\nlisten = \"0.0.0.0:9100\"\n", "station.listen"),
+        ("[station.auth]\nleeway = \"1h\"\n", "leeway"),
+        ("[log]\nlevel = \"[[\"\n", "log.level"),
+        ("[boat]\nconnections_max = 0\n", "boat.connections_max"),
+        (
+            "[boat.session]\nheartbeat = \"0s\"\n",
+            "boat.session.heartbeat",
+        ),
+        (
+            "[boat.session]\nframe_bytes_max = 4294967295\n",
+            "boat.session.frame_bytes_max",
+        ),
         ("[admin]\nlisten = \"0.0.0.0:0\"\n", "admin.anybody"),
         (
             "[admin]\nlisten = \"0.0.0.0:0\"\nanybody = true\n",
@@ -119,4 +134,135 @@ fn nobody_there_is_an_error_that_says_where() {
     let ended = run(packetboat(&["audit"]).env("PACKETBOAT_ADMIN", "http://127.0.0.1:1"));
     assert_eq!(ended.code, Some(1));
     assert!(ended.stderr.contains("127.0.0.1:1"), "{}", ended.stderr);
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn settings_of_parts_that_break_the_promise_end_with_3() {
+    let dir = Dir::new();
+    let file = dir.path("packetboat.toml");
+    for (text, named) in [
+        ("[kafka]\nreplication_factor = 3\n", "unsafe_single_copy"),
+        ("[redis]\naddresses = []\n", "addresses"),
+        ("[etcd]\nendpoints = []\n", "endpoints"),
+        ("[scylla]\ncontact_points = []\n", "contact_points"),
+        (
+            "[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n",
+            "property_files",
+        ),
+    ] {
+        std::fs::write(&file, text).expect("a file");
+        let ended = run(&mut packetboat(&[
+            "--config",
+            &file.to_string_lossy(),
+            "config",
+            "check",
+        ]));
+        assert_eq!(ended.code, Some(3), "{text}: {}", ended.stderr);
+        assert!(ended.stderr.contains(named), "{text}: {}", ended.stderr);
+        assert!(!ended.stderr.contains("hunter2"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn all_problems_are_named_at_once() {
+    let ended = run(packetboat(&["config", "check"])
+        .env("PACKETBOAT_STATION__LISTEN", "0.0.0.0:9100")
+        .env("PACKETBOAT_LOG__LEVEL", "[["));
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    for key in ["station.listen", "log.level"] {
+        assert!(ended.stderr.contains(key), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_variable_that_would_do_nothing_ends_with_3_and_the_nearest_name() {
+    let ended = run(packetboat(&["config", "check"]).env("PACKETBOAT_ADMIN_LISTEN", "0.0.0.0:1"));
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let nearest = "PACKETBOAT_ADMIN__LISTEN";
+    assert!(ended.stderr.contains(nearest), "{}", ended.stderr);
+    run(packetboat(&["config", "check"])
+        .env("PACKETBOAT_STATION_SERVICE_HOST", "10.0.0.1")
+        .env("PACKETBOAT_STATION_PORT_9100_TCP_ADDR", "10.0.0.1"))
+    .ok();
+}
+
+#[test]
+fn a_file_that_settings_name_must_be_there() {
+    let ended =
+        run(packetboat(&["config", "check"])
+            .env("PACKETBOAT_STATION__AUTH__KEY_FILE", "/no/such/key"));
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    let key = "station.auth.key_file";
+    assert!(ended.stderr.contains(key), "{}", ended.stderr);
+}
+
+#[test]
+fn secrets_are_struck_out_of_what_is_printed() {
+    let url = "https://user:hunter2@push.example/call?token=hunter2";
+    let print = run(packetboat(&["config", "print"]).env("PACKETBOAT_HORN__URL", url)).ok();
+    assert!(
+        print.stdout.contains("push.example/call"),
+        "{}",
+        print.stdout
+    );
+    assert!(!print.stdout.contains("hunter2"), "{}", print.stdout);
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn an_address_of_the_command_line_is_checked_too() {
+    let ended = run(&mut packetboat(&["station", "--listen", "10.0.0.7:9100"]));
+    assert_eq!(ended.code, Some(3), "{}", ended.stderr);
+    assert!(ended.stderr.contains("station.listen"), "{}", ended.stderr);
+}
+
+/// Log lines of our own crates, as many as there are.
+const LOUD: &str = "info,api=trace,backend=trace,boat=trace,carrier=trace,horn=trace,protocol=trace,\
+                    server=trace,station=trace";
+
+#[test]
+fn secrets_and_bodies_are_in_no_output() {
+    let dir = Dir::new();
+    let (key, log) = (dir.path("key"), dir.path("log"));
+    std::fs::write(&key, "canary-key-0123456789abcdef0123456789\n").expect("a key");
+    let more = format!(
+        "station.auth.key_file = {key:?}\nhorn.provider = \"webhook\"\n\
+         horn.url = \"http://user:canary-user@127.0.0.1:9/call?token=canary-token\"\n\
+         log.otlp.endpoint = \"http://canary-otlp@127.0.0.1:9\"\n"
+    );
+    let file = dir.settings(["127.0.0.1:0"; 3], &more);
+    let lines = std::fs::File::create(&log).expect("a file");
+    let mut command = all(&file, &dir.path("data"));
+    command.env("PACKETBOAT_LOG__LEVEL", LOUD).stderr(lines);
+    let mut process = Process::start(&mut command);
+    let bound = process.line().expect("it says what it bound");
+    let bound: serde_json::Value = serde_json::from_str(&bound).expect("a JSON line");
+    let file = file.to_string_lossy();
+    let with = |arguments: &[&str]| {
+        let mut command = packetboat(&["--config", &file]);
+        command.args(arguments);
+        let ended = run(&mut command).ok();
+        ended.stdout + &ended.stderr
+    };
+    let token = with(&["token", "--user", "1"]);
+    let url = bound["websocket"].as_str().expect("an address");
+    let send = ["send", "--user", "1", "--to", "2", "--url", url];
+    with(&[&send[..], &["canary-body"]].concat());
+    let token_of_mine = token.trim();
+    with(&[&send[..], &["--token", token_of_mine, "canary-body"]].concat());
+    let shown = with(&["config", "check"]) + &with(&["config", "print"]);
+    process.signal("TERM");
+    assert!(process.ended(SOON).success());
+    let lines = std::fs::read_to_string(&log).expect("lines");
+    assert!(
+        lines.contains("DEBUG carrier") && lines.contains("a boat serves"),
+        "{lines}"
+    );
+    for output in [&lines, &shown] {
+        for secret in ["canary", token_of_mine] {
+            let found = output.lines().find(|line| line.contains(secret));
+            assert_eq!(found, None, "{secret}");
+        }
+    }
 }

@@ -1,5 +1,6 @@
 //! Calls to etcd: none waits for ever, and a member that is away is not the end of one.
 
+use secrecy::ExposeSecret;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,7 +52,7 @@ impl Calls {
             .with_require_leader(true)
             .with_auto_token_refresh(true);
         if let Some((name, password)) = config.user().await? {
-            options = options.with_user(name, password);
+            options = options.with_user(name, password.expose_secret());
         }
         let connecting = Client::connect(&config.endpoints, Some(options));
         let client = timeout(config.call_deadline, connecting)

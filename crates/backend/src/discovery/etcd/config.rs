@@ -3,6 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use protocol::settings::{Problems, is_address};
+use schemars::JsonSchema;
+use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
@@ -11,31 +14,37 @@ use crate::{Error, Result};
 /// Below it, a slow disk of etcd would end leases of services that are well.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(5);
 
-/// Where etcd is, and how patient a service is with it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Section `etcd`: who is there, leases, node numbers.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EtcdConfig {
-    /// The members of the cluster, `http://host:port` each. One that is away costs a repeated call.
+    /// Members of the cluster, `http://host:port` each. One that is away costs a repeated call.
     pub endpoints: Vec<String>,
-    /// All keys begin with it. Installations that share an etcd need one each.
+    /// Prefix of all keys. Installations that share an etcd need one each.
     pub prefix: String,
-    /// Who signs in to etcd. Unset: nobody has to.
+    /// User of etcd. Unset: no sign-in.
+    #[schemars(extend("examples" = ["packetboat"]))]
     pub username: Option<String>,
-    /// A file with the password of `username`; white space around it does not count.
+    /// File with the password of `username`; white space around it does not count.
+    #[schemars(extend("examples" = ["/etc/packetboat/etcd/password"]))]
     pub password_file: Option<PathBuf>,
-    /// How long a service that says nothing stays registered, and keeps its node number: at least 5 s,
-    /// whole seconds. It is renewed three times as often.
+    /// Silence of a service after which its registration and its node number end, in whole seconds.
+    /// It is renewed three times as often.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "5s", "spanMaximum" = "1h"))]
     pub lease_ttl: Duration,
-    /// How often, on average, everybody is listed anew beside the watch, which may miss something: each
-    /// time a third more or less.
+    /// Mean interval of a complete listing beside the watch, which may miss something: each time a
+    /// third more or less.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub list_every: Duration,
-    /// How long a call may take with all its repetitions; then it is `unavailable`.
+    /// Time for a call with all its repetitions; then it is `unavailable`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub call_deadline: Duration,
-    /// How long one member may take to answer; then the call is repeated, perhaps with another.
+    /// Time for one member to answer; then the call is repeated, perhaps with another.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub attempt_deadline: Duration,
 }
 
@@ -55,28 +64,67 @@ impl Default for EtcdConfig {
 }
 
 impl EtcdConfig {
-    /// `Conflict` where a setting cannot be, with what would be right.
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if self.endpoints.is_empty() {
+            let remedy = "Name a member of the cluster: http://host:2379";
+            problems.refuse("endpoints", "empty", "nobody could be asked", remedy);
+        }
+        for endpoint in (self.endpoints.iter()).filter(|endpoint| !is_endpoint(endpoint)) {
+            let reason = "it is no address of a member";
+            let value = if endpoint.contains('@') { "" } else { endpoint };
+            problems.refuse("endpoints", value, reason, "Say http://host:2379");
+        }
+        let spans = |time| humantime_serde::re::humantime::format_duration(time);
+        if self.lease_ttl < LEASE_TTL_MIN || self.lease_ttl.subsec_nanos() > 0 {
+            let reason = "a slow disk of etcd would end leases of services that are well";
+            let remedy = "Whole seconds, 5 at least: 10s";
+            problems.refuse("lease_ttl", spans(self.lease_ttl), reason, remedy);
+        }
+        if self.list_every.is_zero() {
+            problems.refuse(
+                "list_every",
+                "0s",
+                "nothing else would be done",
+                "Such as 45s",
+            );
+        }
+        if self.attempt_deadline.is_zero() || self.attempt_deadline > self.call_deadline {
+            let reason = "an attempt is a part of a call";
+            let remedy = "Longer than nothing, and no longer than etcd.call_deadline";
+            problems.refuse(
+                "attempt_deadline",
+                spans(self.attempt_deadline),
+                reason,
+                remedy,
+            );
+        }
+        if self.call_deadline >= self.lease_ttl {
+            let reason = "a lease could end while a call renews it";
+            let remedy = "Shorter than etcd.lease_ttl: 3s";
+            problems.refuse("call_deadline", spans(self.call_deadline), reason, remedy);
+        }
+        if self.username.is_some() != self.password_file.is_some() {
+            let remedy = "Set both or none";
+            problems.refuse(
+                "username",
+                "",
+                "it and etcd.password_file need each other",
+                remedy,
+            );
+        }
+        problems
+    }
+
+    /// `Conflict` with all problems.
     pub fn check(&self) -> Result<()> {
-        let wrong = if self.endpoints.is_empty() {
-            "etcd.endpoints names no member of the cluster: http://host:2379"
-        } else if self.lease_ttl < LEASE_TTL_MIN || self.lease_ttl.subsec_nanos() > 0 {
-            "etcd.lease_ttl must be whole seconds, 5 at least: 10s"
-        } else if self.list_every.is_zero() {
-            "etcd.list_every must be longer than nothing: 45s"
-        } else if self.attempt_deadline.is_zero() || self.attempt_deadline > self.call_deadline {
-            "etcd.attempt_deadline must be longer than nothing, and no longer than etcd.call_deadline"
-        } else if self.call_deadline >= self.lease_ttl {
-            "etcd.call_deadline must be shorter than etcd.lease_ttl: 3s"
-        } else if self.username.is_some() != self.password_file.is_some() {
-            "etcd.username and etcd.password_file need each other"
-        } else {
-            return Ok(());
-        };
-        Err(Error::conflict(SEAM, wrong))
+        Error::settings(SEAM, &self.problems())
     }
 
     /// Name and password, where somebody signs in.
-    pub(super) async fn user(&self) -> Result<Option<(String, String)>> {
+    pub(super) async fn user(&self) -> Result<Option<(String, SecretString)>> {
         let (Some(name), Some(file)) = (&self.username, &self.password_file) else {
             return Ok(None);
         };
@@ -84,12 +132,19 @@ impl EtcdConfig {
             let file = file.display();
             Error::conflict(SEAM, format!("etcd.password_file {file}: {error}"))
         })?;
-        Ok(Some((name.clone(), password.trim().to_owned())))
+        Ok(Some((name.clone(), password.trim().into())))
     }
+}
+
+fn is_endpoint(text: &str) -> bool {
+    let rest = (text.strip_prefix("http://")).or_else(|| text.strip_prefix("https://"));
+    is_address(rest.unwrap_or(text).trim_end_matches('/'))
 }
 
 #[cfg(test)]
 mod tests {
+    use secrecy::ExposeSecret;
+
     use super::*;
 
     #[test]
@@ -103,6 +158,10 @@ mod tests {
         let wrong = [
             EtcdConfig {
                 endpoints: Vec::new(),
+                ..ok.clone()
+            },
+            EtcdConfig {
+                endpoints: vec!["http://".into()],
                 ..ok.clone()
             },
             EtcdConfig {
@@ -127,8 +186,9 @@ mod tests {
             },
         ];
         for config in wrong {
-            let error = config.check().unwrap_err();
-            assert!(error.source.to_string().starts_with("etcd."), "{error}");
+            let problems = config.problems();
+            assert_eq!(problems.iter().count(), 1, "{problems}");
+            config.check().unwrap_err();
         }
     }
 
@@ -141,8 +201,15 @@ mod tests {
             password_file: Some(file.path().into()),
             ..EtcdConfig::default()
         };
-        let user = config.user().await.unwrap();
-        assert_eq!(user, Some(("root".into(), "secret".into())));
+        let (name, password) = config.user().await.unwrap().unwrap();
+        assert_eq!(
+            (name.as_str(), password.expose_secret()),
+            ("root", "secret")
+        );
+        assert!(
+            !format!("{password:?}").contains("secret\""),
+            "{password:?}"
+        );
         config.password_file = Some("/no/such/file".into());
         let error = config.user().await.unwrap_err();
         assert!(error.source.to_string().contains("/no/such/file"));

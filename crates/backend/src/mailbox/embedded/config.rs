@@ -5,42 +5,47 @@ use std::time::Duration;
 
 use protocol::Platform;
 use protocol::mailbox::{MailboxPolicy, Policies};
+use protocol::settings::Problems;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
 use crate::{Error, Result};
 
-/// What the embedded mailbox keeps.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Messages that wait for devices.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct MailboxConfig {
-    /// How long a message waits for a device, counted from its acceptance. After that it is reached by
-    /// sync only.
+    /// Wait of a message for a device, from its acceptance on. After that only sync has it.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub expire: Duration,
-    /// How many messages wait for one user on one platform; the oldest beyond it are dropped and reached
-    /// by sync only. Below zero: no maximum.
+    /// Messages that wait for one user on one platform; of more, the oldest are dropped, and only
+    /// sync has them. Below zero: no maximum.
     pub count_max: i32,
-    /// Platforms (by name: "ios", "web" …) that keep something else.
+    /// Platforms with limits of their own, by name: `ios`, `web` …
     pub platforms: BTreeMap<String, PlatformConfig>,
-    /// How long a send_id is remembered.
+    /// Age at which a send_id is forgotten.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub dedupe_keep: Duration,
-    /// How many send_ids are remembered, at about 140 bytes each. Beyond it the oldest is forgotten: a
-    /// client's resend of it is looked up in history.
+    /// Newest send_ids that are remembered, at about 140 bytes each. A resend of a forgotten one is
+    /// looked up in history.
     pub dedupe_max: usize,
     /// Bytes of bodies in one page (at least one message); the rest comes with the next page.
+    #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
 }
 
-/// What one platform keeps.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Limits of one platform.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PlatformConfig {
-    /// As `expire` of all platforms.
+    /// As `expire` of all platforms
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub expire: Duration,
-    /// As `count_max` of all platforms.
+    /// As `count_max` of all platforms
     pub count_max: i32,
 }
 
@@ -58,6 +63,19 @@ impl Default for MailboxConfig {
 }
 
 impl MailboxConfig {
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        for name in self.platforms.keys() {
+            if let Err(error) = name.parse::<Platform>() {
+                let key = format!("platforms.{name}");
+                problems.refuse(&key, "", &error.to_string(), "Such as ios, android or web");
+            }
+        }
+        problems
+    }
+
     /// What the rules need of it. `Conflict` where a platform has no known name.
     pub fn policies(&self) -> Result<Policies> {
         let mut policies = Policies::uniform(policy(self.expire, self.count_max));

@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use protocol::mailbox::Policies;
+use protocol::settings::Problems;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
@@ -12,7 +14,7 @@ use crate::mailbox::{MailboxConfig, PlatformConfig};
 use crate::{Error, Result};
 
 /// How the servers are arranged.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum RedisMode {
     /// One server, at the first address.
@@ -24,54 +26,64 @@ pub enum RedisMode {
     Cluster,
 }
 
-/// Where Redis (7.0 or later, `maxmemory-policy noeviction`) is, how long it may take, and what the mailbox
-/// keeps there.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Section `redis`: messages that wait for devices, sessions, copies. Redis 7.0 or later with
+/// `maxmemory-policy noeviction`.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct RedisConfig {
-    /// "single", "sentinel" or "cluster".
+    /// Arrangement of the servers.
     pub mode: RedisMode,
     /// `host:port` of the server, of sentinels, or of some servers of the cluster.
     pub addresses: Vec<String>,
-    /// What the sentinels call the master.
+    /// Name of the master, as the sentinels have it.
     pub master: String,
-    /// The user to sign in as; none: the server's default user.
+    /// User of the servers. Unset: their default user.
+    #[schemars(extend("examples" = ["packetboat"]))]
     pub username: Option<String>,
-    /// The file that holds the password; none: no password.
+    /// File with the password. Unset: no password.
+    #[schemars(extend("examples" = ["/etc/packetboat/redis/password"]))]
     pub password_file: Option<PathBuf>,
     /// As `username`, for the sentinels themselves.
+    #[schemars(extend("examples" = ["packetboat"]))]
     pub sentinel_username: Option<String>,
     /// As `password_file`, for the sentinels themselves.
+    #[schemars(extend("examples" = ["/etc/packetboat/redis/sentinel-password"]))]
     pub sentinel_password_file: Option<PathBuf>,
-    /// What every key begins with. No braces: they say where a key lies.
+    /// Prefix of every key. No braces: they say where a key lies.
     pub key_prefix: String,
-    /// How long a call may take, its retries included; then it is *unavailable*, and whoever asked tries
-    /// again later. A healthy Redis answers within a few ms, and senders wait for this one.
+    /// Time for a call with its retries; then it is `unavailable`, and the caller tries again
+    /// later. A healthy Redis answers within a few ms, and senders wait for this one.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub deadline: Duration,
-    /// How long connecting and signing in to one server may take. It may outlast a call that waits for it.
+    /// Time for connecting and signing in to one server. It may outlast a call that waits for it.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub connect_wait: Duration,
-    /// How often each connection is checked: that the server answers, and that it is the same master still.
+    /// Interval of checking each connection: does the server answer, and is it the same master
+    /// still.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub watch_interval: Duration,
-    /// How many pipelines may be on their way to one server; more wait, within their deadline.
+    /// Pipelines on their way to one server; further ones wait, within their deadline.
     pub in_flight_max: usize,
-    /// How many requests one pipeline holds.
+    /// Requests of one pipeline.
     pub pipeline_max: usize,
-    /// How long a message waits for a device, counted from its acceptance. After that it is reached by
-    /// sync only.
+    /// Wait of a message for a device, from its acceptance on. After that only sync has it.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub expire: Duration,
-    /// How many messages wait for one user on one platform; the oldest beyond it are dropped and reached
-    /// by sync only. Below zero: no maximum.
+    /// Messages that wait for one user on one platform; of more, the oldest are dropped, and only
+    /// sync has them. Below zero: no maximum.
     pub count_max: i32,
-    /// Platforms (by name: "ios", "web" …) that keep something else.
+    /// Platforms with limits of their own, by name: `ios`, `web` …
     pub platforms: BTreeMap<String, PlatformConfig>,
-    /// How long a send_id is remembered.
+    /// Age at which a send_id is forgotten.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub dedupe_keep: Duration,
     /// Bytes of bodies in one page (at least one message); the rest comes with the next page.
+    #[schemars(range(max = 67_108_864))]
     pub page_bytes_max: usize,
 }
 
@@ -104,33 +116,59 @@ impl Default for RedisConfig {
 impl RedisConfig {
     /// What the rules need of it. `Conflict` where a platform has no known name.
     pub fn policies(&self) -> Result<Policies> {
+        self.kept().policies()
+    }
+
+    /// What cannot work.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        problems.addresses("addresses", &self.addresses);
+        if self.mode == RedisMode::Single && self.addresses.len() > 1 {
+            let reason = "mode \"single\" has one";
+            let remedy = "Name one, or let redis.mode be \"sentinel\" or \"cluster\"";
+            let count = format_args!("{} addresses", self.addresses.len());
+            problems.refuse("addresses", count, reason, remedy);
+        }
+        if self.key_prefix.is_empty() || !self.key_prefix.chars().all(is_plain) {
+            let value = format!("{:?}", self.key_prefix);
+            let reason = "keys begin with letters, digits, and . _ - : only";
+            problems.refuse("key_prefix", value, reason, "Such as msg");
+        }
+        for (key, count) in [
+            ("in_flight_max", self.in_flight_max),
+            ("pipeline_max", self.pipeline_max),
+        ] {
+            if count == 0 {
+                problems.refuse(key, count, "nothing could be asked", "At least 1");
+            }
+        }
+        for (key, time) in [
+            ("deadline", self.deadline),
+            ("connect_wait", self.connect_wait),
+            ("watch_interval", self.watch_interval),
+            ("dedupe_keep", self.dedupe_keep),
+        ] {
+            if time.is_zero() {
+                problems.refuse(key, "0s", "no server answers at once", "At least 1ms");
+            }
+        }
+        problems.extend(self.kept().problems());
+        problems
+    }
+
+    /// `Conflict` with all problems.
+    pub fn check(&self) -> Result<()> {
+        Error::settings(SEAM, &self.problems())
+    }
+
+    fn kept(&self) -> MailboxConfig {
         MailboxConfig {
             expire: self.expire,
             count_max: self.count_max,
             platforms: self.platforms.clone(),
             ..MailboxConfig::default()
         }
-        .policies()
-    }
-
-    /// `Conflict` on what cannot work.
-    pub(crate) fn check(&self) -> Result<()> {
-        let wrong = if self.addresses.is_empty() {
-            "addresses is empty: name at least one host:port"
-        } else if self.mode == RedisMode::Single && self.addresses.len() > 1 {
-            "mode \"single\" has one address: for several, say \"sentinel\" or \"cluster\""
-        } else if self.key_prefix.is_empty() || !self.key_prefix.chars().all(is_plain) {
-            "key_prefix has letters, digits, and . _ - : only, and at least one"
-        } else if self.in_flight_max == 0 || self.pipeline_max == 0 {
-            "in_flight_max and pipeline_max are at least 1"
-        } else if self.deadline.is_zero() || self.connect_wait.is_zero() {
-            "deadline and connect_wait are longer than nothing"
-        } else if self.watch_interval.is_zero() || self.dedupe_keep.is_zero() {
-            "watch_interval and dedupe_keep are longer than nothing"
-        } else {
-            return Ok(());
-        };
-        Err(Error::conflict(SEAM, wrong))
     }
 }
 

@@ -4,134 +4,172 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use protocol::settings::Problems;
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+
+use super::SEAM;
+use super::settings::FIXED;
+use crate::{Error, Result};
+
+/// From so many copies on, one that is lost must not be the only one.
+const COPIES_SAFE: u32 = 3;
+
+/// Properties whose names only sound like secrets.
+const PUBLIC: [&str; 1] = ["sasl.oauthbearer.token.endpoint.url"];
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Where the brokers are, what the topics look like, and how long anything may take. The default is a
-/// laptop with one broker.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Section `kafka`: the log. The defaults are a laptop with one broker.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct KafkaConfig {
     /// `host:port` of some brokers; they name the others.
     pub brokers: Vec<String>,
-    /// How this process calls itself in the brokers' logs and quotas.
+    /// Name of this process in the brokers' logs and quotas.
     pub client_id: String,
-    /// The rack or zone of this process: consumers read from a replica in it where brokers allow that.
+    /// Rack or zone of this process: consumers read from a replica in it, where brokers allow that.
+    #[schemars(extend("examples" = ["zone-a"]))]
     pub rack: Option<String>,
-    /// Stands before the name of every topic and consumer group, so that installations share a cluster.
+    /// Prefix of every topic and consumer group, so that installations share a cluster.
     pub topic_prefix: String,
-    /// Partitions of the topics. Fixed at installation: another number is refused at start, because it
-    /// would give a conversation a second writer.
+    /// Section `kafka.partitions`: partitions of the topics (dead letters have one). Fixed at
+    /// installation: another number would give a conversation a second writer, and is refused at
+    /// start.
     pub partitions: Partitions,
     /// Brokers that hold each record. 3 in production.
+    #[schemars(range(max = 32_767))]
     pub replication_factor: u32,
     /// Brokers that must have a record before it counts as accepted. 2 in production.
+    #[schemars(range(max = 32_767))]
     pub min_insync_replicas: u32,
-    /// How long records are kept.
+    /// Insistence on `min_insync_replicas` 1 with three copies or more: the loss of one broker may
+    /// then lose accepted messages. Refused otherwise.
+    pub unsafe_single_copy: bool,
+    /// Section `kafka.retention`: ages at which records are removed, read or not.
     pub retention: Retention,
-    /// The lowest epoch that `packetboat topics apply` gives the log. Only to be raised when topic `meta` was
-    /// lost while the stores still hold what an older log wrote: above every epoch they have seen.
+    /// Lowest epoch that `packetboat topics apply` gives the log. Only to be raised when topic
+    /// `meta` was lost while the stores still hold what an older log wrote: above every epoch that
+    /// they have.
     pub epoch_min: u32,
-    /// Bytes of the largest record, key and headers included; larger ones are refused (`Conflict`).
+    /// Bytes of the largest record, key and headers included; larger ones are refused.
+    #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
-    /// How long a question to the brokers may take: connecting, commits, reads for operators.
+    /// Time for a request to the brokers: connecting, commits, reads for operators.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub request_timeout: Duration,
     /// More properties for librdkafka, as its documentation names them: `security.protocol`,
-    /// `sasl.mechanism`, `ssl.ca.location` … Those that the log's promise rests on are refused.
+    /// `sasl.mechanism`, `ssl.ca.location` … Refused are those that the log's promise rests on, and
+    /// secrets.
     pub properties: BTreeMap<String, String>,
-    /// Properties whose value stands in a file of its own: passwords and keys.
+    /// Files with the values of further properties, one each: passwords and keys.
     pub property_files: BTreeMap<String, PathBuf>,
+    /// Section `kafka.producer`: publishing.
     pub producer: ProducerConfig,
+    /// Section `kafka.consumer`: reading, in consumer groups.
     pub consumer: ConsumerConfig,
 }
 
-/// How many partitions a topic has. Dead letters have one.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Partitions of a topic.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Partitions {
     /// Of topic `message`: as many carriers can share the work.
+    #[schemars(range(max = 200_000))]
     pub message: u32,
     /// Of each retry topic.
+    #[schemars(range(max = 200_000))]
     pub retry: u32,
     /// Of topic `notification`: as many horns can share the work.
+    #[schemars(range(max = 200_000))]
     pub notification: u32,
 }
 
-/// How long a record is kept, read or not.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Ages at which records are removed, read or not.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Retention {
     /// Of topic `message`: longer than a carrier may ever be behind.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub message: Duration,
     /// Of the retry topics.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub retry: Duration,
     /// Of topic `notification`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub notification: Duration,
     /// Of dead letters: as long as an operator may take to look at them.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub dead: Duration,
 }
 
-/// How records are published.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Publishing.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ProducerConfig {
-    /// How long a record may wait for its acknowledgement; then it fails (`Unavailable`). Longer than the
-    /// brokers need to replace a dead leader.
+    /// Wait of a record for its acknowledgement; then it has failed as `unavailable`. Longer than
+    /// the brokers need to replace a dead leader.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub publish_timeout: Duration,
-    /// Bytes of records that wait for their acknowledgement; a publisher beyond it waits for room.
+    /// Bytes of records that wait for their acknowledgement; further publishers wait for room.
     pub buffer_bytes: usize,
-    /// How long a record waits for company. Callers come with batches, so it need not.
+    /// Wait of a record for company. Callers come with batches, so it need not.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
 }
 
-/// How consumer groups read.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+/// Reading, in consumer groups.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ConsumerConfig {
-    /// Who divides partitions among the members.
+    /// Protocol by which partitions are divided among the members.
     pub protocol: GroupProtocol,
-    /// After this silence a member counts as dead and the others get its partitions. Only with protocol
+    /// Silence after which a member counts as dead and the others get its partitions. Only with
     /// `classic`; brokers bound it (6 s to 30 min unless told otherwise).
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub session_timeout: Duration,
-    /// How often a member shows that it lives, and learns that partitions are to move. Only with
-    /// protocol `classic`.
+    /// Interval in which a member shows that it lives, and learns that partitions are to move. Only
+    /// with `classic`.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub heartbeat_interval: Duration,
-    /// A member that does not poll for so long loses its partitions, although it lives; also how long the
-    /// others wait for one that is asked to give some up.
+    /// Time without a poll after which a member loses its partitions, although it lives; also the
+    /// wait of the others for one that is asked to give some up.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub poll_interval_max: Duration,
-    /// How long a broker holds a fetch that finds nothing; a partition that was just assigned waits that
-    /// long at most.
+    /// Time for which a broker holds a fetch that finds nothing; a partition that was just assigned
+    /// waits this long at most.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub fetch_wait: Duration,
-    /// Bytes of records fetched ahead by one member.
+    /// Bytes of records that one member fetches ahead.
     pub prefetch_bytes: usize,
-    /// Bytes of records in one poll, roughly; at least one record is returned.
+    /// Bytes of records in one poll, roughly; at least one record comes.
     pub poll_bytes: usize,
-    /// Bytes of records that a paused partition keeps at hand, so that it goes on at once when it is
-    /// resumed; then it is paused at the broker.
+    /// Bytes of records that a paused partition keeps at hand, to go on at once when it is resumed;
+    /// then it is paused at the broker.
+    #[schemars(extend("zero" = true))]
     pub pause_bytes: usize,
 }
 
 /// How a consumer group agrees.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum GroupProtocol {
-    /// The members agree among themselves (cooperative-sticky). The default: a member that was killed is
-    /// replaced after `session_timeout`.
+    /// Agreement among the members (cooperative-sticky): one that was killed is replaced after
+    /// `session_timeout`.
     Classic,
-    /// The brokers decide (KIP-848, Kafka 4.0). The time after which a killed member is replaced is
-    /// theirs too (`group.consumer.session.timeout.ms`), 45 s and not less unless they are told otherwise.
+    /// Decision of the brokers (KIP-848, Kafka 4.0), which also say when a killed member is replaced
+    /// (`group.consumer.session.timeout.ms`): after 45 s, and not less unless they are told otherwise.
     Consumer,
 }
 
@@ -145,6 +183,7 @@ impl Default for KafkaConfig {
             partitions: Partitions::default(),
             replication_factor: 1,
             min_insync_replicas: 1,
+            unsafe_single_copy: false,
             retention: Retention::default(),
             epoch_min: 1,
             record_bytes_max: 1 << 20,
@@ -155,6 +194,82 @@ impl Default for KafkaConfig {
             consumer: ConsumerConfig::default(),
         }
     }
+}
+
+impl KafkaConfig {
+    /// What cannot work, or would not keep the log's promise. Asks nobody and reads no file.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        problems.addresses("brokers", &self.brokers);
+        self.copies(&mut problems);
+        for (key, count) in [
+            ("partitions.message", self.partitions.message),
+            ("partitions.retry", self.partitions.retry),
+            ("partitions.notification", self.partitions.notification),
+        ] {
+            if count == 0 {
+                problems.refuse(key, count, "a topic has partitions", "At least 1");
+            }
+        }
+        if self.record_bytes_max == 0 {
+            problems.refuse("record_bytes_max", 0, "no record would fit", "At least 1");
+        }
+        if self.request_timeout.is_zero() {
+            let reason = "no broker answers at once";
+            problems.refuse("request_timeout", "0s", reason, "Such as 10s");
+        }
+        for name in self.properties.keys() {
+            let key = format!("properties.{name:?}");
+            if is_secret(name) {
+                let remedy = "Write it into a file, and name that in kafka.property_files";
+                problems.refuse(&key, "", "a secret does not stand in settings", remedy);
+            } else if FIXED.contains(&name.as_str()) {
+                let reason = "the log's promise rests on it, or a setting of its own has it";
+                problems.refuse(&key, "", reason, "Remove it");
+            }
+        }
+        for name in self.property_files.keys() {
+            if FIXED.contains(&name.as_str()) {
+                let reason = "the log's promise rests on it, or a setting of its own has it";
+                problems.refuse(&format!("property_files.{name:?}"), "", reason, "Remove it");
+            }
+        }
+        problems
+    }
+
+    fn copies(&self, problems: &mut Problems) {
+        let (copies, in_sync) = (self.replication_factor, self.min_insync_replicas);
+        if copies == 0 {
+            problems.refuse("replication_factor", 0, "nothing would be kept", "Say 3");
+        }
+        let key = "min_insync_replicas";
+        if in_sync == 0 {
+            let reason = "nobody would have what was accepted";
+            problems.refuse(key, in_sync, reason, "Say 2");
+        } else if in_sync > copies {
+            let reason = format!("kafka.replication_factor is {copies}: nothing could be accepted");
+            problems.refuse(key, in_sync, &reason, "One less than the copies");
+        } else if copies >= COPIES_SAFE && in_sync == 1 && !self.unsafe_single_copy {
+            let reason = format!(
+                "of {copies} copies one would do for a message to count as accepted, and be lost with its broker"
+            );
+            let remedy = "Say 2, or insist with kafka.unsafe_single_copy = true";
+            problems.refuse(key, in_sync, &reason, remedy);
+        }
+    }
+
+    /// `Conflict` with all problems.
+    pub fn check(&self) -> Result<()> {
+        Error::settings(SEAM, &self.problems())
+    }
+}
+
+/// Whether a property of this name holds a secret, which comes by file.
+fn is_secret(name: &str) -> bool {
+    let lower = name.to_ascii_lowercase();
+    let words = ["password", "secret", "key.pem", "jaas", "token"];
+    words.iter().any(|word| lower.contains(word)) && !PUBLIC.contains(&lower.as_str())
 }
 
 impl Default for Partitions {
@@ -200,5 +315,61 @@ impl Default for ConsumerConfig {
             poll_bytes: 4 << 20,
             pause_bytes: 256 << 10,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(change: fn(&mut KafkaConfig)) -> String {
+        let mut config = KafkaConfig::default();
+        change(&mut config);
+        let outcome = config.check();
+        outcome.map_or_else(|error| error.source.to_string(), |()| String::new())
+    }
+
+    #[test]
+    fn three_copies_are_acknowledged_by_two_unless_insisted_on() {
+        assert_eq!(refusal(|_| ()), "");
+        assert_eq!(refusal(|c| c.replication_factor = 2), "");
+        let single = refusal(|c| c.replication_factor = 3);
+        assert!(single.contains("unsafe_single_copy"), "{single}");
+        let insisted = refusal(|c| (c.replication_factor, c.unsafe_single_copy) = (3, true));
+        assert_eq!(insisted, "");
+        let safe = refusal(|c| (c.replication_factor, c.min_insync_replicas) = (3, 2));
+        assert_eq!(safe, "");
+        assert!(refusal(|c| c.min_insync_replicas = 2).contains("nothing could be accepted"));
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_by_name() {
+        assert!(refusal(|c| c.brokers.clear()).contains("brokers"));
+        assert!(refusal(|c| c.min_insync_replicas = 0).contains("min_insync_replicas"));
+        assert!(refusal(|c| c.partitions.retry = 0).contains("partitions.retry"));
+        assert!(refusal(|c| c.request_timeout = Duration::ZERO).contains("request_timeout"));
+    }
+
+    #[test]
+    fn a_secret_among_the_properties_is_refused_without_its_value() {
+        for name in [
+            "sasl.password",
+            "SSL.Key.Pem",
+            "sasl.jaas.config",
+            "sasl.oauthbearer.client.secret",
+        ] {
+            let mut config = KafkaConfig::default();
+            config.properties.insert(name.into(), "hunter2".into());
+            let text = config.check().expect_err("a secret").source.to_string();
+            assert!(
+                text.contains(name) && text.contains("property_files"),
+                "{text}"
+            );
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+        assert!(
+            !is_secret("sasl.oauthbearer.token.endpoint.url"),
+            "an address"
+        );
     }
 }

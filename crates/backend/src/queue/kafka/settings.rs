@@ -10,7 +10,7 @@ use super::config::{GroupProtocol, KafkaConfig};
 use crate::{Error, Result};
 
 /// What the promise of the log rests on, and what has a field of its own.
-const FIXED: &[&str] = &[
+pub(super) const FIXED: &[&str] = &[
     "acks",
     "auto.offset.reset",
     "bootstrap.servers",
@@ -39,15 +39,6 @@ const FIXED: &[&str] = &[
     "transactional.id",
 ];
 
-/// What must not stand in a settings file that people print and share.
-const SECRET: &[&str] = &[
-    "sasl.oauthbearer.client.secret",
-    "sasl.password",
-    "ssl.key.password",
-    "ssl.key.pem",
-    "ssl.keystore.password",
-];
-
 /// What a batch needs on the wire beside its records.
 const BATCH_OVERHEAD: usize = 4 << 10;
 
@@ -58,6 +49,7 @@ pub(super) fn batch_bytes_max(config: &KafkaConfig) -> usize {
 
 /// For any client. `Conflict` for a property that may not be set.
 pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
+    config.check()?;
     let mut settings = ClientConfig::new();
     settings
         .set("bootstrap.servers", config.brokers.join(","))
@@ -72,12 +64,6 @@ pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
         settings.set("client.rack", rack);
     }
     for (name, value) in &config.properties {
-        if SECRET.contains(&name.as_str()) {
-            return Err(Error::conflict(
-                SEAM,
-                format!("{name} is a secret: write it into a file and name that in property_files"),
-            ));
-        }
         settings.set(changeable(name)?, value);
     }
     for (name, path) in &config.property_files {

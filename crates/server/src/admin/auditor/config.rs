@@ -2,26 +2,32 @@
 
 use std::time::Duration;
 
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How minutes are closed in the background. In a cluster let all processes have the same.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+/// Section `audit`: how minutes are closed in the background. The same in all processes of a
+/// cluster.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Whether minutes are closed.
+    /// Closing of minutes, on or off.
     pub continuous: bool,
-    /// A minute is closed so long after its end. Longer than clocks differ and than a send waits for the log;
-    /// what comes later still counts in a later minute.
+    /// Age at which a minute is closed. Longer than clocks differ and than a send waits for the
+    /// log; what comes later counts in a later minute.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub settle: Duration,
-    /// How often it is looked whether a minute can be closed, or an open one is due.
+    /// Interval of looking for minutes to close.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub interval: Duration,
-    /// One process closes minutes. Another goes on where it was not heard of for so long.
+    /// Silence of the process that closes minutes, after which another goes on.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub takeover: Duration,
     /// Age at which a closed minute is removed.
     #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
     pub retention: Duration,
 }
 

@@ -1,5 +1,6 @@
 //! The way to the collector.
 
+use protocol::settings::strike;
 use std::path::Path;
 use std::time::Duration;
 
@@ -40,7 +41,7 @@ impl Collector {
     /// Connects when there is something to say. To be called within a runtime.
     pub(super) fn new(config: &Config, endpoint: &str, headers: MetadataMap) -> Result<Collector> {
         let channel = Endpoint::from_shared(endpoint.to_owned())
-            .with_context(|| format!("log.otlp.endpoint {endpoint:?} is no address"))?
+            .with_context(|| format!("log.otlp.endpoint {:?} is no address", strike(endpoint)))?
             .connect_timeout(config.timeout)
             .timeout(config.timeout)
             .keep_alive_timeout(config.timeout)

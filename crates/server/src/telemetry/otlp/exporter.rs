@@ -89,7 +89,7 @@ impl Exporter {
             .build()?;
         let collector = {
             let _within = runtime.enter();
-            Collector::new(config, endpoint, headers)?
+            Collector::new(config, endpoint.expose(), headers)?
         };
         let (spans, waiting) = mpsc::channel(config.spans_max.max(1));
         let (numbers, handle) = watch::channel(None);

@@ -107,7 +107,7 @@ fn any_port() -> SocketAddr {
 
 fn config(collector: SocketAddr) -> Config {
     Config {
-        endpoint: Some(format!("http://{collector}")),
+        endpoint: Some(format!("http://{collector}").as_str().into()),
         linger: Duration::from_millis(10),
         timeout: Duration::from_secs(2),
         ..Config::default()
@@ -334,7 +334,7 @@ async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
 #[test]
 fn endpoints_and_headers_that_cannot_be_are_named() {
     let endpoint = |endpoint: &str| {
-        let endpoint = Some(endpoint.to_owned());
+        let endpoint = Some(endpoint.into());
         let config = Config {
             endpoint,
             ..Config::default()

@@ -1,0 +1,101 @@
+//! Debugging output of what holds a token or a body: who and which, never what.
+
+use std::fmt;
+
+use protocol::Hidden;
+
+use crate::v1::{ConnectRequest, Delivery, Hello, MailItem, MsgChat};
+
+impl fmt::Debug for Hello {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hello")
+            .field("version", &self.version)
+            .field("token", &Hidden::of(&self.token))
+            .field("device", &self.device)
+            .field("platform", &self.platform)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ConnectRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectRequest")
+            .field("session", &self.session)
+            .field("life", &self.life)
+            .field("token", &Hidden::of(&self.token))
+            .field("device", &self.device)
+            .field("platform", &self.platform)
+            .field("peer", &self.peer)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MsgChat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MsgChat")
+            .field("msg_id", &self.msg_id)
+            .field("from_id", &self.from_id)
+            .field("to_id", &self.to_id)
+            .field("send_id", &self.send_id)
+            .field("data", &Hidden::of(&self.data))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for MailItem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MailItem")
+            .field("msg_id", &self.msg_id)
+            .field("frame", &Hidden::of(&self.frame))
+            .finish()
+    }
+}
+
+impl fmt::Debug for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Delivery")
+            .field("session", &self.session)
+            .field("msg_id", &self.msg_id)
+            .field("frame", &Hidden::of(&self.frame))
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_and_a_body_are_not_shown() {
+        let hello = Hello {
+            token: "hunter2".into(),
+            ..Hello::default()
+        };
+        let connect = ConnectRequest {
+            token: "hunter2".into(),
+            ..ConnectRequest::default()
+        };
+        let message = MsgChat {
+            data: "hunter2".into(),
+            ..MsgChat::default()
+        };
+        let mail = MailItem {
+            frame: "hunter2".into(),
+            ..MailItem::default()
+        };
+        let delivery = Delivery {
+            frame: "hunter2".into(),
+            ..Delivery::default()
+        };
+        for shown in [
+            format!("{hello:?}"),
+            format!("{connect:?}"),
+            format!("{message:?}"),
+            format!("{mail:?}"),
+            format!("{delivery:?}"),
+        ] {
+            assert!(!shown.contains("hunter2"), "{shown}");
+            assert!(shown.contains("(7 bytes)"), "{shown}");
+        }
+    }
+}

@@ -1,0 +1,284 @@
+//! Problems of settings: values, collected before anything starts.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+/// A setting that cannot be: its key, its value, the reason, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Problem {
+    pub key: String,
+    /// Empty where it says nothing, or too much.
+    pub value: String,
+    pub reason: String,
+    pub remedy: String,
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.key)?;
+        if !self.value.is_empty() {
+            write!(f, " is {}", self.value)?;
+        }
+        write!(f, ": {}", self.reason)?;
+        match self.remedy.as_str() {
+            "" => Ok(()),
+            remedy => write!(f, ". {remedy}"),
+        }
+    }
+}
+
+/// All problems of a section, in the order of its keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Problems(Vec<Problem>);
+
+impl Problems {
+    /// Refuses `value` at `key`, which counts from the section.
+    pub fn refuse(&mut self, key: &str, value: impl fmt::Display, reason: &str, remedy: &str) {
+        self.0.push(Problem {
+            key: key.into(),
+            value: value.to_string(),
+            reason: reason.into(),
+            remedy: remedy.into(),
+        });
+    }
+
+    /// Takes the problems of section `name` over.
+    pub fn section(&mut self, name: &str, problems: Problems) {
+        self.0.extend(problems.0.into_iter().map(|problem| Problem {
+            key: format!("{name}.{}", problem.key),
+            ..problem
+        }));
+    }
+
+    /// Takes problems over whose keys count from the same section.
+    pub fn extend(&mut self, problems: Problems) {
+        self.0.extend(problems.0);
+    }
+
+    /// Refuses each of `addresses` that is no `host:port`.
+    pub fn addresses(&mut self, key: &str, addresses: &[String]) {
+        if addresses.is_empty() {
+            let remedy = "Name at least one as host:port";
+            self.refuse(key, "empty", "nothing could be reached", remedy);
+        }
+        for address in addresses.iter().filter(|address| !is_address(address)) {
+            // Whoever writes a user in front of a host writes a password, too.
+            let value = match address.contains('@') {
+                true => String::new(),
+                false => format!("{address:?}"),
+            };
+            self.refuse(key, value, "it is no address", "Say host:port");
+        }
+    }
+
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &Problem> {
+        self.0.iter()
+    }
+}
+
+impl fmt::Display for Problems {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            let end = if index == 0 { "" } else { "\n" };
+            write!(f, "{end}{problem}")?;
+        }
+        Ok(())
+    }
+}
+
+/// `host:port`, `10.0.0.7:9100`, `[::1]:9100`.
+#[must_use]
+pub fn is_address(text: &str) -> bool {
+    let Some((host, port)) = text.rsplit_once(':') else {
+        return false;
+    };
+    let (open, close) = (host.starts_with('['), host.ends_with(']'));
+    let plain = !host.contains([':', '/', '@', '?', '#', ' ', '[', ']']);
+    !host.is_empty() && (plain || (open && close)) && port.parse::<u16>().is_ok_and(|port| port > 0)
+}
+
+/// `http://host:port`, for services that call each other.
+#[must_use]
+pub fn is_http_address(text: &str) -> bool {
+    let rest = text.strip_prefix("http://").unwrap_or_default();
+    is_address(rest.strip_suffix('/').unwrap_or(rest))
+}
+
+/// What stands in the place of a secret.
+pub const STRUCK: &str = "(redacted)";
+
+/// A URL without its user info and query; any other text as it is.
+#[must_use]
+pub fn strike(text: &str) -> String {
+    let Some((scheme, rest)) = text.split_once("://") else {
+        return text.into();
+    };
+    let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
+    let (authority, path) = rest.split_at(end);
+    let authority = match authority.rsplit_once('@') {
+        Some((_, host)) => format!("{STRUCK}@{host}"),
+        None => authority.into(),
+    };
+    let path = match path.find(['?', '#']) {
+        Some(at) => format!("{}?{STRUCK}", &path[..at]),
+        None => path.into(),
+    };
+    format!("{scheme}://{authority}{path}")
+}
+
+/// An address that may hold a user or a token: shown without them, wherever it is shown.
+#[derive(Clone)]
+pub struct Link(SecretString);
+
+impl Link {
+    /// The whole, for whoever dials it.
+    #[must_use]
+    pub fn expose(&self) -> &str {
+        self.0.expose_secret()
+    }
+}
+
+impl From<&str> for Link {
+    fn from(text: &str) -> Link {
+        Link(text.into())
+    }
+}
+
+impl PartialEq for Link {
+    fn eq(&self, other: &Link) -> bool {
+        self.expose() == other.expose()
+    }
+}
+
+impl Eq for Link {}
+
+impl fmt::Display for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&strike(self.expose()))
+    }
+}
+
+impl fmt::Debug for Link {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", strike(self.expose()))
+    }
+}
+
+impl Serialize for Link {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Link {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Link, D::Error> {
+        String::deserialize(from).map(|text| Link(text.into()))
+    }
+}
+
+impl JsonSchema for Link {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Link".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": "uri" })
+    }
+}
+
+/// The schema of a duration as settings write it: `500ms`, `10s`, `60days`.
+pub struct Span;
+
+/// The `format` of a [`Span`].
+pub const SPAN: &str = "span";
+
+impl JsonSchema for Span {
+    fn inline_schema() -> bool {
+        true
+    }
+
+    fn schema_name() -> Cow<'static, str> {
+        "Span".into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        json_schema!({ "type": "string", "format": SPAN })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_problem_names_key_value_reason_and_remedy() {
+        let mut inner = Problems::default();
+        inner.refuse("leeway", "1h", "tokens would not end", "At most 60s");
+        inner.addresses("listen", &[]);
+        let mut all = Problems::default();
+        all.section("auth", inner);
+        assert_eq!(
+            all.to_string(),
+            "auth.leeway is 1h: tokens would not end. At most 60s\n\
+             auth.listen is empty: nothing could be reached. Name at least one as host:port"
+        );
+    }
+
+    #[test]
+    fn a_url_is_shown_without_user_and_query() {
+        for (url, shown) in [
+            (
+                "https://user:tok@push.example/call?token=s3cr3t#x",
+                "https://(redacted)@push.example/call?(redacted)",
+            ),
+            ("http://host:4317", "http://host:4317"),
+            ("http://host?token=1", "http://host?(redacted)"),
+            ("info,boat=debug", "info,boat=debug"),
+        ] {
+            assert_eq!(strike(url), shown);
+            let link = Link::from(url);
+            let json = serde_json::to_value(&link).expect("JSON");
+            let outputs = [
+                link.to_string(),
+                json.as_str().unwrap_or_default().to_owned(),
+            ];
+            assert_eq!(outputs, [shown, shown]);
+            assert_eq!(format!("{link:?}"), format!("{shown:?}"));
+            assert_eq!(link.expose(), url);
+        }
+    }
+
+    #[test]
+    fn an_address_has_a_host_and_a_port() {
+        for (text, is_one) in [
+            ("kafka:9092", true),
+            ("10.0.0.7:1", true),
+            ("[::1]:9092", true),
+            ("kafka", false),
+            ("kafka:0", false),
+            ("kafka:70000", false),
+            (":9092", false),
+            ("http://kafka:9092", false),
+            ("::1:9092", false),
+            ("user@kafka:9092", false),
+        ] {
+            assert_eq!(is_address(text), is_one, "{text}");
+        }
+        assert!(is_http_address("http://10.0.0.7:9110"));
+        assert!(!is_http_address("10.0.0.7:9110"));
+        assert!(!is_http_address("http://10.0.0.7"));
+    }
+}

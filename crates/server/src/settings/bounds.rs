@@ -1,0 +1,130 @@
+//! Bounds of single settings, as the schema has them: zeros and sizes that cannot be meant.
+
+use std::time::Duration;
+
+use protocol::settings::{Problems, SPAN};
+use serde_json::Value;
+
+use super::schema::schema;
+use super::{Settings, span};
+
+/// What lies outside its bounds.
+pub(super) fn problems(settings: &Settings) -> Problems {
+    let mut problems = Problems::default();
+    if let Ok(value) = serde_json::to_value(settings) {
+        walk("", &schema(), &value, &mut problems);
+    }
+    problems
+}
+
+fn walk(path: &str, schema: &Value, value: &Value, problems: &mut Problems) {
+    match value {
+        Value::Object(table) => {
+            let dot = if path.is_empty() { "" } else { "." };
+            for (key, value) in table {
+                let own = schema["properties"].get(key);
+                let inner = own.unwrap_or_else(|| &schema["additionalProperties"]);
+                walk(&format!("{path}{dot}{key}"), inner, value, problems);
+            }
+        }
+        Value::Array(values) => {
+            for value in values {
+                walk(path, &schema["items"], value, problems);
+            }
+        }
+        Value::Number(number) => {
+            let least = schema["minimum"].as_f64();
+            let most = schema["maximum"].as_f64();
+            let number = number.as_f64().unwrap_or_default();
+            let show = |bound: f64| bound.to_string();
+            judge(path, number, (least, most), show, problems);
+        }
+        Value::String(text) if schema["format"] == SPAN => {
+            let bound = |key: &str| time(schema[key].as_str()?);
+            let bounds = (bound("spanMinimum"), bound("spanMaximum"));
+            if let Some(time) = time(text) {
+                judge(path, time, bounds, span::write, problems);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn time(text: &str) -> Option<Duration> {
+    humantime::parse_duration(text).ok()
+}
+
+fn judge<T: PartialOrd + Copy>(
+    path: &str,
+    value: T,
+    (least, most): (Option<T>, Option<T>),
+    show: impl Fn(T) -> String,
+    problems: &mut Problems,
+) {
+    if let Some(least) = least.filter(|least| value < *least) {
+        let remedy = format!("At least {}", show(least));
+        problems.refuse(path, show(value), "it is too little to work with", &remedy);
+    }
+    if let Some(most) = most.filter(|most| value > *most) {
+        let remedy = format!("At most {}", show(most));
+        problems.refuse(path, show(value), "more than can be meant", &remedy);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        problems(&settings).to_string()
+    }
+
+    #[test]
+    fn the_defaults_lie_within_their_bounds() {
+        assert_eq!(refused(|_| ()), "");
+    }
+
+    #[test]
+    fn a_zero_and_a_slip_of_the_pen_are_refused() {
+        for (refusal, key) in [
+            (
+                refused(|s| s.boat.session.heartbeat = Duration::ZERO),
+                "boat.session.heartbeat is 0s",
+            ),
+            (
+                refused(|s| s.boat.session.frame_bytes_max = u32::MAX),
+                "boat.session.frame_bytes_max is 4294967295",
+            ),
+            (
+                refused(|s| s.boat.connections_max = 0),
+                "boat.connections_max is 0",
+            ),
+            (
+                refused(|s| s.carrier.shards = 2_000_000_000),
+                "carrier.shards",
+            ),
+            (refused(|s| s.boat.trace_share = 1.5), "boat.trace_share"),
+            (
+                refused(|s| s.boat.reconnect_percent = 101),
+                "boat.reconnect_percent",
+            ),
+            (refused(|s| s.horn.age_max = Duration::MAX), "horn.age_max"),
+            (
+                refused(|s| s.carrier.retry_delays[0] = Duration::ZERO),
+                "carrier.retry_delays",
+            ),
+        ] {
+            assert!(refusal.starts_with(key), "{key}: {refusal}");
+            assert_eq!(refusal.lines().count(), 1, "{refusal}");
+        }
+    }
+
+    #[test]
+    fn a_zero_that_means_something_passes() {
+        assert_eq!(refused(|s| s.boat.linger = Duration::ZERO), "");
+        assert_eq!(refused(|s| s.station.pages.private_bytes_max = 0), "");
+        assert_eq!(refused(|s| s.embedded.cache.keep_for = Duration::ZERO), "");
+    }
+}

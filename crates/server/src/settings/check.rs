@@ -1,0 +1,256 @@
+//! Settings that are each fine and together are not. Nothing here asks anybody or reads a file.
+
+use std::time::Duration;
+
+use protocol::settings::Problems;
+
+use super::{Settings, bounds, span};
+
+/// The least that `audit.settle` may be: ids run ahead of a clock by a second, and clocks differ.
+const SETTLE_MIN: Duration = Duration::from_secs(5);
+
+/// What a record has beside the body of its message: addresses, ids, options, headers.
+const RECORD_OVERHEAD: usize = 4 << 10;
+
+impl Settings {
+    /// All problems; of one key the first.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = self.contradictions();
+        for problem in bounds::problems(self).iter() {
+            if problems.iter().all(|other| other.key != problem.key) {
+                let (value, reason) = (&problem.value, &problem.reason);
+                problems.refuse(&problem.key, value, reason, &problem.remedy);
+            }
+        }
+        problems
+    }
+
+    fn contradictions(&self) -> Problems {
+        let mut problems = Problems::default();
+        self.log(&mut problems);
+        if let Some(reason) = self.admin.contradiction() {
+            problems.refuse("admin", "", &reason, "");
+        }
+        self.development_key(&mut problems);
+        self.audit(&mut problems);
+        self.embedded(&mut problems);
+        problems.section("boat", self.boat.problems());
+        problems.section("station", self.station.problems());
+        problems.section("carrier", self.carrier.problems());
+        problems.section("horn", self.horn.problems());
+        self.together(&mut problems);
+        #[cfg(feature = "cluster")]
+        self.parts(&mut problems);
+        problems
+    }
+
+    fn log(&self, problems: &mut Problems) {
+        if let Err(error) = tracing_subscriber::EnvFilter::try_new(&self.log.level) {
+            let value = format!("{:?}", self.log.level);
+            let reason = format!("it is no filter: {error}");
+            problems.refuse(
+                "log.level",
+                value,
+                &reason,
+                "Such as info, or info,boat=debug",
+            );
+        }
+        if let Some(reason) = self.log.otlp.contradiction() {
+            problems.refuse("log.otlp", "", &reason, "");
+        }
+    }
+
+    fn development_key(&self, problems: &mut Problems) {
+        if self.station.auth.key_file.is_some() {
+            return;
+        }
+        let addresses = [
+            ("boat.websocket", Some(self.boat.websocket)),
+            ("boat.tcp", Some(self.boat.tcp)),
+            ("station.listen", self.station.listen),
+        ];
+        for (key, address) in addresses {
+            let Some(address) = address.filter(|address| !address.ip().is_loopback()) else {
+                continue;
+            };
+            problems.refuse(
+                key,
+                address,
+                "others can reach it, while station.auth still has the well-known development key, so anybody could \
+                 sign in as anybody",
+                "Let station.auth.key_file name a file with a secret of your own, or listen on 127.0.0.1",
+            );
+        }
+    }
+
+    fn audit(&self, problems: &mut Problems) {
+        let audit = &self.audit;
+        if audit.settle < SETTLE_MIN {
+            let remedy = format!("At least {}", span::write(SETTLE_MIN));
+            let value = span::write(audit.settle);
+            problems.refuse("audit.settle", value, "clocks differ by more", &remedy);
+        }
+        if audit.takeover < audit.interval.saturating_mul(3) {
+            let interval = span::write(audit.interval);
+            problems.refuse(
+                "audit.takeover",
+                span::write(audit.takeover),
+                "two processes would take turns at every minute",
+                &format!("At least three audit.interval of {interval}"),
+            );
+        }
+    }
+
+    fn embedded(&self, problems: &mut Problems) {
+        let embedded = &self.embedded;
+        let in_log = (embedded.queue.retention_unread).saturating_add(embedded.queue.retention);
+        if embedded.ledger_retention < in_log {
+            problems.refuse(
+                "embedded.ledger_retention",
+                span::write(embedded.ledger_retention),
+                "a message may be in the log for longer (a dead letter for embedded.queue.retention_unread, and for \
+                 embedded.queue.retention after it was sent on its way again), and the audit would report it missing",
+                &format!("At least {}", span::write(in_log)),
+            );
+        }
+        problems.section("embedded.mailbox", embedded.mailbox.problems());
+        problems.section("embedded.timeline", embedded.timeline.problems());
+        problems.section("embedded.cache", embedded.cache.problems());
+    }
+
+    /// What one service has to know of another.
+    fn together(&self, problems: &mut Problems) {
+        let (boat, station, carrier) = (&self.boat, &self.station, &self.carrier);
+        if station.publish_deadline >= boat.station_timeout {
+            problems.refuse(
+                "station.publish_deadline",
+                span::write(station.publish_deadline),
+                "a boat would give up before it hears what became of a send",
+                "Less than boat.station_timeout",
+            );
+        }
+        if boat.batch_items_max > station.batch_items_max {
+            let reason = "stations refuse larger calls whole";
+            let remedy = "At most station.batch_items_max";
+            problems.refuse("boat.batch_items_max", boat.batch_items_max, reason, remedy);
+        }
+        let log = self.embedded.queue.record_bytes_max;
+        self.body_fits("embedded.queue.record_bytes_max", log, problems);
+        for (key, own, other) in [
+            ("list_margin", station.list_margin, carrier.list_margin),
+            (
+                "change_within",
+                station.change_within,
+                carrier.change_within,
+            ),
+        ] {
+            if own != other {
+                let reason = format!("carrier.{key} is {}", span::write(other));
+                let key = format!("station.{key}");
+                problems.refuse(&key, span::write(own), &reason, "Let both be the same");
+            }
+        }
+    }
+
+    fn body_fits(&self, key: &str, log: usize, problems: &mut Problems) {
+        let body = self.station.body_bytes_max;
+        if log < body.saturating_add(RECORD_OVERHEAD) {
+            let reason = format!("the log would refuse a body of station.body_bytes_max, {body}");
+            problems.refuse(key, log, &reason, "At least 4 KiB more than that");
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    fn parts(&self, problems: &mut Problems) {
+        problems.section("kafka", self.kafka.problems());
+        problems.section("redis", self.redis.problems());
+        problems.section("timeline", self.timeline.problems());
+        problems.section("cache", self.cache.problems());
+        problems.section("etcd", self.etcd.problems());
+        problems.section("scylla", self.scylla.problems());
+        let poll = self.kafka.consumer.poll_interval_max;
+        if self.carrier.write_time >= poll {
+            let value = span::write(self.carrier.write_time);
+            let reason = "who does not poll in time is out of the group";
+            let remedy = "Far below kafka.consumer.poll_interval_max";
+            problems.refuse("carrier.write_time", value, reason, remedy);
+        }
+        let log = self.kafka.record_bytes_max;
+        self.body_fits("kafka.record_bytes_max", log, problems);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        settings.problems().to_string()
+    }
+
+    #[test]
+    fn the_defaults_have_no_problem() {
+        assert_eq!(refused(|_| ()), "");
+    }
+
+    #[test]
+    fn a_station_that_others_reach_has_a_key_of_its_own() {
+        let open = |s: &mut Settings| s.station.listen = Some(([0, 0, 0, 0], 9100).into());
+        assert!(refused(open).starts_with("station.listen is 0.0.0.0:9100"));
+        let with_key = refused(|s| {
+            open(s);
+            s.station.auth.key_file = Some("/a/key".into());
+        });
+        assert_eq!(with_key, "");
+    }
+
+    #[test]
+    fn one_key_is_refused_once() {
+        let refusal = refused(|s| s.audit.settle = Duration::ZERO);
+        assert_eq!(refusal.lines().count(), 1, "{refusal}");
+        assert!(refusal.contains("At least 5s"), "{refusal}");
+    }
+
+    #[test]
+    fn services_fit_each_other() {
+        for (refusal, key) in [
+            (
+                refused(|s| s.station.publish_deadline = s.boat.station_timeout),
+                "station.publish_deadline is 5s",
+            ),
+            (
+                refused(|s| s.boat.batch_items_max = 4097),
+                "boat.batch_items_max is 4097",
+            ),
+            (
+                refused(|s| s.embedded.queue.record_bytes_max = 64 * 1024 - 1),
+                "embedded.queue.record_bytes_max is 65535",
+            ),
+            (
+                refused(|s| s.carrier.list_margin = Duration::from_secs(11)),
+                "station.list_margin is 10s: carrier.list_margin is 11s",
+            ),
+            (
+                refused(|s| s.log.level = "[[".into()),
+                "log.level is \"[[\"",
+            ),
+            (
+                refused(|s| s.station.auth.leeway = Duration::from_secs(61)),
+                "station.auth.leeway is 1m 1s",
+            ),
+        ] {
+            assert!(refusal.starts_with(key), "{key}: {refusal}");
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn the_log_takes_what_stations_take() {
+        let least = |bytes| refused(move |s| s.kafka.record_bytes_max = bytes);
+        assert!(least(64 * 1024 - 1).starts_with("kafka.record_bytes_max is 65535"));
+        assert_eq!(least(64 * 1024), "");
+    }
+}

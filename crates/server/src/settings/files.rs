@@ -1,0 +1,126 @@
+//! Files that settings name, read before anything starts.
+
+use std::path::Path;
+
+use horn::provider::Secret;
+use protocol::settings::Problems;
+use serde_json::Value;
+use station::auth::DevelopmentKey;
+
+use super::Settings;
+use crate::admin::Operators;
+
+/// More than a secret, a list of headers or a chain of certificates ever has.
+const BYTES_MAX: u64 = 1 << 20;
+
+impl Settings {
+    /// Files that cannot be read, are empty, or hold no key.
+    pub fn file_problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if let Ok(value) = serde_json::to_value(self) {
+            walk("", "", &value, &mut problems);
+        }
+        if problems.is_empty() {
+            self.contents(&mut problems);
+        }
+        problems
+    }
+
+    /// Whoever reads a file at start reads it here, too.
+    fn contents(&self, problems: &mut Problems) {
+        if let Err(error) = DevelopmentKey::open(&self.station.auth) {
+            let remedy = "openssl rand -hex 32 makes a key";
+            problems.refuse("station.auth.key_file", "", &error.to_string(), remedy);
+        }
+        if let Err(error) = Operators::load(&self.admin.operators) {
+            problems.refuse("admin.operators", "", &format!("{error:#}"), "");
+        }
+        if let Some(file) = &self.horn.secret_file
+            && let Err(error) = Secret::read(file)
+        {
+            problems.refuse("horn.secret_file", "", &error.to_string(), "");
+        }
+    }
+}
+
+/// A key names a file where it ends in `_file`, and files where it ends in `_files`.
+fn walk(path: &str, name: &str, value: &Value, problems: &mut Problems) {
+    match value {
+        Value::Object(table) => {
+            for (key, value) in table {
+                let (path, name) = match (path, name.ends_with("_files")) {
+                    (_, true) => (format!("{path}.{key:?}"), "_file"),
+                    ("", _) => (key.clone(), key.as_str()),
+                    _ => (format!("{path}.{key}"), key.as_str()),
+                };
+                walk(&path, name, value, problems);
+            }
+        }
+        Value::Array(values) => {
+            for (index, value) in values.iter().enumerate() {
+                walk(&format!("{path}[{index}]"), name, value, problems);
+            }
+        }
+        Value::String(file) if name.ends_with("_file") => look(path, Path::new(file), problems),
+        _ => {}
+    }
+}
+
+fn look(key: &str, file: &Path, problems: &mut Problems) {
+    let reason = match std::fs::metadata(file) {
+        Ok(about) if !about.is_file() => "it is no file".into(),
+        Ok(about) if about.len() == 0 => "the file is empty".into(),
+        Ok(about) if about.len() > BYTES_MAX => "the file has more than 1 MiB".into(),
+        Ok(_) => match std::fs::File::open(file) {
+            Ok(_) => return,
+            Err(error) => format!("the file cannot be read: {error}"),
+        },
+        Err(error) => format!("the file cannot be read: {error}"),
+    };
+    let remedy = "Make it readable for this process, or name another";
+    problems.refuse(key, file.display(), &reason, remedy);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Settings)) -> String {
+        let mut settings = Settings::default();
+        change(&mut settings);
+        settings.file_problems().to_string()
+    }
+
+    #[test]
+    fn a_file_is_there_and_holds_something() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let empty = dir.path().join("empty");
+        std::fs::write(&empty, "").expect("written");
+        let missing = refused(|s| s.station.auth.key_file = Some("/no/such/key".into()));
+        assert!(missing.starts_with("station.auth.key_file is /no/such/key: the file cannot"));
+        let refusal = refused(|s| s.horn.secret_file = Some(empty.clone()));
+        assert!(refusal.contains("the file is empty"), "{refusal}");
+        let refusal = refused(|s| s.horn.secret_file = Some(dir.path().into()));
+        assert!(refusal.contains("it is no file"), "{refusal}");
+        let short = dir.path().join("short");
+        std::fs::write(&short, "0123456789").expect("written");
+        let refusal = refused(|s| s.station.auth.key_file = Some(short));
+        assert!(refusal.starts_with("station.auth.key_file: "), "{refusal}");
+        assert!(!refusal.contains("0123456789"), "{refusal}");
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn each_of_several_files_is_named() {
+        let refusal = refused(|s| {
+            let name = "sasl.password".to_owned();
+            s.kafka.property_files.insert(name, "/no/such".into());
+            s.redis.password_file = Some("/no/such".into());
+        });
+        assert!(refusal.contains("kafka.property_files.\"sasl.password\" is /no/such"));
+        assert!(
+            refusal.contains("redis.password_file is /no/such"),
+            "{refusal}"
+        );
+    }
+}

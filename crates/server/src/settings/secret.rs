@@ -1,0 +1,53 @@
+//! Secrets that settings hold, struck out before anything is shown.
+
+use protocol::settings::{STRUCK, strike};
+use toml::Value;
+
+/// Strikes out every value whose key names a secret itself (not a file that holds one), and what a URL says of
+/// whoever calls it.
+pub(super) fn redact(value: &mut Value) {
+    match value {
+        Value::Table(table) => {
+            for (key, value) in table.iter_mut() {
+                match value {
+                    Value::String(text) if is_secret(key) && !text.is_empty() => {
+                        *text = STRUCK.into();
+                    }
+                    _ => redact(value),
+                }
+            }
+        }
+        Value::Array(values) => values.iter_mut().for_each(redact),
+        Value::String(text) => *text = strike(text),
+        _ => {}
+    }
+}
+
+/// `sasl.password`, `ssl.key.pem`, `sasl.jaas.config`; not `key_file`, `key_prefix`, `token_bytes_max`.
+fn is_secret(key: &str) -> bool {
+    let key = key.to_ascii_lowercase();
+    if key.ends_with("_file") {
+        return false;
+    }
+    let anywhere = ["password", "secret", "key.pem", "jaas"];
+    key == "key" || key == "token" || anywhere.iter().any(|part| key.contains(part))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_is_struck_out_wherever_it_stands() {
+        let mut value = Value::Table(
+            "[kafka]\nbrokers = ['SASL://a:hunter2@host:1']\n[kafka.properties]\n'sasl.password' = 'hunter2'\n\
+             'ssl.key.pem' = 'hunter2'\n[station.auth]\nkey_file = '/a/key'\n[redis]\nkey_prefix = 'msg'\n"
+                .parse()
+                .expect("TOML"),
+        );
+        redact(&mut value);
+        let shown = value.to_string();
+        assert!(!shown.contains("hunter2"), "{shown}");
+        assert!(shown.contains("/a/key") && shown.contains("msg"), "{shown}");
+    }
+}

@@ -1,0 +1,273 @@
+//! Settings as text, from their schema: the file with every default, and the reference page.
+
+use std::fmt::Write as _;
+
+use serde_json::Value;
+
+use super::schema::{BYTES_MAX, COUNT_MAX, Key, SPAN_MAX, SPAN_MIN, Section, sections};
+
+/// Comments are wrapped here.
+const COLUMNS: usize = 100;
+
+/// A settings file with every setting at its default, each with its comment; unset ones are commented out.
+pub fn template() -> String {
+    let mut file = String::from(
+        "# Every setting of Packetboat with its default; what is unset is commented out.\n",
+    );
+    for section in sections().iter().filter(|section| !section.keys.is_empty()) {
+        let _ = write!(file, "\n{}[{}]\n", comment(&summary(section)), section.path);
+        for key in &section.keys {
+            file.push_str(&comment(&about(key)));
+            let _ = match (&key.default, example(key)) {
+                (Some(default), _) => writeln!(file, "{} = {}", key.name, toml(default)),
+                (None, Some(example)) => writeln!(file, "# {} = {}", key.name, toml(example)),
+                (None, None) => writeln!(file, "# {} = \"\"", key.name),
+            };
+        }
+    }
+    file
+}
+
+/// The reference page, in Markdown.
+pub fn page() -> String {
+    let mut page = String::from(PAGE_HEAD);
+    for section in sections().iter().filter(|section| !section.keys.is_empty()) {
+        let _ = write!(page, "\n## {}\n\n", section.path);
+        let _ = write!(page, "{}\n\n", cell(&summary(section)));
+        page.push_str("| key | default | |\n| --- | --- | --- |\n");
+        for key in &section.keys {
+            let default = match &key.default {
+                Some(default) => format!("`{}`", toml(default).replace('|', "\\|")),
+                None => "unset".to_owned(),
+            };
+            let _ = writeln!(
+                page,
+                "| `{}` | {default} | {} |",
+                key.name,
+                cell(&about(key))
+            );
+        }
+    }
+    page
+}
+
+const PAGE_HEAD: &str = "# Settings
+
+<!-- Written by the program from its types: make settings -->
+
+Every setting, by section. A file says `[boat]` and `connections_max = 5000`; the environment says
+`PACKETBOAT_BOAT__CONNECTIONS_MAX=5000` and wins over the file; flags win over both.
+
+`packetboat config default` prints a file with all of them, `config schema` a JSON schema for editors, `config check` what is wrong with a file,
+`config print` what is in force. A number outside its bounds is refused at start.
+";
+
+/// The text of a section without its own name, which stands above it.
+fn summary(section: &Section) -> String {
+    let name = format!("Section `{}`: ", section.path);
+    let text = section.doc.strip_prefix(&name).unwrap_or(&section.doc);
+    let mut letters = text.chars();
+    let first = letters.next().map(|first| first.to_uppercase().to_string());
+    first.unwrap_or_default() + letters.as_str()
+}
+
+/// The comment of a setting, with its choices and bounds.
+fn about(key: &Key) -> String {
+    let mut about = key.doc().trim().to_owned();
+    if let Some(choices) = choices(&key.schema) {
+        let _ = write!(about, " One of {choices}.");
+    }
+    if let Some(fields) = fields(&key.schema) {
+        let _ = write!(about, " Each has {fields}.");
+    }
+    if let Some(bounds) = bounds(key) {
+        let _ = write!(about, " {bounds}.");
+    }
+    about.trim().to_owned()
+}
+
+/// The choices of an enum, each with its text.
+fn choices(schema: &Value) -> Option<String> {
+    let each = variants(schema)?;
+    let texts = each.into_iter().map(|(name, text)| match text {
+        "" => name,
+        text => format!("{name} ({})", flat(text).trim_end_matches('.')),
+    });
+    Some(texts.collect::<Vec<_>>().join(", "))
+}
+
+/// The choices of an enum, by name alone.
+fn names(schema: &Value) -> Option<String> {
+    let names = variants(schema)?.into_iter().map(|(name, _)| name);
+    Some(names.collect::<Vec<_>>().join(", "))
+}
+
+fn variants(schema: &Value) -> Option<Vec<(String, &str)>> {
+    let plain = |schema: &Value| -> Vec<(String, &str)> {
+        let names = schema["enum"].as_array().into_iter().flatten();
+        names.filter_map(quoted).map(|name| (name, "")).collect()
+    };
+    match &schema["oneOf"] {
+        Value::Array(each) => {
+            let variants = each
+                .iter()
+                .flat_map(|schema| match quoted(&schema["const"]) {
+                    Some(name) => vec![(name, schema["description"].as_str().unwrap_or_default())],
+                    None => plain(schema),
+                });
+            Some(variants.collect())
+        }
+        _ if schema["enum"].is_array() => Some(plain(schema)),
+        _ => None,
+    }
+}
+
+fn quoted(value: &Value) -> Option<String> {
+    Some(format!("`{}`", value.as_str()?))
+}
+
+/// What one table of a list, or of a table, has.
+fn fields(schema: &Value) -> Option<String> {
+    let inner = ["items", "additionalProperties"].map(|key| &schema[key]["properties"]);
+    let fields = inner.into_iter().find_map(Value::as_object)?;
+    let texts = fields.iter().map(|(name, schema)| {
+        let text = schema["description"].as_str().unwrap_or_default();
+        let text = flat(text);
+        match names(&schema["items"]) {
+            Some(names) => format!("`{name}` ({names})"),
+            None => format!("`{name}` ({})", text.trim_end_matches('.')),
+        }
+    });
+    Some(texts.collect::<Vec<_>>().join("; "))
+}
+
+/// Bounds that are not those of every number and duration.
+fn bounds(key: &Key) -> Option<String> {
+    let schema = &key.schema;
+    let (least, most) = if key.is_span() {
+        let bound = |name: &str| schema[name].as_str().map(str::to_owned);
+        (
+            bound("spanMinimum").filter(|it| it != SPAN_MIN && it != "0s"),
+            bound("spanMaximum").filter(|it| it != SPAN_MAX),
+        )
+    } else {
+        let usual = [COUNT_MAX, BYTES_MAX, u8::MAX.into(), u32::MAX.into()];
+        let is_usual = |max: &Value| max.as_u64().is_some_and(|max| usual.contains(&max));
+        let least = schema.get("minimum").filter(|it| it.as_u64() > Some(1));
+        let most = schema.get("maximum").filter(|it| !is_usual(it));
+        (least.map(Value::to_string), most.map(Value::to_string))
+    };
+    match (least, most) {
+        (Some(least), Some(most)) => Some(format!("{least} to {most}")),
+        (Some(least), None) => Some(format!("At least {least}")),
+        (None, Some(most)) => Some(format!("At most {most}")),
+        (None, None) => None,
+    }
+}
+
+fn example(key: &Key) -> Option<&Value> {
+    key.schema["examples"].get(0)
+}
+
+/// As TOML writes a value.
+fn toml(value: &Value) -> String {
+    let value = toml::Value::try_from(value);
+    value.map_or_else(|_| String::new(), |value| value.to_string())
+}
+
+fn flat(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+fn cell(text: &str) -> String {
+    flat(text).replace('|', "\\|")
+}
+
+/// Wrapped, each line behind a `#`.
+fn comment(text: &str) -> String {
+    let mut lines = String::new();
+    let mut line = String::new();
+    for word in text.split_whitespace() {
+        if !line.is_empty() && line.len() + word.len() + 3 > COLUMNS {
+            let _ = writeln!(lines, "# {line}");
+            line.clear();
+        }
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        line.push_str(word);
+    }
+    if !line.is_empty() {
+        let _ = writeln!(lines, "# {line}");
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+    use crate::settings::Settings;
+
+    fn parse(file: &str) -> Settings {
+        toml::from_str(file).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[test]
+    fn the_file_of_defaults_says_the_defaults() {
+        let default = Settings::default().print().expect("TOML");
+        assert_eq!(parse(&template()).print().expect("TOML"), default);
+    }
+
+    #[test]
+    fn what_is_commented_out_is_a_setting() {
+        let unset = |line: &str| {
+            let (key, _) = line.strip_prefix("# ")?.split_once(" = ")?;
+            (!key.contains(' ')).then(|| line[2..].to_owned())
+        };
+        let template = template();
+        let lines = template.lines();
+        let file: Vec<String> = lines
+            .map(|line| unset(line).unwrap_or_else(|| line.to_owned()))
+            .collect();
+        let settings = parse(&file.join("\n"));
+        assert!(settings.station.auth.key_file.is_some());
+        assert!(settings.horn.url.is_some());
+        assert!(settings.log.otlp.endpoint.is_some());
+    }
+
+    #[test]
+    fn every_setting_has_a_comment_and_durations_are_as_people_write_them() {
+        for section in sections().iter().filter(|section| !section.keys.is_empty()) {
+            assert!(!section.doc.is_empty(), "[{}] has no comment", section.path);
+            for key in &section.keys {
+                let name = format!("{}.{}", section.path, key.name);
+                assert!(!key.doc().is_empty(), "{name} has no comment");
+                let is_unset = key.default.is_none();
+                assert_eq!(
+                    example(key).is_some(),
+                    is_unset,
+                    "{name}: an example where unset"
+                );
+            }
+        }
+        let file = template();
+        assert!(file.contains("\nledger_retention = \"60days\"\n"), "{file}");
+        assert!(!file.contains("month"), "{file}");
+    }
+
+    /// `make settings` writes the page anew.
+    #[test]
+    fn the_reference_page_is_what_the_program_says() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/settings.md");
+        if std::env::var_os("PACKETBOAT_TEST_WRITE").is_some() {
+            std::fs::write(&path, page()).expect("written");
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == page(),
+            "docs/operations/settings.md is old: make settings"
+        );
+    }
+}

@@ -1,0 +1,251 @@
+//! The files that the repository ships for deployment, given to the program.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+use tokio::time::Instant;
+use toml::{Table, Value};
+
+use crate::all::Dir;
+use crate::ports::free_ports;
+use crate::process::{PAUSE, SOON, packetboat, run};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+fn text(path: &str) -> String {
+    fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
+}
+
+fn files_below(folder: &Path, ending: &str, files: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        if path.is_dir() {
+            files_below(&path, ending, files);
+        } else if path.extension().is_some_and(|own| own == ending) {
+            files.push(path);
+        }
+    }
+}
+
+/// What the manifests put into the environment of a pod, at an address of its own.
+fn environment() -> Vec<(String, String)> {
+    let mut manifests = Vec::new();
+    files_below(&root().join("k8s"), "yaml", &mut manifests);
+    let mut variables = Vec::new();
+    for manifest in manifests {
+        let manifest = fs::read_to_string(manifest).expect("a manifest");
+        let lines: Vec<&str> = manifest.lines().map(str::trim).collect();
+        for pair in lines.windows(2) {
+            let name = pair[0].strip_prefix("- name: ").unwrap_or_default();
+            let name = name.split_whitespace().next().unwrap_or_default();
+            if !name.starts_with("PACKETBOAT_") {
+                continue;
+            }
+            let value = match pair[1].strip_prefix("value: ") {
+                Some(value) => value.replace("$(POD_IP)", "10.0.0.7"),
+                None => "boat-5d8f-abcde".to_owned(),
+            };
+            variables.push((name.to_owned(), value));
+        }
+    }
+    variables
+}
+
+#[cfg(feature = "cluster")]
+#[test]
+fn the_deployment_files_start() {
+    let dir = Dir::new();
+    let key = dir.path("token-key");
+    fs::write(&key, "0123456789abcdef0123456789abcdef\n").expect("a key");
+    let variables = environment();
+    for name in ["BOAT__ADVERTISE", "STATION__ADVERTISE", "CARRIER__NAME"] {
+        let is_there = variables.iter().any(|(own, _)| own.ends_with(name));
+        assert!(is_there, "{name} of the manifests: {variables:?}");
+    }
+    let mut files = Vec::new();
+    for folder in ["k8s", "deploy"] {
+        files_below(&root().join(folder), "toml", &mut files);
+    }
+    assert!(files.len() >= 3, "{files:?}");
+    for file in files {
+        let file = file.to_string_lossy();
+        let mut check = packetboat(&["--config", &file, "config", "check"]);
+        check.envs(variables.clone());
+        // The Secret is mounted where the file says; here it lies elsewhere.
+        check.env("PACKETBOAT_STATION__AUTH__KEY_FILE", &key);
+        let ended = run(&mut check);
+        assert_eq!(ended.code, Some(0), "{file}: {}", ended.stderr);
+    }
+}
+
+/// What the production file says of copies, against what docs/promise.md promises.
+#[test]
+fn the_production_file_keeps_the_promise() {
+    let table: Table = text("k8s/settings/packetboat.toml").parse().expect("TOML");
+    let number = |section: &str, path: &[&str]| {
+        let first = table.get(section)?;
+        let value = path.iter().try_fold(first, |value, key| value.get(key));
+        value?.as_integer()
+    };
+    assert_eq!(number("kafka", &["replication_factor"]), Some(3));
+    assert_eq!(number("kafka", &["min_insync_replicas"]), Some(2));
+    assert_eq!(number("kafka", &["partitions", "message"]), Some(256));
+    assert_eq!(number("scylla", &["replication", "factor"]), Some(3));
+    assert_eq!(table["redis"]["mode"], Value::from("cluster"));
+}
+
+/// A desk that anybody may use is one that nobody else reaches.
+#[test]
+fn an_open_desk_is_published_on_loopback_only() {
+    let table: Table = text("deploy/packetboat.toml").parse().expect("TOML");
+    assert_eq!(table["admin"]["anybody"], Value::from(true));
+    let mut published = 0;
+    for line in text("deploy/compose.yaml").lines() {
+        let Some(ports) = line.trim().strip_prefix("ports: [") else {
+            assert_ne!(line.trim(), "ports:", "a list that this test does not read");
+            continue;
+        };
+        for port in ports.trim_end_matches(']').split(", ") {
+            assert!(port.starts_with("\"127.0.0.1:"), "{port}");
+            published += 1;
+        }
+    }
+    assert_eq!(published, 6);
+    for manifest in [
+        "k8s/settings/packetboat.toml",
+        "k8s/overlays/dev/packetboat.toml",
+    ] {
+        assert!(!text(manifest).contains("anybody"), "{manifest}");
+    }
+}
+
+fn directives(path: &str) -> Vec<(String, String)> {
+    let split = |line: &str| {
+        let line = line.split('#').next().unwrap_or_default().trim().to_owned();
+        let (name, value) = line.split_once(' ')?;
+        Some((name.to_owned(), value.trim().to_owned()))
+    };
+    text(path).lines().filter_map(split).collect()
+}
+
+// proves S2-27 in part: the files; that Redis loses a second at most is its own word
+// proves S2-29 in part: the files; what a server makes of them is below
+#[test]
+fn redis_files_keep_what_was_taken() {
+    let value = |directives: &[(String, String)], name: &str| {
+        let found: Vec<_> = directives.iter().filter(|(own, _)| own == name).collect();
+        assert!(found.len() <= 1, "{name} stands twice");
+        found.first().map(|(_, value)| value.clone())
+    };
+    for file in ["deploy/redis/single.conf", "deploy/redis/replicated.conf"] {
+        let own = directives(file);
+        for (name, wanted) in [
+            ("maxmemory-policy", "noeviction"),
+            ("appendonly", "yes"),
+            ("appendfsync", "everysec"),
+        ] {
+            assert_eq!(value(&own, name).as_deref(), Some(wanted), "{file}: {name}");
+        }
+    }
+    let replicated = directives("deploy/redis/replicated.conf");
+    assert_eq!(
+        value(&replicated, "min-replicas-to-write").as_deref(),
+        Some("1")
+    );
+    assert_eq!(
+        value(&replicated, "min-replicas-max-lag").as_deref(),
+        Some("10")
+    );
+    assert!(text("deploy/compose.yaml").contains("./redis/single.conf:"));
+}
+
+/// The file that `make real-up` writes, from addresses as it collects them.
+#[cfg(feature = "cluster")]
+#[test]
+fn the_file_of_real_up_is_taken_as_it_is() {
+    let dir = Dir::new();
+    let (env, file) = (dir.path("env"), dir.path("packetboat.toml"));
+    for (kafka, redis, in_sync) in [
+        ("a:1,b:1,c:1", "CLUSTER=a:7001,b:7002", 2),
+        ("a:1", "SENTINEL=a:26379", 1),
+        ("a:1", "SINGLE=a:6379", 1),
+    ] {
+        let addresses = format!(
+            "PACKETBOAT_REAL_KAFKA={kafka}\nPACKETBOAT_REAL_REDIS_{redis}\n\
+             PACKETBOAT_REAL_ETCD=a:2379\nPACKETBOAT_REAL_CQL=a:9042\n"
+        );
+        fs::write(&env, addresses).expect("addresses");
+        let script = run(Command::new(root().join("scripts/real/settings")).arg(&env));
+        fs::write(&file, script.ok().stdout).expect("a file");
+        let file = file.to_string_lossy();
+        run(&mut packetboat(&["--config", &file, "config", "check"])).ok();
+        let print = run(&mut packetboat(&["--config", &file, "config", "print"])).ok();
+        let wanted = format!("min_insync_replicas = {in_sync}\n");
+        assert!(print.stdout.contains(&wanted), "{}", print.stdout);
+    }
+}
+
+/// A server of its own, on a file that the repository ships.
+struct Redis {
+    process: Child,
+    port: u16,
+}
+
+impl Redis {
+    fn start(file: &str, dir: &Dir) -> Redis {
+        let [port] = free_ports();
+        let mut command = Command::new("redis-server");
+        command.arg(root().join(file));
+        command.args(["--bind", "127.0.0.1", "--port", &port.to_string()]);
+        command.arg("--dir").arg(dir.path(""));
+        let process = command.stdout(Stdio::null()).spawn();
+        Redis {
+            process: process.expect("redis-server is installed"),
+            port,
+        }
+    }
+
+    /// The first line of the answer, once there is one.
+    fn ask(&self, command: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let answer = TcpStream::connect(("127.0.0.1", self.port)).and_then(|mut stream| {
+                writeln!(stream, "{command}\r")?;
+                let mut line = String::new();
+                BufReader::new(stream).read_line(&mut line)?;
+                Ok(line.trim().to_owned())
+            });
+            match answer {
+                Ok(line) => return line,
+                Err(error) if begun.elapsed() > SOON => panic!("{command}: {error}"),
+                Err(_) => std::thread::sleep(PAUSE),
+            }
+        }
+    }
+}
+
+impl Drop for Redis {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+// proves S2-29
+#[test]
+#[ignore = "needs redis-server: scripts/e2e page"]
+fn a_master_that_no_replica_hears_takes_no_writes() {
+    let dir = Dir::new();
+    let single = Redis::start("deploy/redis/single.conf", &dir);
+    assert_eq!(single.ask("SET a 1"), "+OK");
+    drop(single);
+    let dir = Dir::new();
+    let alone = Redis::start("deploy/redis/replicated.conf", &dir);
+    let refusal = alone.ask("SET a 1");
+    assert!(refusal.starts_with("-NOREPLICAS"), "{refusal}");
+}
