@@ -258,6 +258,7 @@ mod tests {
     }
 
     /// `make settings` writes the page anew.
+    #[cfg(feature = "cluster")]
     #[test]
     fn the_reference_page_is_what_the_program_says() {
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/settings.md");

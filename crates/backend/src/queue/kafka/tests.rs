@@ -42,10 +42,11 @@ async fn values(queue: &KafkaQueue, partition: Partition) -> Vec<usize> {
     records.iter().map(value).collect()
 }
 
-/// For an installation that nobody else has: four partitions, and no patience.
+/// For an installation that nobody else has: four partitions, and no patience. Played brokers come as one text.
 fn config(brokers: Vec<String>) -> KafkaConfig {
+    let brokers = brokers.iter().flat_map(|brokers| brokers.split(','));
     KafkaConfig {
-        brokers,
+        brokers: brokers.map(str::to_owned).collect(),
         topic_prefix: format!("test-{:016x}-", SystemEntropy.next()),
         partitions: Partitions {
             message: 4,

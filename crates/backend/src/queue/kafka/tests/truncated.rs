@@ -119,6 +119,7 @@ async fn what_is_accepted_after_a_loss_is_not_skipped() {
     assert_eq!(real::addresses("kafka").len(), 3, "three brokers");
     let mut installation = Installation::named();
     installation.0.min_insync_replicas = 1;
+    installation.0.unsafe_single_copy = true;
     installation.0.producer.publish_timeout = Duration::from_secs(5);
     topics::apply(&installation.0).await.unwrap();
     let topic = Layout::of(&installation.0).name(Topic::Message).to_owned();
