@@ -4,7 +4,6 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
-use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::HistoryRange;

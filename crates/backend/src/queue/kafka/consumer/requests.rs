@@ -22,6 +22,9 @@ use crate::{Error, Result};
 /// handed on as the brokers gave it, since an offset's leader epoch has no safe setter.
 pub(super) type Starts = TopicPartitionList;
 
+/// Where partitions are read from; `None` is the beginning.
+pub(super) type Places = Vec<(Partition, Option<u64>)>;
+
 /// Offsets to be committed.
 pub(super) type Due = Vec<(Partition, u64)>;
 
@@ -104,7 +107,7 @@ pub(super) fn seek(
     starts: &Starts,
     layout: &Layout,
     patience: Duration,
-) -> Result<Option<Vec<(Partition, Option<u64>)>>> {
+) -> Result<Option<Places>> {
     if starts.count() == 0 {
         return Ok(Some(Vec::new()));
     }
