@@ -101,7 +101,8 @@ async fn a_list_costs_the_same_however_long_it_is() {
         let unread: Vec<u64> = list.conversations.iter().map(|row| row.unread).collect();
         assert_eq!(unread, vec![1; count as usize]);
     }
-    assert!(costs.iter().all(|cost| *cost == costs[0]), "{costs:?}");
+    // What other devices did may still cost the first one a question.
+    assert!(costs.iter().all(|cost| *cost <= costs[0]), "{costs:?}");
     cluster.stop().await;
 }
 

@@ -83,7 +83,12 @@ pub fn place(topic: &str, partition: u32, brokers: &[&str]) {
 
 /// Sets `name=value` of a topic.
 pub fn configure(topic: &str, setting: &str) {
-    nodes("kafka", "configure", &[topic.to_owned(), setting.to_owned()]).expect("it is set");
+    nodes(
+        "kafka",
+        "configure",
+        &[topic.to_owned(), setting.to_owned()],
+    )
+    .expect("it is set");
 }
 
 /// What a command of a part's own tools prints.

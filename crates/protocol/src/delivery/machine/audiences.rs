@@ -93,7 +93,14 @@ impl Delivery {
             let (members, ended) = self.next_members(key, room);
             for user in members {
                 self.audiences.routes += 1;
-                self.route(key, RouteKind::Member(user), user, Vec::new(), Vec::new(), None);
+                self.route(
+                    key,
+                    RouteKind::Member(user),
+                    user,
+                    Vec::new(),
+                    Vec::new(),
+                    None,
+                );
             }
             self.audiences.turn(ended);
             if ended {

@@ -19,7 +19,11 @@ fn group(members: i64) -> Arc<Group> {
         offset: 1,
     };
     let member = |number| Member {
-        role: Some(if number == OWNER { Role::Owner } else { Role::Member }),
+        role: Some(if number == OWNER {
+            Role::Owner
+        } else {
+            Role::Member
+        }),
         since: Seq::ZERO,
         version: made,
     };
@@ -29,7 +33,9 @@ fn group(members: i64) -> Arc<Group> {
             open_door: false,
         },
         version: made,
-        members: (1..=members).map(|number| (user(number), member(number))).collect(),
+        members: (1..=members)
+            .map(|number| (user(number), member(number)))
+            .collect(),
     })
 }
 
@@ -45,7 +51,11 @@ fn task(group: &Arc<Group>, number: i64, n: i64) -> Task {
     Task {
         rev: 0,
         owed: vec![told(user(OWNER))],
-        audience: Some(Audience::of_message(group.clone(), version, placed.position.seq)),
+        audience: Some(Audience::of_message(
+            group.clone(),
+            version,
+            placed.position.seq,
+        )),
         placed,
         frame: Bytes::from_static(b"frame"),
         own_frames: Default::default(),
@@ -78,7 +88,9 @@ impl Asked {
 
     fn submit(&mut self, offset: u64, task: Task) {
         let now = Timestamp::from_millis(1);
-        self.delivery.handle_task(now, at(offset), task).expect("room");
+        self.delivery
+            .handle_task(now, at(offset), task)
+            .expect("room");
         self.drain();
     }
 
@@ -120,14 +132,24 @@ fn each_member_is_asked_for_once_and_few_at_a_time() {
     let mut times: BTreeMap<UserId, usize> = BTreeMap::new();
     while !asked.routes.is_empty() {
         // Beside them the sender's other sessions, once a message.
-        assert!(asked.routes.len() <= ROUTES_MAX + 3, "{}", asked.routes.len());
-        assert!(asked.routes.iter().all(|route| route.mail.is_none()), "no body for nobody");
+        assert!(
+            asked.routes.len() <= ROUTES_MAX + 3,
+            "{}",
+            asked.routes.len()
+        );
+        assert!(
+            asked.routes.iter().all(|route| route.mail.is_none()),
+            "no body for nobody"
+        );
         *times.entry(asked.answer(|_| Vec::new())).or_default() += 1;
     }
     assert_eq!(times.len() as i64, MEMBERS);
     assert!(times.values().all(|count| *count == 3));
     assert_eq!(asked.settled, 3);
-    assert!(asked.ledger < 12, "that sync serves them is said once a message");
+    assert!(
+        asked.ledger < 12,
+        "that sync serves them is said once a message"
+    );
     assert!(asked.delivery.is_idle());
 }
 
@@ -145,7 +167,10 @@ fn a_private_message_waits_behind_one_call_at_most() {
         ..task(&group, 7, 1_000)
     };
     asked.submit(1_000, private);
-    let before = asked.routes.iter().position(|route| !route.platforms.is_empty());
+    let before = asked
+        .routes
+        .iter()
+        .position(|route| !route.platforms.is_empty());
     let senders = 512;
     assert!(before.expect("it is asked for") <= ROUTES_MAX + senders);
 }
@@ -162,7 +187,10 @@ fn groups_take_turns() {
         asked.answer(|_| Vec::new());
         answered += 1;
     }
-    assert!(answered < 6_000, "{answered}: the small one does not wait for the large one");
+    assert!(
+        answered < 6_000,
+        "{answered}: the small one does not wait for the large one"
+    );
 }
 
 #[test]
@@ -182,7 +210,10 @@ fn pushes_that_are_open_hold_back_further_members() {
         asked.answer(live);
         answered += 1;
     }
-    assert!((PUSHES_MAX..=PUSHES_MAX + ROUTES_MAX + 1).contains(&answered), "{answered}");
+    assert!(
+        (PUSHES_MAX..=PUSHES_MAX + ROUTES_MAX + 1).contains(&answered),
+        "{answered}"
+    );
     // What boats never answer ends, and the next are asked for.
     let late = Timestamp::from_millis(1) + Limits::default().push_deadline();
     asked.delivery.handle_timeout(late);
@@ -196,7 +227,9 @@ fn partitions_given_away_take_their_audiences_along() {
     asked.submit(1, task(&group, 7, 1));
     asked.submit(2, task(&group, 8, 2));
     let partition = (at(1).topic, at(1).partition);
-    asked.delivery.handle_revoked(Timestamp::from_millis(2), &[partition]);
+    asked
+        .delivery
+        .handle_revoked(Timestamp::from_millis(2), &[partition]);
     asked.drain();
     assert!(asked.delivery.is_idle());
     asked.routes.clear();
