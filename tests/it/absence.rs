@@ -132,7 +132,7 @@ async fn each_of_eight_options_does_what_it_names() {
         stored += u64::from(stores);
         assert_eq!(waiting(&cluster, 2, Platform::Desktop).await, stored);
         let events = cluster.trace(away).await.events.first;
-        let is_notified = |event: &Event| matches!(event, Event::Notified { .. });
+        let is_notified = |event: &Event| matches!(event, Event::Notified);
         let notified = events.iter().any(|entry| is_notified(&entry.event));
         assert_eq!(notified, options.has(Options::NOTIFY_OFFLINE), "{bits}");
     }

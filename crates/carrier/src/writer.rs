@@ -267,7 +267,7 @@ impl Writer {
             Decided::Placed { placement, .. } => Some(placement.as_ref()),
             _ => None,
         });
-        let receivers = placed.flat_map(|placing| Writer::receivers(placing));
+        let receivers = placed.flat_map(Writer::receivers);
         let receivers: BTreeSet<UserId> = receivers.copied().collect();
         let platforms = self.platforms.load(receivers, now).await?;
         let mut roles = BTreeMap::new();
