@@ -10,7 +10,9 @@ use prost::Message as _;
 use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
-use protocol::{Code, DeviceId, Options, Placed, Platform, Recipient, SendId};
+use protocol::{
+    Code, ConversationId, DeviceId, MessageId, Options, Placed, Platform, Recipient, SendId, Seq,
+};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -139,25 +141,30 @@ impl Wire {
 
     /// Says that this message is stored.
     pub async fn acknowledge(&mut self, placed: &Placed) {
-        self.confirm(ReceiptKind::Received, placed).await;
-    }
-
-    /// Says that somebody has read this message, and waits until that stands.
-    pub async fn read(&mut self, placed: &Placed) {
-        self.confirm(ReceiptKind::Read, placed).await;
-        let is_answer = |frame| {
-            matches!(frame, ServerFrame::Acked(acked) if acked.kind == ReceiptKind::Read)
-                .then_some(())
-        };
-        self.find(is_answer).await;
-    }
-
-    async fn confirm(&mut self, kind: ReceiptKind, placed: &Placed) {
         let item = AckItem {
             conversation: placed.conversation,
             id: placed.message.id,
             seq: placed.position.seq,
         };
+        self.confirm(ReceiptKind::Received, item).await;
+    }
+
+    /// Says that somebody has read this message, and waits until that stands.
+    pub async fn read(&mut self, conversation: ConversationId, id: MessageId, seq: Seq) {
+        let item = AckItem {
+            conversation,
+            id,
+            seq,
+        };
+        self.confirm(ReceiptKind::Read, item).await;
+        self.find(|frame| match frame {
+            ServerFrame::Acked(acked) if acked.kind == ReceiptKind::Read => Some(()),
+            _ => None,
+        })
+        .await;
+    }
+
+    async fn confirm(&mut self, kind: ReceiptKind, item: AckItem) {
         let items = vec![item];
         self.send(&ClientFrame::Ack(Ack { kind, items })).await;
     }
