@@ -177,7 +177,7 @@ async fn a_trace_says_whether_it_still_waits() {
     let store = &cluster.seams.mailbox;
     let acked = vec![(target, vec![fetched])];
     let acked = store.acknowledge(acked, cluster.now()).await;
-    assert_eq!(acked.expect("acknowledged"), [[fetched]]);
+    assert_eq!(acked[0].as_ref().expect("acknowledged"), &[fetched]);
     assert_said(fetched, "a device acknowledged it").await;
     assert_said(lost, "not fetched yet").await;
 

@@ -53,10 +53,12 @@ pub(crate) enum Sabotage {
     ForgottenLate,
     /// A list from copies is said to be of now.
     CopiesOfNow,
+    /// What was refused, and placed under the same id later, is taken for another writer's when it is read again.
+    PlacedLaterOvertaken,
 }
 
 impl Sabotage {
-    pub(crate) const ALL: [Sabotage; 21] = [
+    pub(crate) const ALL: [Sabotage; 22] = [
         Sabotage::CommitBeforeSettle,
         Sabotage::CheckThenStore,
         Sabotage::AckAfterWrite,
@@ -78,6 +80,7 @@ impl Sabotage {
         Sabotage::OldCopyKept,
         Sabotage::ForgottenLate,
         Sabotage::CopiesOfNow,
+        Sabotage::PlacedLaterOvertaken,
     ];
 }
 

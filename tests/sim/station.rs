@@ -556,7 +556,7 @@ impl World {
             options: options_of(send),
             content: send.content.clone(),
         };
-        if doubt == Doubt::None
+        if doubt.is_first()
             && let Some(refusal) = self
                 .not_let_in(open.station, from, send)
                 .or_else(|| self.refused_at_door(&message))
@@ -571,12 +571,8 @@ impl World {
                 life: open.life.clone(),
             }),
             maybe_repeat: doubt == Doubt::MaybeRepeat,
-            unsure: matches!(doubt, Doubt::Unsure { .. }),
-            age: if let Doubt::Unsure { age } = doubt {
-                age
-            } else {
-                Duration::ZERO
-            },
+            unsure: doubt.age().is_some(),
+            age: doubt.age().unwrap_or_default(),
             letter: None,
         });
         prepared.outcome = Ok((id, id.timestamp()));

@@ -181,6 +181,11 @@ impl World {
                 head.compare_in_group(version, row, is_behind)
             }
         };
+        let is_overtaken = row.is_some_and(|row| row.version > version);
+        if is_overtaken && self.sabotage == Some(Sabotage::PlacedLaterOvertaken) {
+            let what = format!("record {source} finds another writer ahead of it");
+            return self.judge.found(what);
+        }
         if (row.is_none() || ruling == Ruling::PlacedLater)
             && let ConversationId::Group(_) = conversation
             && self.sabotage != Some(Sabotage::AnybodySays)

@@ -8,7 +8,7 @@ use std::time::Duration;
 use api::task::{Task, Work};
 use async_trait::async_trait;
 use backend::history::{HistoryStore, StatusWrite};
-use backend::mailbox::MailboxStore;
+use backend::mailbox::{MailboxStore, ServerId};
 use backend::queue::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
 use backend::{Error, Result};
 use protocol::frame::HistoryRange;
@@ -101,6 +101,10 @@ impl FaultyMailbox {
 
 #[async_trait]
 impl MailboxStore for FaultyMailbox {
+    fn server(&self, user: UserId) -> ServerId {
+        self.inner.server(user)
+    }
+
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
         let mut answers = Vec::with_capacity(requests.len());
         for request in requests {
@@ -176,8 +180,15 @@ impl MailboxStore for FaultyMailbox {
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
-    ) -> Result<Vec<Vec<MessageId>>> {
-        self.inner.acknowledge(acked, now).await
+    ) -> Vec<Result<Vec<MessageId>>> {
+        let mut answers = Vec::with_capacity(acked.len());
+        for acked in acked {
+            match self.check(acked.0.user) {
+                Ok(()) => answers.extend(self.inner.acknowledge(vec![acked], now).await),
+                Err(away) => answers.push(Err(away)),
+            }
+        }
+        answers
     }
 
     fn policy(&self, platform: Platform) -> MailboxPolicy {

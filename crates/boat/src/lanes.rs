@@ -204,8 +204,15 @@ pub(crate) async fn carry_mail_acks(boat: Arc<Boat>, lane: usize) {
     let acks = &boat.lanes.get(lane).mail_acks;
     loop {
         let batch = acks.next(boat.config.batch_items_max).await;
-        if let Err(refusal) = boat.stations.mail_ack(lane, &batch).await {
-            retry_or_drop(&boat, acks, batch, "mail_ack", &refusal).await;
+        match boat.stations.mail_ack(lane, &batch).await {
+            Ok(unanswered) if unanswered.is_empty() => {}
+            Ok(unanswered) => {
+                let again = (0..).zip(batch);
+                let again = again.filter(|(place, _)| unanswered.contains(place));
+                let again = again.map(|(_, ack)| ack).collect();
+                retry_or_drop(&boat, acks, again, "mail_ack", &unanswered_part()).await;
+            }
+            Err(refusal) => retry_or_drop(&boat, acks, batch, "mail_ack", &refusal).await,
         }
     }
 }
@@ -265,6 +272,10 @@ fn unanswered() -> Refusal {
         Code::Unavailable,
         "the station gave no answer to this; send it again",
     )
+}
+
+fn unanswered_part() -> Refusal {
+    Refusal::new(Code::Unavailable, "a part of the mailbox does not answer")
 }
 
 fn unregistered() -> Refusal {

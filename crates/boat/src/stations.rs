@@ -183,11 +183,17 @@ impl Stations {
         })
     }
 
-    pub(crate) async fn mail_ack(&self, lane: usize, items: &[MailAck]) -> Result<(), Refusal> {
+    /// Answers the places of those that were not answered.
+    pub(crate) async fn mail_ack(
+        &self,
+        lane: usize,
+        items: &[MailAck],
+    ) -> Result<Vec<u32>, Refusal> {
         let request = v1::MailAckRequest {
             items: items.iter().map(v1::MailAckItem::from).collect(),
         };
-        ask!(self, mail_ack, lane, request).await.map(drop)
+        let response = ask!(self, mail_ack, lane, request).await?;
+        Ok(response.unanswered)
     }
 
     /// The page as the complete frame for the client: what the station says is passed on as it is.

@@ -2,24 +2,19 @@
 //! it.
 //!
 //! Nothing waits in the loop. What its actions ask for is gathered in a turn and goes out together: one
-//! call to the mailbox, one batch for each boat, one call to make settled records durable. While a call is
+//! call to each server of the mailbox, one batch for each boat, one call to make settled records durable. While a call is
 //! under way the next one gathers.
 
 use std::collections::VecDeque;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::trace::Spans;
-use backend::cache::Cache;
 use backend::clock::{Clock, TimerClock};
-use backend::mailbox::MailboxStore;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use protocol::Moment;
-use protocol::delivery::{Action, Delivery, Outcome, Route, Source, Task};
-use protocol::presence::SessionKey;
+use protocol::delivery::{Action, Delivery, Outcome, Source, Task};
 use tokio::sync::mpsc;
 use tokio::time::{Instant, MissedTickBehavior};
 use tokio_util::sync::CancellationToken;
@@ -31,16 +26,13 @@ use crate::metrics::Gauges;
 use crate::progress::Ways;
 use crate::records::Records;
 use crate::roster::Roster;
-use crate::router::{Question, Routed, Router};
+use crate::routes::Routes;
 use crate::settler::Settler;
 use crate::spans::record_deliveries;
-use crate::stores::Timed;
 use crate::work::{Read, partition_key};
 
 /// How exactly deadlines are kept; they are seconds.
 const TICK: Duration = Duration::from_millis(50);
-/// Users that are routed in one call.
-const ROUTES: usize = 1024;
 /// What boats said that is handled in one turn.
 const HEARD: usize = 256;
 /// Kickouts of one shard that are done at the same time.
@@ -48,15 +40,12 @@ const KICKOUTS: usize = 64;
 
 pub(crate) struct Executor {
     pub(crate) delivery: Delivery,
-    pub(crate) mailbox: Arc<dyn MailboxStore>,
-    pub(crate) cache: Arc<dyn Cache>,
     pub(crate) fleet: Fleet,
     pub(crate) roster: Roster,
     pub(crate) settler: Settler,
     pub(crate) kicker: Kicker,
     pub(crate) records: Records,
     pub(crate) ways: Ways,
-    pub(crate) stores: Timed,
     pub(crate) clock: Arc<dyn Clock>,
     /// Keeps deadlines wherever the time of day goes.
     pub(crate) timer: TimerClock,
@@ -84,14 +73,6 @@ impl Backlog {
     }
 }
 
-/// Questions to the mailbox.
-#[derive(Default)]
-pub(crate) struct Routes {
-    forgets: Vec<SessionKey>,
-    waiting: VecDeque<Route>,
-    call: Option<Pin<Box<dyn Future<Output = Routed> + Send>>>,
-}
-
 impl Executor {
     /// Runs until `ended`: by then everybody who hands over work has stopped, and waited for what may
     /// still finish.
@@ -109,7 +90,7 @@ impl Executor {
             }
             self.act();
             self.fleet.flush();
-            self.begin_routing();
+            self.routes.begin(&self.roster.denied(), self.clock.now());
             self.settler.begin(Instant::now());
             if let Some(crowded) = self.settler.crowded() {
                 self.ways.crowd(crowded);
@@ -211,8 +192,8 @@ impl Executor {
         loop {
             while let Some(action) = self.delivery.poll_action() {
                 match action {
-                    Action::Route(route) => self.routes.waiting.push_back(route),
-                    Action::Forget(key) => self.routes.forgets.push(key),
+                    Action::Route(route) => self.routes.ask(route),
+                    Action::Forget(key) => self.routes.forget(key),
                     Action::Push(push) => {
                         let token = push.token;
                         if !self.fleet.push(push, now.timer) {
@@ -261,24 +242,6 @@ impl Executor {
         }
     }
 
-    fn begin_routing(&mut self) {
-        let routes = &mut self.routes;
-        if routes.call.is_some() || (routes.waiting.is_empty() && routes.forgets.is_empty()) {
-            return;
-        }
-        let (now, denied) = (self.clock.now(), self.roster.denied());
-        let count = routes.waiting.len().min(ROUTES);
-        let question = |route| Question::of(route, denied.clone(), now);
-        let questions: Vec<Question> = routes.waiting.drain(..count).map(question).collect();
-        let forgets = std::mem::take(&mut routes.forgets);
-        let router = Router {
-            mailbox: self.mailbox.clone(),
-            cache: self.cache.clone(),
-            stores: self.stores,
-        };
-        routes.call = Some(Box::pin(router.route(forgets, questions)));
-    }
-
     fn abandon(&mut self, abandon: Abandon) {
         // Whoever gave the partitions away sends nothing of them until it is answered.
         while let Ok(batch) = self.batches.try_recv() {
@@ -297,19 +260,5 @@ impl Executor {
         self.act();
         // Nobody waits where the consumer has gone.
         let _ = abandon.done.send(());
-    }
-}
-
-impl Routes {
-    /// Completes when the present call ends; never, where none is under way. Cancel safe.
-    async fn answered(&mut self) -> Routed {
-        match &mut self.call {
-            Some(call) => {
-                let routed = call.await;
-                self.call = None;
-                routed
-            }
-            None => std::future::pending().await,
-        }
     }
 }

@@ -31,6 +31,7 @@ mod progress;
 mod records;
 mod roster;
 mod router;
+mod routes;
 mod settler;
 mod spans;
 mod standings;

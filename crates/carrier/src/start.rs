@@ -30,7 +30,7 @@ use crate::Config;
 use crate::backoff::Backoff;
 use crate::batch::Shard;
 use crate::consumer::Line;
-use crate::executor::{Backlog, Executor, Routes};
+use crate::executor::{Backlog, Executor};
 use crate::fleet::Fleet;
 use crate::intake::Intake;
 use crate::kickout::Kicker;
@@ -38,6 +38,7 @@ use crate::metrics::Gauges;
 use crate::progress::{Progress, Ways};
 use crate::records::Records;
 use crate::roster::{self, Roster};
+use crate::routes::Routes;
 use crate::settler::Settler;
 use crate::stores::Timed;
 use crate::tier::Tier;
@@ -240,6 +241,7 @@ impl Carrier {
             records: self.records.clone(),
             stores: Timed::new(&self.config),
             partitions: self.parts.queue.partitions(Topic::Retry(tier)),
+            timer: TimerClock::starting_at(self.parts.clock.now()),
             held: BTreeMap::new(),
             loads: BTreeMap::new(),
             not_before: None,
@@ -257,8 +259,6 @@ impl Carrier {
         let streams = TaskTracker::new();
         let executor = Executor {
             delivery: Delivery::new(self.limits),
-            mailbox: parts.mailbox.clone(),
-            cache: parts.cache.clone(),
             fleet: Fleet::new(
                 parts.connector.clone(),
                 self.roster.clone(),
@@ -281,7 +281,6 @@ impl Carrier {
             },
             records: self.records.clone(),
             ways,
-            stores,
             clock: parts.clock.clone(),
             timer: TimerClock::starting_at(parts.clock.now()),
             batches,
@@ -289,7 +288,7 @@ impl Carrier {
             heard: heard_out,
             kickouts_max: config.kickouts_max,
             backlog: Backlog::default(),
-            routes: Routes::default(),
+            routes: Routes::new(parts.mailbox.clone(), parts.cache.clone(), stores),
             gauges: Gauges::new(number),
             spans: self.spans.clone(),
         };

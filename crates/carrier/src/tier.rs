@@ -11,6 +11,7 @@ use std::time::Duration;
 use api::task::Work;
 use api::told::{Roles, task_of};
 use backend::changes::ChangeStore;
+use backend::clock::{Clock, TimerClock};
 use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
 use backend::history::HistoryStore;
@@ -51,6 +52,9 @@ pub(crate) struct Tier {
     pub(crate) records: Records,
     pub(crate) stores: Timed,
     pub(crate) partitions: u32,
+    /// Keeps time wherever the time of day goes.
+    pub(crate) timer: TimerClock,
+    /// By the time at which they are due, as the timer has it.
     pub(crate) held: BTreeMap<(Timestamp, Source), Read>,
     /// How much of each partition is held, by number.
     pub(crate) loads: BTreeMap<u32, Load>,
@@ -157,27 +161,30 @@ impl Tier {
         }
     }
 
+    /// By the timer. None waits for longer than its tier says, whatever clock it was written by.
     fn due(&self, read: &Read) -> Timestamp {
-        match &read.task.work {
+        let at = match &read.task.work {
             Work::Deliver(task) => task.due_at,
             Work::Message(_) | Work::Kickout(_) => read.record.appended_at + self.delay,
-        }
+        };
+        let wait = at.since(self.line.clock.now()).min(self.delay);
+        self.timer.now() + wait
     }
 
     /// When the first of what is held is due, by the runtime's timer.
     fn due_at(&self) -> Option<Instant> {
         let ((due, _), _) = self.held.first_key_value()?;
-        let at = Instant::now() + due.since(self.line.clock.now());
+        let at = Instant::now() + due.since(self.timer.now());
         Some(self.not_before.map_or(at, |not_before| at.max(not_before)))
     }
 
     /// Hands over what is due, at most a batch.
     async fn send_due(&mut self) {
-        let now = self.line.clock.now();
+        let (now, timer) = (self.line.clock.now(), self.timer.now());
         let due: Vec<(Timestamp, Source)> = self
             .held
             .keys()
-            .take_while(|(at, _)| *at <= now)
+            .take_while(|(at, _)| *at <= timer)
             .take(self.line.config.poll_max)
             .copied()
             .collect();

@@ -98,9 +98,27 @@ pub enum Doubt {
     None,
     /// Published before under the same id, and whether the log took it is not known.
     MaybeRepeat,
+    /// A first try whose key could not be asked: a resend of it may stand in the log before it.
+    Unasked,
     /// A client's resend whose key is missing: it may stand in the log under another id, made at most
     /// this long before this one.
     Unsure { age: Duration },
+}
+
+impl Doubt {
+    /// Nobody has sent it before this.
+    pub fn is_first(self) -> bool {
+        matches!(self, Doubt::None | Doubt::Unasked)
+    }
+
+    /// How long before its id another record of the same send may have got one; `None` where it is not looked for.
+    pub fn age(self) -> Option<Duration> {
+        match self {
+            Doubt::None | Doubt::MaybeRepeat => None,
+            Doubt::Unasked => Some(AGE_MARGIN),
+            Doubt::Unsure { age } => Some(age),
+        }
+    }
 }
 
 /// Added to the age that a client names: its first try may have got its id this much earlier, because
@@ -141,10 +159,18 @@ pub fn judge(
                 _ => unsure(),
             },
         },
-        Some(DedupeAnswer::Fresh) | None => Verdict::Publish {
+        Some(DedupeAnswer::Fresh) => Verdict::Publish {
             id: offered.id,
             doubt: match send.attempt {
                 0 => Doubt::None,
+                _ => unsure(),
+            },
+        },
+        // A first try that travels slowly may come behind its own resend, which found no key of it.
+        None => Verdict::Publish {
+            id: offered.id,
+            doubt: match send.attempt {
+                0 => Doubt::Unasked,
                 _ => unsure(),
             },
         },
@@ -264,7 +290,8 @@ mod tests {
         let judge = |send: &Send, known| judge(send, first(9), known);
         let fresh = Some(DedupeAnswer::Fresh);
         assert_eq!(judge(&resend, fresh), publish(id(9), Doubt::None));
-        assert_eq!(judge(&resend, None), publish(id(9), Doubt::None));
+        assert_eq!(judge(&resend, None), publish(id(9), Doubt::Unasked));
+        assert_eq!(Doubt::Unasked.age(), Some(AGE_MARGIN));
         let pending = Some(DedupeAnswer::Pending(first(4)));
         assert_eq!(judge(&resend, pending), publish(id(4), Doubt::MaybeRepeat));
 

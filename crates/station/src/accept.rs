@@ -198,7 +198,7 @@ impl Accept {
     ) -> Vec<Pending> {
         let key = |send: &Pending| {
             let item = &batch[send.indices[0]];
-            let group = needs_membership(&item.send).filter(|_| send.doubt == Doubt::None)?;
+            let group = needs_membership(&item.send).filter(|_| send.doubt.is_first())?;
             Some((group, item.user))
         };
         let asked: Vec<_> = pending.iter().filter_map(key).collect();
@@ -228,7 +228,7 @@ impl Accept {
         let mut passed = Vec::with_capacity(pending.len());
         for send in pending {
             let item = &batch[send.indices[0]];
-            let is_new_change = send.doubt == Doubt::None && item.send.content.change.is_some();
+            let is_new_change = send.doubt.is_first() && item.send.content.change.is_some();
             let refusal = match is_new_change {
                 true => {
                     let message = message_of(item, send.id);
@@ -307,10 +307,7 @@ impl Accept {
 
     fn record_of(&self, life: &BoatLife, item: &SendItem, pending: &Pending) -> NewRecord {
         let message = message_of(item, pending.id);
-        let age = match pending.doubt {
-            Doubt::Unsure { age } => Some(age),
-            Doubt::None | Doubt::MaybeRepeat => None,
-        };
+        let age = pending.doubt.age();
         let task = MessageTask {
             message,
             origin: Some(Origin {

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::background::Background;
 use crate::current::Current;
-use crate::deadline::within;
+use crate::deadline::{too_late, unavailable, within};
 
 /// Reads and empties mailboxes.
 pub(crate) struct MailRoom {
@@ -166,33 +166,41 @@ impl MailRoom {
             );
             let acked = vec![(target, gone)];
             let removed = self.mailbox.acknowledge(acked, self.clock.now());
-            within(self.deadline, removed).await?;
+            let removed = timeout(self.deadline, removed).await;
+            for ids in removed.map_err(|_| too_late())? {
+                ids.map_err(unavailable)?;
+            }
         }
         Ok(rows.into_iter().flatten().collect())
     }
 
-    /// Removes what devices have stored; the ledger hears of what really waited.
-    pub(crate) async fn acknowledge(&self, acks: Vec<MailAck>) -> Result<(), Refusal> {
+    /// Removes what devices have stored; the ledger hears of what really waited. Answers the places of those that the
+    /// mailbox did not answer.
+    pub(crate) async fn acknowledge(&self, acks: Vec<MailAck>) -> Result<Vec<usize>, Refusal> {
         let now = self.clock.now();
         let acked = acks
             .iter()
             .map(|ack| (target_of(ack), ack.ids.clone()))
             .collect();
-        let removed = within(self.deadline, self.mailbox.acknowledge(acked, now)).await?;
-        let fetched: Vec<LedgerEntry> = acks
-            .iter()
-            .zip(removed)
-            .flat_map(|(ack, ids)| {
-                ids.into_iter().map(|message| LedgerEntry {
+        let removed = timeout(self.deadline, self.mailbox.acknowledge(acked, now)).await;
+        let removed = removed.map_err(|_| too_late())?;
+        let (mut fetched, mut unanswered) = (Vec::new(), Vec::new());
+        for (place, (ack, removed)) in acks.iter().zip(removed).enumerate() {
+            match removed {
+                Ok(ids) => fetched.extend(ids.into_iter().map(|message| LedgerEntry {
                     message,
                     at: now,
                     target: Some(target_of(ack)),
                     event: Event::Fetched {
                         session: ack.session,
                     },
-                })
-            })
-            .collect();
+                })),
+                Err(error) => {
+                    unavailable(error);
+                    unanswered.push(place);
+                }
+            }
+        }
         if !fetched.is_empty() {
             // The mail is gone from the box: a ledger that misses its end must not bring it back.
             let appended = within(self.deadline, self.ledger.append(fetched)).await;
@@ -200,7 +208,7 @@ impl MailRoom {
                 metrics::counter!("station_ledger_lost_total").increment(1);
             }
         }
-        Ok(())
+        Ok(unanswered)
     }
 }
 

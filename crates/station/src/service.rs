@@ -126,8 +126,11 @@ impl StationService for Door {
     async fn mail_ack(&self, request: Request<v1::MailAckRequest>) -> Answer<v1::MailAckResponse> {
         let _call = self.0.calls.token();
         let acks: Vec<MailAck> = self.all(request.into_inner().items)?;
-        answer(self.0.mail.acknowledge(acks).await)?;
-        Ok(Response::new(v1::MailAckResponse {}))
+        let unanswered = answer(self.0.mail.acknowledge(acks).await)?.into_iter();
+        let unanswered = unanswered.filter_map(|place| u32::try_from(place).ok());
+        Ok(Response::new(v1::MailAckResponse {
+            unanswered: unanswered.collect(),
+        }))
     }
 
     async fn sync(&self, request: Request<v1::SyncCall>) -> Answer<v1::SyncPage> {

@@ -5,17 +5,20 @@
 //! | `group-info` | group | version, settings |
 //! | `group-member` | group, user | what the user is or was there |
 //! | `user-group` | user, group | the same |
+//! | `group-left` | time, group, user | version: who left, and when that was written, so that the group forgets it |
 
 use std::ops::Bound;
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
 use protocol::group::{Member, Settings};
 use protocol::history::Version;
-use protocol::{GroupId, UserId};
+use protocol::{GroupId, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 
 use super::GroupStore;
+use crate::clock::Clock;
 use crate::embedded::value::{decode, encode};
 use crate::embedded::{Batch, Engine, Order, Table};
 use crate::{Error, Result};
@@ -28,6 +31,7 @@ const SCAN: usize = 1024;
 /// Groups in the embedded store.
 pub struct EmbeddedGroups {
     engine: Engine,
+    clock: Arc<dyn Clock>,
     /// Held between looking at what stands and writing over it, never across an await.
     writing: Mutex<()>,
 }
@@ -39,11 +43,37 @@ struct Meant {
 }
 
 impl EmbeddedGroups {
-    pub fn new(engine: Engine) -> EmbeddedGroups {
+    pub fn new(engine: Engine, clock: Arc<dyn Clock>) -> EmbeddedGroups {
         EmbeddedGroups {
             engine,
+            clock,
             writing: Mutex::new(()),
         }
+    }
+
+    /// Forgets, of groups, who had left them by `before`, `limit` at most; answers how many it looked at. Users still
+    /// find that they were in. To be called for times older than anything that the log has.
+    pub fn forget_left(&self, before: Timestamp, limit: usize) -> Result<usize> {
+        let _writing = self.writing.lock();
+        let end = moment(before);
+        let bounds = (Bound::Unbounded, Bound::Excluded(&end[..]));
+        let table = Table::GroupLeft;
+        let left = self.engine.range(table, bounds, Order::Forward, limit)?;
+        let keys = left.iter().map(|(key, _)| left_pair(key));
+        let standing = self.standing(&keys.collect::<Result<Vec<_>>>()?)?;
+        let mut batch = Batch::new();
+        for ((key, value), standing) in left.iter().zip(standing) {
+            let version: Version = decode(SEAM, value)?;
+            let is_out = |it: Member| it.role.is_none() && it.version == version;
+            if standing.is_some_and(is_out) {
+                batch.remove(Table::GroupMember, left_pair(key)?.to_vec());
+            }
+            batch.remove(Table::GroupLeft, key.to_vec());
+        }
+        if !batch.is_empty() {
+            self.engine.write(batch)?;
+        }
+        Ok(left.len())
     }
 
     fn meant(&self, group: GroupId) -> Result<Option<Meant>> {
@@ -104,6 +134,10 @@ impl GroupStore for EmbeddedGroups {
                 continue;
             }
             let (group, user, value) = (group.get(), user.get(), encode(SEAM, member)?);
+            if member.role.is_none() {
+                let key = [&moment(self.clock.now())[..], &pair(group, user)].concat();
+                batch.put(Table::GroupLeft, key, encode(SEAM, &member.version)?);
+            }
             batch.put(Table::UserGroup, pair(user, group).to_vec(), value.clone());
             batch.put(Table::GroupMember, pair(group, user).to_vec(), value);
         }
@@ -210,6 +244,17 @@ fn pair(first: i64, second: i64) -> [u8; 16] {
     key[..8].copy_from_slice(&number(first));
     key[8..].copy_from_slice(&number(second));
     key
+}
+
+/// A time, as it orders keys.
+fn moment(at: Timestamp) -> [u8; 8] {
+    number(at.millis().max(0))
+}
+
+/// Whose row of `group-member` an entry of `group-left` is about.
+fn left_pair(key: &[u8]) -> Result<[u8; 16]> {
+    let pair = key.get(8..).and_then(|bytes| bytes.try_into().ok());
+    pair.ok_or_else(|| Error::corrupt(SEAM, "a key is torn"))
 }
 
 fn second(key: &[u8]) -> Result<i64> {

@@ -6,7 +6,8 @@
 //! | `group_member` | group | user | what the user is or was there: some megabytes for 100,000 |
 //! | `user_group` | user | group | the same |
 //!
-//! Each row is a register of its version. A door that asks whether somebody is in asks the user's side: the
+//! Each row is a register of its version. In `group_member` a row of who left has a time to live, that of the ledger:
+//! longer than the log may have a record that is older than it. A door that asks whether somebody is in asks the user's side: the
 //! members of a large group lie on a few nodes, and its users everywhere.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -31,6 +32,9 @@ const KEYS_MAX: usize = 100;
 /// Members in one write: some kilobytes.
 const TOGETHER: usize = 50;
 
+/// A time to live that never ends.
+const FOR_EVER: i32 = 0;
+
 /// `settings`, as bits.
 const OPEN_HISTORY: i32 = 1;
 const OPEN_DOOR: i32 = 2;
@@ -48,16 +52,22 @@ pub struct ScyllaGroups {
     put_group: Statement,
     groups: Statement,
     some_groups: Statement,
+    /// Seconds for which a group remembers who left.
+    left: i32,
 }
 
 impl ScyllaGroups {
     pub fn new(cql: Cql) -> ScyllaGroups {
+        let left = cql.config().ledger_retention.as_secs();
         let put = |table: &str| {
             Statement::new(format!(
-                "INSERT INTO {table} (gid, uid, role, since, ver) VALUES (?, ?, ?, ?, ?) USING TIMESTAMP ?"
+                "INSERT INTO {table} (gid, uid, role, since, ver) VALUES (?, ?, ?, ?, ?) \
+                 USING TIMESTAMP ? AND TTL ?"
             ))
         };
         ScyllaGroups {
+            // Checked with the settings.
+            left: i32::try_from(left).unwrap_or(i32::MAX),
             cql: cql.at(SEAM),
             set: Statement::new(
                 "INSERT INTO group_info (gid, settings, ver) VALUES (?, ?, ?) USING TIMESTAMP ?",
@@ -134,7 +144,9 @@ impl GroupStore for ScyllaGroups {
             let since = write_time::of_seq(SEAM, member.since)?.unwrap_or(0);
             let ver = write_time::of_version(SEAM, member.version)?;
             let role = number_of(member.role);
-            Ok((group.get(), user.get(), role, since, ver, ver))
+            let row = move |ttl: i32| (group.get(), user.get(), role, since, ver, ver, ttl);
+            let left = member.role.is_none().then_some(self.left);
+            Ok((row(FOR_EVER), row(left.unwrap_or(FOR_EVER))))
         };
         let rows = members.iter().map(values).collect::<Result<Vec<_>>>()?;
         let settings = match settings {
@@ -145,10 +157,11 @@ impl GroupStore for ScyllaGroups {
             None => None,
         };
 
-        let lists = rows.iter().map(|row| self.cql.write(&self.put_group, *row));
+        let lists = rows.iter();
+        let lists = lists.map(|(listed, _)| self.cql.write(&self.put_group, *listed));
         self.cql.all(lists.collect()).await?;
         let chunks = rows.chunks(TOGETHER).map(|chunk| {
-            let writes = chunk.iter().map(|row| (&self.put_member, *row));
+            let writes = chunk.iter().map(|(_, row)| (&self.put_member, *row));
             self.cql.write_together(writes.collect())
         });
         self.cql.all(chunks.collect()).await?;
@@ -295,10 +308,45 @@ fn settings_of(bits: i32) -> Option<Settings> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::fresh::Fresh;
     use crate::groups::contract;
     use crate::scylla::fixture::on_cql;
 
     contract::checks!(on_cql!("groups", ScyllaGroups::new));
+
+    /// Who left is forgotten by the group in time, who is in and what a user finds never.
+    #[tokio::test]
+    #[ignore = "needs the real parts: make e2e"]
+    async fn rows_of_who_left_have_a_time_to_live() {
+        let cql = crate::scylla::fixture::cql().await;
+        let retention = cql.config().ledger_retention.as_secs() as i32;
+        let (store, fresh) = (ScyllaGroups::new(cql.clone()), Fresh::new(1));
+        let (group, gone, back) = (fresh.group(), fresh.user(), fresh.user());
+        let of = |user, role, n| (user, contract::member(role, n, n));
+        let member = Some(Role::Member);
+        for members in [
+            vec![of(gone, member, 1), of(back, member, 1)],
+            vec![of(gone, None, 2), of(back, None, 2)],
+            vec![of(back, member, 3)],
+        ] {
+            store.save(group, None, members).await.expect("saves");
+        }
+        let cql = cql.at(SEAM);
+        let left = |table, user: UserId| {
+            let text = format!("SELECT TTL(role) FROM {table} WHERE gid = ? AND uid = ?");
+            let cql = &cql;
+            async move {
+                let key = (group.get(), user.get());
+                let rows = cql.rows(&Statement::new(text), key).await;
+                let rows: Vec<(Option<i32>,)> = rows.expect("reads");
+                rows[0].0
+            }
+        };
+        let seconds = left("group_member", gone).await.expect("a time to live");
+        assert!((retention - 60..=retention).contains(&seconds), "{seconds}");
+        assert_eq!(left("group_member", back).await, None);
+        assert_eq!(left("user_group", gone).await, None);
+    }
 
     #[test]
     fn columns_say_what_was_meant_or_nothing() {

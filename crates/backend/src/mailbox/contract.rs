@@ -176,9 +176,8 @@ impl Scene {
         let mut waited = self
             .store
             .acknowledge(acked, self.now)
-            .await
-            .expect("acknowledged");
-        waited.remove(0)
+            .await;
+        waited.remove(0).expect("acknowledged")
     }
 
     fn send_key(&self, user: i64, send: u8) -> DedupeKey {

@@ -45,7 +45,7 @@ use self::change::{Change, TRIM_STEP};
 pub use self::config::{MailboxConfig, PlatformConfig};
 use self::rows::MARKER_KEY;
 use self::shard::Shard;
-use super::MailboxStore;
+use super::{MailboxStore, ServerId};
 use crate::clock::Entropy;
 use crate::embedded::{Batch, Engine, Order, Table};
 use crate::{Error, Result};
@@ -405,6 +405,10 @@ fn read_or_make_marker(engine: &Engine, entropy: &dyn Entropy) -> Result<u64> {
 
 #[async_trait]
 impl MailboxStore for EmbeddedMailbox {
+    fn server(&self, _user: UserId) -> ServerId {
+        ServerId::default()
+    }
+
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
         let mut answers = Vec::with_capacity(requests.len());
         let mut rest = requests.as_slice();
@@ -497,12 +501,19 @@ impl MailboxStore for EmbeddedMailbox {
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
-    ) -> Result<Vec<Vec<MessageId>>> {
+    ) -> Vec<Result<Vec<MessageId>>> {
         let mut waited = Vec::with_capacity(acked.len());
         for chunk in acked.chunks(CHUNK) {
-            waited.append(&mut self.acknowledge_chunk(chunk, now)?);
+            match self.acknowledge_chunk(chunk, now) {
+                Ok(chunk) => waited.extend(chunk.into_iter().map(Ok)),
+                // One by one, so that a row that cannot be read fails its own only.
+                Err(_) => waited.extend(chunk.iter().map(|one| {
+                    let mut one = self.acknowledge_chunk(std::slice::from_ref(one), now)?;
+                    one.pop().ok_or_else(|| Error::corrupt(SEAM, "no answer"))
+                })),
+            }
         }
-        Ok(waited)
+        waited
     }
 
     fn policy(&self, platform: Platform) -> MailboxPolicy {

@@ -26,8 +26,15 @@ pub use embedded::{Audit, EmbeddedMailbox, MailboxConfig, PlatformConfig};
 #[cfg(feature = "redis")]
 pub use redis::{RedisConfig, RedisMailbox, RedisMode};
 
+/// One of the servers that a mailbox is kept on, as far as whoever asks cares: which questions go to the same one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct ServerId(pub u64);
+
 #[async_trait]
 pub trait MailboxStore: Send + Sync {
+    /// Who answers for this user at present. A call that names users of one server waits for no other.
+    fn server(&self, user: UserId) -> ServerId;
+
     /// For each request, in one atomic step: the live sessions (those not denied), and storing for
     /// platforms that have none or are forced. Requests for one user take effect in order.
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>>;
@@ -63,12 +70,12 @@ pub trait MailboxStore: Send + Sync {
     ) -> Result<MailPage>;
 
     /// Removes what devices acknowledged, and remembers it for a while, so that a late retry does not
-    /// store it again. Answers which ids were waiting.
+    /// store it again. Answers each, in order, which of its ids were waiting.
     async fn acknowledge(
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
-    ) -> Result<Vec<Vec<MessageId>>>;
+    ) -> Vec<Result<Vec<MessageId>>>;
 
     /// What is kept for devices of a platform.
     fn policy(&self, platform: Platform) -> MailboxPolicy;

@@ -228,7 +228,7 @@ impl<S: Subject> Both<S> {
                 self.bodies.apply(&changes, None);
                 let acked = vec![(target, ids)];
                 let answer = self.subject.store().acknowledge(acked, self.now).await;
-                assert_eq!(answer.expect("acknowledged"), [waited]);
+                assert_eq!(answer[0].as_ref().expect("acknowledged"), &waited);
             }
             Op::Trim(target, max) => {
                 let policy = MailboxPolicy {

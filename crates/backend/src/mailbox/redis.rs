@@ -38,6 +38,7 @@ use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
     MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
+use protocol::keys::bucket_of;
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
@@ -47,11 +48,11 @@ use self::keys::Keys;
 use self::login::Login;
 use self::meetings::Meetings;
 use self::route::Routed;
-use super::{Audit, MailboxStore};
+use super::{Audit, MailboxStore, ServerId};
 use crate::clock::Entropy;
 use crate::redis::failure::Failure;
 use crate::redis::pool::Pool;
-use crate::redis::{Connection, connect, reply};
+use crate::redis::{Connection, connect, reply, slots};
 use crate::{Error, Result};
 
 const SEAM: &str = "mailbox";
@@ -110,6 +111,10 @@ impl From<Failure> for Error {
 
 #[async_trait]
 impl MailboxStore for RedisMailbox {
+    fn server(&self, user: UserId) -> ServerId {
+        self.pool().server(slots::of_bucket(bucket_of(user)))
+    }
+
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
         let mut meetings = Meetings::of(requests.len());
         let mut earlier: Vec<Option<Routed>> = requests.iter().map(|_| None).collect();
@@ -212,7 +217,7 @@ impl MailboxStore for RedisMailbox {
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
-    ) -> Result<Vec<Vec<MessageId>>> {
+    ) -> Vec<Result<Vec<MessageId>>> {
         let mut calls = Vec::with_capacity(acked.len());
         let mut belongs = Vec::with_capacity(acked.len());
         for (n, (target, ids)) in acked.iter().enumerate() {
@@ -221,11 +226,18 @@ impl MailboxStore for RedisMailbox {
                 belongs.push(n);
             }
         }
-        let mut waited = vec![Vec::new(); acked.len()];
+        let mut waited: Vec<Result<Vec<MessageId>>> = acked.iter().map(|_| Ok(Vec::new())).collect();
         for (n, told) in belongs.into_iter().zip(self.pool().run(&calls).await) {
-            waited[n].append(&mut mail::acknowledged(told?)?);
+            match told.and_then(mail::acknowledged) {
+                Ok(mut ids) => {
+                    if let Ok(waited) = &mut waited[n] {
+                        waited.append(&mut ids);
+                    }
+                }
+                Err(failure) => waited[n] = Err(failure.into()),
+            }
         }
-        Ok(waited)
+        waited
     }
 
     fn policy(&self, platform: Platform) -> MailboxPolicy {

@@ -4,7 +4,9 @@
 //! before is answered. What a server refuses for a reason that passes is asked again, where the reason says,
 //! until the deadline: every call may be repeated.
 
+use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, HashMap};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,6 +20,7 @@ use super::call::Call;
 use super::failure::{Failure, Reaction};
 use super::finder::{Address, Finder, Map, redirected};
 use super::node::{Manner, Node};
+use crate::mailbox::ServerId;
 
 /// How often a call is tried at most.
 const ATTEMPTS: u32 = 8;
@@ -72,6 +75,14 @@ impl Pool {
             pool.node(&address).live(&pool.manner, until).await?;
         }
         Ok(pool)
+    }
+
+    /// Who serves a slot, as a number: two servers that share one, once in 2^64 pairs, wait for each other.
+    pub(crate) fn server(&self, slot: u16) -> ServerId {
+        let address = self.map.read().of(slot);
+        let mut hasher = DefaultHasher::new();
+        address.hash(&mut hasher);
+        ServerId(hasher.finish())
     }
 
     /// Answers each call, in order.

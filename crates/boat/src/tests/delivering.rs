@@ -366,6 +366,35 @@ async fn a_session_without_room_says_full() {
     client.ping().await;
 }
 
+/// What a part of the mailbox did not answer is sent again, and nothing else.
+#[tokio::test]
+async fn an_acknowledgement_that_the_mailbox_did_not_answer_is_sent_again() {
+    let harbour = Harbour::open().await;
+    let item = |id| v1::MailItem {
+        msg_id: id,
+        frame: frame_of(id),
+    };
+    harbour.peer.mail.lock().push_back(item(1));
+    harbour.peer.boxes_away.lock().push(2);
+    let mut away = harbour.websocket().await;
+    away.hello(2).await;
+    expect_message(&mut away, 1).await;
+    away.received(1).await;
+    let mut well = harbour.websocket().await;
+    well.hello(3).await;
+    expect_message(&mut well, 1).await;
+    well.received(1).await;
+    eventually("the other's is removed", || {
+        *harbour.peer.removed.lock() == [1]
+    })
+    .await;
+    harbour.peer.boxes_away.lock().clear();
+    eventually("it is sent again", || {
+        *harbour.peer.removed.lock() == [1, 1]
+    })
+    .await;
+}
+
 // proves S0-77: what waits is pushed page by page, and removed when a device has it.
 #[tokio::test]
 async fn what_waits_is_pushed_after_the_welcome_and_removed_after_its_acknowledgement() {

@@ -37,6 +37,8 @@ pub(super) struct Peer {
     pub(super) batches: Mutex<Vec<Vec<v1::SendItem>>>,
     pub(super) receipts: Mutex<Vec<v1::ReceiptItem>>,
     pub(super) removed: Mutex<Vec<i64>>,
+    /// Users whose part of the mailbox does not answer.
+    pub(super) boxes_away: Mutex<Vec<i64>>,
     pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
     /// Waiting messages, oldest first.
     pub(super) mail: Mutex<VecDeque<v1::MailItem>>,
@@ -68,6 +70,7 @@ impl Peer {
             batches: Mutex::default(),
             receipts: Mutex::default(),
             removed: Mutex::default(),
+            boxes_away: Mutex::default(),
             reasserted: Mutex::default(),
             mail: Mutex::default(),
             reassert_as: Mutex::new(v1::reassert_result::Outcome::Known),
@@ -238,14 +241,19 @@ impl StationService for PeerService {
         request: Request<v1::MailAckRequest>,
     ) -> Result<Response<v1::MailAckResponse>, Status> {
         self.0.take()?;
-        for item in request.into_inner().items {
+        let mut unanswered = Vec::new();
+        for (place, item) in (0..).zip(request.into_inner().items) {
+            if self.0.boxes_away.lock().contains(&item.user) {
+                unanswered.push(place);
+                continue;
+            }
             self.0
                 .mail
                 .lock()
                 .retain(|mail| !item.msg_ids.contains(&mail.msg_id));
             self.0.removed.lock().extend(item.msg_ids);
         }
-        Ok(Response::new(v1::MailAckResponse {}))
+        Ok(Response::new(v1::MailAckResponse { unanswered }))
     }
 
     async fn sync(&self, request: Request<v1::SyncCall>) -> Result<Response<v1::SyncPage>, Status> {

@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use backend::cache::{Cache, Copy, EmbeddedCache, Found};
 use backend::groups::{EmbeddedGroups, GroupStore};
 use backend::history::{EmbeddedHistory, HistoryStore, StatusWrite};
-use backend::mailbox::{EmbeddedMailbox, MailboxStore};
+use backend::mailbox::{EmbeddedMailbox, MailboxStore, ServerId};
 use backend::queue::{Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, Record};
 use backend::timeline::{EmbeddedTimeline, Entry, Timeline};
 use backend::{Error, Kind, Result};
@@ -126,11 +126,34 @@ pub(super) enum Mood {
 pub(super) struct FaultyMailbox {
     pub(super) store: EmbeddedMailbox,
     pub(super) mood: Mutex<Mood>,
+    /// How long its servers take for a call, by number; users go to them by theirs.
+    pub(super) servers: Mutex<Vec<Duration>>,
+}
+
+impl FaultyMailbox {
+    fn number(&self, user: UserId, servers: usize) -> usize {
+        user.get().unsigned_abs() as usize % servers.max(1)
+    }
 }
 
 #[async_trait]
 impl MailboxStore for FaultyMailbox {
+    fn server(&self, user: UserId) -> ServerId {
+        ServerId(self.number(user, self.servers.lock().len()) as u64)
+    }
+
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
+        let slowest = {
+            let servers = self.servers.lock();
+            let of = |request: &RouteRequest| {
+                let server = self.number(request.user, servers.len());
+                servers.get(server).copied()
+            };
+            requests.iter().filter_map(of).max()
+        };
+        if let Some(slowest) = slowest {
+            tokio::time::sleep(slowest).await;
+        }
         let mood = *self.mood.lock();
         match mood {
             Mood::Well => self.store.route_or_store(requests).await,
@@ -178,7 +201,7 @@ impl MailboxStore for FaultyMailbox {
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
-    ) -> Result<Vec<Vec<MessageId>>> {
+    ) -> Vec<Result<Vec<MessageId>>> {
         self.store.acknowledge(acked, now).await
     }
 

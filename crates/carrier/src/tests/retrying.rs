@@ -312,3 +312,37 @@ async fn what_is_due_later_leaves_room_for_what_is_due_now() {
     };
     assert_eq!(due_now_beside_a_backlog(few_bytes).await, 100);
 }
+
+/// The clock of the machine is set back by an hour while retries wait: in memory, and in the log.
+#[tokio::test(start_paused = true)]
+async fn a_step_of_the_clock_delays_no_retry() {
+    for is_read_after in [false, true] {
+        let mut world = World::new().await;
+        world.know(BOB, Platform::Ios).await;
+        *world.mailbox.mood.lock() = Mood::Away;
+        world.send(ALICE, BOB).await;
+        world
+            .until("a retry is queued", async || {
+                !world.records(Topic::Retry(1)).await.is_empty()
+            })
+            .await;
+        if is_read_after {
+            world.stop().await;
+        } else {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+        world.clock.step_back(Duration::from_secs(3600));
+        *world.mailbox.mood.lock() = Mood::Well;
+        let began = tokio::time::Instant::now();
+        if is_read_after {
+            world.carrier = Some(world.start().await);
+        }
+        world
+            .until("it is stored", async || {
+                world.waiting(BOB, Platform::Ios).await == 1
+            })
+            .await;
+        let took = began.elapsed();
+        assert!(took < Duration::from_secs(10), "{is_read_after}: {took:?}");
+    }
+}

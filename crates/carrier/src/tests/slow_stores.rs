@@ -9,8 +9,9 @@ use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::HistoryRange;
 use protocol::group::{Member, Role, Wish};
 use protocol::history::Version;
+use protocol::ledger::Event;
 use protocol::message::Content;
-use protocol::{GroupId, Options, Recipient, Seq, Timestamp};
+use protocol::{GroupId, MessageId, Options, Platform, Recipient, Seq, Timestamp};
 
 use super::groups::{CLOSED, create};
 use super::world::*;
@@ -18,6 +19,7 @@ use crate::Config;
 
 /// Records of one poll, all of which the stores are asked about.
 const RECORDS: usize = 512;
+const CAROL: i64 = 3;
 /// Far below the 60 s after which the log gives partitions to others.
 const SOON: Duration = Duration::from_secs(20);
 
@@ -127,4 +129,31 @@ async fn a_group_that_takes_longer_than_one_call_is_loaded_in_the_end() {
     assert_eq!(rows.await.expect("reads").len(), 1);
     // 31 pages, and each that was broken off once more.
     assert_eq!(world.groups.pages.load(SeqCst), 36);
+}
+
+/// A mailbox on two servers, of which one takes longer for a call than the carrier waits.
+#[tokio::test(start_paused = true)]
+async fn a_server_of_the_mailbox_that_hangs_delays_only_its_users() {
+    let world = World::new().await;
+    world
+        .sign_in(CAROL, Platform::Web, 30, Manner::Acknowledges)
+        .await;
+    assert_eq!((BOB % 2, CAROL % 2), (0, 1));
+    *world.mailbox.servers.lock() = vec![Duration::from_secs(3600), Duration::ZERO];
+    for _ in 0..100 {
+        world.send(ALICE, BOB).await;
+    }
+    let (began, mut expected) = (world.now(), Vec::new());
+    for _ in 0..20 {
+        expected.push(world.send(ALICE, CAROL).await.get());
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert_eq!(world.boat.pushed_to(30), expected);
+    }
+    assert!(world.since(began) < Duration::from_secs(5), "no call ended");
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let settled = expected.iter().map(|&id| MessageId::new(id).expect("an id"));
+    for id in settled {
+        let events = world.events(id).await;
+        assert_eq!(events.last(), Some(&(None, Event::Settled)), "{events:?}");
+    }
 }

@@ -183,6 +183,7 @@ impl World {
         let mailbox = Arc::new(FaultyMailbox {
             store: mailbox.expect("a new mailbox"),
             mood: Mutex::new(Mood::Well),
+            servers: Mutex::default(),
         });
         let history = Arc::new(FaultyHistory {
             store: EmbeddedHistory::new(engine.clone()),
@@ -203,7 +204,7 @@ impl World {
             away: AtomicBool::new(false),
         });
         let groups = Arc::new(FaultyGroups {
-            store: EmbeddedGroups::new(engine.clone()),
+            store: EmbeddedGroups::new(engine.clone(), clock.clone()),
             away: AtomicBool::new(false),
             saved: AtomicUsize::new(0),
             pages: AtomicUsize::new(0),

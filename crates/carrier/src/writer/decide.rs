@@ -6,9 +6,10 @@ use std::sync::Arc;
 
 use api::task::{MessageTask, Work};
 use api::told::{Roles, frame_of, frames_of};
+use futures_util::{StreamExt, TryStreamExt, stream};
 use protocol::change::{Altered, Asked, ChangeKind, ChangeRow};
 use protocol::conversation::{Head, Placement, Ruling, Standing};
-use protocol::delivery::{self, Notice, Origin, Owed, Task, Word};
+use protocol::delivery::{self, Notice, Origin, Owed, Source, Task, Word};
 use protocol::frame::PlacedEcho;
 use protocol::group::{self, Audience, Group, GroupRow};
 use protocol::history::{PrivateRow, Version};
@@ -25,6 +26,9 @@ use super::subject::Subjects;
 use super::wishing::Granted;
 use super::{Halt, WriteFailure, Writer};
 use crate::work::Read;
+
+/// Questions about sends that are asked at once.
+const TOGETHER: usize = 64;
 
 /// A record's place, and what it looks like there.
 pub(super) struct Placing {
@@ -170,8 +174,13 @@ pub(super) struct Before {
     rows: BTreeMap<(ConversationId, UserId, MessageId), Option<Standing>>,
     /// What records of this batch are about, of the store.
     pub(super) subjects: Subjects,
+    /// What the store has under the send_ids of sends that may be repeats, by their records.
+    first_sends: BTreeMap<Source, FirstSend>,
     placed: Vec<Pending>,
 }
+
+/// The message that stands under a send_id.
+type FirstSend = Option<(MessageId, Standing)>;
 
 impl Before {
     pub(super) fn group(&self, conversation: ConversationId) -> Option<&Arc<Group>> {
@@ -212,6 +221,7 @@ impl Writer {
             ..Before::default()
         };
         self.prefetch(reads, &mut before).await?;
+        self.prefetch_first_sends(reads, &mut before).await?;
         self.prefetch_subjects(reads, &mut before).await?;
         let mut decided = Vec::with_capacity(reads.len());
         for read in reads {
@@ -262,6 +272,25 @@ impl Writer {
         }
         let rows = self.standings(&keys).await?;
         before.rows.extend(keys.into_iter().zip(rows));
+        Ok(())
+    }
+
+    /// Looks together for the first ones of sends that may be repeats: where a part of the mailbox is away, that is
+    /// each send whose key lies there.
+    async fn prefetch_first_sends(
+        &self,
+        reads: &[Arc<Read>],
+        before: &mut Before,
+    ) -> Result<(), WriteFailure> {
+        let asked = reads.iter().filter_map(|read| {
+            let (task, conversation) = message(read).filter(|(task, _)| task.unsure)?;
+            let source = read.source;
+            let stored = self.stored_send(task, conversation);
+            Some(async move { stored.await.map(|stored| (source, stored)) })
+        });
+        let asked: Vec<_> = asked.collect();
+        let asked = stream::iter(asked).buffer_unordered(TOGETHER);
+        before.first_sends = asked.try_collect::<BTreeMap<_, _>>().await?;
         Ok(())
     }
 
@@ -319,7 +348,7 @@ impl Writer {
         let version = self.version(read);
         if task.unsure
             && let Some((first, position)) =
-                self.first_send(task, conversation, version, before).await?
+                self.first_send(read, task, conversation, before).await?
         {
             return Ok(repeat(
                 read,
@@ -342,7 +371,7 @@ impl Writer {
                 // before this redelivery.
                 if row.is_none()
                     && let Some((first, position)) =
-                        self.first_send(task, conversation, version, before).await?
+                        self.first_send(read, task, conversation, before).await?
                 {
                     let now = self.clock.now();
                     return Ok(repeat(read, task, conversation, first, position, now));
@@ -476,16 +505,36 @@ impl Writer {
     /// The message that an earlier record placed under the same send_id.
     async fn first_send(
         &self,
+        read: &Read,
         task: &MessageTask,
         conversation: ConversationId,
-        version: Version,
         before: &Before,
     ) -> Result<Option<(MessageId, Position)>, WriteFailure> {
+        let (message, version) = (&task.message, self.version(read));
+        let stored = match before.first_sends.get(&read.source) {
+            Some(stored) => *stored,
+            None => self.stored_send(task, conversation).await?,
+        };
+        let same =
+            |pending: &&Pending| pending.from == message.from && pending.send_id == message.send_id;
+        let pending = before.placed.iter().find(same);
+        let pending = pending.map(|pending| (pending.id, pending.standing));
+        let first = stored.or(pending);
+        Ok(first
+            .filter(|(id, standing)| *id != message.id && standing.version < version)
+            .map(|(id, standing)| (id, standing.position)))
+    }
+
+    async fn stored_send(
+        &self,
+        task: &MessageTask,
+        conversation: ConversationId,
+    ) -> Result<FirstSend, WriteFailure> {
         let message = &task.message;
         let since = message.accepted_at - task.age - self.unsure_margin;
         let since = MessageId::floor_of(since);
         let (from, send_id) = (message.from, message.send_id);
-        let stored = match conversation {
+        Ok(match conversation {
             ConversationId::Group(group) => {
                 let found = (self.group_history).find_send(from, group, send_id, since);
                 let found = self.stores.within(found).await?;
@@ -496,15 +545,7 @@ impl Writer {
                 let found = self.stores.within(found).await?;
                 found.map(|row| (row.id, Standing::from(&row)))
             }
-        };
-        let same =
-            |pending: &&Pending| pending.from == message.from && pending.send_id == message.send_id;
-        let pending = before.placed.iter().find(same);
-        let pending = pending.map(|pending| (pending.id, pending.standing));
-        let first = stored.or(pending);
-        Ok(first
-            .filter(|(id, standing)| *id != message.id && standing.version < version)
-            .map(|(id, standing)| (id, standing.position)))
+        })
     }
 }
 

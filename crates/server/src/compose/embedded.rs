@@ -99,11 +99,13 @@ impl Seams {
         let mailbox = EmbeddedMailbox::open(engine.clone(), &config.mailbox, entropy.as_ref())?;
         let (queue, mailbox) = (Arc::new(queue), Arc::new(mailbox));
         let ledger = Arc::new(EmbeddedLedger::open(engine.clone())?);
+        let groups = Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone()));
         Ok(Seams {
             upkeep: Some(Upkeep {
                 queue: queue.clone(),
                 mailbox: mailbox.clone(),
                 ledger: ledger.clone(),
+                groups: groups.clone(),
                 ledger_retention: config.ledger_retention,
                 clock: clock.clone(),
             }),
@@ -113,7 +115,7 @@ impl Seams {
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
             conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
-            groups: Arc::new(EmbeddedGroups::new(engine.clone())),
+            groups,
             group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
             timeline: Arc::new(EmbeddedTimeline::new(config.timeline.clone())?),
             cache: Arc::new(EmbeddedCache::new(config.cache.clone())?),

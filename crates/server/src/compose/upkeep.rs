@@ -1,10 +1,11 @@
 //! What the embedded stores want done now and then: old records of the log, expired mail and old entries of
-//! the ledger removed.
+//! the ledger removed, and of groups who left long ago.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use backend::clock::Clock;
+use backend::groups::EmbeddedGroups;
 use backend::ledger::LedgerStore;
 use backend::mailbox::EmbeddedMailbox;
 use backend::queue::EmbeddedQueue;
@@ -17,6 +18,8 @@ const EVERY: Duration = Duration::from_secs(60);
 const MAILBOXES: usize = 200;
 /// Rows of the ledger removed between two pauses.
 const LEDGER_ROWS: usize = 1000;
+/// Members who left that are removed between two pauses.
+const LEFT: usize = 1000;
 const PAUSE: Duration = Duration::from_millis(20);
 
 #[derive(Clone)]
@@ -24,7 +27,8 @@ pub(super) struct Upkeep {
     pub(super) queue: Arc<EmbeddedQueue>,
     pub(super) mailbox: Arc<EmbeddedMailbox>,
     pub(super) ledger: Arc<dyn LedgerStore>,
-    /// How old messages are when the ledger forgets them.
+    pub(super) groups: Arc<EmbeddedGroups>,
+    /// How old messages are when the ledger forgets them, and groups who left by them: longer than the log has them.
     pub(super) ledger_retention: Duration,
     pub(super) clock: Arc<dyn Clock>,
 }
@@ -51,6 +55,10 @@ impl Upkeep {
         }
         let kept = MessageId::floor_of(self.clock.now() - self.ledger_retention);
         while self.ledger.forget(kept, LEDGER_ROWS).await? > 0 {
+            tokio::time::sleep(PAUSE).await;
+        }
+        let left = self.clock.now() - self.ledger_retention;
+        while self.groups.forget_left(left, LEFT)? == LEFT {
             tokio::time::sleep(PAUSE).await;
         }
         Ok(())
@@ -87,11 +95,13 @@ mod tests {
         let queue = EmbeddedQueue::open(engine.clone(), QueueConfig::default(), clock.clone());
         let entropy = SeededEntropy::new(1);
         let mailbox = EmbeddedMailbox::open(engine.clone(), &MailboxConfig::default(), &entropy);
+        let groups = Arc::new(EmbeddedGroups::new(engine.clone(), clock.clone()));
         let ledger = Arc::new(EmbeddedLedger::open(engine).expect("a ledger"));
         let upkeep = Upkeep {
             queue: Arc::new(queue.expect("a log")),
             mailbox: Arc::new(mailbox.expect("a mailbox")),
             ledger: ledger.clone(),
+            groups,
             ledger_retention: RETENTION,
             clock: clock.clone(),
         };

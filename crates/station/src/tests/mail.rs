@@ -54,17 +54,22 @@ impl World {
     }
 
     async fn take(&self, ids: &[MessageId]) {
-        let ack = MailAck {
-            user: user(2),
+        assert_eq!(self.take_of(&[(2, ids)]).await, [0u32; 0]);
+    }
+
+    /// The places of those that are to be sent again.
+    async fn take_of(&self, items: &[(i64, &[MessageId])]) -> Vec<u32> {
+        let item = |&(number, ids): &(i64, &[MessageId])| MailAck {
+            user: user(number),
             platform: PHONE,
             session: session(22),
             ids: ids.to_vec(),
         };
         let request = v1::MailAckRequest {
-            items: vec![(&ack).into()],
+            items: items.iter().map(|one| (&item(one)).into()).collect(),
         };
         let answer = self.client.clone().mail_ack(request).await;
-        answer.expect("answered");
+        answer.expect("answered").into_inner().unanswered
     }
 
     async fn fetched(&self, id: MessageId) -> Vec<Event> {
@@ -109,6 +114,22 @@ async fn mail_waits_until_it_is_acknowledged() {
     assert_eq!(world.fetched(never).await, [], "it did not wait");
     world.take(&[all[0]]).await;
     assert_eq!(world.fetched(all[0]).await, fetched, "once");
+}
+
+/// One server of the mailbox is away: what the others removed is in the ledger, and is not sent again.
+#[tokio::test(start_paused = true)]
+async fn an_acknowledgement_without_an_answer_leaves_the_others_answered() {
+    let world = world().await;
+    let placed = world.place(1, 2, 1, "x").await;
+    world.store(&placed).await;
+    assert!(world.sign_in(2, PHONE, 22).await.mail_waits);
+    let id = placed.message.id;
+    world.mailbox.boxes_away.lock().push(user(3));
+    let items: [(i64, &[MessageId]); 3] = [(3, &[id]), (2, &[id]), (3, &[id])];
+    assert_eq!(world.take_of(&items).await, [0, 2]);
+    assert_eq!(world.fetched(id).await.len(), 1);
+    world.mailbox.boxes_away.lock().clear();
+    assert_eq!(world.take_of(&items[2..]).await, [0u32; 0]);
 }
 
 #[tokio::test(start_paused = true)]

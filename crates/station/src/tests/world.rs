@@ -25,7 +25,7 @@ use backend::heads::EmbeddedHeads;
 use backend::history::EmbeddedHistory;
 use backend::installation::EmbeddedInstallation;
 use backend::ledger::EmbeddedLedger;
-use backend::mailbox::{EmbeddedMailbox, MailboxConfig, MailboxStore};
+use backend::mailbox::{EmbeddedMailbox, MailboxConfig, MailboxStore, ServerId};
 use backend::queue::{
     Consumer, EmbeddedQueue, NewRecord, Partition, Producer, Queue, QueueConfig, Record,
 };
@@ -101,6 +101,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     let mailbox = Arc::new(FaultyMailbox {
         store: store.expect("a new mailbox"),
         silent: AtomicBool::new(false),
+        boxes_away: Mutex::default(),
     });
     let connector = Connector::default();
     let boat = Arc::new(Noting::default());
@@ -109,7 +110,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     let registered = registry.register(Role::Boat, "boat-1", "inproc:boat-1");
     let registration = registered.await.expect("a lease");
     let life = registration.instance.life.clone();
-    let groups = CountedGroups::over(EmbeddedGroups::new(engine.clone()));
+    let groups = CountedGroups::over(EmbeddedGroups::new(engine.clone(), clock.clone()));
     let history_reads = CountedHistory::over(EmbeddedGroupHistory::new(engine.clone()));
     let parts = Parts {
         queue: queue.clone(),
@@ -561,6 +562,8 @@ impl Queue for FaultyQueue {
 pub(super) struct FaultyMailbox {
     store: EmbeddedMailbox,
     pub(super) silent: AtomicBool,
+    /// Users whose acknowledgements are not answered.
+    pub(super) boxes_away: Mutex<Vec<UserId>>,
 }
 
 impl FaultyMailbox {
@@ -578,6 +581,10 @@ impl FaultyMailbox {
 
 #[async_trait]
 impl MailboxStore for FaultyMailbox {
+    fn server(&self, user: UserId) -> ServerId {
+        self.store.server(user)
+    }
+
     async fn route_or_store(
         &self,
         requests: Vec<RouteRequest>,
@@ -624,8 +631,18 @@ impl MailboxStore for FaultyMailbox {
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
-    ) -> backend::Result<Vec<Vec<MessageId>>> {
-        self.reach().await.acknowledge(acked, now).await
+    ) -> Vec<backend::Result<Vec<MessageId>>> {
+        let store = self.reach().await;
+        let mut answers = Vec::new();
+        for acked in acked {
+            let is_away = self.boxes_away.lock().contains(&acked.0.user);
+            if is_away {
+                answers.push(Err(backend::Error::unavailable("mailbox", "away")));
+            } else {
+                answers.extend(store.acknowledge(vec![acked], now).await);
+            }
+        }
+        answers
     }
 
     fn policy(&self, platform: Platform) -> MailboxPolicy {

@@ -24,6 +24,7 @@ macro_rules! tables {
                         | Table::GroupOwn
                         | Table::GroupSend
                         | Table::UserGroup
+                        | Table::GroupLeft
                 )
             }
 
@@ -98,4 +99,6 @@ tables! {
     GroupMember => "group-member",
     /// In which groups a user is or was.
     UserGroup => "user-group",
+    /// Who left a group, by the time at which that was written.
+    GroupLeft => "group-left",
 }

@@ -1,11 +1,18 @@
+use std::sync::atomic::{AtomicI64, Ordering};
+
 use protocol::Seq;
 use protocol::group::Role;
 
 use super::*;
+use crate::clock::SystemClock;
 use crate::fresh::{Fresh, on_memory_and_disk};
 use crate::groups::contract::{self, member, version};
 
-contract::checks!(on_memory_and_disk!(super::EmbeddedGroups::new));
+contract::checks!(on_memory_and_disk!(super::open));
+
+fn open(engine: Engine) -> EmbeddedGroups {
+    EmbeddedGroups::new(engine, Arc::new(SystemClock))
+}
 
 const SETTINGS: Settings = Settings {
     open_history: true,
@@ -19,7 +26,7 @@ async fn a_crash_never_splits_a_member_from_their_list() {
     let (group, user) = (fresh.group(), fresh.user());
     let engine = Engine::memory();
     engine.hold_syncs();
-    let store = EmbeddedGroups::new(engine.clone());
+    let store = open(engine.clone());
     for n in 1..=3 {
         let members = vec![(user, member(Role::Member, n, n))];
         let settings = Some((SETTINGS, version(n)));
@@ -27,7 +34,7 @@ async fn a_crash_never_splits_a_member_from_their_list() {
     }
     assert_eq!(engine.undurable(), 3, "one write a call");
     for kept in (0..=3).rev() {
-        let store = EmbeddedGroups::new(engine.crash(kept).expect("in memory"));
+        let store = open(engine.crash(kept).expect("in memory"));
         let loaded = contract::load(&store, group).await;
         let since = loaded.and_then(|group| group.members.get(user).map(|it| it.since));
         assert_eq!(since, (kept > 0).then_some(Seq(kept as u64)));
@@ -41,7 +48,7 @@ async fn a_crash_never_splits_a_member_from_their_list() {
 async fn a_hundred_thousand_members_are_fine() {
     let fresh = Fresh::new(1);
     let group = fresh.group();
-    let store = EmbeddedGroups::new(Engine::memory());
+    let store = open(Engine::memory());
     let users: Vec<_> = (0..200_000).map(|_| fresh.user()).collect();
     for some in users.chunks(500) {
         // Those who left stand before all others.
@@ -57,4 +64,47 @@ async fn a_hundred_thousand_members_are_fine() {
     let first = store.present(group, None, 500).await.expect("reads");
     let first: Vec<_> = first.into_iter().map(|(user, _)| user).collect();
     assert_eq!(first, users[100_000..100_500]);
+}
+
+struct Hand(AtomicI64);
+
+impl Clock for Hand {
+    fn now(&self) -> Timestamp {
+        Timestamp::from_millis(self.0.load(Ordering::Relaxed))
+    }
+}
+
+/// Who left before a time is forgotten by the group, unless they came back or left again since; users go on finding it.
+#[tokio::test]
+async fn a_group_forgets_who_left_long_ago() {
+    let fresh = Fresh::new(1);
+    let (group, gone, back, again) = (fresh.group(), fresh.user(), fresh.user(), fresh.user());
+    let clock = Arc::new(Hand(AtomicI64::new(1_000)));
+    let store = EmbeddedGroups::new(Engine::memory(), clock.clone());
+    let member_now = Some(Role::Member);
+    for (at, role, users, n) in [
+        (1_000, member_now, vec![gone, back, again], 1),
+        (2_000, None, vec![gone, back, again], 2),
+        (3_000, member_now, vec![back, again], 3),
+        (4_000, None, vec![again], 4),
+    ] {
+        clock.0.store(at, Ordering::Relaxed);
+        let members = users.into_iter().map(|user| (user, member(role, n, n)));
+        let settings = Some((SETTINGS, version(n)));
+        let saved = store.save(group, settings, members.collect()).await;
+        saved.expect("saves");
+    }
+    let at = Timestamp::from_millis;
+    assert_eq!(store.forget_left(at(2_000), 9).expect("forgets"), 0);
+    assert_eq!(contract::load(&store, group).await.expect("is there").members.len(), 3);
+    assert_eq!(store.forget_left(at(2_001), 2).expect("forgets"), 2);
+    assert_eq!(store.forget_left(at(2_001), 2).expect("forgets"), 1);
+    let left: Vec<_> = store.members(group, None, 9).await.expect("reads");
+    let left: Vec<_> = left.into_iter().map(|(user, it)| (user, it.role)).collect();
+    let mut wanted = vec![(back, member_now), (again, None)];
+    wanted.sort_by_key(|(user, _)| *user);
+    assert_eq!(left, wanted);
+    assert_eq!(store.groups_of(gone, None, 9).await.expect("reads").len(), 1);
+    assert_eq!(store.forget_left(at(9_000), 9).expect("forgets"), 1);
+    assert_eq!(store.members(group, None, 9).await.expect("reads").len(), 1);
 }

@@ -160,8 +160,8 @@ async fn waiting(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
 async fn acknowledge(mailbox: &RedisMailbox, target: Target, ids: &[i64]) -> Result<()> {
     let ids = ids.iter().map(|n| MessageId::new(*n).expect("positive"));
     let acked = vec![(target, ids.collect())];
-    mailbox.acknowledge(acked, SystemClock.now()).await?;
-    Ok(())
+    let waited = mailbox.acknowledge(acked, SystemClock.now()).await;
+    waited.into_iter().try_for_each(|ids| ids.map(drop))
 }
 
 /// Tries until it is done; a failover takes some seconds.

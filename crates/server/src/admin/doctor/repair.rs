@@ -110,7 +110,8 @@ async fn mend_one(seams: &Seams, mend: Mend) -> Result<()> {
             Mend::Disconnect(key) => seams.mailbox.disconnect(vec![key]).await,
             Mend::Acknowledge(target, id) => {
                 let acked = vec![(target, vec![id])];
-                seams.mailbox.acknowledge(acked, now).await.map(drop)
+                let waited = seams.mailbox.acknowledge(acked, now).await;
+                waited.into_iter().try_for_each(|ids| ids.map(drop))
             }
             Mend::WriteRows(rows) => seams.history.save_private(rows).await,
             Mend::WriteHead(conversation, head) => {

@@ -17,7 +17,7 @@ use backend::groups::GroupStore;
 use backend::heads::HeadStore;
 use backend::history::{HistoryStore, StatusWrite};
 use backend::ledger::LedgerStore;
-use backend::mailbox::MailboxStore;
+use backend::mailbox::{MailboxStore, ServerId};
 use backend::queue::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Record};
 use backend::timeline::Timeline;
 use protocol::change::{Altered, Arranged, ChangeRow, Changed};
@@ -122,6 +122,10 @@ impl Around for Failpoint {
 
 #[async_trait]
 impl MailboxStore for Watched<dyn MailboxStore> {
+    fn server(&self, user: UserId) -> ServerId {
+        self.inner.server(user)
+    }
+
     async fn route_or_store(&self, requests: Vec<RouteRequest>) -> Vec<Result<RouteAnswer>> {
         let answers = self.inner.route_or_store(requests).await;
         if answers
@@ -174,7 +178,7 @@ impl MailboxStore for Watched<dyn MailboxStore> {
         &self,
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
-    ) -> Result<Vec<Vec<MessageId>>> {
+    ) -> Vec<Result<Vec<MessageId>>> {
         let removed = self.inner.acknowledge(acked, now).await;
         if removed.iter().flatten().any(|ids| !ids.is_empty()) {
             self.point.passed("mailbox.acknowledge");

@@ -1,0 +1,94 @@
+//! What the largest group costs, counted over the whole suite in one process.
+
+use std::time::{Duration, Instant};
+
+use peak_alloc::PeakAlloc;
+use protocol::frame::Send;
+use protocol::group::{Member, Role};
+use protocol::history::Version;
+use protocol::ledger::Event;
+use protocol::{GroupId, Recipient, Seq};
+use tests::person::{CLOSED, user};
+use tests::wire::{Port, Wire, send};
+use tests::{Cluster, settings};
+
+#[global_allocator]
+static ALLOCATED: PeakAlloc = PeakAlloc;
+
+const MEMBERS: i64 = 100_000;
+const MESSAGES: usize = 512;
+const PAIRS: i64 = 8;
+const ROUNDS: usize = 6;
+/// What a carrier may need.
+const BYTES_MAX: usize = 1 << 30;
+/// A message to one person takes longer than alone, and far less than the group needs.
+const PRIVATE_MAX: Duration = Duration::from_secs(10);
+
+async fn largest_group(cluster: &Cluster) -> GroupId {
+    let group = GroupId::new(77).expect("a group");
+    let member = |number: i64| Member {
+        role: Some(if number == 1 {
+            Role::Owner
+        } else {
+            Role::Member
+        }),
+        since: Seq::ZERO,
+        version: Version::default(),
+    };
+    let members: Vec<_> = (1..=MEMBERS).map(|n| (user(n), member(n))).collect();
+    for members in members.chunks(1000) {
+        let made = Some((CLOSED, Version::default()));
+        let saved = cluster.seams.groups.save(group, made, members.to_vec());
+        saved.await.expect("saves");
+    }
+    group
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_burst_to_the_largest_group_needs_less_than_a_gibibyte_and_private_chats_go_on() {
+    let cluster = Cluster::with(settings(), |seams| seams).await;
+    let group = largest_group(&cluster).await;
+    let mut owner = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    let mut pairs = Vec::new();
+    for pair in 0..PAIRS {
+        let number = MEMBERS + 1 + 2 * pair;
+        let sender = Wire::signed_in(&cluster, Port::Tcp, number).await;
+        let receiver = Wire::signed_in(&cluster, Port::Tcp, number + 1).await;
+        pairs.push((sender, receiver, number + 1));
+    }
+    ALLOCATED.reset_peak_usage();
+    let before = ALLOCATED.current_usage();
+
+    let mut last = None;
+    for _ in 0..MESSAGES {
+        let message = Send {
+            to: Recipient::Group(group),
+            ..send(1, "to all")
+        };
+        last = Some(owner.ask(message).await.expect("accepted"));
+    }
+    let mut slowest = Duration::ZERO;
+    for _ in 0..ROUNDS {
+        for (sender, receiver, number) in &mut pairs {
+            let began = Instant::now();
+            let id = sender.ask(send(*number, "to you")).await.expect("accepted");
+            let (placed, _) = receiver.next_message().await;
+            assert_eq!(placed.message.id, id);
+            slowest = slowest.max(began.elapsed());
+            receiver.acknowledge(&placed).await;
+        }
+    }
+    let peak = ALLOCATED.peak_usage();
+    println!(
+        "{MESSAGES} messages to {MEMBERS}: {} MiB at most, {} MiB before; a private message {slowest:?} at most",
+        peak >> 20,
+        before >> 20
+    );
+    let last = last.expect("one was sent");
+    let entries = cluster.seams.ledger.trace(&[last]).await.expect("reads");
+    let is_settled = entries[0].iter().any(|entry| entry.event == Event::Settled);
+    assert!(!is_settled, "the group was reached before it was measured");
+    assert!(peak < BYTES_MAX, "{peak}");
+    assert!(slowest < PRIVATE_MAX, "{slowest:?}");
+    cluster.stop().await;
+}
