@@ -3,10 +3,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use protocol::GroupId;
+use protocol::group::Settings;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
-use crate::deeds::Deeds;
+use crate::deeds::{Deed, Deeds, Wished};
+
+/// Another source of chance, for the worlds of [`Plan::outsiders`].
+const OUTSIDERS: u64 = 0x006f_7574_7369_6465;
 
 /// A bug that is planted on purpose: the simulator must find it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,9 +198,6 @@ impl Plan {
             let fault = plan.fault(&mut rng);
             plan.faults.push((moment(&mut rng), fault));
         }
-        // A station that dies may not have told those who were displaced.
-        let dies = |(_, fault): &(_, Fault)| matches!(fault, Fault::CrashStation(_));
-        plan.sweeps |= plan.has_rivals() && plan.faults.iter().any(dies);
         // Drawn from another source, so that the worlds of other seeds stay as they are.
         if seed % 8 == 6 {
             let mut rng = StdRng::seed_from_u64(!seed);
@@ -204,6 +206,12 @@ impl Plan {
                 .push((moment(&mut rng), Fault::LoseDevice(device)));
         }
         plan.deeds = Deeds::of(seed, plan.devices.len(), users);
+        if seed % 16 == 1 {
+            plan = plan.outsiders(&mut StdRng::seed_from_u64(!seed ^ OUTSIDERS));
+        }
+        // A station that dies may not have told those who were displaced.
+        let dies = |(_, fault): &(_, Fault)| matches!(fault, Fault::CrashStation(_));
+        plan.sweeps |= plan.has_rivals() && plan.faults.iter().any(dies);
         (plan, rng)
     }
 
@@ -216,6 +224,65 @@ impl Plan {
 
     pub(crate) fn is_plain(&self) -> bool {
         self.deeds.done.is_empty()
+    }
+
+    /// Somebody who was sent away a moment ago says something: the door does not know yet, and the writer refuses it. What
+    /// the station knew of it dies, the sender is brought back in, and the same send comes again, under the same id.
+    /// Then the carrier reads both anew.
+    fn outsiders(self, rng: &mut StdRng) -> Plan {
+        const DEVICES: usize = 3;
+        let (owner, sender, silent) = (0, 1, 2);
+        let latency_max = Duration::from_millis(60);
+        let devices = (0..DEVICES).map(|user| DevicePlan { user, platform: 0 });
+        let group = GroupId::new(1_100).expect("positive");
+        let settings = Settings {
+            open_history: true,
+            open_door: false,
+        };
+        let millis = Duration::from_millis;
+        let create = Wished::Create(settings, (1 << DEVICES) - 1);
+        let mut done = vec![(millis(1_000), owner, Deed::Wish(group, create))];
+        let mut faults = Vec::new();
+        for round in 0..4 {
+            let sent_away = millis(5_000 + round * 8_500);
+            let says = sent_away + millis(rng.random_range(300..1_500));
+            // Behind the record, before its key is done.
+            let fails = says + latency_max.mul_f64(rng.random_range(0.8..2.6));
+            done.extend([
+                (sent_away - millis(700), sender, Deed::Say(group)),
+                (sent_away, owner, Deed::Wish(group, Wished::Remove(sender))),
+                (says, sender, Deed::Say(group)),
+                (fails + millis(100), owner, Deed::Wish(group, Wished::Add(sender))),
+            ]);
+            let again = fails + millis(rng.random_range(600..1_600));
+            let (station, carrier) = match self.embedded {
+                true => (Fault::CrashAll, Fault::CrashAll),
+                false => (Fault::CrashStation(0), Fault::CrashCarrier),
+            };
+            faults.extend([
+                // What was said before waits for an acknowledgement, and holds the offsets behind it.
+                (sent_away - millis(800), Fault::Mute(silent, millis(6_000))),
+                (fails, Fault::Cut(sender)),
+                (fails, station),
+                (again, carrier),
+            ]);
+        }
+        Plan {
+            devices: devices.collect(),
+            latency_max,
+            stations: 1,
+            sends: Vec::new(),
+            deeds: Deeds {
+                done,
+                late: vec![Duration::ZERO; DEVICES],
+            },
+            faults,
+            lossy: false,
+            call_loss: 0.0,
+            call_slow: 0.0,
+            sweeps: false,
+            ..self
+        }
     }
 
     /// Nothing goes wrong in this world.

@@ -96,8 +96,8 @@ impl Executor {
                 self.ways.crowd(crowded);
             }
 
+            // In no order: the mailbox may always have answered.
             tokio::select! {
-                biased;
                 _ = self.heard.recv_many(&mut heard, HEARD) => {}
                 routed = self.routes.answered() => {
                     let now = self.now();
