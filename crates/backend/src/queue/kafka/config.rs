@@ -119,7 +119,7 @@ pub struct ProducerConfig {
     pub publish_timeout: Duration,
     /// Bytes of records that wait for their acknowledgement; further publishers wait for room.
     pub buffer_bytes: usize,
-    /// Wait of a record for company. Callers come with batches, so it need not.
+    /// Wait of a record for those that are handed over with it, so that they go as one request.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
@@ -298,7 +298,7 @@ impl Default for ProducerConfig {
         ProducerConfig {
             publish_timeout: Duration::from_secs(30),
             buffer_bytes: 64 << 20,
-            linger: Duration::ZERO,
+            linger: Duration::from_micros(500),
         }
     }
 }

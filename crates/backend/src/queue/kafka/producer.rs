@@ -9,9 +9,10 @@
 
 mod batch;
 mod generation;
+mod lane;
 mod proofs;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -23,6 +24,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use self::batch::{Answers, Sent};
 use self::generation::{Generation, Handed, failed_before};
+use self::lane::{Carrying, Gathered, Lane};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::report::blocking;
@@ -47,6 +49,8 @@ struct Shared {
     current: watch::Sender<Arc<Generation>>,
     /// The one before, while it finishes what is in flight.
     finishing: Mutex<Option<Arc<Generation>>>,
+    /// As many as there are partitions.
+    lanes: Mutex<BTreeMap<Partition, Arc<Lane>>>,
 }
 
 impl KafkaProducer {
@@ -61,6 +65,7 @@ impl KafkaProducer {
             layout,
             current: watch::Sender::new(first),
             finishing: Mutex::new(None),
+            lanes: Mutex::default(),
         });
         let watching = tokio::spawn(watch_over(Arc::downgrade(&shared))).abort_handle();
         Ok(KafkaProducer { shared, watching })
@@ -86,15 +91,16 @@ impl Producer for KafkaProducer {
     async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
         // A partition that is away holds back only its own records.
         let published =
-            split::each_partition(records, |records| self.shared.publish(records)).await;
+            split::each_partition(records, |records| publish(&self.shared, records)).await;
         let answer = |answer: Option<_>| answer.unwrap_or_else(|| Err(silent()));
         published.into_iter().map(answer).collect()
     }
 }
 
 impl Shared {
-    /// Publishes the records of one partition.
-    async fn publish(&self, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+    /// Publishes what gathered for one partition.
+    async fn publish(&self, gathered: &Gathered) -> Vec<Result<u64>> {
+        let records = &gathered.records;
         let bytes_max = self.config.record_bytes_max;
         let refused = records.iter().map(|record| {
             let placed = self.layout.place(record.partition).map(drop);
@@ -106,7 +112,8 @@ impl Shared {
         let mut answers: Answers = refused.collect();
         let patience = self.config.producer.publish_timeout;
         while answers.iter().any(Option::is_none) {
-            let Ok(sent) = timeout(patience, self.hand_over(&records, &answers)).await else {
+            let handed = timeout(patience, self.hand_over(gathered, &mut answers)).await;
+            let Ok(Some(sent)) = handed else {
                 let why =
                     format!("what was published before is not acknowledged within {patience:?}");
                 give_up(&mut answers, &why);
@@ -114,7 +121,7 @@ impl Shared {
             };
             // Each record is answered when its generation is thrown away at the latest.
             match timeout(patience + 10 * GRACE, sent.answered).await {
-                Ok(Ok(answered)) => take_in(&mut answers, &records, sent.places, answered),
+                Ok(Ok(answered)) => take_in(&mut answers, records, sent.places, answered),
                 Ok(Err(_)) | Err(_) => give_up(&mut answers, "the producer does not answer"),
             }
         }
@@ -123,15 +130,16 @@ impl Shared {
 
     /// Waits for room and hands records over, all that may go in one step: a publish that is dropped
     /// before has done nothing, and afterwards those take their way.
-    async fn hand_over(&self, records: &[NewRecord], answers: &Answers) -> Sent {
-        let open = || {
-            records
-                .iter()
-                .zip(answers)
-                .filter(|(_, answer)| answer.is_none())
+    /// `None` where nobody waits for any of them.
+    async fn hand_over(&self, gathered: &Gathered, answers: &mut Answers) -> Option<Sent> {
+        let records = &gathered.records;
+        let (partitions, bytes) = {
+            let open = records.iter().zip(&*answers);
+            let open = open.filter(|(_, answer)| answer.is_none());
+            let partitions: BTreeSet<_> = open.clone().map(|(record, _)| record.partition).collect();
+            let bytes = open.map(|(record, _)| record::size_of(record)).sum();
+            (partitions, bytes)
         };
-        let partitions: BTreeSet<Partition> = open().map(|(record, _)| record.partition).collect();
-        let bytes = open().map(|(record, _)| record::size_of(record)).sum();
         loop {
             let mut replaced = self.current.subscribe();
             let generation = replaced.borrow_and_update().clone();
@@ -141,12 +149,18 @@ impl Shared {
                 _ = replaced.changed() => continue,
             };
             let proved = generation.proved();
+            for place in gathered.dropped() {
+                answers[place].get_or_insert_with(|| Err(silent()));
+            }
+            if answers.iter().all(Option::is_some) {
+                return None;
+            }
             let handed = match room {
                 Some(room) => generation.hand_over(records, answers, room, &self.layout),
                 None => Handed::Closed,
             };
             match handed {
-                Handed::Over(sent) => return sent,
+                Handed::Over(sent) => return Some(sent),
                 Handed::Later => tokio::select! {
                     () = proved => {}
                     _ = replaced.changed() => {}
@@ -195,6 +209,30 @@ impl Shared {
         let killed = killed.await;
         *self.finishing.lock() = None;
         killed
+    }
+}
+
+/// Publishes records of one partition, with what else waits for it.
+async fn publish(shared: &Arc<Shared>, records: Vec<NewRecord>) -> Vec<Result<u64>> {
+    let Some(partition) = records.first().map(|record| record.partition) else {
+        return Vec::new();
+    };
+    let bytes = records.iter().map(record::size_of).sum();
+    let lane = shared.lanes.lock().entry(partition).or_default().clone();
+    let (answers, carrying) = lane.add(records, bytes);
+    if let Some(carrying) = carrying {
+        tokio::spawn(carry(shared.clone(), carrying));
+    }
+    // Without an answer, each is `silent`.
+    answers.await.unwrap_or_default()
+}
+
+async fn carry(shared: Arc<Shared>, mut carrying: Carrying) {
+    let bytes_max = shared.config.record_bytes_max;
+    let patience = shared.config.producer.publish_timeout;
+    while let Some(gathered) = carrying.next(bytes_max, patience) {
+        let answers = shared.publish(&gathered).await;
+        gathered.answer(answers);
     }
 }
 

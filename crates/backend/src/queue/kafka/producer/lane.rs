@@ -1,0 +1,214 @@
+//! The publishes of one partition, a batch under way and the next one gathering.
+//!
+//! librdkafka sends nothing more of a partition while five of its records are in flight, and the thread of that broker
+//! spins for as long as any wait for it (librdkafka#3692): where a broker is slow, that takes the processors away from
+//! everybody else. So it is handed only what it can send at once, and the rest waits here.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::Result;
+use crate::queue::NewRecord;
+
+/// Records of one batch: what librdkafka puts into one request.
+const RECORDS_MAX: usize = 10_000;
+
+type Answers = Vec<Result<u64>>;
+
+/// One partition.
+#[derive(Default)]
+pub(super) struct Lane {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    waiting: VecDeque<Publish>,
+    is_carried: bool,
+}
+
+struct Publish {
+    records: Vec<NewRecord>,
+    bytes: usize,
+    since: Instant,
+    answered: oneshot::Sender<Answers>,
+}
+
+/// Publishes that go together.
+pub(super) struct Gathered {
+    pub(super) records: Vec<NewRecord>,
+    /// How many records each has, and who waits for their answers.
+    publishes: Vec<(usize, oneshot::Sender<Answers>)>,
+}
+
+impl Lane {
+    /// Adds a publish; answers where its answers will come, and whether nobody carries the lane: then who asks is to.
+    pub(super) fn add(
+        self: &Arc<Lane>,
+        records: Vec<NewRecord>,
+        bytes: usize,
+    ) -> (oneshot::Receiver<Answers>, Option<Carrying>) {
+        let (answered, answers) = oneshot::channel();
+        let mut state = self.state.lock();
+        state.waiting.push_back(Publish {
+            records,
+            bytes,
+            since: Instant::now(),
+            answered,
+        });
+        let is_free = !std::mem::replace(&mut state.is_carried, true);
+        let carrying = is_free.then(|| Carrying {
+            lane: self.clone(),
+            has_ended: false,
+        });
+        (answers, carrying)
+    }
+}
+
+/// Whoever carries a lane: one at a time.
+pub(super) struct Carrying {
+    lane: Arc<Lane>,
+    has_ended: bool,
+}
+
+impl Carrying {
+    /// What goes next, up to so many bytes, unless one publish has more; `None` ends it. Whoever has waited for longer
+    /// than `patience`, or waits no more, is left out.
+    pub(super) fn next(&mut self, bytes_max: usize, patience: Duration) -> Option<Gathered> {
+        let mut state = self.lane.state.lock();
+        let mut gathered = Gathered {
+            records: Vec::new(),
+            publishes: Vec::new(),
+        };
+        let mut bytes = 0;
+        while let Some(publish) = state.waiting.pop_front() {
+            if publish.answered.is_closed() || publish.since.elapsed() >= patience {
+                continue;
+            }
+            let count = gathered.records.len() + publish.records.len();
+            bytes += publish.bytes;
+            if !gathered.records.is_empty() && (bytes > bytes_max || count > RECORDS_MAX) {
+                state.waiting.push_front(publish);
+                break;
+            }
+            let waiter = (publish.records.len(), publish.answered);
+            gathered.records.extend(publish.records);
+            gathered.publishes.push(waiter);
+        }
+        if gathered.publishes.is_empty() {
+            state.is_carried = false;
+            self.has_ended = true;
+            return None;
+        }
+        Some(gathered)
+    }
+}
+
+impl Drop for Carrying {
+    /// A carrier that ended in the middle must not keep the next one away.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.lane.state.lock().is_carried = false;
+        }
+    }
+}
+
+impl Gathered {
+    /// Those by place whose publish was dropped.
+    pub(super) fn dropped(&self) -> impl Iterator<Item = usize> {
+        let mut end = 0;
+        self.publishes.iter().flat_map(move |(count, waiter)| {
+            let places = end..end + count;
+            end = places.end;
+            if waiter.is_closed() { places } else { 0..0 }
+        })
+    }
+
+    /// One answer for each record, in order.
+    pub(super) fn answer(self, answers: Answers) {
+        let mut answers = answers.into_iter();
+        for (count, waiter) in self.publishes {
+            // Nobody waits when the publish was dropped.
+            let _ = waiter.send(answers.by_ref().take(count).collect());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use protocol::keys::Topic;
+
+    use super::*;
+    use crate::queue::Partition;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    fn records(values: std::ops::Range<u8>) -> Vec<NewRecord> {
+        let record = |n: u8| NewRecord {
+            partition: Partition {
+                topic: Topic::Message,
+                number: 0,
+            },
+            key: Bytes::from_static(b"key"),
+            headers: Vec::new(),
+            value: vec![n].into(),
+        };
+        values.map(record).collect()
+    }
+
+    fn values(gathered: &Gathered) -> Vec<u8> {
+        gathered.records.iter().map(|r| r.value[0]).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_comes_while_a_batch_is_under_way_goes_with_the_next() {
+        let lane = Arc::new(Lane::default());
+        let (first, carrying) = lane.add(records(0..2), 10);
+        let mut carrying = carrying.expect("nobody carries it");
+        let batch = carrying.next(100, PATIENCE).expect("one waits");
+        assert_eq!(values(&batch), [0, 1]);
+        let (second, nobody) = lane.add(records(2..3), 10);
+        assert!(nobody.is_none(), "one at a time");
+        let (dropped, _) = lane.add(records(3..4), 10);
+        let (third, _) = lane.add(records(4..6), 10);
+        drop(dropped);
+        batch.answer(vec![Ok(7), Ok(8)]);
+        assert_eq!(first.await.unwrap().into_iter().flatten().sum::<u64>(), 15);
+
+        let batch = carrying.next(100, PATIENCE).expect("two wait");
+        assert_eq!(values(&batch), [2, 4, 5]);
+        drop(third);
+        assert_eq!(batch.dropped().collect::<Vec<_>>(), [1, 2]);
+        batch.answer(vec![Ok(9), Ok(10), Ok(11)]);
+        assert_eq!(second.await.unwrap().into_iter().flatten().sum::<u64>(), 9);
+        assert!(carrying.next(100, PATIENCE).is_none());
+        assert!(lane.add(records(0..1), 10).1.is_some(), "free again");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_batch_is_bounded_and_nobody_waits_for_ever() {
+        let lane = Arc::new(Lane::default());
+        let (_large, carrying) = lane.add(records(0..1), 1000);
+        let mut carrying = carrying.expect("nobody carries it");
+        let (_one, _) = lane.add(records(1..2), 60);
+        let (_two, _) = lane.add(records(2..3), 60);
+        for wanted in [[0], [1]] {
+            let batch = carrying.next(100, PATIENCE).expect("one waits");
+            assert_eq!(values(&batch), wanted);
+        }
+        tokio::time::advance(PATIENCE).await;
+        assert!(carrying.next(100, PATIENCE).is_none(), "it waited too long");
+        assert!(_two.await.is_err());
+        drop(carrying);
+
+        let (_kept, broken) = lane.add(records(0..1), 10);
+        drop(broken.expect("free"));
+        assert!(lane.add(records(1..2), 10).1.is_some(), "it may be carried again");
+    }
+}
