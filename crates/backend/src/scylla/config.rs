@@ -62,7 +62,8 @@ pub struct ScyllaConfig {
     pub in_flight_max: usize,
     /// Requests in flight at once for one call (a call may carry many rows).
     pub call_in_flight_max: usize,
-    /// Age at which the ledger forgets. At least a second, at most twenty years.
+    /// Age at which the ledger forgets, and groups who left them. At least two days more than
+    /// `kafka.retention.message`, at most twenty years.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub ledger_retention: Duration,

@@ -9,6 +9,10 @@ use super::{Settings, bounds, span};
 /// The least that `audit.settle` may be: ids run ahead of a clock by a second, and clocks differ.
 const SETTLE_MIN: Duration = Duration::from_secs(5);
 
+/// How long the log may keep a record after its retention: it drops whole segments, which end within a day.
+#[cfg(feature = "cluster")]
+const SEGMENTS: Duration = Duration::from_secs(2 * 86_400);
+
 /// What a record has beside the body of its message: addresses, ids, options, headers.
 const RECORD_OVERHEAD: usize = 4 << 10;
 
@@ -176,6 +180,15 @@ impl Settings {
             let remedy = "Far below kafka.consumer.poll_interval_max";
             problems.refuse("carrier.write_time", value, reason, remedy);
         }
+        let in_log = self.kafka.retention.message.saturating_add(SEGMENTS);
+        if self.scylla.ledger_retention < in_log {
+            problems.refuse(
+                "scylla.ledger_retention",
+                span::write(self.scylla.ledger_retention),
+                "a record that is read again may be older than what groups remember of who left",
+                &format!("At least {}: kafka.retention.message and two days", span::write(in_log)),
+            );
+        }
         let log = self.kafka.record_bytes_max;
         self.body_fits("kafka.record_bytes_max", log, problems);
     }
@@ -194,6 +207,15 @@ mod tests {
     #[test]
     fn the_defaults_have_no_problem() {
         assert_eq!(refused(|_| ()), "");
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn groups_remember_who_left_for_longer_than_the_log_has_records() {
+        let of_days = |days: u64| Duration::from_secs(days * 86_400);
+        let with = |days| refused(|settings| settings.scylla.ledger_retention = of_days(days));
+        assert!(with(8).contains("scylla.ledger_retention"), "{}", with(8));
+        assert_eq!(with(9), "");
     }
 
     #[test]
