@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign console console-test manifests clean
+.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign console console-test alerts manifests clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -52,6 +52,9 @@ console: ## build the operators' console; the next build of the program holds it
 
 console-test: ## the console in a browser, over a real Packetboat (PACKETBOAT_PROGRAM, or target/debug/packetboat)
 	@scripts/need npm chromium && scripts/console test
+
+alerts: ## check the rules for Prometheus, and what each says of made-up hours
+	@scripts/need promtool && promtool check rules deploy/alerts/*.yml && promtool test rules deploy/alerts/tests/*.yml
 
 manifests: ## render the Kubernetes manifests and check them
 	@scripts/manifests

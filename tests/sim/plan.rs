@@ -252,7 +252,11 @@ impl Plan {
                 (sent_away - millis(700), sender, Deed::Say(group)),
                 (sent_away, owner, Deed::Wish(group, Wished::Remove(sender))),
                 (says, sender, Deed::Say(group)),
-                (fails + millis(100), owner, Deed::Wish(group, Wished::Add(sender))),
+                (
+                    fails + millis(100),
+                    owner,
+                    Deed::Wish(group, Wished::Add(sender)),
+                ),
             ]);
             let again = fails + millis(rng.random_range(600..1_600));
             let (station, carrier) = match self.embedded {

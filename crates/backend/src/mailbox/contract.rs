@@ -173,10 +173,7 @@ impl Scene {
 
     async fn acknowledge(&self, target: Target, ids: Vec<MessageId>) -> Vec<MessageId> {
         let acked = vec![(target, ids)];
-        let mut waited = self
-            .store
-            .acknowledge(acked, self.now)
-            .await;
+        let mut waited = self.store.acknowledge(acked, self.now).await;
         waited.remove(0).expect("acknowledged")
     }
 

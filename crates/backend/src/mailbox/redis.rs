@@ -34,11 +34,11 @@ mod tests;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use protocol::keys::bucket_of;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
     MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
 };
-use protocol::keys::bucket_of;
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
 use protocol::{MessageId, Platform, Timestamp, UserId};
@@ -226,7 +226,8 @@ impl MailboxStore for RedisMailbox {
                 belongs.push(n);
             }
         }
-        let mut waited: Vec<Result<Vec<MessageId>>> = acked.iter().map(|_| Ok(Vec::new())).collect();
+        let mut waited: Vec<Result<Vec<MessageId>>> =
+            acked.iter().map(|_| Ok(Vec::new())).collect();
         for (n, told) in belongs.into_iter().zip(self.pool().run(&calls).await) {
             match told.and_then(mail::acknowledged) {
                 Ok(mut ids) => {

@@ -151,7 +151,9 @@ async fn a_server_of_the_mailbox_that_hangs_delays_only_its_users() {
     }
     assert!(world.since(began) < Duration::from_secs(5), "no call ended");
     tokio::time::sleep(Duration::from_secs(4)).await;
-    let settled = expected.iter().map(|&id| MessageId::new(id).expect("an id"));
+    let settled = expected
+        .iter()
+        .map(|&id| MessageId::new(id).expect("an id"));
     for id in settled {
         let events = world.events(id).await;
         assert_eq!(events.last(), Some(&(None, Event::Settled)), "{events:?}");

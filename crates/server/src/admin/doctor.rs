@@ -7,6 +7,7 @@ mod chart;
 mod flow;
 mod limits;
 mod parts;
+mod probe;
 mod repair;
 mod report;
 mod routes;

@@ -97,7 +97,7 @@ impl All {
             phases: phases.clone(),
             metrics: Some(metrics),
             desk: Some(desk.clone()),
-            doctor: Some(Arc::new(doctor)),
+            doctor: Some(doctor.probing(stop_admin.clone())),
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
         let worker = seams.entropy.next();

@@ -150,7 +150,7 @@ impl Member {
             phases: phases.clone(),
             metrics: Some(metrics),
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
-            doctor: Some(Arc::new(doctor)),
+            doctor: Some(doctor.probing(stop_admin.clone())),
         };
         let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = member::Member::start(&settings, parts).await?;

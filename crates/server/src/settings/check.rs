@@ -186,7 +186,10 @@ impl Settings {
                 "scylla.ledger_retention",
                 span::write(self.scylla.ledger_retention),
                 "a record that is read again may be older than what groups remember of who left",
-                &format!("At least {}: kafka.retention.message and two days", span::write(in_log)),
+                &format!(
+                    "At least {}: kafka.retention.message and two days",
+                    span::write(in_log)
+                ),
             );
         }
         let log = self.kafka.record_bytes_max;

@@ -96,7 +96,14 @@ async fn a_group_forgets_who_left_long_ago() {
     }
     let at = Timestamp::from_millis;
     assert_eq!(store.forget_left(at(2_000), 9).expect("forgets"), 0);
-    assert_eq!(contract::load(&store, group).await.expect("is there").members.len(), 3);
+    assert_eq!(
+        contract::load(&store, group)
+            .await
+            .expect("is there")
+            .members
+            .len(),
+        3
+    );
     assert_eq!(store.forget_left(at(2_001), 2).expect("forgets"), 2);
     assert_eq!(store.forget_left(at(2_001), 2).expect("forgets"), 1);
     let left: Vec<_> = store.members(group, None, 9).await.expect("reads");
@@ -104,7 +111,10 @@ async fn a_group_forgets_who_left_long_ago() {
     let mut wanted = vec![(back, member_now), (again, None)];
     wanted.sort_by_key(|(user, _)| *user);
     assert_eq!(left, wanted);
-    assert_eq!(store.groups_of(gone, None, 9).await.expect("reads").len(), 1);
+    assert_eq!(
+        store.groups_of(gone, None, 9).await.expect("reads").len(),
+        1
+    );
     assert_eq!(store.forget_left(at(9_000), 9).expect("forgets"), 1);
     assert_eq!(store.members(group, None, 9).await.expect("reads").len(), 1);
 }

@@ -136,7 +136,8 @@ impl Shared {
         let (partitions, bytes) = {
             let open = records.iter().zip(&*answers);
             let open = open.filter(|(_, answer)| answer.is_none());
-            let partitions: BTreeSet<_> = open.clone().map(|(record, _)| record.partition).collect();
+            let partitions: BTreeSet<_> =
+                open.clone().map(|(record, _)| record.partition).collect();
             let bytes = open.map(|(record, _)| record::size_of(record)).sum();
             (partitions, bytes)
         };

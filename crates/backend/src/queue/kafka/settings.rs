@@ -111,7 +111,10 @@ pub(super) fn producer(config: &KafkaConfig) -> Result<ClientConfig> {
         .set("enable.gapless.guarantee", "true")
         // Records do not time out one by one: the whole producer is given up (see `Generation`).
         .set("message.timeout.ms", "0")
-        .set("linger.ms", (producer.linger.as_secs_f64() * 1e3).to_string())
+        .set(
+            "linger.ms",
+            (producer.linger.as_secs_f64() * 1e3).to_string(),
+        )
         .set("message.max.bytes", batch_bytes_max(config).to_string())
         .set("queue.buffering.max.messages", "0")
         // The real bound is ours, and lower.

@@ -19,12 +19,20 @@ use crate::compose::Seams;
 const USERS: i64 = 64;
 
 type Look<'a> = BoxFuture<'a, Vec<Finding>>;
+type Question<'a> = BoxFuture<'a, Answer>;
 
 impl Doctor {
-    /// One small question to each seam that this process has.
     pub(super) fn answers(&self) -> Vec<Look<'_>> {
+        let questions = self.questions().into_iter();
+        questions
+            .map(|question| question.map(|answer| vec![answer.finding()]).boxed())
+            .collect()
+    }
+
+    /// One small question to each seam that this process has.
+    pub(super) fn questions(&self) -> Vec<Question<'_>> {
         let access = &self.parts.access;
-        let mut answers: Vec<Look<'_>> = Vec::new();
+        let mut answers: Vec<Question<'_>> = Vec::new();
         if let Some(queue) = &access.queue {
             let first = Partition {
                 topic: Topic::Message,
@@ -118,7 +126,7 @@ impl Doctor {
 }
 
 /// Nothing that is asked for has to be there.
-fn of_the_stores(seams: &Seams) -> Vec<Look<'_>> {
+fn of_the_stores(seams: &Seams) -> Vec<Question<'_>> {
     let now = seams.clock.now();
     let users: Vec<UserId> = (1..=USERS).filter_map(|n| UserId::new(n).ok()).collect();
     let Some(&one) = users.first() else {
@@ -162,10 +170,10 @@ async fn all_shards(mailbox: &dyn MailboxStore, users: Vec<UserId>) -> Result<()
     Err(Error::unavailable("mailbox", text))
 }
 
-async fn answer<T>(check: Check, question: impl Future<Output = Result<T>>) -> Vec<Finding> {
+async fn answer<T>(check: Check, question: impl Future<Output = Result<T>>) -> Answer {
     let began = Instant::now();
     let took = look(PATIENCE, question).await.map(|_| began.elapsed());
-    vec![Answer { check, took }.finding()]
+    Answer { check, took }
 }
 
 async fn registered(registry: &dyn Registry, role: Role) -> Looked<Vec<String>> {

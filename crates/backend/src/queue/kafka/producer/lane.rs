@@ -209,6 +209,9 @@ mod tests {
 
         let (_kept, broken) = lane.add(records(0..1), 10);
         drop(broken.expect("free"));
-        assert!(lane.add(records(1..2), 10).1.is_some(), "it may be carried again");
+        assert!(
+            lane.add(records(1..2), 10).1.is_some(),
+            "it may be carried again"
+        );
     }
 }
