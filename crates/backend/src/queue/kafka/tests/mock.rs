@@ -38,7 +38,11 @@ fn in_a_hurry(config: &mut KafkaConfig) {
 /// that are back, within its first deadline or later, is up to its connections.
 async fn accepted_again(producer: &dyn Producer, partition: Partition, number: usize) {
     let accepted = async {
-        while !producer.publish(numbered(partition, number..number + 1)).await[0].is_ok() {}
+        while !producer
+            .publish(numbered(partition, number..number + 1))
+            .await[0]
+            .is_ok()
+        {}
     };
     let answer = tokio::time::timeout(Duration::from_secs(30), accepted).await;
     answer.expect("brokers that are back take records");
