@@ -57,8 +57,7 @@ fn the_rules_know_no_clock_no_chance_and_no_runtime() {
 
 // proves S3-43: what a question names is the left part of a table's key, or the store refuses it: nobody filters, and
 // nothing is indexed besides.
-// proves S0-08 in part:
-// no search is offered, and nothing is kept for one. Whoever adds it adds an index beside, fed by the log;
+// proves S0-08: no search is offered, and nothing is kept for one. Whoever adds it adds an index beside, fed by the log;
 // storage and sync stay as they are here, which is what turning it off comes to.
 #[test]
 fn tables_are_asked_along_their_keys_and_not_searched() {

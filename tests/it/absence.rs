@@ -21,7 +21,7 @@ async fn waiting(cluster: &Cluster, user_number: i64, platform: Platform) -> u64
     mailbox.waiting(target).await.expect("the mailbox answers")
 }
 
-// proves S1-11, S1-19, S1-04 in part, S1-63, S2-03, S2-31 in part
+// proves S1-11, S1-19, S1-63, S2-03, S2-31 in part
 #[tokio::test]
 async fn what_came_while_i_was_away_arrives_in_order_and_once() {
     let dir = tempfile::tempdir().expect("a directory");
@@ -99,6 +99,35 @@ async fn a_long_absence_is_loaded_backward_until_the_last_received() {
     assert_eq!(gap, (Seq(4), Seq(25)));
     let loaded = bea.load_gap(conversation(1, 2), gap).await;
     assert_eq!(loaded, (4..=25).map(Seq).collect::<Vec<_>>());
+    cluster.stop().await;
+}
+
+// proves S1-04: a notification for each platform that is away, which names it; none for one that is there, for a bot, of
+// which no mail is kept, or for one that the user never was on.
+#[tokio::test]
+async fn each_platform_that_is_away_is_notified_by_itself() {
+    let cluster = Cluster::start().await;
+    for platform in [Platform::Ios, Platform::Android, Platform::Bot] {
+        let device = cluster.device_on(2, platform, "away").await;
+        device.close().await;
+    }
+    let mut web = cluster.device_on(2, Platform::Web, "there").await;
+    let ada = cluster.device(1).ready().await;
+    let id = ada.say(2, "hello").await;
+    assert_eq!(text(&web.hear().await), "hello");
+    cluster.assert_settled(1).await;
+    let away = ["2/android", "2/ios"];
+    for target in away {
+        cluster
+            .assert_traced(id, "NotificationSent", Some(target))
+            .await;
+    }
+    let events = cluster.trace(id).await.events.first;
+    let sent =
+        (events.iter()).filter(|entry| matches!(entry.event, Event::NotificationSent { .. }));
+    let mut targets: Vec<_> = sent.filter_map(|entry| entry.target.as_deref()).collect();
+    targets.sort_unstable();
+    assert_eq!(targets, away);
     cluster.stop().await;
 }
 

@@ -4,6 +4,7 @@ use client::core::SendStatus;
 use client::{Client, ClientError, Event};
 use protocol::change::{Change, ChangeKind};
 use protocol::group::{Role, Settings, Wish};
+use protocol::loaded::Older;
 use protocol::{Code, ConversationId, GroupId, Platform, Recipient, Seq, UserId};
 use tests::person::{CLOSED, accepted, done, reaches, text, user};
 use tests::system::{SOON, eventually};
@@ -47,8 +48,11 @@ async fn texts_of(client: &Client, group: GroupId) -> Result<Vec<String>, Client
 }
 
 /// Pages of a group that its cache does not hold come from history.
+// proves S3-52: a cursor before what is cached goes to history, one inside it to the cache.
 // proves S0-12: everybody gets all that was said meanwhile, more than the cache of the group holds, by many pages; also a
 // device that shows the newest first and loads the rest backward.
+// proves S0-70, S0-71: what it left out begins at an edge, which a look meets and the user loads from; it moves down with
+// what is loaded, and goes when that meets what was there.
 // proves S0-18, S0-24, S0-25, S0-68: which begins below the smallest that was shown and ends where its own begins.
 #[tokio::test]
 async fn a_member_gets_all_that_the_cache_does_not_hold() {
@@ -96,8 +100,24 @@ async fn a_member_gets_all_that_the_cache_does_not_hold() {
     let first = SAID + 1 - u64::from(NEWEST);
     assert_eq!(shown, (first..=SAID).map(Seq).collect::<Vec<_>>());
     assert_eq!(gap, (Seq(2), Seq(first - 1)));
-    let loaded = dan.load_gap(ConversationId::Group(group), gap).await;
+    let of = ConversationId::Group(group);
+    eventually("the edge is kept", async || {
+        let edges = dan.client.edges(of).await.expect("it answers");
+        (edges == [Seq(first - 1)]).then_some(())
+    })
+    .await;
+    let older = async |seq| dan.client.older(of, Seq(seq)).await.expect("it answers");
+    assert_eq!(older(first + 1).await, Older::Here);
+    assert_eq!(older(first).await, Older::ToBeLoaded(Seq(first)));
+    // A page that does not reach what was here moves it down.
+    let page = dan.client.load_older(of, Some(Seq(first)), 50).await;
+    assert_eq!(page.expect("a page").messages.len(), 50);
+    let lower = dan.client.edges(of).await.expect("it answers");
+    assert_eq!(lower, [Seq(first - 51)]);
+    let loaded = dan.load_gap(of, gap).await;
     assert_eq!(loaded, (2..first).map(Seq).collect::<Vec<_>>());
+    assert_eq!(dan.client.edges(of).await.expect("it answers"), []);
+    assert_eq!(older(1).await, Older::Nothing);
     cluster.stop().await;
 }
 

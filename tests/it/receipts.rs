@@ -5,7 +5,8 @@ use client::core::SendStatus;
 use prost::Message as _;
 use protocol::change::ChangeKind;
 use protocol::frame::{
-    Ack, AckItem, ClientFrame, HistoryRange, ServerFrame, SyncAnswer, SyncQuery, SyncRequest,
+    Ack, AckItem, ClientFrame, HistoryRange, MessageStatus, ServerFrame, SyncAnswer, SyncQuery,
+    SyncRequest,
 };
 use protocol::receipt::ReceiptKind;
 use protocol::{Platform, Recipient};
@@ -36,6 +37,79 @@ async fn delivered_and_then_read_reach_the_sender() {
     reaches(&mut ticket, |s| matches!(s, SendStatus::Read { .. })).await;
     cluster.assert_settled(1).await;
     cluster.stop().await;
+}
+
+// proves S3-17: sent, delivered, read; finished when the platform that was away has it, too. Asked again and again, it
+// never moves back.
+#[tokio::test]
+async fn a_message_is_finished_when_every_platform_has_it() {
+    let cluster = Cluster::start().await;
+    let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    cluster
+        .device_on(2, Platform::Ios, "away")
+        .await
+        .close()
+        .await;
+    let mut bea = cluster.device_on(2, Platform::Web, "there").await;
+    let id = wire.ask(send(2, "hello")).await.expect("accepted");
+    let mut before = (false, false, false);
+    let mut stands = async |wire: &mut Wire| {
+        let query = SyncQuery::Status { ids: vec![id] };
+        let asked = SyncRequest { request: 1, query };
+        wire.send(&ClientFrame::Sync(asked)).await;
+        let page = wire.find(|frame| match frame {
+            ServerFrame::Page(page) => Some(page.answer),
+            _ => None,
+        });
+        let SyncAnswer::Status(statuses) = page.await else {
+            panic!("no statuses");
+        };
+        let now = statuses.first().map_or(before, |status| {
+            let MessageStatus {
+                delivered_at,
+                read_at,
+                is_finished,
+                ..
+            } = *status;
+            (delivered_at.is_some(), read_at.is_some(), is_finished)
+        });
+        assert!(now >= before, "{before:?}, {now:?}");
+        before = now;
+        now
+    };
+    assert_eq!(stands(&mut wire).await, (false, false, false));
+    let shown = bea.hear().await;
+    bea.events.taken();
+    until_so(&mut wire, &mut stands, (true, false, false)).await;
+    let placed = &shown.placed;
+    let read = bea
+        .client
+        .read(placed.conversation, placed.position.seq, id);
+    read.await.expect("it is told");
+    cluster.assert_settled(1).await;
+    until_so(&mut wire, &mut stands, (true, true, false)).await;
+    tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+    assert_eq!(stands(&mut wire).await, (true, true, false));
+    let mut away = cluster.device_on(2, Platform::Ios, "away").await;
+    away.hear().await;
+    away.events.taken();
+    until_so(&mut wire, &mut stands, (true, true, true)).await;
+    cluster.stop().await;
+}
+
+/// Asks until it stands so.
+async fn until_so(
+    wire: &mut Wire,
+    stands: &mut impl AsyncFnMut(&mut Wire) -> (bool, bool, bool),
+    so: (bool, bool, bool),
+) {
+    let waiting = async {
+        while stands(wire).await != so {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(tests::system::SOON, waiting).await;
+    waited.unwrap_or_else(|_| panic!("never {so:?}"));
 }
 
 // The receiver reads it while the sender is away.
@@ -164,7 +238,11 @@ async fn owner(wire: &mut Wire) -> i64 {
 // far it has come.
 #[tokio::test]
 async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
-    let cluster = Cluster::start().await;
+    let mut patient = settings();
+    // Two of the devices acknowledge nothing, however slow the machine is.
+    patient.boat.session.ack_wait = tests::system::SOON;
+    patient.carrier.ack_wait = tests::system::SOON;
+    let cluster = Cluster::with(patient, |seams| seams).await;
     let ada = cluster.device_on(1, Platform::Ios, "phone").await;
     let mut laptop = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let mut bea = cluster.device_on(2, Platform::Ios, "phone").await;
@@ -210,5 +288,7 @@ async fn a_copy_says_whose_it_is_and_how_far_the_message_has_come() {
     assert!(page.messages.iter().all(|message| message.user_id == 2));
     let statuses: Vec<_> = page.messages.iter().map(|m| m.status()).collect();
     assert_eq!(statuses, [Sent, Deleted, Sent, Sent]);
+    // A boat that leaves waits for them.
+    drop((laptop, tablet));
     cluster.stop().await;
 }

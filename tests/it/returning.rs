@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use protocol::cached::{Outdated, Owner};
+use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::{
     ClientFrame, HistoryPage, HistoryRange, ListPage, Send, ServerFrame, SyncAnswer, SyncQuery,
     SyncRequest,
 };
 use protocol::group::Wish;
-use protocol::{ConversationId, GroupId, Options, Platform, Seq, Timestamp};
+use protocol::message::Content;
+use protocol::{ConversationId, GroupId, MessageId, Options, Platform, Seq, Timestamp};
 use tests::counted::Reads;
 use tests::person::{CLOSED, conversation, done, text, user};
-use tests::system::eventually;
+use tests::system::{LIST_MARGIN, eventually};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
@@ -68,8 +70,22 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
     seqs.collect()
 }
 
-// proves S4-32 in part: as many questions for a long list as for a short one, though something is unread in each
-// conversation. (One is for the places up to which they were read.)
+/// Says nothing itself: `subject` is to become something else.
+fn changing(to: i64, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
+    let subject = Some(subject);
+    let change = Some(Box::new(ChangeOf { subject, kind }));
+    Send {
+        content: Content {
+            change,
+            ..Content::text(text)
+        },
+        ..send(to, "")
+    }
+}
+
+// proves S4-29, S4-32: as many questions for a long list as for a short one, though in each conversation something is
+// unread, something was recalled, and the newest message was edited: one each for the rows, their newest messages, the
+// places up to which they were read, what was recalled behind these, and what became of the newest.
 #[tokio::test]
 async fn a_list_costs_the_same_however_long_it_is() {
     let reads = Reads::default();
@@ -82,15 +98,21 @@ async fn a_list_costs_the_same_however_long_it_is() {
             let number = 2 + peers;
             let mut peer = Wire::signed_in(&cluster, Port::Tcp, number).await;
             // Nothing waits for somebody who is away, so nothing is pushed while the list is read.
-            let hello = || Send {
-                options: Options::NONE,
-                ..send(1, "hello")
-            };
-            let id = peer.ask(hello()).await.expect("accepted");
-            peer.ask(hello()).await.expect("accepted");
-            first.push((conversation(1, number), id));
+            let mut ids = Vec::new();
+            for _ in 0..3 {
+                let hello = Send {
+                    options: Options::NONE,
+                    ..send(1, "hello")
+                };
+                ids.push(peer.ask(hello).await.expect("accepted"));
+            }
+            let recall = changing(1, ids[1], ChangeKind::Recall, "");
+            peer.ask(recall).await.expect("accepted");
+            let edit = changing(1, ids[2], ChangeKind::Edit, "hello, ada");
+            peer.ask(edit).await.expect("accepted");
+            first.push((conversation(1, number), ids[0]));
             peers += 1;
-            said += 2;
+            said += 5;
         }
         cluster.assert_settled(said).await;
         let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
@@ -103,16 +125,45 @@ async fn a_list_costs_the_same_however_long_it_is() {
         reads.take();
         let list = lists(&mut wire, Timestamp::ZERO).await;
         costs.push(reads.take());
-        let unread: Vec<u64> = list.conversations.iter().map(|row| row.unread).collect();
+        let rows = list.conversations.iter();
+        let unread: Vec<u64> = rows.clone().map(|row| row.unread).collect();
         assert_eq!(unread, vec![1; count as usize]);
+        let newest = rows.filter_map(|row| Some(&row.newest.as_ref()?.message.content.data));
+        assert_eq!(
+            newest.filter(|text| *text == "hello, ada").count(),
+            peers as usize
+        );
     }
+    // Whether they are in groups is one question more.
+    assert!(costs.iter().all(|cost| *cost <= 6), "{costs:?}");
     // What other devices did may still cost the first one a question.
     assert!(costs.iter().all(|cost| *cost <= costs[0]), "{costs:?}");
+
+    // One conversation that changed, of a list of twenty, costs no more than a list of one.
+    let mut peer = Wire::signed_in(&cluster, Port::Tcp, 2).await;
+    tokio::time::sleep(2 * LIST_MARGIN).await;
+    let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
+    let quiet = lists(&mut wire, Timestamp::ZERO).await.version;
+    tokio::time::sleep(2 * LIST_MARGIN).await;
+    let hello = Send {
+        options: Options::NONE,
+        ..send(1, "hello again")
+    };
+    peer.ask(hello).await.expect("accepted");
+    cluster.assert_settled(said + 1).await;
+    reads.take();
+    let list = lists(&mut wire, quiet).await;
+    assert!(reads.take() <= costs[0]);
+    let mut changed = list.conversations.iter().map(|row| row.conversation);
+    assert!(changed.any(|changed| changed == conversation(1, 2)));
     cluster.stop().await;
 }
 
+// proves S0-66: who comes back asks for the group from behind the last message that they have, and gets what follows it.
 // proves S0-10: members of a group who go and come again find what was said meanwhile, and no store is read for it.
 // proves S2-15 in part: what a return looks at lies beside the stores, of groups and of friends.
+// proves S3-34: so does what is unread there, which is right after each message.
+// proves S3-52: pages that begin where the cache does are its own; those before it `groups.rs` has from history.
 #[tokio::test]
 async fn who_comes_back_soon_costs_the_stores_nothing() {
     let reads = Reads::default();

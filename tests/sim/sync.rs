@@ -188,6 +188,7 @@ impl World {
                             id: *id,
                             delivered_at: status.delivered_at,
                             read_at: status.read_at,
+                            is_finished: false,
                         }
                     })
                     .collect(),

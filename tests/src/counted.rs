@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use async_trait::async_trait;
 use backend::Result;
-use backend::changes::ChangeStore;
+use backend::changes::{ChangeStore, Stretch};
 use backend::conversations::{ConversationStore, Registers};
 use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
@@ -406,14 +406,13 @@ impl ChangeStore for Counted<dyn ChangeStore> {
         self.inner.altered(conversation, first, last).await
     }
 
-    async fn recalled(
-        &self,
-        conversation: ConversationId,
-        after: Seq,
-        last: Seq,
-        until: Version,
-    ) -> Result<BTreeMap<Seq, UserId>> {
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>> {
         self.read();
-        self.inner.recalled(conversation, after, last, until).await
+        self.inner.altered_each(places).await
+    }
+
+    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
+        self.read();
+        self.inner.recalled(stretches).await
     }
 }

@@ -286,3 +286,43 @@ fn overflow() -> Refusal {
     let text = "too much waits for the stations; try again later";
     Refusal::new(Code::Unavailable, text).retry_after(Duration::from_secs(1))
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::presence::BoatLife;
+    use protocol::{BoatId, Incarnation, SessionId, UserId};
+
+    use super::*;
+
+    // proves S1-08 in part: whoever leaves with a hundred thousand others is signed off with a thousand of them in a call,
+    // and nobody is left out for want of room.
+    #[tokio::test]
+    async fn a_hundred_thousand_leave_in_a_hundred_calls() {
+        const EVERYBODY: i64 = 100_000;
+        let config = Config::default();
+        let lanes = Lanes::new(&config);
+        let life = BoatLife {
+            boat: BoatId::new("boat-1").expect("short"),
+            incarnation: Incarnation(1),
+        };
+        for n in 1..=EVERYBODY {
+            let key = SessionKey {
+                user: UserId::new(n).expect("positive"),
+                session: SessionId::new(n << 6).expect("positive"),
+                life: life.clone(),
+            };
+            let leaves = &lanes.get(n as usize % lanes.len()).leaves;
+            assert_eq!(leaves.push(key), Ok(()), "{n}");
+        }
+        let mut calls = Vec::new();
+        for lane in 0..lanes.len() {
+            let leaves = &lanes.get(lane).leaves;
+            while !leaves.is_idle() {
+                calls.push(leaves.next(config.batch_items_max).await.len());
+                leaves.done();
+            }
+        }
+        assert_eq!(calls.iter().sum::<usize>(), EVERYBODY as usize);
+        assert!(calls.len() <= 100, "{}", calls.len());
+    }
+}

@@ -5,5 +5,6 @@ pub mod driver;
 pub mod store;
 
 pub use driver::{
-    Client, ClientConfig, ClientError, ConnectError, ConversationList, Event, Events, SendTicket,
+    Client, ClientConfig, ClientError, ConnectError, ConversationList, Event, Events, Handlers,
+    SendTicket,
 };

@@ -415,4 +415,6 @@ pub struct MessageStatus {
     pub id: MessageId,
     pub delivered_at: Option<Timestamp>,
     pub read_at: Option<Timestamp>,
+    /// It was read, and every platform of the receiver's that was owed it has it.
+    pub is_finished: bool,
 }

@@ -6,6 +6,8 @@ pub mod gather;
 pub mod minute;
 pub mod trace;
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 use crate::message::Target;
@@ -93,6 +95,29 @@ pub enum Event {
     Settled,
 }
 
+/// Whether every platform of `user` that was owed a message has it, or is owed it no more, as far as the ledger knows
+/// (S3-17). Once so, it stays so: ends are only added.
+pub fn has_ended_for(user: UserId, entries: &[LedgerEntry]) -> bool {
+    let ends = |event: &Event| {
+        matches!(
+            event,
+            Event::Acked { .. }
+                | Event::Written { .. }
+                | Event::Fetched { .. }
+                | Event::ReachableBySync
+                | Event::Dropped
+        )
+    };
+    let mut ended = BTreeMap::new();
+    for entry in entries {
+        if let Some(target) = entry.target.filter(|target| target.user == user) {
+            *ended.entry(target.platform).or_insert(false) |= ends(&entry.event);
+        }
+    }
+    // Before it is settled there may be others that nothing was said of yet.
+    entries.iter().any(|entry| entry.event == Event::Settled) && ended.into_values().all(|is| is)
+}
+
 /// Why a push came to nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum FailureCause {
@@ -175,5 +200,46 @@ impl DeadReason {
         DeadReason::ALL
             .into_iter()
             .find(|reason| reason.name() == name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Platform;
+
+    // proves S3-17 in part: a platform that waits for it, or may still be owed it, keeps a message unfinished.
+    #[test]
+    fn a_message_has_ended_when_each_platform_has_it() {
+        let user = |number| UserId::new(number).expect("positive");
+        let session = SessionId::new(1).expect("positive");
+        let entry = |of, platform, event| LedgerEntry {
+            message: MessageId::new(9).expect("positive"),
+            at: Timestamp::ZERO,
+            target: Some(Target {
+                user: user(of),
+                platform,
+            }),
+            event,
+        };
+        let settled = LedgerEntry {
+            target: None,
+            ..entry(2, Platform::Ios, Event::Settled)
+        };
+        let steps = [
+            (entry(2, Platform::Ios, Event::Acked { session }), false),
+            (entry(2, Platform::Web, Event::StoredOffline), false),
+            (entry(1, Platform::Web, Event::StoredOffline), false),
+            (settled, false),
+            (entry(2, Platform::Web, Event::Fetched { session }), true),
+            (entry(2, Platform::Pad, Event::ReachableBySync), true),
+        ];
+        let mut entries = Vec::new();
+        for (entry, has_ended) in steps {
+            entries.push(entry);
+            assert_eq!(has_ended_for(user(2), &entries), has_ended, "{entries:?}");
+        }
+        assert!(!has_ended_for(user(1), &entries));
+        assert!(!has_ended_for(user(2), &entries[..2]));
     }
 }

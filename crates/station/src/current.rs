@@ -45,6 +45,31 @@ impl Current {
         Ok(marked.collect())
     }
 
+    /// Each of a conversation of its own, in which nothing behind the place beside it was ever changed. Answers what
+    /// became of each; one question for all of them, where any lies before its place (S4-32).
+    pub(crate) async fn mark_each(
+        &self,
+        messages: Vec<Option<(Seq, &mut Placed)>>,
+    ) -> Result<Vec<Option<Marks>>, Refusal> {
+        let may_have =
+            |(changed_to, placed): &(Seq, &mut Placed)| placed.position.seq <= *changed_to;
+        let messages: Vec<_> = messages.into_iter().map(|of| of.filter(may_have)).collect();
+        let asked = messages.iter().flatten();
+        let asked: Vec<_> = asked
+            .map(|(_, placed)| (placed.conversation, placed.position.seq))
+            .collect();
+        let altered = match asked.is_empty() {
+            true => Vec::new(),
+            false => within(self.deadline, self.changes.altered_each(&asked)).await?,
+        };
+        let mut altered = altered.into_iter();
+        let marks = messages.into_iter().map(|of| {
+            let (_, placed) = of?;
+            altered.next()?.show(placed)
+        });
+        Ok(marks.collect())
+    }
+
     /// Those of any conversations, with one question more for their heads. Answers the places of which anything became.
     pub(crate) async fn mark_all(
         &self,

@@ -5,7 +5,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::time::Duration;
 
-use backend::changes::ChangeStore;
+use backend::changes::{ChangeStore, Stretch};
 use backend::conversations::ConversationStore;
 use backend::group_history::GroupHistoryStore;
 use backend::groups::GroupStore;
@@ -217,6 +217,9 @@ impl Groups {
         user: UserId,
         groups: Vec<(GroupId, Member)>,
     ) -> Result<Vec<(GroupId, CachedMember)>, Refusal> {
+        if groups.is_empty() {
+            return Ok(Vec::new());
+        }
         let key = |(group, _): &(GroupId, Member)| (user, ConversationId::Group(*group));
         let keys: Vec<_> = groups.iter().map(key).collect();
         let registers = self.conversations.registers(&keys);
@@ -322,9 +325,16 @@ impl Groups {
         };
         let recalled = match base < row.changed_to {
             true => {
-                let of = ConversationId::Group(group);
-                let recalled = self.changes.recalled(of, base, head.seq, head.version);
-                within(self.deadline, recalled).await?
+                let stretch = Stretch {
+                    conversation: ConversationId::Group(group),
+                    after: base,
+                    last: head.seq,
+                    until: head.version,
+                };
+                let recalled = [stretch];
+                let recalled = self.changes.recalled(&recalled);
+                let mut recalled = within(self.deadline, recalled).await?;
+                recalled.pop().unwrap_or_default()
             }
             false => BTreeMap::new(),
         };

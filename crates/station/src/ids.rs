@@ -402,6 +402,7 @@ mod tests {
     }
 
     // T-N1: two stations at once never hold one number, and never make one id.
+    // proves S0 Pitfall D: a number is one holder's.
     #[tokio::test]
     async fn two_at_once_make_different_ids() {
         let (registry, clock) = (registry(&Engine::memory()), HandClock::at_begin());
@@ -457,6 +458,7 @@ mod tests {
         keeping.abort();
     }
 
+    // proves S0 Pitfall D: a clock that moved back makes nothing.
     // T-N2: back 30 s is refused until the clock has caught up; forward 1 h waits for the reservation.
     #[tokio::test]
     async fn no_clock_makes_an_id_twice_or_beyond_the_reservation() {

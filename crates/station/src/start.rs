@@ -356,6 +356,7 @@ async fn assemble(
             current,
             cached,
             pages: Pages::new(&config.pages, config.page_bytes_max),
+            ledger: parts.ledger.clone(),
             clock,
             deadline,
             page_max: config.page_max,

@@ -3,7 +3,7 @@
 
 mod lists;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -12,6 +12,7 @@ use backend::changes::ChangeStore;
 use backend::clock::Clock;
 use backend::conversations::ConversationStore;
 use backend::history::HistoryStore;
+use backend::ledger::LedgerStore;
 use protocol::cached;
 use protocol::change::{Change, Changed, Marks};
 use protocol::conversation::Head;
@@ -20,6 +21,7 @@ use protocol::frame::{
     SyncQuery,
 };
 use protocol::history::{Direction, PrivateRow, RowStatus};
+use protocol::ledger;
 use protocol::sync::{
     Part, changes_behind, check_cursor, check_rev, dense_changes, dense_page, fitting, may_read,
     page_behind, page_limit, range_behind,
@@ -34,6 +36,9 @@ use crate::heads::Heads;
 use crate::missed::Missed;
 use crate::pages::{Key, Pages};
 
+/// Of a message that is older and that the ledger says nothing of, the ledger says nothing any more.
+const FORGOTTEN: Duration = Duration::from_secs(24 * 3600);
+
 /// Answers sync questions.
 pub(crate) struct Lookup {
     pub(crate) history: Arc<dyn HistoryStore>,
@@ -45,6 +50,7 @@ pub(crate) struct Lookup {
     pub(crate) cached: Cached,
     pub(crate) pages: Pages,
     pub(crate) missed: Missed,
+    pub(crate) ledger: Arc<dyn LedgerStore>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) deadline: Duration,
     pub(crate) page_max: usize,
@@ -311,18 +317,45 @@ impl Lookup {
             within(self.deadline, self.history.private(&keys)),
             within(self.deadline, self.history.status(&keys)),
         )?;
-        Ok(rows
+        let own = rows.into_iter().zip(statuses);
+        let own: Vec<(PrivateRow, RowStatus)> = own
+            .filter_map(|(row, status)| Some((row?, status)))
+            .filter(|(row, _)| row.direction == Direction::Out)
+            .collect();
+        let read = own.iter().filter(|(_, status)| status.read_at.is_some());
+        let read: Vec<_> = read.map(|(row, _)| (row.id, row.peer)).collect();
+        let finished = self.finished(&read).await;
+        Ok(own
             .into_iter()
-            .zip(statuses)
-            .filter_map(|(row, status)| {
-                let own = row.filter(|row| row.direction == Direction::Out)?;
-                Some(MessageStatus {
-                    id: own.id,
-                    delivered_at: status.delivered_at,
-                    read_at: status.read_at,
-                })
+            .map(|(row, status)| MessageStatus {
+                id: row.id,
+                delivered_at: status.delivered_at,
+                read_at: status.read_at,
+                is_finished: finished.contains(&row.id),
             })
             .collect())
+    }
+
+    /// Those of messages that were read which every platform of their receiver has. Of those that the ledger has long
+    /// forgotten nothing is owed; where it cannot be asked, none is known to be.
+    async fn finished(&self, read: &[(MessageId, UserId)]) -> BTreeSet<MessageId> {
+        let ids: Vec<_> = read.iter().map(|(id, _)| *id).collect();
+        let entries = match ids.is_empty() {
+            true => Vec::new(),
+            false => {
+                let entries = within(self.deadline, self.ledger.trace(&ids)).await;
+                entries.unwrap_or_default()
+            }
+        };
+        let is_old = |id: MessageId| id.timestamp() + FORGOTTEN < self.clock.now();
+        let finished = read.iter().zip(entries);
+        finished
+            .filter(|((id, peer), entries)| match entries.is_empty() {
+                true => is_old(*id),
+                false => ledger::has_ended_for(*peer, entries),
+            })
+            .map(|((id, _), _)| *id)
+            .collect()
     }
 }
 

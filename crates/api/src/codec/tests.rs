@@ -1,3 +1,5 @@
+mod json;
+
 use std::io;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};

@@ -518,11 +518,13 @@ fn status() -> impl Strategy<Value = MessageStatus> {
         message_id(),
         option::of(some_time()),
         option::of(some_time()),
+        any::<bool>(),
     )
-        .prop_map(|(id, delivered_at, read_at)| MessageStatus {
+        .prop_map(|(id, delivered_at, read_at, is_finished)| MessageStatus {
             id,
             delivered_at,
             read_at,
+            is_finished,
         })
 }
 

@@ -484,6 +484,7 @@ impl TryFrom<v1::MessageStatus> for MessageStatus {
             id: field("status.msg_id", MessageId::new(wire.msg_id))?,
             delivered_at: optional_time(wire.delivered_at),
             read_at: optional_time(wire.read_at),
+            is_finished: wire.finished,
         })
     }
 }
@@ -494,6 +495,7 @@ impl From<MessageStatus> for v1::MessageStatus {
             msg_id: status.id.get(),
             delivered_at: time_or_zero(status.delivered_at),
             read_at: time_or_zero(status.read_at),
+            finished: status.is_finished,
         }
     }
 }

@@ -8,7 +8,7 @@ use protocol::history::Version;
 use protocol::message::Content;
 use protocol::{ConversationId, MessageId, Seq, UserId};
 
-use super::ChangeStore;
+use super::{ChangeStore, Stretch};
 use crate::fresh::{Fresh, at};
 
 const ALL: usize = 1000;
@@ -49,6 +49,27 @@ impl<'a> Talk<'a> {
                 },
             },
         }
+    }
+}
+
+impl Talk<'_> {
+    fn stretch(&self, (after, last): (u64, u64), until: Version) -> Stretch {
+        Stretch {
+            conversation: self.conversation,
+            after: Seq(after),
+            last: Seq(last),
+            until,
+        }
+    }
+
+    async fn recalled(
+        &self,
+        store: &dyn ChangeStore,
+        seqs: (u64, u64),
+        until: Version,
+    ) -> BTreeMap<Seq, UserId> {
+        let found = store.recalled(&[self.stretch(seqs, until)]).await;
+        found.expect("reads").pop().expect("an answer")
     }
 }
 
@@ -152,11 +173,9 @@ pub(super) async fn partitions_meet_without_a_gap(store: &dyn ChangeStore, fresh
         .altered(talk.conversation, Seq(16_383), Seq(16_384))
         .await;
     assert_eq!(found.expect("reads"), altered(&rows[1..3]));
-    let found = store
-        .recalled(talk.conversation, Seq(16_382), Seq(16_385), record(1025))
-        .await;
+    let found = talk.recalled(store, (16_382, 16_385), record(1025)).await;
     let expected = rows[1..].iter().map(|row| (row.changed.seq, row.author));
-    assert_eq!(found.expect("reads"), expected.collect());
+    assert_eq!(found, expected.collect());
     let found = store.of_record(talk.conversation, record(1022), 1025).await;
     assert_eq!(found.expect("reads"), Some(rows[0].changed.clone()));
 }
@@ -204,20 +223,73 @@ pub(super) async fn recalls_are_found_among_the_rest(store: &dyn ChangeStore, fr
         (7, 9, vec![]),
         (9, 3, vec![]),
     ] {
-        let found = store
-            .recalled(talk.conversation, Seq(after), Seq(last), record(6))
-            .await;
+        let found = talk.recalled(store, (after, last), record(6)).await;
         let expected = expected.into_iter().map(|seq| (Seq(seq), author));
-        assert_eq!(found.expect("reads"), expected.collect());
+        assert_eq!(found, expected.collect());
     }
     // Whoever read a row of an earlier record does not count what a later one recalled.
     for (until, expected) in [(0, vec![]), (1, vec![5]), (4, vec![5]), (5, vec![5, 7])] {
-        let found = store
-            .recalled(talk.conversation, Seq(0), Seq(9), record(until))
-            .await;
+        let found = talk.recalled(store, (0, 9), record(until)).await;
         let expected = expected.into_iter().map(|seq| (Seq(seq), author));
-        assert_eq!(found.expect("reads"), expected.collect(), "{until}");
+        assert_eq!(found, expected.collect(), "{until}");
     }
+}
+
+/// Of many conversations in one question: each answer is that of its own, also where one is asked twice, or has nothing.
+pub(super) async fn many_conversations_are_one_question(store: &dyn ChangeStore, fresh: &Fresh) {
+    let talks = [Talk::new(fresh), Talk::new(fresh), Talk::new(fresh)];
+    let [quiet, edited, recalled] = &talks;
+    let edits = [edited.row(1, 7, edit("one")), edited.row(2, 8, edit("two"))];
+    let recalls = [1, 2].map(|rev| recalled.row(rev, 6 + rev, Change::Recall));
+    store
+        .save([&edits[..], &recalls[..]].concat())
+        .await
+        .expect("saves");
+
+    let places = [
+        (recalled, 8),
+        (quiet, 7),
+        (edited, 7),
+        (edited, 9),
+        (recalled, 7),
+        (edited, 7),
+        (edited, 8),
+        (edited, 0),
+    ];
+    let asked: Vec<_> = (places.iter())
+        .map(|(talk, seq)| (talk.conversation, Seq(*seq)))
+        .collect();
+    let found = store.altered_each(&asked).await.expect("reads");
+    let left = |row: &ChangeRow| altered(std::slice::from_ref(row)).remove(&row.changed.seq);
+    let nothing = Altered::default();
+    let [one, two, first, second] = [&edits[0], &edits[1], &recalls[0], &recalls[1]].map(left);
+    let [one, two, first, second] = [one, two, first, second].map(|left| left.expect("left"));
+    let expected = [
+        second,
+        nothing.clone(),
+        one.clone(),
+        nothing.clone(),
+        first,
+        one,
+        two,
+        nothing,
+    ];
+    assert_eq!(found, expected);
+
+    let stretches = [
+        recalled.stretch((0, 9), record(1)),
+        edited.stretch((0, 9), record(9)),
+        recalled.stretch((7, 9), record(9)),
+        recalled.stretch((0, 9), record(9)),
+        quiet.stretch((0, 9), record(9)),
+    ];
+    let found = store.recalled(&stretches).await.expect("reads");
+    let places: Vec<Vec<u64>> = (found.iter())
+        .map(|recalled| recalled.keys().map(|seq| seq.0).collect())
+        .collect();
+    assert_eq!(places, [vec![7], vec![], vec![8], vec![7, 8], vec![]]);
+    assert_eq!(store.altered_each(&[]).await.expect("reads"), []);
+    assert_eq!(store.recalled(&[]).await.expect("reads"), []);
 }
 
 /// A record that comes again finds what it did, and one that did nothing finds nothing.
@@ -272,6 +344,7 @@ macro_rules! checks {
             partitions_meet_without_a_gap,
             what_a_later_record_left_stays,
             recalls_are_found_among_the_rest,
+            many_conversations_are_one_question,
             a_record_finds_its_own_change,
             a_change_is_found_by_its_send_id,
         );

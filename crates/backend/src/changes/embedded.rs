@@ -15,7 +15,7 @@ use protocol::history::Version;
 use protocol::{ConversationId, SendId, Seq, UserId};
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeStore, SEARCH};
+use super::{ChangeStore, SEARCH, Stretch};
 use crate::Result;
 use crate::embedded::value::{decode, decode_front, encode};
 use crate::embedded::{Batch, Engine, Order, Table};
@@ -90,6 +90,24 @@ impl EmbeddedChanges {
                 _ => return Ok(()),
             }
         }
+    }
+}
+
+impl EmbeddedChanges {
+    fn altered_between(
+        &self,
+        conversation: ConversationId,
+        first: Seq,
+        last: Seq,
+    ) -> Result<BTreeMap<Seq, Altered>> {
+        let mut altered: BTreeMap<Seq, Altered> = BTreeMap::new();
+        for kind in [RECALLED, EDITED, REACTED] {
+            self.left(conversation, kind, (first, last), |kept| {
+                let of_message = altered.entry(kept.changed.seq).or_default();
+                of_message.apply(kept.version, &kept.changed);
+            })?;
+        }
+        Ok(altered)
     }
 }
 
@@ -206,30 +224,29 @@ impl ChangeStore for EmbeddedChanges {
         first: Seq,
         last: Seq,
     ) -> Result<BTreeMap<Seq, Altered>> {
-        let mut altered: BTreeMap<Seq, Altered> = BTreeMap::new();
-        for kind in [RECALLED, EDITED, REACTED] {
-            self.left(conversation, kind, (first, last), |kept| {
-                let of_message = altered.entry(kept.changed.seq).or_default();
-                of_message.apply(kept.version, &kept.changed);
-            })?;
-        }
-        Ok(altered)
+        self.altered_between(conversation, first, last)
     }
 
-    async fn recalled(
-        &self,
-        conversation: ConversationId,
-        after: Seq,
-        last: Seq,
-        until: Version,
-    ) -> Result<BTreeMap<Seq, UserId>> {
-        let mut recalled = BTreeMap::new();
-        self.left(conversation, RECALLED, (after.next(), last), |kept| {
-            if kept.version <= until {
-                recalled.insert(kept.changed.seq, kept.author);
-            }
-        })?;
-        Ok(recalled)
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>> {
+        let altered = places.iter().map(|&(conversation, seq)| {
+            let mut altered = self.altered_between(conversation, seq, seq)?;
+            Ok(altered.remove(&seq).unwrap_or_default())
+        });
+        altered.collect()
+    }
+
+    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
+        let recalled = stretches.iter().map(|stretch| {
+            let mut recalled = BTreeMap::new();
+            let seqs = (stretch.after.next(), stretch.last);
+            self.left(stretch.conversation, RECALLED, seqs, |kept| {
+                if kept.version <= stretch.until {
+                    recalled.insert(kept.changed.seq, kept.author);
+                }
+            })?;
+            Ok(recalled)
+        });
+        recalled.collect()
     }
 }
 

@@ -21,6 +21,16 @@ use crate::Result;
 /// How far a search by send_id goes back: a repeat comes soon after the first.
 const SEARCH: u64 = 1000;
 
+/// Messages after `after` up to `last`, as records up to `until` left them: a head or row that is of that record counts
+/// what these recalled, and nothing later.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stretch {
+    pub conversation: ConversationId,
+    pub after: Seq,
+    pub last: Seq,
+    pub until: Version,
+}
+
 #[async_trait]
 pub trait ChangeStore: Send + Sync {
     /// Writes changes, and what they leave on their messages. Writing one again changes nothing, and what an earlier
@@ -61,13 +71,9 @@ pub trait ChangeStore: Send + Sync {
         last: Seq,
     ) -> Result<BTreeMap<Seq, Altered>>;
 
-    /// Which messages after `after` up to `last` were recalled by records up to `until`, and who had written them. A head or
-    /// row that is of that record counts them, and no later ones.
-    async fn recalled(
-        &self,
-        conversation: ConversationId,
-        after: Seq,
-        last: Seq,
-        until: Version,
-    ) -> Result<BTreeMap<Seq, UserId>>;
+    /// What has become of each of these messages, in order of the question.
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>>;
+
+    /// Which messages of each stretch were recalled, and who had written them, in order of the question.
+    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>>;
 }

@@ -17,7 +17,7 @@ use protocol::{ConversationId, MessageId, SendId, Seq, Timestamp, UserId};
 use scylla::{DeserializeRow, SerializeRow};
 use serde::{Deserialize, Serialize};
 
-use super::{ChangeStore, SEARCH};
+use super::{ChangeStore, SEARCH, Stretch};
 use crate::embedded::value::{decode, encode};
 use crate::scylla::{Cql, SeamCql, Statement, write_time};
 use crate::{Error, Result};
@@ -426,29 +426,54 @@ impl ChangeStore for ScyllaChanges {
         Ok(altered)
     }
 
-    async fn recalled(
-        &self,
-        conversation: ConversationId,
-        after: Seq,
-        last: Seq,
-        until: Version,
-    ) -> Result<BTreeMap<Seq, UserId>> {
-        let until = write_time::of_version(SEAM, until)?;
-        let (kind, low, high) = key(conversation);
-        let asked = blocks(after.next(), last)
-            .into_iter()
-            .map(|seqs| async move {
-                let (first, last) = (*seqs.start(), *seqs.end());
-                let values = (kind, low, high, first >> ALTERED_BITS, first, last);
-                let rows: Vec<(i64, i64, i64)> = self.cql.rows(&self.recalled, values).await?;
-                Ok(rows)
-            });
-        let found = self.cql.all(asked.collect()).await?;
-        let recalled = found.into_iter().flatten();
-        recalled
-            .filter(|(_, _, ver)| *ver <= until)
-            .map(|(seq, author, _)| Ok((Seq(seq as u64), user(author)?)))
-            .collect()
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>> {
+        let mut asked = Vec::with_capacity(3 * places.len());
+        for (place, &(conversation, seq)) in places.iter().enumerate() {
+            for seqs in blocks(seq, seq) {
+                for what in [RECALL, EDIT, REACT] {
+                    let seqs = seqs.clone();
+                    asked.push(async move {
+                        let left = self.left(conversation, what, &seqs).await?;
+                        Ok((place, left))
+                    });
+                }
+            }
+        }
+        let mut altered = vec![BTreeMap::new(); places.len()];
+        for (place, left) in self.cql.all(asked).await? {
+            for left in left {
+                left.apply(&mut altered[place])?;
+            }
+        }
+        let altered = places.iter().zip(altered);
+        Ok(altered
+            .map(|((_, seq), mut altered)| altered.remove(seq).unwrap_or_default())
+            .collect())
+    }
+
+    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
+        let mut asked = Vec::with_capacity(stretches.len());
+        for (place, stretch) in stretches.iter().enumerate() {
+            let until = write_time::of_version(SEAM, stretch.until)?;
+            let (kind, low, high) = key(stretch.conversation);
+            for seqs in blocks(stretch.after.next(), stretch.last) {
+                asked.push(async move {
+                    let (first, last) = (*seqs.start(), *seqs.end());
+                    let values = (kind, low, high, first >> ALTERED_BITS, first, last);
+                    let mut rows: Vec<(i64, i64, i64)> =
+                        self.cql.rows(&self.recalled, values).await?;
+                    rows.retain(|(_, _, ver)| *ver <= until);
+                    Ok((place, rows))
+                });
+            }
+        }
+        let mut recalled = vec![BTreeMap::new(); stretches.len()];
+        for (place, rows) in self.cql.all(asked).await? {
+            for (seq, author, _) in rows {
+                recalled[place].insert(Seq(seq as u64), user(author)?);
+            }
+        }
+        Ok(recalled)
     }
 }
 

@@ -1,5 +1,10 @@
 //! What every history promises. A check uses its own users, so that all may share one store.
 
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
+
+use futures_util::future::join_all;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::message::{Content, Message, Placed, Position, Recipient};
@@ -7,6 +12,7 @@ use protocol::receipt::ReceiptKind;
 use protocol::{ConversationId, DeviceId, MessageId, Options, SendId, Seq, UserId};
 
 use super::{HistoryStore, StatusWrite};
+use crate::Result;
 use crate::clock::{Entropy, SeededEntropy};
 use crate::fresh::{Fresh, at, content, seqs};
 
@@ -92,7 +98,7 @@ async fn find(
 }
 
 /// Writes any row once, to be read by every way.
-// proves S0-01, S0-53 in part: one send is two rows, the sender's out and the receiver's in, under one id; sides
+// proves S0-01, S0-53: one send is two rows, the sender's out and the receiver's in, under one id; sides
 // exchanged, nothing else changed.
 pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
@@ -112,6 +118,62 @@ pub(super) async fn a_private_message_is_two_rows(store: &dyn HistoryStore, fres
     }
 }
 
+/// Polls a call so often at most and drops it then; whether it ended before.
+async fn ends_within(polls: usize, call: impl Future<Output = Result<()>>) -> bool {
+    let mut call = pin!(call);
+    let mut left = polls;
+    poll_fn(|context| {
+        let Some(rest) = left.checked_sub(1) else {
+            return Poll::Ready(false);
+        };
+        left = rest;
+        (call.as_mut().poll(context)).map(|ended| ended.map(|()| true).expect("saves"))
+    })
+    .await
+}
+
+// proves S0-53: the sender's row first and then the receiver's. A write that is broken off, at whichever step, leaves no
+// message that its receiver has and its sender has not; who writes again has both.
+pub(super) async fn a_receiver_has_nothing_that_its_sender_has_not(
+    store: &dyn HistoryStore,
+    fresh: &Fresh,
+) {
+    let (up, rest) = (Talk::new(fresh), Talk::new(fresh));
+    // The sender may be the smaller number or the larger.
+    let down = Talk {
+        fresh,
+        a: rest.b,
+        b: rest.a,
+    };
+    let mut polls = 1;
+    loop {
+        let seq = polls as u64;
+        let said: Vec<_> = (0..6)
+            .map(|n| {
+                let talk = if n % 2 == 0 { &up } else { &down };
+                talk.rows(fresh.message(), 3 * seq + n / 2, seq)
+            })
+            .collect();
+        // As they come, the receiver's might be the first.
+        let rows: Vec<_> = said.iter().flatten().rev().cloned().collect();
+        let ended = ends_within(polls, store.save_private(rows.clone())).await;
+        for [out, incoming] in &said {
+            let keys = [(out.owner, out.id), (incoming.owner, incoming.id)];
+            let found = store.private(&keys).await.expect("reads");
+            assert!(
+                found[1].is_none() || found[0].is_some(),
+                "{polls}: {found:?}"
+            );
+            assert!(!ended || found[1].is_some(), "{polls}: {found:?}");
+        }
+        store.save_private(rows).await.expect("saves");
+        if ended {
+            return;
+        }
+        polls += 1;
+    }
+}
+
 // proves S0-03, S0-05, S3-27: one range read returns a user's messages with all peers, in order of id.
 pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: &Fresh) {
     let talk = Talk::new(fresh);
@@ -126,6 +188,27 @@ pub(super) async fn one_read_returns_all_peers(store: &dyn HistoryStore, fresh: 
     }
     let missed = find(store, talk.a, (Some(ids[1]), None), Order::Forward, ALL).await;
     assert_eq!(missed, ids[2..]);
+}
+
+// proves S0-07: many write at once, to one user and to many, and each finds its own whole and in order.
+pub(super) async fn many_write_at_once(store: &dyn HistoryStore, fresh: &Fresh) {
+    let first = Talk::new(fresh);
+    let talks: Vec<_> = (0..16).map(|_| first.with(first.a)).collect();
+    let written = join_all(talks.iter().map(|talk| talk.say(store, 6))).await;
+    let mut of_all: Vec<_> = written.iter().flatten().copied().collect();
+    of_all.sort_unstable();
+    assert_eq!(
+        find(store, first.a, (None, None), Order::Forward, ALL).await,
+        of_all
+    );
+    for (talk, ids) in talks.iter().zip(written) {
+        assert_eq!(
+            find(store, talk.b, (None, None), Order::Forward, ALL).await,
+            ids
+        );
+        let range = HistoryRange::Forward { after: Seq::ZERO };
+        assert_eq!(read(store, talk, range, ALL).await, seqs(1..=6));
+    }
 }
 
 // proves S0-58, S0-59, S0 Pitfall B: upward, oldest first, at most a page, both bounds exclusive.
@@ -612,7 +695,9 @@ macro_rules! checks {
     ($then:ident!($($with:tt)*)) => {
         $then!($($with)*:
             a_private_message_is_two_rows,
+            a_receiver_has_nothing_that_its_sender_has_not,
             one_read_returns_all_peers,
+            many_write_at_once,
             forward_bounds_are_exclusive,
             backward_bounds_are_exclusive,
             an_empty_range_is_an_empty_list,

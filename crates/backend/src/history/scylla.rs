@@ -13,13 +13,15 @@
 //! searching the id of its first position, and read all that the owner said to others in between: its cost
 //! would grow with the history. The index costs one small write a message, not one a side.
 //!
-//! Writing goes in three steps, and whatever is broken off is written again by the redelivery:
+//! Writing goes in four steps, and whatever is broken off is written again by the redelivery:
 //!
 //! ```text
 //! 1 windows            so that a row is never where nobody looks
-//! 2 rows, send_ids     in any order
-//! 3 positions          upward in each conversation: a reader sees no hole that is not one, and no
-//!                      position without its row
+//! 2 senders' rows      so that nobody has what its sender has not (S0-53)
+//! 3 receivers' rows,   in any order
+//!   send_ids
+//! 4 positions          upward in each conversation: a reader sees no hole that is not one, and no
+//!                      position without its rows
 //! ```
 
 mod pair;
@@ -94,7 +96,9 @@ impl HistoryStore for ScyllaHistory {
         let cql = &self.cql;
         let keys = rows.iter().map(|row| (row.owner, row.id));
         self.rows.open(cql, keys).await?;
-        tokio::try_join!(self.rows.save(cql, &new), self.sends.save(cql, sent))?;
+        let (out, incoming): (Vec<_>, Vec<_>) = new.into_iter().partition(NewRow::is_the_senders);
+        self.rows.save(cql, &out).await?;
+        tokio::try_join!(self.rows.save(cql, &incoming), self.sends.save(cql, sent))?;
         self.positions.save(cql, standings).await
     }
 

@@ -94,6 +94,24 @@ async fn a_full_boat_says_so() {
     harbour.websocket().await.hello(2).await;
 }
 
+// proves S3-02: a server of its own on asynchronous sockets: one thread, that of this test, serves all who are there, the
+// last one as soon as the first.
+#[tokio::test]
+async fn one_thread_serves_many_websockets() {
+    const CLIENTS: i64 = 200;
+    let harbour = Harbour::open().await;
+    let mut clients = Vec::new();
+    for user in 1..=CLIENTS {
+        let mut client = harbour.websocket().await;
+        client.hello(user).await;
+        clients.push(client);
+    }
+    assert_eq!(harbour.running.sessions() as i64, CLIENTS);
+    for client in clients.iter_mut().rev() {
+        client.ping().await;
+    }
+}
+
 #[tokio::test]
 async fn one_address_does_not_take_all_seats() {
     let harbour = Harbour::with(|config| config.connections_per_address_max = 1).await;

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use protocol::message::Content;
 use protocol::{Message, Platform, Seq};
 
-use super::groups::create;
+use super::groups::{create, group};
 use super::world::*;
 
 impl World {
@@ -102,4 +102,21 @@ async fn bodies_are_stored_twice_for_two_users_and_once_for_a_group() {
         panic!("{:?}", world.tables());
     };
     assert!((SIZE..SIZE + SIZE / 20).contains(&group), "{group}");
+}
+
+// proves S0-78 in part: what lies beside history is the frame as it is sent, and no other form of the row. (How it compares
+// with JSON: the codec's tests.)
+#[tokio::test(start_paused = true)]
+async fn beside_history_lies_the_frame_as_it_is_sent() {
+    let world = World::new().await;
+    let manner = Manner::Acknowledges;
+    world.sign_in(BOB, Platform::Web, 20, manner).await;
+    world.wish(ALICE, create([BOB])).await;
+    world.say(ALICE).await;
+    world.until_quiet().await;
+    let newest = world.parts.timeline.latest(group(), 0, 1).await;
+    let body = newest.expect("reads").remove(0).body;
+    let frame = api::codec::decode_server(body.clone(), 1 << 20).expect("a frame of ours");
+    assert!(world.boat.frames().contains(&frame), "{frame:?}");
+    assert_eq!(api::codec::encode_server(&frame), body);
 }

@@ -90,7 +90,7 @@ async fn an_absent_receiver_gets_it_stored_and_horn_a_task() {
     assert_eq!(told, [(id, Platform::Ios), (id, Platform::Web)]);
 }
 
-// proves S1 Pitfall B in part: by conversation, not by user, what is keyed alike stays in order.
+// proves S1 Pitfall B: each conversation of a user in its order, whatever comes in between.
 #[tokio::test(start_paused = true)]
 async fn messages_of_many_senders_keep_their_order_and_every_place_is_used_once() {
     let world = World::new().await;

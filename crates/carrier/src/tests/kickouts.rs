@@ -22,6 +22,7 @@ fn kickout(world: &World, sessions: Vec<SessionKey>) -> Task {
 }
 
 // proves S1-62, S1-22: exactly the named session is ended, and told why.
+// proves S1 Pitfall B: so it ends nobody who came since, wherever in the log it stands.
 #[tokio::test(start_paused = true)]
 async fn a_kickout_ends_exactly_the_sessions_it_names() {
     let world = World::new().await;

@@ -310,6 +310,12 @@ impl Engine {
                 let request = self.core.ask_server(query, now);
                 self.asked.insert(request, reply);
             }
+            Command::Edges(conversation, reply) => {
+                let _ = reply.send(self.core.edges(conversation));
+            }
+            Command::Older(conversation, seq, reply) => {
+                let _ = reply.send(self.core.older(conversation, seq));
+            }
             Command::Close(done) => {
                 // What the application said before it asked to close counts, whichever is heard first.
                 self.take(now);

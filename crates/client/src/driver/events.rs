@@ -5,6 +5,7 @@ use protocol::receipt::Receipt;
 use protocol::{ConversationId, SendId, Seq};
 use tokio::sync::{mpsc, watch};
 
+use super::Handlers;
 use crate::core::{Reset, SendStatus, Shown, State};
 
 /// Something the application may want to know.
@@ -56,6 +57,7 @@ const EVENTS_RESERVED: usize = 256;
 #[derive(Debug)]
 pub struct Events {
     queue: mpsc::Receiver<Queued>,
+    handlers: Handlers,
     taken: watch::Sender<Taken>,
     /// The last message that was handed out.
     last: Option<Taken>,
@@ -83,7 +85,7 @@ pub(super) struct Feed {
     pub(super) taken: watch::Receiver<Taken>,
 }
 
-pub(super) fn channel(messages_max: usize) -> (Feed, Events) {
+pub(super) fn channel(messages_max: usize, handlers: Handlers) -> (Feed, Events) {
     let (sender, queue) = mpsc::channel(messages_max + EVENTS_RESERVED + EVENTS_MAX);
     let (taken_sender, taken) = watch::channel(Taken::default());
     let feed = Feed {
@@ -93,6 +95,7 @@ pub(super) fn channel(messages_max: usize) -> (Feed, Events) {
     };
     let events = Events {
         queue,
+        handlers,
         taken: taken_sender,
         last: None,
     };
@@ -113,16 +116,21 @@ impl Event {
 
 impl Events {
     /// The next event; `None` when the client has ended. Asking for it says that the application has
-    /// what it got before: that is then stored and acknowledged.
+    /// what it got before: that is then stored and acknowledged. Messages that have a handler go to it meanwhile.
     ///
     /// Cancel safe: an event is handed out or stays in the queue.
     pub async fn next(&mut self) -> Option<Event> {
-        self.taken();
-        let Queued { epoch, event } = self.queue.recv().await?;
-        if let Some(number) = event.number() {
-            self.last = Some(Taken { epoch, number });
+        loop {
+            self.taken();
+            let Queued { epoch, event } = self.queue.recv().await?;
+            if let Some(number) = event.number() {
+                self.last = Some(Taken { epoch, number });
+            }
+            match &event {
+                Event::Message(shown) if self.handlers.handle(shown) => {}
+                _ => return Some(event),
+            }
         }
-        Some(event)
     }
 
     /// The application has all messages that it got so far. For the last one, before closing.

@@ -22,6 +22,7 @@ mod clock;
 mod connection;
 mod engine;
 mod events;
+mod handlers;
 mod shelf;
 #[cfg(test)]
 mod tests;
@@ -36,6 +37,7 @@ use protocol::frame::{
     CountSince, HistoryPage, MemberPage, MissedPage, Summary, SyncAnswer, SyncQuery,
 };
 use protocol::group::{self, Wish};
+use protocol::loaded::Older;
 use protocol::message::Content;
 use protocol::{
     Code, ConversationId, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, SendId, Seq,
@@ -49,6 +51,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 
 pub use address::{Address, AddressError};
 pub use events::{Event, Events};
+pub use handlers::Handlers;
 pub use ticket::SendTicket;
 
 use crate::core::{CatchUp, Limits, SendError, Settings, State};
@@ -70,6 +73,8 @@ pub struct ClientConfig {
     pub acks: bool,
     /// What to show of what was missed.
     pub catch_up: CatchUp,
+    /// The application's own types of messages.
+    pub handlers: Handlers,
     pub limits: Limits,
     /// How long opening a connection may take.
     pub connect_timeout: Duration,
@@ -88,6 +93,7 @@ impl fmt::Debug for ClientConfig {
             .field("durability", &self.durability)
             .field("acks", &self.acks)
             .field("catch_up", &self.catch_up)
+            .field("handlers", &self.handlers)
             .finish_non_exhaustive()
     }
 }
@@ -109,6 +115,7 @@ impl ClientConfig {
             durability: Durability::default(),
             acks: true,
             catch_up: CatchUp::Everything,
+            handlers: Handlers::default(),
             limits: Limits::default(),
             connect_timeout: Duration::from_secs(10),
             frame_bytes_max: 16 << 20,
@@ -186,6 +193,8 @@ enum Command {
         query: SyncQuery,
         reply: oneshot::Sender<Result<SyncAnswer, Refusal>>,
     },
+    Edges(ConversationId, oneshot::Sender<Vec<Seq>>),
+    Older(ConversationId, Seq, oneshot::Sender<Older>),
     Close(oneshot::Sender<()>),
 }
 
@@ -207,7 +216,7 @@ impl Client {
         });
         let (store, saved) = opened.await.map_err(|_| ConnectError::Aborted)??;
         let (commands, command_queue) = mpsc::channel(COMMANDS_MAX);
-        let (feed, events) = events::channel(config.limits.untaken_max);
+        let (feed, events) = events::channel(config.limits.untaken_max, config.handlers.clone());
         let (state_sender, state) = watch::channel(State::Idle);
         let (list_sender, list) = watch::channel(ConversationList::new());
         let engine = engine::Engine::new(
@@ -474,6 +483,25 @@ impl Client {
         self.ask(command, answer)
             .await?
             .map_err(ClientError::Refused)
+    }
+
+    /// The positions below which this device has messages to load, upward: where it left some out, and the user has not
+    /// asked for them yet. They outlast the process.
+    pub async fn edges(&self, conversation: ConversationId) -> Result<Vec<Seq>, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        self.ask(Command::Edges(conversation, reply), answer).await
+    }
+
+    /// Where messages before this position are: here, at the beginning, or to be loaded by
+    /// [`load_older`](Self::load_older), for which an application shows a button.
+    pub async fn older(
+        &self,
+        conversation: ConversationId,
+        seq: Seq,
+    ) -> Result<Older, ClientError> {
+        let (reply, answer) = oneshot::channel();
+        let command = Command::Older(conversation, seq, reply);
+        self.ask(command, answer).await
     }
 
     /// The state, now and as it changes.

@@ -139,6 +139,58 @@ async fn a_message_goes_from_websocket_to_tcp_and_its_receipts_come_back() {
         .expect("read");
 }
 
+// proves S0-48: code is registered by the number of a type; it gets the messages of that type and no others, which stand as
+// taken when it returns.
+#[tokio::test]
+async fn messages_of_a_type_go_to_its_handler() {
+    let boat = Boat::start().await;
+    let (alice, _alice_events) = start(tcp(&boat, 1)).await;
+    let (sender, mut handled) = mpsc::unbounded_channel();
+    let hand = |number: i32| {
+        let sender = sender.clone();
+        move |shown: &Shown| {
+            sender
+                .send((number, text(shown)))
+                .expect("it is waited for")
+        }
+    };
+    let handlers = Handlers::default();
+    let handlers = handlers.on(7, hand(1)).on(-9, hand(2)).on(7, hand(3));
+    let config = ClientConfig {
+        handlers,
+        ..websocket(&boat, 2)
+    };
+    let (_bob, mut events) = start(config).await;
+    let mut tickets = Vec::new();
+    for (sub_kind, said) in [(7, "a poll"), (0, "hello"), (8, "unknown"), (-9, "a move")] {
+        let content = Content {
+            sub_kind,
+            ..Content::text(said)
+        };
+        tickets.push(alice.send(to(2), content).await.expect("taken"));
+    }
+    assert_eq!(next_texts(&mut events, 2).await, ["hello", "unknown"]);
+    let no_other = async {
+        while let Some(event) = events.next().await {
+            assert!(!matches!(event, Event::Message(_)), "{event:?}");
+        }
+    };
+    let both = timeout(PATIENCE, async {
+        [handled.recv().await, handled.recv().await]
+    });
+    let both = tokio::select! {
+        both = both => both.expect("in time"),
+        () = no_other => panic!("the client lives"),
+    };
+    let said = |number, text: &str| Some((number, text.to_owned()));
+    assert_eq!(both, [said(3, "a poll"), said(2, "a move")]);
+    events.taken();
+    for mut ticket in tickets {
+        let delivered = timeout(PATIENCE, ticket.delivered()).await;
+        delivered.expect("in time").expect("delivered");
+    }
+}
+
 // proves S3-07: what was taken is acknowledged; what was only shown comes again after the process died.
 #[tokio::test]
 async fn only_what_was_taken_is_kept() {

@@ -1,7 +1,7 @@
 //! The machine: what is open, and how tasks come in and records end. `routing` has the mailbox's answers,
 //! `pushing` the boats'.
 
-pub(super) mod audiences;
+mod audiences;
 mod pushing;
 mod record;
 mod routing;

@@ -1,6 +1,5 @@
 //! `packetboat all`: the four services in one process.
 
-use std::num::NonZero;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -48,9 +47,8 @@ impl All {
         telemetry::start_logs(&settings.log)?;
         let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
         tracing::info!(files, data = %settings.embedded.data.display(), "limits");
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let connections = runtime("connections", cores)?;
-        let services = runtime("services", cores)?;
+        let connections = runtime("connections")?;
+        let services = runtime("services")?;
         services.block_on(self.serve(reload, settings, connections.handle().clone(), around))
     }
 

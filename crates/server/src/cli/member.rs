@@ -2,7 +2,6 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
-use std::num::NonZero;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -73,11 +72,10 @@ impl Member {
         telemetry::start_logs(&settings.log)?;
         let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
         tracing::info!(files, "limits");
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        let services = runtime("services", cores)?;
+        let services = runtime("services")?;
         // Only a boat has clients.
         let connections = match role {
-            Role::Boat => Some(runtime("connections", cores)?),
+            Role::Boat => Some(runtime("connections")?),
             Role::Station | Role::Carrier | Role::Horn => None,
         };
         let clients = connections.as_ref().unwrap_or(&services).handle().clone();

@@ -1,5 +1,6 @@
 //! What every process that serves does: threads, signals, phases, an orderly end.
 
+use std::num::NonZero;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
@@ -66,11 +67,13 @@ pub(super) async fn serve_to_the_end(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Clients and services have threads of their own, as they have in processes of their own.
-pub(super) fn runtime(name: &str, threads: usize) -> Result<Runtime> {
+/// Clients and services have threads of their own, as they have in processes of their own: one for each core of the
+/// host, which wait for no client.
+pub(super) fn runtime(name: &str) -> Result<Runtime> {
+    let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
     let runtime = Builder::new_multi_thread()
         .thread_name(name)
-        .worker_threads(threads)
+        .worker_threads(cores)
         .enable_all()
         .build()?;
     Ok(runtime)
@@ -85,4 +88,17 @@ async fn stop_requested() -> Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves S1-17 in part: as many workers as the host has cores.
+    #[test]
+    fn there_is_a_worker_for_each_core() {
+        let cores = std::thread::available_parallelism().expect("known").get();
+        let runtime = runtime("services").expect("threads");
+        assert_eq!(runtime.metrics().num_workers(), cores);
+    }
 }

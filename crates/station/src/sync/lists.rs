@@ -1,8 +1,6 @@
 //! Lists: what changed, what is unread, how one conversation stands.
 
-use std::collections::BTreeMap;
-
-use futures_util::future::try_join_all;
+use backend::changes::Stretch;
 use protocol::cached::{self, CachedUser};
 use protocol::change::Marks;
 use protocol::conversation::{Listed, ReadUpTo};
@@ -10,7 +8,7 @@ use protocol::frame::{ListPage, Summary, UnreadPage};
 use protocol::history::PrivateRow;
 use protocol::sync::{GroupListed, fitting, list_from, may_read};
 use protocol::unread::Tally;
-use protocol::{ConversationId, Placed, Refusal, Seq, Timestamp, UserId, unread};
+use protocol::{ConversationId, Refusal, Seq, Timestamp, UserId, unread};
 
 use super::{Lookup, may_go_on};
 use crate::cached::Slot;
@@ -59,12 +57,9 @@ impl Lookup {
         let everything = Timestamp::ZERO;
         let rows = self.rows(owner, everything, everything, after).await?;
         let places = self.read_places(owner, &rows.private).await?;
-        let counted = rows.private.iter().zip(places);
-        let counted = counted.map(|(listed, read)| async move {
-            let unread = self.unread(listed, read).await?;
-            Ok((listed.row.conversation, unread))
-        });
-        let mut counts = try_join_all(counted).await?;
+        let unread = self.unread(&rows.private, &places).await?;
+        let private = rows.private.iter().map(|listed| listed.row.conversation);
+        let mut counts: Vec<_> = private.zip(unread).collect();
         counts.extend(self.groups.unread(owner, rows.groups).await?);
         let next = counts.last().map(|(last, _)| *last);
         counts.retain(|(_, unread)| *unread > 0);
@@ -175,10 +170,22 @@ impl Lookup {
             within(self.deadline, self.history.private(&keys)),
             self.read_places(owner, &listed),
         )?;
-        let rows = listed.into_iter().zip(places);
-        let summaries =
-            (rows.zip(newest)).map(|((listed, read), newest)| self.summary(listed, read, newest));
-        try_join_all(summaries).await
+        let mut newest: Vec<_> = (newest.iter())
+            .map(|row| row.as_ref().and_then(PrivateRow::placed))
+            .collect();
+        let shown = listed.iter().zip(&mut newest).map(|(listed, newest)| {
+            let changed_to = cached::changed_to(listed.row.rev, listed.row.end.seq);
+            Some((changed_to, newest.as_mut()?))
+        });
+        let (marks, unread) = tokio::try_join!(
+            self.current.mark_each(shown.collect()),
+            self.unread(&listed, &places),
+        )?;
+        let said = newest.into_iter().zip(marks);
+        let rows = listed.into_iter().zip(unread).zip(said);
+        Ok(rows
+            .map(|((listed, unread), (newest, marks))| listed.summary(unread, newest, marks))
+            .collect())
     }
 
     async fn group_summaries(
@@ -188,8 +195,11 @@ impl Lookup {
     ) -> Result<Vec<Summary>, Refusal> {
         let changed: Vec<Seq> = rows.iter().map(|row| row.changed_to).collect();
         let mut summaries = self.groups.summaries(owner, rows).await?;
-        for (summary, changed_to) in summaries.iter_mut().zip(changed) {
-            summary.marks = self.mark_newest(changed_to, &mut summary.newest).await?;
+        let newest = summaries.iter_mut().zip(changed);
+        let newest = newest.map(|(summary, to)| Some((to, summary.newest.as_mut()?)));
+        let marks = self.current.mark_each(newest.collect()).await?;
+        for (summary, marks) in summaries.iter_mut().zip(marks) {
+            summary.marks = marks;
         }
         Ok(summaries)
     }
@@ -220,36 +230,6 @@ impl Lookup {
         }
     }
 
-    async fn summary(
-        &self,
-        listed: Listed,
-        read: Option<Tally>,
-        newest: Option<PrivateRow>,
-    ) -> Result<Summary, Refusal> {
-        let mut newest = newest.as_ref().and_then(PrivateRow::placed);
-        let changed_to = cached::changed_to(listed.row.rev, listed.row.end.seq);
-        let marks = self.mark_newest(changed_to, &mut newest).await?;
-        let unread = self.unread(&listed, read).await?;
-        Ok(listed.summary(unread, newest, marks))
-    }
-
-    /// Makes of the newest message what it is now.
-    async fn mark_newest(
-        &self,
-        changed_to: Seq,
-        newest: &mut Option<Placed>,
-    ) -> Result<Option<Marks>, Refusal> {
-        let Some(newest) = newest else {
-            return Ok(None);
-        };
-        let conversation = newest.conversation;
-        let marks = self
-            .current
-            .mark(conversation, changed_to, vec![newest])
-            .await?;
-        Ok(marks.into_values().next())
-    }
-
     /// Up to where the owner has read each of these; `None`: to its end. One read, however many they are (S4-32).
     async fn read_places(
         &self,
@@ -275,24 +255,43 @@ impl Lookup {
         Ok(places.collect())
     }
 
-    /// Behind what was read or cleared, whichever is further. One read where something was ever changed.
-    async fn unread(&self, listed: &Listed, read: Option<Tally>) -> Result<u64, Refusal> {
-        let Listed { row, cleared, .. } = listed;
-        let (conversation, end) = (row.conversation, row.end);
-        let Some(read) = read else {
-            return Ok(0);
+    /// Behind what was read or cleared, whichever is further. One question where something was ever changed in any.
+    async fn unread(
+        &self,
+        listed: &[Listed],
+        places: &[Option<Tally>],
+    ) -> Result<Vec<u64>, Refusal> {
+        let bases = listed.iter().zip(places);
+        let bases: Vec<Option<Tally>> = bases
+            .map(|(listed, read)| Some(unread::base((*read)?, listed.cleared)))
+            .collect();
+        let stretches: Vec<Option<Stretch>> = (listed.iter().zip(&bases))
+            .map(|(listed, base)| stretch(listed, (*base)?))
+            .collect();
+        let asked: Vec<Stretch> = stretches.iter().flatten().copied().collect();
+        let recalled = match asked.is_empty() {
+            true => Vec::new(),
+            false => within(self.deadline, self.changes.recalled(&asked)).await?,
         };
-        let base = unread::base(read, *cleared);
-        let recalled = match row.rev > 0 && base.seq < end.seq {
-            true => {
-                let changes = &self.changes;
-                let asked = changes.recalled(conversation, base.seq, end.seq, row.source);
-                within(self.deadline, asked).await?
-            }
-            false => BTreeMap::new(),
-        };
-        Ok(listed.unread(base, recalled))
+        let mut recalled = recalled.into_iter();
+        let counted = listed.iter().zip(bases).zip(stretches);
+        let counted = counted.map(|((listed, base), stretch)| {
+            let recalled = stretch.and_then(|_| recalled.next()).unwrap_or_default();
+            base.map_or(0, |base| listed.unread(base, recalled))
+        });
+        Ok(counted.collect())
     }
+}
+
+/// Where recalls count among what is unread; nowhere where nothing was ever changed.
+fn stretch(listed: &Listed, base: Tally) -> Option<Stretch> {
+    let row = &listed.row;
+    (row.rev > 0 && base.seq < row.end.seq).then_some(Stretch {
+        conversation: row.conversation,
+        after: base.seq,
+        last: row.end.seq,
+        until: row.source,
+    })
 }
 
 /// A page of a list: those with one other user come before groups.

@@ -659,8 +659,11 @@ async fn members_and_readers_are_told_to_those_who_are_in() {
     assert_eq!(world.readers(1, 7, 1).await, Ok(vec![user(4)]));
     assert_eq!(world.readers(1, 7, 2).await, Ok(vec![]));
     assert_eq!(world.readers(3, 7, 1).await, Err(Code::Forbidden));
-    let many: Vec<i64> = (1..=501).collect();
+    // Of the largest group that they are told of, and of the next one.
+    let many: Vec<i64> = (1..=500).collect();
     world.group_of(9, OPEN, &many).await;
+    assert_eq!(world.readers(1, 9, 1).await, Ok(vec![]));
+    world.is_in(9, OPEN, 501, Some(Role::Member)).await;
     assert_eq!(world.readers(1, 9, 1).await, Err(Code::Unsupported));
 }
 
@@ -721,4 +724,11 @@ async fn a_group_is_counted_for_each_member_and_from_any_time() {
     assert_eq!(count(3, Timestamp::ZERO).await, Err(Code::Forbidden));
     let far = Timestamp::from_millis(i64::MAX);
     assert_eq!(count(1, far).await, Ok((0, false)));
+    // A thousand are looked at, and no more.
+    for _ in 5..1000 {
+        world.say(7, 1, "text").await;
+    }
+    assert_eq!(count(1, Timestamp::ZERO).await, Ok((1000, false)));
+    world.say(7, 1, "one more").await;
+    assert_eq!(count(1, Timestamp::ZERO).await, Ok((1000, true)));
 }

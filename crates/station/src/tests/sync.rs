@@ -8,9 +8,11 @@ use protocol::frame::{
     HistoryPage, HistoryRange, ListPage, MessageStatus, SyncAnswer, SyncPage, SyncQuery,
     SyncRequest,
 };
+use protocol::group::Role;
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, ConversationId, MessageId, Placed, Seq, Timestamp};
 
+use super::groups::{CLOSED, of};
 use super::receipts::receipt_of;
 use super::world::*;
 use crate::Config;
@@ -74,7 +76,7 @@ fn seqs(page: &HistoryPage) -> Vec<u64> {
     page.messages.iter().map(|m| m.position.seq.0).collect()
 }
 
-// proves S4-02 in part, S4-03 in part, S4-08, S4-12, S4-16:
+// proves S4-02 in part, S4-08, S4-12, S4-16:
 // the difference is found by version, each entry with its newest.
 #[tokio::test(start_paused = true)]
 async fn the_list_holds_what_changed_with_its_newest_message() {
@@ -114,6 +116,33 @@ async fn the_list_holds_what_changed_with_its_newest_message() {
         .map(|c| c.conversation)
         .collect();
     assert_eq!(changed, [between(1, 2)]);
+}
+
+// proves S4-03: one message each, the newest that is there, also where a newer one of another conversation or group lies
+// beside it; none of a group in which the user may read nothing.
+#[tokio::test(start_paused = true)]
+async fn each_row_of_a_list_carries_its_newest_message_and_no_other() {
+    let world = world().await;
+    let mut expected = Vec::new();
+    for peer in 2..=4 {
+        for seq in 1..=peer as u64 {
+            let newest = world.place(peer, 1, seq, &format!("{seq} of {peer}")).await;
+            expected.retain(|(of, _)| *of != newest.conversation);
+            expected.push((newest.conversation, Some(newest)));
+        }
+    }
+    world.group_of(7, CLOSED, &[2]).await;
+    world.say(7, 2, "before").await;
+    world.is_in(7, CLOSED, 1, Some(Role::Member)).await;
+    world.group_of(8, CLOSED, &[1, 2]).await;
+    world.group_of(9, CLOSED, &[1, 2]).await;
+    world.say(9, 2, "older").await;
+    let newest = world.say(9, 2, "newer").await;
+    expected.extend([(of(7), None), (of(8), None), (of(9), Some(newest))]);
+    let page = world.list(1, Timestamp::ZERO, None).await;
+    let rows = page.conversations.into_iter();
+    let found: Vec<_> = rows.map(|row| (row.conversation, row.newest)).collect();
+    assert_eq!(found, expected);
 }
 
 // proves S4-04, S4-06, S4-34: the list is the server's, so that every device of the user sees the same.

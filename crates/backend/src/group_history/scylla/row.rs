@@ -155,3 +155,36 @@ impl Stored for StoredRow {
         row.seq
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use protocol::history::Version;
+
+    use super::*;
+    use crate::fresh::{at, content};
+
+    // proves S0-61a in part: what no reader of ours reads back.
+    #[test]
+    fn a_row_is_no_broadcast_and_keeps_no_receipt() {
+        let id = MessageId::floor_of(at(7));
+        let row = GroupRow {
+            group: GroupId::new(5).expect("positive"),
+            from: UserId::new(2).expect("positive"),
+            id,
+            accepted_at: id.timestamp(),
+            seq: Seq(3),
+            prev: None,
+            send_id: SendId::from_bytes([9, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 4]),
+            device: DeviceId::new("d").expect("a name"),
+            options: Options::CHAT,
+            content: content(),
+            version: Version {
+                epoch: 1,
+                offset: 1,
+            },
+        };
+        let row = NewRow::of(&row).expect("fits");
+        assert_eq!((row.gid, row.uid, row.usid), (5, 2, 0x0104));
+        assert_eq!((row.res, row.st, row.ct), (0, 0, 0));
+    }
+}

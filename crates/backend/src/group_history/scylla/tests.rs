@@ -1,8 +1,14 @@
 use std::sync::Arc;
 
+use protocol::message::Content;
+use scylla::DeserializeRow;
+use scylla::client::session_builder::SessionBuilder;
+use scylla::value::CqlVarint;
+
 use crate::fresh::{Fresh, at};
 use crate::group_history::contract::{self, Talk};
-use crate::scylla::fixture::{cql, fresh, on_cql};
+use crate::scylla::fixture::{config, cql, fresh, on_cql};
+use crate::scylla::messages::{columns, windows};
 use crate::{Error, Kind};
 
 use super::*;
@@ -216,4 +222,68 @@ async fn a_reader_sees_no_hole_while_a_writer_adds() {
         }
     }
     writer.await.expect("writes");
+}
+
+/// A row as another program would read it.
+#[derive(Debug, DeserializeRow)]
+struct Columns {
+    pk: i16,
+    gid: i64,
+    uid: i64,
+    id: i64,
+    usid: i64,
+    tm: i64,
+    res: i8,
+    st: i8,
+    ct: i8,
+    mt: i8,
+    pr: CqlVarint,
+    #[scylla(rename = "ref")]
+    reference: CqlVarint,
+    draf: Vec<u8>,
+}
+
+// proves S0-61a, S0-07 in part: each column as it was written. (Groups keep no receipts, and what members say is no
+// broadcast: res, st and ct are 0.)
+#[tokio::test]
+#[ignore = "needs the real parts: make e2e"]
+async fn every_column_holds_its_part_of_the_message() {
+    let fresh = fresh();
+    let store = ScyllaGroupHistory::new(cql().await);
+    let talk = Talk::new(&fresh);
+    let session = SessionBuilder::new().known_nodes(&config().contact_points);
+    let session = session.build().await.expect("connects");
+    let keyspace = config().keyspace;
+    let text = format!(
+        "SELECT pk, gid, uid, id, usid, tm, res, st, ct, mt, pr, ref, draf FROM {keyspace}.gchat \
+         WHERE gid = ? AND pk = ? AND id = ?"
+    );
+    for (seq, (kind, mt)) in (1..).zip([(0, 0), (1, 1), (1000, -1)]) {
+        let row = talk.row(fresh.message(), seq, seq);
+        let content = Content {
+            kind,
+            ..row.content.clone()
+        };
+        let row = GroupRow { content, ..row };
+        store.save(vec![row.clone()]).await.expect("saves");
+        let key = (row.group.get(), windows::of(row.id), row.id.get());
+        let answer = session.query_unpaged(text.as_str(), key).await;
+        let rows = answer.expect("reads").into_rows_result().expect("rows");
+        let found: Columns = rows.single_row().expect("a row");
+        assert_eq!((found.gid, found.pk, found.id), key);
+        let usid = &row.send_id.as_bytes()[8..];
+        let usid = i64::from_be_bytes(usid.try_into().expect("eight"));
+        let tm = row.accepted_at.millis();
+        assert_eq!(
+            (found.uid, found.usid, found.tm),
+            (row.from.get(), usid, tm)
+        );
+        let small = (found.res, found.st, found.ct, found.mt);
+        assert_eq!(small, (0, 0, 0, mt));
+        let key_print = columns::number(&found.pr);
+        assert_eq!(key_print, Some(row.content.key_print));
+        let reference = row.content.reference.map_or(0, MessageId::get);
+        assert_eq!(columns::number(&found.reference), Some(reference));
+        assert_eq!(found.draf, row.content.data);
+    }
 }

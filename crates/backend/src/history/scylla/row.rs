@@ -56,10 +56,7 @@ impl NewRow {
             uid2: row.peer.get(),
             usid: u128::from_be_bytes(*send_id) as i64,
             tm: row.accepted_at.millis(),
-            io: match row.direction {
-                Direction::Out => 0,
-                Direction::In => 1,
-            },
+            io: io(row.direction),
             ct: match row.content.encryption {
                 0 => PLAIN,
                 _ => ENCRYPTED,
@@ -74,6 +71,10 @@ impl NewRow {
             content: NewContent::of(SEAM, &row.content)?,
             written: ver,
         })
+    }
+
+    pub(super) fn is_the_senders(&self) -> bool {
+        self.io == io(Direction::Out)
     }
 
     /// Both sides stand at one position under one id.
@@ -157,10 +158,70 @@ impl Stored for StoredRow {
     }
 }
 
+fn io(direction: Direction) -> i8 {
+    match direction {
+        Direction::Out => 0,
+        Direction::In => 1,
+    }
+}
+
 pub(super) fn direction(io: i8) -> Option<Direction> {
     match io {
         0 => Some(Direction::Out),
         1 => Some(Direction::In),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::ConversationId;
+    use protocol::message::{Message, Placed, Position, Recipient};
+
+    use super::*;
+    use crate::fresh::{at, content};
+
+    // proves S0-51 in part, S0-53 in part: what no reader of ours reads back.
+    #[test]
+    fn a_row_says_which_side_it_is_and_whether_it_is_encrypted() {
+        let user = |number| UserId::new(number).expect("positive");
+        let id = MessageId::floor_of(at(7));
+        let rows = |encryption| {
+            let placed = Placed {
+                conversation: ConversationId::private(user(1), user(2)).expect("two"),
+                position: Position {
+                    seq: Seq(1),
+                    prev: None,
+                },
+                message: Message {
+                    id,
+                    from: user(2),
+                    to: Recipient::User(user(1)),
+                    accepted_at: id.timestamp(),
+                    device: DeviceId::new("d").expect("a name"),
+                    send_id: SendId::from_bytes([1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0, 0, 0, 1, 4]),
+                    options: Options::CHAT,
+                    content: Content {
+                        encryption,
+                        ..content()
+                    },
+                },
+            };
+            let version = protocol::history::Version {
+                epoch: 1,
+                offset: 1,
+            };
+            let rows = PrivateRow::pair_of(&placed, 1, version).expect("private");
+            rows.map(|row| NewRow::of(&row).expect("fits"))
+        };
+        for (encryption, ct) in [(0, 0), (1, 2), (9, 2)] {
+            let [out, incoming] = rows(encryption);
+            assert_eq!((out.uid1, out.uid2, out.io), (2, 1, 0));
+            assert_eq!((incoming.uid1, incoming.uid2, incoming.io), (1, 2, 1));
+            assert!(out.is_the_senders() && !incoming.is_the_senders());
+            for row in [out, incoming] {
+                assert_eq!((row.usid, row.ct, row.id), (0x0104, ct, id.get()));
+            }
+        }
     }
 }

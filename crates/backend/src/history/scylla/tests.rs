@@ -6,6 +6,7 @@ use super::*;
 contract::checks!(on_cql!("history", ScyllaHistory::new));
 
 mod borders;
+mod columns;
 mod failures;
 mod registers;
 

@@ -309,6 +309,30 @@ async fn a_trim_may_take_many_steps() {
     );
 }
 
+// proves S1-08 in part: a hundred thousand sessions of a boat are signed off in a hundred calls, and nobody else's.
+#[tokio::test]
+async fn a_hundred_thousand_leave_at_once() {
+    const EVERYBODY: i64 = 100_000;
+    let mailbox = open(Engine::memory());
+    let requests = (1..=EVERYBODY + 1).map(|n| connect_request(ios(n), n));
+    let keys: Vec<_> = requests.clone().map(|request| request.entry.key).collect();
+    for request in requests {
+        mailbox.connect(request).await.expect("connected");
+    }
+    let (stays, leave) = keys.split_last().expect("many");
+    for batch in leave.chunks(1024) {
+        mailbox
+            .disconnect(batch.to_vec())
+            .await
+            .expect("signed off");
+    }
+    let users: Vec<_> = keys.iter().map(|key| key.user).collect();
+    let live = mailbox.sessions(&users, Denied::default()).await;
+    let live = live.into_iter().flat_map(|found| found.expect("found"));
+    let live: Vec<_> = live.map(|entry| entry.session).collect();
+    assert_eq!(live, [stays.session]);
+}
+
 /// `cargo test --release -p backend route_costs -- --ignored --nocapture`
 #[tokio::test]
 #[ignore = "a measurement"]

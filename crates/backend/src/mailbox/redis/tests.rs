@@ -1,6 +1,7 @@
 mod costs;
 mod faults;
 mod killed;
+mod leaving;
 mod loss;
 mod moving;
 mod random;

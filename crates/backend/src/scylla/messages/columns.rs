@@ -88,6 +88,19 @@ pub(crate) fn number(varint: &CqlVarint) -> Option<i64> {
 mod tests {
     use super::*;
 
+    /// The kind where the column holds it; the whole of it stands beside.
+    #[test]
+    fn small_kinds_are_types_of_the_specification() {
+        for (kind, mt) in [(0, 0), (1, 1), (127, 127), (128, -1), (1000, -1)] {
+            let content = Content {
+                kind,
+                ..Content::text("")
+            };
+            let row = NewContent::of("test", &content).expect("fits");
+            assert_eq!((row.mt, row.kind), (mt, kind));
+        }
+    }
+
     #[test]
     fn varints_hold_every_bigint_and_nothing_else_is_misread() {
         for n in [0, 1, -1, 127, 128, -128, -129, 1 << 40, i64::MAX, i64::MIN] {

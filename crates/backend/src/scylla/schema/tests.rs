@@ -72,7 +72,7 @@ fn table(name: &str) -> (BTreeMap<String, String>, String) {
     (columns, key)
 }
 
-// proves S2-18, S0-07 in part, S0-09, S0-51 in part, S0-52, S0-61a in part, S0-61c:
+// proves S2-18, S0-09, S0-51 in part, S0-52, S0-61a in part, S0-61c:
 // the specification's columns under its names and types, in the three
 // levels of bucket, owner and id (the first two make the partition); a group's row has no second user and no times of
 // receipts.

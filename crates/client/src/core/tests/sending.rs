@@ -366,6 +366,7 @@ fn missed_receipts_are_asked_for_after_a_reconnect() {
         id: id(1),
         delivered_at: Some(device.now),
         read_at: None,
+        is_finished: false,
     };
     device.answer(request, SyncAnswer::Status(vec![status]));
     assert_eq!(

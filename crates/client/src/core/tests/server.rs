@@ -384,6 +384,7 @@ impl Server {
             id,
             delivered_at: kind.map(|_| now),
             read_at: kind.filter(|kind| **kind == ReceiptKind::Read).map(|_| now),
+            is_finished: false,
         }
     }
 

@@ -8,9 +8,9 @@ use crate::delivery::arena::Key;
 use crate::{ConversationId, Moment};
 
 /// Members of all audiences whose sessions are asked for at a time: one call to the mailbox.
-pub(in super::super) const ROUTES_MAX: usize = 1024;
+const ROUTES_MAX: usize = 1024;
 /// Pushes of all kinds above which no further member is asked for.
-pub(in super::super) const PUSHES_MAX: usize = 8192;
+const PUSHES_MAX: usize = 8192;
 /// Members of one audience before it is another's turn.
 const TURN: usize = 64;
 

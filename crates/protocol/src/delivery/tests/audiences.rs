@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use super::super::machine::audiences::{PUSHES_MAX, ROUTES_MAX};
 use std::collections::VecDeque;
 
 use super::*;
@@ -11,6 +10,10 @@ use crate::group::{Audience, Group, Member, Role, Settings};
 use crate::history::Version;
 
 const OWNER: i64 = 1;
+
+/// Members that are asked for at once, and pushes that may be open at once: what memory is reckoned with.
+const ROUTES_MAX: usize = 1024;
+const PUSHES_MAX: usize = 8192;
 
 /// A group of the users 1 to `members`.
 fn group(members: i64) -> Arc<Group> {

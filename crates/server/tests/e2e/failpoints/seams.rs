@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use backend::Result;
 use backend::audit::AuditStore;
 use backend::cache::Cache;
-use backend::changes::ChangeStore;
+use backend::changes::{ChangeStore, Stretch};
 use backend::conversations::{ConversationStore, Registers};
 use backend::devices::{DeviceStore, Seen};
 use backend::discovery::{NodeLease, Registration, Registry, Role, Roster};
@@ -438,14 +438,12 @@ impl ChangeStore for Watched<dyn ChangeStore> {
         self.inner.altered(conversation, first, last).await
     }
 
-    async fn recalled(
-        &self,
-        conversation: ConversationId,
-        after: Seq,
-        last: Seq,
-        until: Version,
-    ) -> Result<BTreeMap<Seq, UserId>> {
-        self.inner.recalled(conversation, after, last, until).await
+    async fn altered_each(&self, places: &[(ConversationId, Seq)]) -> Result<Vec<Altered>> {
+        self.inner.altered_each(places).await
+    }
+
+    async fn recalled(&self, stretches: &[Stretch]) -> Result<Vec<BTreeMap<Seq, UserId>>> {
+        self.inner.recalled(stretches).await
     }
 }
 

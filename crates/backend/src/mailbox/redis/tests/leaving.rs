@@ -1,0 +1,49 @@
+//! A boat ends, and everybody it held is signed off.
+
+use tokio::time::Instant;
+
+use super::*;
+
+// proves S1-08: a hundred thousand users leave one after the other, each with a call of its own, and all at once, a
+// thousand in a call: that takes less than a fifth of the time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the real parts: make e2e"]
+#[allow(clippy::print_stdout, reason = "it is read by a person")]
+async fn a_hundred_thousand_leave_at_once() {
+    const EVERYBODY: i64 = 100_000;
+    let (mode, part) = MODES[0];
+    let mailbox = open_real(mode, part).await;
+    let arrive = async || {
+        let everybody: Vec<i64> = (1..=EVERYBODY).collect();
+        for some in everybody.chunks(1024) {
+            let arriving = some.iter().map(|n| connect(&mailbox, ios(*n), *n));
+            for arrived in futures_util::future::join_all(arriving).await {
+                arrived.expect("connected");
+            }
+        }
+    };
+    let keys: Vec<_> = (1..=EVERYBODY)
+        .map(|n| new_session(ios(n), n).key)
+        .collect();
+    let leave = async |together: usize, most: usize| {
+        let start = Instant::now();
+        for some in keys[..most].chunks(together) {
+            mailbox.disconnect(some.to_vec()).await.expect("signed off");
+        }
+        start.elapsed() / most as u32
+    };
+    arrive().await;
+    // A tenth says what one costs.
+    let alone = leave(1, keys.len() / 10).await;
+    arrive().await;
+    let together = leave(1024, keys.len()).await;
+    println!("signing off: {alone:?} each, {together:?} each with 1,024 in a call");
+    let users: Vec<_> = keys.iter().map(|key| key.user).collect();
+    for some in users.chunks(1024) {
+        for found in mailbox.sessions(some, Denied::default()).await {
+            assert_eq!(found.expect("found"), []);
+        }
+    }
+    clean(&mailbox).await;
+    assert!(5 * together < alone, "{together:?}, {alone:?}");
+}

@@ -1,0 +1,42 @@
+//! What an application adds to the client: a handler for each type of message of its own (S0-48).
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use crate::core::Shown;
+
+type Handler = Arc<dyn Fn(&Shown) + Send + Sync>;
+
+/// Handlers by `sub_msg_type`. A message whose type has one goes there, in its turn among the events, and not to who takes
+/// the events; any other goes to these.
+#[derive(Clone, Default)]
+pub struct Handlers(BTreeMap<i32, Handler>);
+
+impl Handlers {
+    /// Registers one, instead of an earlier one of that type. When it returns, the application has the message.
+    #[must_use]
+    pub fn on(
+        mut self,
+        sub_kind: i32,
+        handler: impl Fn(&Shown) + Send + Sync + 'static,
+    ) -> Handlers {
+        self.0.insert(sub_kind, Arc::new(handler));
+        self
+    }
+
+    /// False: nobody is registered for it.
+    pub(super) fn handle(&self, shown: &Shown) -> bool {
+        let handler = self.0.get(&shown.placed.message.content.sub_kind);
+        if let Some(handler) = handler {
+            handler(shown);
+        }
+        handler.is_some()
+    }
+}
+
+impl fmt::Debug for Handlers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.0.keys()).finish()
+    }
+}
