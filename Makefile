@@ -23,8 +23,8 @@ docs: ## the documentation builds without a warning
 sim: ## ten times the simulator's seeds, from a new place
 	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
 
-settings: ## write docs/operations/settings.md anew, from the types
-	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says
+settings: ## write docs/operations/settings.md and metrics.md anew, from types and table
+	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says the_page_of_metrics_is_the_table
 
 bench: ## the load generator against floor and server, in release
 	@cargo run --release --locked --package server --bin packetboat -- bench all

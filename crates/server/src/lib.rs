@@ -4,5 +4,6 @@ pub mod admin;
 pub mod cli;
 pub mod compose;
 pub mod phase;
+pub mod pulse;
 pub mod settings;
 pub mod telemetry;

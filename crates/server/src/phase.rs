@@ -1,7 +1,8 @@
 //! The phases of a process's life, named so that they can be watched.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::watch;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -27,15 +28,32 @@ impl Phase {
 #[derive(Clone, Debug)]
 pub struct Phases {
     now: watch::Sender<Phase>,
-    /// Whether new work is welcome, where that changes while the process is ready.
-    welcome: Arc<OnceLock<watch::Receiver<bool>>>,
+    /// What must hold for new work to be welcome.
+    conditions: Arc<Mutex<Vec<Condition>>>,
+}
+
+/// What a service needs for new work, and may lose while it runs.
+#[derive(Clone, Debug)]
+pub struct Condition {
+    /// The service: `boat`, `station`, `carrier` or `horn`.
+    pub part: &'static str,
+    pub holds: watch::Receiver<bool>,
+    /// What is so where it does not hold.
+    pub otherwise: &'static str,
+}
+
+/// A service, and why it takes no new work, if so.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Standing {
+    pub part: &'static str,
+    pub troubles: Vec<&'static str>,
 }
 
 impl Default for Phases {
     fn default() -> Self {
         Phases {
             now: watch::Sender::new(Phase::Starting),
-            welcome: Arc::default(),
+            conditions: Arc::default(),
         }
     }
 }
@@ -56,16 +74,33 @@ impl Phases {
         *self.now.borrow()
     }
 
-    /// From here on the process is ready only while `welcome` says so: a boat that lost its lease serves
-    /// its clients and takes no new ones. The first call counts.
-    pub fn follow(&self, welcome: watch::Receiver<bool>) {
-        let _ = self.welcome.set(welcome);
+    /// From here on the process is ready only while this holds, too: a boat that lost its lease serves its clients
+    /// and takes no new ones.
+    pub fn follow(&self, conditions: Vec<Condition>) {
+        self.conditions.lock().extend(conditions);
+    }
+
+    /// Each service of this process, in the order in which they are followed.
+    pub fn standings(&self) -> Vec<Standing> {
+        let mut standings: Vec<Standing> = Vec::new();
+        for condition in self.conditions.lock().iter() {
+            let part = condition.part;
+            let trouble = (!*condition.holds.borrow()).then_some(condition.otherwise);
+            match standings.iter_mut().find(|known| known.part == part) {
+                Some(known) => known.troubles.extend(trouble),
+                None => standings.push(Standing {
+                    part,
+                    troubles: trouble.into_iter().collect(),
+                }),
+            }
+        }
+        standings
     }
 
     /// Whether new work should be sent here.
     pub fn is_ready(&self) -> bool {
-        let welcome = self.welcome.get();
-        self.now() == Phase::Ready && welcome.is_none_or(|welcome| *welcome.borrow())
+        let conditions = self.conditions.lock();
+        self.now() == Phase::Ready && conditions.iter().all(|it| *it.holds.borrow())
     }
 
     pub fn watch(&self) -> watch::Receiver<Phase> {
@@ -86,13 +121,35 @@ mod tests {
     }
 
     #[test]
-    fn who_is_not_welcome_is_not_ready() {
+    fn a_process_is_ready_while_each_of_its_services_is() {
         let phases = Phases::default();
-        let (welcome, follows) = watch::channel(false);
-        phases.follow(follows);
+        let condition = |part, otherwise| {
+            let (sender, holds) = watch::channel(true);
+            let condition = Condition {
+                part,
+                holds,
+                otherwise,
+            };
+            (sender, condition)
+        };
+        let (registered, first) = condition("station", "not registered");
+        let (log, second) = condition("station", "no log");
+        let (_horn, third) = condition("horn", "no log");
+        phases.follow(vec![first, second, third]);
+        assert!(!phases.is_ready(), "it starts");
         phases.enter(Phase::Ready);
+        assert!(phases.is_ready());
+        registered.send_replace(false);
+        log.send_replace(false);
         assert!(!phases.is_ready());
-        welcome.send_replace(true);
+        let standing = |part, troubles: &[&'static str]| Standing {
+            part,
+            troubles: troubles.to_vec(),
+        };
+        let station = standing("station", &["not registered", "no log"]);
+        assert_eq!(phases.standings(), [station, standing("horn", &[])]);
+        registered.send_replace(true);
+        log.send_replace(true);
         assert!(phases.is_ready());
         phases.enter(Phase::Draining);
         assert!(!phases.is_ready());

@@ -1,7 +1,9 @@
 //! Log lines, metrics and traces of a process.
 
+mod catalogue;
 mod lines;
 mod otlp;
+mod process;
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -102,6 +104,8 @@ pub fn start_metrics() -> Result<PrometheusHandle> {
     let recorder = prometheus()?.install_recorder();
     let handle = recorder.context("starting the metrics")?;
     otlp::export_metrics(&handle);
+    catalogue::describe();
+    process::start();
     let version = env!("CARGO_PKG_VERSION");
     metrics::gauge!("packetboat_build_info", "version" => version).set(1);
     tokio::spawn(keep_up(handle.clone()));
@@ -115,6 +119,7 @@ async fn keep_up(handle: PrometheusHandle) {
     loop {
         round.tick().await;
         handle.run_upkeep();
+        process::look();
         metrics::counter!("log_lines_dropped_total").absolute(lines::dropped());
     }
 }

@@ -26,7 +26,7 @@ use protocol::admission::SendLimits;
 use protocol::change;
 use thiserror::Error;
 use tokio::net::TcpListener;
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::{interval, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -109,6 +109,7 @@ pub enum StartError {
 #[derive(Debug)]
 pub struct Running {
     instance: Instance,
+    registered: watch::Receiver<bool>,
     tasks: TaskTracker,
 }
 
@@ -116,6 +117,11 @@ impl Running {
     /// How others find it. After a lost lease the present incarnation is a later one.
     pub fn instance(&self) -> &Instance {
         &self.instance
+    }
+
+    /// Whether others find it: registered, and not leaving.
+    pub fn ready(&self) -> watch::Receiver<bool> {
+        self.registered.clone()
     }
 
     /// Waits until the station has ended: its calls are answered, and what they left to do is done.
@@ -150,7 +156,9 @@ pub async fn start(
     let registration = answered_within(config.store_deadline, registering).await?;
     let instance = registration.instance.clone();
     unless_started.disarm();
+    let (is_registered, registered) = watch::channel(true);
     let life = Life {
+        is_registered,
         config,
         registry,
         address,
@@ -159,7 +167,11 @@ pub async fn start(
     };
     tasks.spawn(life.live(registration, served, shutdown));
     tasks.close();
-    Ok(Running { instance, tasks })
+    Ok(Running {
+        instance,
+        registered,
+        tasks,
+    })
 }
 
 async fn assemble(
@@ -456,6 +468,7 @@ async fn open_door(
 
 /// From the first registration to the end.
 struct Life {
+    is_registered: watch::Sender<bool>,
     config: Config,
     registry: Arc<dyn Registry>,
     address: String,
@@ -473,6 +486,7 @@ impl Life {
         tracing::info!(name = %self.config.name, address = %self.address, "station ready");
         let registered = self.stay_registered(registration);
         shutdown.run_until_cancelled(registered).await;
+        self.is_registered.send_replace(false);
         if let Served::Far(closing) = &served {
             closing.cancel();
         }
@@ -495,6 +509,7 @@ impl Life {
     async fn stay_registered(&self, mut registration: Registration) {
         loop {
             registration.lost.cancelled().await;
+            self.is_registered.send_replace(false);
             tracing::warn!(name = %self.config.name, "the station lost its lease; registering again");
             registration = loop {
                 let again = self
@@ -508,6 +523,7 @@ impl Life {
                     }
                 }
             };
+            self.is_registered.send_replace(true);
         }
     }
 }

@@ -80,6 +80,7 @@ export class Packetboat {
     const lines = [
       'log.level = "error"',
       `admin.listen = "${admin}"`,
+      'health.listen = "127.0.0.1:0"',
       `boat.websocket = "${websocket}"`,
       `boat.tcp = "${tcp}"`,
       ...settings,

@@ -1,21 +1,32 @@
 //! Serving over the network.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use thiserror::Error;
 use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
-use super::Config;
 use super::served::Served;
+use super::{Config, Opening};
 
 /// Calls of one connection that may be in flight; more wait on the caller's side.
 const STREAMS_MAX: u32 = 1024;
+/// Calls that a peer took back before they were begun; beyond it the connection is closed.
+const RESETS_MAX: usize = 32;
+/// Bytes of the headers of a call.
+const HEADERS_MAX: u32 = 16 * 1024;
+/// Connections of a listener; further ones wait in the kernel.
+const CONNECTIONS_MAX: usize = 4096;
+/// How long a connection may take to begin. From then on the keepalive asks whether it lives.
+const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long the last answers may take to be written.
 const LAST_WORDS: Duration = Duration::from_secs(1);
@@ -41,12 +52,24 @@ pub async fn serve(
     // Also where this future is dropped.
     let _ended = served.gone().clone().drop_guard();
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let incoming = incoming.then(move |accepted| {
+        let places = places.clone();
+        async move {
+            let stream = accepted?;
+            let place = places.acquire_owned().await;
+            let place = place.map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>(Opening::new(stream, BEGIN_WITHIN, place))
+        }
+    });
     let stopped = stop.clone();
     let mut serving = pin!(
         Server::builder()
             .http2_keepalive_interval(Some(config.keepalive_interval))
             .http2_keepalive_timeout(Some(config.keepalive_timeout))
             .max_concurrent_streams(STREAMS_MAX)
+            .http2_max_pending_accept_reset_streams(Some(RESETS_MAX))
+            .http2_max_header_list_size(HEADERS_MAX)
             .serve_with_incoming_shutdown(served.clone(), incoming, stopped.cancelled_owned())
     );
     tokio::select! {

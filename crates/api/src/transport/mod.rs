@@ -11,6 +11,7 @@ mod call;
 mod channel;
 mod config;
 mod listen;
+mod opening;
 mod served;
 
 use std::collections::HashMap;
@@ -23,6 +24,7 @@ use tonic::service::Routes;
 pub use channel::Channel;
 pub use config::Config;
 pub use listen::{ServeError, serve};
+pub use opening::Opening;
 
 use channel::Path;
 use served::{Served, Slot};

@@ -670,6 +670,38 @@ async fn a_killed_server_is_unavailable() {
     assert_eq!(status.code(), Code::Unavailable, "{status}");
 }
 
+// Half a preface held a connection for ever.
+#[tokio::test(start_paused = true)]
+async fn a_connection_that_does_not_begin_is_closed_after_ten_seconds() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
+    let config = Config::default();
+    let serving =
+        tokio::spawn(
+            async move { serve(listener, routes, &config, CancellationToken::new()).await },
+        );
+    let cases: [&[u8]; 3] = [
+        b"",
+        b"PRI * HTTP/2.0\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+    ];
+    for bytes in cases {
+        let mut stream = tokio::net::TcpStream::connect(address)
+            .await
+            .expect("it listens");
+        let began = tokio::time::Instant::now();
+        stream.write_all(bytes).await.expect("sent");
+        // A reset is an end as well.
+        let _ = stream.read_to_end(&mut Vec::new()).await;
+        let (took, text) = (began.elapsed(), String::from_utf8_lossy(bytes));
+        let within = Duration::from_secs(10)..=Duration::from_secs(16);
+        assert!(within.contains(&took), "{text:?}: {took:?}");
+    }
+    serving.abort();
+}
+
 // By hand: cargo test -p api --release -- --ignored --nocapture how_long
 #[tokio::test]
 #[ignore = "prints figures"]

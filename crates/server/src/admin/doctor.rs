@@ -29,7 +29,7 @@ use tokio::time::{Instant, timeout};
 use super::desk::Desk;
 use super::operators::Operators;
 use crate::compose::Access;
-use crate::phase::{Phase, Phases};
+use crate::phase::{Phase, Phases, Standing};
 use crate::settings::Settings;
 pub use repair::{Mended, Repaired};
 pub use report::{Checkup, Greeting, Told, UserReport};
@@ -113,13 +113,19 @@ impl Doctor {
 
     fn readiness(&self) -> Readiness {
         let phases = &self.parts.phases;
+        let troubles = phases.standings().into_iter().flat_map(|standing| {
+            let Standing { part, troubles } = standing;
+            troubles
+                .into_iter()
+                .map(move |why| format!("{part}: {why}"))
+        });
         let word = match phases.now() {
-            Phase::Ready => "not registered with discovery",
-            other => other.name(),
+            Phase::Ready => troubles.collect::<Vec<_>>().join(", "),
+            other => other.name().to_owned(),
         };
         Readiness {
             is_ready: phases.is_ready(),
-            word: word.to_owned(),
+            word,
         }
     }
 

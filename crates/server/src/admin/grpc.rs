@@ -2,25 +2,26 @@
 
 mod convert;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
 use api::v1;
 use api::v1::desk_service_server::{DeskService, DeskServiceServer};
-use axum::extract::{Path, Query, State};
+use axum::extract::{ConnectInfo, Path, Query, State};
 use axum::http::StatusCode;
+use axum::middleware::{Next, from_fn_with_state};
 use axum::{Extension, Json, Router};
 use futures_util::stream::{self, BoxStream, StreamExt};
 use protocol::desk::{Task, TaskId};
 use tokio::time::sleep;
-use tonic::metadata::MetadataValue;
 use tonic::server::NamedService;
 use tonic::{Code, Request, Response, Status};
 
 use self::convert::{filter, request, selection};
 use super::desk::{Answer, Desk, Refused};
-use super::letters::{self, EnvelopeQuestion, ListQuestion, PauseQuestion, ShowQuestion};
-use super::operators::Operator;
+use super::letters::{self, ListQuestion, LookQuestion, PauseQuestion};
+use super::operators::{Operator, Operators, identify};
 use super::trace;
 
 /// How often a task that is watched is looked at.
@@ -33,16 +34,22 @@ type Reply<T> = Result<Response<T>, Status>;
 /// For the admin port's own router: it answers HTTP/1.1 and HTTP/2 alike.
 pub(super) fn routes(desk: Arc<Desk>) -> Router {
     let operators = desk.operators.clone();
-    let sign_in = move |mut request: Request<()>| {
-        let token = request.metadata().get("authorization");
-        let admitted = operators.admit(token.map(MetadataValue::as_bytes));
-        let operator = admitted.map_err(status)?;
-        request.extensions_mut().insert(operator);
-        Ok(request)
-    };
-    let service = DeskServiceServer::with_interceptor(Service { desk }, sign_in);
     let calls = format!("/{}/{{*call}}", DeskServiceServer::<Service>::NAME);
-    Router::new().route_service(&calls, service)
+    Router::new()
+        .route_service(&calls, DeskServiceServer::new(Service { desk }))
+        .layer(from_fn_with_state(operators, sign_in))
+}
+
+async fn sign_in(
+    State(operators): State<Arc<Operators>>,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: axum::extract::Request,
+    next: Next,
+) -> axum::response::Response {
+    match identify(&operators, peer, request).await {
+        Ok(request) => next.run(request).await,
+        Err(refused) => status(refused).into_http(),
+    }
 }
 
 struct Service {
@@ -84,11 +91,13 @@ impl DeskService for Service {
     ) -> Reply<v1::ShowLetterResponse> {
         let operator = operator(&asked)?;
         let v1::ShowLetterRequest { id, body, why } = asked.into_inner();
-        let question = ShowQuestion {
-            body,
-            why: Some(why),
+        let shown = match body {
+            true => {
+                let question = Json(LookQuestion { why });
+                letters::read(self.desk(), operator, Path(id), question).await
+            }
+            false => letters::show(self.desk(), Path(id)).await,
         };
-        let shown = letters::show(self.desk(), operator, Path(id), Query(question)).await;
         Ok(Response::new(convert::shown(answer(shown)?)))
     }
 
@@ -118,7 +127,7 @@ impl DeskService for Service {
     ) -> Reply<v1::GetEnvelopeResponse> {
         let operator = operator(&asked)?;
         let v1::GetEnvelopeRequest { id, why } = asked.into_inner();
-        let question = Query(EnvelopeQuestion { why });
+        let question = Json(LookQuestion { why });
         let held = letters::envelope(self.desk(), operator, Path(id), question).await;
         Ok(Response::new(convert::envelope(answer(held)?)))
     }

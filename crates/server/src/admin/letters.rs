@@ -79,15 +79,6 @@ impl ListQuestion {
     }
 }
 
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-pub struct ShowQuestion {
-    #[serde(default)]
-    pub body: bool,
-    /// Why somebody needs to read what people wrote.
-    #[serde(default)]
-    pub why: Option<String>,
-}
-
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct LogQuestion {
@@ -101,7 +92,7 @@ pub struct LogQuestion {
 /// Why somebody needs to read what people wrote.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct EnvelopeQuestion {
+pub struct LookQuestion {
     pub why: String,
 }
 
@@ -146,7 +137,9 @@ pub(super) fn routes() -> Router<Arc<Desk>> {
             post(import).layer(DefaultBodyLimit::max(IMPORT_BYTES)),
         )
         .route("/{id}", get(show))
-        .route("/{id}/envelope", get(envelope))
+        // To look is written down, and so changes something.
+        .route("/{id}/read", post(read))
+        .route("/{id}/envelope", post(envelope))
         .route(
             "/{id}/edit",
             post(edit).layer(DefaultBodyLimit::max(EDIT_BYTES)),
@@ -176,21 +169,27 @@ pub(super) async fn stats(State(desk): State<Arc<Desk>>) -> Answer<Stats> {
         .map_err(|e| failed(e.into()))
 }
 
-pub(super) async fn show(
+pub(super) async fn show(State(desk): State<Arc<Desk>>, Path(id): Path<String>) -> Answer<Shown> {
+    shown(&desk, &id, false).await
+}
+
+/// Also what people wrote.
+pub(super) async fn read(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<String>,
-    Query(question): Query<ShowQuestion>,
+    Json(question): Json<LookQuestion>,
 ) -> Answer<Shown> {
-    if question.body {
-        let why = question.why.unwrap_or_default();
-        operator.may_read(&why)?;
-        write_down_look(&desk, &operator, &id, &why).await?;
-    }
+    operator.may_read(&question.why)?;
+    write_down_look(&desk, &operator, &id, &question.why).await?;
+    shown(&desk, &id, true).await
+}
+
+async fn shown(desk: &Desk, id: &str, body: bool) -> Answer<Shown> {
     let _turn = desk.log.turn().await.map_err(busy)?;
-    match desk.letters.show(&id, question.body).await {
+    match desk.letters.show(id, body).await {
         Ok(Some(shown)) => Ok(Json(shown)),
-        Ok(None) => Err(no_letter(&id)),
+        Ok(None) => Err(no_letter(id)),
         Err(error) => Err(failed(error.into())),
     }
 }
@@ -200,7 +199,7 @@ pub(super) async fn envelope(
     State(desk): State<Arc<Desk>>,
     Extension(operator): Extension<Operator>,
     Path(id): Path<String>,
-    Query(question): Query<EnvelopeQuestion>,
+    Json(question): Json<LookQuestion>,
 ) -> Answer<Envelope> {
     operator.may_read(&question.why)?;
     write_down_look(&desk, &operator, &id, &question.why).await?;
@@ -491,22 +490,18 @@ mod tests {
         let one = Selection::Ids(vec!["message-0-0".to_owned()]);
         let refused = redrive(desk(), viewer(), Json(one)).await;
         assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
-        let body = ShowQuestion {
-            body: true,
-            why: Some("a complaint".to_owned()),
+        let because = |why: &str| {
+            let why = why.to_owned();
+            Json(LookQuestion { why })
         };
         let id = || Path("message-0-0".to_owned());
-        let refused = show(desk(), viewer(), id(), Query(body.clone())).await;
+        let refused = read(desk(), viewer(), id(), because("a complaint")).await;
         assert_eq!(refused.expect_err("refused").0, StatusCode::FORBIDDEN);
         let reader = || Extension(Operator::with("bob", &[Role::View, Role::ViewBody]));
-        let no_reason = ShowQuestion {
-            why: None,
-            ..body.clone()
-        };
-        let refused = show(desk(), reader(), id(), Query(no_reason)).await;
+        let refused = read(desk(), reader(), id(), because("")).await;
         assert_eq!(refused.expect_err("refused").0, StatusCode::BAD_REQUEST);
         let desk = desk();
-        let nothing = show(desk.clone(), reader(), id(), Query(body)).await;
+        let nothing = read(desk.clone(), reader(), id(), because("a complaint")).await;
         assert_eq!(nothing.expect_err("no letter").0, StatusCode::NOT_FOUND);
         let Json(page) = log(desk.clone(), Query(LogQuestion::default()))
             .await

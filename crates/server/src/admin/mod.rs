@@ -1,4 +1,4 @@
-//! The admin port: health, metrics, the operators' desk and their console. Never exposed to clients.
+//! The admin port: the operators' desk and their console, with health and metrics beside them. Never exposed to clients.
 
 pub mod answer;
 pub mod audit;
@@ -9,12 +9,17 @@ pub mod doctor;
 mod find;
 mod grpc;
 mod guard;
+pub mod health;
 mod keep;
 pub mod letters;
 pub mod log;
 pub mod operators;
+#[cfg(test)]
+mod route_tests;
 mod rows;
+mod serve;
 mod shortlist;
+mod sign_ins;
 #[cfg(test)]
 mod tests;
 pub mod trace;
@@ -26,24 +31,23 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use axum::Router;
-use axum::extract::State;
 use axum::http::header::CACHE_CONTROL;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
-use axum::routing::{any, get};
-use metrics_exporter_prometheus::PrometheusHandle;
+use axum::routing::any;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use crate::phase::{Phase, Phases};
 pub use auditor::Auditor;
 pub use desk::Desk;
 pub use doctor::Doctor;
 use guard::Guard;
+pub use health::{Health, HealthConfig, start_health};
 pub use operators::{OperatorConfig, Operators};
+use serve::serve;
 pub use shortlist::Shortlist;
 pub(crate) use utc::utc;
 
@@ -111,9 +115,7 @@ impl Default for Config {
 /// What the admin port shows.
 #[derive(Clone)]
 pub struct Parts {
-    pub phases: Phases,
-    /// `None` in tests, where several systems share a process.
-    pub metrics: Option<PrometheusHandle>,
+    pub health: Health,
     /// `None` where this process has no access to log and history.
     pub desk: Option<Arc<Desk>>,
     pub doctor: Option<Arc<Doctor>>,
@@ -125,16 +127,18 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .await
         .with_context(|| format!("admin.listen = {}", config.listen))?;
     let address = listener.local_addr()?;
+    let router = routes(config, address, parts);
+    tokio::spawn(serve(listener, router, stop, "admin"));
+    Ok(address)
+}
+
+fn routes(config: &Config, bound: SocketAddr, parts: Parts) -> Router {
     let guard = Arc::new(Guard {
-        bound: address,
+        bound,
         hosts: config.hosts.clone(),
     });
     let grpc = parts.desk.clone().map_or_else(Router::new, grpc::routes);
-    let health = Health {
-        phases: parts.phases,
-        metrics: parts.metrics,
-    };
-    let router = health_routes(health)
+    health::routes(parts.health)
         .nest(
             "/api/v1",
             desk_routes(parts.desk)
@@ -143,63 +147,7 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         )
         .merge(grpc)
         .merge(console::routes(console::built))
-        .layer(from_fn_with_state(guard, guard::guard));
-    serve(listener, router, stop, "admin");
-    Ok(address)
-}
-
-/// Section `health`: the port of probes and Prometheus.
-#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct HealthConfig {
-    /// Address of `/livez`, `/readyz` and `/metrics` without the desk; answers before any part is
-    /// reached. Unset: on the admin port only.
-    #[schemars(extend("examples" = ["0.0.0.0:9180"]))]
-    pub listen: Option<SocketAddr>,
-}
-
-/// What a process says of itself to whoever watches it.
-#[derive(Clone)]
-pub struct Health {
-    pub phases: Phases,
-    pub metrics: Option<PrometheusHandle>,
-}
-
-/// Binds the port of probes, where there is one, and serves until `stop`.
-///
-/// # Errors
-/// An address that cannot be had.
-pub async fn start_health(
-    config: &HealthConfig,
-    health: Health,
-    stop: CancellationToken,
-) -> Result<Option<SocketAddr>> {
-    let Some(listen) = config.listen else {
-        return Ok(None);
-    };
-    let listener = TcpListener::bind(listen)
-        .await
-        .with_context(|| format!("health.listen = {listen}"))?;
-    let address = listener.local_addr()?;
-    serve(listener, health_routes(health), stop, "health");
-    Ok(Some(address))
-}
-
-fn health_routes(health: Health) -> Router {
-    Router::new()
-        .route("/livez", get(|| async { "live\n" }))
-        .route("/readyz", get(ready))
-        .route("/metrics", get(metrics))
-        .with_state(health)
-}
-
-fn serve(listener: TcpListener, router: Router, stop: CancellationToken, port: &'static str) {
-    tokio::spawn(async move {
-        let serving = axum::serve(listener, router).with_graceful_shutdown(stop.cancelled_owned());
-        if let Err(error) = serving.await {
-            tracing::error!(%error, port, "a port of operators ended");
-        }
-    });
+        .layer(from_fn_with_state(guard, guard::guard))
 }
 
 fn desk_routes(desk: Option<Arc<Desk>>) -> Router {
@@ -222,23 +170,4 @@ async fn unstored(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     response
-}
-
-async fn ready(State(parts): State<Health>) -> (StatusCode, String) {
-    let phase = parts.phases.now();
-    if parts.phases.is_ready() {
-        return (StatusCode::OK, format!("{}\n", phase.name()));
-    }
-    let why = match phase {
-        Phase::Ready => "not registered with discovery",
-        other => other.name(),
-    };
-    (StatusCode::SERVICE_UNAVAILABLE, format!("{why}\n"))
-}
-
-async fn metrics(State(parts): State<Health>) -> String {
-    parts
-        .metrics
-        .map(|metrics| metrics.render())
-        .unwrap_or_default()
 }

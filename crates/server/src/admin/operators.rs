@@ -1,10 +1,11 @@
 //! Who may do what at the desk.
 
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
-use axum::extract::{Request, State};
+use axum::extract::{ConnectInfo, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::Next;
@@ -15,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
 use super::desk::Refused;
+use super::sign_ins::SignIns;
 
 /// A shorter token can be guessed.
 const TOKEN_BYTES_MIN: usize = 16;
@@ -39,7 +41,7 @@ pub enum Role {
 }
 
 impl Role {
-    const ALL: [Role; 7] = [
+    pub(super) const ALL: [Role; 7] = [
         Role::View,
         Role::ViewBody,
         Role::Redrive,
@@ -147,13 +149,19 @@ type Tokens = Vec<(Vec<u8>, Operator)>;
 
 /// All operators; where there are none, whoever reaches the port may do everything. Clones are the same ones.
 #[derive(Clone, Default)]
-pub struct Operators(Arc<RwLock<Tokens>>);
+pub struct Operators {
+    tokens: Arc<RwLock<Tokens>>,
+    sign_ins: SignIns,
+}
 
 impl Operators {
     /// # Errors
     /// A token that cannot be read or is too short, or a name or a token that stands twice.
     pub fn load(configs: &[OperatorConfig]) -> Result<Operators> {
-        Ok(Operators(Arc::new(RwLock::new(Operators::read(configs)?))))
+        Ok(Operators {
+            tokens: Arc::new(RwLock::new(Operators::read(configs)?)),
+            sign_ins: SignIns::default(),
+        })
     }
 
     /// Reads them again: from here on these may sign in, and nobody else.
@@ -163,7 +171,7 @@ impl Operators {
     /// before stay.
     pub fn renew(&self, configs: &[OperatorConfig]) -> Result<()> {
         let tokens = Operators::read(configs)?;
-        let mut current = self.0.write();
+        let mut current = self.tokens.write();
         if tokens.is_empty() && !current.is_empty() {
             bail!(
                 "admin.operators names nobody any more: that opens the desk, and needs a restart"
@@ -205,24 +213,41 @@ impl Operators {
 
     /// How many there are.
     pub fn count(&self) -> usize {
-        self.0.read().len()
+        self.tokens.read().len()
     }
 
-    /// Who sends this `authorization`, and may look at all.
-    pub(super) fn admit(&self, authorization: Option<&[u8]>) -> Result<Operator, Refused> {
+    /// Who sends this `authorization` from there, and may look at all.
+    pub(super) async fn sign_in(
+        &self,
+        peer: IpAddr,
+        authorization: Option<&[u8]>,
+    ) -> Result<Operator, Refused> {
+        if self.count() == 0 {
+            return Ok(Operator::anybody());
+        }
+        if !self.sign_ins.hears(peer).await {
+            let text =
+                "too many tokens of no operator came from your address: ask again in a minute\n";
+            return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
+        }
         let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
         let Some(operator) = self.find(token) else {
+            // Who sends none asks what is needed, and guesses nothing.
+            if authorization.is_some() {
+                self.sign_ins.refuse(peer).await;
+            }
             let text = "operators sign in here: send a token of admin.operators \
-                        (--operator-token, or PACKETBOAT_ADMIN_TOKEN)\n";
+                        (--operator-token-file, or PACKETBOAT_ADMIN_TOKEN)\n";
             return Err((StatusCode::UNAUTHORIZED, text.to_owned()));
         };
+        SignIns::accept();
         operator.may(Role::View)?;
         Ok(operator)
     }
 
     /// Looks at all of them, so that the time says nothing of the token.
     fn find(&self, token: Option<&[u8]>) -> Option<Operator> {
-        let tokens = self.0.read();
+        let tokens = self.tokens.read();
         if tokens.is_empty() {
             return Some(Operator::anybody());
         }
@@ -240,17 +265,27 @@ impl Operators {
 /// Knows who asks, and that they may look at all.
 pub(super) async fn authenticate(
     State(operators): State<Arc<Operators>>,
-    mut request: Request,
+    ConnectInfo(peer): ConnectInfo<SocketAddr>,
+    request: Request,
     next: Next,
 ) -> Response {
-    let header = request.headers().get(AUTHORIZATION);
-    match operators.admit(header.map(HeaderValue::as_bytes)) {
-        Ok(operator) => {
-            request.extensions_mut().insert(operator);
-            next.run(request).await
-        }
+    match identify(&operators, peer, request).await {
+        Ok(request) => next.run(request).await,
         Err(refused) => refused.into_response(),
     }
+}
+
+/// The request with the operator who sends it.
+pub(super) async fn identify(
+    operators: &Operators,
+    peer: SocketAddr,
+    mut request: Request,
+) -> Result<Request, Refused> {
+    let header = request.headers().get(AUTHORIZATION).cloned();
+    let token = header.as_ref().map(HeaderValue::as_bytes);
+    let operator = operators.sign_in(peer.ip(), token).await?;
+    request.extensions_mut().insert(operator);
+    Ok(request)
 }
 
 #[cfg(test)]

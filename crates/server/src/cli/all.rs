@@ -1,5 +1,6 @@
 //! `packetboat all`: the four services in one process.
 
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::{Access, Around, Seams, System};
 use crate::phase::{Phase, Phases};
+use crate::pulse::Pulse;
 use crate::settings::Settings;
 use crate::telemetry;
 
@@ -66,9 +68,13 @@ impl All {
         let stop_admin = CancellationToken::new();
         let health = admin::Health {
             phases: phases.clone(),
-            metrics: Some(metrics.clone()),
+            metrics: Some(metrics),
+            pulse: Pulse::of(&[
+                ("services", &Handle::current()),
+                ("connections", &connections),
+            ]),
         };
-        admin::start_health(&settings.health, health, stop_admin.clone()).await?;
+        let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
         let seams = if self.memory {
             Seams::in_memory(&settings.embedded)?
         } else {
@@ -92,8 +98,7 @@ impl All {
             desk: Some(desk.clone()),
         });
         let parts = admin::Parts {
-            phases: phases.clone(),
-            metrics: Some(metrics),
+            health,
             desk: Some(desk.clone()),
             doctor: Some(doctor.probing(stop_admin.clone())),
         };
@@ -101,30 +106,34 @@ impl All {
         let worker = seams.entropy.next();
         let system = System::start(&settings, seams, connections).await?;
         desk.close_minutes(worker, &settings.audit, stop_admin.clone());
-        phases.follow(system.ready());
+        phases.follow(system.conditions());
         phases.enter(Phase::Ready);
-        self.announce(&system, admin)?;
+        self.announce(&system, admin, probes)?;
         let code = serve_to_the_end(system, &phases).await?;
         stop_admin.cancel();
         Ok(code)
     }
 
-    fn announce(&self, system: &System, admin: std::net::SocketAddr) -> Result<()> {
+    fn announce(&self, system: &System, admin: SocketAddr, probes: SocketAddr) -> Result<()> {
         use std::io::Write;
         let websocket = format!("ws://{}", system.websocket());
         let tcp = format!("tcp://{}", system.tcp());
         let admin = format!("http://{admin}");
+        let health = format!("http://{probes}");
         let mut output = std::io::stdout().lock();
         match self.output {
             Output::Json => {
-                let bound = json!({ "websocket": websocket, "tcp": tcp, "admin": admin });
+                let bound = json!({
+                    "websocket": websocket, "tcp": tcp, "admin": admin, "health": health,
+                });
                 writeln!(output, "{bound}")?;
             }
             Output::Table => {
                 writeln!(output, "packetboat is ready")?;
                 writeln!(output, "  clients    {websocket}")?;
                 writeln!(output, "             {tcp}")?;
-                writeln!(output, "  operators  {admin}  (console, /readyz, /metrics)")?;
+                writeln!(output, "  operators  {admin}  (console)")?;
+                writeln!(output, "  probes     {health}  (/livez, /readyz, /metrics)")?;
                 writeln!(output, "Try: packetboat send --user 1 --to 2 \"hello\"")?;
             }
         }

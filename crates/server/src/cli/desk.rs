@@ -1,8 +1,9 @@
 //! The operators' commands talk to a running Packetboat through its admin port.
 
 use std::fmt;
+use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::Args;
 use reqwest::{Method, StatusCode};
 use serde::Serialize;
@@ -24,8 +25,59 @@ impl Refused {
     }
 }
 
-/// Where the admin port is.
+/// Who asks, where operators sign in.
 #[derive(Clone, Args)]
+pub struct Token {
+    /// A token of admin.operators, where operators sign in. It stands in the process list: prefer a file.
+    #[arg(
+        id = "operator-token",
+        long = "operator-token",
+        env = "PACKETBOAT_ADMIN_TOKEN",
+        hide_env_values = true,
+        value_name = "TOKEN"
+    )]
+    text: Option<String>,
+    /// A file whose first line is the token; wins over PACKETBOAT_ADMIN_TOKEN.
+    #[arg(
+        id = "operator-token-file",
+        long = "operator-token-file",
+        env = "PACKETBOAT_ADMIN_TOKEN_FILE",
+        value_name = "FILE"
+    )]
+    file: Option<PathBuf>,
+}
+
+impl Token {
+    fn read(&self) -> Result<Option<String>> {
+        let Some(file) = &self.file else {
+            return Ok(self.text.clone());
+        };
+        let named = || {
+            format!(
+                "reading your token in {} (--operator-token-file)",
+                file.display()
+            )
+        };
+        let text = std::fs::read_to_string(file).with_context(named)?;
+        let token = text.lines().next().unwrap_or_default().trim();
+        if token.is_empty() {
+            bail!("{}: its first line is empty", named());
+        }
+        Ok(Some(token.to_owned()))
+    }
+}
+
+impl fmt::Debug for Token {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Token")
+            .field("text", &self.text.as_ref().map(protocol::Hidden::of))
+            .field("file", &self.file)
+            .finish()
+    }
+}
+
+/// Where the admin port is.
+#[derive(Clone, Debug, Args)]
 pub struct Desk {
     /// The admin port of a running Packetboat.
     #[arg(
@@ -35,27 +87,12 @@ pub struct Desk {
         value_name = "URL"
     )]
     admin: String,
-    /// A token of admin.operators, where operators sign in.
-    #[arg(
-        long = "operator-token",
-        env = "PACKETBOAT_ADMIN_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN"
-    )]
-    token: Option<String>,
-}
-
-impl fmt::Debug for Desk {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Desk")
-            .field("admin", &self.admin)
-            .field("token", &self.token.as_ref().map(protocol::Hidden::of))
-            .finish()
-    }
+    #[command(flatten)]
+    token: Token,
 }
 
 impl Desk {
-    pub(super) fn at(admin: &str, token: Option<String>) -> Desk {
+    pub(super) fn at(admin: &str, token: Token) -> Desk {
         let admin = admin.to_owned();
         Desk { admin, token }
     }
@@ -103,7 +140,7 @@ impl Desk {
         if !query.is_empty() {
             request = request.query(&query);
         }
-        if let Some(token) = &self.token {
+        if let Some(token) = self.token.read()? {
             request = request.bearer_auth(token);
         }
         if method != Method::GET {
@@ -121,5 +158,29 @@ impl Desk {
                 Err(Refused { status, text }.into())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_comes_from_the_first_line_of_its_file() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("ann");
+        let token = Token {
+            text: Some("from the environment".to_owned()),
+            file: Some(file.clone()),
+        };
+        let missing = format!("{:#}", token.read().expect_err("no file"));
+        assert!(missing.contains("--operator-token-file"), "{missing}");
+        std::fs::write(&file, "\n").expect("written");
+        let empty = format!("{:#}", token.read().expect_err("an empty line"));
+        assert!(empty.contains("first line is empty"), "{empty}");
+        std::fs::write(&file, " a-token-of-some-length \nwhose it is\n").expect("written");
+        let read = token.read().expect("read");
+        assert_eq!(read.as_deref(), Some("a-token-of-some-length"));
+        assert!(!format!("{token:?}").contains("environment"));
     }
 }

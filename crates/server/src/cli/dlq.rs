@@ -19,7 +19,7 @@ use serde_json::json;
 use self::selection::{Chosen, Filters, letters};
 use super::Output;
 use super::desk::Desk;
-use crate::admin::letters::{LETTERS_MAX, ListQuestion, LogQuestion, PauseQuestion, ShowQuestion};
+use crate::admin::letters::{LETTERS_MAX, ListQuestion, LogQuestion, LookQuestion, PauseQuestion};
 
 /// All of the desk's answers about dead letters.
 const LETTERS: &str = "/api/v1/dead-letters";
@@ -191,7 +191,14 @@ impl Dlq {
             }
             What::Show { id, body, why } => {
                 let path = format!("{LETTERS}/{id}");
-                let letter: Shown = desk.get(&path, &ShowQuestion { body, why }).await?;
+                let letter: Shown = match body {
+                    true => {
+                        let why = why.unwrap_or_default();
+                        let question = LookQuestion { why };
+                        desk.post(&format!("{path}/read"), &question).await?
+                    }
+                    false => desk.get(&path, &json!({})).await?,
+                };
                 show(output, &letter, tables::one)
             }
             What::Stats => {

@@ -4,7 +4,6 @@ mod answer;
 mod tables;
 mod user;
 
-use std::fmt;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -19,14 +18,14 @@ use tokio::time::timeout;
 
 use self::answer::Answer;
 use super::Output;
-use super::desk::{Desk, Refused};
+use super::desk::{Desk, Refused, Token};
 use crate::admin::doctor::{Greeting, VERSION};
 
 /// How long a port may take to say who it is, and to look at everything.
 const GREETING: Duration = Duration::from_secs(10);
 const CHECKUP: Duration = Duration::from_secs(60);
 
-#[derive(Args)]
+#[derive(Debug, Args)]
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "Exit 0: nothing failed; warnings are to be looked at within the week.
@@ -48,25 +47,10 @@ pub struct Doctor {
         value_name = "URL"
     )]
     ports: Vec<String>,
-    /// A token of admin.operators, where operators sign in.
-    #[arg(
-        long = "operator-token",
-        env = "PACKETBOAT_ADMIN_TOKEN",
-        hide_env_values = true,
-        value_name = "TOKEN"
-    )]
-    token: Option<String>,
+    #[command(flatten)]
+    token: Token,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
-}
-
-impl fmt::Debug for Doctor {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Doctor")
-            .field("ports", &self.ports)
-            .field("token", &self.token.as_ref().map(protocol::Hidden::of))
-            .finish_non_exhaustive()
-    }
 }
 
 #[derive(Debug, Subcommand)]

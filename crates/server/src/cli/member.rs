@@ -21,24 +21,25 @@ use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::Around;
 use crate::compose::member::{self, Parts};
 use crate::phase::{Phase, Phases};
+use crate::pulse::Pulse;
 use crate::settings::Settings;
 use crate::telemetry;
 
 pub(super) const BOAT_EXAMPLES: &str = "Examples:
   packetboat --config packetboat.toml boat
-  packetboat boat --name boat-2 --listen 127.0.0.1:9111 --admin 127.0.0.1:9194";
+  packetboat boat --name boat-2 --listen 127.0.0.1:9111 --admin 127.0.0.1:9194 --health 127.0.0.1:9184";
 
 pub(super) const STATION_EXAMPLES: &str = "Examples:
   packetboat --config packetboat.toml station
-  packetboat station --name station-2 --listen 127.0.0.1:9102 --admin 127.0.0.1:9195";
+  packetboat station --name station-2 --listen 127.0.0.1:9102 --admin 127.0.0.1:9195 --health 127.0.0.1:9185";
 
 pub(super) const CARRIER_EXAMPLES: &str = "Examples:
   packetboat --config packetboat.toml carrier
-  packetboat carrier --name carrier-2 --admin 127.0.0.1:9196";
+  packetboat carrier --name carrier-2 --admin 127.0.0.1:9196 --health 127.0.0.1:9186";
 
 pub(super) const HORN_EXAMPLES: &str = "Examples:
   packetboat --config packetboat.toml horn
-  packetboat horn --admin 127.0.0.1:9197";
+  packetboat horn --admin 127.0.0.1:9197 --health 127.0.0.1:9187";
 
 #[derive(Debug, Args)]
 pub struct Member {
@@ -49,9 +50,12 @@ pub struct Member {
     /// a boat, 127.0.0.1:9100 for a station).
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<SocketAddr>,
-    /// Where health, metrics and the desk answer (settings: admin.listen).
+    /// Where the desk answers, and health and metrics beside it (settings: admin.listen).
     #[arg(long, value_name = "HOST:PORT")]
     admin: Option<SocketAddr>,
+    /// Where health and metrics answer, and nothing else (settings: health.listen).
+    #[arg(long, value_name = "HOST:PORT")]
+    health: Option<SocketAddr>,
     /// How the addresses are printed once everything is ready.
     #[arg(long, value_enum, default_value_t)]
     output: Output,
@@ -86,6 +90,9 @@ impl Member {
     fn apply(&self, role: Role, settings: &mut Settings) {
         if let Some(admin) = self.admin {
             settings.admin.listen = admin;
+        }
+        if let Some(health) = self.health {
+            settings.health.listen = health;
         }
         let (name, listen, port) = match role {
             Role::Boat => (
@@ -123,11 +130,18 @@ impl Member {
         let operators = reload.operators();
         reload.start()?;
         let stop_admin = CancellationToken::new();
+        let services = Handle::current();
+        // Only a boat has a runtime of connections.
+        let runtimes = match role {
+            Role::Boat => &[("services", &services), ("connections", &clients)][..],
+            Role::Station | Role::Carrier | Role::Horn => &[("services", &services)],
+        };
         let health = admin::Health {
             phases: phases.clone(),
-            metrics: Some(metrics.clone()),
+            metrics: Some(metrics),
+            pulse: Pulse::of(runtimes),
         };
-        admin::start_health(&settings.health, health, stop_admin.clone()).await?;
+        let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
         let parts = Parts::connect(role, &settings, clients, around).await?;
         let desk = parts.whole().map(|seams| {
             let desk = Desk::new(seams, &settings.carrier, operators.clone());
@@ -145,8 +159,7 @@ impl Member {
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
         });
         let admin_parts = admin::Parts {
-            phases: phases.clone(),
-            metrics: Some(metrics),
+            health,
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
             doctor: Some(doctor.probing(stop_admin.clone())),
         };
@@ -155,26 +168,31 @@ impl Member {
         if let Some((desk, worker)) = desk {
             desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         }
-        if let Some(ready) = member.ready() {
-            phases.follow(ready);
-        }
+        phases.follow(member.conditions());
         phases.enter(Phase::Ready);
-        self.announce(role, &member, admin)?;
+        self.announce(role, &member, admin, probes)?;
         let code = serve_to_the_end(member, &phases).await?;
         stop_admin.cancel();
         Ok(code)
     }
 
-    fn announce(&self, role: Role, member: &member::Member, admin: SocketAddr) -> Result<()> {
+    fn announce(
+        &self,
+        role: Role,
+        member: &member::Member,
+        admin: SocketAddr,
+        probes: SocketAddr,
+    ) -> Result<()> {
         let clients = member.clients();
         let clients = clients.map(|(ws, tcp)| (format!("ws://{ws}"), format!("tcp://{tcp}")));
         let (websocket, tcp) = clients.unzip();
         let (grpc, admin) = (member.address(), format!("http://{admin}"));
+        let health = format!("http://{probes}");
         let mut output = std::io::stdout().lock();
         match self.output {
             Output::Json => {
                 let bound = json!({
-                    "websocket": websocket, "tcp": tcp, "grpc": grpc, "admin": admin,
+                    "websocket": websocket, "tcp": tcp, "grpc": grpc, "admin": admin, "health": health,
                 });
                 writeln!(output, "{bound}")?;
             }
@@ -185,6 +203,7 @@ impl Member {
                     ("", tcp),
                     ("services", grpc),
                     ("operators", Some(admin)),
+                    ("probes", Some(health)),
                 ];
                 for (what, address) in lines {
                     if let Some(address) = address {

@@ -9,14 +9,17 @@ use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::discovery::{EtcdRegistry, Registry, Role};
 use backend::ledger::ScyllaLedger;
+use backend::queue::Queue;
+use protocol::keys::Topic;
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::access::Access;
 use super::around::Around;
 use super::cluster;
+use super::readiness::{log_answers, registered};
 use super::seams::Seams;
+use crate::phase::Condition;
 use crate::settings::Settings;
 
 /// What a service works with, connected but not started.
@@ -125,6 +128,7 @@ async fn horn_parts(settings: &Settings) -> Result<horn::Parts> {
 /// A running service.
 pub struct Member {
     service: Service,
+    conditions: Vec<Condition>,
     registry: Option<Arc<EtcdRegistry>>,
     stop: CancellationToken,
 }
@@ -136,12 +140,30 @@ enum Service {
     Horn(horn::Running),
 }
 
+impl Service {
+    /// What it needs for new work. `queue`: the log, where it has one.
+    fn conditions(&self, queue: Option<Arc<dyn Queue>>) -> Vec<Condition> {
+        let log = |part, topic| queue.map(|queue| log_answers(&[part], queue, topic));
+        match self {
+            Service::Boat(boat) => vec![registered("boat", boat.ready())],
+            Service::Station(station) => {
+                let mut conditions = vec![registered("station", station.ready())];
+                conditions.extend(log("station", Topic::Message).unwrap_or_default());
+                conditions
+            }
+            Service::Carrier(_) => log("carrier", Topic::Message).unwrap_or_default(),
+            Service::Horn(_) => log("horn", Topic::Notification).unwrap_or_default(),
+        }
+    }
+}
+
 impl Member {
     /// # Errors
     /// A setting that cannot be, or an address that is taken.
     pub async fn start(settings: &Settings, parts: Parts) -> Result<Member> {
         let stop = CancellationToken::new();
         let connector = Connector::new(transport::Config::default());
+        let queue = parts.access().queue;
         let service = match parts.needed {
             Needed::Boat(parts) => {
                 let boat = boat::start(settings.boat.clone(), *parts, stop.clone()).await;
@@ -162,8 +184,10 @@ impl Member {
                 Service::Horn(horn.context("starting the horn")?)
             }
         };
+        let conditions = service.conditions(queue);
         Ok(Member {
             service,
+            conditions,
             registry: parts.registry,
             stop,
         })
@@ -186,12 +210,9 @@ impl Member {
         }
     }
 
-    /// Whether new work is welcome, where that changes while the service runs.
-    pub fn ready(&self) -> Option<watch::Receiver<bool>> {
-        match &self.service {
-            Service::Boat(boat) => Some(boat.ready()),
-            _ => None,
-        }
+    /// What must hold for new work to be welcome.
+    pub fn conditions(&self) -> Vec<Condition> {
+        self.conditions.clone()
     }
 
     /// Waits until the service ends though nobody asked it to, and names it.

@@ -7,6 +7,7 @@ mod cluster;
 pub mod embedded;
 #[cfg(feature = "cluster")]
 pub mod member;
+mod readiness;
 mod seams;
 mod system;
 mod upkeep;

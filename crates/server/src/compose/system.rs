@@ -10,11 +10,12 @@ use backend::queue::{Partition, Record};
 use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
 use tokio::runtime::Handle;
-use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
 
+use super::readiness::{log_answers, registered};
 use super::seams::Seams;
+use crate::phase::Condition;
 use crate::settings::Settings;
 
 /// Sends of the log that are remembered at start: what a client resends after a crash was sent lately.
@@ -121,6 +122,7 @@ async fn caught_up(seams: &Seams, ends: &[(Partition, u64)]) -> Result<()> {
 pub struct System {
     pub seams: Seams,
     pub boat: boat::Running,
+    conditions: Vec<Condition>,
     station: JoinHandle<()>,
     carrier: JoinHandle<()>,
     horn: JoinHandle<()>,
@@ -182,9 +184,16 @@ impl System {
         let boat = boat::start(settings.boat.clone(), boat_parts, stop_boat.clone())
             .await
             .context("starting boat")?;
+        let mut conditions = vec![
+            registered("boat", boat.ready()),
+            registered("station", station.ready()),
+        ];
+        let (queue, parts) = (seams.queue.clone(), ["station", "carrier", "horn"]);
+        conditions.extend(log_answers(&parts, queue, Topic::Message));
         Ok(System {
             seams,
             boat,
+            conditions,
             station: tokio::spawn(async move { station.drained().await }),
             carrier: tokio::spawn(async move { carrier.drained().await }),
             horn: tokio::spawn(async move { horn.drained().await }),
@@ -202,9 +211,9 @@ impl System {
         self.boat.tcp()
     }
 
-    /// Whether new clients are welcome.
-    pub fn ready(&self) -> watch::Receiver<bool> {
-        self.boat.ready()
+    /// What must hold for new work to be welcome.
+    pub fn conditions(&self) -> Vec<Condition> {
+        self.conditions.clone()
     }
 
     /// Waits until a part ends that nobody asked to end, and names it: the others go on, but what was

@@ -2,7 +2,7 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde_json::Value;
 use tempfile::TempDir;
@@ -16,6 +16,8 @@ pub struct All {
     pub dir: Dir,
     door: Door,
     tcp: String,
+    /// Where probes are answered.
+    pub health: String,
 }
 
 impl Deref for All {
@@ -42,12 +44,19 @@ impl Dir {
     pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
         let text = format!(
-            "log.level = \"warn\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{more}\n"
+            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{more}\n"
         );
         let file = self.path("packetboat.toml");
         std::fs::write(&file, text).expect("a file");
         file
     }
+}
+
+/// In the file; the process reads it at SIGHUP.
+pub fn set_level(file: &Path, level: &str) {
+    let text = std::fs::read_to_string(file).expect("a file");
+    let (_, rest) = text.split_once('\n').expect("a first line");
+    std::fs::write(file, format!("log.level = \"{level}\"\n{rest}")).expect("written");
 }
 
 pub fn all(file: &Path, data: &Path) -> Command {
@@ -70,9 +79,22 @@ impl All {
         All::over(Dir::new(), [free; 3], more)
     }
 
+    /// With its log at this level, which goes there.
+    pub fn logging(level: &str, stderr: impl Into<Stdio>) -> All {
+        let dir = Dir::new();
+        let file = dir.settings(["127.0.0.1:0"; 3], "");
+        set_level(&file, level);
+        let process = Process::start(all(&file, &dir.path("data")).stderr(stderr));
+        All::of(process, dir)
+    }
+
     fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
         let file = dir.settings(ports, more);
         let process = Process::start(&mut all(&file, &dir.path("data")));
+        All::of(process, dir)
+    }
+
+    fn of(process: Process, dir: Dir) -> All {
         let line = process.line().expect("it says what it bound");
         let bound: Value = serde_json::from_str(&line).expect("a JSON line");
         let of = |name: &str| bound[name].as_str().expect("an address").to_owned();
@@ -83,6 +105,7 @@ impl All {
                 state: dir.path("state"),
             },
             tcp: of("tcp"),
+            health: of("health"),
             process,
             dir,
         }

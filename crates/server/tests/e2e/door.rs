@@ -1,15 +1,31 @@
 //! Where users and operators reach a running Packetboat, and what they do there.
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::Command;
 use std::thread;
 
 use serde_json::Value;
 
-use crate::process::{PAUSE, packetboat, run};
+use crate::process::{PAUSE, SOON, packetboat, run};
 
 /// Looks before something counts as not happening: a minute, for what real parts need after a failure.
 const LOOKS: u32 = 1500;
+
+/// The status and the body of an answer.
+pub fn get(url: &str, path: &str) -> (u16, String) {
+    let address = url.trim_start_matches("http://");
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(SOON)).expect("a socket");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).expect("answered");
+    let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
+    let status = head.split(' ').nth(1).expect("a status");
+    (status.parse().expect("a number"), body.to_owned())
+}
 
 #[derive(Clone)]
 pub struct Door {

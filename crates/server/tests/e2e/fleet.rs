@@ -172,6 +172,7 @@ impl Fleet {
         let admin = format!("127.0.0.1:{}", member.admin);
         let listen = format!("127.0.0.1:{}", member.listen);
         let mut arguments = vec![member.service, "--admin", &admin, "--name", name];
+        arguments.extend(["--health", "127.0.0.1:0"]);
         if matches!(member.service, "boat" | "station") {
             arguments.extend(["--listen", &listen]);
         }

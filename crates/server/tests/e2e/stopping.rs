@@ -1,9 +1,13 @@
 //! How `all` ends, and who may start it.
 
-use std::time::Duration;
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
 
-use crate::all::{All, all};
-use crate::process::{Process, SOON, run};
+use crate::all::{All, all, set_level};
+use crate::door::get;
+use crate::process::{PAUSE, Process, SOON, run};
 
 #[test]
 fn a_signal_ends_it_in_order_and_its_data_can_be_used_again() {
@@ -35,11 +39,130 @@ fn a_second_signal_does_not_wait() {
     assert_eq!(all.process.ended(Duration::from_secs(2)).code(), Some(1));
 }
 
+// SIGHUP ended the process at once, without a drain.
+#[test]
+fn a_hangup_reads_the_log_level_again_and_ends_nothing() {
+    let log = tempfile::NamedTempFile::new().expect("a file");
+    let mut all = All::logging("warn", log.reopen().expect("a file"));
+    let file = all.dir.path("packetboat.toml");
+    let said = |text: &str| {
+        let log = std::fs::read_to_string(&log).expect("a log");
+        log.lines().filter(|line| line.contains(text)).count()
+    };
+    all.send("1", "2", "not a word of it");
+    assert_eq!(said(" DEBUG "), 0);
+    set_level(&file, "debug");
+    all.process.signal("HUP");
+    within(SOON, || said("the settings were read again") == 1);
+    for text in ["log.level = [", "no.such = 1\n"] {
+        let before = said("the settings cannot be read again");
+        std::fs::write(&file, text).expect("a file");
+        all.process.signal("HUP");
+        within(SOON, || said("the settings cannot be read again") > before);
+    }
+    all.send("1", "2", "still there");
+    assert!(all.process.is_running());
+    all.process.signal("TERM");
+    assert_eq!(all.process.ended(SOON).code(), Some(0));
+}
+
+fn within(patience: Duration, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < patience, "not within {patience:?}");
+        std::thread::sleep(PAUSE);
+    }
+}
+
+// Log lines were written by whoever logged: a full pipe on stderr held up probes and sends.
+#[test]
+fn nobody_reads_its_log_and_it_serves() {
+    let (_unread, stderr) = std::io::pipe().expect("a pipe");
+    rustix::pipe::fcntl_setpipe_size(&stderr, 4096).expect("a small pipe");
+    let all = All::logging("trace", stderr);
+    let dropped = || {
+        let (_, scrape) = get(&all.health, "/metrics");
+        let count = scrape
+            .lines()
+            .find_map(|line| line.strip_prefix("log_lines_dropped_total "));
+        count.map_or(0, |count| count.parse::<u64>().expect("a number"))
+    };
+    // Each of these is a line of its own.
+    let address = all.health.trim_start_matches("http://");
+    within(SOON * 4, || {
+        for _ in 0..2_000 {
+            let mut stream = TcpStream::connect(address).expect("it listens");
+            stream.write_all(b"no request\r\n\r\n").expect("sent");
+            // Answered and logged, before the next one.
+            let _ = stream.read(&mut [0; 16]);
+        }
+        dropped() > 0
+    });
+    for _ in 0..400 {
+        assert_eq!(get(&all.health, "/livez"), (200, "live\n".to_owned()));
+    }
+    all.send("1", "2", "who reads this?");
+    assert_eq!(get(&all.health, "/readyz").0, 200);
+}
+
+// A process that waits for a part has probes, and says what it waits for.
+#[test]
+fn each_service_says_whether_it_is_ready() {
+    let all = All::start();
+    let (status, text) = get(&all.health, "/readyz");
+    assert_eq!(status, 200, "{text}");
+    let lines: Vec<&str> = text.lines().collect();
+    let expected = [
+        "ready",
+        "boat: ready",
+        "station: ready",
+        "carrier: ready",
+        "horn: ready",
+    ];
+    assert_eq!(lines, expected);
+    assert_eq!(get(&all.health, "/api/v1/me").0, 404, "no desk there");
+}
+
+#[test]
+fn every_metric_of_a_scrape_has_a_line_of_help_and_stands_in_the_docs() {
+    let all = All::start();
+    all.nothing_for("2");
+    all.send("1", "2", "to be counted");
+    all.listen("2", 1);
+    all.at_rest();
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/operations/metrics.md"
+    );
+    let page = std::fs::read_to_string(page).expect("a page");
+    let (_, scrape) = get(&all.health, "/metrics");
+    let names: BTreeSet<&str> = scrape
+        .lines()
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
+        .collect();
+    for name in &names {
+        let has_help = scrape.contains(&format!("# HELP {name} "));
+        assert!(has_help, "{name} has no line of help");
+        assert!(
+            page.contains(&format!("| `{name}` |")),
+            "{name} is not in metrics.md"
+        );
+    }
+    assert!(names.len() > 50, "{} are not all", names.len());
+    for name in [
+        "process_resident_memory_bytes",
+        "process_open_fds",
+        "packetboat_build_info",
+    ] {
+        assert!(names.contains(name), "{name} is missing");
+    }
+}
+
 #[test]
 fn two_cannot_have_the_same_data() {
     let first = All::start();
     let file = first.dir.path("other.toml");
-    let free = "admin.listen = \"127.0.0.1:0\"\nboat.websocket = \"127.0.0.1:0\"\nboat.tcp = \"127.0.0.1:0\"\n";
+    let free = "admin.listen = \"127.0.0.1:0\"\nhealth.listen = \"127.0.0.1:0\"\nboat.websocket = \"127.0.0.1:0\"\nboat.tcp = \"127.0.0.1:0\"\n";
     std::fs::write(&file, free).expect("a file");
     let second = run(&mut all(&file, &first.dir.path("data")));
     assert_eq!((second.code, second.stdout.as_str()), (Some(1), ""));
@@ -57,7 +180,7 @@ fn a_port_that_is_taken_is_named() {
     let taken = holds.local_addr().expect("bound").to_string();
     let file = first.dir.path("taken.toml");
     let text = format!(
-        "admin.listen = \"127.0.0.1:0\"\nboat.websocket = \"{taken}\"\nboat.tcp = \"{taken}\"\n"
+        "admin.listen = \"127.0.0.1:0\"\nhealth.listen = \"127.0.0.1:0\"\nboat.websocket = \"{taken}\"\nboat.tcp = \"{taken}\"\n"
     );
     std::fs::write(&file, text).expect("a file");
     let second = run(&mut all(&file, &first.dir.path("elsewhere")));

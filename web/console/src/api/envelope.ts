@@ -1,6 +1,6 @@
 // What a letter holds, to be mended. It may be what people wrote to each other.
 
-import { ask, tell } from './desk';
+import { tell } from './desk';
 
 /** An edit that counts. What was written is not in it. */
 export interface Edit {
@@ -50,7 +50,7 @@ export interface Changed {
 
 /** That somebody looked is written down, with the reason. */
 export function envelope(id: string, why: string, signal: AbortSignal): Promise<Envelope> {
-  return ask(`/dead-letters/${encodeURIComponent(id)}/envelope`, { why }, signal);
+  return tell(`/dead-letters/${encodeURIComponent(id)}/envelope`, { why }, signal);
 }
 
 export function edit(id: string, change: Change, signal?: AbortSignal): Promise<Changed> {

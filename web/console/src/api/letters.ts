@@ -1,6 +1,6 @@
 // Dead letters, as the desk tells of them.
 
-import { ask } from './desk';
+import { ask, tell } from './desk';
 import type { Edit } from './envelope';
 
 export const TOPICS = ['message', 'notification'] as const;
@@ -137,5 +137,5 @@ export function show(id: string, signal: AbortSignal): Promise<Shown> {
 
 /** With what is in it. That somebody looked is written down, with the reason. */
 export function read(id: string, why: string, signal: AbortSignal): Promise<Shown> {
-  return ask(`/dead-letters/${encodeURIComponent(id)}`, { body: true, why }, signal);
+  return tell(`/dead-letters/${encodeURIComponent(id)}/read`, { why }, signal);
 }

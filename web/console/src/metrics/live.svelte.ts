@@ -14,7 +14,7 @@ type Values = Record<MeasureName, (number | null)[]>;
 
 export interface Readiness {
   ready: boolean;
-  /** `ready`, or why not. */
+  /** `ready`, or why not: what the process says, or the services that take no new work. */
   word: string;
 }
 
@@ -46,7 +46,7 @@ class Live {
       const [metrics, readiness] = await Promise.all([fetch('/metrics'), fetch('/readyz')]);
       const [text, word] = await Promise.all([metrics.text(), readiness.text()]);
       if (!metrics.ok) throw new Refusal(metrics.status, text);
-      this.readiness = { ready: readiness.ok, word: word.trim() };
+      this.readiness = { ready: readiness.ok, word: inOneLine(word) };
       this.#add(new Scrape(text, Date.now()));
       this.trouble = undefined;
     } catch (error) {
@@ -73,6 +73,13 @@ class Live {
     this.values = values;
     this.latest = now;
   }
+}
+
+/** `/readyz` says a word for the process, then a line for each service. */
+function inOneLine(text: string): string {
+  const [word, ...services] = text.trim().split('\n');
+  const waiting = services.filter((line) => !line.endsWith(': ready'));
+  return word === 'not ready' ? waiting.join('; ') : word;
 }
 
 function nothing(): Values {

@@ -6,8 +6,7 @@ use tokio::net::TcpStream;
 use tokio_util::sync::CancellationToken;
 
 use super::*;
-use crate::admin::{Config, Parts, start};
-use crate::phase::Phases;
+use crate::admin::{Config, Health, Parts, start};
 
 fn sample(path: &str) -> Option<Cow<'static, [u8]>> {
     let text: &[u8] = match path {
@@ -112,8 +111,7 @@ async fn the_console_takes_nothing_from_the_rest_of_the_admin_port() {
         ..Config::default()
     };
     let parts = Parts {
-        phases: Phases::default(),
-        metrics: None,
+        health: Health::silent(),
         desk: None,
         doctor: None,
     };

@@ -166,20 +166,15 @@ mod tests {
             ..admin::Config::default()
         };
         let parts = admin::Parts {
-            phases: Phases::default(),
-            metrics: None,
+            health: admin::Health::silent(),
             desk: None,
             doctor: Some(doctor),
         };
         let stop = CancellationToken::new();
-        let listen = Some(([127, 0, 0, 1], 0).into());
-        let health = admin::Health {
-            phases: Phases::default(),
-            metrics: None,
-        };
-        let probes =
-            admin::start_health(&admin::HealthConfig { listen }, health, stop.clone()).await;
-        let probes = probes.expect("it binds").expect("an address");
+        let listen = ([127, 0, 0, 1], 0).into();
+        let health = admin::Health::silent();
+        let probes = admin::start_health(&admin::HealthConfig { listen }, health, stop.clone());
+        let probes = probes.expect("it binds");
         let port = admin::start(&config, parts, stop.clone()).await;
         let port = port.expect("it binds");
         let call = async |port, host: &str, path: &str| {

@@ -11,10 +11,9 @@ use tonic::transport::Channel;
 use super::*;
 use crate::admin::operators::{OperatorConfig, Role};
 use crate::admin::tests::dead_letter;
-use crate::admin::{Config, Operators, Parts, start};
+use crate::admin::{Config, Health, Operators, Parts, start};
 use crate::compose::Seams;
 use crate::compose::embedded;
-use crate::phase::Phases;
 
 /// An admin port with three letters behind it, and a worker.
 async fn port(operators: Operators) -> (DeskServiceClient<Channel>, SocketAddr, DropGuard) {
@@ -31,8 +30,7 @@ async fn port(operators: Operators) -> (DeskServiceClient<Channel>, SocketAddr, 
         ..Config::default()
     };
     let parts = Parts {
-        phases: Phases::default(),
-        metrics: None,
+        health: Health::silent(),
         desk: Some(desk),
         doctor: None,
     };

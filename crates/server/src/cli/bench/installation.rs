@@ -52,6 +52,7 @@ impl Installation {
         let arguments = [prefix, &["all", "--data", dir, "--output", "json"]].concat();
         let mut environment = environment();
         environment.push(("PACKETBOAT_ADMIN__LISTEN", free()));
+        environment.push(("PACKETBOAT_HEALTH__LISTEN", free()));
         let all = Server::start(&arguments, &environment)?;
         Installation::of([("all", all)])
     }
@@ -62,7 +63,7 @@ impl Installation {
         let start = |service: &'static str| {
             let mut arguments = vec!["--config", config, service, "--output", "json"];
             let free = free();
-            arguments.extend(["--admin", &free]);
+            arguments.extend(["--admin", &free, "--health", &free]);
             if matches!(service, "boat" | "station") {
                 arguments.extend(["--listen", &free]);
             }

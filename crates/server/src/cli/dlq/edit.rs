@@ -9,7 +9,7 @@ use carrier::dead_letters::{Change, Changed, Envelope};
 use clap::Args;
 
 use super::{LETTERS, show, tables};
-use crate::admin::letters::EnvelopeQuestion;
+use crate::admin::letters::LookQuestion;
 use crate::cli::Output;
 use crate::cli::desk::Desk;
 
@@ -38,7 +38,7 @@ impl Edit {
     pub(super) async fn run(self, desk: &Desk, output: Output) -> Result<ExitCode> {
         let path = format!("{LETTERS}/{}/envelope", self.id);
         let why = self.why.clone();
-        let held: Envelope = desk.get(&path, &EnvelopeQuestion { why }).await?;
+        let held: Envelope = desk.post(&path, &LookQuestion { why }).await?;
         if let Some(why) = &held.locked {
             bail!("{}: {why}", self.id);
         }

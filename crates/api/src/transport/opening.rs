@@ -1,0 +1,109 @@
+//! The first bytes of a connection, under a deadline. Servers of HTTP time requests, not the silence before the first.
+
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Sleep, sleep};
+use tonic::transport::server::Connected;
+
+/// What every HTTP/2 connection begins with.
+const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A connection that fails where its peer does not begin in time: with a whole preface of HTTP/2, or with
+/// anything else.
+pub struct Opening<S> {
+    stream: S,
+    /// `None`: it has begun.
+    due: Option<Pin<Box<Sleep>>>,
+    /// Bytes of the preface that came.
+    matched: usize,
+    /// Its place among those of the listener.
+    _place: OwnedSemaphorePermit,
+}
+
+impl<S> Opening<S> {
+    pub fn new(stream: S, within: Duration, place: OwnedSemaphorePermit) -> Opening<S> {
+        Opening {
+            stream,
+            due: Some(Box::pin(sleep(within))),
+            matched: 0,
+            _place: place,
+        }
+    }
+
+    fn look(&mut self, bytes: &[u8]) {
+        let rest = &PREFACE[self.matched..];
+        let most = bytes.len().min(rest.len());
+        self.matched += most;
+        if bytes[..most] != rest[..most] || self.matched == PREFACE.len() {
+            self.due = None;
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Opening<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        let read = Pin::new(&mut self.stream).poll_read(cx, buf);
+        let Some(due) = &mut self.due else {
+            return read;
+        };
+        match read {
+            Poll::Pending => due
+                .as_mut()
+                .poll(cx)
+                .map(|()| Err(io::ErrorKind::TimedOut.into())),
+            read => {
+                self.look(&buf.filled()[before..]);
+                read
+            }
+        }
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Opening<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+impl<S: Connected> Connected for Opening<S> {
+    type ConnectInfo = S::ConnectInfo;
+
+    fn connect_info(&self) -> S::ConnectInfo {
+        self.stream.connect_info()
+    }
+}

@@ -1,0 +1,164 @@
+//! Listens for operators and probes: HTTP/1.1 and HTTP/2, everything under a deadline.
+
+use std::net::SocketAddr;
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::transport::Opening;
+use axum::Router;
+use axum::extract::{ConnectInfo, Request};
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto::Builder;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+use tonic::codegen::Service;
+
+/// How long a connection may take to begin, and a head to come; an idle one is closed after it, too.
+const HEAD_WITHIN: Duration = Duration::from_secs(10);
+/// Connections of a listener; further ones wait in the kernel.
+const CONNECTIONS_MAX: usize = 512;
+/// Of a head: what a browser sends fits several times.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+/// Of a connection of HTTP/2: calls at a time, and calls that were taken back before they were begun.
+const STREAMS_MAX: u32 = 128;
+const RESETS_MAX: usize = 32;
+/// How often a connection of HTTP/2 is asked whether it lives, and how long it may take to answer.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
+/// Out of files, most likely: whoever leaves makes room.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Serves until `stop`; requests in flight are answered.
+pub(super) async fn serve(
+    listener: TcpListener,
+    router: Router,
+    stop: CancellationToken,
+    port: &'static str,
+) {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let accepting = async {
+        loop {
+            let Ok(place) = places.clone().acquire_owned().await else {
+                return;
+            };
+            match listener.accept().await {
+                Ok((stream, peer)) => {
+                    let serving = converse(stream, peer, router.clone(), place, stop.clone());
+                    tokio::spawn(serving);
+                }
+                Err(error) => {
+                    tracing::warn!(%error, port, "accepting pauses");
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    };
+    stop.run_until_cancelled(accepting).await;
+}
+
+async fn converse(
+    stream: TcpStream,
+    peer: SocketAddr,
+    router: Router,
+    place: OwnedSemaphorePermit,
+    stop: CancellationToken,
+) {
+    // A lone small frame must not wait for the one before it.
+    let _ = stream.set_nodelay(true);
+    let answer = service_fn(move |mut request: Request<Incoming>| {
+        request.extensions_mut().insert(ConnectInfo(peer));
+        router.clone().call(request)
+    });
+    let mut server = Builder::new(TokioExecutor::new());
+    server
+        .http1()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_WITHIN)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX);
+    server
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_WITHIN)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_header_list_size(HEAD_BYTES_MAX as u32);
+    let stream = TokioIo::new(Opening::new(stream, HEAD_WITHIN, place));
+    let mut connection = pin!(server.serve_connection(stream, answer));
+    let ended = tokio::select! {
+        ended = connection.as_mut() => ended,
+        () = stop.cancelled() => {
+            connection.as_mut().graceful_shutdown();
+            connection.await
+        }
+    };
+    if let Err(error) = ended {
+        tracing::debug!(%error, %peer, "a connection of the admin or health port ended");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::time::Instant;
+    use tokio_util::sync::DropGuard;
+
+    use super::*;
+
+    async fn port() -> (SocketAddr, DropGuard) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let router = Router::new().route("/livez", get(|| async { "live\n" }));
+        let stop = CancellationToken::new();
+        tokio::spawn(serve(listener, router, stop.clone(), "test"));
+        (address, stop.drop_guard())
+    }
+
+    /// Sends this and no more, until the port closes; how long that took, and what was answered.
+    async fn stall(port: SocketAddr, bytes: &[u8]) -> (Duration, String) {
+        let mut stream = TcpStream::connect(port).await.expect("it listens");
+        let began = Instant::now();
+        stream.write_all(bytes).await.expect("sent");
+        let mut answer = Vec::new();
+        // A reset is an end as well.
+        let _ = stream.read_to_end(&mut answer).await;
+        let answer = String::from_utf8_lossy(&answer).into_owned();
+        (began.elapsed(), answer)
+    }
+
+    // A drip of bytes held a connection for ever.
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_finish_a_head_is_let_go_after_ten_seconds() {
+        let (port, _stop) = port().await;
+        let cases: [&[u8]; 4] = [
+            b"",
+            b"GET /livez HTTP/1.1\r\n",
+            b"PRI * HTTP/2.0\r\n",
+            b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        ];
+        for bytes in cases {
+            let (took, _) = stall(port, bytes).await;
+            let within = Duration::from_secs(10)..=Duration::from_secs(15);
+            let text = String::from_utf8_lossy(bytes);
+            assert!(within.contains(&took), "{text:?}: {took:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_finishes_a_head_is_answered_and_may_rest_ten_seconds() {
+        let (port, _stop) = port().await;
+        let request = b"GET /livez HTTP/1.1\r\nhost: localhost\r\n\r\n";
+        let (took, answer) = stall(port, request).await;
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert!(answer.ends_with("live\n"), "{answer}");
+        assert!(took >= HEAD_WITHIN && took < HEAD_WITHIN * 2, "{took:?}");
+    }
+}

@@ -1,0 +1,108 @@
+//! What the services of a process need for new work, looked at while they run.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::queue::{Partition, Queue};
+use protocol::keys::Topic;
+use tokio::sync::watch;
+use tokio::time::{sleep, timeout};
+
+use crate::phase::Condition;
+
+/// Between two looks at the log, and how long one may take.
+const LOOK: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(3);
+/// Looks without an answer that count: one slow answer is no outage.
+const SILENCES: u32 = 2;
+
+/// A service that others find by discovery.
+pub(super) fn registered(part: &'static str, holds: watch::Receiver<bool>) -> Condition {
+    Condition {
+        part,
+        holds,
+        otherwise: "not registered with discovery",
+    }
+}
+
+/// A service that reads or writes this topic; looked at until nobody asks any more.
+pub(super) fn log_answers(
+    parts: &[&'static str],
+    queue: Arc<dyn Queue>,
+    topic: Topic,
+) -> Vec<Condition> {
+    let (answers, holds) = watch::channel(true);
+    let first = Partition { topic, number: 0 };
+    let ask = move || {
+        let queue = queue.clone();
+        async move { queue.bounds(first).await.is_ok() }
+    };
+    tokio::spawn(look(ask, answers));
+    let condition = |part: &&'static str| Condition {
+        part,
+        holds: holds.clone(),
+        otherwise: "the log does not answer",
+    };
+    parts.iter().map(condition).collect()
+}
+
+/// Asks again and again, until nobody follows the answers.
+async fn look<F: Future<Output = bool>>(ask: impl Fn() -> F, answers: watch::Sender<bool>) {
+    let mut silences = 0;
+    while !answers.is_closed() {
+        match timeout(PATIENCE, ask()).await {
+            Ok(true) => silences = 0,
+            Ok(false) | Err(_) => silences += 1,
+        }
+        answers.send_if_modified(|now| {
+            let before = std::mem::replace(now, silences < SILENCES);
+            before != *now
+        });
+        sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_log_is_away_after_two_silences_and_back_at_the_first_answer() {
+        #[derive(Clone, Copy)]
+        enum Says {
+            Yes,
+            No,
+            Nothing,
+        }
+        let (says, heard) = watch::channel(Says::Yes);
+        let (answers, holds) = watch::channel(true);
+        let ask = move || {
+            let says = *heard.borrow();
+            async move {
+                match says {
+                    Says::Yes => true,
+                    Says::No => false,
+                    Says::Nothing => pending().await,
+                }
+            }
+        };
+        let looking = tokio::spawn(look(ask, answers));
+        let after = async |time| {
+            sleep(time).await;
+            *holds.borrow()
+        };
+        assert!(after(LOOK / 2).await);
+        for silent in [Says::No, Says::Nothing] {
+            says.send_replace(silent);
+            assert!(after(LOOK).await, "one silence is no outage");
+            assert!(!after(LOOK * 3).await);
+            says.send_replace(Says::Yes);
+            assert!(after(LOOK * 2).await, "it answers again");
+        }
+        drop(holds);
+        sleep(LOOK * 2).await;
+        assert!(looking.is_finished(), "nobody asks any more");
+    }
+}
