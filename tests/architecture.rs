@@ -81,6 +81,52 @@ fn tables_are_asked_along_their_keys_and_not_searched() {
     }
 }
 
+// proves S1 Pitfall K in part: each call that is declared is made of something, and none answers that it is not there yet.
+// Rooms are not declared.
+#[test]
+fn what_is_declared_is_built() {
+    let mut sources = files("crates", &["rs"]);
+    sources.retain(|(path, _)| {
+        let within = path
+            .components()
+            .skip_while(|part| part.as_os_str() != "crates");
+        let mut names = within.filter_map(|part| part.as_os_str().to_str());
+        !names.any(|name| name == "tests" || name == "tests.rs")
+    });
+    assert!(sources.len() > 200, "they are there");
+    for word in ["Status::unimplemented", "unimplemented!", "todo!"] {
+        let mut having = sources.iter().filter(|(_, text)| text.contains(word));
+        assert_eq!(having.next().map(|(path, _)| path), None, "{word}");
+    }
+    let declared = files("proto", &["proto"]);
+    let calls = declared.iter().flat_map(|(_, text)| text.lines());
+    let calls = calls.filter_map(|line| line.trim().strip_prefix("rpc ")?.split_once('('));
+    let mut count = 0;
+    for (call, _) in calls {
+        let made = format!("async fn {}(", snake_case(call));
+        assert!(
+            sources.iter().any(|(_, text)| text.contains(&made)),
+            "{call}"
+        );
+        count += 1;
+    }
+    assert!(count > 10, "they are there");
+    for (path, text) in declared {
+        assert!(!text.to_lowercase().contains("room"), "{path:?}");
+    }
+}
+
+fn snake_case(name: &str) -> String {
+    let mut snake = String::new();
+    for letter in name.chars() {
+        if letter.is_uppercase() && !snake.is_empty() {
+            snake.push('_');
+        }
+        snake.extend(letter.to_lowercase());
+    }
+    snake
+}
+
 /// The files below a folder of the repository whose names end so, with their texts.
 fn files(below: &str, extensions: &[&str]) -> Vec<(PathBuf, String)> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");

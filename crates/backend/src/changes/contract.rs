@@ -330,6 +330,9 @@ pub(super) async fn a_change_is_found_by_its_send_id(store: &dyn ChangeStore, fr
     assert_eq!(find(1030, by, 1030).await, Some((record(1030), 1030)));
     assert_eq!(find(1000, by, 1030).await, Some((record(1000), 1000)));
     assert_eq!(find(3, by, 5).await, Some((record(3), 3)));
+    // Among the last thousand.
+    assert_eq!(find(31, by, 1030).await, Some((record(31), 31)));
+    assert_eq!(find(30, by, 1030).await, None);
     assert_eq!(find(1000, other, 1030).await, None);
     assert_eq!(find(6, by, 5).await, None);
     assert_eq!(find(1, by, 0).await, None);

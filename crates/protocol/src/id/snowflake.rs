@@ -193,6 +193,16 @@ mod tests {
     }
 
     #[test]
+    fn a_clock_may_be_a_second_behind_and_no_more() {
+        let mut ids = Snowflake::new(1, Timestamp::ZERO);
+        let last = ids.next(at(60_000)).expect("an id");
+        assert!(ids.next(at(59_000)).expect("an id") > last);
+        let behind = Duration::from_millis(1001);
+        let refused = Err(SnowflakeError::ClockBehind(behind));
+        assert_eq!(ids.next(at(58_999)), refused);
+    }
+
+    #[test]
     fn a_successor_never_enters_its_predecessors_past() {
         let mut first = Snowflake::new(9, Timestamp::ZERO);
         let last_made = first.next(at(100)).expect("an id");

@@ -35,7 +35,7 @@ impl Row {
             gid: group.get(),
             uid: message.from.get(),
             id: message.id.get(),
-            tm: message.accepted_at.millis() as i64,
+            tm: message.accepted_at.millis(),
             seq: placed.position.seq.0,
             prev: placed.position.prev.map_or(0, MessageId::get),
             send_id: message.send_id.to_string(),
@@ -65,7 +65,7 @@ fn said(size: usize) -> Placed {
             device: DeviceId::new("pixel-9").expect("short"),
             send_id: SendId::from_bytes(*b"sixteen bytes it"),
             options: Options::CHAT,
-            content: Content::text(&"word ".repeat(size / 5)),
+            content: Content::text("word ".repeat(size / 5)),
         },
     }
 }

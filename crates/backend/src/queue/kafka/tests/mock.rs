@@ -38,10 +38,10 @@ fn in_a_hurry(config: &mut KafkaConfig) {
 /// that are back, within its first deadline or later, is up to its connections.
 async fn accepted_again(producer: &dyn Producer, partition: Partition, number: usize) {
     let accepted = async {
-        while !producer
+        while producer
             .publish(numbered(partition, number..number + 1))
             .await[0]
-            .is_ok()
+            .is_err()
         {}
     };
     let answer = tokio::time::timeout(Duration::from_secs(30), accepted).await;
