@@ -1,9 +1,9 @@
 //! What could not be delivered, from the operator's commands.
 
 use std::collections::BTreeSet;
-use std::io::{Read as _, Write as _};
 
 use crate::all::All;
+use crate::door::get;
 use crate::process::{Process, run};
 use crate::webhook::Webhook;
 
@@ -253,14 +253,9 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
 
 /// Waits until a line of the metrics begins like that.
 fn metric(all: &All, line: &str) {
-    let address = all.admin.trim_start_matches("http://");
     let mut text = String::new();
     for _ in 0..1000 {
-        let mut stream = std::net::TcpStream::connect(address).expect("it listens");
-        let request = format!("GET /metrics HTTP/1.0\r\nHost: {address}\r\n\r\n");
-        stream.write_all(request.as_bytes()).expect("it reads");
-        text.clear();
-        stream.read_to_string(&mut text).expect("it answers");
+        text = get(&all.admin, "/metrics").1;
         if text.lines().any(|told| told.starts_with(line)) {
             return;
         }
@@ -328,6 +323,19 @@ fn operators_sign_in_where_there_are_some() {
         run(&mut command)
     };
     assert_eq!(with_token(&stats).ok().stdout, "Nothing is dead.\n");
+    // A file keeps it out of the list of processes.
+    let token = token.to_string_lossy();
+    let from_file = ["dlq", "--operator-token-file", &token, "stats"];
+    let told = run(&mut all.operator(&from_file)).ok().stdout;
+    assert_eq!(told, "Nothing is dead.\n");
+    let mut guess = all.operator(&stats);
+    guess.env("PACKETBOAT_ADMIN_TOKEN", "a-token-of-nobody-here");
+    assert_eq!(run(&mut guess).code, Some(1));
+    let (_, scrape) = get(&all.health, "/metrics");
+    for line in ["result=\"refused\"} 1", "result=\"accepted\"} 2"] {
+        let line = format!("admin_sign_ins_total{{{line}");
+        assert!(scrape.contains(&line), "{line} is not in {scrape}");
+    }
     assert_eq!(with_token(&["dlq", "redrive", "message-0-0"]).code, Some(1));
 }
 

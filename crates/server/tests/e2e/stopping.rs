@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::all::{All, all, set_level};
 use crate::door::get;
-use crate::process::{PAUSE, Process, SOON, run};
+use crate::process::{PAUSE, Process, SOON, packetboat, run};
 
 #[test]
 fn a_signal_ends_it_in_order_and_its_data_can_be_used_again() {
@@ -105,7 +105,26 @@ fn nobody_reads_its_log_and_it_serves() {
     assert_eq!(get(&all.health, "/readyz").0, 200);
 }
 
-// A process that waits for a part has probes, and says what it waits for.
+// It had no port at all until every part had answered.
+#[cfg(feature = "cluster")]
+#[test]
+fn a_process_that_waits_for_a_part_is_live_and_not_ready() {
+    // It takes connections and says nothing.
+    let etcd = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = etcd.local_addr().expect("bound");
+    let dir = crate::all::Dir::new();
+    let more = format!("etcd.endpoints = [\"http://{address}\"]");
+    let file = dir.settings(["127.0.0.1:0"; 3], &more);
+    let [port] = crate::ports::free_ports();
+    let health = format!("127.0.0.1:{port}");
+    let mut boat = packetboat(&["--config"]);
+    boat.arg(&file).args(["boat", "--listen", "127.0.0.1:0"]);
+    let _boat = Process::start(boat.args(["--health", &health]));
+    within(SOON, || TcpStream::connect(&health).is_ok());
+    assert_eq!(get(&health, "/livez"), (200, "live\n".to_owned()));
+    assert_eq!(get(&health, "/readyz"), (503, "starting\n".to_owned()));
+}
+
 #[test]
 fn each_service_says_whether_it_is_ready() {
     let all = All::start();

@@ -77,7 +77,7 @@ class Live {
 
 /** `/readyz` says a word for the process, then a line for each service. */
 function inOneLine(text: string): string {
-  const [word, ...services] = text.trim().split('\n');
+  const [word = '', ...services] = text.trim().split('\n');
   const waiting = services.filter((line) => !line.endsWith(': ready'));
   return word === 'not ready' ? waiting.join('; ') : word;
 }
