@@ -137,10 +137,11 @@ mod tests {
     use std::net::TcpStream;
     use std::sync::mpsc::{Receiver, channel};
     use std::thread::sleep;
-    use std::time::{Duration, Instant};
+    use std::time::Duration;
 
     use tokio::runtime::{Builder, Runtime};
     use tokio::sync::watch;
+    use tokio::time::Instant;
     use tokio_util::sync::DropGuard;
 
     use super::*;

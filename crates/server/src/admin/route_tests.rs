@@ -8,6 +8,7 @@ use axum::extract::ConnectInfo;
 use axum::http::{Method, Request, StatusCode};
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::embedded::{Engine, Order, Table};
+use bytes::Bytes;
 use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::time::{Instant, advance};
 use tonic::codegen::Service;
@@ -21,6 +22,9 @@ use crate::settings::Settings;
 
 const HOST: &str = "127.0.0.1:9190";
 const TOKEN: &str = "Bearer a-token-of-some-length";
+
+/// A key and its value.
+type Pair = (Bytes, Bytes);
 
 /// The whole port over a store in memory, and what is in the store.
 struct Port {
@@ -112,13 +116,10 @@ impl Port {
     }
 
     /// All that the stores keep.
-    fn state(&self) -> BTreeMap<Table, Vec<(Vec<u8>, Vec<u8>)>> {
+    fn state(&self) -> BTreeMap<Table, Vec<Pair>> {
         let all = |table: &Table| {
             let pairs = self.engine.range(*table, .., Order::Forward, usize::MAX);
-            let pairs = pairs.expect("readable").into_iter();
-            pairs
-                .map(|(key, value)| (key.to_vec(), value.to_vec()))
-                .collect()
+            pairs.expect("readable")
         };
         Table::ALL
             .iter()

@@ -1,8 +1,8 @@
 //! What the process itself uses, from /proc; elsewhere than on Linux nothing is said.
 
 use std::fs;
-use std::time::{SystemTime, UNIX_EPOCH};
 
+use backend::clock::{Clock, SystemClock};
 use metrics::{counter, gauge};
 
 /// The kernel's clock ticks a second in /proc (USER_HZ, 100 on every Linux that Rust runs on).
@@ -10,9 +10,8 @@ const TICKS_PER_SECOND: u64 = 100;
 
 /// Once, at the start.
 pub(super) fn start() {
-    if let Ok(now) = SystemTime::now().duration_since(UNIX_EPOCH) {
-        gauge!("process_start_time_seconds").set(now.as_secs_f64());
-    }
+    let now = SystemClock.now().millis() as f64;
+    gauge!("process_start_time_seconds").set(now / 1000.0);
     look();
 }
 
