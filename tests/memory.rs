@@ -1,6 +1,8 @@
 //! What the largest group costs, counted over the whole suite in one process.
 
-use std::time::{Duration, Instant};
+#![allow(clippy::print_stdout, reason = "says what was measured")]
+
+use std::time::Duration;
 
 use peak_alloc::PeakAlloc;
 use protocol::frame::Send;
@@ -11,6 +13,7 @@ use protocol::{GroupId, Recipient, Seq};
 use tests::person::{CLOSED, user};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
+use tokio::time::Instant;
 
 #[global_allocator]
 static ALLOCATED: PeakAlloc = PeakAlloc;
