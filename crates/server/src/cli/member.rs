@@ -27,11 +27,11 @@ use crate::telemetry;
 
 pub(super) const BOAT_EXAMPLES: &str = "Examples:
   packetboat --config packetboat.toml boat
-  packetboat boat --name boat-2 --listen 127.0.0.1:9111 --admin 127.0.0.1:9194 --health 127.0.0.1:9184";
+  packetboat boat --name boat-2 --listen 127.0.0.1:9111 --admin [::1]:9194 --health [::1]:9184";
 
 pub(super) const STATION_EXAMPLES: &str = "Examples:
   packetboat --config packetboat.toml station
-  packetboat station --name station-2 --listen 127.0.0.1:9102 --admin 127.0.0.1:9195 --health 127.0.0.1:9185";
+  packetboat station --name station-2 --listen 127.0.0.1:9102 --admin [::1]:9195 --health [::1]:9185";
 
 pub(super) const CARRIER_EXAMPLES: &str = "Examples:
   packetboat --config packetboat.toml carrier
