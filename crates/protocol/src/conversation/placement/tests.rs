@@ -202,9 +202,11 @@ impl World {
             let next = first + records.len();
             for (offset, &Sent { id, refused }) in (first as u64..).zip(records) {
                 let ruling = self.ruling(&head, at(offset), id, bug);
+                // Of an id that is new to the head, no row is read.
+                let is_new = matches!(head.place(at(offset), id), Placement::New(_));
                 let is_unplaced = match self.rows.get(&id) {
-                    None => true,
-                    Some(_) => ruling == Ruling::PlacedLater,
+                    Some(_) if !is_new => ruling == Ruling::PlacedLater,
+                    _ => true,
                 };
                 if refused && is_unplaced {
                     continue;
@@ -334,6 +336,27 @@ proptest! {
     #[test]
     fn positions_are_a_function_of_the_log(log in log(), lives in lives()) {
         prop_assert_eq!(history_of(&log, &lives, Bug::None), Ok(()));
+    }
+}
+
+/// A refused id is placed later, and the rows of that batch are there without the head: the id is new to the head then,
+/// and refused again.
+#[test]
+fn what_is_refused_is_refused_again_where_only_the_row_is_there() {
+    let log = [(1, false), (35, true), (2, false), (35, false)].map(|(number, refused)| Sent {
+        id: id(number),
+        refused,
+    });
+    for effects in 0..12 {
+        for batch in 1..5 {
+            let life = Life {
+                batch,
+                effects,
+                batches_a_commit: 2,
+            };
+            let lives = [life, life];
+            assert_eq!(history_of(&log, &lives, Bug::None), Ok(()), "{life:?}");
+        }
     }
 }
 
