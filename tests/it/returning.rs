@@ -83,7 +83,7 @@ fn changing(to: i64, subject: MessageId, kind: ChangeKind, text: &str) -> Send {
     }
 }
 
-// proves S4-29, S4-32: as many questions for a long list as for a short one, though in each conversation something is
+// proves S4-29 in part, S4-32 in part: as many questions for a long list as for a short one, though in each conversation something is
 // unread, something was recalled, and the newest message was edited: one each for the rows, their newest messages, the
 // places up to which they were read, what was recalled behind these, and what became of the newest.
 #[tokio::test]
@@ -162,7 +162,7 @@ async fn a_list_costs_the_same_however_long_it_is() {
 // proves S0-66: who comes back asks for the group from behind the last message that they have, and gets what follows it.
 // proves S0-10: members of a group who go and come again find what was said meanwhile, and no store is read for it.
 // proves S2-15 in part: what a return looks at lies beside the stores, of groups and of friends.
-// proves S3-34: so does what is unread there, which is right after each message.
+// proves S3-34 in part: so does what is unread there, which is right after each message.
 // proves S3-52: pages that begin where the cache does are its own; those before it `groups.rs` has from history.
 #[tokio::test]
 async fn who_comes_back_soon_costs_the_stores_nothing() {

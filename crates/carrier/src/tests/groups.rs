@@ -189,7 +189,7 @@ async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_
 
 // proves S0-02, S3-25, S3-26, S3-28: one row, whatever the size of the group.
 // proves S3-23, S3-24: of a small one each member who is away has an entry of their own beside it.
-// proves S3-39: written before anybody hears of it, and only who is in and there does.
+// proves S3-39 in part: written before anybody hears of it, and only who is in and there does.
 #[tokio::test(start_paused = true)]
 async fn a_message_is_one_row_and_every_member_gets_it() {
     let world = World::new().await;
