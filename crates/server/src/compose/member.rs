@@ -129,6 +129,8 @@ async fn horn_parts(settings: &Settings) -> Result<horn::Parts> {
 pub struct Member {
     service: Service,
     conditions: Vec<Condition>,
+    /// Open for as long as it is looked at.
+    _queue: Option<Arc<dyn Queue>>,
     registry: Option<Arc<EtcdRegistry>>,
     stop: CancellationToken,
 }
@@ -142,7 +144,7 @@ enum Service {
 
 impl Service {
     /// What it needs for new work. `queue`: the log, where it has one.
-    fn conditions(&self, queue: Option<Arc<dyn Queue>>) -> Vec<Condition> {
+    fn conditions(&self, queue: Option<&Arc<dyn Queue>>) -> Vec<Condition> {
         let log = |part, topic| queue.map(|queue| log_answers(&[part], queue, topic));
         match self {
             Service::Boat(boat) => vec![registered("boat", boat.ready())],
@@ -184,10 +186,11 @@ impl Member {
                 Service::Horn(horn.context("starting the horn")?)
             }
         };
-        let conditions = service.conditions(queue);
+        let conditions = service.conditions(queue.as_ref());
         Ok(Member {
             service,
             conditions,
+            _queue: queue,
             registry: parts.registry,
             stop,
         })

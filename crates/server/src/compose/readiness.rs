@@ -28,14 +28,21 @@ pub(super) fn registered(part: &'static str, holds: watch::Receiver<bool>) -> Co
 /// A service that reads or writes this topic; looked at until nobody asks any more.
 pub(super) fn log_answers(
     parts: &[&'static str],
-    queue: Arc<dyn Queue>,
+    queue: &Arc<dyn Queue>,
     topic: Topic,
 ) -> Vec<Condition> {
     let (answers, holds) = watch::channel(true);
     let first = Partition { topic, number: 0 };
+    // Whoever looks keeps no store open.
+    let queue = Arc::downgrade(queue);
     let ask = move || {
-        let queue = queue.clone();
-        async move { queue.bounds(first).await.is_ok() }
+        let queue = queue.upgrade();
+        async move {
+            match queue {
+                Some(queue) => queue.bounds(first).await.is_ok(),
+                None => false,
+            }
+        }
     };
     tokio::spawn(look(ask, answers));
     let condition = |part: &&'static str| Condition {
@@ -58,7 +65,10 @@ async fn look<F: Future<Output = bool>>(ask: impl Fn() -> F, answers: watch::Sen
             let before = std::mem::replace(now, silences < SILENCES);
             before != *now
         });
-        sleep(LOOK).await;
+        tokio::select! {
+            () = answers.closed() => {}
+            () = sleep(LOOK) => {}
+        }
     }
 }
 

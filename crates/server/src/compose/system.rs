@@ -188,8 +188,8 @@ impl System {
             registered("boat", boat.ready()),
             registered("station", station.ready()),
         ];
-        let (queue, parts) = (seams.queue.clone(), ["station", "carrier", "horn"]);
-        conditions.extend(log_answers(&parts, queue, Topic::Message));
+        let parts = ["station", "carrier", "horn"];
+        conditions.extend(log_answers(&parts, &seams.queue, Topic::Message));
         Ok(System {
             seams,
             boat,
