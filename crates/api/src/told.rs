@@ -43,7 +43,7 @@ pub fn is_wish(message: &Message) -> bool {
     change.is_some_and(|change| matches!(change.kind, ChangeKind::Wish(_)))
 }
 
-/// What single users get instead of the frame of all: of a wish, what each of these is told; of a private message, its
+/// Frames of single users, instead of the frame of all: of a wish, what each of these is told; of a private message, its
 /// sender's copy.
 pub fn frames_of(
     placed: &Placed,

@@ -145,36 +145,22 @@ pub fn judge(
     {
         return Err(send_id_taken());
     }
-    let unsure = || Doubt::Unsure {
-        age: send.age.saturating_add(AGE_MARGIN).min(AGE_MAX),
-    };
-    Ok(match known {
-        Some(DedupeAnswer::Done(first)) => Verdict::Known(first.id),
+    let (id, first) = match known {
+        Some(DedupeAnswer::Done(first)) => return Ok(Verdict::Known(first.id)),
         // The pending one may itself be an unsure copy that the writer dropped: then its id stands nowhere,
         // and a second record under it must be looked for as well.
-        Some(DedupeAnswer::Pending(first)) => Verdict::Publish {
-            id: first.id,
-            doubt: match send.attempt {
-                0 => Doubt::MaybeRepeat,
-                _ => unsure(),
-            },
-        },
-        Some(DedupeAnswer::Fresh) => Verdict::Publish {
-            id: offered.id,
-            doubt: match send.attempt {
-                0 => Doubt::None,
-                _ => unsure(),
-            },
-        },
+        Some(DedupeAnswer::Pending(first)) => (first.id, Doubt::MaybeRepeat),
+        Some(DedupeAnswer::Fresh) => (offered.id, Doubt::None),
         // A first try that travels slowly may come behind its own resend, which found no key of it.
-        None => Verdict::Publish {
-            id: offered.id,
-            doubt: match send.attempt {
-                0 => Doubt::Unasked,
-                _ => unsure(),
-            },
+        None => (offered.id, Doubt::Unasked),
+    };
+    let doubt = match send.attempt {
+        0 => first,
+        _ => Doubt::Unsure {
+            age: send.age.saturating_add(AGE_MARGIN).min(AGE_MAX),
         },
-    })
+    };
+    Ok(Verdict::Publish { id, doubt })
 }
 
 /// One send_id, two receivers. Not retryable: under this send_id it will never be accepted.

@@ -221,9 +221,7 @@ impl Admissions {
     async fn sessions(&self, users: &[UserId]) -> Result<Vec<Vec<SessionEntry>>, Refusal> {
         let denied = self.boats.denied();
         let asked = self.mailbox.sessions(users, denied);
-        let answers = tokio::time::timeout(self.deadline, asked)
-            .await
-            .map_err(|_| crate::deadline::too_late())?;
+        let answers = crate::deadline::in_time(self.deadline, asked).await?;
         answers
             .into_iter()
             .map(|answer| {

@@ -11,10 +11,15 @@ pub(crate) async fn within<T>(
     deadline: Duration,
     asked: impl Future<Output = backend::Result<T>>,
 ) -> Result<T, Refusal> {
-    match timeout(deadline, asked).await {
-        Ok(answer) => answer.map_err(unavailable),
-        Err(_) => Err(too_late()),
-    }
+    in_time(deadline, asked).await?.map_err(unavailable)
+}
+
+/// The same where the answer says by itself what failed.
+pub(crate) async fn in_time<T>(
+    deadline: Duration,
+    asked: impl Future<Output = T>,
+) -> Result<T, Refusal> {
+    timeout(deadline, asked).await.map_err(|_| too_late())
 }
 
 /// Waits for discovery for so long and no longer: then it is unavailable, and whether it was done is
@@ -39,7 +44,7 @@ pub(crate) fn unavailable(error: backend::Error) -> Refusal {
     )
 }
 
-pub(crate) fn too_late() -> Refusal {
+fn too_late() -> Refusal {
     metrics::counter!("station_store_failures_total", "seam" => "deadline").increment(1);
     Refusal::new(Code::DeadlineExceeded, "a store did not answer in time")
 }

@@ -22,7 +22,7 @@ use tokio::time::timeout;
 
 use crate::background::Background;
 use crate::current::Current;
-use crate::deadline::{too_late, unavailable, within};
+use crate::deadline::{in_time, unavailable, within};
 
 /// Reads and empties mailboxes.
 pub(crate) struct MailRoom {
@@ -166,8 +166,7 @@ impl MailRoom {
             );
             let acked = vec![(target, gone)];
             let removed = self.mailbox.acknowledge(acked, self.clock.now());
-            let removed = timeout(self.deadline, removed).await;
-            for ids in removed.map_err(|_| too_late())? {
+            for ids in in_time(self.deadline, removed).await? {
                 ids.map_err(unavailable)?;
             }
         }
@@ -182,8 +181,7 @@ impl MailRoom {
             .iter()
             .map(|ack| (target_of(ack), ack.ids.clone()))
             .collect();
-        let removed = timeout(self.deadline, self.mailbox.acknowledge(acked, now)).await;
-        let removed = removed.map_err(|_| too_late())?;
+        let removed = in_time(self.deadline, self.mailbox.acknowledge(acked, now)).await?;
         let (mut fetched, mut unanswered) = (Vec::new(), Vec::new());
         for (place, (ack, removed)) in acks.iter().zip(removed).enumerate() {
             match removed {

@@ -536,7 +536,7 @@ fn row_status() -> impl Strategy<Value = RowStatus> {
     })
 }
 
-/// Those that moved.
+/// Statuses that differ from that of a message nobody has.
 fn statuses_of(messages: &[Placed], statuses: Vec<RowStatus>) -> BTreeMap<Seq, RowStatus> {
     let seqs = messages.iter().map(|placed| placed.position.seq);
     let moved = seqs.zip(statuses);

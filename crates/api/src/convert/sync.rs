@@ -348,7 +348,7 @@ impl v1::SyncPage {
     }
 }
 
-/// Where a message of a page stands, as its fields 12, 14 and 15 say.
+/// The standing of a message of a page, as its fields 12, 14 and 15 say it.
 fn with_status(placed: &Placed, status: Option<&RowStatus>) -> v1::MsgChat {
     let message = v1::MsgChat::from(placed);
     let Some(status) = status else {

@@ -25,7 +25,7 @@ const RESETS_MAX: usize = 32;
 const HEADERS_MAX: u32 = 16 * 1024;
 /// Connections of a listener; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 4096;
-/// How long a connection may take to begin. From then on the keepalive asks whether it lives.
+/// The deadline of a connection's first bytes. From then on the keepalive asks whether it lives.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// How long the last answers may take to be written.

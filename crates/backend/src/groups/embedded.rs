@@ -253,14 +253,17 @@ fn moment(at: Timestamp) -> [u8; 8] {
 
 /// Whose row of `group-member` an entry of `group-left` is about.
 fn left_pair(key: &[u8]) -> Result<[u8; 16]> {
-    let pair = key.get(8..).and_then(|bytes| bytes.try_into().ok());
-    pair.ok_or_else(|| Error::corrupt(SEAM, "a key is torn"))
+    behind_first(key)
 }
 
 fn second(key: &[u8]) -> Result<i64> {
-    let bytes = key.get(8..).and_then(|bytes| bytes.try_into().ok());
-    let number = bytes.map(i64::from_be_bytes);
-    number.ok_or_else(|| Error::corrupt(SEAM, "a key is torn"))
+    behind_first(key).map(i64::from_be_bytes)
+}
+
+/// A key without the number that it begins with.
+fn behind_first<const N: usize>(key: &[u8]) -> Result<[u8; N]> {
+    let rest = key.get(8..).and_then(|bytes| bytes.try_into().ok());
+    rest.ok_or_else(|| Error::corrupt(SEAM, "a key is torn"))
 }
 
 #[cfg(test)]

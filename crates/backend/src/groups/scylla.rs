@@ -87,16 +87,6 @@ impl ScyllaGroups {
         }
     }
 
-    async fn meant(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
-        let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
-        let settings = |(bits, ver): &(i32, i64)| {
-            let both = settings_of(*bits).zip(write_time::version_of(*ver));
-            let text = format!("group {group} has settings {bits} of {ver}, which mean nothing");
-            both.ok_or_else(|| Error::corrupt(SEAM, text))
-        };
-        rows.first().map(settings).transpose()
-    }
-
     /// What a user is or was in some groups.
     async fn some(&self, user: UserId, groups: &[GroupId]) -> Result<Vec<(GroupId, Member)>> {
         let groups: Vec<i64> = groups.iter().map(|group| group.get()).collect();
@@ -172,7 +162,13 @@ impl GroupStore for ScyllaGroups {
     }
 
     async fn settings(&self, group: GroupId) -> Result<Option<(Settings, Version)>> {
-        self.meant(group).await
+        let rows: Vec<(i32, i64)> = self.cql.rows(&self.settings, (group.get(),)).await?;
+        let settings = |(bits, ver): &(i32, i64)| {
+            let both = settings_of(*bits).zip(write_time::version_of(*ver));
+            let text = format!("group {group} has settings {bits} of {ver}, which mean nothing");
+            both.ok_or_else(|| Error::corrupt(SEAM, text))
+        };
+        rows.first().map(settings).transpose()
     }
 
     async fn members(
@@ -205,7 +201,7 @@ impl GroupStore for ScyllaGroups {
             members.extend(listed.into_iter().map(|(group, it)| ((group, user), it)));
         }
         let groups: BTreeSet<GroupId> = members.keys().map(|(group, _)| *group).collect();
-        let asked = groups.iter().map(|group| self.meant(*group));
+        let asked = groups.iter().map(|group| self.settings(*group));
         let settings = self.cql.all(asked.collect()).await?;
         let settings: HashMap<_, _> = groups.iter().copied().zip(settings).collect();
         let answer = |key: &(GroupId, UserId)| {

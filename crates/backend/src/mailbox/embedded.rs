@@ -403,6 +403,19 @@ fn read_or_make_marker(engine: &Engine, entropy: &dyn Entropy) -> Result<u64> {
     Ok(marker)
 }
 
+/// Asks together, and one by one where that fails: a row that cannot be read fails its own question only.
+fn each<Q, A>(questions: &[Q], ask: impl Fn(&[Q]) -> Result<Vec<A>>) -> Vec<Result<A>> {
+    match ask(questions) {
+        Ok(answers) => answers.into_iter().map(Ok).collect(),
+        Err(_) => (questions.iter())
+            .map(|one| {
+                let mut one = ask(std::slice::from_ref(one))?;
+                one.pop().ok_or_else(|| Error::corrupt(SEAM, "no answer"))
+            })
+            .collect(),
+    }
+}
+
 #[async_trait]
 impl MailboxStore for EmbeddedMailbox {
     fn server(&self, _user: UserId) -> ServerId {
@@ -418,14 +431,7 @@ impl MailboxStore for EmbeddedMailbox {
             answers.extend(live.into_iter().map(Ok));
             let (chunk, later) = rest.split_at(rest.len().min(CHUNK));
             rest = later;
-            match self.route_and_store(chunk) {
-                Ok(chunk) => answers.extend(chunk.into_iter().map(Ok)),
-                // One by one, so that a row that cannot be read fails its own request only.
-                Err(_) => answers.extend(chunk.iter().map(|request| {
-                    let mut one = self.route_and_store(std::slice::from_ref(request))?;
-                    one.pop().ok_or_else(|| Error::corrupt(SEAM, "no answer"))
-                })),
-            }
+            answers.extend(each(chunk, |requests| self.route_and_store(requests)));
         }
         answers
     }
@@ -502,18 +508,10 @@ impl MailboxStore for EmbeddedMailbox {
         acked: Vec<(Target, Vec<MessageId>)>,
         now: Timestamp,
     ) -> Vec<Result<Vec<MessageId>>> {
-        let mut waited = Vec::with_capacity(acked.len());
-        for chunk in acked.chunks(CHUNK) {
-            match self.acknowledge_chunk(chunk, now) {
-                Ok(chunk) => waited.extend(chunk.into_iter().map(Ok)),
-                // One by one, so that a row that cannot be read fails its own only.
-                Err(_) => waited.extend(chunk.iter().map(|one| {
-                    let mut one = self.acknowledge_chunk(std::slice::from_ref(one), now)?;
-                    one.pop().ok_or_else(|| Error::corrupt(SEAM, "no answer"))
-                })),
-            }
-        }
-        waited
+        let chunks = acked.chunks(CHUNK);
+        chunks
+            .flat_map(|chunk| each(chunk, |acked| self.acknowledge_chunk(acked, now)))
+            .collect()
     }
 
     fn policy(&self, platform: Platform) -> MailboxPolicy {

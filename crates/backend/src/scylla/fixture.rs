@@ -4,6 +4,8 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
+use scylla::client::session::Session;
+use scylla::client::session_builder::SessionBuilder;
 use tokio::sync::OnceCell;
 
 use super::{Cql, ScyllaConfig, schema};
@@ -35,6 +37,12 @@ pub(crate) async fn cql() -> Cql {
     let apply = async || _ = schema::apply(&config).await.expect("makes the tables");
     APPLIED.get_or_init(apply).await;
     Cql::connect(&config).await.expect("connects")
+}
+
+/// A session of another program, which knows nothing of ours.
+pub(crate) async fn foreign_session() -> Session {
+    let session = SessionBuilder::new().known_nodes(&config().contact_points);
+    session.build().await.expect("connects")
 }
 
 /// Users and messages that no earlier run has used.

@@ -53,12 +53,12 @@ impl Upkeep {
             tokio::time::sleep(PAUSE).await;
             next = self.mailbox.sweep(next, MAILBOXES, self.clock.now())?;
         }
-        let kept = MessageId::floor_of(self.clock.now() - self.ledger_retention);
+        let old = self.clock.now() - self.ledger_retention;
+        let kept = MessageId::floor_of(old);
         while self.ledger.forget(kept, LEDGER_ROWS).await? > 0 {
             tokio::time::sleep(PAUSE).await;
         }
-        let left = self.clock.now() - self.ledger_retention;
-        while self.groups.forget_left(left, LEFT)? == LEFT {
+        while self.groups.forget_left(old, LEFT)? == LEFT {
             tokio::time::sleep(PAUSE).await;
         }
         Ok(())

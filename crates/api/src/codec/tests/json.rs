@@ -1,4 +1,4 @@
-//! What lies beside history, compared with its row as JSON.
+//! Frames beside history, compared with their rows as JSON.
 
 use std::hint::black_box;
 use std::time::Duration;

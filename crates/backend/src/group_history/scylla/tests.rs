@@ -2,12 +2,11 @@ use std::sync::Arc;
 
 use protocol::message::Content;
 use scylla::DeserializeRow;
-use scylla::client::session_builder::SessionBuilder;
 use scylla::value::CqlVarint;
 
 use crate::fresh::{Fresh, at};
 use crate::group_history::contract::{self, Talk};
-use crate::scylla::fixture::{config, cql, fresh, on_cql};
+use crate::scylla::fixture::{config, cql, foreign_session, fresh, on_cql};
 use crate::scylla::messages::{columns, windows};
 use crate::{Error, Kind};
 
@@ -251,8 +250,7 @@ async fn every_column_holds_its_part_of_the_message() {
     let fresh = fresh();
     let store = ScyllaGroupHistory::new(cql().await);
     let talk = Talk::new(&fresh);
-    let session = SessionBuilder::new().known_nodes(&config().contact_points);
-    let session = session.build().await.expect("connects");
+    let session = foreign_session().await;
     let keyspace = config().keyspace;
     let text = format!(
         "SELECT pk, gid, uid, id, usid, tm, res, st, ct, mt, pr, ref, draf FROM {keyspace}.gchat \

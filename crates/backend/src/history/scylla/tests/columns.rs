@@ -3,13 +3,12 @@
 use protocol::receipt::ReceiptKind::{Read, Received};
 use scylla::DeserializeRow;
 use scylla::client::session::Session;
-use scylla::client::session_builder::SessionBuilder;
 use scylla::value::CqlVarint;
 
 use super::*;
 use crate::fresh::content;
 use crate::scylla::ScyllaConfig;
-use crate::scylla::fixture::{config, cql, fresh};
+use crate::scylla::fixture::{config, cql, foreign_session, fresh};
 use crate::scylla::messages::{columns, windows};
 
 #[derive(Debug, DeserializeRow)]
@@ -32,11 +31,6 @@ struct Columns {
     draf: Vec<u8>,
 }
 
-async fn session() -> Session {
-    let session = SessionBuilder::new().known_nodes(&config().contact_points);
-    session.build().await.expect("connects")
-}
-
 async fn row(session: &Session, owner: UserId, id: MessageId) -> Columns {
     let keyspace = config().keyspace;
     let text = format!(
@@ -56,7 +50,7 @@ async fn row(session: &Session, owner: UserId, id: MessageId) -> Columns {
 async fn every_column_holds_its_part_of_the_message() {
     let talk = Talk::new(&fresh());
     let store = ScyllaHistory::new(cql().await);
-    let session = session().await;
+    let session = foreign_session().await;
     let of_kind = |kind, encryption| Content {
         kind,
         encryption,

@@ -3,10 +3,13 @@
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use redis::{Client, FromRedisValue};
+use redis::{AsyncConnectionConfig, Client, FromRedisValue};
 use tempfile::TempDir;
 
 use crate::clock::{Entropy, SystemEntropy};
+
+/// For each answer of a server: other tests keep the machine busy for seconds.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A `redis-server` (or sentinel) on a port of its own, killed when it is dropped.
 pub(super) struct Server {
@@ -89,7 +92,11 @@ impl Server {
 
     pub(super) async fn tell<T: FromRedisValue>(&self, words: &[&str]) -> redis::RedisResult<T> {
         let client = Client::open(format!("redis://{}/", self.address()))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connection.await?;
         let mut command = redis::cmd(words[0]);
         command.arg(&words[1..]);
         command.query_async(&mut connection).await

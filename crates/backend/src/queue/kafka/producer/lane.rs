@@ -70,15 +70,15 @@ impl Lane {
     }
 }
 
-/// Whoever carries a lane: one at a time.
+/// The right to carry a lane: one holder at a time.
 pub(super) struct Carrying {
     lane: Arc<Lane>,
     has_ended: bool,
 }
 
 impl Carrying {
-    /// What goes next, up to so many bytes, unless one publish has more; `None` ends it. Whoever has waited for longer
-    /// than `patience`, or waits no more, is left out.
+    /// The next batch, up to so many bytes, unless one publish has more; `None` ends the carrying. A publish that waited
+    /// for longer than `patience`, or was dropped, is left out.
     pub(super) fn next(&mut self, bytes_max: usize, patience: Duration) -> Option<Gathered> {
         let mut state = self.lane.state.lock();
         let mut gathered = Gathered {
@@ -119,7 +119,7 @@ impl Drop for Carrying {
 }
 
 impl Gathered {
-    /// Those by place whose publish was dropped.
+    /// Places of records whose publish was dropped.
     pub(super) fn dropped(&self) -> impl Iterator<Item = usize> {
         let mut end = 0;
         self.publishes.iter().flat_map(move |(count, waiter)| {
