@@ -45,7 +45,7 @@ async fn the_audit_names_exactly_what_was_lost_after_it_was_accepted() {
     });
     let mut seams = cluster.seams.clone();
     seams.clock = clock.clone();
-    let mut auditor = Desk::new(&seams, &carrier::Config::default(), Operators::default())
+    let mut auditor = Desk::new(&seams, &station::Config::default(), Operators::default())
         .auditor(1, auditor::Config::default());
     auditor.round().await.expect("the chain begins");
 

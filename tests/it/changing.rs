@@ -8,7 +8,7 @@ use protocol::message::Content;
 use protocol::{MessageId, Platform, Recipient, Seq};
 use tests::person::{conversation, text, user};
 use tests::system::SOON;
-use tests::{Cluster, Device, settings};
+use tests::{Cluster, Device};
 use tokio::time::timeout;
 
 async fn change(device: &Device, to: i64, subject: MessageId, kind: ChangeKind, text: &str) {
@@ -54,17 +54,6 @@ async fn everybody_sees_what_became_of_a_message() {
     assert_eq!(text(&shown), "");
     assert!(shown.marks.expect("marks").recalled.is_some());
     cluster.stop().await;
-}
-
-/// What the door lets pass the writer grants.
-#[test]
-fn door_and_writer_give_a_sender_the_same_day() {
-    let settings = settings();
-    let [door, writer] = [
-        settings.station.change_within,
-        settings.carrier.change_within,
-    ];
-    assert_eq!((door, writer), (writer, Duration::from_secs(24 * 3600)));
 }
 
 /// A device that was away has the message, and learns what became of it.

@@ -85,7 +85,7 @@ async fn what_always_fails_becomes_a_dead_letter_and_is_redriven() {
 async fn a_record_that_is_too_large_is_redriven_after_the_bound_is_raised() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut narrow = settings();
-    narrow.carrier.record_bytes_max = 512;
+    narrow.station.record_bytes_max = 512;
     let mut cluster = Cluster::on_disk(narrow, dir.path()).await;
     cluster.expect_log("dead letter");
     cluster.device(2).ready().await.close().await;

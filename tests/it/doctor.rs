@@ -28,7 +28,7 @@ use tests::{Cluster, user};
 fn doctor(settings: &Settings, seams: &Seams, stores: Stores) -> Doctor {
     let phases = Phases::default();
     phases.enter(Phase::Ready);
-    let desk = Desk::new(seams, &settings.carrier, Operators::default());
+    let desk = Desk::new(seams, &settings.station, Operators::default());
     Doctor::new(doctor::Parts {
         settings: settings.clone(),
         role: None,

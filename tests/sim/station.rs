@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use api::task::{KickoutTask, MessageTask, Origin, Task, Work};
 use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
+use protocol::bounds::Bounds;
 use protocol::frame::{Accepted, Ack, Acked, Send, ServerFrame, SyncPage, SyncRequest};
 use protocol::id::Snowflake;
 use protocol::keys::{self, Topic};
@@ -574,6 +575,7 @@ impl World {
             unsure: doubt.age().is_some(),
             age: doubt.age().unwrap_or_default(),
             letter: None,
+            bounds: Bounds::default(),
         });
         prepared.outcome = Ok((id, id.timestamp()));
         prepared.task = Some(Arc::new(Task::new(work, self.now)));

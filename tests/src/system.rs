@@ -98,7 +98,7 @@ impl Cluster {
             mailbox: seams.mailbox.clone(),
             clock: seams.clock.clone(),
             entropy: seams.entropy.clone(),
-            record_bytes_max: settings.carrier.record_bytes_max,
+            bounds: settings.station.bounds(),
         });
         let stop_worker = CancellationToken::new();
         let work = letters.clone().work("desk".to_owned(), stop_worker.clone());

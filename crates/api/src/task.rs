@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
+use protocol::bounds::Bounds;
 use protocol::delivery::{self, Owed};
 use protocol::message::Target;
 use protocol::notify::Notification;
@@ -51,6 +52,8 @@ pub struct MessageTask {
     pub age: Duration,
     /// A redriven dead letter names itself.
     pub letter: Option<String>,
+    /// Of the station that accepted it, or the desk that sends it on its way again.
+    pub bounds: Bounds,
 }
 
 /// The session that sent a message.
@@ -311,7 +314,29 @@ impl TryFrom<v1::MessageTask> for MessageTask {
             unsure: wire.unsure,
             age: Duration::from_millis(wire.age_ms),
             letter: text_or_none(wire.letter),
+            bounds: wire.bounds.map(Bounds::from).unwrap_or_default(),
         })
+    }
+}
+
+impl From<v1::Bounds> for Bounds {
+    fn from(wire: v1::Bounds) -> Self {
+        let count = |count| usize::try_from(count).unwrap_or(usize::MAX);
+        Bounds {
+            record_bytes: count(wire.record_bytes),
+            group_members: count(wire.group_members),
+            change_within: Duration::from_millis(wire.change_within_ms),
+        }
+    }
+}
+
+impl From<Bounds> for v1::Bounds {
+    fn from(bounds: Bounds) -> Self {
+        v1::Bounds {
+            record_bytes: bounds.record_bytes as u64,
+            group_members: bounds.group_members as u64,
+            change_within_ms: millis(bounds.change_within),
+        }
     }
 }
 
@@ -328,6 +353,7 @@ impl From<&MessageTask> for v1::MessageTask {
             unsure: task.unsure,
             age_ms: millis(task.age),
             letter: task.letter.clone().unwrap_or_default(),
+            bounds: Some(task.bounds.into()),
         }
     }
 }

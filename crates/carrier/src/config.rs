@@ -5,7 +5,6 @@ use std::time::Duration;
 use protocol::delivery::{Limits, Tiers};
 use protocol::keys::RETRY_TIERS;
 use protocol::settings::Problems;
-use protocol::{change, group};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -22,9 +21,9 @@ pub struct Config {
     /// Records of one poll. A larger batch costs memory, a smaller one costs more calls to the
     /// stores.
     pub poll_max: usize,
-    /// Bytes of the largest record that is delivered; a larger one is a dead letter.
+    /// Bytes of the largest retry: what more users miss is written as several.
     #[schemars(range(max = 104_857_600))]
-    pub record_bytes_max: usize,
+    pub retry_bytes_max: usize,
     /// Conversation heads that each shard keeps in memory; of more, the least recently used are
     /// read again.
     pub heads_max: usize,
@@ -42,8 +41,6 @@ pub struct Config {
     /// Members of groups that each shard keeps in memory, also those who left, at about 100 bytes
     /// each; of more, the groups least recently used are read again.
     pub group_members_max: usize,
-    /// Members of the largest group.
-    pub group_size_max: usize,
     /// Members of the largest group whose messages are stored in mailboxes. A message to a larger
     /// one is pushed to the sessions that live; who is away has it by sync.
     #[schemars(extend("zero" = true))]
@@ -59,11 +56,6 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub unsure_margin: Duration,
-    /// Age at which a message can no longer be recalled or edited by its sender. The same as
-    /// `station.change_within`.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
-    pub change_within: Duration,
     /// Time for a store, or the log, for one batch; then the batch is repeated.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
@@ -151,21 +143,7 @@ pub struct Config {
     pub denied_max: usize,
 }
 
-impl Config {
-    pub(crate) fn rules(&self) -> change::Rules {
-        change::Rules {
-            sender_within: self.change_within,
-            ..change::Rules::default()
-        }
-    }
-
-    pub(crate) fn group_limits(&self) -> group::Limits {
-        group::Limits {
-            members: self.group_size_max,
-            ..group::Limits::default()
-        }
-    }
-}
+impl Config {}
 
 impl Default for Config {
     fn default() -> Self {
@@ -174,17 +152,15 @@ impl Default for Config {
             name: "carrier-1".to_owned(),
             shards: 1,
             poll_max: 512,
-            record_bytes_max: 256 << 10,
+            retry_bytes_max: 256 << 10,
             heads_max: 100_000,
             platforms_max: 100_000,
             platforms_keep: Duration::from_secs(1),
             platform_known_for: protocol::delivery::PLATFORM_KNOWN_FOR,
             group_members_max: 1_000_000,
-            group_size_max: group::Limits::default().members,
             group_push_max: 500,
             list_margin: Duration::from_secs(10),
             unsure_margin: Duration::from_secs(60),
-            change_within: Duration::from_secs(24 * 3600),
             store_timeout: Duration::from_secs(5),
             write_time: Duration::from_secs(5),
             backoff_min: Duration::from_millis(50),

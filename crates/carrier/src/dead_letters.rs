@@ -27,6 +27,7 @@ use backend::mailbox::MailboxStore;
 use backend::queue::{NewRecord, Partition, Queue, Record};
 use bytes::Bytes;
 use protocol::Timestamp;
+use protocol::bounds::Bounds;
 use protocol::desk::{Cause, Desk, Outcome, Standing, Status, Version};
 use protocol::keys::Topic;
 use protocol::message::{Content, Target};
@@ -59,8 +60,8 @@ pub struct DeskParts {
     pub mailbox: Arc<dyn MailboxStore>,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
-    /// The largest record that carriers take.
-    pub record_bytes_max: usize,
+    /// Of what is sent on its way again.
+    pub bounds: Bounds,
 }
 
 /// The dead letters of one installation. Clones share what they know.
@@ -81,7 +82,7 @@ struct Found {
 impl DeadLetters {
     pub fn new(parts: DeskParts) -> DeadLetters {
         DeadLetters {
-            records: Records::new(parts.queue.clone(), "operator", parts.record_bytes_max),
+            records: Records::new(parts.queue.clone(), "operator", parts.bounds.record_bytes),
             view: Arc::new(View::new(parts.queue.clone())),
             parts,
         }
@@ -311,6 +312,7 @@ impl DeadLetters {
             }
             Work::Message(message) => {
                 message.letter = Some(id.clone());
+                message.bounds = self.parts.bounds;
                 (Topic::Message, Outcome::ToMessage)
             }
             Work::Kickout(_) => (Topic::Message, Outcome::ToMessage),

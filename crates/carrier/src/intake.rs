@@ -96,11 +96,10 @@ impl Intake {
             .increment(records.len() as u64);
         self.line.progress.begin(&records);
         let now = self.line.clock.now();
-        let bytes_max = self.line.config.record_bytes_max;
         let mut spoilt = Batch::default();
         let mut reads = Vec::with_capacity(records.len());
         for record in records {
-            match work::read(record, bytes_max, self.partitions) {
+            match work::read(record, self.partitions) {
                 Ok(read) => reads.push(Arc::new(read)),
                 Err(dead) => spoilt.effects.push(give_up(&self.records, &dead, now)),
             }

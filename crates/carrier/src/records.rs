@@ -19,7 +19,7 @@ use crate::work::{Spoilt, key_of};
 pub(crate) struct Records {
     queue: Arc<dyn Queue>,
     carrier: Arc<str>,
-    /// Bytes of the largest record that a carrier reads.
+    /// Of a retry.
     bytes_max: usize,
 }
 

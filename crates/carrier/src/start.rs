@@ -110,7 +110,7 @@ pub async fn start(
         &config,
     );
     let carrier = Carrier {
-        records: Records::new(parts.queue.clone(), &config.name, config.record_bytes_max),
+        records: Records::new(parts.queue.clone(), &config.name, config.retry_bytes_max),
         config: Arc::new(config),
         limits,
         parts,

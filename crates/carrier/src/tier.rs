@@ -139,10 +139,9 @@ impl Tier {
             .increment(records.len() as u64);
         self.line.progress.begin(&records);
         let now = self.line.clock.now();
-        let bytes_max = self.line.config.record_bytes_max;
         let mut spoilt = Batch::default();
         for record in records {
-            match self.readable(record, bytes_max) {
+            match self.readable(record) {
                 Ok(read) => self.insert(read),
                 Err(dead) => spoilt.effects.push(give_up(&self.records, &dead, now)),
             }
@@ -150,8 +149,8 @@ impl Tier {
         self.line.hand_over(spoilt);
     }
 
-    fn readable(&self, record: Record, bytes_max: usize) -> Result<Read, Box<Spoilt>> {
-        let read = work::read(record, bytes_max, self.partitions)?;
+    fn readable(&self, record: Record) -> Result<Read, Box<Spoilt>> {
+        let read = work::read(record, self.partitions)?;
         match &read.task.work {
             Work::Deliver(_) | Work::Kickout(_) => Ok(read),
             Work::Message(_) => {

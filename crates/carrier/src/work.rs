@@ -140,7 +140,7 @@ pub(crate) fn partition_key(partition: Partition) -> (Topic, u32) {
 }
 
 /// Reads a record of a topic with so many partitions. Whatever the bytes are, this returns.
-pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<Read, Box<Spoilt>> {
+pub(crate) fn read(record: Record, partitions: u32) -> Result<Read, Box<Spoilt>> {
     let source = source_of(&record);
     let raw = Raw {
         key: record.key,
@@ -161,17 +161,10 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
             trace: None,
         })
     };
-    let too_large = (raw.value.len() > bytes_max)
-        .then(|| format!("{} bytes, at most {bytes_max} are taken", raw.value.len()));
-    // A record that is too large is read all the same: its letter and the ledger must name the message.
-    let decoded = catch_unwind(AssertUnwindSafe(|| Task::decode(raw.value.clone())));
-    let task = match (decoded, &too_large) {
-        (Ok(Ok(task)), _) => task,
-        (_, Some(error)) => return Err(spoilt(DeadReason::TooLarge, error.clone())),
-        (Ok(Err(refusal)), None) => {
-            return Err(spoilt(DeadReason::Undecodable, refusal.to_string()));
-        }
-        (Err(_), None) => {
+    let task = match catch_unwind(AssertUnwindSafe(|| Task::decode(raw.value.clone()))) {
+        Ok(Ok(task)) => task,
+        Ok(Err(refusal)) => return Err(spoilt(DeadReason::Undecodable, refusal.to_string())),
+        Err(_) => {
             let error = "reading it panicked".to_owned();
             return Err(spoilt(DeadReason::HandlerPanic, error));
         }
@@ -184,13 +177,22 @@ pub(crate) fn read(record: Record, bytes_max: usize, partitions: u32) -> Result<
     // Behind the first retry only the task itself says so.
     let named = parent_of(&read.task.work);
     read.record.parent = read.record.parent.take().or(named);
-    if let Some(error) = too_large {
+    if let Some(error) = too_large(&read) {
         return Err(Spoilt::of(read, DeadReason::TooLarge, error));
     }
     match misplaced(&read, partitions) {
         Some(error) => Err(Spoilt::of(read, DeadReason::Misplaced, error)),
         None => Ok(read),
     }
+}
+
+/// A message is as large as it was when it was accepted; what else is read was made by a carrier, and split.
+fn too_large(read: &Read) -> Option<String> {
+    let Work::Message(task) = &read.task.work else {
+        return None;
+    };
+    let (bytes, most) = (read.record.value.len(), task.bounds.record_bytes);
+    (bytes > most).then(|| format!("{bytes} bytes, at most {most} are taken"))
 }
 
 /// A conversation has one writer only while its records are in the partition of its key.

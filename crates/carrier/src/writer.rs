@@ -35,10 +35,10 @@ use backend::history::HistoryStore;
 use backend::queue::Partition;
 use backend::timeline::Timeline;
 use backend::{Error, Kind};
-use protocol::change::{self, Change, ChangeKind, ChangeRow};
+use protocol::change::{Change, ChangeKind, ChangeRow};
 use protocol::conversation::{ConversationRow, Head};
 use protocol::delivery::{self, Owed, Source};
-use protocol::group::{self, Audience, GroupRow};
+use protocol::group::{Audience, GroupRow};
 use protocol::history::PrivateRow;
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::trace::{Span, Step};
@@ -74,8 +74,6 @@ pub(crate) struct Writer {
     list_margin: Duration,
     unsure_margin: Duration,
     write_time: Duration,
-    rules: change::Rules,
-    group_limits: group::Limits,
     group_push_max: usize,
     spans: Spans,
 }
@@ -178,8 +176,6 @@ impl Writer {
             list_margin: config.list_margin,
             unsure_margin: config.unsure_margin,
             write_time: config.write_time,
-            rules: config.rules(),
-            group_limits: config.group_limits(),
             group_push_max: config.group_push_max,
             spans,
         }

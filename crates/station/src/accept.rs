@@ -16,6 +16,7 @@ use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use backend::queue::NewRecord;
 use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
+use protocol::bounds::Bounds;
 use protocol::frame::Accepted;
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
@@ -51,6 +52,7 @@ pub(crate) struct Accept {
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) log: Publisher,
     pub(crate) records: Records,
+    pub(crate) bounds: Bounds,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) resolved: Background<Resolved>,
     pub(crate) seen: Background<SeenUpTo>,
@@ -318,6 +320,7 @@ impl Accept {
             unsure: age.is_some(),
             age: age.unwrap_or_default(),
             letter: None,
+            bounds: self.bounds,
         };
         let trace = item.send.trace.map(accepting);
         self.records

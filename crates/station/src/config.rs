@@ -4,6 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroU32;
 use std::time::Duration;
 
+use protocol::bounds::Bounds;
 use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -27,6 +28,12 @@ pub struct Config {
     /// Bytes of the largest body of a message; a larger one is refused as `too_large`.
     #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: usize,
+    /// Bytes of the largest record that is placed; a larger one is a dead letter. Carriers judge a
+    /// message by what its station said of it.
+    #[schemars(range(max = 104_857_600))]
+    pub record_bytes_max: usize,
+    /// Members of the largest group.
+    pub group_size_max: usize,
     /// Sends a second that one user may keep up; further ones are refused as `rate_limited`.
     pub user_sends_per_second: NonZeroU32,
     /// Sends that one user may make at once after a rest.
@@ -84,8 +91,7 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub list_margin: Duration,
-    /// Age at which a message can no longer be recalled or edited by its sender. The same as
-    /// `carrier.change_within`.
+    /// Age at which a message can no longer be recalled or edited by its sender.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub change_within: Duration,
@@ -102,14 +108,28 @@ pub struct Config {
     pub drain_deadline: Duration,
 }
 
+impl Config {
+    /// What travels with each message that is accepted.
+    pub fn bounds(&self) -> Bounds {
+        Bounds {
+            record_bytes: self.record_bytes_max,
+            group_members: self.group_size_max,
+            change_within: self.change_within,
+        }
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
+        let bounds = Bounds::default();
         Config {
             name: "station-1".into(),
             listen: None,
             advertise: None,
             auth: auth::Config::default(),
             body_bytes_max: 60 * 1024,
+            record_bytes_max: bounds.record_bytes,
+            group_size_max: bounds.group_members,
             user_sends_per_second: NonZeroU32::new(200).unwrap_or(NonZeroU32::MIN),
             user_sends_burst: NonZeroU32::new(1000).unwrap_or(NonZeroU32::MIN),
             sends_in_flight_max: 65_536,
@@ -125,7 +145,7 @@ impl Default for Config {
             pages: pages::Config::default(),
             page_bytes_max: 1024 * 1024,
             list_margin: Duration::from_secs(10),
-            change_within: Duration::from_secs(24 * 3600),
+            change_within: bounds.change_within,
             background_max: 65_536,
             kickout_attempts: 8,
             push_receipts: true,

@@ -23,7 +23,6 @@ use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
 use backend::timeline::Timeline;
 use protocol::admission::SendLimits;
-use protocol::change;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -309,6 +308,7 @@ async fn assemble(
             mailbox: parts.mailbox.clone(),
             log: Publisher::new(producer, config.publish_deadline),
             records,
+            bounds: config.bounds(),
             clock: clock.clone(),
             resolved,
             seen,
@@ -319,10 +319,7 @@ async fn assemble(
                 changes: parts.changes.clone(),
                 clock: clock.clone(),
                 deadline,
-                rules: change::Rules {
-                    sender_within: config.change_within,
-                    ..change::Rules::default()
-                },
+                rules: config.bounds().rules(),
             },
             membership: membership.clone(),
             metrics: AcceptMetrics::new(),

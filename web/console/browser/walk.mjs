@@ -12,7 +12,7 @@ const LARGE = 'x'.repeat(2000);
 
 const webhook = await refusingWebhook();
 const settings = ['horn.provider = "webhook"', `horn.url = "${webhook.url}"`, 'audit.continuous = true'];
-const packetboat = await Packetboat.start(['carrier.record_bytes_max = 512', ...settings]);
+const packetboat = await Packetboat.start(['station.record_bytes_max = 512', ...settings]);
 let walk;
 try {
   step('messages that die');

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use proptest::collection::{btree_map, vec};
 use proptest::option;
 use proptest::prelude::*;
+use protocol::bounds::Bounds;
 use protocol::change::{
     Arranged, Asked, Change, ChangeKind, ChangeOf, Changed, Done, Marks, Reaction,
 };
@@ -823,15 +824,24 @@ fn target() -> impl Strategy<Value = Target> {
 fn message_task() -> impl Strategy<Value = MessageTask> {
     let origin = (session(), life()).prop_map(|(session, life)| task::Origin { session, life });
     let how = (any::<(bool, bool, u64)>(), option::of(TEXT));
-    (message(), option::of(origin), how).prop_map(|(message, origin, (flags, letter))| {
-        MessageTask {
+    (message(), option::of(origin), how, bounds()).prop_map(
+        |(message, origin, (flags, letter), bounds)| MessageTask {
             message,
             origin,
             maybe_repeat: flags.0,
             unsure: flags.1,
             age: Duration::from_millis(flags.2),
             letter,
-        }
+            bounds,
+        },
+    )
+}
+
+fn bounds() -> impl Strategy<Value = Bounds> {
+    any::<(usize, usize, u64)>().prop_map(|(record_bytes, group_members, change_within)| Bounds {
+        record_bytes,
+        group_members,
+        change_within: Duration::from_millis(change_within),
     })
 }
 

@@ -195,7 +195,7 @@ impl DeadLetters {
         }
         let schema = schema(found.letter.origin.topic);
         let after = envelope::from_json(schema, &change.envelope)?;
-        let most = self.parts.record_bytes_max;
+        let most = self.parts.bounds.record_bytes;
         if after.len() > most {
             let text = format!("{} bytes, at most {most} are taken", after.len());
             return Err(refuse(Code::TooLarge, text));

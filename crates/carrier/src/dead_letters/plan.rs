@@ -132,7 +132,7 @@ impl DeadLetters {
             headers: record.headers,
             value: record.value,
         };
-        work::read(record, self.parts.record_bytes_max, partitions)
+        work::read(record, partitions)
             .map(|read| read.task)
             .map_err(|spoilt| format!("{}: {}", spoilt.reason.name(), spoilt.error))
     }

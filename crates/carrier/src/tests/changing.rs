@@ -78,6 +78,22 @@ impl World {
     }
 }
 
+/// Stations of several settings write into one log, and carriers of any settings read it.
+#[tokio::test(start_paused = true)]
+async fn a_recall_is_judged_by_the_bounds_in_its_own_record() {
+    let mut world = World::new().await;
+    let said = world.send(ALICE, BOB).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    world.bounds.change_within = Duration::from_secs(1);
+    world.change((ALICE, BOB), said, recall()).await;
+    world.until_quiet().await;
+    assert_eq!(world.changes().await, []);
+    world.bounds.change_within = Duration::from_secs(10);
+    world.change((ALICE, BOB), said, recall()).await;
+    world.until_quiet().await;
+    assert_eq!(world.changes().await.len(), 1);
+}
+
 /// Each has its place among the changes, whoever is there hears of it, and nothing is stored for those who are not.
 #[tokio::test(start_paused = true)]
 async fn changes_get_places_of_their_own_and_are_told_to_who_is_there() {

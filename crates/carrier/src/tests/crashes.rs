@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use api::task::MessageTask;
 use api::trace::Spans;
 use backend::queue::Polled;
 use protocol::keys::Topic;
@@ -29,7 +30,7 @@ pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
     let records = Records::new(
         world.parts.queue.clone(),
         "doomed",
-        world.config.record_bytes_max,
+        world.config.retry_bytes_max,
     );
     let mut writer = Writer::new(&world.parts, &Config::default(), records, Spans::default());
     let mut written = 0;
@@ -42,7 +43,7 @@ pub(super) async fn write_some_and_die(world: &World, most: usize) -> usize {
         let reads: Vec<_> = records
             .into_iter()
             .take(most)
-            .map(|record| Arc::new(work::read(record, 1 << 20, 3).expect("ours")))
+            .map(|record| Arc::new(work::read(record, 3).expect("ours")))
             .collect();
         let done = writer.write(&reads).await;
         assert!(done.halt.is_none(), "written: {:?}", done.halt);
@@ -73,6 +74,37 @@ async fn a_carrier_that_dies_after_writing_changes_no_place_and_loses_nothing() 
     assert_eq!(world.conversation(BOB, ALICE).await, expected);
 }
 
+// holes 2: a letter without a place was sent on its way again, and later its own record is read again.
+#[tokio::test(start_paused = true)]
+async fn a_redriven_letter_stops_nothing_when_its_record_is_read_again() {
+    let mut world = World::without_carrier(Config::default()).await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let message = world.message(ALICE, BOB);
+    let id = message.id;
+    world.accept(task(message.clone())).await;
+    let after = world.send(ALICE, BOB).await;
+    let redriven = MessageTask {
+        letter: Some("message-0-0".to_owned()),
+        ..task(message)
+    };
+    world.history.refused.lock().insert(id);
+    assert_eq!(write_and_die(&world).await, 1);
+    world.accept(redriven).await;
+    world.history.refused.lock().clear();
+    for _ in 0..2 {
+        write_and_die(&world).await;
+    }
+    let last = world.send(ALICE, BOB).await;
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let expected = [(Seq(1), after), (Seq(2), id), (Seq(3), last)];
+    assert_eq!(world.conversation(BOB, ALICE).await, expected);
+    let ids = [after, id, last].map(|id| id.get());
+    assert_eq!(world.boat.pushed_to(20), ids);
+}
+
 #[tokio::test(start_paused = true)]
 async fn rows_without_a_head_are_found_and_keep_their_places() {
     let mut world = World::without_carrier(Config::default()).await;
@@ -85,7 +117,7 @@ async fn rows_without_a_head_are_found_and_keep_their_places() {
         .records(Topic::Message)
         .await
         .into_iter()
-        .map(|record| work::read(record, 1 << 20, 3).expect("ours"))
+        .map(|record| work::read(record, 3).expect("ours"))
         .collect();
     let (mut seq, mut prev) = (Seq::ZERO, None);
     for read in reads {

@@ -10,17 +10,13 @@ use protocol::ledger::{DeadReason, Event};
 
 use super::faults::Mood;
 use super::world::*;
-use crate::Config;
 use crate::dead_letters::{Filter, Forecast, Packed, Refused, Selection};
 
 // proves S1 Pitfall E; T-C4: what cannot be read is a dead letter at once, and its neighbours pass.
 #[tokio::test(start_paused = true)]
 async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody() {
-    let world = World::with(Config {
-        record_bytes_max: 4096,
-        ..Config::default()
-    })
-    .await;
+    let mut world = World::new().await;
+    world.bounds.record_bytes = 4096;
     world
         .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
         .await;
@@ -33,9 +29,9 @@ async fn garbage_oversize_and_misplaced_records_become_letters_and_hold_nobody()
         )
         .await;
     world.publish_raw(Topic::Message, &key, Bytes::new()).await;
-    world
-        .publish_raw(Topic::Message, &key, Bytes::from(vec![0; 5000]))
-        .await;
+    let mut large = task(world.message(ALICE, BOB));
+    large.message.content.data = vec![0; 5000].into();
+    world.accept(large).await;
     let elsewhere = api::task::Task::new(
         api::task::Work::Message(task(world.message(ALICE, BOB))),
         world.now(),

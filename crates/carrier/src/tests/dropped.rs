@@ -25,7 +25,7 @@ fn later(world: &World, by: Duration) -> DeadLetters {
         mailbox: world.parts.mailbox.clone(),
         clock: Arc::new(TimerClock::starting_at(world.now() + by)),
         entropy: world.parts.entropy.clone(),
-        record_bytes_max: 1 << 20,
+        bounds: world.bounds,
     })
 }
 

@@ -13,14 +13,16 @@ use protocol::{Placed, Position, Seq};
 use super::desk::{Worker, all, letters_of, says};
 use super::faults::Mood;
 use super::world::*;
+use crate::DeadLetters;
 use crate::dead_letters::{Change, Changed, Envelope, Forecast, Refused};
-use crate::{Config, DeadLetters};
 
 const TASK: &str = "packetboat.v1.Task";
 
 /// A message of Alice's to Bob, mended or damaged as JSON.
 fn bytes(world: &World, change: impl FnOnce(String) -> String) -> Bytes {
-    let work = api::task::Work::Message(task(world.message(ALICE, BOB)));
+    let mut task = task(world.message(ALICE, BOB));
+    task.bounds = world.bounds;
+    let work = api::task::Work::Message(task);
     let task = api::task::Task::new(work, world.now());
     let text = envelope::to_json(TASK, task.encode()).expect("a task").text;
     envelope::from_json(TASK, &change(text)).expect("a message of the wire")
@@ -255,11 +257,8 @@ async fn of_two_operators_at_once_one_is_told_to_look_again() {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_too_large_is_trimmed_and_nothing_larger_is_taken() {
-    let world = World::with(Config {
-        record_bytes_max: 1000,
-        ..Config::default()
-    })
-    .await;
+    let mut world = World::new().await;
+    world.bounds.record_bytes = 1000;
     let large = |text: String| {
         let mut json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
         json["message"]["message"]["data"] = "QUJD".repeat(1000).into();

@@ -169,6 +169,20 @@ fn numbered(sent: &[MessageId]) -> Vec<(Seq, MessageId)> {
     (1..).map(Seq).zip(sent.iter().copied()).collect()
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_group_is_as_large_as_the_bounds_in_the_wish_allow() {
+    let mut world = World::new().await;
+    world.bounds.group_members = 2;
+    world.wish(ALICE, create([BOB])).await;
+    world.wish(ALICE, Wish::Add(vec![user(CAROL)])).await;
+    world.bounds.group_members = 3;
+    world.wish(ALICE, Wish::Add(vec![user(DAVE)])).await;
+    world.until_quiet().await;
+    let group = world.group().await;
+    let present = [ALICE, BOB, CAROL, DAVE].map(|who| group.role(user(who)).is_some());
+    assert_eq!(present, [true, true, false, true]);
+}
+
 /// The door let Dave in although he was out, and his client sends the same message again once he is in.
 #[tokio::test(start_paused = true)]
 async fn a_message_refused_first_and_placed_later_stops_nothing_when_it_is_read_again() {

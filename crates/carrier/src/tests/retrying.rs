@@ -2,16 +2,17 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::{DeliverTask, Task, Work};
-use backend::queue::Queue;
+use backend::queue::{Queue, Record};
 use protocol::group::Wish;
 use protocol::keys::{self, Topic};
 use protocol::ledger::Event;
-use protocol::{Platform, Position, Seq};
+use protocol::{MessageId, Platform, Position, Seq, UserId};
 
 use super::faults::Mood;
 use super::groups::create;
 use super::world::*;
 use crate::Config;
+use crate::dead_letters::{Filter, Selection};
 
 // One record for both platforms; what is tried again names the one that failed.
 // proves S1-13, S1-15, S1-23, S1-24, S1-26, S1-27, S1-28
@@ -198,11 +199,13 @@ async fn a_long_wait_in_one_tier_holds_nobody_else() {
 /// How many members a group has whose messages all fail at once.
 const MANY: i64 = 2000;
 
-#[tokio::test(start_paused = true)]
-async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
-    let bytes_max = 4096;
+/// Bytes of a retry in these tests.
+const BYTES_MAX: usize = 4096;
+
+/// A group of so many.
+async fn many() -> World {
     let world = World::with(Config {
-        record_bytes_max: bytes_max,
+        retry_bytes_max: BYTES_MAX,
         ..Config::default()
     })
     .await;
@@ -215,12 +218,13 @@ async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
         world.wish(ALICE, wish).await;
     }
     world.until_quiet().await;
-    *world.mailbox.mood.lock() = Mood::Away;
-    let id = world.say(ALICE).await;
-    let retries = async || world.records(Topic::Retry(1)).await;
-    (world.until("retries are queued", async || !retries().await.is_empty())).await;
+    world
+}
+
+/// Users that records of a message are for, sorted. There are several records, none too large, and nobody is in two.
+fn users_of(id: MessageId, records: Vec<Record>) -> Vec<UserId> {
     let (mut sizes, mut users) = (Vec::new(), Vec::new());
-    for record in retries().await {
+    for record in records {
         let task = Task::decode(record.value.clone()).expect("a task");
         let Work::Deliver(deliver) = task.work else {
             panic!("{task:?}");
@@ -232,12 +236,47 @@ async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
         }
     }
     assert!(sizes.len() > 1, "{sizes:?}");
-    assert!(sizes.iter().all(|size| *size <= bytes_max), "{sizes:?}");
+    assert!(sizes.iter().all(|size| *size <= BYTES_MAX), "{sizes:?}");
     let count = users.len();
     users.sort_unstable();
     users.dedup();
     assert_eq!(users.len(), count, "nobody twice");
-    assert!(count as i64 >= MANY, "{count}");
+    users
+}
+
+// holes 11: letters of many members, and what sends them on their way again, are split as their retries were.
+#[tokio::test(start_paused = true)]
+async fn letters_of_many_members_are_redriven_no_larger_than_a_retry_may_be() {
+    let world = many().await;
+    *world.mailbox.mood.lock() = Mood::Refusing;
+    let id = world.say(ALICE).await;
+    (world.until("letters", async || {
+        !world.records(Topic::Dead).await.is_empty()
+    }))
+    .await;
+    world.until_quiet().await;
+    let dead = users_of(id, world.records(Topic::Dead).await);
+    assert!(dead.len() as i64 >= MANY, "{}", dead.len());
+    *world.mailbox.mood.lock() = Mood::Well;
+    let before = world.records(Topic::Retry(1)).await.len();
+    let everything = Selection::Filter {
+        filter: Filter::default(),
+        limit: 1000,
+    };
+    world.redrive(&everything).await.expect("redriven");
+    let again = world.records(Topic::Retry(1)).await.split_off(before);
+    assert_eq!(users_of(id, again), dead);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
+    let world = many().await;
+    *world.mailbox.mood.lock() = Mood::Away;
+    let id = world.say(ALICE).await;
+    let retries = async || world.records(Topic::Retry(1)).await;
+    (world.until("retries are queued", async || !retries().await.is_empty())).await;
+    let users = users_of(id, retries().await);
+    assert!(users.len() as i64 >= MANY, "{}", users.len());
     // The last one of them is there when the mailbox is.
     let (last, session) = (1000 + MANY - 1, 77);
     *world.mailbox.mood.lock() = Mood::Well;

@@ -55,7 +55,7 @@ async fn a_retry_does_not_overtake_an_earlier_one_of_its_key() {
     let records = Records::new(
         world.parts.queue.clone(),
         "carrier-1",
-        world.config.record_bytes_max,
+        world.config.retry_bytes_max,
     );
     let mut settler = Settler::new(&world.parts, &world.config, records);
     let faults = &world.queue.faults;
@@ -103,7 +103,7 @@ async fn a_partition_that_hangs_holds_what_names_it_and_nothing_else() {
     let records = Records::new(
         world.parts.queue.clone(),
         "carrier-1",
-        world.config.record_bytes_max,
+        world.config.retry_bytes_max,
     );
     let mut settler = Settler::new(&world.parts, &world.config, records);
     let away = Partition {
@@ -180,7 +180,7 @@ async fn after_an_outage(latency: Duration) -> (usize, usize) {
     let records = Records::new(
         world.parts.queue.clone(),
         "carrier-1",
-        world.config.record_bytes_max,
+        world.config.retry_bytes_max,
     );
     let mut settler = Settler::new(&world.parts, &world.config, records);
     for offset in 0..16_384 {

@@ -30,6 +30,7 @@ use bytes::Bytes;
 use futures_util::StreamExt;
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
+use protocol::bounds::Bounds;
 use protocol::frame::{HistoryRange, ServerFrame};
 use protocol::keys::{self, Topic};
 use protocol::ledger::Event;
@@ -116,6 +117,8 @@ pub(super) struct World {
     pub(super) lease: Option<Registration>,
     pub(super) door: Option<InProcess>,
     pub(super) config: Config,
+    /// Of messages that are accepted from now on.
+    pub(super) bounds: Bounds,
     pub(super) carrier: Option<Carrier>,
     next_message: AtomicI64,
     letters: OnceLock<DeadLetters>,
@@ -250,6 +253,7 @@ impl World {
             lease: Some(lease),
             door: Some(door),
             config,
+            bounds: Bounds::default(),
             carrier: None,
             next_message: AtomicI64::new(0),
             letters: OnceLock::new(),
@@ -339,7 +343,8 @@ impl World {
         id
     }
 
-    pub(super) async fn accept(&self, task: MessageTask) {
+    pub(super) async fn accept(&self, mut task: MessageTask) {
+        task.bounds = self.bounds;
         self.publish(Topic::Message, &Task::new(Work::Message(task), self.now()))
             .await;
     }
@@ -441,7 +446,7 @@ impl World {
             mailbox: self.parts.mailbox.clone(),
             clock: self.parts.clock.clone(),
             entropy: self.parts.entropy.clone(),
-            record_bytes_max: self.config.record_bytes_max,
+            bounds: self.bounds,
         })
     }
 
@@ -481,6 +486,7 @@ pub(super) fn task(message: Message) -> MessageTask {
         unsure: false,
         age: Duration::ZERO,
         letter: None,
+        bounds: Bounds::default(),
     }
 }
 

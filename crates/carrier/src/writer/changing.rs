@@ -128,7 +128,7 @@ impl Writer {
             altered: &altered,
             asker: asker(conversation, before.group(conversation), asked.by),
         };
-        let (changed, made_by, moves) = match rule(version, &asked, known, &self.rules) {
+        let (changed, made_by, moves) = match rule(version, &asked, known, &task.bounds.rules()) {
             Ruling::Place {
                 changed,
                 made_by,

@@ -51,7 +51,7 @@ impl Writer {
             by,
             wish,
             head.seq,
-            &self.group_limits,
+            &task.bounds.group_limits(),
         );
         let outcome = match ruled {
             Ok(outcome) => outcome,

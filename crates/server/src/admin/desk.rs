@@ -37,7 +37,7 @@ pub struct Desk {
 }
 
 impl Desk {
-    pub fn new(seams: &Seams, carrier: &carrier::Config, operators: Operators) -> Desk {
+    pub fn new(seams: &Seams, station: &station::Config, operators: Operators) -> Desk {
         let (queue, ledger) = (seams.queue.clone(), seams.ledger.clone());
         let parts = DeskParts {
             queue: queue.clone(),
@@ -45,7 +45,7 @@ impl Desk {
             mailbox: seams.mailbox.clone(),
             clock: seams.clock.clone(),
             entropy: seams.entropy.clone(),
-            record_bytes_max: carrier.record_bytes_max,
+            bounds: station.bounds(),
         };
         Desk {
             letters: DeadLetters::new(parts),

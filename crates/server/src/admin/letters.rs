@@ -450,8 +450,8 @@ mod tests {
 
     fn desk() -> State<Arc<Desk>> {
         let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
-        let carrier = carrier::Config::default();
-        State(Arc::new(Desk::new(&seams, &carrier, Operators::default())))
+        let station = station::Config::default();
+        State(Arc::new(Desk::new(&seams, &station, Operators::default())))
     }
 
     fn anybody() -> Extension<Operator> {

@@ -53,7 +53,7 @@ impl Port {
             roles: Role::ALL.to_vec(),
         }]);
         let operators = operators.expect("an operator");
-        let desk = Desk::new(&seams, &carrier::Config::default(), operators.clone());
+        let desk = Desk::new(&seams, &station::Config::default(), operators.clone());
         let desk = Arc::new(desk);
         let doctor = Doctor::new(doctor::Parts {
             settings: Settings::default(),

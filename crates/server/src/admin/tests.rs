@@ -15,6 +15,7 @@ use backend::queue::{EmbeddedQueue, NewRecord, Partition, Polled, Queue, QueueCo
 use bytes::Bytes;
 use carrier::DeadLetters;
 use carrier::dead_letters::DeskParts;
+use protocol::bounds::Bounds;
 use protocol::keys::{Topic, partition_of, record_key};
 use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::message::{Content, Options, Recipient};
@@ -148,6 +149,7 @@ impl Books {
             unsure: false,
             age: Duration::ZERO,
             letter: None,
+            bounds: Bounds::default(),
         });
         let topic = Topic::Message;
         NewRecord {
@@ -177,7 +179,7 @@ impl Books {
             mailbox: Arc::new(mailbox()),
             clock: Arc::new(self.clock.clone()),
             entropy: Arc::new(SeededEntropy::new(1)),
-            record_bytes_max: 1 << 20,
+            bounds: Bounds::default(),
         })
     }
 

@@ -83,7 +83,7 @@ impl All {
             Seams::on_disk(data, &settings.embedded)?
         };
         let seams = seams.with(around);
-        let desk = Arc::new(Desk::new(&seams, &settings.carrier, operators.clone()));
+        let desk = Arc::new(Desk::new(&seams, &settings.station, operators.clone()));
         desk.employ(&settings.carrier.name, stop_admin.clone());
         let doctor = Doctor::new(doctor::Parts {
             settings: settings.clone(),

@@ -144,7 +144,7 @@ impl Member {
         let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
         let parts = Parts::connect(role, &settings, clients, around).await?;
         let desk = parts.whole().map(|seams| {
-            let desk = Desk::new(seams, &settings.carrier, operators.clone());
+            let desk = Desk::new(seams, &settings.station, operators.clone());
             let desk = Arc::new(desk);
             desk.employ(name_of(role, &settings), stop_admin.clone());
             (desk, seams.entropy.next())

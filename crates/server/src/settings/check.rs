@@ -141,19 +141,11 @@ impl Settings {
         }
         let log = self.embedded.queue.record_bytes_max;
         self.body_fits("embedded.queue.record_bytes_max", log, problems);
-        for (key, own, other) in [
-            ("list_margin", station.list_margin, carrier.list_margin),
-            (
-                "change_within",
-                station.change_within,
-                carrier.change_within,
-            ),
-        ] {
-            if own != other {
-                let reason = format!("carrier.{key} is {}", span::write(other));
-                let key = format!("station.{key}");
-                problems.refuse(&key, span::write(own), &reason, "Let both be the same");
-            }
+        let (own, other) = (station.list_margin, carrier.list_margin);
+        if own != other {
+            let reason = format!("carrier.list_margin is {}", span::write(other));
+            let remedy = "Let both be the same";
+            problems.refuse("station.list_margin", span::write(own), &reason, remedy);
         }
     }
 

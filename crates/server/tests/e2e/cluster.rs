@@ -64,7 +64,7 @@ fn a_message_finds_its_receiver_with_a_redis_cluster() {
 #[test]
 #[ignore = "needs the real parts: make e2e"]
 fn a_dead_letter_is_listed_shown_and_redriven() {
-    let mut fleet = Fleet::with("cluster", "carrier.record_bytes_max = 512");
+    let mut fleet = Fleet::with("cluster", "station.record_bytes_max = 512");
     fleet.send("1", "2", "small");
     assert_eq!(fleet.listen("2", 1)[0]["text"], "small");
     let large = "x".repeat(2000);
@@ -73,11 +73,11 @@ fn a_dead_letter_is_listed_shown_and_redriven() {
     let letter = fleet.letter("too-large");
     run(&mut fleet.operator(&["audit"])).ok();
 
-    fleet.change_settings("carrier.record_bytes_max = 512", "");
-    for carrier in ["carrier-1", "carrier-2"] {
-        fleet.process(carrier).signal("TERM");
-        assert!(fleet.process(carrier).ended(SOON).success());
-        fleet.restart(carrier);
+    fleet.change_settings("station.record_bytes_max = 512", "");
+    for desk in ["station-1", "station-2", "carrier-1", "carrier-2"] {
+        fleet.process(desk).signal("TERM");
+        assert!(fleet.process(desk).ended(SOON).success());
+        fleet.restart(desk);
     }
     run(&mut fleet.operator(&["dlq", "redrive", &letter])).ok();
     let heard = fleet.listen("2", 1);

@@ -33,7 +33,7 @@ fn a_listener_that_never_acknowledges_is_sent_away_and_the_message_waits() {
 // proves S1-29, S1-30 in part
 #[test]
 fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
-    let mut all = All::with("carrier.record_bytes_max = 512");
+    let mut all = All::with("station.record_bytes_max = 512");
     all.send("1", "2", "small");
     assert_eq!(all.listen("2", 1)[0]["text"], "small");
     let large = "x".repeat(2000);
@@ -70,7 +70,7 @@ fn a_dead_letter_is_listed_shown_and_redriven_when_its_cause_is_gone() {
 #[test]
 fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
     const LETTERS: usize = 30;
-    let mut all = All::with("carrier.record_bytes_max = 512");
+    let mut all = All::with("station.record_bytes_max = 512");
     all.send("1", "2", "small");
     all.listen("2", 1);
     let large = "x".repeat(1000);
@@ -118,7 +118,7 @@ fn a_redrive_that_is_killed_goes_on_and_redrives_each_letter_once() {
 
 #[test]
 fn an_operator_plans_discards_and_restores_and_is_written_down() {
-    let all = All::with("carrier.record_bytes_max = 512");
+    let all = All::with("station.record_bytes_max = 512");
     for _ in 0..3 {
         let id = all.send("1", "2", &"x".repeat(2000));
         all.traced(&id, &["Dead", "TooLarge"]);
@@ -166,7 +166,7 @@ fn an_operator_plans_discards_and_restores_and_is_written_down() {
 fn a_letter_is_mended_in_an_editor_and_from_a_file() {
     use std::os::unix::fs::PermissionsExt as _;
 
-    let mut all = All::with("carrier.record_bytes_max = 512");
+    let mut all = All::with("station.record_bytes_max = 512");
     let id = all.send("1", "2", &"x".repeat(2000));
     all.traced(&id, &["Dead", "TooLarge"]);
     let letter = all.letter("too-large");
@@ -232,7 +232,7 @@ fn a_letter_is_mended_in_an_editor_and_from_a_file() {
 
     all.process.signal("TERM");
     all.process.ended(crate::process::SOON);
-    let all = all.again("carrier.record_bytes_max = 512");
+    let all = all.again("station.record_bytes_max = 512");
     let plan = run(&mut all.operator(&["dlq", "plan", &letter]))
         .ok()
         .stdout;
@@ -268,7 +268,7 @@ fn metric(all: &All, line: &str) {
 /// To where they came from, and nowhere else.
 #[test]
 fn letters_are_exported_and_come_back() {
-    let all = All::with("carrier.record_bytes_max = 512");
+    let all = All::with("station.record_bytes_max = 512");
     let sent: Vec<String> = (0..3)
         .map(|_| all.send("1", "2", &"x".repeat(700)))
         .collect();

@@ -35,7 +35,7 @@ const DAMAGED: &str = "31";
 const LARGE: &str = "32";
 const REFUSED: &str = "33";
 
-const LIMIT: &str = "carrier.record_bytes_max = 4096";
+const LIMIT: &str = "station.record_bytes_max = 4096";
 
 fn quick(webhook: &Webhook) -> String {
     format!(
@@ -111,10 +111,10 @@ fn an_operator_clears_up_after_a_night() {
     webhook.accept();
     tool("redis-cli", &["-c", "-p", &port(), "del", &key]);
     fleet.change_settings(LIMIT, "");
-    for carrier in ["carrier-1", "carrier-2"] {
-        fleet.process(carrier).signal("TERM");
-        assert!(fleet.process(carrier).ended(crate::process::SOON).success());
-        fleet.restart(carrier);
+    for desk in ["station-1", "station-2", "carrier-1", "carrier-2"] {
+        fleet.process(desk).signal("TERM");
+        assert!(fleet.process(desk).ended(crate::process::SOON).success());
+        fleet.restart(desk);
     }
     for reason in ["too-large", "max-retries", "misplaced", "refused"] {
         let plan = plan(&fleet, reason).replace('\n', "; ");

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::task::Work;
+use protocol::bounds::Bounds;
 use protocol::breaker::{PROBE_EVERY, SILENCE};
 use protocol::keys::{partition_of, record_key};
 use protocol::message::Recipient;
@@ -39,6 +40,27 @@ async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
     let origin = task.origin.as_ref().expect("an origin");
     assert_eq!((origin.session, &origin.life), (session(1), &world.life));
     assert!(!task.maybe_repeat && !task.unsure);
+}
+
+/// Carriers judge by what the record says, whatever their own settings are.
+#[tokio::test(start_paused = true)]
+async fn a_record_bears_the_bounds_of_its_station() {
+    let bounds = Bounds {
+        record_bytes: 70_000,
+        group_members: 7,
+        change_within: Duration::from_secs(60),
+    };
+    let world = world_with(Config {
+        record_bytes_max: bounds.record_bytes,
+        group_size_max: bounds.group_members,
+        change_within: bounds.change_within,
+        ..Config::default()
+    })
+    .await;
+    let told = world.submit_one(item(1, send(2, 1, "hello"))).await;
+    assert!(told.is_ok());
+    let tasks = world.tasks().await;
+    assert!(matches!(&tasks[..], [Work::Message(task)] if task.bounds == bounds));
 }
 
 #[tokio::test(start_paused = true)]

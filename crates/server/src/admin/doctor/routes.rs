@@ -110,8 +110,8 @@ mod tests {
 
     fn doctor_with(access: impl FnOnce(&Seams) -> Access) -> State<Arc<Doctor>> {
         let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
-        let carrier = carrier::Config::default();
-        let desk = Desk::new(&seams, &carrier, Operators::default());
+        let station = station::Config::default();
+        let desk = Desk::new(&seams, &station, Operators::default());
         State(Arc::new(Doctor::new(doctor::Parts {
             settings: Settings::default(),
             role: None,

@@ -22,7 +22,7 @@ async fn port(operators: Operators) -> (DeskServiceClient<Channel>, SocketAddr, 
     for published in seams.queue.producer().publish(letters.collect()).await {
         published.expect("published");
     }
-    let desk = Arc::new(Desk::new(&seams, &carrier::Config::default(), operators));
+    let desk = Arc::new(Desk::new(&seams, &station::Config::default(), operators));
     let stop = CancellationToken::new();
     desk.employ("worker", stop.clone());
     let config = Config {
