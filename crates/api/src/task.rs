@@ -314,10 +314,16 @@ impl TryFrom<v1::MessageTask> for MessageTask {
             unsure: wire.unsure,
             age: Duration::from_millis(wire.age_ms),
             letter: text_or_none(wire.letter),
-            bounds: wire.bounds.map(Bounds::from).unwrap_or_default(),
+            bounds: wire.bounds.map_or(OLD, Bounds::from),
         })
     }
 }
+
+/// Bounds of records of older stations: what carriers of any settings took, whatever its size.
+const OLD: Bounds = Bounds {
+    record_bytes: usize::MAX,
+    ..Bounds::DEFAULT
+};
 
 impl From<v1::Bounds> for Bounds {
     fn from(wire: v1::Bounds) -> Self {

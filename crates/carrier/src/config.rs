@@ -143,8 +143,6 @@ pub struct Config {
     pub denied_max: usize,
 }
 
-impl Config {}
-
 impl Default for Config {
     fn default() -> Self {
         let limits = Limits::default();

@@ -18,15 +18,17 @@ pub struct Bounds {
 
 impl Default for Bounds {
     fn default() -> Self {
-        Bounds {
-            record_bytes: 256 << 10,
-            group_members: group::Limits::default().members,
-            change_within: change::Rules::default().sender_within,
-        }
+        Bounds::DEFAULT
     }
 }
 
 impl Bounds {
+    pub const DEFAULT: Bounds = Bounds {
+        record_bytes: 256 << 10,
+        group_members: 100_000,
+        change_within: Duration::from_secs(24 * 3600),
+    };
+
     pub fn rules(&self) -> change::Rules {
         change::Rules {
             sender_within: self.change_within,

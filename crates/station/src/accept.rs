@@ -15,15 +15,19 @@ use api::trace::{self, Spans};
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
 use backend::queue::NewRecord;
+use futures_util::future::join_all;
+use futures_util::{StreamExt, stream};
 use protocol::admission::{Doubt, SendLimits, Verdict, admit, judge, needs_membership, options_of};
 use protocol::bounds::Bounds;
-use protocol::frame::Accepted;
+use protocol::frame::{Accepted, Send};
 use protocol::mailbox::{DedupeAnswer, DedupeKey, FirstSend};
 use protocol::presence::BoatLife;
 use protocol::trace::{Span, Step};
-use protocol::{Code, ConversationId, Message, MessageId, Refusal, SessionId, TraceContext};
+use protocol::{
+    Code, ConversationId, Message, MessageId, Refusal, SessionId, TraceContext, UserId,
+};
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, timeout};
+use tokio::time::{Instant, timeout, timeout_at};
 
 use crate::background::Background;
 use crate::changing::ChangeDoor;
@@ -57,6 +61,8 @@ pub(crate) struct Accept {
     pub(crate) resolved: Background<Resolved>,
     pub(crate) seen: Background<SeenUpTo>,
     pub(crate) changes: ChangeDoor,
+    /// For all changes of a batch.
+    pub(crate) change_deadline: Duration,
     pub(crate) membership: Arc<Membership>,
     pub(crate) metrics: AcceptMetrics,
     pub(crate) spans: Spans,
@@ -80,10 +86,37 @@ struct Pending {
 
 /// How long clients should wait where the station has too much to do.
 const SHED_RETRY_AFTER: Duration = Duration::from_secs(1);
+/// Changes of a batch that are judged at the same time.
+const CHANGES_AT_ONCE: usize = 32;
 
 impl Accept {
-    /// Accepts a batch; one outcome a send, in order. Each session's sends enter the log in their order.
-    pub(crate) async fn accept(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<Outcome> {
+    /// Accepts a batch; one outcome a send, in order. Each session's sends enter the log in their order. Sends of users
+    /// of different mailbox servers do not wait for each other, and none waits for the stores that judge the changes of
+    /// others.
+    pub(crate) async fn accept(&self, life: &BoatLife, batch: Vec<SendItem>) -> Vec<Outcome> {
+        let changing: BTreeSet<UserId> = batch
+            .iter()
+            .filter(|item| is_change(&item.send))
+            .map(|item| item.user)
+            .collect();
+        let waits_for = |item: &SendItem| {
+            let server = self.mailbox.server(item.user);
+            (server, changing.contains(&item.user))
+        };
+        let mut batch: Vec<(usize, SendItem)> = batch.into_iter().enumerate().collect();
+        batch.sort_by_cached_key(|(place, item)| (waits_for(item), *place));
+        let (places, batch): (Vec<usize>, Vec<SendItem>) = batch.into_iter().unzip();
+        let parts = batch.chunk_by(|one, next| waits_for(one) == waits_for(next));
+        let outcomes = join_all(parts.map(|part| self.accept_part(life, part))).await;
+        let mut outcomes: Vec<(usize, Outcome)> = places
+            .into_iter()
+            .zip(outcomes.into_iter().flatten())
+            .collect();
+        outcomes.sort_unstable_by_key(|(place, _)| *place);
+        outcomes.into_iter().map(|(_, outcome)| outcome).collect()
+    }
+
+    async fn accept_part(&self, life: &BoatLife, batch: &[SendItem]) -> Vec<Outcome> {
         let began = Instant::now();
         let outcomes = self.decide_and_publish(life, batch).await;
         self.metrics.record(&outcomes, began.elapsed());
@@ -220,24 +253,24 @@ impl Accept {
         pending.into_iter().filter(is_let_in).collect()
     }
 
-    /// Lets go on what is no change, may have been published before, or is one that may be.
+    /// Lets go on what is no change, may have been published before, or is one that may be; what is not known in time is
+    /// the writer's to judge.
     async fn judge_changes(
         &self,
         batch: &[SendItem],
         pending: Vec<Pending>,
         outcomes: &mut Outcomes<'_>,
     ) -> Vec<Pending> {
+        let until = Instant::now() + self.change_deadline;
+        let judged: Vec<_> = (pending.iter())
+            .map(|send| self.judge_change(batch, send, until))
+            .collect();
+        let judged: Vec<Option<Refusal>> = stream::iter(judged)
+            .buffered(CHANGES_AT_ONCE)
+            .collect()
+            .await;
         let mut passed = Vec::with_capacity(pending.len());
-        for send in pending {
-            let item = &batch[send.indices[0]];
-            let is_new_change = send.doubt.is_first() && item.send.content.change.is_some();
-            let refusal = match is_new_change {
-                true => {
-                    let message = message_of(item, send.id);
-                    self.changes.refused(&message, send.conversation).await
-                }
-                false => None,
-            };
+        for (send, refusal) in pending.into_iter().zip(judged) {
             match refusal {
                 Some(refusal) => {
                     for &index in &send.indices {
@@ -248,6 +281,21 @@ impl Accept {
             }
         }
         passed
+    }
+
+    async fn judge_change(
+        &self,
+        batch: &[SendItem],
+        send: &Pending,
+        until: Instant,
+    ) -> Option<Refusal> {
+        let item = &batch[send.indices[0]];
+        if !send.doubt.is_first() || !is_change(&item.send) {
+            return None;
+        }
+        let message = message_of(item, send.id);
+        let refused = self.changes.refused(&message, send.conversation);
+        timeout_at(until, refused).await.ok().flatten()
     }
 
     async fn publish_all(
@@ -326,6 +374,12 @@ impl Accept {
         self.records
             .message(pending.conversation, task, trace, self.clock.now())
     }
+}
+
+/// A change of a message, which stores judge; a wish is the writer's.
+fn is_change(send: &Send) -> bool {
+    let change = send.content.change.as_ref();
+    change.is_some_and(|change| change.subject.is_some())
 }
 
 /// The message that a send becomes.

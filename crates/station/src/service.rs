@@ -82,17 +82,18 @@ impl StationService for Door {
         let life = request.life.ok_or_else(|| missing("life"))?;
         let life: BoatLife = answer(life.try_into())?;
         let (items, answers) = read_sends(request.items);
-        let outcomes = self.0.accept.accept(&life, &items).await;
-        let answered = items.iter().zip(outcomes).map(|(item, outcome)| {
-            let answer = match outcome {
-                Ok(accepted) => SendAnswer::Accepted(accepted),
-                Err(refusal) => SendAnswer::Refused {
-                    send_id: item.send.send_id,
-                    refusal,
-                },
-            };
-            v1::SendAnswer::from(answer)
-        });
+        let send_ids: Vec<protocol::SendId> = items.iter().map(|item| item.send.send_id).collect();
+        let outcomes = self.0.accept.accept(&life, items).await;
+        let answered = send_ids
+            .into_iter()
+            .zip(outcomes)
+            .map(|(send_id, outcome)| {
+                let answer = match outcome {
+                    Ok(accepted) => SendAnswer::Accepted(accepted),
+                    Err(refusal) => SendAnswer::Refused { send_id, refusal },
+                };
+                v1::SendAnswer::from(answer)
+            });
         Ok(Response::new(v1::SendBatchResponse {
             answers: merge(answers, answered),
         }))

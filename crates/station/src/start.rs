@@ -312,6 +312,7 @@ async fn assemble(
             clock: clock.clone(),
             resolved,
             seen,
+            change_deadline: config.members_deadline,
             changes: ChangeDoor {
                 history: parts.history.clone(),
                 group_history: parts.group_history.clone(),

@@ -25,6 +25,8 @@ const RESETS_MAX: usize = 32;
 const HEADERS_MAX: u32 = 16 * 1024;
 /// Connections of a listener; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 4096;
+/// After a connection that could not be accepted.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The deadline of a connection's first bytes. From then on the keepalive asks whether it lives.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -56,7 +58,15 @@ pub async fn serve(
     let incoming = incoming.then(move |accepted| {
         let places = places.clone();
         async move {
-            let stream = accepted?;
+            let stream = match accepted {
+                Ok(stream) => stream,
+                Err(error) => {
+                    // Out of files, most likely: the next would fail as well.
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                    return Err(error);
+                }
+            };
             let place = places.acquire_owned().await;
             let place = place.map_err(std::io::Error::other)?;
             Ok::<_, std::io::Error>(Opening::new(stream, BEGIN_WITHIN, place))

@@ -27,7 +27,7 @@ pub use embedded::{Audit, EmbeddedMailbox, MailboxConfig, PlatformConfig};
 pub use redis::{RedisConfig, RedisMailbox, RedisMode};
 
 /// One of the servers that a mailbox is kept on, as far as whoever asks cares: which questions go to the same one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServerId(pub u64);
 
 #[async_trait]

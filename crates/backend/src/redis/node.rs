@@ -33,7 +33,7 @@ pub(crate) struct Node {
     pub(crate) address: Arc<str>,
     live: Mutex<Option<Arc<Live>>>,
     in_flight: Semaphore,
-    /// How many pipelines in a row were not answered in time.
+    /// How many pipelines and attempts to connect in a row were not answered in time.
     unanswered: AtomicU32,
     /// Held while connecting: one at a time.
     connecting: Arc<tokio::sync::Mutex<()>>,
@@ -46,6 +46,21 @@ pub(crate) struct Live {
     connection: MultiplexedConnection,
     /// Names the master's data; another one after each promotion and unsaved restart.
     pub(crate) replid: String,
+}
+
+/// For answers of a server, given up where it is dropped: callers have deadlines of their own.
+struct Wait<'a> {
+    node: &'a Node,
+    /// Before, it says nothing of the server that nobody waits any more.
+    long: Instant,
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if Instant::now() >= self.long {
+            self.node.unanswered.fetch_add(1, Ordering::Relaxed);
+        }
+    }
 }
 
 impl Node {
@@ -80,7 +95,10 @@ impl Node {
                         *node.live.lock() = Some(Arc::new(live));
                         None
                     }
-                    Err(failure) => Some(failure),
+                    Err(failure) => {
+                        node.unanswered.fetch_add(1, Ordering::Relaxed);
+                        Some(failure)
+                    }
                 };
                 drop(alone);
                 node.attempt.send_replace(failure);
@@ -136,13 +154,18 @@ impl Node {
         let count = commands.len();
         let mut connection = live.connection.clone();
         let answers = connection.send_packed_commands(&commands, 0, count);
+        let wait = Wait {
+            node: self,
+            long: Instant::now() + manner.deadline / 2,
+        };
         let answers = match timeout_at(until, answers).await {
             Ok(answers) => {
                 self.unanswered.store(0, Ordering::Relaxed);
+                std::mem::forget(wait);
                 answers?
             }
             Err(_) => {
-                self.unanswered.fetch_add(1, Ordering::Relaxed);
+                drop(wait);
                 return Err(Failure::Deadline {
                     address: self.address.to_string(),
                     after: manner.deadline,

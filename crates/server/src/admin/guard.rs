@@ -42,7 +42,7 @@ impl Guard {
         authority: Option<&str>,
         headers: &HeaderMap,
     ) -> Result<(), Refused> {
-        if is_grpc_client(headers) {
+        if is_grpc_client(method, headers) {
             return Ok(());
         }
         let host = text(headers, &HOST)
@@ -100,11 +100,14 @@ fn text<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Option<&'a str> {
     headers.get(name).and_then(|value| value.to_str().ok())
 }
 
-/// Programs call the desk by whatever name leads to it. A browser cannot leave out both headers.
-fn is_grpc_client(headers: &HeaderMap) -> bool {
+/// Programs call the desk by whatever name leads to it. A browser says where a POST comes from, and of a GET nothing.
+fn is_grpc_client(method: &Method, headers: &HeaderMap) -> bool {
     let is_grpc =
         text(headers, &CONTENT_TYPE).is_some_and(|kind| kind.starts_with("application/grpc"));
-    is_grpc && !headers.contains_key(ORIGIN) && !headers.contains_key(&SITE)
+    is_grpc
+        && *method == Method::POST
+        && !headers.contains_key(ORIGIN)
+        && !headers.contains_key(&SITE)
 }
 
 #[cfg(test)]
@@ -169,6 +172,15 @@ mod tests {
         assert_eq!(post(&[json, ("origin", "http://localhost:3000")]), 403);
         assert_eq!(post(&[json, ("origin", "http://localhost:9190")]), 200);
         assert_eq!(post(&[json, ("origin", "https://desk.example")]), 200);
+    }
+
+    #[test]
+    fn a_page_of_another_name_reads_nothing_by_calling_itself_grpc() {
+        let grpc = [
+            ("content-type", "application/grpc"),
+            ("host", "evil.example"),
+        ];
+        assert_eq!(asked("127.0.0.1:9190", Method::GET, &grpc), 421);
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! Sign-ins at the desk, by address: whoever guesses tokens waits, and is then not heard for a minute.
+//! Refused sign-ins at the desk, by address: whoever guesses tokens waits, and is then not heard for a minute. A token of
+//! an operator is: those behind one proxy share its address.
 
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::queue::{Partition, Queue};
+use futures_util::future::select_ok;
 use protocol::keys::Topic;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -13,6 +14,8 @@ use crate::phase::Condition;
 /// Between two looks at the log, and how long one may take.
 const LOOK: Duration = Duration::from_secs(5);
 const PATIENCE: Duration = Duration::from_secs(3);
+/// Partitions of which one must answer.
+const ASKED_MAX: u32 = 4;
 /// Looks without an answer that count: one slow answer is no outage.
 const SILENCES: u32 = 2;
 
@@ -32,14 +35,13 @@ pub(super) fn log_answers(
     topic: Topic,
 ) -> Vec<Condition> {
     let (answers, holds) = watch::channel(true);
-    let first = Partition { topic, number: 0 };
     // Whoever looks keeps no store open.
     let queue = Arc::downgrade(queue);
     let ask = move || {
         let queue = queue.upgrade();
         async move {
             match queue {
-                Some(queue) => queue.bounds(first).await.is_ok(),
+                Some(queue) => any_answers(&*queue, topic).await,
                 None => false,
             }
         }
@@ -51,6 +53,13 @@ pub(super) fn log_answers(
         otherwise: "the log does not answer",
     };
     parts.iter().map(condition).collect()
+}
+
+/// Whether at least one partition answers: one without a leader keeps back only its own.
+async fn any_answers(queue: &dyn Queue, topic: Topic) -> bool {
+    let partitions = 0..queue.partitions(topic).min(ASKED_MAX);
+    let asked = partitions.map(|number| queue.bounds(Partition { topic, number }));
+    select_ok(asked).await.is_ok()
 }
 
 /// Asks again and again, until nobody follows the answers.

@@ -38,26 +38,42 @@ impl Upkeep {
         let forever = async {
             loop {
                 tokio::time::sleep(EVERY).await;
-                if let Err(error) = self.once().await {
-                    tracing::warn!(%error, "what is too old could not be removed");
+                // Each by itself: a row that cannot be read stops one of them.
+                let (log, mail) = (self.queue.trim(self.clock.now()).await, self.sweep().await);
+                for done in [
+                    log.map(drop),
+                    mail,
+                    self.forget_ledger().await,
+                    self.forget_left().await,
+                ] {
+                    if let Err(error) = done {
+                        tracing::warn!(%error, "what is too old could not be removed");
+                    }
                 }
             }
         };
         stop.run_until_cancelled(forever).await;
     }
 
-    async fn once(&self) -> backend::Result<()> {
-        self.queue.trim(self.clock.now()).await?;
+    async fn sweep(&self) -> backend::Result<()> {
         let mut next = self.mailbox.sweep(None, MAILBOXES, self.clock.now())?;
         while next.is_some() {
             tokio::time::sleep(PAUSE).await;
             next = self.mailbox.sweep(next, MAILBOXES, self.clock.now())?;
         }
-        let old = self.clock.now() - self.ledger_retention;
-        let kept = MessageId::floor_of(old);
+        Ok(())
+    }
+
+    async fn forget_ledger(&self) -> backend::Result<()> {
+        let kept = MessageId::floor_of(self.clock.now() - self.ledger_retention);
         while self.ledger.forget(kept, LEDGER_ROWS).await? > 0 {
             tokio::time::sleep(PAUSE).await;
         }
+        Ok(())
+    }
+
+    async fn forget_left(&self) -> backend::Result<()> {
+        let old = self.clock.now() - self.ledger_retention;
         while self.groups.forget_left(old, LEFT)? == LEFT {
             tokio::time::sleep(PAUSE).await;
         }
@@ -114,7 +130,7 @@ mod tests {
         ledger.append(old).await.expect("appended");
         ledger.append(vec![young.clone()]).await.expect("appended");
 
-        upkeep.once().await.expect("done");
+        upkeep.forget_ledger().await.expect("done");
         let mut left = ledger.trace(&ids).await.expect("readable");
         assert_eq!(left.pop(), Some(vec![young]));
         assert_eq!(left.concat(), []);

@@ -42,6 +42,25 @@ async fn an_accepted_message_is_in_the_log_once_in_its_partition() {
     assert!(!task.maybe_repeat && !task.unsure);
 }
 
+/// One Redis server of several does not answer: the sends of the others' users do not wait for it.
+#[tokio::test(start_paused = true)]
+async fn sends_wait_for_the_mailbox_server_of_their_own_user_alone() {
+    let world = world().await;
+    world.mailbox.boxes_away.lock().push(user(1));
+    let sends = (1..=4).map(|from| item(from, send(9, 1, &from.to_string())));
+    let sending = world.submit(sends.collect());
+    let looking = async {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        world.messages().await
+    };
+    let (told, early) = tokio::join!(sending, looking);
+    let mut early: Vec<String> = early.into_iter().map(|(_, text)| text).collect();
+    early.sort_unstable();
+    assert_eq!(early, ["2", "3", "4"]);
+    assert!(told.iter().all(Result::is_ok), "{told:?}");
+    assert_eq!(world.messages().await.len(), 4);
+}
+
 /// Carriers judge by what the record says, whatever their own settings are.
 #[tokio::test(start_paused = true)]
 async fn a_record_bears_the_bounds_of_its_station() {
