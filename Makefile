@@ -41,8 +41,8 @@ real-down: ## stop them and keep their data (WIPE=1: remove it)
 real-status: ## which of them answer, where, with how much memory
 	@scripts/real/all status
 
-e2e: ## the tests that need the real parts (make real-up): contract suites, then processes of all services
-	@scripts/need cargo cc protoc && scripts/e2e contracts services
+e2e: ## the tests that need the real parts (fresh ones: make real-up): the system, contract suites, all services, the page
+	@scripts/need cargo cc protoc && scripts/e2e system contracts services page
 
 campaign: ## kill everything, everywhere, on the real parts: under a steady chat, one part for minutes, after each effect, in a night of dead letters
 	@scripts/need cargo cc protoc kcat && scripts/e2e campaign failpoints night

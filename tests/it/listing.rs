@@ -10,12 +10,14 @@ use protocol::frame::{
 use protocol::{ConversationId, Platform, Recipient, Seq, Timestamp};
 use tests::Cluster;
 use tests::person::{CLOSED, conversation, done, text, user};
-use tests::system::{LIST_MARGIN, eventually};
+use tests::system::{eventually, list_margin};
 use tests::wire::{Port, Wire};
 use tokio::time::sleep;
 
 /// What was written before lies behind the margin of the next list.
-const PASSED: Duration = Duration::from_millis(LIST_MARGIN.as_millis() as u64 * 3);
+fn passed() -> Duration {
+    3 * list_margin()
+}
 
 fn is_on_it(row: &Summary) -> bool {
     row.seq > row.cleared_seq
@@ -88,16 +90,16 @@ async fn a_phone_that_was_away_learns_what_changed_and_no_more() {
     let group = ada.group_of(CLOSED, &[2]).await;
     cluster.assert_settled(5).await;
     let mut iphone = Wire::signed_in(&cluster, Port::Tcp, 1).await;
-    sleep(PASSED).await;
+    sleep(passed()).await;
     // A list from copies is one of when they were read: these were read while things changed, and have ended.
     let copies = [Owner::User(user(1)), Owner::Group(group)].map(Outdated::of);
     let forgotten = cluster.seams.cache.forget(&copies).await;
     assert!(forgotten.iter().all(Result::is_ok));
     let full = list_since(&mut iphone, Timestamp::ZERO).await;
     assert_eq!(full.conversations.len(), 5);
-    sleep(PASSED).await;
+    sleep(passed()).await;
     let version = list_since(&mut iphone, full.version).await.version;
-    sleep(PASSED).await;
+    sleep(passed()).await;
     let quiet = list_since(&mut iphone, version).await;
     assert_eq!(quiet.conversations, []);
 

@@ -13,7 +13,7 @@ use protocol::message::Content;
 use protocol::{ConversationId, GroupId, MessageId, Options, Platform, Seq, Timestamp};
 use tests::counted::Reads;
 use tests::person::{CLOSED, conversation, done, text, user};
-use tests::system::{LIST_MARGIN, eventually};
+use tests::system::{eventually, list_margin};
 use tests::wire::{Port, Wire, send};
 use tests::{Cluster, settings};
 
@@ -141,10 +141,10 @@ async fn a_list_costs_the_same_however_long_it_is() {
 
     // One conversation that changed, of a list of twenty, costs no more than a list of one.
     let mut peer = Wire::signed_in(&cluster, Port::Tcp, 2).await;
-    tokio::time::sleep(2 * LIST_MARGIN).await;
+    tokio::time::sleep(2 * list_margin()).await;
     let mut wire = Wire::signed_in(&cluster, Port::Tcp, 1).await;
     let quiet = lists(&mut wire, Timestamp::ZERO).await.version;
-    tokio::time::sleep(2 * LIST_MARGIN).await;
+    tokio::time::sleep(2 * list_margin()).await;
     let hello = Send {
         options: Options::NONE,
         ..send(1, "hello again")

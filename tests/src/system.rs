@@ -26,8 +26,13 @@ use crate::spans::Kept;
 /// How long anything may take that should come soon, on the slowest machine. Only a test that fails waits for so long.
 pub const SOON: Duration = Duration::from_secs(60);
 
-/// How far lists look back: less than a test takes, so that a wrong stamp shows.
-pub const LIST_MARGIN: Duration = Duration::from_millis(40);
+/// How far lists look back: less than a test takes, so that a wrong stamp shows. Real parts take longer to write.
+pub fn list_margin() -> Duration {
+    match parts::are_real() {
+        true => Duration::from_secs(1),
+        false => Duration::from_millis(40),
+    }
+}
 
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
@@ -35,11 +40,8 @@ const PAUSE: Duration = Duration::from_millis(10);
 /// Free ports, and waits that a test can sit through.
 pub fn settings() -> Settings {
     let mut settings = Settings::default();
-    // Real parts take longer to write.
-    if !parts::are_real() {
-        settings.station.list_margin = LIST_MARGIN;
-        settings.carrier.list_margin = LIST_MARGIN;
-    }
+    settings.station.list_margin = list_margin();
+    settings.carrier.list_margin = list_margin();
     settings.boat.websocket = ([127, 0, 0, 1], 0).into();
     settings.boat.tcp = ([127, 0, 0, 1], 0).into();
     settings.boat.session.ack_wait = Duration::from_secs(1);

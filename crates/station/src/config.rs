@@ -28,8 +28,8 @@ pub struct Config {
     /// Bytes of the largest body of a message; a larger one is refused as `too_large`.
     #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: usize,
-    /// Bytes of the largest record that is placed; a larger one is a dead letter. Carriers judge a
-    /// message by what its station said of it.
+    /// Bytes of the largest record that is placed; a larger one is a dead letter, so at least 4 KiB
+    /// more than `body_bytes_max`. Carriers judge a message by what its station said of it.
     #[schemars(range(max = 104_857_600))]
     pub record_bytes_max: usize,
     /// Members of the largest group.
