@@ -35,6 +35,8 @@ use crate::stores::{self, Timed};
 use crate::work::{self, Read, Spoilt};
 use crate::writer::give_up;
 
+/// The longest pause between two batches of a tier.
+const GATHER_MAX: Duration = Duration::from_secs(1);
 /// Questions about retries that are asked at once.
 const TOGETHER: usize = 64;
 
@@ -58,7 +60,7 @@ pub(crate) struct Tier {
     pub(crate) held: BTreeMap<(Timestamp, Source), Read>,
     /// How much of each partition is held, by number.
     pub(crate) loads: BTreeMap<u32, Load>,
-    /// History did not answer; not before this time is it asked again.
+    /// What is due is not handed over before this time: history did not answer, or more is gathered.
     pub(crate) not_before: Option<Instant>,
     pub(crate) backoff: Backoff,
 }
@@ -196,7 +198,8 @@ impl Tier {
                 return;
             }
         };
-        self.not_before = None;
+        let is_full = due.len() == self.line.config.poll_max;
+        self.not_before = (!is_full).then(|| Instant::now() + gather(self.delay));
         self.backoff.succeeded();
         let mut batch = Batch::default();
         for key in due {
@@ -348,6 +351,12 @@ impl Tier {
         let dropped = before - self.held.len();
         self.line.release(partitions, lost, dropped).await;
     }
+}
+
+/// The pause after a batch of a tier that was not full: while a part is away retries are many, and a batch costs little more than
+/// one of them. A retry waits for no more than a quarter longer than its tier says.
+fn gather(delay: Duration) -> Duration {
+    (delay / 4).min(GATHER_MAX)
 }
 
 /// Where the receiver's row of a queued delivery is.

@@ -14,8 +14,9 @@ use std::path::Path;
 #[cfg(feature = "cluster")]
 use backend::discovery::Role;
 use figment::Figment;
+use figment::error::{Actual, Kind};
 use figment::providers::{Env, Format, Serialized, Toml};
-use protocol::settings::Problems;
+use protocol::settings::{Problems, strike};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
@@ -64,6 +65,13 @@ pub enum SettingsError {
     Unusable(Box<figment::Error>),
     #[error("the settings file {0} cannot be read")]
     NoFile(String),
+    /// Without the line itself, which may hold a secret.
+    #[error("the settings file {file} is not TOML: line {line}: {reason}")]
+    Syntax {
+        file: String,
+        line: usize,
+        reason: String,
+    },
     #[error("{0}")]
     Contradiction(String),
 }
@@ -73,9 +81,7 @@ impl Settings {
     pub fn load(file: Option<&Path>) -> Result<Settings, SettingsError> {
         let mut figment = Figment::from(Serialized::defaults(Settings::default()));
         if let Some(file) = file {
-            if !file.is_file() {
-                return Err(SettingsError::NoFile(file.display().to_string()));
-            }
+            check_syntax(file)?;
             figment = figment.merge(Toml::file_exact(file));
         }
         // Names without "__" belong to the command line (PACKETBOAT_TOKEN …).
@@ -85,7 +91,7 @@ impl Settings {
         let settings: Settings = figment
             .merge(environment)
             .extract()
-            .map_err(|e| SettingsError::Unusable(Box::new(e)))?;
+            .map_err(|e| SettingsError::Unusable(Box::new(without_secrets(e))))?;
         settings.check()?;
         Ok(settings)
     }
@@ -130,9 +136,71 @@ impl Settings {
     }
 }
 
+/// Reads the file once by itself: what figment says of a line that it cannot read quotes the line.
+fn check_syntax(path: &Path) -> Result<(), SettingsError> {
+    let file = path.display().to_string();
+    let Ok(text) = std::fs::read_to_string(path) else {
+        return Err(SettingsError::NoFile(file));
+    };
+    let Err(error) = text.parse::<toml::Table>() else {
+        return Ok(());
+    };
+    let start = error.span().map_or(0, |span| span.start);
+    let before = text.get(..start).unwrap_or_default();
+    Err(SettingsError::Syntax {
+        file,
+        line: before.matches('\n').count() + 1,
+        reason: error.message().to_owned(),
+    })
+}
+
+/// A value of a wrong type is named in the error: as a URL without its user info and query.
+fn without_secrets(mut error: figment::Error) -> figment::Error {
+    let struck = |actual| match actual {
+        Actual::Str(text) => Actual::Str(strike(&text)),
+        other => other,
+    };
+    error.kind = match error.kind {
+        Kind::InvalidType(actual, expected) => Kind::InvalidType(struck(actual), expected),
+        Kind::InvalidValue(actual, expected) => Kind::InvalidValue(struck(actual), expected),
+        kind => kind,
+    };
+    error
+}
+
 fn refuse(problems: &Problems) -> Result<(), SettingsError> {
     match problems.is_empty() {
         true => Ok(()),
         false => Err(SettingsError::Contradiction(problems.to_string())),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error_of(text: &str) -> String {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("packetboat.toml");
+        std::fs::write(&file, text).expect("written");
+        let error = Settings::load(Some(&file)).expect_err(text);
+        format!("{:#}", anyhow::Error::from(error))
+    }
+
+    #[test]
+    fn an_error_names_the_place_and_quotes_no_secret() {
+        let open =
+            error_of("[log]\nlevel = \"info\"\n[redis]\naddresses = [\"redis://a:hunter2@h:1]\n");
+        assert!(
+            open.contains("packetboat.toml is not TOML: line 4"),
+            "{open}"
+        );
+        let kind = error_of("[redis]\naddresses = \"redis://a:hunter2@h:1?token=hunter2\"\n");
+        assert!(kind.contains("addresses") && kind.contains("h:1"), "{kind}");
+        for text in [open, kind] {
+            assert!(!text.contains("hunter2"), "{text}");
+        }
+        let missing = Settings::load(Some(Path::new("/no/such/file"))).expect_err("no file");
+        assert!(missing.to_string().contains("/no/such/file"), "{missing}");
     }
 }

@@ -4,6 +4,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use redis::RedisConnectionInfo;
+use secrecy::{ExposeSecret, SecretString};
 use tokio_util::task::AbortOnDropHandle;
 
 use super::finder::Finder;
@@ -64,13 +65,15 @@ async fn sign_in(
     }
     if let Some(file) = password_file {
         let file = file.as_ref();
-        let password = tokio::fs::read_to_string(file).await.map_err(|error| {
+        let read = tokio::fs::read_to_string(file).await;
+        let password = read.map(SecretString::from).map_err(|error| {
             let text = format!(
                 "the password file {} cannot be read: {error}",
                 file.display()
             );
             Error::conflict(seam, text)
         })?;
+        let password = password.expose_secret();
         sign_in = sign_in.set_password(password.trim_end_matches(['\r', '\n']));
     }
     Ok(sign_in)

@@ -34,6 +34,8 @@ pub(super) struct FaultyHistory {
     pub(super) refused: Mutex<BTreeSet<MessageId>>,
     /// How long a look for rows takes.
     pub(super) latency: Mutex<Duration>,
+    /// How often rows were looked for.
+    pub(super) reads: AtomicUsize,
 }
 
 #[async_trait]
@@ -49,6 +51,7 @@ impl HistoryStore for FaultyHistory {
     }
 
     async fn private(&self, keys: &[(UserId, MessageId)]) -> Result<Vec<Option<PrivateRow>>> {
+        self.reads.fetch_add(1, Ordering::SeqCst);
         let latency = *self.latency.lock();
         tokio::time::sleep(latency).await;
         self.store.private(keys).await

@@ -352,6 +352,29 @@ async fn what_is_due_later_leaves_room_for_what_is_due_now() {
     assert_eq!(due_now_beside_a_backlog(few_bytes).await, 100);
 }
 
+/// Retries of the first tier that are due one after the other go as few batches: one is not put off, and those behind it
+/// wait for each other, no longer than a quarter of the delay.
+#[tokio::test(start_paused = true)]
+async fn retries_of_one_tier_are_tried_in_batches() {
+    let world = World::new().await;
+    world
+        .sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)
+        .await;
+    let began = tokio::time::Instant::now();
+    for count in 1..=25 {
+        let retry = retry_of(&world, BOB, Duration::from_secs(1));
+        world.publish(Topic::Retry(1), &retry).await;
+        tokio::time::sleep_until(began + Duration::from_millis(40) * count).await;
+    }
+    let pushed = || world.boat.pushed_to(20).len();
+    tokio::time::sleep_until(began + Duration::from_millis(1100)).await;
+    assert_eq!(pushed(), 1, "the first is not put off");
+    tokio::time::sleep_until(began + Duration::from_millis(2250)).await;
+    assert_eq!(pushed(), 25);
+    let batches = world.history.reads.load(Ordering::SeqCst);
+    assert!((4..=6).contains(&batches), "{batches} batches in a second");
+}
+
 /// The clock of the machine is set back by an hour while retries wait: in memory, and in the log.
 #[tokio::test(start_paused = true)]
 async fn a_step_of_the_clock_delays_no_retry() {

@@ -193,6 +193,7 @@ impl World {
             away: AtomicBool::new(false),
             refused: Mutex::default(),
             latency: Mutex::default(),
+            reads: AtomicUsize::new(0),
         });
         let timeline = EmbeddedTimeline::new(TimelineConfig::default());
         let timeline = Arc::new(FaultyTimeline {

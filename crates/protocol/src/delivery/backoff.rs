@@ -4,6 +4,9 @@ use std::time::Duration;
 
 use crate::keys::RETRY_TIERS;
 
+/// The pause before the next attempt, as a multiple of the time since the first.
+const AGE_FACTOR: u32 = 2;
+
 /// The delays of the retry topics, shortest first; tiers count from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tiers([Duration; RETRY_TIERS as usize]);
@@ -23,11 +26,13 @@ impl Tiers {
         u8::try_from(retry_count).map_or(RETRY_TIERS, |n| n.clamp(1, RETRY_TIERS))
     }
 
-    /// The tier of a record that could not be tried, as its attempt does not count: the longer it has
-    /// waited, the less often it asks.
+    /// The tier of a record that could not be tried, as its attempt does not count: the longest that is at most
+    /// [`AGE_FACTOR`] times its age. While a part is away the attempts of a message so grow with the logarithm of the
+    /// time, and do not take the processors from messages that can be delivered.
     pub fn of_age(&self, age: Duration) -> u8 {
-        let passed = self.0.iter().take_while(|delay| **delay <= age).count();
-        (passed as u8).clamp(1, RETRY_TIERS)
+        let pause_max = age.saturating_mul(AGE_FACTOR);
+        let passed = self.0.iter().take_while(|delay| **delay <= pause_max);
+        (passed.count() as u8).clamp(1, RETRY_TIERS)
     }
 }
 
@@ -55,8 +60,20 @@ mod tests {
     fn what_cannot_be_tried_asks_less_often_as_it_ages() {
         let tiers = Tiers::default();
         let tier = |secs| tiers.of_age(Duration::from_secs(secs));
-        assert_eq!([tier(0), tier(1), tier(6), tier(31)], [1, 1, 2, 3]);
-        assert_eq!([tier(121), tier(86_400)], [4, 5]);
+        assert_eq!([tier(0), tier(1), tier(2), tier(3)], [1, 1, 1, 2]);
+        assert_eq!([tier(14), tier(15), tier(59), tier(60)], [2, 3, 3, 4]);
+        assert_eq!([tier(299), tier(300), tier(86_400)], [4, 5, 5]);
+    }
+
+    #[test]
+    fn a_part_that_is_away_for_two_minutes_costs_a_message_eight_attempts() {
+        let tiers = Tiers::default();
+        let mut ages = vec![Duration::ZERO];
+        while let Some(age) = ages.last().filter(|age| age.as_secs() < 120) {
+            ages.push(*age + tiers.delay(tiers.of_age(*age)));
+        }
+        let ages: Vec<u64> = ages.iter().map(Duration::as_secs).collect();
+        assert_eq!(ages, [0, 1, 2, 3, 8, 13, 18, 48, 78, 198]);
     }
 
     #[test]

@@ -12,6 +12,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::RwLock;
 use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
 
@@ -145,7 +146,7 @@ impl Operator {
     }
 }
 
-type Tokens = Vec<(Vec<u8>, Operator)>;
+type Tokens = Vec<(SecretString, Operator)>;
 
 /// All operators; where there are none, whoever reaches the port may do everything. Clones are the same ones.
 #[derive(Clone, Default)]
@@ -182,21 +183,23 @@ impl Operators {
     }
 
     fn read(configs: &[OperatorConfig]) -> Result<Tokens> {
-        let mut operators: Vec<(Vec<u8>, Operator)> = Vec::new();
+        let mut operators = Tokens::new();
         for config in configs {
-            let text = std::fs::read_to_string(&config.token_file).with_context(|| {
+            let read = std::fs::read_to_string(&config.token_file);
+            let text = read.map(SecretString::from).with_context(|| {
                 let (name, file) = (&config.name, config.token_file.display());
                 format!("admin.operators: reading the token of {name} in {file}")
             })?;
-            let token = text.lines().next().unwrap_or_default().trim().as_bytes();
+            let token = text.expose_secret().lines().next();
+            let token = token.unwrap_or_default().trim();
             if token.len() < TOKEN_BYTES_MIN {
                 bail!(
                     "admin.operators: the token of {} is shorter than {TOKEN_BYTES_MIN} bytes",
                     config.name
                 );
             }
-            let is_taken = |(other, operator): &(Vec<u8>, Operator)| {
-                operator.name == config.name || other == token
+            let is_taken = |(other, operator): &(SecretString, Operator)| {
+                operator.name == config.name || other.expose_secret() == token
             };
             if operators.iter().any(is_taken) {
                 bail!("admin.operators: {} or its token stands twice", config.name);
@@ -206,7 +209,7 @@ impl Operators {
                 roles: config.roles.clone(),
                 signed_in: true,
             };
-            operators.push((token.to_vec(), operator));
+            operators.push((token.into(), operator));
         }
         Ok(operators)
     }
@@ -254,7 +257,7 @@ impl Operators {
         let token = token?;
         let mut found = None;
         for (known, operator) in tokens.iter() {
-            if bool::from(known.ct_eq(token)) {
+            if bool::from(known.expose_secret().as_bytes().ct_eq(token)) {
                 found = Some(operator.clone());
             }
         }

@@ -1,6 +1,5 @@
 //! How `send`, `listen` and `chat` reach a boat, and where a device keeps its state.
 
-use std::fmt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -8,12 +7,13 @@ use clap::Args;
 use client::ClientConfig;
 use client::store::{Durability, State};
 use protocol::{DeviceId, Platform, UserId};
+use secrecy::{ExposeSecret, SecretString};
 
 use super::token;
 use crate::settings::Settings;
 
 /// Who I am, and where to.
-#[derive(Clone, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct SignIn {
     /// Who I am.
     #[arg(long)]
@@ -23,23 +23,13 @@ pub struct SignIn {
     pub(super) url: String,
     /// Default: one signed with the development key.
     #[arg(long, env = "PACKETBOAT_TOKEN", hide_env_values = true)]
-    token: Option<String>,
-}
-
-impl fmt::Debug for SignIn {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SignIn")
-            .field("user", &self.user)
-            .field("url", &self.url)
-            .field("token", &self.token.as_ref().map(protocol::Hidden::of))
-            .finish()
-    }
+    token: Option<SecretString>,
 }
 
 impl SignIn {
     pub(super) fn token(&self, config: Option<&Path>, platform: Platform) -> Result<String> {
         match &self.token {
-            Some(token) => Ok(token.clone()),
+            Some(token) => Ok(token.expose_secret().to_owned()),
             None => {
                 let settings = Settings::load(config)?;
                 token::sign(&settings, self.user, Some(platform), None, token::OWN)

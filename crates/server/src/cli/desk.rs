@@ -1,11 +1,11 @@
 //! The operators' commands talk to a running Packetboat through its admin port.
 
-use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use reqwest::{Method, StatusCode};
+use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
@@ -26,7 +26,7 @@ impl Refused {
 }
 
 /// Who asks, where operators sign in.
-#[derive(Clone, Args)]
+#[derive(Clone, Debug, Args)]
 pub struct Token {
     /// A token of admin.operators, where operators sign in. It stands in the process list: prefer a file.
     #[arg(
@@ -36,7 +36,7 @@ pub struct Token {
         hide_env_values = true,
         value_name = "TOKEN"
     )]
-    text: Option<String>,
+    text: Option<SecretString>,
     /// A file whose first line is the token; wins over PACKETBOAT_ADMIN_TOKEN.
     #[arg(
         id = "operator-token-file",
@@ -48,7 +48,7 @@ pub struct Token {
 }
 
 impl Token {
-    fn read(&self) -> Result<Option<String>> {
+    fn read(&self) -> Result<Option<SecretString>> {
         let Some(file) = &self.file else {
             return Ok(self.text.clone());
         };
@@ -58,21 +58,14 @@ impl Token {
                 file.display()
             )
         };
-        let text = std::fs::read_to_string(file).with_context(named)?;
-        let token = text.lines().next().unwrap_or_default().trim();
+        let read = std::fs::read_to_string(file);
+        let text = read.map(SecretString::from).with_context(named)?;
+        let token = text.expose_secret().lines().next();
+        let token = token.unwrap_or_default().trim();
         if token.is_empty() {
             bail!("{}: its first line is empty", named());
         }
-        Ok(Some(token.to_owned()))
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Token")
-            .field("text", &self.text.as_ref().map(protocol::Hidden::of))
-            .field("file", &self.file)
-            .finish()
+        Ok(Some(token.into()))
     }
 }
 
@@ -141,7 +134,7 @@ impl Desk {
             request = request.query(&query);
         }
         if let Some(token) = self.token.read()? {
-            request = request.bearer_auth(token);
+            request = request.bearer_auth(token.expose_secret());
         }
         if method != Method::GET {
             request = request.json(body);
@@ -170,7 +163,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let file = dir.path().join("ann");
         let token = Token {
-            text: Some("from the environment".to_owned()),
+            text: Some("from the environment".into()),
             file: Some(file.clone()),
         };
         let missing = format!("{:#}", token.read().expect_err("no file"));
@@ -180,7 +173,8 @@ mod tests {
         assert!(empty.contains("first line is empty"), "{empty}");
         std::fs::write(&file, " a-token-of-some-length \nwhose it is\n").expect("written");
         let read = token.read().expect("read");
-        assert_eq!(read.as_deref(), Some("a-token-of-some-length"));
+        let read = read.as_ref().map(ExposeSecret::expose_secret);
+        assert_eq!(read, Some("a-token-of-some-length"));
         assert!(!format!("{token:?}").contains("environment"));
     }
 }

@@ -75,11 +75,13 @@ impl Reload {
     fn round(&mut self, everything: bool) {
         let read = Settings::load(self.file.as_deref()).map_err(anyhow::Error::from);
         let done = read.and_then(|settings| {
-            self.operators.renew(&settings.admin.operators)?;
-            if everything {
-                self.take(settings)?;
-            }
-            Ok(())
+            let renewed = self.operators.renew(&settings.admin.operators);
+            // Operators that cannot be read keep nothing else back.
+            let taken = match everything {
+                true => self.take(settings),
+                false => Ok(()),
+            };
+            renewed.and(taken)
         });
         let trouble = done.err().map(|error| format!("{error:#}"));
         if let Some(error) = &trouble

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
+use secrecy::{ExposeSecret, SecretString};
 
 use super::SEAM;
 use super::config::{GroupProtocol, KafkaConfig};
@@ -67,14 +68,16 @@ pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
         settings.set(changeable(name)?, value);
     }
     for (name, path) in &config.property_files {
-        let value = std::fs::read_to_string(path).map_err(|error| {
+        let read = std::fs::read_to_string(path);
+        let value = read.map(SecretString::from).map_err(|error| {
             let path = path.display();
             Error::conflict(
                 SEAM,
                 format!("{path}, the file of {name}, cannot be read: {error}"),
             )
         })?;
-        settings.set(changeable(name)?, value.trim_end_matches(['\r', '\n']));
+        let value = value.expose_secret().trim_end_matches(['\r', '\n']);
+        settings.set(changeable(name)?, value);
     }
     Ok(settings)
 }
