@@ -158,7 +158,8 @@ pub struct OnlineMembers {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OnlineUser {
     pub user: UserId,
-    pub sessions: Vec<OnlineSession>,
+    /// `None`: unknown, as the server that has them does not answer.
+    pub sessions: Option<Vec<OnlineSession>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -162,24 +162,21 @@ impl Admissions {
         answers
     }
 
-    /// Where each of these users is connected. Sessions of boats that are gone do not count.
+    /// Where each of these users is connected, as far as it is known. Sessions of boats that are gone do not count.
     pub(crate) async fn online(&self, users: Vec<UserId>) -> Result<Vec<OnlineUser>, Refusal> {
-        let sessions = self.sessions(&users).await?;
-        Ok(users
-            .into_iter()
-            .zip(sessions)
-            .map(|(user, entries)| OnlineUser {
-                user,
-                sessions: entries
-                    .into_iter()
-                    .map(|entry| OnlineSession {
-                        session: entry.session,
-                        platform: entry.platform,
-                        life: entry.life,
-                    })
-                    .collect(),
-            })
-            .collect())
+        let answers = self.sessions(&users).await?;
+        let session = |entry: SessionEntry| OnlineSession {
+            session: entry.session,
+            platform: entry.platform,
+            life: entry.life,
+        };
+        let online = |(user, entries): (UserId, Result<Vec<SessionEntry>, Refusal>)| OnlineUser {
+            user,
+            sessions: entries
+                .ok()
+                .map(|entries| entries.into_iter().map(session).collect()),
+        };
+        Ok(users.into_iter().zip(answers).map(online).collect())
     }
 
     /// Which members of a group are connected, of the `limit` members behind `after`; and the last of these, where there
@@ -195,15 +192,16 @@ impl Admissions {
         let members: Vec<UserId> = present.into_iter().map(|(user, _)| user).collect();
         let next = members.last().copied().filter(|_| members.len() == limit);
         let mut online = self.online(members).await?;
-        online.retain(|user| !user.sessions.is_empty());
+        online.retain(|user| user.sessions.as_ref().is_none_or(|own| !own.is_empty()));
         Ok((online, next))
     }
 
     /// Ends the sessions that a user has now, all or those of one platform. Answered when the log has
     /// the task.
     pub(crate) async fn kick_out(&self, kickout: Kickout) -> Result<(), Refusal> {
-        let entries = self.sessions(&[kickout.user]).await?.into_iter().flatten();
-        let sessions: Vec<SessionKey> = entries
+        let answers: Result<Vec<_>, Refusal> =
+            self.sessions(&[kickout.user]).await?.into_iter().collect();
+        let sessions: Vec<SessionKey> = (answers?.into_iter().flatten())
             .filter(|entry| kickout.platform.is_none_or(|only| only == entry.platform))
             .map(|entry| entry.into_key(kickout.user))
             .collect();
@@ -218,18 +216,20 @@ impl Admissions {
         self.kicks.publish(kick).await
     }
 
-    async fn sessions(&self, users: &[UserId]) -> Result<Vec<Vec<SessionEntry>>, Refusal> {
+    /// One answer a user, in order.
+    async fn sessions(
+        &self,
+        users: &[UserId],
+    ) -> Result<Vec<Result<Vec<SessionEntry>, Refusal>>, Refusal> {
         let denied = self.boats.denied();
         let asked = self.mailbox.sessions(users, denied);
         let answers = crate::deadline::in_time(self.deadline, asked).await?;
-        answers
-            .into_iter()
-            .map(|answer| {
-                let mut entries = answer.map_err(crate::deadline::unavailable)?;
-                entries.retain(|entry| !self.boats.is_over(&entry.life));
-                self.metrics.looked_up(!entries.is_empty());
-                Ok(entries)
-            })
-            .collect()
+        let living = |answer: backend::Result<Vec<SessionEntry>>| {
+            let mut entries = answer.map_err(crate::deadline::unavailable)?;
+            entries.retain(|entry| !self.boats.is_over(&entry.life));
+            self.metrics.looked_up(!entries.is_empty());
+            Ok(entries)
+        };
+        Ok(answers.into_iter().map(living).collect())
     }
 }

@@ -806,7 +806,8 @@ pub(crate) fn online_user() -> impl Strategy<Value = OnlineUser> {
             platform,
             life,
         });
-    (user(), vec(online, 0..4)).prop_map(|(user, sessions)| OnlineUser { user, sessions })
+    let sessions = option::of(vec(online, 0..4));
+    (user(), sessions).prop_map(|(user, sessions)| OnlineUser { user, sessions })
 }
 
 pub(crate) fn kickout() -> impl Strategy<Value = Kickout> {

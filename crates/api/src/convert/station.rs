@@ -416,22 +416,21 @@ impl TryFrom<v1::OnlineUser> for OnlineUser {
     type Error = Refusal;
 
     fn try_from(wire: v1::OnlineUser) -> Result<Self, Refusal> {
+        let sessions = list("online.sessions", wire.sessions, usize::MAX)?;
         Ok(OnlineUser {
             user: field("online.user", UserId::new(wire.user))?,
-            sessions: list("online.sessions", wire.sessions, usize::MAX)?,
+            sessions: (!wire.unknown).then_some(sessions),
         })
     }
 }
 
 impl From<&OnlineUser> for v1::OnlineUser {
     fn from(online: &OnlineUser) -> Self {
+        let sessions = online.sessions.iter().flatten();
         v1::OnlineUser {
             user: online.user.get(),
-            sessions: online
-                .sessions
-                .iter()
-                .map(v1::OnlineSession::from)
-                .collect(),
+            sessions: sessions.map(v1::OnlineSession::from).collect(),
+            unknown: online.sessions.is_none(),
         }
     }
 }

@@ -40,6 +40,9 @@ impl Settings {
         {
             problems.refuse("horn.secret_file", "", &error.to_string(), "");
         }
+        if let Err(error) = self.log.otlp.check_headers() {
+            problems.refuse("log.otlp.headers_file", "", &format!("{error:#}"), "");
+        }
     }
 }
 
@@ -107,6 +110,20 @@ mod tests {
         let refusal = refused(|s| s.station.auth.key_file = Some(short));
         assert!(refusal.starts_with("station.auth.key_file: "), "{refusal}");
         assert!(!refusal.contains("0123456789"), "{refusal}");
+    }
+
+    #[cfg(feature = "otlp")]
+    #[test]
+    fn headers_for_the_collector_are_names_and_values() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("headers");
+        std::fs::write(&file, "authorization: Bearer x\nhunter2\n").expect("written");
+        let refusal = refused(|s| s.log.otlp.headers_file = Some(file));
+        assert!(refusal.starts_with("log.otlp.headers_file: "), "{refusal}");
+        assert!(
+            refusal.contains("line 2") && !refusal.contains("hunter2"),
+            "{refusal}"
+        );
     }
 
     #[cfg(feature = "cluster")]

@@ -102,6 +102,18 @@ impl Config {
     }
 }
 
+#[cfg(feature = "otlp")]
+impl Config {
+    /// Reads the headers as the exporter does at start.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or a line that is no `name: value`; no value is repeated.
+    pub(crate) fn check_headers(&self) -> anyhow::Result<()> {
+        let headers = self.headers_file.as_deref().map(collector::read_headers);
+        headers.transpose().map(drop)
+    }
+}
+
 /// The slim program: no collector, whatever the settings say (which are refused before).
 #[cfg(not(feature = "otlp"))]
 mod without {
@@ -110,6 +122,12 @@ mod without {
     use metrics_exporter_prometheus::PrometheusHandle;
 
     use super::Config;
+
+    impl Config {
+        pub(crate) fn check_headers(&self) -> Result<()> {
+            Ok(())
+        }
+    }
 
     pub(crate) fn start(_: &Config) -> Result<Option<Collector>> {
         Ok(None)

@@ -96,6 +96,16 @@ async fn who_of_a_group_is_connected_is_told_in_pages() {
     world.sign_in(6, Platform::Ios, 16).await;
     let online = [(1, vec![11]), (3, vec![13, 14]), (5, vec![15])];
     assert_eq!(online_in(&world, 7).await, online);
+    // One server of the mailbox is away: its users are unknown, and keep back nobody else's page.
+    world.mailbox.boxes_away.lock().extend([user(2), user(3)]);
+    let online = [(1, vec![11]), (2, vec![]), (3, vec![]), (5, vec![15])];
+    assert_eq!(online_in(&world, 7).await, online);
+    let request = v1::OnlineRequest { users: vec![1, 2] };
+    let answer = world.client.clone().online(request).await;
+    let users = answer.expect("answered").into_inner().users;
+    let unknown: Vec<bool> = users.iter().map(|user| user.unknown).collect();
+    assert_eq!(unknown, [false, true]);
+    world.mailbox.boxes_away.lock().clear();
     assert_eq!(online_in(&world, 8).await, [], "there is no such group");
     world.is_in(7, CLOSED, 1, None).await;
     let gone = v1::DisconnectRequest {

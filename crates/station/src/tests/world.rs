@@ -562,7 +562,7 @@ impl Queue for FaultyQueue {
 pub(super) struct FaultyMailbox {
     store: EmbeddedMailbox,
     pub(super) silent: AtomicBool,
-    /// Users on a server of their own: their acknowledgements and dedupe keys are not answered.
+    /// Users on a server of their own: their sessions, acknowledgements and dedupe keys are not answered.
     pub(super) boxes_away: Mutex<Vec<UserId>>,
 }
 
@@ -614,7 +614,13 @@ impl MailboxStore for FaultyMailbox {
         users: &[UserId],
         denied: Denied,
     ) -> Vec<backend::Result<Vec<SessionEntry>>> {
-        self.reach().await.sessions(users, denied).await
+        let answers = self.reach().await.sessions(users, denied).await;
+        let away = self.boxes_away.lock();
+        let unless_away = |(user, answer)| match away.contains(user) {
+            true => Err(backend::Error::unavailable("mailbox", "away")),
+            false => answer,
+        };
+        users.iter().zip(answers).map(unless_away).collect()
     }
 
     async fn page(
