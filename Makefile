@@ -14,8 +14,9 @@ check: fmt lint docs ## what must be clean before a commit
 fmt: ## is the code formatted
 	@cargo fmt --all --check
 
-lint: ## warnings are errors
+lint: ## warnings are errors, in the slim program, too
 	@scripts/need cargo cc protoc && cargo clippy --workspace --all-targets --locked -- -D warnings
+	@cargo clippy --package server --no-default-features --locked -- -D warnings
 
 docs: ## the documentation builds without a warning
 	@scripts/need cargo cc protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
