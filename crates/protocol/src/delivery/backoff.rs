@@ -27,7 +27,7 @@ impl Tiers {
     }
 
     /// The tier of a record that could not be tried, as its attempt does not count: the longest that is at most
-    /// [`AGE_FACTOR`] times its age. While a part is away the attempts of a message so grow with the logarithm of the
+    /// twice its age. While a part is away the attempts of a message so grow with the logarithm of the
     /// time, and do not take the processors from messages that can be delivered.
     pub fn of_age(&self, age: Duration) -> u8 {
         let pause_max = age.saturating_mul(AGE_FACTOR);
