@@ -25,6 +25,11 @@ pub struct Talk {
     sends: BTreeSet<(UserId, SendId)>,
     /// Those that changed something, in order.
     pub changes: Vec<MessageId>,
+    /// Those that changed nothing, each with what it was to change.
+    idle: Vec<(MessageId, Register)>,
+    /// Of these, those behind which another change wrote the same register. After a crash between the effects of
+    /// a batch nothing is left to tell them from changes: they may have a place of their own.
+    pub hidden_idle: BTreeSet<MessageId>,
     pub cleared: BTreeMap<UserId, Seq>,
     pub pinned: BTreeMap<UserId, bool>,
     pub hidden: BTreeMap<UserId, BTreeSet<Seq>>,
@@ -35,6 +40,25 @@ pub struct Talk {
 struct Told {
     said: Said,
     reactions: BTreeMap<Reaction, BTreeSet<UserId>>,
+}
+
+/// What a change writes, and the next of its kind replaces.
+#[derive(Debug, PartialEq, Eq)]
+enum Register {
+    Content(MessageId),
+    Reaction(MessageId, UserId, Reaction),
+}
+
+impl Register {
+    fn of(subject: MessageId, by: UserId, kind: &ChangeKind) -> Option<Register> {
+        match kind {
+            ChangeKind::Edit => Some(Register::Content(subject)),
+            ChangeKind::React { reaction, .. } => {
+                Some(Register::Reaction(subject, by, reaction.clone()))
+            }
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,9 +157,18 @@ impl Talk {
             return Fate::Refused;
         };
         let fate = told.change(message, kind, administers);
-        if fate == Fate::Done {
-            self.sends.insert(name);
-            self.changes.push(message.id);
+        let register = Register::of(subject, message.from, kind);
+        match fate {
+            Fate::Done => {
+                self.sends.insert(name);
+                self.changes.push(message.id);
+                let same = self
+                    .idle
+                    .extract_if(.., |(_, of)| Some(&*of) == register.as_ref());
+                self.hidden_idle.extend(same.map(|(id, _)| id));
+            }
+            Fate::Nothing => self.idle.extend(register.map(|of| (message.id, of))),
+            Fate::Refused => {}
         }
         fate
     }

@@ -114,9 +114,10 @@ impl Screen<'_> {
             shown
         });
         let changes = talk.changes.len() as u64;
+        let revs = changes..=changes + talk.hidden_idle.len() as u64;
         let is_rev = match crowd {
-            Some(_) if !self.is_listed => row.rev <= changes,
-            _ => row.rev == changes,
+            Some(_) if !self.is_listed => row.rev <= *revs.end(),
+            _ => revs.contains(&row.rev),
         };
         let got = (
             row.seq,

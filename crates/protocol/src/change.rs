@@ -13,7 +13,11 @@
 //! The order of effects is change row and message row → head → conversation rows → commit. A crash between
 //! any two brings the record back. What it had half done must not look like somebody else's work (*recalled
 //! already: nothing to do*), or the change would never get its place: so every register bears the version of
-//! the record that wrote it, and a record does not see its own.
+//! the record that wrote it, and a record does not see its own, nor those of records behind it.
+//!
+//! A register has one version: where a record finds its own or a later one there, nothing is left of what stood
+//! before, and the record is a change. A reaction that was on already, and was taken back by a later record of the
+//! batch, then has a place and an event that changes nothing; judged the other way a change would be lost.
 
 mod ruling;
 
@@ -426,7 +430,7 @@ pub fn judge(
         Change::Edit(content) => {
             let now = match &altered.edited {
                 Some(edited) if edited.version < record => Some(&edited.value.0),
-                // Its own half-done write hides what was there before.
+                // A half-done write, its own or a later record's, hides what was there before.
                 Some(_) => None,
                 None => Some(subject.content),
             };
@@ -435,9 +439,9 @@ pub fn judge(
         Change::React { reaction, on } => {
             let key = (reaction.clone(), asked.by);
             let written = altered.reactions.get(&key);
-            let is_own = written.is_some_and(|written| written.version >= record);
+            let is_hidden = written.is_some_and(|written| written.version >= record);
             let is_on = written.is_some_and(|written| written.value);
-            if is_own || is_on != *on {
+            if is_hidden || is_on != *on {
                 may_react(record, asked, reaction, *on, altered, rules)?;
                 return Ok(Verdict::Change);
             }

@@ -126,6 +126,24 @@ fn what_is_so_already_uses_no_place() {
     assert_eq!(stands.judge(2, &off, None), Ok(Verdict::Change));
 }
 
+// Found by seed 10921 of the simulator: a batch died between the registers and the head.
+#[test]
+fn what_a_later_record_hides_is_a_change() {
+    let mut stands = Stands::new();
+    let on = asked(2, react("👍", true));
+    let off = asked(2, react("👍", false));
+    stands.apply(3, on.clone());
+    for record in [&off, &on] {
+        assert_eq!(stands.judge(2, record, None), Ok(Verdict::Change));
+        assert_eq!(stands.judge(3, record, None), Ok(Verdict::Change));
+    }
+    assert_eq!(stands.judge(4, &on, None), Ok(Verdict::Nothing));
+    let edit = asked(1, Change::Edit(Content::text("good evening")));
+    stands.apply(3, edit.clone());
+    assert_eq!(stands.judge(2, &edit, None), Ok(Verdict::Change));
+    assert_eq!(stands.judge(4, &edit, None), Ok(Verdict::Nothing));
+}
+
 #[test]
 fn reactions_have_a_bound() {
     let mut stands = Stands::new();
