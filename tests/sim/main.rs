@@ -37,12 +37,15 @@ use world::World;
 /// Seeds that once found something; each stays.
 const CORPUS: &[u64] = &[
     1, 8, 10, 15, 19, 27, 58, 61, 197, 284, 594, 2305, 2544, 2695, 7381, 8402, 8584, 8743, 9932,
-    10921, 11205, 13917, 15586, 18078, 26840, 29658, 32288, 34030, 35675, 38889, 46596, 50345,
-    56883,
+    10921, 11205, 12247, 13917, 15586, 16626, 18078, 26840, 29658, 32288, 34030, 35675, 38889,
+    46596, 50345, 56883,
 ];
 
 /// Seeds that are looked through for a planted bug at a time.
 const TOGETHER: u64 = 50;
+
+/// Seeds among which each planted bug is found. Rare ones have a seed in the corpus, until worlds change.
+const PLANTED_WITHIN: u64 = 30_000;
 
 fn seeds() -> u64 {
     let number = |name| {
@@ -145,7 +148,7 @@ fn the_corpus_stays_clean() {
 fn every_planted_bug_is_found() {
     for sabotage in Sabotage::ALL {
         let known = CORPUS.iter().map(|&seed| seed..seed + 1);
-        let others = (0..1000).step_by(TOGETHER as usize);
+        let others = (0..PLANTED_WITHIN).step_by(TOGETHER as usize);
         let mut seeds = known.chain(others.map(|first| first..first + TOGETHER));
         let found = seeds.find_map(|seeds| findings(seeds, Some(sabotage)).into_iter().next());
         let (seed, what) = found.unwrap_or_else(|| panic!("{sabotage:?} was not found"));

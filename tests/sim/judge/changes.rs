@@ -1,7 +1,7 @@
 //! Changes: dense and in the order of the log, each accepted one done or refused, and every message what they
 //! make of it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use protocol::change::Altered;
 use protocol::ledger::trace::Life;
@@ -20,7 +20,8 @@ impl World {
     }
 
     /// The changes of each conversation are those that the log asks for, in its order, each once. Behind a crash
-    /// there may be some between them that changed nothing.
+    /// there may be some between them that changed nothing; one of those that is published again and changes
+    /// something may have its place from either.
     fn judge_order(&self, model: &Model) -> Result<(), String> {
         let mut standing: BTreeMap<ConversationId, Vec<(u64, MessageId)>> = BTreeMap::new();
         for ((conversation, rev), row) in &self.disk.changes {
@@ -33,10 +34,13 @@ impl World {
             let head = self.disk.heads.get(conversation);
             let rev = head.map_or(0, |head| head.rev);
             let may_be_idle =
-                |id: &MessageId| self.carrier.life > 1 && talk.hidden_idle.contains(id);
+                |id: &&MessageId| self.carrier.life > 1 && talk.hidden_idle.contains(*id);
             let (revs, ids): (Vec<u64>, Vec<MessageId>) = got.iter().copied().unzip();
-            let done = { ids }.into_iter().filter(|id| !may_be_idle(id));
-            if !revs.into_iter().eq(1..=rev) || !done.eq(expected.iter().copied()) {
+            let once: BTreeSet<&MessageId> = ids.iter().collect();
+            let is_in_order = (ids.iter().filter(|id| !may_be_idle(id)))
+                .eq(expected.iter().filter(|id| !may_be_idle(id)));
+            let is_whole = once.len() == ids.len() && expected.iter().all(|id| once.contains(id));
+            if !revs.into_iter().eq(1..=rev) || !is_in_order || !is_whole {
                 return Err(format!(
                     "{conversation} has changes {got:?} up to {rev}, the log asks for {expected:?}"
                 ));
