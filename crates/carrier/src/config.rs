@@ -87,6 +87,11 @@ pub struct Config {
     pub in_flight_min: usize,
     /// Most records in flight; then nothing is polled until some are settled.
     pub in_flight_max: usize,
+    /// Users that these are owed to; from here on nothing further begins. A group counts with each member that
+    /// keeps its mail.
+    pub users_in_flight_max: usize,
+    /// Bytes of their frames, in the same way.
+    pub bytes_in_flight_max: usize,
     /// Mean wait for acknowledgements above which fewer records are in flight.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
@@ -167,6 +172,8 @@ impl Default for Config {
             finish_wait: Duration::from_secs(4),
             in_flight_min: limits.in_flight_min,
             in_flight_max: limits.in_flight_max,
+            users_in_flight_max: limits.users_in_flight_max,
+            bytes_in_flight_max: limits.bytes_in_flight_max,
             ack_latency_target: limits.ack_latency_target,
             lane_window: limits.lane_window,
             lane_max: limits.lane_max,
@@ -219,6 +226,8 @@ impl Config {
         Some(Limits {
             in_flight_min: self.in_flight_min,
             in_flight_max: self.in_flight_max,
+            users_in_flight_max: self.users_in_flight_max,
+            bytes_in_flight_max: self.bytes_in_flight_max,
             ack_latency_target: self.ack_latency_target,
             lane_window: self.lane_window.max(1),
             lane_max: self.lane_max.max(1),

@@ -10,6 +10,8 @@ use protocol::ledger::Event;
 pub(crate) struct Gauges {
     in_flight: Gauge,
     in_flight_max: Gauge,
+    users_in_flight: Gauge,
+    bytes_in_flight: Gauge,
     pushes: Gauge,
     lanes: Gauge,
     unsettled: Gauge,
@@ -30,6 +32,8 @@ impl Gauges {
         Gauges {
             in_flight: of_shard("carrier_in_flight"),
             in_flight_max: of_shard("carrier_in_flight_max"),
+            users_in_flight: of_shard("carrier_users_in_flight"),
+            bytes_in_flight: of_shard("carrier_bytes_in_flight"),
             pushes: of_shard("carrier_pushes_open"),
             lanes: of_shard("carrier_lanes"),
             unsettled: of_shard("carrier_settling"),
@@ -47,6 +51,8 @@ impl Gauges {
     pub(crate) fn show(&self, load: &Load, settling: usize) {
         self.in_flight.set(load.records as f64);
         self.in_flight_max.set(load.records_max as f64);
+        self.users_in_flight.set(load.users as f64);
+        self.bytes_in_flight.set(load.bytes as f64);
         self.pushes.set(load.pushes as f64);
         self.lanes.set(load.lanes as f64);
         self.unsettled.set(settling as f64);

@@ -45,6 +45,10 @@ pub struct Limits {
     pub in_flight_min: usize,
     /// Nor rises above this; a task beyond the present budget is handed back.
     pub in_flight_max: usize,
+    /// Users of all records in flight from which on no further task is taken. The last one may exceed it.
+    pub users_in_flight_max: usize,
+    /// Bytes of their frames, in the same way.
+    pub bytes_in_flight_max: usize,
     /// Above this mean wait for acknowledgements the budget shrinks.
     pub ack_latency_target: Duration,
     /// Pushes of a lane that are not answered; later ones wait.
@@ -68,6 +72,8 @@ impl Default for Limits {
         Limits {
             in_flight_min: 1024,
             in_flight_max: 16_384,
+            users_in_flight_max: 65_536,
+            bytes_in_flight_max: 64 << 20,
             ack_latency_target: Duration::from_secs(1),
             lane_window: 64,
             lane_max: 512,

@@ -166,6 +166,9 @@ pub struct Load {
     pub records: usize,
     /// How many may be in flight now; moves between the limits' least and most.
     pub records_max: usize,
+    /// Users that these are owed to, and bytes of their frames.
+    pub users: usize,
+    pub bytes: usize,
     pub pushes: usize,
     pub lanes: usize,
 }

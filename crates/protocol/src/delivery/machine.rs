@@ -34,6 +34,9 @@ pub struct Delivery {
     limits: Limits,
     budget: Budget,
     records: Arena<Record>,
+    /// Users that these are owed to, and bytes of their frames.
+    users: usize,
+    bytes: usize,
     routes: Arena<OpenRoute>,
     pushes: Arena<OpenPush>,
     lanes: Lanes,
@@ -81,6 +84,8 @@ impl Delivery {
             budget: Budget::new(&limits),
             limits,
             records: Arena::default(),
+            users: 0,
+            bytes: 0,
             routes: Arena::default(),
             pushes: Arena::default(),
             lanes: Lanes::default(),
@@ -90,8 +95,13 @@ impl Delivery {
         }
     }
 
-    /// How many more tasks are taken now.
+    /// How many more tasks are taken now, if they are small: a group's members, or large frames, count as well.
     pub fn room(&self) -> usize {
+        let is_full = self.users >= self.limits.users_in_flight_max
+            || self.bytes >= self.limits.bytes_in_flight_max;
+        if is_full {
+            return 0;
+        }
         self.budget.limit().saturating_sub(self.records.len())
     }
 
@@ -103,6 +113,8 @@ impl Delivery {
         Load {
             records: self.records.len(),
             records_max: self.budget.limit(),
+            users: self.users,
+            bytes: self.bytes,
             pushes: self.pushes.len(),
             lanes: self.lanes.len(),
         }
@@ -140,6 +152,8 @@ impl Delivery {
         let offline = task.retry_count >= self.limits.offline_after;
         let users = task.owed.len();
         let ledger = std::mem::take(&mut task.noted);
+        self.users += users;
+        self.bytes += task.frame_bytes();
         let record = self.records.insert(Record {
             source,
             task,
@@ -274,7 +288,7 @@ impl Delivery {
         self.lanes.abandon(|record| gone.contains(&record));
         self.audiences.abandon(|record| gone.contains(&record));
         for record in gone {
-            self.records.remove(record);
+            self.remove(record);
         }
         for target in self.lanes.targets() {
             self.pump(now, target);
@@ -376,7 +390,7 @@ impl Delivery {
         if record.open > 0 {
             return;
         }
-        let Some(mut record) = self.records.remove(key) else {
+        let Some(mut record) = self.remove(key) else {
             return;
         };
         let left = settle::settle(
@@ -396,6 +410,13 @@ impl Delivery {
             notifications: record.notifications,
             ledger: record.ledger,
         })));
+    }
+
+    fn remove(&mut self, key: Key) -> Option<Record> {
+        let record = self.records.remove(key)?;
+        self.users -= record.task.owed.len();
+        self.bytes -= record.task.frame_bytes();
+        Some(record)
     }
 
     fn leg(&self, key: Key, leg: u32) -> Option<&Leg> {

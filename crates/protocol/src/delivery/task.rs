@@ -115,6 +115,12 @@ pub struct Task {
 }
 
 impl Task {
+    /// Bytes of its frames.
+    pub fn frame_bytes(&self) -> usize {
+        let own: usize = self.own_frames.values().map(Bytes::len).sum();
+        self.frame.len() + own
+    }
+
     pub fn frame_for(&self, user: UserId) -> &Bytes {
         self.own_frames.get(&user).unwrap_or(&self.frame)
     }

@@ -37,7 +37,7 @@ impl Audience {
 
     /// Those behind `after`, from the first one on where it is `None`.
     pub fn behind(&self, after: Option<UserId>) -> impl Iterator<Item = UserId> {
-        let members = self.group.members.behind(after);
+        let members = self.group.members.behind(after, self.placed_by);
         let readers = members.filter(|(user, member)| self.reads(*user, member));
         readers.map(|(user, _)| user)
     }

@@ -12,8 +12,8 @@ use crate::history::Version;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     map: OrdMap<UserId, Member>,
-    /// Those who are in.
-    present: usize,
+    /// Those who are in: a public group may have a thousand times as many who left.
+    present: OrdMap<UserId, Member>,
     /// The last record that made anything of a member.
     newest: Version,
 }
@@ -28,8 +28,8 @@ impl Members {
         self.map.is_empty()
     }
 
-    pub const fn present(&self) -> usize {
-        self.present
+    pub fn present(&self) -> usize {
+        self.present.len()
     }
 
     pub const fn newest(&self) -> Version {
@@ -51,19 +51,35 @@ impl Members {
         self.map.iter().map(|(user, member)| (*user, member))
     }
 
-    /// Those behind `after`, from the first one on where it is `None`.
-    pub fn behind(&self, after: Option<UserId>) -> impl Iterator<Item = (UserId, &Member)> {
+    /// Those behind `after`, from the first one on where it is `None`, who may have been in at a record: who left
+    /// is among them only where a later record than that one made anything of a member.
+    pub fn behind(
+        &self,
+        after: Option<UserId>,
+        record: Option<Version>,
+    ) -> impl Iterator<Item = (UserId, &Member)> {
         let begin = after.map_or(Bound::Unbounded, Bound::Excluded);
-        let members = self.map.range((begin, Bound::Unbounded));
+        let is_replayed = record.is_some_and(|record| self.newest > record);
+        let members = if is_replayed {
+            #[cfg(test)]
+            walks::count();
+            &self.map
+        } else {
+            &self.present
+        };
+        let members = members.range((begin, Bound::Unbounded));
         members.map(|(user, member)| (*user, member))
     }
 
     /// Records come in order: a member is replaced by a later one only.
     pub fn insert(&mut self, user: UserId, member: Member) {
-        self.present += usize::from(member.role.is_some());
         self.newest = self.newest.max(member.version);
-        let before = self.map.insert(user, member);
-        self.present -= usize::from(before.is_some_and(|before| before.role.is_some()));
+        if member.role.is_some() {
+            self.present.insert(user, member);
+        } else {
+            self.present.remove(&user);
+        }
+        self.map.insert(user, member);
     }
 }
 

@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use proptest::collection::vec;
 use proptest::prelude::*;
 
@@ -211,4 +213,31 @@ fn a_group_of_a_hundred_thousand_is_never_walked_through_for_a_record() {
         );
     });
     assert_eq!(walks, 0);
+}
+
+/// A public group that a hundred thousand left: a message looks at those who are in, a record that is read again at
+/// all, for it was theirs to read.
+#[test]
+fn those_who_left_are_not_walked_through_for_a_message() {
+    let mut group = Group::new(user(1), CLOSED, at(0));
+    let left = |n: i64| Member {
+        role: None,
+        since: Seq::ZERO,
+        version: at(n as u64),
+    };
+    let all = 2..=100_000;
+    group.members.extend(all.map(|n| (user(n), left(n))));
+    assert_eq!((group.members.len(), group.members.present()), (100_000, 1));
+    let group = Arc::new(group);
+    let readers = |record, seq| -> usize {
+        let audience = Audience::of_message(Arc::clone(&group), record, seq);
+        audience.behind(None).count()
+    };
+    let (count, walks) = members::walks::during(|| readers(at(100_000), Seq(9)));
+    assert_eq!((count, walks), (1, 0));
+    let (count, walks) = members::walks::during(|| readers(at(99_990), Seq(9)));
+    assert_eq!((count, walks), (11, 1));
+    let now = Audience::of_change(Arc::clone(&group), Seq(9));
+    let (count, walks) = members::walks::during(|| now.behind(None).count());
+    assert_eq!((count, walks), (1, 0));
 }

@@ -59,6 +59,8 @@ const METRICS: &[Metric] = &[
     metric(Counter, "carrier_deliveries_retried_total", "Deliveries that wait for another attempt in a retry topic"),
     metric(Counter, "carrier_deliveries_stored_total", "Deliveries that wait in the mailbox for an absent device"),
     metric(Gauge, "carrier_in_flight", "Records that a shard works on, by shard"),
+    metric(Gauge, "carrier_bytes_in_flight", "Bytes of the frames of records that a shard works on, by shard"),
+    metric(Gauge, "carrier_users_in_flight", "Users that records which a shard works on are owed to, by shard"),
     metric(Gauge, "carrier_in_flight_max", "Most records that a shard worked on at once, by shard"),
     metric(Counter, "carrier_kickouts_put_off_total", "Kickouts that had no room and went to a retry topic"),
     metric(Gauge, "carrier_lanes", "Lanes of deliveries that are open, by shard"),

@@ -47,6 +47,18 @@ const SEEK_AGAIN: Duration = Duration::from_millis(10);
 /// How often it is said again that a partition cannot be read.
 const REMIND: Duration = Duration::from_secs(60);
 
+/// The remedy where records went before the group has read them.
+const GONE: &str = "Those records are gone from the log before the group has read them (retention, or a log \
+    that was made anew); nothing is skipped in silence. Decide what to do about them, stop the group's members, \
+    set its offsets to where it is to go on (kafka-consumer-groups --reset-offsets), and start them";
+
+/// The remedy where the log is shorter than what the group has read. Offsets alone will not do: what was accepted
+/// since bears versions that the stores have seen, and would be taken for repeats.
+const TRUNCATED: &str = "The log lost records that the group has read, and others stand at their offsets now; \
+    nothing is skipped in silence. Stop the group's members, set kafka.epoch_min above the log's epoch and run \
+    `packetboat topics apply`, set the group's offsets to the first lost one (kafka-consumer-groups \
+    --reset-offsets), and start them; docs/operations/cluster.md, *A log that lost its tail*";
+
 pub(super) struct KafkaConsumer {
     /// Always there until it is dropped, which takes a while and must not happen on the runtime.
     client: Option<Arc<Client>>,
@@ -357,13 +369,12 @@ impl KafkaConsumer {
             return Ok(());
         }
         let places: Vec<String> = self.misplaced.iter().map(Misplaced::to_string).collect();
+        let is_truncated = self.misplaced.iter().any(|at| at.truncated);
+        let remedy = if is_truncated { TRUNCATED } else { GONE };
         Err(Error::corrupt(
             SEAM,
             format!(
-                "group {} cannot go on: {}. Those records are gone from the log before the group has \
-                 read them (retention, or a log that was made anew); nothing is skipped in silence. \
-                 Decide what to do about them, stop the group's members, set its offsets to where it \
-                 is to go on (kafka-consumer-groups --reset-offsets), and start them",
+                "group {} cannot go on: {}. {remedy}",
                 self.group,
                 places.join(", ")
             ),

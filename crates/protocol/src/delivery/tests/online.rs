@@ -361,6 +361,24 @@ fn dead_clients_do_not_hold_the_lanes_of_the_others() {
     assert_eq!(rounds_with(10), 50);
 }
 
+fn task_of(n: i64, to: i64) -> Task {
+    let placed = placed(n, to, Options::CHAT);
+    Task {
+        rev: 0,
+        owed: owed(&placed, Vec::new()),
+        placed,
+        frame: Bytes::new(),
+        audience: None,
+        own_frames: Default::default(),
+        retry_count: 0,
+        first_at: Timestamp::from_millis(1_000_000),
+        origin: None,
+        letter: None,
+        trace: None,
+        noted: Vec::new(),
+    }
+}
+
 #[test]
 fn beyond_the_budget_a_task_is_handed_back() {
     let mut world = World::with(Limits {
@@ -372,23 +390,43 @@ fn beyond_the_budget_a_task_is_handed_back() {
     world.send(1, BOB, &[Platform::Web], Options::CHAT);
     world.send(2, BOB, &[Platform::Web], Options::CHAT);
     assert_eq!(world.delivery.room(), 0);
-    let third = placed(3, BOB, Options::CHAT);
-    let task = Task {
-        rev: 0,
-        owed: owed(&third, Vec::new()),
-        placed: third,
-        frame: Bytes::new(),
-        audience: None,
-        own_frames: Default::default(),
-        retry_count: 0,
-        first_at: world.now,
-        origin: None,
-        letter: None,
-        trace: None,
-        noted: Vec::new(),
-    };
+    let task = task_of(3, BOB);
     let back = world.delivery.handle_task(world.now, at(9), task.clone());
     assert_eq!(back, Err(task));
+}
+
+// Groups of 500 in all sixteen thousand records would be eight million routes at once.
+#[test]
+fn users_and_bytes_in_flight_are_bounded_and_one_task_always_begins() {
+    let limits = |users, bytes| Limits {
+        users_in_flight_max: users,
+        bytes_in_flight_max: bytes,
+        ..Limits::default()
+    };
+    let defaults = Limits::default();
+    assert_eq!(defaults.users_in_flight_max, 65_536);
+    assert_eq!(defaults.bytes_in_flight_max, 64 << 20);
+    let users = task_of(1, BOB).owed.len();
+    for limits in [limits(users + 1, usize::MAX), limits(usize::MAX, 8)] {
+        let mut world = World::with(limits);
+        world.sign_in(BOB, Platform::Web, 20);
+        for n in 1..=2 {
+            assert!(world.delivery.room() > 0, "before {n}");
+            let mut task = task_of(n, BOB);
+            task.frame = Bytes::from_static(b"frame");
+            let taken = world.delivery.handle_task(world.now, at(n as u64), task);
+            assert_eq!(taken, Ok(()));
+        }
+        assert_eq!(world.delivery.room(), 0);
+        let task = task_of(3, BOB);
+        let back = world.delivery.handle_task(world.now, at(9), task.clone());
+        assert_eq!(back, Err(task));
+        let gone = (crate::keys::Topic::Message, 0);
+        world.delivery.handle_revoked(world.now, &[gone]);
+        let load = world.delivery.load();
+        assert_eq!((load.users, load.bytes), (0, 0));
+        assert!(world.delivery.room() > 0);
+    }
 }
 
 #[test]
