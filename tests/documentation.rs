@@ -206,9 +206,16 @@ fn every_alarm_counts_something_and_has_a_runbook() {
             (alarms.len(), alarms.len())
         );
         for (expression, runbook) in expressions.iter().zip(&runbooks) {
-            let mut words = expression.split(|c: char| c != '_' && !c.is_ascii_lowercase());
-            let metric = words.find(|word| word.contains('_')).expect("a metric");
-            assert!(sources.contains(&format!("\"{metric}\"")), "{expression}");
+            let words = expression.split(|c: char| c != '_' && !c.is_ascii_lowercase());
+            let metrics = words.filter(|word| word.contains('_') && *word != "label_replace");
+            let metrics: BTreeSet<&str> = metrics.collect();
+            assert!(!metrics.is_empty(), "{expression}");
+            for metric in metrics {
+                assert!(
+                    sources.contains(&format!("\"{metric}\"")),
+                    "{metric} of {expression}"
+                );
+            }
             let (page, section) = runbook.split_once('#').expect("a section");
             let heading = |line: &str| line.strip_prefix("## ").map(str::to_lowercase);
             let mut headings = read(page).lines().filter_map(heading).collect::<Vec<_>>();

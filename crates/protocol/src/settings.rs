@@ -116,6 +116,25 @@ pub fn is_http_address(text: &str) -> bool {
 /// What stands in the place of a secret.
 pub const STRUCK: &str = "(redacted)";
 
+/// Whether a setting or a property of this name holds a secret itself, and not a file that holds one:
+/// `sasl.password`, `ssl.key.pem`, `token`; not `key_file`, `token_bytes_max`.
+#[must_use]
+pub fn names_secret(name: &str) -> bool {
+    const WORDS: [&str; 6] = [
+        "password",
+        "passphrase",
+        "secret",
+        "key.pem",
+        "jaas",
+        "token",
+    ];
+    // Addresses and numbers.
+    const PUBLIC: [&str; 3] = ["_file", "_max", ".endpoint.url"];
+    let name = name.to_ascii_lowercase();
+    let is_public = PUBLIC.iter().any(|end| name.ends_with(end));
+    !is_public && (name == "key" || WORDS.iter().any(|word| name.contains(word)))
+}
+
 /// A URL without its user info and query; any other text as it is.
 #[must_use]
 pub fn strike(text: &str) -> String {

@@ -163,6 +163,10 @@ fn without_secrets(mut error: figment::Error) -> figment::Error {
     error.kind = match error.kind {
         Kind::InvalidType(actual, expected) => Kind::InvalidType(struck(actual), expected),
         Kind::InvalidValue(actual, expected) => Kind::InvalidValue(struck(actual), expected),
+        // It reads an older TOML than `check_syntax`, and quotes the line below its first words.
+        Kind::Message(text) if text.starts_with("TOML parse error") => {
+            Kind::Message(text.lines().next().unwrap_or_default().to_owned())
+        }
         kind => kind,
     };
     error
@@ -197,7 +201,11 @@ mod tests {
         );
         let kind = error_of("[redis]\naddresses = \"redis://a:hunter2@h:1?token=hunter2\"\n");
         assert!(kind.contains("addresses") && kind.contains("h:1"), "{kind}");
-        for text in [open, kind] {
+        // A comma that only the newer TOML allows.
+        let comma = error_of(
+            "[redis]\naddresses = [\"redis://a:hunter2@h:1\"]\ntls = { password = \"hunter2\", }\n",
+        );
+        for text in [open, kind, comma] {
             assert!(!text.contains("hunter2"), "{text}");
         }
         let missing = Settings::load(Some(Path::new("/no/such/file"))).expect_err("no file");

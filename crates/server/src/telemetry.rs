@@ -100,14 +100,14 @@ fn prometheus() -> Result<PrometheusBuilder> {
 
 /// Collects the metrics of this process from here on; `render()` of the handle is what `/metrics` says. Needs a
 /// runtime: what nobody scrapes is put into buckets all the same.
-pub fn start_metrics() -> Result<PrometheusHandle> {
+pub fn start_metrics(service: &'static str) -> Result<PrometheusHandle> {
     let recorder = prometheus()?.install_recorder();
     let handle = recorder.context("starting the metrics")?;
     otlp::export_metrics(&handle);
     catalogue::describe();
     process::start();
     let version = env!("CARGO_PKG_VERSION");
-    metrics::gauge!("packetboat_build_info", "version" => version).set(1);
+    metrics::gauge!("packetboat_build_info", "version" => version, "service" => service).set(1);
     tokio::spawn(keep_up(handle.clone()));
     Ok(handle)
 }

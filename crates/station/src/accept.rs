@@ -99,14 +99,16 @@ impl Accept {
             .filter(|item| is_change(&item.send))
             .map(|item| item.user)
             .collect();
-        let waits_for = |item: &SendItem| {
-            let server = self.mailbox.server(item.user);
-            (server, changing.contains(&item.user))
-        };
+        // Asked once a user: servers may change places in between, and a session's sends stay together.
+        let mut waits_for = BTreeMap::new();
+        for SendItem { user, .. } in &batch {
+            let server = || (self.mailbox.server(*user), changing.contains(user));
+            waits_for.entry(*user).or_insert_with(server);
+        }
         let mut batch: Vec<(usize, SendItem)> = batch.into_iter().enumerate().collect();
-        batch.sort_by_cached_key(|(place, item)| (waits_for(item), *place));
+        batch.sort_by_key(|(place, item)| (waits_for[&item.user], *place));
         let (places, batch): (Vec<usize>, Vec<SendItem>) = batch.into_iter().unzip();
-        let parts = batch.chunk_by(|one, next| waits_for(one) == waits_for(next));
+        let parts = batch.chunk_by(|one, next| waits_for[&one.user] == waits_for[&next.user]);
         let outcomes = join_all(parts.map(|part| self.accept_part(life, part))).await;
         let mut outcomes: Vec<(usize, Outcome)> = places
             .into_iter()

@@ -270,6 +270,8 @@ impl Pool {
         };
         let node = self.node(&address);
         if node.is_silent() {
+            // Another may serve these slots by now.
+            self.doubt.notify_one();
             let address = address.to_string();
             return all(group, &Failure::Silent { address });
         }

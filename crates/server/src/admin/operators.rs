@@ -232,6 +232,7 @@ impl Operators {
         // First, so that nobody keeps operators out who guesses from the same address.
         let Some(operator) = self.find(token) else {
             if !self.sign_ins.hears(peer).await {
+                self.sign_ins.ignore().await;
                 let text = "too many tokens of no operator came from your address: ask again in a minute\n";
                 return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
             }

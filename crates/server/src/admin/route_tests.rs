@@ -284,12 +284,18 @@ async fn who_guesses_tokens_is_counted_slowed_and_then_not_heard() {
     assert_eq!(status, StatusCode::TOO_MANY_REQUESTS, "{text}");
     let refused = port.answer(&Method::POST, grpc, &[wrong, is_grpc]).await;
     assert_eq!(refused.headers()["grpc-status"], "8", "RESOURCE_EXHAUSTED");
+    assert_eq!(
+        began.elapsed(),
+        Duration::from_secs(17),
+        "not faster than before"
+    );
     // Operators behind the same proxy work on.
     let (status, _) = port.call(&Method::GET, "/api/v1/me", &[right]).await;
     assert_eq!(status, StatusCode::OK);
     let scrape = recorder.handle().render();
     for line in [
         "admin_sign_ins_total{result=\"refused\"} 20",
+        "admin_sign_ins_total{result=\"ignored\"} 2",
         "admin_sign_ins_total{result=\"accepted\"} 2",
     ] {
         assert!(scrape.contains(line), "{scrape}");

@@ -2,9 +2,11 @@
 //! an operator is: those behind one proxy share its address.
 
 use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use moka::future::Cache;
+use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
 
 /// What one address is refused in this time counts together.
@@ -14,12 +16,15 @@ const PROMPT_MAX: u32 = 5;
 const DELAY: Duration = Duration::from_secs(1);
 /// Refusals after which nobody at the address is heard.
 const REFUSALS_MAX: u32 = 20;
+/// Answers that wait `DELAY` at a time, whoever they are for; further ones are given at once.
+const DELAYED_MAX: usize = 256;
 /// Addresses that are remembered: half a megabyte.
 const ADDRESSES_MAX: u64 = 4096;
 
 #[derive(Clone)]
 pub(super) struct SignIns {
     refusals: Cache<IpAddr, Refusals>,
+    delayed: Arc<Semaphore>,
 }
 
 /// What an address was refused in the minute that began with the first of them.
@@ -34,6 +39,7 @@ impl Default for SignIns {
         let refusals = Cache::builder().max_capacity(ADDRESSES_MAX);
         SignIns {
             refusals: refusals.time_to_live(2 * MINUTE).build(),
+            delayed: Arc::new(Semaphore::new(DELAYED_MAX)),
         }
     }
 }
@@ -57,7 +63,19 @@ impl SignIns {
             let heard = count < REFUSALS_MAX;
             tracing::warn!(%peer, count, heard, "a token of no operator was refused");
         }
-        if count > PROMPT_MAX && count <= REFUSALS_MAX {
+        if count > PROMPT_MAX {
+            self.delay().await;
+        }
+    }
+
+    /// A token that is nobody's, from an address that is not heard.
+    pub(super) async fn ignore(&self) {
+        metrics::counter!("admin_sign_ins_total", "result" => "ignored").increment(1);
+        self.delay().await;
+    }
+
+    async fn delay(&self) {
+        if let Ok(_permit) = self.delayed.try_acquire() {
             sleep(DELAY).await;
         }
     }
@@ -126,6 +144,22 @@ mod tests {
         advance(Duration::from_millis(20)).await;
         assert!(sign_ins.hears(guesser).await, "a minute is over");
         assert_eq!(refuse(&sign_ins, guesser, 5).await, Duration::ZERO);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn guesses_of_an_address_that_is_not_heard_wait_and_hold_no_more_than_a_bound() {
+        let sign_ins = SignIns::default();
+        let ignore = async |together: usize| {
+            let began = Instant::now();
+            let prompt = (0..together).map(async |_| {
+                sign_ins.ignore().await;
+                began.elapsed() < DELAY
+            });
+            let prompt = futures_util::future::join_all(prompt).await;
+            prompt.into_iter().filter(|prompt| *prompt).count()
+        };
+        assert_eq!(ignore(DELAYED_MAX).await, 0);
+        assert_eq!(ignore(DELAYED_MAX + 3).await, 3);
     }
 
     #[tokio::test(start_paused = true)]

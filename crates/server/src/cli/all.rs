@@ -62,7 +62,7 @@ impl All {
         around: &dyn Around,
     ) -> Result<ExitCode> {
         let phases = Phases::default();
-        let metrics = telemetry::start_metrics()?;
+        let metrics = telemetry::start_metrics("all")?;
         let operators = reload.operators();
         reload.start()?;
         let stop_admin = CancellationToken::new();

@@ -126,7 +126,7 @@ impl Member {
         around: &dyn Around,
     ) -> Result<ExitCode> {
         let phases = Phases::default();
-        let metrics = telemetry::start_metrics()?;
+        let metrics = telemetry::start_metrics(role.name())?;
         let operators = reload.operators();
         reload.start()?;
         let stop_admin = CancellationToken::new();

@@ -140,7 +140,12 @@ impl Settings {
             problems.refuse("boat.batch_items_max", boat.batch_items_max, reason, remedy);
         }
         let log = self.embedded.queue.record_bytes_max;
-        self.body_fits("embedded.queue.record_bytes_max", log, problems);
+        self.records_fit("embedded.queue.record_bytes_max", log, problems);
+        self.body_fits(
+            "station.record_bytes_max",
+            station.record_bytes_max,
+            problems,
+        );
         let (own, other) = (station.list_margin, carrier.list_margin);
         if own != other {
             let reason = format!("carrier.list_margin is {}", span::write(other));
@@ -149,10 +154,21 @@ impl Settings {
         }
     }
 
+    /// What the log has to take.
+    fn records_fit(&self, key: &str, log: usize, problems: &mut Problems) {
+        self.body_fits(key, log, problems);
+        let retry = self.carrier.retry_bytes_max;
+        if log < retry {
+            let reason =
+                format!("the log would refuse a retry of carrier.retry_bytes_max, {retry}");
+            problems.refuse(key, log, &reason, "At least that");
+        }
+    }
+
     fn body_fits(&self, key: &str, log: usize, problems: &mut Problems) {
         let body = self.station.body_bytes_max;
         if log < body.saturating_add(RECORD_OVERHEAD) {
-            let reason = format!("the log would refuse a body of station.body_bytes_max, {body}");
+            let reason = format!("a body of station.body_bytes_max, {body}, would not fit");
             problems.refuse(key, log, &reason, "At least 4 KiB more than that");
         }
     }
@@ -185,7 +201,7 @@ impl Settings {
             );
         }
         let log = self.kafka.record_bytes_max;
-        self.body_fits("kafka.record_bytes_max", log, problems);
+        self.records_fit("kafka.record_bytes_max", log, problems);
     }
 }
 
@@ -266,8 +282,20 @@ mod tests {
     #[cfg(feature = "cluster")]
     #[test]
     fn the_log_takes_what_stations_take() {
-        let least = |bytes| refused(move |s| s.kafka.record_bytes_max = bytes);
+        let least = |bytes| {
+            refused(move |s| {
+                s.kafka.record_bytes_max = bytes;
+                s.carrier.retry_bytes_max = 64 * 1024;
+            })
+        };
         assert!(least(64 * 1024 - 1).starts_with("kafka.record_bytes_max is 65535"));
         assert_eq!(least(64 * 1024), "");
+        let retry = refused(|s| s.kafka.record_bytes_max = 64 * 1024);
+        assert!(retry.contains("carrier.retry_bytes_max, 262144"), "{retry}");
+        let body = refused(|s| s.station.body_bytes_max = s.station.record_bytes_max);
+        assert!(
+            body.starts_with("station.record_bytes_max is 262144"),
+            "{body}"
+        );
     }
 }

@@ -1,6 +1,6 @@
 //! Secrets that settings hold, struck out before anything is shown.
 
-use protocol::settings::{STRUCK, strike};
+use protocol::settings::{STRUCK, names_secret, strike};
 use toml::Value;
 
 /// Strikes out every value whose key names a secret itself (not a file that holds one), and what a URL says of
@@ -10,7 +10,7 @@ pub(super) fn redact(value: &mut Value) {
         Value::Table(table) => {
             for (key, value) in table.iter_mut() {
                 match value {
-                    Value::String(text) if is_secret(key) && !text.is_empty() => {
+                    Value::String(text) if names_secret(key) && !text.is_empty() => {
                         *text = STRUCK.into();
                     }
                     _ => redact(value),
@@ -23,16 +23,6 @@ pub(super) fn redact(value: &mut Value) {
     }
 }
 
-/// `sasl.password`, `ssl.key.pem`, `sasl.jaas.config`; not `key_file`, `key_prefix`, `token_bytes_max`.
-fn is_secret(key: &str) -> bool {
-    let key = key.to_ascii_lowercase();
-    if key.ends_with("_file") {
-        return false;
-    }
-    let anywhere = ["password", "secret", "key.pem", "jaas"];
-    key == "key" || key == "token" || anywhere.iter().any(|part| key.contains(part))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -41,6 +31,7 @@ mod tests {
     fn a_secret_is_struck_out_wherever_it_stands() {
         let mut value = Value::Table(
             "[kafka]\nbrokers = ['SASL://a:hunter2@host:1']\n[kafka.properties]\n'sasl.password' = 'hunter2'\n\
+             'sasl.oauthbearer.assertion.private.key.passphrase' = 'hunter2'\n\
              'ssl.key.pem' = 'hunter2'\n[station.auth]\nkey_file = '/a/key'\n[redis]\nkey_prefix = 'msg'\n"
                 .parse()
                 .expect("TOML"),

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::settings::Problems;
+use protocol::settings::{Problems, names_secret};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -14,9 +14,6 @@ use crate::{Error, Result};
 
 /// From so many copies on, one that is lost must not be the only one.
 const COPIES_SAFE: u32 = 3;
-
-/// Properties whose names only sound like secrets.
-const PUBLIC: [&str; 1] = ["sasl.oauthbearer.token.endpoint.url"];
 
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -221,7 +218,7 @@ impl KafkaConfig {
         }
         for name in self.properties.keys() {
             let key = format!("properties.{name:?}");
-            if is_secret(name) {
+            if names_secret(name) {
                 let remedy = "Write it into a file, and name that in kafka.property_files";
                 problems.refuse(&key, "", "a secret does not stand in settings", remedy);
             } else if FIXED.contains(&name.as_str()) {
@@ -263,13 +260,6 @@ impl KafkaConfig {
     pub fn check(&self) -> Result<()> {
         Error::settings(SEAM, &self.problems())
     }
-}
-
-/// Whether a property of this name holds a secret, which comes by file.
-fn is_secret(name: &str) -> bool {
-    let lower = name.to_ascii_lowercase();
-    let words = ["password", "secret", "key.pem", "jaas", "token"];
-    words.iter().any(|word| lower.contains(word)) && !PUBLIC.contains(&lower.as_str())
 }
 
 impl Default for Partitions {
@@ -357,6 +347,7 @@ mod tests {
             "SSL.Key.Pem",
             "sasl.jaas.config",
             "sasl.oauthbearer.client.secret",
+            "sasl.oauthbearer.assertion.private.key.passphrase",
         ] {
             let mut config = KafkaConfig::default();
             config.properties.insert(name.into(), "hunter2".into());
@@ -368,7 +359,7 @@ mod tests {
             assert!(!text.contains("hunter2"), "{text}");
         }
         assert!(
-            !is_secret("sasl.oauthbearer.token.endpoint.url"),
+            !names_secret("sasl.oauthbearer.token.endpoint.url"),
             "an address"
         );
     }

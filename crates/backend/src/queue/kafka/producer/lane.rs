@@ -55,6 +55,14 @@ impl Lane {
     ) -> (oneshot::Receiver<Answers>, Option<Carrying>) {
         let (answered, answers) = oneshot::channel();
         let mut state = self.state.lock();
+        // Who asked gave up: what is held is what somebody waits for.
+        while state
+            .waiting
+            .front()
+            .is_some_and(|oldest| oldest.answered.is_closed())
+        {
+            state.waiting.pop_front();
+        }
         state.waiting.push_back(Publish {
             records,
             bytes,
