@@ -15,6 +15,11 @@
 //! sees no less. At a failover that lost nothing, and where slots have moved, this is a false alarm and
 //! costs a sync.
 //!
+//! **A slot that moves** lies on two servers, key by key. A script that names several keys is refused (TRYAGAIN)
+//! until all are there and in one place. What scripts reach beside the keys they name may lie on the other server:
+//! so a body that a page does not see is looked for once more under its own name, and counts as missing only then.
+//! A count that is not seen stays as it is: the body goes with its time to live.
+//!
 //! **Denied lives** are hundreds in an installation of some age and met by few. So scripts are first called
 //! without them, which is harmless: a session taken for alive keeps its platform from being stored for. Whoever
 //! finds a denied life in the answer asks again, naming it.
@@ -210,7 +215,9 @@ impl MailboxStore for RedisMailbox {
         let kept = self.oldest_kept(target, now);
         let bytes_max = self.config.page_bytes_max;
         let call = mail::page(&self.keys, target, after, limit, kept, bytes_max);
-        Ok(mail::paged(self.pool().ask(call).await?)?)
+        let seen = mail::seen(self.pool().ask(call).await?)?;
+        let second_look = seen.second_look(&self.keys, bucket_of(target.user));
+        Ok(seen.page(self.pool().run(&second_look).await)?)
     }
 
     async fn acknowledge(

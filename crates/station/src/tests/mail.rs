@@ -11,6 +11,7 @@ use protocol::mailbox::{Mail, MailCursor, RouteRequest};
 use protocol::message::Target;
 use protocol::presence::Denied;
 use protocol::{MessageId, Placed, Platform};
+use tonic::Status;
 
 use super::world::*;
 use crate::Config;
@@ -38,6 +39,10 @@ impl World {
     }
 
     async fn mail(&self, after: Option<MailCursor>, limit: u32) -> MailPage {
+        self.try_mail(after, limit).await.expect("answered")
+    }
+
+    async fn try_mail(&self, after: Option<MailCursor>, limit: u32) -> Result<MailPage, Status> {
         let request = MailPageRequest {
             user: user(2),
             platform: PHONE,
@@ -45,12 +50,8 @@ impl World {
             limit,
         };
         let request = v1::MailPageRequest::from(request);
-        let answer = self.client.clone().mail_page(request).await;
-        answer
-            .expect("answered")
-            .into_inner()
-            .try_into()
-            .expect("whole")
+        let answer = self.client.clone().mail_page(request).await?;
+        Ok(answer.into_inner().try_into().expect("whole"))
     }
 
     async fn take(&self, ids: &[MessageId]) {
@@ -193,6 +194,21 @@ async fn mail_that_history_does_not_have_either_is_removed() {
     };
     let waiting = world.parts.mailbox.waiting(target).await;
     assert_eq!(waiting.expect("readable"), 1);
+}
+
+/// A mailbox that cannot reach a body now answers no page (`backend`: a slot of Redis moves). Private history does not
+/// have mail of groups: it would go if its body counted as missing.
+#[tokio::test(start_paused = true)]
+async fn a_page_whose_body_is_unavailable_removes_nothing() {
+    let world = world().await;
+    let of_a_group = world.placed(1, 2, 1, "waits");
+    world.store(&of_a_group).await;
+    world.mailbox.boxes_away.lock().push(user(2));
+    for _ in 0..3 {
+        assert!(world.try_mail(None, 0).await.is_err());
+    }
+    world.mailbox.boxes_away.lock().clear();
+    assert_eq!(ids(&world.mail(None, 0).await), [of_a_group.message.id]);
 }
 
 // proves S1-57: who has read all that waited, and got nothing new, keeps nothing that expired.

@@ -562,7 +562,7 @@ impl Queue for FaultyQueue {
 pub(super) struct FaultyMailbox {
     store: EmbeddedMailbox,
     pub(super) silent: AtomicBool,
-    /// Users on a server of their own: their sessions, acknowledgements and dedupe keys are not answered.
+    /// Users on a server of their own: their sessions, pages, acknowledgements and dedupe keys are not answered.
     pub(super) boxes_away: Mutex<Vec<UserId>>,
 }
 
@@ -630,6 +630,9 @@ impl MailboxStore for FaultyMailbox {
         limit: usize,
         now: Timestamp,
     ) -> backend::Result<MailPage> {
+        if self.boxes_away.lock().contains(&target.user) {
+            return Err(backend::Error::unavailable("mailbox", "away"));
+        }
         self.reach().await.page(target, after, limit, now).await
     }
 

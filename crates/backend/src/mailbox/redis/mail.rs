@@ -39,26 +39,67 @@ pub(super) fn page(
     }
 }
 
-pub(super) fn paged(told: Value) -> Result<MailPage, Failure> {
+/// What the script saw: a body may be missing, or lie on the other server of a slot that moves.
+pub(super) struct Seen {
+    entries: Vec<(MailCursor, Option<Bytes>)>,
+    more: bool,
+}
+
+pub(super) fn seen(told: Value) -> Result<Seen, Failure> {
     let mut told = reply::list(told)?.into_iter();
     let more = reply::integer(told.next().unwrap_or(Value::Nil))? == 1;
-    let mut page = MailPage::default();
-    let mut last = None;
+    let mut entries = Vec::new();
     while let (Some(id), Some(time)) = (told.next(), told.next()) {
         let id = read_id(id)?;
         let accepted_at = Timestamp::from_millis(reply::number(time)?);
-        last = Some(MailCursor { accepted_at, id });
-        match told.next() {
-            None | Some(Value::Nil) => page.bodiless.push(id),
-            Some(body) => page.mails.push(Mail {
-                id,
-                accepted_at,
-                body: Bytes::from(reply::bytes(body)?),
-            }),
-        }
+        let body = body(told.next().unwrap_or(Value::Nil))?;
+        entries.push((MailCursor { accepted_at, id }, body));
     }
-    page.next = last.filter(|_| more);
-    Ok(page)
+    Ok(Seen { entries, more })
+}
+
+impl Seen {
+    /// Looks for each body that was not seen, under its declared key: such a call is sent on to where the key
+    /// lies.
+    pub(super) fn second_look(&self, keys: &Keys, bucket: u16) -> Vec<Call> {
+        let unseen = self.entries.iter().filter(|(_, body)| body.is_none());
+        // GET refuses what is no string, and nobody could read past it.
+        unseen
+            .map(|(at, _)| Call::command(bucket, "MGET").key(keys.body(bucket, at.id)))
+            .collect()
+    }
+
+    /// One look without an answer is no page: its body may be there.
+    pub(super) fn page(self, looks: Vec<Result<Value, Failure>>) -> Result<MailPage, Failure> {
+        let mut looks = looks.into_iter();
+        let last = self.entries.last().map(|(at, _)| *at);
+        let mut page = MailPage {
+            next: last.filter(|_| self.more),
+            ..MailPage::default()
+        };
+        for (MailCursor { accepted_at, id }, mut found) in self.entries {
+            if found.is_none() {
+                let [told] = reply::items(looks.next().unwrap_or(Err(Failure::GivenUp))?)?;
+                found = body(told)?;
+            }
+            match found {
+                Some(body) => page.mails.push(Mail {
+                    id,
+                    accepted_at,
+                    body,
+                }),
+                None => page.bodiless.push(id),
+            }
+        }
+        Ok(page)
+    }
+}
+
+fn body(told: Value) -> Result<Option<Bytes>, Failure> {
+    match told {
+        Value::Nil => Ok(None),
+        told => Ok(Some(Bytes::from(reply::bytes(told)?))),
+    }
 }
 
 pub(super) fn set_received(keys: &Keys, user: UserId, id: MessageId) -> Call {
@@ -134,4 +175,66 @@ pub(super) fn found(told: Value) -> Result<Whereabouts, Failure> {
 
 pub(super) fn read_id(told: Value) -> Result<MessageId, Failure> {
     MessageId::new(reply::number(told)?).map_err(|e| Failure::Reply(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    /// Three entries, of which the script saw the second one's body.
+    fn three() -> Seen {
+        let entry = |n: i64, body| {
+            [
+                text(&format!("{n:020}")),
+                text(&format!("{}", 10 * n)),
+                body,
+            ]
+        };
+        let bodies = [Value::Nil, text("second"), Value::Nil];
+        let entries = (1..).zip(bodies).flat_map(|(n, body)| entry(n, body));
+        seen(Value::Array(
+            [Value::Int(1)].into_iter().chain(entries).collect(),
+        ))
+        .expect("read")
+    }
+
+    fn id(n: i64) -> MessageId {
+        MessageId::new(n).expect("positive")
+    }
+
+    #[test]
+    fn a_body_is_missing_when_the_second_look_misses_it_too() {
+        assert_eq!(three().second_look(&Keys::new("msg"), 7).len(), 2);
+        let found = Value::Array(vec![text("first")]);
+        let missing = Value::Array(vec![Value::Nil]);
+        let page = three().page(vec![Ok(found), Ok(missing)]).expect("a page");
+        let mails: Vec<_> = page
+            .mails
+            .iter()
+            .map(|mail| (mail.id, &mail.body[..]))
+            .collect();
+        assert_eq!(mails, [(id(1), &b"first"[..]), (id(2), b"second")]);
+        assert_eq!(page.bodiless, [id(3)]);
+        let last = MailCursor {
+            accepted_at: Timestamp::from_millis(30),
+            id: id(3),
+        };
+        assert_eq!(page.next, Some(last));
+    }
+
+    #[test]
+    fn a_second_look_without_an_answer_calls_nothing_missing() {
+        let missing = || Ok(Value::Array(vec![Value::Nil]));
+        for looks in [
+            vec![missing(), Err(Failure::GivenUp)],
+            vec![Err(Failure::GivenUp), missing()],
+            vec![missing()],
+        ] {
+            assert!(matches!(three().page(looks), Err(Failure::GivenUp)));
+        }
+    }
 }

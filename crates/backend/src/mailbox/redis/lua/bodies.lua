@@ -11,7 +11,8 @@ local function count_key(id)
   return TAG .. 'om:' .. id .. '/n'
 end
 
--- Takes entries out, and bodies that nobody else needs. A missing count deletes nothing.
+-- Takes entries out, and bodies that nobody else needs. A missing count deletes nothing. While the slot moves,
+-- one of the two may lie on the other server, and both stay for their time to live.
 local function release(waiting, ids)
   if #ids == 0 then
     return
@@ -27,7 +28,7 @@ local function release(waiting, ids)
     if count and count > 1 then
       redis.call('DECR', names[i])
     elseif count then
-      redis.call('DEL', body_key(id), names[i])
+      redis.pcall('DEL', body_key(id), names[i])
     end
   end
 end

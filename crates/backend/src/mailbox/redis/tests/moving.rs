@@ -37,45 +37,164 @@ async fn cluster() -> Vec<Server> {
     masters
 }
 
-/// Moves a slot as an operator's tool does, a key at a time.
-async fn migrate(slot: u16, from: &Server, to: &Server) {
-    let slot = slot.to_string();
-    let from_id: String = from.tell(&["CLUSTER", "MYID"]).await.expect("told");
-    let to_id: String = to.tell(&["CLUSTER", "MYID"]).await.expect("told");
-    let set =
-        |state: &'static str, id: &str| ["CLUSTER", "SETSLOT", &slot, state, id].map(str::to_owned);
-    let tell = async |server: &Server, words: [String; 5]| {
-        let words: Vec<&str> = words.iter().map(String::as_str).collect();
-        let _: Value = server.tell(&words).await.expect("told");
-    };
-    tell(to, set("IMPORTING", &from_id)).await;
-    tell(from, set("MIGRATING", &to_id)).await;
-    loop {
-        let words = ["CLUSTER", "GETKEYSINSLOT", &slot, "1"];
-        let keys: Vec<String> = from.tell(&words).await.expect("told");
-        let [key] = keys.as_slice() else {
-            break;
+/// A slot on its way from one server to another, as an operator's tool moves it.
+struct Move<'a> {
+    slot: String,
+    from: &'a Server,
+    to: &'a Server,
+    to_id: String,
+}
+
+impl<'a> Move<'a> {
+    async fn begin(slot: u16, from: &'a Server, to: &'a Server) -> Move<'a> {
+        let from_id: String = from.tell(&["CLUSTER", "MYID"]).await.expect("told");
+        let to_id: String = to.tell(&["CLUSTER", "MYID"]).await.expect("told");
+        let slot = slot.to_string();
+        let moving = Move {
+            slot,
+            from,
+            to,
+            to_id,
         };
-        let port = to.port.to_string();
-        let words = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
-        let _: Value = from.tell(&words).await.expect("moved");
-        // So that both have some for a while.
-        tokio::time::sleep(Duration::from_millis(5)).await;
+        moving.set(to, "IMPORTING", &from_id).await;
+        moving.set(from, "MIGRATING", &moving.to_id).await;
+        moving
     }
-    tell(to, set("NODE", &to_id)).await;
-    tell(from, set("NODE", &to_id)).await;
+
+    async fn set(&self, server: &Server, state: &str, id: &str) {
+        let words = ["CLUSTER", "SETSLOT", &self.slot, state, id];
+        let _: Value = server.tell(&words).await.expect("told");
+    }
+
+    /// Moves one key.
+    async fn key(&self, key: &str) {
+        let port = self.to.port.to_string();
+        let words = ["MIGRATE", "127.0.0.1", &port, key, "0", "5000"];
+        let told: String = self.from.tell(&words).await.expect("moved");
+        assert_eq!(told, "OK", "{key}");
+    }
+
+    /// Moves the other keys one after the other, and then the slot.
+    async fn end(self) {
+        loop {
+            let words = ["CLUSTER", "GETKEYSINSLOT", &self.slot, "1"];
+            let keys: Vec<String> = self.from.tell(&words).await.expect("told");
+            let [key] = keys.as_slice() else {
+                break;
+            };
+            self.key(key).await;
+            // So that both have some for a while.
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        self.set(self.to, "NODE", &self.to_id).await;
+        self.set(self.from, "NODE", &self.to_id).await;
+    }
+}
+
+/// The slot of user 1 and the place of the master that begins with it.
+fn slot_of_one() -> (u16, usize) {
+    let slot = crate::redis::slots::of_bucket(bucket_of(user(1)));
+    (slot, usize::from(slot) * 3 / 16_384)
+}
+
+async fn open_cluster(masters: &[Server]) -> RedisMailbox {
+    let addresses = masters.iter().map(Server::address).collect();
+    let mut config = config(RedisMode::Cluster, addresses);
+    config.deadline = Duration::from_millis(500);
+    open(&config).await
+}
+
+/// All mail, which has its bodies on every page.
+async fn whole(mailbox: &RedisMailbox, target: Target) -> Result<Vec<i64>> {
+    let (mut found, mut after) = (Vec::new(), None);
+    loop {
+        let page = mailbox.page(target, after, 500, SystemClock.now()).await?;
+        assert_eq!(page.bodiless, []);
+        for mail in &page.mails {
+            assert_eq!(mail.body, format!("body {}", mail.id.get()));
+            found.push(mail.id.get());
+        }
+        after = page.next;
+        if after.is_none() {
+            found.sort_unstable();
+            return Ok(found);
+        }
+    }
+}
+
+/// Whichever keys have moved: those of the entries, of some bodies, of both.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "needs the real parts: make e2e"]
+async fn no_body_is_missing_while_its_slot_moves() {
+    let masters = cluster().await;
+    let mailbox = open_cluster(&masters).await;
+    let (slot, owner) = slot_of_one();
+    let (from, to) = (&masters[owner], &masters[(owner + 1) % 3]);
+    let (web, pad) = (on(1, contract::UNLIMITED), on(1, Platform::Desktop));
+    let all: Vec<i64> = (1..=120).collect();
+    for &n in &all {
+        put(&mailbox, web, n).await.expect("stored");
+    }
+    // An acknowledgement names the marks, too: they must be there.
+    put(&mailbox, ios(1), 200).await.expect("stored");
+    acknowledge(&mailbox, ios(1), &[200])
+        .await
+        .expect("removed");
+    put(&mailbox, ios(1), 201).await.expect("stored");
+    put(&mailbox, pad, 202).await.expect("stored");
+    let body = |n| mailbox.keys.body(bucket_of(user(1)), mail(n).id);
+
+    let moving = Move::begin(slot, from, to).await;
+    let look = async || {
+        assert_eq!(whole(&mailbox, web).await.expect("paged"), all);
+        assert_eq!(whole(&mailbox, ios(1)).await.expect("paged"), [201]);
+        assert_eq!(whole(&mailbox, pad).await.expect("paged"), [202]);
+    };
+    look().await;
+    // Bodies go before their entries, and entries before their bodies.
+    for n in (1..=80).chain([201]) {
+        moving.key(&body(n)).await;
+    }
+    look().await;
+    moving.key(&mailbox.keys.waiting(web)).await;
+    moving.key(&mailbox.keys.waiting(pad)).await;
+    look().await;
+
+    // What is nowhere is missing, and what cannot be reached is not.
+    let lost = mail(120).id;
+    let _: Value = from.tell(&["DEL", &body(120)]).await.expect("deleted");
+    let page = async |target, after| mailbox.page(target, after, 500, SystemClock.now()).await;
+    let (mut missing, mut after) = (Vec::new(), None);
+    loop {
+        let page = page(web, after).await.expect("paged");
+        missing.extend(page.bodiless);
+        after = page.next;
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!(missing, [lost]);
+    to.signal("STOP");
+    let unreached = page(ios(1), None).await.map(|page| page.bodiless);
+    to.signal("CONT");
+    let error = unreached.expect_err("its body lies on a server that hangs");
+    assert_eq!(error.kind, crate::Kind::Unavailable);
+    eventually(async || page(ios(1), None).await.map(drop)).await;
+
+    // Its body has moved, its count has not.
+    acknowledge(&mailbox, ios(1), &[201])
+        .await
+        .expect("removed");
+    moving.end().await;
+    assert_eq!(whole(&mailbox, ios(1)).await.expect("paged"), [0i64; 0]);
+    assert_eq!(whole(&mailbox, pad).await.expect("paged"), [202]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "needs the real parts: make e2e"]
 async fn slots_may_move_under_load() {
     let masters = cluster().await;
-    let mut config = config(
-        RedisMode::Cluster,
-        masters.iter().map(Server::address).collect(),
-    );
-    config.deadline = Duration::from_millis(500);
-    let mailbox = open(&config).await;
+    let mailbox = open_cluster(&masters).await;
     let web = on(1, contract::UNLIMITED);
     for n in 1..=40 {
         put(&mailbox, web, n).await.expect("stored");
@@ -85,6 +204,7 @@ async fn slots_may_move_under_load() {
         .expect("connected")
         .marker;
 
+    let first: Vec<i64> = (1..=40).collect();
     let end = CancellationToken::new();
     let load = async {
         let mut n = 100;
@@ -94,35 +214,30 @@ async fn slots_may_move_under_load() {
         }
         n
     };
-    let slot = crate::redis::slots::of_bucket(bucket_of(user(1)));
-    let owner = usize::from(slot) * 3 / 16_384;
+    let device = async {
+        let mut looks = 0;
+        while !end.is_cancelled() {
+            let found = eventually(async || whole(&mailbox, web).await).await;
+            assert!(found.starts_with(&first), "{found:?}");
+            looks += 1;
+        }
+        looks
+    };
+    let (slot, owner) = slot_of_one();
     let moves = async {
         for (from, to) in [(owner, (owner + 1) % 3), ((owner + 1) % 3, owner)] {
-            migrate(slot, &masters[from], &masters[to]).await;
+            let moving = Move::begin(slot, &masters[from], &masters[to]).await;
+            moving.end().await;
         }
         end.cancel();
     };
-    let (last, ()) = tokio::join!(load, moves);
+    let (last, looks, ()) = tokio::join!(load, device, moves);
+    assert!(looks > 5, "{looks}");
     // A script waits until all its keys lie in one place: few get through while the slot moves.
     assert!(last > 101, "{last}");
 
     let expected: Vec<i64> = (1..=40).chain(101..=last).collect();
-    let mut found = Vec::new();
-    let mut after = None;
-    loop {
-        let page = mailbox
-            .page(web, after, 500, SystemClock.now())
-            .await
-            .expect("paged");
-        assert_eq!(page.bodiless, []);
-        found.extend(page.mails.iter().map(|mail| mail.id.get()));
-        match page.next {
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    found.sort_unstable();
-    assert_eq!(found, expected);
+    assert_eq!(whole(&mailbox, web).await.expect("paged"), expected);
     assert_eq!(
         mailbox.audit().await.expect("audited").wrong,
         Vec::<String>::new()
