@@ -141,11 +141,6 @@ impl Settings {
         }
         let log = self.embedded.queue.record_bytes_max;
         self.records_fit("embedded.queue.record_bytes_max", log, problems);
-        self.body_fits(
-            "station.record_bytes_max",
-            station.record_bytes_max,
-            problems,
-        );
         let (own, other) = (station.list_margin, carrier.list_margin);
         if own != other {
             let reason = format!("carrier.list_margin is {}", span::write(other));
@@ -292,10 +287,5 @@ mod tests {
         assert_eq!(least(64 * 1024), "");
         let retry = refused(|s| s.kafka.record_bytes_max = 64 * 1024);
         assert!(retry.contains("carrier.retry_bytes_max, 262144"), "{retry}");
-        let body = refused(|s| s.station.body_bytes_max = s.station.record_bytes_max);
-        assert!(
-            body.starts_with("station.record_bytes_max is 262144"),
-            "{body}"
-        );
     }
 }

@@ -1,7 +1,8 @@
 //! Two terminals.
 
 use crate::all::All;
-use crate::process::{Process, SOON, run};
+use crate::door::get;
+use crate::process::{Process, SOON, run, within};
 
 // proves S3-10, S3-16, S3-17 in part: the sender sees its message sent, delivered, read.
 #[test]
@@ -37,6 +38,11 @@ fn a_listener_has_it_delivered_and_not_read() {
     assert!(ada.ended(SOON).success());
     let rest: Vec<String> = std::iter::from_fn(|| ada.line()).collect();
     assert!(!rest.contains(&"[read] hello".to_owned()), "{rest:?}");
+    // Its acknowledgement is one sample.
+    within(SOON, || {
+        let (_, scrape) = get(&all.health, "/metrics");
+        scrape.contains("carrier_ack_latency_seconds_count 1\n")
+    });
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::all::All;
 use crate::door::get;
-use crate::process::{Process, run};
+use crate::process::{Process, SOON, run, within};
 use crate::webhook::Webhook;
 
 /// Waits that a test can sit through.
@@ -337,6 +337,10 @@ fn operators_sign_in_where_there_are_some() {
         assert!(scrape.contains(&line), "{line} is not in {scrape}");
     }
     assert_eq!(with_token(&["dlq", "redrive", "message-0-0"]).code, Some(1));
+    // The file is read again by itself: whoever has only the old token is refused.
+    std::fs::write(&*token, "a-token-of-another-day\n").expect("written");
+    within(2 * SOON, || with_token(&stats).code == Some(1));
+    run(&mut all.operator(&from_file)).ok();
 }
 
 // proves S1-30 in part, for notifications

@@ -7,6 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 /// How long anything may take that should come soon.
 pub const SOON: Duration = Duration::from_secs(20);
@@ -175,5 +176,14 @@ impl Drop for Process {
         // It may have ended by itself.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Waits until it is so.
+pub fn within(patience: Duration, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < patience, "not within {patience:?}");
+        std::thread::sleep(PAUSE);
     }
 }

@@ -5,11 +5,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use tokio::time::Instant;
-
 use crate::all::{All, all, set_level};
 use crate::door::get;
-use crate::process::{PAUSE, Process, SOON, packetboat, run};
+use crate::process::{Process, SOON, packetboat, run, within};
 
 #[test]
 fn a_signal_ends_it_in_order_and_its_data_can_be_used_again() {
@@ -66,14 +64,6 @@ fn a_hangup_reads_the_log_level_again_and_ends_nothing() {
     assert!(all.process.is_running());
     all.process.signal("TERM");
     assert_eq!(all.process.ended(SOON).code(), Some(0));
-}
-
-fn within(patience: Duration, mut is_so: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !is_so() {
-        assert!(began.elapsed() < patience, "not within {patience:?}");
-        std::thread::sleep(PAUSE);
-    }
 }
 
 // Log lines were written by whoever logged: a full pipe on stderr held up probes and sends.
