@@ -60,8 +60,9 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub store_timeout: Duration,
-    /// Time for writing the records of one poll; then the rest waits for another poll. Far below
-    /// `kafka.consumer.poll_interval_max`: who does not poll is out of the group.
+    /// Time for writing the records of one poll, or for asking how the retries stand that are due;
+    /// then the rest waits for another poll. Far below `kafka.consumer.poll_interval_max`: who does
+    /// not poll is out of the group.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub write_time: Duration,

@@ -4,18 +4,23 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use backend::embedded::Table;
 use backend::groups::GroupStore;
 use protocol::change::{ChangeKind, ChangeOf};
 use protocol::frame::HistoryRange;
 use protocol::group::{Member, Role, Wish};
 use protocol::history::Version;
+use protocol::keys::Topic;
 use protocol::ledger::Event;
 use protocol::message::Content;
 use protocol::{GroupId, MessageId, Options, Platform, Recipient, Seq, Timestamp};
 
+use super::damage::{damage, row_key};
 use super::groups::{CLOSED, create};
+use super::retrying::retry_of;
 use super::world::*;
 use crate::Config;
+use crate::work::message_of;
 
 /// Records of one poll, all of which the stores are asked about.
 const RECORDS: usize = 512;
@@ -101,6 +106,47 @@ async fn reactions_are_judged_together() {
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     assert!(world.since(began) < SOON, "{:?}", world.since(began));
+}
+
+/// Retries for as many users, all due at once, while history takes `latency` for a call and cannot read each `damaged`th row:
+/// every other one is delivered, once. Answers how long that took.
+async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Duration {
+    let mut world = World::without_carrier(Config::default()).await;
+    let mut expected = Vec::new();
+    for number in 0..RECORDS {
+        let whom = 1000 + number as i64;
+        (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
+        let retry = retry_of(&world, whom, Duration::from_secs(5));
+        let id = message_of(&retry.work).expect("of a message");
+        match number % damaged {
+            0 => _ = damage(&world, Table::Private, &row_key(whom, id)),
+            _ => expected.push((whom, id.get())),
+        }
+        world.publish(Topic::Retry(2), &retry).await;
+    }
+    *world.history.latency.lock() = latency;
+    let began = world.now();
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let took = world.since(began);
+    let mut pushed = world.boat.pushed.lock().clone();
+    pushed.sort_unstable();
+    assert_eq!(pushed, expected, "each once");
+    let dead = world.records(Topic::Dead).await.len();
+    assert_eq!(dead, RECORDS - expected.len());
+    took
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_row_costs_no_tier_its_membership() {
+    let took = retries_beside_damaged_rows(Duration::from_millis(150), RECORDS).await;
+    assert!(took < SOON, "{took:?}");
+}
+
+/// All of them together take longer than a member of the group may be silent.
+#[tokio::test(start_paused = true)]
+async fn a_tier_polls_between_what_it_reads() {
+    retries_beside_damaged_rows(Duration::from_millis(4500), 32).await;
 }
 
 /// Nearly all have left: only who is in is bounded.
