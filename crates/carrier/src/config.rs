@@ -56,12 +56,14 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub unsure_margin: Duration,
-    /// Time for a store, or the log, for one batch; then the batch is repeated.
+    /// Time for a store, or the log, for one batch; then the batch is repeated. At most half of
+    /// `carrier.list_margin`: what takes longer is written again for a new stamp.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub store_timeout: Duration,
-    /// Time for writing the records of one poll; then the rest waits for another poll. Far below
-    /// `kafka.consumer.poll_interval_max`: who does not poll is out of the group.
+    /// Time for writing the records of one poll, or for asking how the retries stand that are due;
+    /// then the rest waits for another poll. Far below `kafka.consumer.poll_interval_max`: who does
+    /// not poll is out of the group.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub write_time: Duration,
@@ -218,6 +220,13 @@ impl Config {
             let remedy = "At most carrier.backoff_max";
             problems.refuse("backoff_min", value, "it is the lower end", remedy);
         }
+        if self.store_timeout > self.list_margin / 2 {
+            let value = humantime_serde::re::humantime::format_duration(self.store_timeout);
+            let reason =
+                "a write of a list that takes so long counts for nothing, and is done again";
+            let remedy = "At most half of carrier.list_margin";
+            problems.refuse("store_timeout", value, reason, remedy);
+        }
         problems
     }
 
@@ -301,5 +310,14 @@ mod tests {
         let config = read(shrinking).expect("readable");
         assert_eq!(config.limits(), None, "tiers that shrink");
         assert!(config.problems().to_string().starts_with("retry_delays"));
+        let problems = |text| read(text).expect("readable").problems().to_string();
+        assert_eq!(problems(r#"{"store_timeout": "5s"}"#), "");
+        let too_long = problems(r#"{"store_timeout": "5001ms"}"#);
+        assert!(
+            too_long.starts_with("store_timeout is 5s 1ms"),
+            "{too_long}"
+        );
+        let too_short = problems(r#"{"list_margin": "9s"}"#);
+        assert!(too_short.starts_with("store_timeout is 5s"), "{too_short}");
     }
 }

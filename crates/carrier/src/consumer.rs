@@ -2,6 +2,7 @@
 //! order.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use backend::clock::{Clock, Entropy};
 use backend::queue::{Consumer, Partition};
@@ -11,6 +12,9 @@ use tokio::time::Instant;
 use crate::batch::{Batch, Shard};
 use crate::progress::Progress;
 use crate::{Config, Parts};
+
+/// How long the log is polled between two turns of work that waits.
+pub(crate) const GLANCE: Duration = Duration::from_millis(10);
 
 /// A member of the consumer group, and how far its records are.
 pub(crate) struct Line {

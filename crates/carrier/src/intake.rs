@@ -6,7 +6,6 @@
 //! no membership: what is not written within `write_time` waits in the same way, and the log is polled in between.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use backend::queue::{Partition, Polled, Record};
 use protocol::keys::Topic;
@@ -15,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::backoff::Backoff;
 use crate::batch::Batch;
-use crate::consumer::{Line, sleep_until};
+use crate::consumer::{GLANCE, Line, sleep_until};
 use crate::records::Records;
 use crate::work::{self, Read};
 use crate::writer::{Halt, Writer, give_up};
@@ -34,9 +33,6 @@ pub(crate) struct Stalled {
     backoff: Backoff,
     again_at: Instant,
 }
-
-/// How long the log is polled between two writes of what waits.
-const GLANCE: Duration = Duration::from_millis(10);
 
 /// Records of a partition that are begun and not committed, settled or not; beyond it the partition is
 /// quiet, because a record at its front cannot be settled.

@@ -41,7 +41,7 @@ use crate::roster::{self, Roster};
 use crate::routes::Routes;
 use crate::settler::Settler;
 use crate::stores::Timed;
-use crate::tier::Tier;
+use crate::tier::{Present, Tier};
 use crate::writer::Writer;
 
 /// The consumer group of all carriers.
@@ -234,12 +234,14 @@ impl Carrier {
             line,
             tier,
             delay: self.limits.tiers.delay(tier),
-            history: self.parts.history.clone(),
-            changes: self.parts.changes.clone(),
-            groups: self.parts.groups.clone(),
-            group_history: self.parts.group_history.clone(),
+            present: Present {
+                history: self.parts.history.clone(),
+                changes: self.parts.changes.clone(),
+                groups: self.parts.groups.clone(),
+                group_history: self.parts.group_history.clone(),
+                stores: Timed::new(&self.config),
+            },
             records: self.records.clone(),
-            stores: Timed::new(&self.config),
             partitions: self.parts.queue.partitions(Topic::Retry(tier)),
             timer: TimerClock::starting_at(self.parts.clock.now()),
             held: BTreeMap::new(),

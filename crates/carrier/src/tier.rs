@@ -4,55 +4,39 @@
 //! neither the tier of one second nor new messages. What waits here is not settled: a crash brings it
 //! back from the log.
 
+mod present;
+
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use api::task::Work;
-use api::told::{Roles, task_of};
-use backend::changes::ChangeStore;
+use api::told::task_of;
 use backend::clock::{Clock, TimerClock};
-use backend::group_history::GroupHistoryStore;
-use backend::groups::GroupStore;
-use backend::history::HistoryStore;
 use backend::queue::{Partition, Polled, Record};
-use backend::{Error, Kind};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use protocol::Timestamp;
 use protocol::delivery::Source;
-use protocol::group::GroupRow;
-use protocol::history::PrivateRow;
 use protocol::ledger::DeadReason;
-use protocol::{GroupId, MessageId, Placed, Recipient, Timestamp, UserId};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+pub(crate) use self::present::Present;
+use self::present::Standing;
 use crate::backoff::Backoff;
 use crate::batch::Batch;
-use crate::consumer::{Line, sleep_until};
+use crate::consumer::{GLANCE, Line, sleep_until};
 use crate::records::Records;
-use crate::standings::standings;
-use crate::stores::{self, Timed};
 use crate::work::{self, Read, Spoilt};
 use crate::writer::give_up;
 
 /// The longest pause between two batches of a tier.
 const GATHER_MAX: Duration = Duration::from_secs(1);
-/// Questions about retries that are asked at once.
-const TOGETHER: usize = 64;
-
-type Rows = BTreeMap<MessageId, Result<Placed, String>>;
-type Told = BTreeMap<Source, Result<Roles, String>>;
 
 pub(crate) struct Tier {
     pub(crate) line: Line,
     pub(crate) tier: u8,
     pub(crate) delay: Duration,
-    pub(crate) history: Arc<dyn HistoryStore>,
-    pub(crate) changes: Arc<dyn ChangeStore>,
-    pub(crate) groups: Arc<dyn GroupStore>,
-    pub(crate) group_history: Arc<dyn GroupHistoryStore>,
+    pub(crate) present: Present,
     pub(crate) records: Records,
-    pub(crate) stores: Timed,
     pub(crate) partitions: u32,
     /// Keeps time wherever the time of day goes.
     pub(crate) timer: TimerClock,
@@ -60,7 +44,8 @@ pub(crate) struct Tier {
     pub(crate) held: BTreeMap<(Timestamp, Source), Read>,
     /// How much of each partition is held, by number.
     pub(crate) loads: BTreeMap<u32, Load>,
-    /// What is due is not handed over before this time: history did not answer, or more is gathered.
+    /// What is due is not handed over before this time: a store did not answer, the log is polled first, or more is
+    /// gathered.
     pub(crate) not_before: Option<Instant>,
     pub(crate) backoff: Backoff,
 }
@@ -179,7 +164,8 @@ impl Tier {
         Some(self.not_before.map_or(at, |not_before| at.max(not_before)))
     }
 
-    /// Hands over what is due, at most a batch.
+    /// Hands over what is due, at most a batch. What the stores did not tell of within `write_time` stays due, and the
+    /// log is polled before it is tried again.
     async fn send_due(&mut self) {
         let (now, timer) = (self.line.clock.now(), self.timer.now());
         let due: Vec<(Timestamp, Source)> = self
@@ -189,151 +175,72 @@ impl Tier {
             .take(self.line.config.poll_max)
             .copied()
             .collect();
-        let (rows, mut told) = match self.as_of_now(&due).await {
-            Ok(now) => now,
-            Err(error) => {
+        let until = Instant::now() + self.line.config.write_time;
+        let reads = due.iter().filter_map(|key| self.held.get(key));
+        let deliveries: Vec<_> = reads
+            .filter_map(|read| match &read.task.work {
+                Work::Deliver(deliver) => Some((read.source, deliver)),
+                Work::Message(_) | Work::Kickout(_) => None,
+            })
+            .collect();
+        let (standings, failure) = self.present.standings(&deliveries, until).await;
+        let batch = self.take(&due, standings, now);
+        let is_left = due.iter().any(|key| self.held.contains_key(key));
+        let pause = match failure {
+            Some(error) => {
                 let pause = self.backoff.failed(&*self.line.entropy);
-                tracing::warn!(%error, source = %error.source, tier = self.tier, "retries wait for history");
-                self.not_before = Some(Instant::now() + pause);
-                return;
+                tracing::warn!(%error, source = %error.source, tier = self.tier, "retries wait for a store");
+                pause
+            }
+            None => {
+                self.backoff.succeeded();
+                match is_left || due.len() == self.line.config.poll_max {
+                    true => GLANCE,
+                    false => gather(self.delay),
+                }
             }
         };
-        let is_full = due.len() == self.line.config.poll_max;
-        self.not_before = (!is_full).then(|| Instant::now() + gather(self.delay));
-        self.backoff.succeeded();
-        let mut batch = Batch::default();
-        for key in due {
-            let Some(read) = self.remove(&key) else {
-                continue;
-            };
-            match read.task.work.clone() {
-                Work::Deliver(mut deliver) => {
-                    let row = rows.get(&deliver.placed.message.id).cloned().transpose();
-                    let roles = told.remove(&read.source).transpose();
-                    match row.and_then(|row| Ok((row, roles?))) {
-                        Err(error) => {
-                            let dead = Spoilt::of(read, DeadReason::StoreRejected, error);
-                            batch.effects.push(give_up(&self.records, &dead, now));
-                        }
-                        Ok((row, roles)) => {
-                            // As history has it now.
-                            deliver.placed = row.unwrap_or(deliver.placed);
-                            let task = task_of(read.task, deliver, &roles.unwrap_or_default());
-                            batch.deliver.push((read.source, task));
-                        }
-                    }
-                }
-                Work::Message(_) | Work::Kickout(_) => batch.kickouts.push(read),
-            }
-        }
+        self.not_before = Some(Instant::now() + pause);
         self.line.hand_over(batch);
     }
 
-    async fn as_of_now(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<(Rows, Told)> {
-        let mut rows = self.rows(due).await?;
-        rows.extend(self.group_rows(due).await?);
-        Ok((self.as_they_are(rows).await?, self.told(due).await?))
-    }
-
-    /// How those stand who are to be told of a wish.
-    async fn told(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<Told> {
-        let reads = due.iter().filter_map(|key| self.held.get(key));
-        let deliveries = reads.filter_map(|read| match &read.task.work {
-            Work::Deliver(deliver) => Some((read.source, deliver)),
-            Work::Message(_) | Work::Kickout(_) => None,
-        });
-        let (groups, stores) = (&*self.groups, self.stores);
-        let asked = deliveries.map(|(source, deliver)| async move {
-            let roles = standings(groups, stores, deliver).await;
-            Ok((source, unless_corrupt(roles)?))
-        });
-        let asked: Vec<_> = asked.collect();
-        let asked = stream::iter(asked).buffer_unordered(TOGETHER);
-        asked.try_collect().await
-    }
-
-    /// The messages of groups, in the same way.
-    async fn group_rows(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<Rows> {
-        let reads = due.iter().filter_map(|key| self.held.get(key));
-        let keys: Vec<(GroupId, MessageId)> = reads.filter_map(group_row_of).collect();
-        if keys.is_empty() {
-            return Ok(Rows::new());
-        }
-        let found = self.stores.within(self.group_history.rows(&keys)).await;
-        if let Ok(found) = unless_corrupt(found)? {
-            let found = found.iter().flatten().map(GroupRow::placed);
-            return Ok(found
-                .map(|placed| (placed.message.id, Ok(placed)))
-                .collect());
-        }
-        let mut rows = Rows::new();
-        for key in keys {
-            let one = self.group_history.rows(std::slice::from_ref(&key));
-            match unless_corrupt(self.stores.within(one).await)? {
-                Ok(found) => {
-                    let found = found.first().and_then(Option::as_ref);
-                    rows.extend(found.map(|row| (key.1, Ok(row.placed()))));
+    /// Takes from what is due all whose standing is known, and what needs none.
+    fn take(
+        &mut self,
+        due: &[(Timestamp, Source)],
+        mut standings: BTreeMap<Source, Result<Standing, String>>,
+        now: Timestamp,
+    ) -> Batch {
+        let mut batch = Batch::default();
+        for key in due {
+            let Some(read) = self.held.get(key) else {
+                continue;
+            };
+            let Work::Deliver(deliver) = &read.task.work else {
+                batch.kickouts.extend(self.remove(key));
+                continue;
+            };
+            let Some(standing) = standings.remove(&key.1) else {
+                continue;
+            };
+            let mut deliver = deliver.clone();
+            let Some(read) = self.remove(key) else {
+                continue;
+            };
+            match standing {
+                Err(error) => {
+                    let dead = Spoilt::of(read, DeadReason::StoreRejected, error);
+                    batch.effects.push(give_up(&self.records, &dead, now));
                 }
-                Err(text) => _ = rows.insert(key.1, Err(text)),
+                Ok(standing) => {
+                    // As history has it now.
+                    deliver.placed = standing.placed.unwrap_or(deliver.placed);
+                    let task = task_of(read.task, deliver, &standing.roles);
+                    batch.deliver.push((read.source, task));
+                }
             }
         }
-        Ok(rows)
-    }
-
-    /// The messages as history has them, or why it cannot read its row.
-    async fn rows(&mut self, due: &[(Timestamp, Source)]) -> stores::Result<Rows> {
-        let keys: Vec<(UserId, MessageId)> = due
-            .iter()
-            .filter_map(|key| row_of(self.held.get(key)?))
-            .collect();
-        if keys.is_empty() {
-            return Ok(BTreeMap::new());
-        }
-        let rows = match self.stores.within(self.history.private(&keys)).await {
-            Ok(rows) => rows,
-            Err(error) if error.kind == Kind::Corrupt => return self.rows_one_by_one(&keys).await,
-            Err(error) => return Err(error),
-        };
-        let placed = rows.iter().flatten().filter_map(|row| row.placed());
-        let rows = placed.map(|placed| (placed.message.id, Ok(placed)));
-        Ok(rows.collect())
-    }
-
-    /// What was edited or recalled meanwhile goes out so.
-    async fn as_they_are(&mut self, mut rows: Rows) -> stores::Result<Rows> {
-        let (changes, stores) = (&self.changes, self.stores);
-        let placed = rows.values_mut().flatten();
-        let asked = placed.map(|placed| async move {
-            let seq = placed.position.seq;
-            let altered = changes.altered(placed.conversation, seq, seq);
-            if let Some(altered) = stores.within(altered).await?.get(&seq) {
-                placed.message.content = altered.shown(&placed.message.content);
-            }
-            Ok::<_, Error>(())
-        });
-        let asked: Vec<_> = asked.collect();
-        let asked = stream::iter(asked).buffer_unordered(TOGETHER);
-        asked.try_collect::<()>().await?;
-        Ok(rows)
-    }
-
-    async fn rows_one_by_one(&mut self, keys: &[(UserId, MessageId)]) -> stores::Result<Rows> {
-        let mut rows = Rows::new();
-        for key in keys {
-            let one = self.history.private(std::slice::from_ref(key));
-            match self.stores.within(one).await {
-                Ok(found) => {
-                    let placed = found.first().and_then(Option::as_ref);
-                    let placed = placed.and_then(PrivateRow::placed);
-                    rows.extend(placed.map(|placed| (key.1, Ok(placed))));
-                }
-                Err(error) if error.kind == Kind::Corrupt => {
-                    rows.insert(key.1, Err(format!("{error}: {}", error.source)));
-                }
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(rows)
+        batch
     }
 
     async fn release(&mut self, partitions: &[Partition], lost: bool) {
@@ -357,37 +264,4 @@ impl Tier {
 /// one of them. A retry waits for no more than a quarter longer than its tier says.
 fn gather(delay: Duration) -> Duration {
     (delay / 4).min(GATHER_MAX)
-}
-
-/// Where the receiver's row of a queued delivery is.
-fn row_of(read: &Read) -> Option<(UserId, MessageId)> {
-    let Work::Deliver(task) = &read.task.work else {
-        return None;
-    };
-    let message = &task.placed.message;
-    match message.to {
-        Recipient::User(to) => Some((to, message.id)),
-        Recipient::Group(_) => None,
-    }
-}
-
-/// The same for a message of a group.
-fn group_row_of(read: &Read) -> Option<(GroupId, MessageId)> {
-    let Work::Deliver(task) = &read.task.work else {
-        return None;
-    };
-    let message = &task.placed.message;
-    match message.to {
-        Recipient::Group(group) => Some((group, message.id)),
-        Recipient::User(_) => None,
-    }
-}
-
-/// What cannot be read is the fault of a record; the rest is a failure of the store.
-fn unless_corrupt<T>(answer: stores::Result<T>) -> stores::Result<Result<T, String>> {
-    match answer {
-        Ok(value) => Ok(Ok(value)),
-        Err(error) if error.kind == Kind::Corrupt => Ok(Err(format!("{error}: {}", error.source))),
-        Err(error) => Err(error),
-    }
 }

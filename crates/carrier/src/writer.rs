@@ -14,6 +14,7 @@ mod decide;
 mod groups;
 mod heads;
 mod listing;
+mod stamping;
 mod subject;
 mod timeline;
 mod wishing;
@@ -48,6 +49,7 @@ use tokio::time::Instant;
 use self::decide::{After, Decided, Placing, Readers, Rows};
 use self::groups::Groups;
 use self::heads::Heads;
+use self::stamping::Stamping;
 use crate::batch::{Batch, Effects};
 use crate::platforms::Platforms;
 use crate::records::Records;
@@ -245,7 +247,7 @@ impl Writer {
             traced.extend(self.begin_span(read, &decided));
             self.lay_out(read, decided, &others, now, &mut batch, &mut pending);
         }
-        self.take_effect(pending).await?;
+        self.take_effect(pending, until).await?;
         for span in traced {
             let began = began.elapsed();
             self.spans.record(Span { began, ..span });
@@ -403,27 +405,27 @@ impl Writer {
         }
     }
 
-    async fn take_effect(&mut self, pending: Pending) -> Result<(), WriteFailure> {
+    async fn take_effect(&mut self, pending: Pending, until: Instant) -> Result<(), WriteFailure> {
         if let Some(granted) = pending.granted {
-            self.grant(granted).await?;
+            self.grant(granted, until).await?;
         }
         let changed = copies::changed(&pending.changes);
         let permits = self.ask_permits(pending.heads.keys());
         let saved = self.save_rows(pending.rows, pending.group_rows, pending.changes);
         let (permits, saved) = tokio::join!(permits, saved);
         saved?;
-        let heads = self.save_heads(pending.heads).await?;
+        let heads = self.save_heads(pending.heads, until).await?;
         tokio::join!(
             self.renew(permits, &heads, &changed),
             self.push(pending.timelines)
         );
         let listed: Vec<_> = pending.listed.into_values().collect();
         if !listed.is_empty() {
-            self.list(listed).await?;
+            self.list(listed, until).await?;
         }
         match pending.deeds.is_empty() {
             true => Ok(()),
-            false => Ok(self.do_deeds(&pending.deeds).await?),
+            false => Ok(self.do_deeds(&pending.deeds, until).await?),
         }
     }
 
@@ -455,34 +457,28 @@ impl Writer {
     async fn save_heads(
         &mut self,
         mut heads: BTreeMap<ConversationId, (u32, Head)>,
+        until: Instant,
     ) -> Result<BTreeMap<ConversationId, (u32, Head)>, Error> {
-        loop {
-            let (stamp, begun) = (self.clock.now(), Instant::now());
+        let mut stamping = self.stamping(until);
+        while let Some(stamp) = stamping.next()? {
             heads.values_mut().for_each(|(_, head)| head.stamp = stamp);
             self.heads.save(heads.clone()).await?;
-            if self.was_quick(begun) {
-                return Ok(heads);
-            }
         }
+        Ok(heads)
     }
 
-    /// A row that took long after its stamp might be passed by a client's list version: it is stamped
-    /// and written again.
-    async fn list(&self, mut rows: Vec<ConversationRow>) -> Result<(), Error> {
-        loop {
-            let (stamp, begun) = (self.clock.now(), Instant::now());
+    async fn list(&self, mut rows: Vec<ConversationRow>, until: Instant) -> Result<(), Error> {
+        let mut stamping = self.stamping(until);
+        while let Some(stamp) = stamping.next()? {
             rows.iter_mut().for_each(|row| row.version = stamp);
             let saved = self.conversations.save(rows.clone());
             self.stores.within(saved).await?;
-            if self.was_quick(begun) {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 
-    /// No client's list version can have passed a stamp of then.
-    fn was_quick(&self, begun: Instant) -> bool {
-        begun.elapsed() <= self.list_margin / 2
+    fn stamping(&self, until: Instant) -> Stamping {
+        Stamping::new(self.clock.clone(), self.list_margin, until)
     }
 
     fn give_up(&self, read: &Arc<Read>, reason: DeadReason, error: &str) -> Effects {

@@ -13,7 +13,13 @@ use super::world::*;
 use crate::Config;
 
 impl World {
-    fn about_list(&self, from: i64, to: i64, newest: MessageId, kind: ChangeKind) -> Message {
+    pub(super) fn about_list(
+        &self,
+        from: i64,
+        to: i64,
+        newest: MessageId,
+        kind: ChangeKind,
+    ) -> Message {
         Message {
             options: Options::NONE,
             content: Content {

@@ -14,7 +14,7 @@ use super::world::*;
 use crate::dead_letters::{Filter, Selection};
 
 /// Something that cannot be read stands here; what stood before is answered.
-fn damage(world: &World, table: Table, key: &[u8]) -> Option<Bytes> {
+pub(super) fn damage(world: &World, table: Table, key: &[u8]) -> Option<Bytes> {
     let before = world.engine.get(table, key).expect("readable");
     let mut batch = Batch::new();
     batch.put(table, key.to_vec(), Bytes::from_static(b"\xffdamaged"));
@@ -31,7 +31,7 @@ fn repair(world: &World, table: Table, key: &[u8], before: Option<Bytes>) {
     world.engine.write(batch).expect("written");
 }
 
-fn row_key(owner: i64, id: MessageId) -> Vec<u8> {
+pub(super) fn row_key(owner: i64, id: MessageId) -> Vec<u8> {
     [owner.to_be_bytes(), id.get().to_be_bytes()].concat()
 }
 
@@ -178,4 +178,26 @@ async fn a_retry_whose_row_is_damaged_does_not_hold_its_tier() {
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(redrive_all(&world).await, [Outcome::ToRetry]);
     assert_eq!(arrived(sent[0]), 2);
+}
+
+// Whoever misses it finds the letter; the others of its tier go on.
+#[tokio::test(start_paused = true)]
+async fn a_retry_of_whose_message_a_change_is_damaged_does_not_hold_its_tier() {
+    let world = World::new().await;
+    world.sign_in(BOB, Platform::Web, 20, Manner::Lost).await;
+    let sent = [world.send(12, BOB).await, world.send(13, BOB).await];
+    world
+        .until("both wait for their retry", async || {
+            world.records(Topic::Retry(1)).await.len() == 2
+        })
+        .await;
+    // Conversation, the kind of a recall, position.
+    let key = [&between(12, BOB).to_key()[..], &[0], &1u64.to_be_bytes()].concat();
+    damage(&world, Table::Altered, &key);
+    world.boat.set(20, Manner::Acknowledges);
+    world.until_quiet().await;
+    let pushed = world.boat.pushed_to(20);
+    let arrived = |id: MessageId| pushed.iter().filter(|&&pushed| pushed == id.get()).count();
+    assert_eq!((arrived(sent[0]), arrived(sent[1])), (1, 2));
+    assert_eq!(world.records(Topic::Dead).await.len(), 1);
 }

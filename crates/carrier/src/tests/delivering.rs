@@ -203,6 +203,27 @@ async fn a_boat_that_lost_its_lease_is_still_delivered_to() {
     assert_eq!(world.waiting(BOB, Platform::Web).await, 0);
 }
 
+// Its address outlives its end: nobody else would tell it.
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_counted_as_over_is_delivered_to_once_it_answers() {
+    let mut world = World::new().await;
+    (world.sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)).await;
+    world.sink_boat();
+    world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.waiting(BOB, Platform::Web).await, 1, "it is over");
+    (world.sign_in(BOB, Platform::Web, 21, Manner::Acknowledges)).await;
+    world.reopen_boat();
+    world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(21), [0i64; 0], "nobody asked it yet");
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    (world.sign_in(BOB, Platform::Web, 22, Manner::Acknowledges)).await;
+    let id = world.send(ALICE, BOB).await;
+    world.until_quiet().await;
+    assert_eq!(world.boat.pushed_to(22), [id.get()]);
+}
+
 // proves S1-17 in part, T-C3: clients that never answer take no time from the others. The boat says nothing of
 // them, so each of their messages is in flight for seconds.
 #[tokio::test(start_paused = true)]

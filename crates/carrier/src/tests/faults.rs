@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use backend::cache::{Cache, Copy, EmbeddedCache, Found};
+use backend::conversations::{ConversationStore, EmbeddedConversations, Registers};
 use backend::groups::{EmbeddedGroups, GroupStore};
 use backend::history::{EmbeddedHistory, HistoryStore, StatusWrite};
 use backend::mailbox::{EmbeddedMailbox, MailboxStore, ServerId};
@@ -15,6 +16,8 @@ use backend::timeline::{EmbeddedTimeline, Entry, Timeline};
 use backend::{Error, Kind, Result};
 use parking_lot::Mutex;
 use protocol::cached::{Outdated, Owner};
+use protocol::change::Arranged;
+use protocol::conversation::{ConversationRow, Listed};
 use protocol::frame::HistoryRange;
 use protocol::group::{Member, Settings};
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
@@ -348,6 +351,98 @@ impl Queue for FaultyQueue {
 
     async fn committed(&self, group: &str, partition: Partition) -> Result<Option<u64>> {
         self.log.committed(group, partition).await
+    }
+}
+
+pub(super) struct FaultyConversations {
+    pub(super) store: EmbeddedConversations,
+    /// How long a write takes.
+    pub(super) latency: Mutex<Duration>,
+    /// Writes, each time again.
+    pub(super) writes: AtomicUsize,
+}
+
+impl FaultyConversations {
+    async fn slowly(&self) -> &EmbeddedConversations {
+        self.writes.fetch_add(1, Ordering::SeqCst);
+        let latency = *self.latency.lock();
+        tokio::time::sleep(latency).await;
+        &self.store
+    }
+}
+
+#[async_trait]
+impl ConversationStore for FaultyConversations {
+    async fn save(&self, rows: Vec<ConversationRow>) -> Result<()> {
+        self.slowly().await.save(rows).await
+    }
+
+    async fn get(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Option<Listed>>> {
+        self.store.get(keys).await
+    }
+
+    async fn registers(&self, keys: &[(UserId, ConversationId)]) -> Result<Vec<Registers>> {
+        self.store.registers(keys).await
+    }
+
+    async fn changed(
+        &self,
+        owner: UserId,
+        since: Timestamp,
+        after: Option<ConversationId>,
+        limit: usize,
+    ) -> Result<Vec<Listed>> {
+        self.store.changed(owner, since, after, limit).await
+    }
+
+    async fn set_read(
+        &self,
+        reads: Vec<(UserId, ConversationId, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.store.set_read(reads, at).await
+    }
+
+    async fn set_received(&self, received: Vec<(UserId, ConversationId, Seq)>) -> Result<()> {
+        self.store.set_received(received).await
+    }
+
+    async fn arrange(
+        &self,
+        arranged: Vec<(UserId, ConversationId, Version, Arranged)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.slowly().await.arrange(arranged, at).await
+    }
+
+    async fn set_cleared(
+        &self,
+        cleared: Vec<(UserId, ConversationId, Tally)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.slowly().await.set_cleared(cleared, at).await
+    }
+
+    async fn hide(
+        &self,
+        hidden: Vec<(UserId, ConversationId, Version, Seq)>,
+        at: Timestamp,
+    ) -> Result<()> {
+        self.slowly().await.hide(hidden, at).await
+    }
+
+    async fn hidden(
+        &self,
+        owner: UserId,
+        conversation: ConversationId,
+        after: u64,
+        limit: usize,
+    ) -> Result<Vec<(u64, Seq)>> {
+        self.store.hidden(owner, conversation, after, limit).await
+    }
+
+    async fn touch(&self, touched: Vec<(UserId, ConversationId)>, at: Timestamp) -> Result<()> {
+        self.slowly().await.touch(touched, at).await
     }
 }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::world::*;
 use crate::Config;
 
-fn kickout(world: &World, sessions: Vec<SessionKey>) -> Task {
+pub(super) fn kickout(world: &World, sessions: Vec<SessionKey>) -> Task {
     let task = KickoutTask {
         sessions,
         refusal: Refusal::new(Code::Displaced, "signed in elsewhere"),

@@ -289,7 +289,7 @@ async fn a_retry_for_many_members_is_no_larger_than_a_record_may_be() {
 }
 
 /// A retry for somebody's web, due after so long.
-fn retry_of(world: &World, whom: i64, after: Duration) -> Task {
+pub(super) fn retry_of(world: &World, whom: i64, after: Duration) -> Task {
     let deliver = DeliverTask {
         rev: 0,
         placed: protocol::Placed {

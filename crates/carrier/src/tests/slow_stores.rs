@@ -4,18 +4,24 @@
 use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use backend::embedded::Table;
 use backend::groups::GroupStore;
-use protocol::change::{ChangeKind, ChangeOf};
+use protocol::change::{Arranged, ChangeKind, ChangeOf};
 use protocol::frame::HistoryRange;
 use protocol::group::{Member, Role, Wish};
 use protocol::history::Version;
+use protocol::keys::Topic;
 use protocol::ledger::Event;
 use protocol::message::Content;
 use protocol::{GroupId, MessageId, Options, Platform, Recipient, Seq, Timestamp};
 
+use super::damage::{damage, row_key};
 use super::groups::{CLOSED, create};
+use super::kickouts::kickout;
+use super::retrying::retry_of;
 use super::world::*;
 use crate::Config;
+use crate::work::message_of;
 
 /// Records of one poll, all of which the stores are asked about.
 const RECORDS: usize = 512;
@@ -101,6 +107,118 @@ async fn reactions_are_judged_together() {
     world.carrier = Some(world.start().await);
     world.until_quiet().await;
     assert!(world.since(began) < SOON, "{:?}", world.since(began));
+}
+
+/// Retries for as many users, all due at once, while history takes `latency` for a call and cannot read each `damaged`th row:
+/// every other one is delivered, once. Answers how long that took.
+async fn retries_beside_damaged_rows(latency: Duration, damaged: usize) -> Duration {
+    let mut world = World::without_carrier(Config::default()).await;
+    let mut expected = Vec::new();
+    for number in 0..RECORDS {
+        let whom = 1000 + number as i64;
+        (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
+        let retry = retry_of(&world, whom, Duration::from_secs(5));
+        let id = message_of(&retry.work).expect("of a message");
+        match number % damaged {
+            0 => _ = damage(&world, Table::Private, &row_key(whom, id)),
+            _ => expected.push((whom, id.get())),
+        }
+        world.publish(Topic::Retry(2), &retry).await;
+    }
+    *world.history.latency.lock() = latency;
+    let began = world.now();
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    let took = world.since(began);
+    let mut pushed = world.boat.pushed.lock().clone();
+    pushed.sort_unstable();
+    assert_eq!(pushed, expected, "each once");
+    let dead = world.records(Topic::Dead).await.len();
+    assert_eq!(dead, RECORDS - expected.len());
+    took
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_damaged_row_costs_no_tier_its_membership() {
+    let took = retries_beside_damaged_rows(Duration::from_millis(150), RECORDS).await;
+    assert!(took < SOON, "{took:?}");
+}
+
+/// All of them together take longer than a member of the group may be silent.
+#[tokio::test(start_paused = true)]
+async fn a_tier_polls_between_what_it_reads() {
+    retries_beside_damaged_rows(Duration::from_millis(4500), 32).await;
+}
+
+/// Clearing, arranging and hiding are three writes, of which each is quick enough for its stamp.
+#[tokio::test(start_paused = true)]
+async fn deeds_of_three_kinds_are_each_written_once() {
+    let mut world = World::without_carrier(Config::default()).await;
+    (world.sign_in(ALICE, Platform::Ios, 10, Manner::Acknowledges)).await;
+    let newest = world.send(BOB, ALICE).await;
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    world.stop().await;
+    let pinned = Arranged {
+        pinned: true,
+        ..Arranged::default()
+    };
+    for kind in [
+        ChangeKind::Clear,
+        ChangeKind::Arrange(pinned),
+        ChangeKind::Hide,
+    ] {
+        let deed = world.about_list(ALICE, BOB, newest, kind);
+        world.accept(task(deed)).await;
+    }
+    world.conversations.writes.store(0, SeqCst);
+    *world.conversations.latency.lock() = Duration::from_secs(2);
+    let began = world.now();
+    world.carrier = Some(world.start().await);
+    world.until_quiet().await;
+    assert!(world.since(began) < SOON, "{:?}", world.since(began));
+    assert_eq!(world.conversations.writes.load(SeqCst), 3);
+}
+
+/// As no settings may have it that are checked: a write may take longer than a stamp is good for, and does for minutes.
+#[tokio::test(start_paused = true)]
+async fn a_list_that_is_never_written_in_time_costs_no_membership() {
+    let config = Config {
+        store_timeout: Duration::from_secs(8),
+        ..Config::default()
+    };
+    for latency in [Duration::from_millis(5100), Duration::from_secs(7)] {
+        let world = World::with(config.clone()).await;
+        (world.sign_in(BOB, Platform::Web, 20, Manner::Acknowledges)).await;
+        for whom in 100..120 {
+            (world.sign_in(whom, Platform::Web, whom, Manner::Acknowledges)).await;
+        }
+        *world.conversations.latency.lock() = latency;
+        let id = world.send(ALICE, BOB).await;
+        let wish = create([BOB]);
+        world.wish_of(0, wish).await;
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        // What needs no list, of partitions that do not wait.
+        for whom in 100..120 {
+            let task = kickout(&world, vec![world.key(whom, whom)]);
+            world.publish(Topic::Message, &task).await;
+        }
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        assert!(!world.boat.closed().is_empty(), "the log is polled");
+        assert_eq!(world.boat.pushed_to(20), [0i64; 0]);
+        let key = [(group(0), user(BOB))];
+        let members = world.parts.groups.members_of(&key).await;
+        assert!(members.expect("reads")[0].is_some());
+        *world.conversations.latency.lock() = Duration::ZERO;
+        world.until_quiet().await;
+        let pushed = world.boat.pushed_to(20);
+        assert_eq!(
+            pushed.len(),
+            2,
+            "the message and the group, once: {pushed:?}"
+        );
+        assert!(pushed.contains(&id.get()));
+    }
 }
 
 /// Nearly all have left: only who is in is bounded.

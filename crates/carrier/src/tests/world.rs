@@ -49,7 +49,8 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::faults::{
-    FaultyCache, FaultyGroups, FaultyHistory, FaultyMailbox, FaultyQueue, FaultyTimeline, Mood,
+    FaultyCache, FaultyConversations, FaultyGroups, FaultyHistory, FaultyMailbox, FaultyQueue,
+    FaultyTimeline, Mood,
 };
 use crate::dead_letters::{DeskParts, Refused, Selection, Told};
 use crate::{Config, DeadLetters, Parts, Running, start};
@@ -106,6 +107,7 @@ pub(super) struct World {
     /// What all stores stand on.
     pub(super) engine: Engine,
     pub(super) history: Arc<FaultyHistory>,
+    pub(super) conversations: Arc<FaultyConversations>,
     pub(super) groups: Arc<FaultyGroups>,
     pub(super) timeline: Arc<FaultyTimeline>,
     pub(super) cache: Arc<FaultyCache>,
@@ -207,6 +209,11 @@ impl World {
             store: cache,
             away: AtomicBool::new(false),
         });
+        let conversations = Arc::new(FaultyConversations {
+            store: EmbeddedConversations::new(engine.clone()),
+            latency: Mutex::default(),
+            writes: AtomicUsize::new(0),
+        });
         let groups = Arc::new(FaultyGroups {
             store: EmbeddedGroups::new(engine.clone(), clock.clone()),
             away: AtomicBool::new(false),
@@ -221,7 +228,7 @@ impl World {
             mailbox: mailbox.clone(),
             history: history.clone(),
             heads: Arc::new(EmbeddedHeads::new(engine.clone())),
-            conversations: Arc::new(EmbeddedConversations::new(engine.clone())),
+            conversations: conversations.clone(),
             changes: Arc::new(EmbeddedChanges::new(engine.clone())),
             groups: groups.clone(),
             group_history: Arc::new(EmbeddedGroupHistory::new(engine.clone())),
@@ -244,6 +251,7 @@ impl World {
             parts,
             engine,
             history,
+            conversations,
             groups,
             timeline,
             cache,

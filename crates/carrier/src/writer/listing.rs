@@ -170,7 +170,7 @@ impl Writer {
         Ok(rows.first().map(|row| row.version))
     }
 
-    pub(super) async fn do_deeds(&self, deeds: &[Deed]) -> Result<(), Error> {
+    pub(super) async fn do_deeds(&self, deeds: &[Deed], until: Instant) -> Result<(), Error> {
         let (mut cleared, mut arranged, mut hidden) = (Vec::new(), Vec::new(), Vec::new());
         for deed in deeds {
             let (owner, conversation) = (deed.owner, deed.conversation);
@@ -180,18 +180,29 @@ impl Writer {
                 What::Hide(seq) => hidden.push((owner, conversation, deed.version, seq)),
             }
         }
-        loop {
-            let (stamp, begun) = (self.clock.now(), Instant::now());
+        // Each kind under a stamp of its own: one slow call makes none of the others late.
+        let mut stamping = self.stamping(until);
+        while !cleared.is_empty()
+            && let Some(stamp) = stamping.next()?
+        {
             let clears = self.conversations.set_cleared(cleared.clone(), stamp);
             self.stores.within(clears).await?;
+        }
+        let mut stamping = self.stamping(until);
+        while !arranged.is_empty()
+            && let Some(stamp) = stamping.next()?
+        {
             let arranges = self.conversations.arrange(arranged.clone(), stamp);
             self.stores.within(arranges).await?;
+        }
+        let mut stamping = self.stamping(until);
+        while !hidden.is_empty()
+            && let Some(stamp) = stamping.next()?
+        {
             let hides = self.conversations.hide(hidden.clone(), stamp);
             self.stores.within(hides).await?;
-            if self.was_quick(begun) {
-                return Ok(());
-            }
         }
+        Ok(())
     }
 }
 

@@ -94,7 +94,11 @@ impl Writer {
     }
 
     /// Before anything else of the record.
-    pub(super) async fn grant(&mut self, granted: Granted) -> Result<(), WriteFailure> {
+    pub(super) async fn grant(
+        &mut self,
+        granted: Granted,
+        until: Instant,
+    ) -> Result<(), WriteFailure> {
         let Granted {
             group,
             partition,
@@ -112,13 +116,10 @@ impl Writer {
         let touched: Vec<_> = (outcome.members.keys())
             .map(|user| (*user, conversation))
             .collect();
-        loop {
-            let (at, begun) = (self.clock.now(), Instant::now());
+        let mut stamping = self.stamping(until);
+        while let Some(at) = stamping.next()? {
             let touches = self.conversations.touch(touched.clone(), at);
             self.stores.within(touches).await?;
-            if self.was_quick(begun) {
-                break;
-            }
         }
         // Whoever may read less from now on must not find by a copy what is written next.
         let left = outcome.members.iter();

@@ -262,6 +262,10 @@ mod tests {
                 "station.list_margin is 10s: carrier.list_margin is 11s",
             ),
             (
+                refused(|s| s.carrier.store_timeout = Duration::from_secs(6)),
+                "carrier.store_timeout is 6s",
+            ),
+            (
                 refused(|s| s.log.level = "[[".into()),
                 "log.level is \"[[\"",
             ),

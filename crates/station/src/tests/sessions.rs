@@ -326,6 +326,20 @@ async fn a_boat_without_a_lease_lives_as_long_as_it_answers() {
     assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
 }
 
+// The way to it outlives its end: nobody else would tell it.
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_counted_as_over_lives_once_it_answers() {
+    let mut world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    drop(world.lease.take());
+    drop(world.door.take());
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
+    world.reopen_boat();
+    tokio::time::sleep(Duration::from_secs(300)).await;
+    assert_eq!(world.online(&[1]).await, [vec![11]]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_station_that_lost_its_lease_registers_again() {
     use backend::discovery::Role;

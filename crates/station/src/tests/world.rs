@@ -217,6 +217,12 @@ pub(super) fn item(from: i64, send: Send) -> SendItem {
 pub(super) type Told = Result<MessageId, Code>;
 
 impl World {
+    /// The boat answers again, in the same life.
+    pub(super) fn reopen_boat(&mut self) {
+        let routes = Routes::new(BoatServiceServer::new(Peer(self.boat.clone())));
+        self.door = Some(self.parts.connector.serve_in_process("boat-1", routes));
+    }
+
     pub(super) async fn submit(&self, items: Vec<SendItem>) -> Vec<Told> {
         let wire = items.iter().map(v1::SendItem::from).collect();
         let answers = self.submit_wire(wire).await;
