@@ -4,6 +4,7 @@
 //! partition, so that a crash brings it back. Bounded by `pending_max`: at it the partitions are paused, and the
 //! log is polled all the same, as who does not poll is out of the group and attempts would begin anew.
 
+mod burials;
 mod mutes;
 mod pending;
 mod settle;
@@ -26,6 +27,7 @@ use tokio::task::{Id, JoinError, JoinSet};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use self::burials::{Burial, Burials};
 use self::mutes::Mutes;
 use self::pending::{Pending, Waiting};
 use self::settle::{Ended, Outcome, Recorded, Recording, Registry};
@@ -69,6 +71,8 @@ pub(crate) struct Horn {
     revoked: Vec<Partition>,
     /// When they go at the latest.
     revoked_until: Option<Instant>,
+    /// Letters that the log does not have yet.
+    burials: Burials,
     /// Have an outcome that is not recorded yet.
     ended: Vec<Ended>,
     recording: Option<Recording>,
@@ -85,11 +89,13 @@ enum Turn {
     Called(Result<(Id, Result<(), ProviderError>), JoinError>),
     Polled(backend::Result<Polled>),
     Recorded(Recorded),
+    Buried(Burial),
     Due,
 }
 
 impl Horn {
     pub(crate) fn new(config: &Config, parts: Parts, provider: Arc<dyn Provider>) -> Horn {
+        let producer = parts.queue.producer();
         Horn {
             metrics: Arc::new(HornMetrics::new(provider.name())),
             spans: Spans::here(),
@@ -98,7 +104,6 @@ impl Horn {
                 clock: parts.clock.clone(),
             },
             registry: Registry {
-                producer: parts.queue.producer(),
                 ledger: parts.ledger,
                 provider: provider.name(),
                 dead_partitions: parts.queue.partitions(Topic::NotificationDead),
@@ -121,6 +126,7 @@ impl Horn {
             called: HashMap::new(),
             revoked: Vec::new(),
             revoked_until: None,
+            burials: Burials::new(producer),
             ended: Vec::new(),
             recording: None,
             hold: None,
@@ -148,6 +154,7 @@ impl Horn {
                     self.poll_at = Some(Instant::now() + STORE_RETRY);
                 }
                 Turn::Recorded(recorded) => self.recorded(recorded),
+                Turn::Buried(burial) => self.buried(burial),
                 Turn::Due => {}
             }
             self.metrics.pending.set(self.pending() as f64);
@@ -181,6 +188,7 @@ impl Horn {
             () = shutdown.cancelled() => Turn::Stop,
             Some(result) = self.calls.join_next_with_id() => Turn::Called(result),
             recorded = recording => Turn::Recorded(recorded),
+            burial = self.burials.ended() => Turn::Buried(burial),
             () = sleep_until(due.unwrap_or(now)), if due.is_some() => Turn::Due,
             polled = consumer.poll(room), if polls => Turn::Polled(polled),
         }
@@ -192,7 +200,8 @@ impl Horn {
         let next_call = self.waiting.next_due().filter(|_| free);
         let next_call = next_call.map(|due| self.hold.map_or(due, |hold| hold.max(due)));
         let poll = self.poll_at.filter(|&at| at > now);
-        [next_call, self.settle_at, poll, self.revoked_until]
+        let letters = self.burials.next_due();
+        [next_call, self.settle_at, poll, self.revoked_until, letters]
             .into_iter()
             .flatten()
             .min()
@@ -200,7 +209,8 @@ impl Horn {
 
     fn pending(&self) -> usize {
         let recording = self.recording.as_ref().map_or(0, Recording::len);
-        self.calls.len() + self.waiting.len() + self.ended.len() + recording
+        let ended = self.burials.len() + self.ended.len() + recording;
+        self.calls.len() + self.waiting.len() + ended
     }
 
     /// Pauses all partitions while there is no room for more, until a quarter of it is free again: each resumption
@@ -277,13 +287,18 @@ impl Horn {
         let under_way = self.called.values().map(|pending| pending.source);
         let ended = self.ended.iter().map(|ended| ended.source);
         let recording = self.recording.iter().flat_map(Recording::sources);
+        let letters = self.burials.sources();
         let late = self.revoked_until.is_some_and(|at| at <= Instant::now());
         let busy = !late
-            && under_way.chain(ended).chain(recording).any(|source| {
-                self.revoked
-                    .iter()
-                    .any(|p| (p.topic, p.number) == (source.topic, source.partition))
-            });
+            && under_way
+                .chain(ended)
+                .chain(recording)
+                .chain(letters)
+                .any(|source| {
+                    self.revoked
+                        .iter()
+                        .any(|p| (p.topic, p.number) == (source.topic, source.partition))
+                });
         if !busy {
             self.revoked_until = None;
             for partition in self.revoked.drain(..) {

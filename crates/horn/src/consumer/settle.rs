@@ -1,4 +1,4 @@
-//! Records outcomes, in this order: dead letter, ledger, commit. A crash between any two of them tells
+//! Records outcomes, in this order: dead letter (see `burials`), ledger, commit. A crash between any two of them tells
 //! somebody again, or writes a letter again under the same name. The loop goes on meanwhile.
 
 use std::future::Future;
@@ -10,7 +10,7 @@ use api::dead_letter::{DeadLetter, Origin};
 use api::task::NotificationTask;
 use api::trace;
 use backend::ledger::LedgerStore;
-use backend::queue::{Consumer, NewRecord, Partition, Producer};
+use backend::queue::{Consumer, NewRecord, Partition};
 use bytes::Bytes;
 use protocol::delivery::Source;
 use protocol::keys::{Topic, partition_of};
@@ -18,13 +18,14 @@ use protocol::ledger::{DeadReason, Event, LedgerEntry};
 use protocol::{Timestamp, TraceContext};
 use tokio::time::Instant;
 
+use super::burials::Burial;
 use super::pending::Pending;
 use super::{Horn, STORE_RETRY};
 
 /// How long log and ledger may take for one call. Far below the poll interval of the log.
-const STORE_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const STORE_TIMEOUT: Duration = Duration::from_secs(5);
 /// Outcomes that are written down together.
-const RECORD_MAX: usize = 256;
+pub(super) const RECORD_MAX: usize = 256;
 
 /// A record with an outcome.
 pub(super) struct Ended {
@@ -64,6 +65,14 @@ impl Ended {
             failed_first: pending.failed_first,
             outcome,
             buried: false,
+        }
+    }
+
+    /// The log has its dead letter.
+    pub(super) fn buried(self) -> Ended {
+        Ended {
+            buried: true,
+            ..self
         }
     }
 
@@ -184,51 +193,20 @@ impl Recording {
 /// Where outcomes are written down; clones share it.
 #[derive(Clone)]
 pub(super) struct Registry {
-    pub(super) producer: Arc<dyn Producer>,
     pub(super) ledger: Arc<dyn LedgerStore>,
     pub(super) provider: &'static str,
     pub(super) dead_partitions: u32,
 }
 
 impl Registry {
-    async fn record(self, mut batch: Vec<Ended>, now: Timestamp) -> Recorded {
-        let result = self.write(&mut batch, now).await;
-        Recorded { batch, result }
-    }
-
-    async fn write(&self, batch: &mut [Ended], now: Timestamp) -> backend::Result<()> {
-        self.bury(batch, now).await?;
+    async fn record(self, batch: Vec<Ended>, now: Timestamp) -> Recorded {
         let name = self.provider;
         let entries: Vec<_> = batch.iter().filter_map(|e| e.entry(name, now)).collect();
-        if entries.is_empty() {
-            return Ok(());
-        }
-        within("ledger", self.ledger.append(entries)).await
-    }
-
-    async fn bury(&self, batch: &mut [Ended], now: Timestamp) -> backend::Result<()> {
-        let (places, letters): (Vec<_>, Vec<_>) = batch
-            .iter()
-            .enumerate()
-            .filter_map(|(place, ended)| {
-                Some((
-                    place,
-                    ended.letter(self.provider, now, self.dead_partitions)?,
-                ))
-            })
-            .unzip();
-        if letters.is_empty() {
-            return Ok(());
-        }
-        let published = async { Ok(self.producer.publish(letters).await) };
-        let mut failed = None;
-        for (place, result) in places.into_iter().zip(within("queue", published).await?) {
-            match result {
-                Ok(_) => batch[place].buried = true,
-                Err(error) => failed = Some(error),
-            }
-        }
-        failed.map_or(Ok(()), Err)
+        let result = match entries.is_empty() {
+            true => Ok(()),
+            false => within("ledger", self.ledger.append(entries)).await,
+        };
+        Recorded { batch, result }
     }
 }
 
@@ -248,6 +226,7 @@ impl Horn {
     /// Begins to write down what has ended, where nothing is being written, and commits what is written. What
     /// log or ledger do not take stays, and is tried again.
     pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer) {
+        self.bury();
         if self.settle_at.is_some_and(|at| at > Instant::now()) {
             return;
         }
@@ -266,6 +245,24 @@ impl Horn {
             tracing::warn!(%error, "what was told is not committed");
             self.settle_at = Some(Instant::now() + STORE_RETRY);
         }
+    }
+
+    /// Begins to write the letters of what has ended so.
+    fn bury(&mut self) {
+        let (now, registry) = (self.clock.now(), &self.registry);
+        let (provider, partitions) = (registry.provider, registry.dead_partitions);
+        for ended in std::mem::take(&mut self.ended) {
+            match ended.letter(provider, now, partitions) {
+                Some(letter) => self.burials.add(letter, ended),
+                None => self.ended.push(ended),
+            }
+        }
+        self.burials.begin(Instant::now());
+    }
+
+    pub(super) fn buried(&mut self, burial: Burial) {
+        let buried = self.burials.finish(burial, Instant::now());
+        self.ended.extend(buried);
     }
 
     pub(super) fn recorded(&mut self, recorded: Recorded) {
@@ -294,9 +291,16 @@ impl Horn {
     pub(super) async fn settle_all(&mut self, consumer: &mut dyn Consumer) {
         self.settle_at = None;
         self.settle(consumer).await;
-        while let Some(recording) = &mut self.recording {
-            let recorded = recording.ended().await;
-            self.recorded(recorded);
+        loop {
+            if let Some(recording) = &mut self.recording {
+                let recorded = recording.ended().await;
+                self.recorded(recorded);
+            } else if self.burials.is_under_way() {
+                let burial = self.burials.ended().await;
+                self.buried(burial);
+            } else {
+                return;
+            }
             self.settle(consumer).await;
         }
     }

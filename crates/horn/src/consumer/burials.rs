@@ -1,0 +1,150 @@
+//! Dead letters on their way into the log, each of its partitions by itself: one that is away keeps back its own
+//! letters, and neither those of others nor outcomes that need none.
+
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::Arc;
+
+use backend::queue::{NewRecord, Producer};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use protocol::delivery::Source;
+use tokio::time::Instant;
+
+use super::STORE_RETRY;
+use super::settle::{Ended, RECORD_MAX, STORE_TIMEOUT};
+
+pub(super) struct Burials {
+    producer: Arc<dyn Producer>,
+    lanes: BTreeMap<u32, Lane>,
+    calls: FuturesUnordered<Pin<Box<dyn Future<Output = Burial> + Send>>>,
+}
+
+/// The letters of one partition: one call is under way.
+#[derive(Default)]
+struct Lane {
+    waiting: Vec<(NewRecord, Ended)>,
+    under_way: Vec<Source>,
+    /// The log did not take them: not before then.
+    not_before: Option<Instant>,
+}
+
+/// A call that has ended.
+pub(super) struct Burial {
+    partition: u32,
+    buried: Vec<Ended>,
+    failed: Vec<(NewRecord, Ended)>,
+    error: Option<backend::Error>,
+}
+
+impl Burials {
+    pub(super) fn new(producer: Arc<dyn Producer>) -> Burials {
+        Burials {
+            producer,
+            lanes: BTreeMap::new(),
+            calls: FuturesUnordered::new(),
+        }
+    }
+
+    pub(super) fn add(&mut self, letter: NewRecord, ended: Ended) {
+        let lane = self.lanes.entry(letter.partition.number).or_default();
+        lane.waiting.push((letter, ended));
+    }
+
+    pub(super) fn len(&self) -> usize {
+        let lanes = self.lanes.values();
+        lanes
+            .map(|lane| lane.waiting.len() + lane.under_way.len())
+            .sum()
+    }
+
+    pub(super) fn sources(&self) -> impl Iterator<Item = Source> {
+        self.lanes.values().flat_map(|lane| {
+            let waiting = lane.waiting.iter().map(|(_, ended)| ended.source);
+            waiting.chain(lane.under_way.iter().copied())
+        })
+    }
+
+    pub(super) fn is_under_way(&self) -> bool {
+        !self.calls.is_empty()
+    }
+
+    /// When `begin` has something to do again.
+    pub(super) fn next_due(&self) -> Option<Instant> {
+        let resting = self.lanes.values().filter(|lane| lane.under_way.is_empty());
+        resting.filter_map(|lane| lane.not_before).min()
+    }
+
+    /// Begins a call for each partition that has letters and none under way.
+    pub(super) fn begin(&mut self, now: Instant) {
+        for (&partition, lane) in &mut self.lanes {
+            let rests = lane.not_before.is_some_and(|at| at > now);
+            if lane.waiting.is_empty() || !lane.under_way.is_empty() || rests {
+                continue;
+            }
+            lane.not_before = None;
+            let count = lane.waiting.len().min(RECORD_MAX);
+            let batch: Vec<_> = lane.waiting.drain(..count).collect();
+            lane.under_way = batch.iter().map(|(_, ended)| ended.source).collect();
+            let call = bury(self.producer.clone(), partition, batch);
+            self.calls.push(Box::pin(call));
+        }
+    }
+
+    /// The next call that ends; never where none is under way. Cancel safe.
+    pub(super) async fn ended(&mut self) -> Burial {
+        match self.calls.next().await {
+            Some(burial) => burial,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// What the log has of a call. The rest is tried again in front of what came meanwhile, so that letters stay in
+    /// order.
+    pub(super) fn finish(&mut self, burial: Burial, now: Instant) -> Vec<Ended> {
+        let lane = self.lanes.entry(burial.partition).or_default();
+        lane.under_way.clear();
+        if let Some(error) = burial.error {
+            let waiting = burial.failed.len() + lane.waiting.len();
+            let partition = burial.partition;
+            tracing::warn!(%error, partition, waiting, "dead letters cannot be written");
+            lane.not_before = Some(now + STORE_RETRY);
+        }
+        lane.waiting.splice(..0, burial.failed);
+        if lane.waiting.is_empty() {
+            self.lanes.remove(&burial.partition);
+        }
+        burial.buried
+    }
+}
+
+/// Has the log take these letters of one partition.
+async fn bury(
+    producer: Arc<dyn Producer>,
+    partition: u32,
+    batch: Vec<(NewRecord, Ended)>,
+) -> Burial {
+    let letters = batch.iter().map(|(letter, _)| letter.clone()).collect();
+    let answers = producer.publish_within(letters, STORE_TIMEOUT).await;
+    let mut burial = Burial {
+        partition,
+        buried: Vec::new(),
+        failed: Vec::new(),
+        error: None,
+    };
+    for ((letter, ended), answer) in batch.into_iter().zip(answers) {
+        let answer = answer.unwrap_or_else(|| {
+            let text = format!("no answer within {STORE_TIMEOUT:?}");
+            Err(backend::Error::unavailable("queue", text))
+        });
+        match answer {
+            Ok(_) => burial.buried.push(ended.buried()),
+            Err(error) => {
+                burial.error = Some(error);
+                burial.failed.push((letter, ended));
+            }
+        }
+    }
+    burial
+}
