@@ -201,6 +201,12 @@ impl Tier {
             }
         };
         self.not_before = Some(Instant::now() + pause);
+        // Behind what else is due: a store that does not tell of some keeps nobody else waiting.
+        for key in due {
+            if let Some(read) = self.held.remove(&key) {
+                self.held.insert((timer + pause, key.1), read);
+            }
+        }
         self.line.hand_over(batch);
     }
 

@@ -142,7 +142,7 @@ impl Horn {
     ) {
         loop {
             self.call_due();
-            self.settle(consumer.as_mut()).await;
+            self.settle(consumer.as_mut(), Instant::now()).await;
             self.give_away();
             self.make_room(consumer.as_mut());
             match self.next_turn(consumer.as_mut(), &shutdown).await {

@@ -72,7 +72,7 @@ impl Default for Limits {
         Limits {
             in_flight_min: 1024,
             in_flight_max: 16_384,
-            users_in_flight_max: 65_536,
+            users_in_flight_max: 262_144,
             bytes_in_flight_max: 64 << 20,
             ack_latency_target: Duration::from_secs(1),
             lane_window: 64,

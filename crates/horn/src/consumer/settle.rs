@@ -225,9 +225,9 @@ async fn within<T>(
 impl Horn {
     /// Begins to write down what has ended, where nothing is being written, and commits what is written. What
     /// log or ledger do not take stays, and is tried again.
-    pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer) {
-        self.bury();
-        if self.settle_at.is_some_and(|at| at > Instant::now()) {
+    pub(super) async fn settle(&mut self, consumer: &mut dyn Consumer, now: Instant) {
+        self.bury(now);
+        if self.settle_at.is_some_and(|at| at > now) {
             return;
         }
         self.settle_at = None;
@@ -248,16 +248,16 @@ impl Horn {
     }
 
     /// Begins to write the letters of what has ended so.
-    fn bury(&mut self) {
-        let (now, registry) = (self.clock.now(), &self.registry);
+    fn bury(&mut self, now: Instant) {
+        let (failed_at, registry) = (self.clock.now(), &self.registry);
         let (provider, partitions) = (registry.provider, registry.dead_partitions);
         for ended in std::mem::take(&mut self.ended) {
-            match ended.letter(provider, now, partitions) {
+            match ended.letter(provider, failed_at, partitions) {
                 Some(letter) => self.burials.add(letter, ended),
                 None => self.ended.push(ended),
             }
         }
-        self.burials.begin(Instant::now());
+        self.burials.begin(now);
     }
 
     pub(super) fn buried(&mut self, burial: Burial) {
@@ -287,10 +287,12 @@ impl Horn {
         }
     }
 
-    /// The last outcomes, unless log or ledger do not take them: then they come again.
+    /// The last outcomes, unless log or ledger do not take them: then they come again. What failed once is not tried
+    /// anew, as its rest ends after `now`.
     pub(super) async fn settle_all(&mut self, consumer: &mut dyn Consumer) {
+        let now = Instant::now();
         self.settle_at = None;
-        self.settle(consumer).await;
+        self.settle(consumer, now).await;
         loop {
             if let Some(recording) = &mut self.recording {
                 let recorded = recording.ended().await;
@@ -301,7 +303,7 @@ impl Horn {
             } else {
                 return;
             }
-            self.settle(consumer).await;
+            self.settle(consumer, now).await;
         }
     }
 

@@ -254,11 +254,16 @@ async fn letters_that_have_no_answer_keep_back_no_other_outcomes() {
     horn.stop().await;
 }
 
-// What the log does not take comes again; a stop does not wait for it for ever.
+// What log and ledger do not take comes again; a stop does not wait for it for ever.
 #[tokio::test(start_paused = true)]
-async fn a_horn_ends_though_its_letters_have_no_answer() {
+async fn a_horn_ends_though_letters_and_outcomes_have_no_answer() {
     let desk = Desk::new();
+    let ledger = SilentLedger {
+        store: EmbeddedLedger::open(Engine::memory()).expect("opens"),
+        hangs: AtomicBool::new(true),
+    };
     let parts = Parts {
+        ledger: Arc::new(ledger),
         queue: Arc::new(LettersAway {
             queue: desk.queue.clone(),
             is_away: Arc::new(AtomicBool::new(true)),

@@ -404,7 +404,7 @@ fn users_and_bytes_in_flight_are_bounded_and_one_task_always_begins() {
         ..Limits::default()
     };
     let defaults = Limits::default();
-    assert_eq!(defaults.users_in_flight_max, 65_536);
+    assert_eq!(defaults.users_in_flight_max, 262_144);
     assert_eq!(defaults.bytes_in_flight_max, 64 << 20);
     let users = task_of(1, BOB).owed.len();
     for limits in [limits(users + 1, usize::MAX), limits(usize::MAX, 8)] {
