@@ -23,9 +23,10 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 use crate::boat::Boat;
 use crate::connection::Connection;
 use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
-use crate::link::{Gone, Link, Received};
+use crate::link::{Gone, Link, Transport};
 use crate::listener::Arrival;
 use crate::metrics::Metrics;
+use crate::stack::Received;
 use crate::traced::TracedSends;
 
 /// Frames read in one turn: then others get theirs.
@@ -35,11 +36,12 @@ const FLUSH_BYTES: usize = 64 * 1024;
 /// What may wait is written when it is this much.
 const LINGER_BYTES: usize = 16 * 1024;
 
-pub(crate) struct Drive<L: Link> {
+pub(crate) struct Drive {
     boat: Arc<Boat>,
     connection: Arc<Connection>,
     peer: SocketAddr,
-    stage: Stage<L>,
+    stage: Stage,
+    transport: Transport,
     /// Transmitted and not yet taken by the link, each with its weight.
     queue: VecDeque<(Bytes, u32)>,
     /// Until when all of the queue may wait for company; `None`: it is to be written now.
@@ -56,11 +58,11 @@ pub(crate) struct Drive<L: Link> {
     _counted: TaskTrackerToken,
 }
 
-enum Stage<L> {
-    Serving(L),
+enum Stage {
+    Serving(Link),
     /// The last frames are on their way; then nothing is expected but the end.
     Ending {
-        link: L,
+        link: Link,
         closed: bool,
         deadline: Pin<Box<Sleep>>,
     },
@@ -68,8 +70,8 @@ enum Stage<L> {
     Gone,
 }
 
-impl<L: Link> Drive<L> {
-    pub(crate) fn new(boat: Arc<Boat>, link: L, arrival: &Arrival) -> Drive<L> {
+impl Drive {
+    pub(crate) fn new(boat: Arc<Boat>, link: Link, arrival: &Arrival) -> Drive {
         let now = boat.now();
         let connection = Connection::new(boat.new_session_id(), Arc::clone(&boat.limits), now);
         boat.connections.insert(&connection);
@@ -80,10 +82,12 @@ impl<L: Link> Drive<L> {
             }
             None => {}
         }
-        boat.metrics.connections(L::TRANSPORT).increment(1.0);
+        let transport = link.transport();
+        boat.metrics.connections(transport).increment(1.0);
         Drive {
             peer: arrival.peer,
             stage: Stage::Serving(link),
+            transport,
             queue: VecDeque::new(),
             lingers_until: None,
             in_link: 0,
@@ -326,7 +330,7 @@ impl<L: Link> Drive<L> {
                     blocked = true;
                     break;
                 }
-                link.start_send(frame)?;
+                link.start_send(&frame);
                 self.boat.metrics.frames_out.increment(1);
                 self.in_link += weight as usize;
             }
@@ -350,7 +354,7 @@ impl<L: Link> Drive<L> {
             if let Some(closed) = ending {
                 if !*closed {
                     *closed = true;
-                    link.start_close(self.code.unwrap_or(Code::Reconnect))?;
+                    link.start_close(self.code.unwrap_or(Code::Reconnect));
                 }
                 let _ = link.poll_close(cx)?;
             }
@@ -410,7 +414,7 @@ impl<L: Link> Drive<L> {
     }
 }
 
-impl<L: Link> Future for Drive<L> {
+impl Future for Drive {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
@@ -437,11 +441,11 @@ impl<L: Link> Future for Drive<L> {
     }
 }
 
-impl<L: Link> Drop for Drive<L> {
+impl Drop for Drive {
     /// Also where the task is aborted or panics: nobody is left waiting for this session.
     fn drop(&mut self) {
         self.boat.connections.remove(self.connection.id());
-        self.boat.metrics.connections(L::TRANSPORT).decrement(1.0);
+        self.boat.metrics.connections(self.transport).decrement(1.0);
         self.unwritten = 0;
         self.report();
         Metrics::disconnected(self.code);

@@ -19,6 +19,7 @@ mod running;
 mod seats;
 mod service;
 mod sources;
+pub mod stack;
 mod stations;
 mod sweep;
 mod traced;

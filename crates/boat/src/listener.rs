@@ -6,7 +6,6 @@ mod websocket;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use protocol::Refusal;
@@ -30,21 +29,11 @@ pub(crate) struct Arrival {
     pub(crate) peer: SocketAddr,
     /// There is no seat: to be told, then closed.
     pub(crate) refusal: Option<Refusal>,
-    lingers: AtomicBool,
 }
 
 impl Arrival {
     fn new(peer: SocketAddr, refusal: Option<Refusal>) -> Arc<Arrival> {
-        Arc::new(Arrival {
-            peer,
-            refusal,
-            lingers: AtomicBool::new(false),
-        })
-    }
-
-    /// What the client still sends is read after the end, so that it can read ours.
-    pub(crate) fn linger(&self) {
-        self.lingers.store(true, Ordering::Relaxed);
+        Arc::new(Arrival { peer, refusal })
     }
 }
 

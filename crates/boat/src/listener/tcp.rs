@@ -5,7 +5,8 @@ use tokio::net::TcpListener;
 use super::{Accepted, Door};
 use crate::boat::Boat;
 use crate::drive::Drive;
-use crate::link::TcpLink;
+use crate::link::Link;
+use crate::stack::Wire;
 
 /// Serves TCP clients until dropped; connections live on.
 pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
@@ -16,7 +17,7 @@ pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
             arrival,
             seat,
         } = door.accept().await;
-        let link = TcpLink::new(stream, boat.frame_bytes_max(), seat);
+        let link = Link::new(stream, Wire::length_prefix(boat.frame_bytes_max()), seat);
         tokio::spawn(Drive::new(Arc::clone(&boat), link, &arrival));
     }
 }

@@ -2,37 +2,34 @@ use std::convert::Infallible;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use axum::extract::FromRequestParts;
-use axum::extract::ws::WebSocketUpgrade;
-use axum::http::header::{CONNECTION, HOST, ORIGIN};
-use axum::http::request::Parts;
-use axum::http::{HeaderMap, HeaderName, HeaderValue, Request, StatusCode};
-use axum::response::{IntoResponse, Response};
+use http::header::{
+    CONNECTION, CONTENT_TYPE, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL,
+    SEC_WEBSOCKET_VERSION, UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use protocol::origin;
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
 use super::{Accepted, Arrival, Door};
 use crate::boat::Boat;
 use crate::drive::Drive;
-use crate::link::WebSocketLink;
+use crate::link::Link;
 use crate::seats::Seat;
+use crate::stack::Wire;
+use crate::stack::websocket::handshake;
 
 /// The protocol that a client must ask for.
 const SUBPROTOCOL: &str = "packetboat.v1";
-/// How long, and how much, is read after the last word to a client that broke the rules.
-const LINGER: Duration = Duration::from_secs(1);
-const LINGER_BYTES: usize = 1024 * 1024;
-
 /// Of the request: what a browser sends fits several times.
 const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
@@ -57,23 +54,11 @@ async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
         seat,
     } = accepted;
     let within = boat.config.upgrade_timeout;
-    let socket = Socket {
-        stream: Some(stream),
-        arrival: Arc::clone(&arrival),
-        seat: Some(seat),
-    };
+    let socket = Socket { stream, seat };
     let answer = service_fn(move |request: Request<Incoming>| {
-        let (boat, arrival) = (Arc::clone(&boat), Arc::clone(&arrival));
-        async move {
-            let (mut parts, _) = request.into_parts();
-            let mut response = answer(boat, arrival, on_loopback, &mut parts).await;
-            // One request a connection. `keep_alive(false)` would say so in an upgrade, too.
-            if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                let close = HeaderValue::from_static("close");
-                response.headers_mut().insert(CONNECTION, close);
-            }
-            Ok::<_, Infallible>(response)
-        }
+        let (mut parts, _) = request.into_parts();
+        let response = answer(&boat, Arc::clone(&arrival), on_loopback, &mut parts);
+        std::future::ready(Ok::<_, Infallible>(response))
     });
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
@@ -89,32 +74,77 @@ async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
     }
 }
 
-async fn answer(
-    boat: Arc<Boat>,
+fn answer(
+    boat: &Arc<Boat>,
     arrival: Arc<Arrival>,
     on_loopback: bool,
     parts: &mut Parts,
-) -> Response {
+) -> Response<String> {
     if !matches!(parts.uri.path(), "/" | "/ws") {
-        return (StatusCode::NOT_FOUND, "WebSockets are at / and /ws\n").into_response();
+        let text = "WebSockets are at / and /ws\n";
+        return refused(StatusCode::NOT_FOUND, text);
     }
-    if !is_welcome(&boat, on_loopback, &parts.headers) {
+    if !is_welcome(boat, on_loopback, &parts.headers) {
         boat.metrics.origins_refused.increment(1);
         let text = "pages of this origin may not connect: boat.origins names those that may\n";
-        return (StatusCode::FORBIDDEN, text).into_response();
+        return refused(StatusCode::FORBIDDEN, text);
     }
-    let upgrade = match WebSocketUpgrade::from_request_parts(parts, &()).await {
-        Ok(upgrade) => upgrade.protocols([SUBPROTOCOL]),
-        Err(rejection) => return rejection.into_response(),
+    let accepted = match handshake::accept(&parts.method, &parts.headers, SUBPROTOCOL) {
+        Ok(accepted) => accepted,
+        Err(rejection) => return refused(rejection.status, &rejection.text),
     };
-    if upgrade.selected_protocol().is_none() {
-        let text = format!("ask for the WebSocket subprotocol {SUBPROTOCOL}\n");
-        return (StatusCode::BAD_REQUEST, text).into_response();
+    let accepted = HeaderValue::try_from(accepted).ok();
+    let Some((upgrade, accepted)) = parts.extensions.remove::<OnUpgrade>().zip(accepted) else {
+        return refused(
+            StatusCode::UPGRADE_REQUIRED,
+            "this connection cannot be upgraded\n",
+        );
+    };
+    tokio::spawn(begin(Arc::clone(boat), arrival, upgrade));
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_ACCEPT, accepted);
+    headers.insert(
+        SEC_WEBSOCKET_PROTOCOL,
+        HeaderValue::from_static(SUBPROTOCOL),
+    );
+    response
+}
+
+/// One request a connection: a refused one is the last.
+fn refused(status: StatusCode, text: &str) -> Response<String> {
+    let mut response = Response::new(text.to_owned());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    if status == StatusCode::UPGRADE_REQUIRED {
+        let version = HeaderValue::from_static(handshake::VERSION);
+        headers.insert(SEC_WEBSOCKET_VERSION, version);
     }
-    WebSocketLink::bounded(upgrade, boat.frame_bytes_max()).on_upgrade(move |socket| {
-        let link = WebSocketLink::new(socket, Arc::clone(&arrival));
-        Drive::new(boat, link, &arrival)
-    })
+    response
+}
+
+/// Goes on with the socket of a handshake, in a task that holds nothing of it.
+async fn begin(boat: Arc<Boat>, arrival: Arc<Arrival>, upgrade: OnUpgrade) {
+    let Ok(upgraded) = upgrade.await else {
+        return;
+    };
+    let Ok(parts) = upgraded.downcast::<TokioIo<Socket>>() else {
+        tracing::error!("a WebSocket on a socket that nobody accepted");
+        return;
+    };
+    let Socket { stream, seat } = parts.io.into_inner();
+    let mut wire = Wire::websocket(boat.frame_bytes_max());
+    // Sent before it read the answer.
+    wire.receive(&parts.read_buf);
+    tokio::spawn(Drive::new(boat, Link::new(stream, wire, seat), &arrival));
 }
 
 /// Apps send no origin; browsers always do.
@@ -129,17 +159,8 @@ fn is_welcome(boat: &Boat, on_loopback: bool, headers: &HeaderMap) -> bool {
 
 /// A socket with its seat, which it gives up when it is closed.
 struct Socket {
-    /// `None` only while it is dropped.
-    stream: Option<TcpStream>,
-    arrival: Arc<Arrival>,
-    seat: Option<Seat>,
-}
-
-impl Socket {
-    fn stream(&mut self) -> io::Result<Pin<&mut TcpStream>> {
-        let stream = self.stream.as_mut().map(Pin::new);
-        stream.ok_or_else(|| io::ErrorKind::NotConnected.into())
-    }
+    stream: TcpStream,
+    seat: Seat,
 }
 
 impl AsyncRead for Socket {
@@ -148,7 +169,7 @@ impl AsyncRead for Socket {
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        self.stream()?.poll_read(cx, buf)
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
@@ -158,52 +179,14 @@ impl AsyncWrite for Socket {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        self.stream()?.poll_write(cx, bytes)
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream()?.poll_flush(cx)
+        Pin::new(&mut self.stream).poll_flush(cx)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        self.stream()?.poll_shutdown(cx)
-    }
-
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        slices: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        self.stream()?.poll_write_vectored(cx, slices)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-}
-
-impl Drop for Socket {
-    fn drop(&mut self) {
-        if self.arrival.lingers.load(Ordering::Relaxed)
-            && let Some(stream) = self.stream.take()
-            && let Ok(runtime) = tokio::runtime::Handle::try_current()
-        {
-            let seat = self.seat.take();
-            runtime.spawn(timeout(LINGER, linger(stream, seat)));
-        }
-    }
-}
-
-/// A socket that is closed with unread bytes resets the connection, and the client would never read
-/// why it was closed.
-async fn linger(mut stream: TcpStream, _seat: Option<Seat>) {
-    let _ = stream.shutdown().await;
-    let mut left = LINGER_BYTES;
-    let mut chunk = vec![0; 16 * 1024];
-    while left > 0 {
-        match stream.read(&mut chunk).await {
-            Ok(read) if read > 0 => left = left.saturating_sub(read),
-            Ok(_) | Err(_) => return,
-        }
+        Pin::new(&mut self.stream).poll_shutdown(cx)
     }
 }

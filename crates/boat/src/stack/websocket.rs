@@ -1,0 +1,366 @@
+//! WebSocket (RFC 6455) as its server: bytes in, messages and control frames out.
+//!
+//! Payloads are unmasked where they lie and handed on without a copy. A reader between two frames holds nothing; inside
+//! one, memory follows what has come, not what a head promises.
+
+pub mod handshake;
+mod mask;
+#[cfg(test)]
+mod tests;
+
+use bytes::{Buf, BufMut, Bytes, BytesMut};
+
+use mask::unmask;
+
+/// Bytes of the longest head: two, a length of eight, the mask.
+pub const HEAD_BYTES_MAX: usize = 14;
+/// Payload of a ping, a pong or a close.
+const CONTROL_BYTES_MAX: u64 = 125;
+
+/// What a reader takes.
+#[derive(Clone, Copy, Debug)]
+pub struct Rules {
+    /// Payload of one message, all its fragments together.
+    pub message_bytes_max: usize,
+    /// Text as well as binary messages.
+    pub takes_text: bool,
+}
+
+/// A message, or a frame between its fragments.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    Binary(Bytes),
+    /// UTF-8.
+    Text(Bytes),
+    /// To be answered by a pong with the same payload.
+    Ping(Bytes),
+    Pong,
+    /// The other side says nothing more; its code, where it gave one.
+    Close(Option<u16>),
+}
+
+/// Bytes that may not come. Nothing behind them can be read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Violation {
+    #[error("{0}")]
+    Protocol(&'static str),
+    #[error("frames are binary messages, this one was text")]
+    Text,
+    #[error("a text that is not UTF-8")]
+    NotUtf8,
+    #[error("a frame of {size} bytes, at most {max} are taken")]
+    TooLarge { size: u64, max: usize },
+}
+
+impl Violation {
+    /// The code of a close frame that says so (RFC 6455, 7.4.1).
+    pub const fn close_code(self) -> u16 {
+        match self {
+            Violation::Protocol(_) => 1002,
+            Violation::Text => 1003,
+            Violation::NotUtf8 => 1007,
+            Violation::TooLarge { .. } => 1009,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Opcode {
+    Continuation = 0,
+    Text = 1,
+    Binary = 2,
+    Close = 8,
+    Ping = 9,
+    Pong = 10,
+}
+
+impl Opcode {
+    const fn of(bits: u8) -> Option<Opcode> {
+        Some(match bits {
+            0 => Opcode::Continuation,
+            1 => Opcode::Text,
+            2 => Opcode::Binary,
+            8 => Opcode::Close,
+            9 => Opcode::Ping,
+            10 => Opcode::Pong,
+            _ => return None,
+        })
+    }
+
+    const fn is_control(self) -> bool {
+        self as u8 >= 8
+    }
+}
+
+/// A frame whose head was read.
+#[derive(Clone, Copy, Debug)]
+struct Frame {
+    opcode: Opcode,
+    is_final: bool,
+    len: usize,
+    mask: [u8; 4],
+    /// Payload that is unmasked already.
+    unmasked: usize,
+}
+
+/// Fragments of a message that has not ended.
+#[derive(Debug, Default)]
+struct Fragments {
+    is_text: bool,
+    payload: BytesMut,
+}
+
+/// Reads what a client sends.
+#[derive(Debug, Default)]
+pub struct Reader {
+    frame: Option<Frame>,
+    /// Boxed, as nearly no client fragments.
+    fragments: Option<Box<Fragments>>,
+    /// Of the text under way, how much is known to be UTF-8.
+    valid: usize,
+}
+
+impl Reader {
+    /// The next event that `input` holds whole, or `None` until more has come. What was read is taken from `input`.
+    ///
+    /// # Errors
+    /// A [`Violation`]; the reader is of no use afterwards.
+    pub fn next(
+        &mut self,
+        input: &mut BytesMut,
+        rules: &Rules,
+    ) -> Result<Option<Event>, Violation> {
+        loop {
+            let mut frame = match self.frame {
+                Some(frame) => frame,
+                None => {
+                    let Some((frame, head)) = self.head(input, rules)? else {
+                        return Ok(None);
+                    };
+                    input.advance(head);
+                    frame
+                }
+            };
+            let there = frame.len.min(input.len());
+            unmask(
+                &mut input[frame.unmasked..there],
+                frame.mask,
+                frame.unmasked,
+            );
+            frame.unmasked = there;
+            self.frame = Some(frame);
+            if self.is_text(frame.opcode) {
+                self.check_text(&input[..there])?;
+            }
+            if there < frame.len {
+                return Ok(None);
+            }
+            self.frame = None;
+            let payload = input.split_to(frame.len).freeze();
+            if let Some(event) = self.end(frame, payload)? {
+                return Ok(Some(event));
+            }
+        }
+    }
+
+    /// Whether a frame of this kind carries text.
+    fn is_text(&self, opcode: Opcode) -> bool {
+        let goes_on = self.fragments.as_ref().is_some_and(|it| it.is_text);
+        opcode == Opcode::Text || opcode == Opcode::Continuation && goes_on
+    }
+
+    /// Refuses at the first byte that cannot be UTF-8. `payload`: what has come of the frame.
+    fn check_text(&mut self, payload: &[u8]) -> Result<(), Violation> {
+        let before = self.fragments.as_ref().map_or(0, |it| it.payload.len());
+        // A character may lie across two fragments.
+        if self.valid < before
+            && let Some(fragments) = &self.fragments
+        {
+            let across = fragments.payload[self.valid..]
+                .iter()
+                .chain(payload)
+                .copied();
+            let across: Vec<u8> = across.take(4).collect();
+            match utf8_prefix(&across)? {
+                0 => return Ok(()),
+                valid => self.valid += valid.max(before - self.valid),
+            }
+        }
+        let from = self.valid - before;
+        self.valid += utf8_prefix(payload.get(from..).unwrap_or_default())?;
+        Ok(())
+    }
+
+    fn end(&mut self, frame: Frame, payload: Bytes) -> Result<Option<Event>, Violation> {
+        match frame.opcode {
+            Opcode::Ping => Ok(Some(Event::Ping(payload))),
+            Opcode::Pong => Ok(Some(Event::Pong)),
+            Opcode::Close => close_of(&payload).map(|code| Some(Event::Close(code))),
+            opcode if frame.is_final => {
+                let (is_text, payload) = match self.fragments.take() {
+                    Some(fragments) => (fragments.is_text, joined(fragments.payload, payload)),
+                    None => (opcode == Opcode::Text, payload),
+                };
+                let valid = std::mem::take(&mut self.valid);
+                if is_text && valid < payload.len() {
+                    return Err(Violation::NotUtf8);
+                }
+                let event = if is_text { Event::Text } else { Event::Binary };
+                Ok(Some(event(payload)))
+            }
+            opcode => {
+                let fragments = self.fragments.get_or_insert_default();
+                fragments.is_text |= opcode == Opcode::Text;
+                fragments.payload.extend_from_slice(&payload);
+                Ok(None)
+            }
+        }
+    }
+
+    /// The head of the next frame and its length. Whatever is wrong is said as soon as it can be known.
+    fn head(&self, input: &[u8], rules: &Rules) -> Result<Option<(Frame, usize)>, Violation> {
+        let &[first, second, ..] = input else {
+            return Ok(None);
+        };
+        let is_final = first & 0x80 != 0;
+        if first & 0x70 != 0 {
+            return Err(Violation::Protocol(
+                "reserved bits of a frame, and no extension",
+            ));
+        }
+        let opcode = Opcode::of(first & 0x0f);
+        let opcode = opcode.ok_or(Violation::Protocol("a frame of a reserved kind"))?;
+        self.may_follow(opcode, is_final, rules)?;
+        if second & 0x80 == 0 {
+            return Err(Violation::Protocol("a client masks what it sends"));
+        }
+        let (len, at) = match second & 0x7f {
+            126 => match input.get(2..4) {
+                Some(&[a, b]) => (u64::from(u16::from_be_bytes([a, b])), 4),
+                _ => return Ok(None),
+            },
+            127 => match input.get(2..10).and_then(|len| len.try_into().ok()) {
+                Some(len) => (u64::from_be_bytes(len), 10),
+                None => return Ok(None),
+            },
+            len => (u64::from(len), 2),
+        };
+        let len = self.fits(opcode, len, rules)?;
+        let Some(mask) = input.get(at..at + 4).and_then(|mask| mask.try_into().ok()) else {
+            return Ok(None);
+        };
+        let frame = Frame {
+            opcode,
+            is_final,
+            len,
+            mask,
+            unmasked: 0,
+        };
+        Ok(Some((frame, at + 4)))
+    }
+
+    fn may_follow(&self, opcode: Opcode, is_final: bool, rules: &Rules) -> Result<(), Violation> {
+        let text = match opcode {
+            _ if opcode.is_control() && !is_final => "a control frame in fragments",
+            Opcode::Text if !rules.takes_text => return Err(Violation::Text),
+            Opcode::Continuation if self.fragments.is_none() => "a continuation of no message",
+            Opcode::Text | Opcode::Binary if self.fragments.is_some() => {
+                "a message before the one under way has ended"
+            }
+            _ => return Ok(()),
+        };
+        Err(Violation::Protocol(text))
+    }
+
+    fn fits(&self, opcode: Opcode, len: u64, rules: &Rules) -> Result<usize, Violation> {
+        if opcode.is_control() {
+            return match len > CONTROL_BYTES_MAX {
+                true => Err(Violation::Protocol(
+                    "a control frame of more than 125 bytes",
+                )),
+                false => Ok(len as usize),
+            };
+        }
+        let max = rules.message_bytes_max;
+        let before = self.fragments.as_ref().map_or(0, |it| it.payload.len());
+        let size = len.saturating_add(before as u64);
+        match usize::try_from(size) {
+            Ok(size) if size <= max => Ok(size - before),
+            _ => Err(Violation::TooLarge { size, max }),
+        }
+    }
+}
+
+fn joined(mut before: BytesMut, last: Bytes) -> Bytes {
+    before.extend_from_slice(&last);
+    before.freeze()
+}
+
+/// How many bytes of these are whole characters; the rest may become one.
+fn utf8_prefix(bytes: &[u8]) -> Result<usize, Violation> {
+    match std::str::from_utf8(bytes) {
+        Ok(_) => Ok(bytes.len()),
+        Err(error) if error.error_len().is_none() => Ok(error.valid_up_to()),
+        Err(_) => Err(Violation::NotUtf8),
+    }
+}
+
+/// The code of a close frame (RFC 6455, 5.5.1 and 7.4).
+fn close_of(payload: &[u8]) -> Result<Option<u16>, Violation> {
+    let (code, reason) = match payload {
+        [] => return Ok(None),
+        [_] => return Err(Violation::Protocol("half a code of a close")),
+        [a, b, reason @ ..] => (u16::from_be_bytes([*a, *b]), reason),
+    };
+    if !matches!(code, 1000..=1003 | 1007..=1014 | 3000..=4999) {
+        return Err(Violation::Protocol(
+            "a close with a code that is not to be sent",
+        ));
+    }
+    match std::str::from_utf8(reason) {
+        Ok(_) => Ok(Some(code)),
+        Err(_) => Err(Violation::NotUtf8),
+    }
+}
+
+/// Writes the head of a binary message. Its payload may follow as a slice of its own.
+pub fn put_binary(len: usize, to: &mut impl BufMut) {
+    put_head(Opcode::Binary, len, to);
+}
+
+/// Writes the head of a text message; what follows is UTF-8.
+pub fn put_text(len: usize, to: &mut impl BufMut) {
+    put_head(Opcode::Text, len, to);
+}
+
+/// Writes a pong.
+pub fn put_pong(payload: &[u8], to: &mut impl BufMut) {
+    put_head(Opcode::Pong, payload.len(), to);
+    to.put_slice(payload);
+}
+
+/// Writes a close, with a code and words for it. Words beyond 123 bytes do not fit and are cut.
+pub fn put_close(code: Option<u16>, reason: &str, to: &mut impl BufMut) {
+    let Some(code) = code else {
+        return put_head(Opcode::Close, 0, to);
+    };
+    let reason = &reason[..reason.floor_char_boundary(CONTROL_BYTES_MAX as usize - 2)];
+    put_head(Opcode::Close, 2 + reason.len(), to);
+    to.put_u16(code);
+    to.put_slice(reason.as_bytes());
+}
+
+fn put_head(opcode: Opcode, len: usize, to: &mut impl BufMut) {
+    to.put_u8(0x80 | opcode as u8);
+    match len {
+        0..126 => to.put_u8(len as u8),
+        126..=0xffff => {
+            to.put_u8(126);
+            to.put_u16(len as u16);
+        }
+        _ => {
+            to.put_u8(127);
+            to.put_u64(len as u64);
+        }
+    }
+}

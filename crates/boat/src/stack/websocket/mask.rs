@@ -1,0 +1,17 @@
+//! The mask of RFC 6455, 5.3: each byte of a payload with the one of four whose turn it is.
+
+/// Takes the mask off, or puts it on. `at`: how far into the payload the bytes begin.
+pub(super) fn unmask(bytes: &mut [u8], mask: [u8; 4], at: usize) {
+    let mask: [u8; 4] = std::array::from_fn(|turn| mask[(at + turn) % 4]);
+    let word = u64::from_ne_bytes(std::array::from_fn(|turn| mask[turn % 4]));
+    let mut words = bytes.chunks_exact_mut(8);
+    for chunk in &mut words {
+        let mut eight = [0; 8];
+        eight.copy_from_slice(chunk);
+        let unmasked = u64::from_ne_bytes(eight) ^ word;
+        chunk.copy_from_slice(&unmasked.to_ne_bytes());
+    }
+    for (turn, byte) in words.into_remainder().iter_mut().enumerate() {
+        *byte ^= mask[turn % 4];
+    }
+}
