@@ -253,7 +253,15 @@ impl Horn {
         let (provider, partitions) = (registry.provider, registry.dead_partitions);
         for ended in std::mem::take(&mut self.ended) {
             match ended.letter(provider, failed_at, partitions) {
-                Some(letter) => self.burials.add(letter, ended),
+                Some(letter) => {
+                    // Read again meanwhile, it is no repeat: its end would be committed before the letter is written.
+                    if let Some(task) = &ended.task {
+                        let notification = task.notification;
+                        self.collapse
+                            .forget(notification.message, notification.target);
+                    }
+                    self.burials.add(letter, ended);
+                }
                 None => self.ended.push(ended),
             }
         }
