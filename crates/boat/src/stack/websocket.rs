@@ -17,7 +17,7 @@ pub const HEAD_BYTES_MAX: usize = 14;
 /// Payload of a ping, a pong or a close.
 const CONTROL_BYTES_MAX: u64 = 125;
 
-/// What a reader takes.
+/// Bounds of a reader.
 #[derive(Clone, Copy, Debug)]
 pub struct Rules {
     /// Payload of one message, all its fragments together.
@@ -116,7 +116,7 @@ pub struct Reader {
     frame: Option<Frame>,
     /// Boxed, as nearly no client fragments.
     fragments: Option<Box<Fragments>>,
-    /// Of the text under way, how much is known to be UTF-8.
+    /// Bytes of the text under way that are known to be UTF-8.
     valid: usize,
 }
 
@@ -163,7 +163,7 @@ impl Reader {
         }
     }
 
-    /// Whether a frame of this kind carries text.
+    /// True for a frame that carries text.
     fn is_text(&self, opcode: Opcode) -> bool {
         let goes_on = self.fragments.as_ref().is_some_and(|it| it.is_text);
         opcode == Opcode::Text || opcode == Opcode::Continuation && goes_on
@@ -296,7 +296,7 @@ fn joined(mut before: BytesMut, last: Bytes) -> Bytes {
     before.freeze()
 }
 
-/// How many bytes of these are whole characters; the rest may become one.
+/// Length of the whole characters in front; the rest may become one.
 fn utf8_prefix(bytes: &[u8]) -> Result<usize, Violation> {
     match std::str::from_utf8(bytes) {
         Ok(_) => Ok(bytes.len()),

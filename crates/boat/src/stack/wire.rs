@@ -10,7 +10,7 @@ use super::websocket::{self, Event, Rules, Violation};
 /// Beyond so much unwritten no frame is taken, and no ping is answered.
 const UNWRITTEN_MAX: usize = 64 * 1024;
 
-/// What came from the client.
+/// One thing that came from the client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     Frame(Bytes),

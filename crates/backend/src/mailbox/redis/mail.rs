@@ -39,7 +39,7 @@ pub(super) fn page(
     }
 }
 
-/// What the script saw: a body may be missing, or lie on the other server of a slot that moves.
+/// A page as the script saw it: a body may be missing, or lie on the other server of a slot that moves.
 pub(super) struct Seen {
     entries: Vec<(MailCursor, Option<Bytes>)>,
     more: bool,
