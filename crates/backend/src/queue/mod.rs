@@ -138,7 +138,8 @@ pub trait Consumer: Send {
     fn resume(&mut self, partitions: &[Partition]);
 
     /// Records that everything before `next` is settled. Only moves forward: a smaller offset than the
-    /// committed one changes nothing. Refused (`Conflict`) for a partition this member does not hold.
+    /// committed one changes nothing. Refused (`Conflict`) for a partition this member does not hold, or which its
+    /// group has taken from it meanwhile.
     async fn commit(&mut self, next: &[(Partition, u64)]) -> Result<()>;
 }
 
