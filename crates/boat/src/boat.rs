@@ -20,10 +20,11 @@ use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::connection::Connection;
+use crate::connection_limit::ConnectionLimit;
+use crate::connection_loop::ConnectionLoops;
 use crate::connections::Connections;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
-use crate::seats::Seats;
 use crate::sources::Sources;
 use crate::stations::Stations;
 use crate::tracer::Tracer;
@@ -33,8 +34,9 @@ pub(crate) struct Boat {
     pub(crate) config: Config,
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Metrics,
-    pub(crate) seats: Arc<Seats>,
+    pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) connections: Connections,
+    pub(crate) loops: ConnectionLoops,
     pub(crate) stations: Stations,
     pub(crate) lanes: Lanes,
     pub(crate) sources: Sources,
@@ -66,13 +68,15 @@ impl Boat {
         stations: Stations,
         clock: &dyn Clock,
         entropy: Arc<dyn Entropy>,
+        loops: usize,
     ) -> Arc<Boat> {
         let spans = Spans::here();
         Arc::new(Boat {
             limits: Arc::new(config.session.clone()),
             metrics: Metrics::new(),
-            seats: Seats::new(&config),
+            connection_limit: ConnectionLimit::new(&config),
             connections: Connections::new(),
+            loops: ConnectionLoops::new(loops),
             stations,
             lanes: Lanes::new(&config),
             sources: Sources::new(spans.clone()),

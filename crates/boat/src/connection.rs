@@ -1,25 +1,30 @@
-//! A connection as the rest of the boat sees it: a session, and how to wake whoever drives it.
+//! A connection as the rest of the boat sees it: a session, and the loop that drives it.
 
 use std::sync::Arc;
-use std::task::Waker;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use futures_util::task::ArcWake;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::session::{Limits, Session};
 use protocol::{SessionId, Timestamp};
 
-/// Shared by the task that drives it and by all who push to it. No channel: whoever has something for
-/// the session tells it under the lock, then wakes the task.
+use crate::connection_loop::ReadyQueue;
+
+/// Shared by the loop that drives it and by all who push to it. No channel and no task: whoever has something for the
+/// session tells it under the lock, then has the loop turn to it. It is the waker of its socket, too.
 #[derive(Debug)]
 pub(crate) struct Connection {
     id: SessionId,
     state: Mutex<State>,
+    /// The loop will turn to it, and looks at all that came before.
+    is_ready: AtomicBool,
+    slot: AtomicU32,
+    queue: Arc<ReadyQueue>,
 }
 
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) session: Session,
-    /// `None`: the task is awake, or will look before it sleeps.
-    pub(crate) waker: Option<Waker>,
     /// The last assertion got no answer: whether it registered the session anew is not known.
     pub(crate) in_doubt: bool,
     /// Admitted while the mailbox was away, and not registered since.
@@ -27,15 +32,23 @@ pub(crate) struct State {
 }
 
 impl Connection {
-    pub(crate) fn new(id: SessionId, limits: Arc<Limits>, now: Timestamp) -> Arc<Connection> {
+    /// The loop turns to it when it has a slot.
+    pub(crate) fn new(
+        id: SessionId,
+        limits: Arc<Limits>,
+        queue: Arc<ReadyQueue>,
+        now: Timestamp,
+    ) -> Arc<Connection> {
         Arc::new(Connection {
             id,
             state: Mutex::new(State {
                 session: Session::new(id, limits, now),
-                waker: None,
                 in_doubt: false,
                 unregistered: false,
             }),
+            is_ready: AtomicBool::new(true),
+            slot: AtomicU32::new(0),
+            queue,
         })
     }
 
@@ -43,20 +56,38 @@ impl Connection {
         self.id
     }
 
-    /// Tells the session something, and has its task do what follows.
+    /// Tells the session something, and has the loop do what follows.
     pub(crate) fn update<T>(&self, tell: impl FnOnce(&mut Session) -> T) -> T {
-        let mut state = self.state.lock();
-        let told = tell(&mut state.session);
-        let waker = state.waker.take();
-        drop(state);
-        if let Some(waker) = waker {
-            waker.wake();
-        }
-        told
+        let answer = tell(&mut self.state.lock().session);
+        Connection::wake(self);
+        answer
     }
 
-    /// For a look without consequences, and for the task itself.
+    /// For a look without consequences, and for the loop itself.
     pub(crate) fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock()
+    }
+
+    /// Has the loop turn to it once more.
+    pub(crate) fn wake(&self) {
+        if !self.is_ready.swap(true, Ordering::AcqRel) {
+            self.queue.push(self.slot.load(Ordering::Relaxed));
+        }
+    }
+
+    /// Its place in the loop; before that it cannot be woken.
+    pub(crate) fn set_slot(&self, slot: u32) {
+        self.slot.store(slot, Ordering::Relaxed);
+    }
+
+    /// The loop looks at it now: what comes from here on wakes it again.
+    pub(crate) fn begin_turn(&self) {
+        self.is_ready.swap(false, Ordering::AcqRel);
+    }
+}
+
+impl ArcWake for Connection {
+    fn wake_by_ref(connection: &Arc<Self>) {
+        Connection::wake(connection);
     }
 }

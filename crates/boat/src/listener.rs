@@ -1,4 +1,4 @@
-//! Where clients arrive: accepts at a bounded rate, seats them, and waits where no file is left.
+//! Where clients arrive: accepts at a bounded rate and within the limits, and waits where no file is left.
 
 mod tcp;
 mod websocket;
@@ -10,12 +10,14 @@ use std::time::Duration;
 
 use protocol::Refusal;
 use socket2::{Domain, Socket, Type};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 use crate::boat::Boat;
-use crate::seats::Seat;
+use crate::connection_driver::ConnectionDriver;
+use crate::connection_loop::ClientSocket;
+use crate::stack::Wire;
 
 pub(crate) use tcp::serve_tcp;
 pub(crate) use websocket::serve_websocket;
@@ -23,18 +25,18 @@ pub(crate) use websocket::serve_websocket;
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// Who arrived, while the socket lives.
-#[derive(Debug)]
-pub(crate) struct Arrival {
-    pub(crate) peer: SocketAddr,
-    /// There is no seat: to be told, then closed.
+/// The other end of a socket.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    pub(crate) address: SocketAddr,
+    /// Beyond a limit: to be told, then closed.
     pub(crate) refusal: Option<Refusal>,
 }
 
-impl Arrival {
-    fn new(peer: SocketAddr, refusal: Option<Refusal>) -> Arc<Arrival> {
-        Arc::new(Arrival { peer, refusal })
-    }
+/// Hands a socket over to the loops.
+fn serve(boat: &Arc<Boat>, socket: ClientSocket, wire: Wire, peer: &Peer) {
+    let queue = boat.loops.next();
+    queue.add(ConnectionDriver::new(boat, queue, wire, peer), socket);
 }
 
 /// A listener with a queue that survives a wave of reconnects.
@@ -47,24 +49,17 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// A socket with its place, or with the place to say why it has none.
-struct Accepted {
-    stream: TcpStream,
-    arrival: Arc<Arrival>,
-    seat: Seat,
-}
-
-/// Accepts and seats.
-struct Door {
+/// Accepts within the limits.
+struct Acceptor {
     listener: TcpListener,
     boat: Arc<Boat>,
     second: Instant,
     accepted: u32,
 }
 
-impl Door {
-    fn new(listener: TcpListener, boat: Arc<Boat>) -> Door {
-        Door {
+impl Acceptor {
+    fn new(listener: TcpListener, boat: Arc<Boat>) -> Acceptor {
+        Acceptor {
             listener,
             boat,
             second: Instant::now(),
@@ -73,23 +68,27 @@ impl Door {
     }
 
     /// The next one who can be served or told why not.
-    async fn accept(&mut self) -> Accepted {
+    async fn accept(&mut self) -> (ClientSocket, Peer) {
         loop {
             self.pace().await;
             match self.listener.accept().await {
-                Ok((stream, peer)) => {
+                Ok((stream, address)) => {
                     self.boat.metrics.accepted.increment(1);
-                    let Some((seat, refusal)) = self.boat.seats.take(peer.ip()) else {
+                    let Some((permit, refusal)) = self.boat.connection_limit.take(address.ip())
+                    else {
                         self.boat.metrics.dropped.increment(1);
                         continue;
                     };
                     // A lone small frame must not wait for the one before it.
                     let _ = stream.set_nodelay(true);
-                    return Accepted {
-                        stream,
-                        arrival: Arrival::new(peer, refusal),
-                        seat,
-                    };
+                    let peer = Peer { address, refusal };
+                    return (
+                        ClientSocket {
+                            stream,
+                            _permit: permit,
+                        },
+                        peer,
+                    );
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {

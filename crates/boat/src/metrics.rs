@@ -4,7 +4,7 @@ use metrics::{Counter, Gauge, counter, gauge};
 use protocol::Code;
 use protocol::session::Outcome;
 
-use crate::link::Transport;
+use crate::stack::Wire;
 
 pub(crate) struct Metrics {
     pub(crate) accepted: Counter,
@@ -68,8 +68,9 @@ impl Metrics {
         counter!("boat_station_calls_elsewhere_total", "call" => call).increment(1);
     }
 
-    pub(crate) fn connections(&self, transport: Transport) -> &Gauge {
-        &self.connections[transport as usize]
+    /// Of those that speak like this one.
+    pub(crate) fn connections(&self, wire: &Wire) -> &Gauge {
+        &self.connections[usize::from(!wire.is_websocket())]
     }
 
     /// Why a connection ended; `None`: the client went.

@@ -150,7 +150,9 @@ pub async fn start(
 
     let roster = within(&config, parts.registry.watch(Role::Station)).await?;
     let stations = Stations::new(roster, parts.connector.clone(), &config);
-    let boat = Boat::new(config, stations, &*parts.clock, Arc::clone(&parts.entropy));
+    let loops = parts.connections.metrics().num_workers();
+    let entropy = Arc::clone(&parts.entropy);
+    let boat = Boat::new(config, stations, &*parts.clock, entropy, loops);
 
     let (served, address) = serve(&boat, &parts, grpc, grpc_at, &shutdown);
     let registering = (parts.registry).register(Role::Boat, &boat.config.name, &address);
@@ -168,7 +170,10 @@ pub async fn start(
         spawn(&shutdown, register(Arc::clone(&boat))),
         spawn(&shutdown, watch_pauses(Arc::clone(&boat))),
     ];
-    let doors = [
+    let driven: Vec<_> = (boat.loops.run(&boat))
+        .map(|driving| spawn_on(&parts.connections, &shutdown, driving))
+        .collect();
+    let acceptors = [
         spawn_on(
             &parts.connections,
             &shutdown,
@@ -193,9 +198,9 @@ pub async fn start(
         let (boat, shutdown, _left) = leaving;
         shutdown.cancelled().await;
         boat.begin_drain();
-        drop(doors);
+        drop(acceptors);
         drain::empty(&boat).await;
-        drop((watched, carried));
+        drop((watched, carried, driven));
         // The lease is given up last of what others see, then the name is free.
         drop(kept);
         served.end().await;

@@ -17,14 +17,12 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use protocol::origin;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpListener;
 use tokio::time::timeout;
 
-use super::{Accepted, Arrival, Door};
+use super::{Acceptor, Peer, serve};
 use crate::boat::Boat;
-use crate::drive::Drive;
-use crate::link::Link;
-use crate::seats::Seat;
+use crate::connection_loop::ClientSocket;
 use crate::stack::Wire;
 use crate::stack::websocket::handshake;
 
@@ -35,29 +33,23 @@ const HEADERS_MAX: usize = 64;
 const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Serves WebSocket clients until dropped; connections live on. HTTP/1.1 and nothing else: there a connection
-/// is at most one WebSocket, so that a seat is a client.
+/// is at most one WebSocket, so that a permit is a client's.
 pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
     let local = listener.local_addr();
     let on_loopback = local.is_ok_and(|address| address.ip().is_loopback());
-    let mut door = Door::new(listener, Arc::clone(&boat));
+    let mut acceptor = Acceptor::new(listener, Arc::clone(&boat));
     loop {
-        let accepted = door.accept().await;
-        tokio::spawn(shake_hands(accepted, Arc::clone(&boat), on_loopback));
+        let (socket, peer) = acceptor.accept().await;
+        tokio::spawn(shake_hands(socket, peer, Arc::clone(&boat), on_loopback));
     }
 }
 
 /// Reads one request; it is over when the socket is a WebSocket's, or is closed.
-async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
-    let Accepted {
-        stream,
-        arrival,
-        seat,
-    } = accepted;
+async fn shake_hands(socket: ClientSocket, peer: Peer, boat: Arc<Boat>, on_loopback: bool) {
     let within = boat.config.upgrade_timeout;
-    let socket = Socket { stream, seat };
     let answer = service_fn(move |request: Request<Incoming>| {
         let (mut parts, _) = request.into_parts();
-        let response = answer(&boat, Arc::clone(&arrival), on_loopback, &mut parts);
+        let response = answer(&boat, &peer, on_loopback, &mut parts);
         std::future::ready(Ok::<_, Infallible>(response))
     });
     let connection = http1::Builder::new()
@@ -68,18 +60,13 @@ async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
         .half_close(false)
         .serve_connection(TokioIo::new(socket), answer)
         .with_upgrades();
-    // The answer has the same time: who does not read it holds no seat.
+    // The answer has the same time: who does not read it holds no permit.
     if let Ok(Err(error)) = timeout(within, connection).await {
         tracing::debug!(%error, "a connection ended before it was a WebSocket");
     }
 }
 
-fn answer(
-    boat: &Arc<Boat>,
-    arrival: Arc<Arrival>,
-    on_loopback: bool,
-    parts: &mut Parts,
-) -> Response<String> {
+fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -> Response<String> {
     if !matches!(parts.uri.path(), "/" | "/ws") {
         let text = "WebSockets are at / and /ws\n";
         return refused(StatusCode::NOT_FOUND, text);
@@ -100,7 +87,7 @@ fn answer(
             "this connection cannot be upgraded\n",
         );
     };
-    tokio::spawn(begin(Arc::clone(boat), arrival, upgrade));
+    tokio::spawn(begin(Arc::clone(boat), peer.clone(), upgrade));
     let mut response = Response::new(String::new());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -131,20 +118,19 @@ fn refused(status: StatusCode, text: &str) -> Response<String> {
     response
 }
 
-/// Goes on with the socket of a handshake, in a task that holds nothing of it.
-async fn begin(boat: Arc<Boat>, arrival: Arc<Arrival>, upgrade: OnUpgrade) {
+/// Goes on with the socket of a handshake.
+async fn begin(boat: Arc<Boat>, peer: Peer, upgrade: OnUpgrade) {
     let Ok(upgraded) = upgrade.await else {
         return;
     };
-    let Ok(parts) = upgraded.downcast::<TokioIo<Socket>>() else {
+    let Ok(parts) = upgraded.downcast::<TokioIo<ClientSocket>>() else {
         tracing::error!("a WebSocket on a socket that nobody accepted");
         return;
     };
-    let Socket { stream, seat } = parts.io.into_inner();
     let mut wire = Wire::websocket(boat.frame_bytes_max());
     // Sent before it read the answer.
-    wire.receive(&parts.read_buf);
-    tokio::spawn(Drive::new(boat, Link::new(stream, wire, seat), &arrival));
+    wire.receive(&mut Vec::from(parts.read_buf));
+    serve(&boat, parts.io.into_inner(), wire, &peer);
 }
 
 /// Apps send no origin; browsers always do.
@@ -157,13 +143,7 @@ fn is_welcome(boat: &Boat, on_loopback: bool, headers: &HeaderMap) -> bool {
     from.is_some_and(|from| origin::is_welcome(from, text(HOST), rules, on_loopback))
 }
 
-/// A socket with its seat, which it gives up when it is closed.
-struct Socket {
-    stream: TcpStream,
-    seat: Seat,
-}
-
-impl AsyncRead for Socket {
+impl AsyncRead for ClientSocket {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -173,7 +153,7 @@ impl AsyncRead for Socket {
     }
 }
 
-impl AsyncWrite for Socket {
+impl AsyncWrite for ClientSocket {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

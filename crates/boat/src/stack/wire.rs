@@ -35,6 +35,8 @@ pub struct Wire {
     partial: BytesMut,
     /// What the socket has not taken.
     unwritten: BytesMut,
+    /// `unwritten` is a buffer of somebody else.
+    is_lent: bool,
     /// Nothing that comes matters any more.
     is_closing: bool,
     /// A close frame was written: there is only one.
@@ -61,6 +63,7 @@ impl Wire {
             frame_bytes_max,
             partial: BytesMut::new(),
             unwritten: BytesMut::new(),
+            is_lent: false,
             is_closing: false,
             has_closed: false,
         }
@@ -71,7 +74,7 @@ impl Wire {
     }
 
     /// Bytes that the socket gave.
-    pub fn receive(&mut self, bytes: &[u8]) {
+    pub fn receive(&mut self, bytes: &mut [u8]) {
         if !self.is_closing {
             self.partial.extend_from_slice(bytes);
         }
@@ -172,9 +175,33 @@ impl Wire {
     /// So many bytes of `unwritten` the socket has taken.
     pub fn wrote(&mut self, count: usize) {
         self.unwritten.advance(count);
-        if self.unwritten.is_empty() {
+        if self.unwritten.is_empty() && !self.is_lent {
             self.unwritten = BytesMut::new();
         }
+    }
+
+    /// Takes `buffer` for what is to be written, where nothing waits: a turn's bytes need no memory of their own.
+    pub fn lend(&mut self, buffer: &mut BytesMut) {
+        if self.unwritten.is_empty() {
+            std::mem::swap(&mut self.unwritten, buffer);
+            self.is_lent = true;
+        }
+    }
+
+    /// Gives back what was lent, and keeps what the socket has not taken.
+    pub fn give_back(&mut self, buffer: &mut BytesMut) {
+        if !std::mem::take(&mut self.is_lent) {
+            return;
+        }
+        let unwritten = BytesMut::from(&self.unwritten[..]);
+        *buffer = std::mem::replace(&mut self.unwritten, unwritten);
+        buffer.clear();
+    }
+
+    /// Nothing more is read or written.
+    pub fn clear(&mut self) {
+        self.stop_reading();
+        self.unwritten = BytesMut::new();
     }
 }
 
@@ -213,7 +240,7 @@ mod tests {
     fn pings_are_answered_between_frames_and_a_close_once() {
         let mut wire = Wire::websocket(MAX);
         wire.receive(
-            &[
+            &mut [
                 frame(9, b"1"),
                 frame(2, b"frame"),
                 frame(9, b"2"),
@@ -228,7 +255,7 @@ mod tests {
         );
         assert_eq!(wire.next_frame(), None);
         assert_eq!(said(&mut wire), b"\x8a\x011\x8a\x012");
-        wire.receive(&[frame(8, b"\x03\xe9"), frame(2, b"late")].concat());
+        wire.receive(&mut [frame(8, b"\x03\xe9"), frame(2, b"late")].concat());
         assert_eq!(wire.next_frame(), Some(Received::End));
         assert_eq!(wire.next_frame(), None);
         wire.close(Code::Reconnect);
@@ -238,9 +265,9 @@ mod tests {
     #[test]
     fn who_does_not_read_pongs_fills_no_memory_with_them() {
         let mut wire = Wire::websocket(MAX);
-        let pings = frame(9, &[7; 100]).repeat(100);
+        let mut pings = frame(9, &[7; 100]).repeat(100);
         for _ in 0..100 {
-            wire.receive(&pings);
+            wire.receive(&mut pings);
             assert_eq!(wire.next_frame(), None);
         }
         assert!(!wire.has_room());
@@ -250,13 +277,13 @@ mod tests {
     #[test]
     fn behind_a_violation_nothing_is_read_or_kept() {
         for mut wire in [Wire::websocket(MAX), Wire::length_prefix(MAX)] {
-            wire.receive(&[0xff; 16]);
+            wire.receive(&mut [0xff; 16]);
             let received = wire.next_frame();
             assert!(
                 matches!(received, Some(Received::Refused(_))),
                 "{received:?}"
             );
-            wire.receive(&[0; 100_000]);
+            wire.receive(&mut [0; 100_000]);
             assert_eq!(wire.next_frame(), None);
             assert_eq!(wire.partial.capacity(), 0);
         }
@@ -265,7 +292,7 @@ mod tests {
     #[test]
     fn an_idle_wire_holds_no_memory() {
         for mut wire in [Wire::websocket(MAX), Wire::length_prefix(MAX)] {
-            wire.receive(&match wire.is_websocket() {
+            wire.receive(&mut match wire.is_websocket() {
                 true => frame(2, b"hello"),
                 false => b"\x05hello".to_vec(),
             });

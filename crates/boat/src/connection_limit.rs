@@ -12,7 +12,7 @@ use crate::Config;
 
 /// The limits and what is taken of them.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct ConnectionLimit {
     max: usize,
     per_address_max: usize,
     refusals_max: usize,
@@ -21,22 +21,22 @@ pub(crate) struct Seats {
 
 #[derive(Debug, Default)]
 struct Taken {
-    seats: usize,
+    connections: usize,
     refusals: usize,
     by_address: HashMap<IpAddr, usize>,
 }
 
 /// A place of one connection, as long as its socket lives.
 #[derive(Debug)]
-pub(crate) struct Seat {
-    seats: Arc<Seats>,
+pub(crate) struct ConnectionPermit {
+    limit: Arc<ConnectionLimit>,
     /// `None`: only to be told why not.
     address: Option<IpAddr>,
 }
 
-impl Seats {
-    pub(crate) fn new(config: &Config) -> Arc<Seats> {
-        Arc::new(Seats {
+impl ConnectionLimit {
+    pub(crate) fn new(config: &Config) -> Arc<ConnectionLimit> {
+        Arc::new(ConnectionLimit {
             max: config.connections_max,
             per_address_max: config.connections_per_address_max,
             refusals_max: config.refusals_max,
@@ -44,10 +44,13 @@ impl Seats {
         })
     }
 
-    /// A seat, or a refusal and the place to tell it; nothing where even those are taken.
-    pub(crate) fn take(self: &Arc<Self>, address: IpAddr) -> Option<(Seat, Option<Refusal>)> {
+    /// A permit, or a refusal and the place to tell it; nothing where even those are taken.
+    pub(crate) fn take(
+        self: &Arc<Self>,
+        address: IpAddr,
+    ) -> Option<(ConnectionPermit, Option<Refusal>)> {
         let mut taken = self.taken.lock();
-        let refusal = if taken.seats >= self.max {
+        let refusal = if taken.connections >= self.max {
             Some(Refusal::new(
                 Code::Full,
                 format!(
@@ -64,36 +67,36 @@ impl Seats {
             None
         };
         let Some(refusal) = refusal else {
-            taken.seats += 1;
+            taken.connections += 1;
             *taken.by_address.entry(address).or_default() += 1;
-            return Some((self.seat(Some(address)), None));
+            return Some((self.permit(Some(address)), None));
         };
         if taken.refusals >= self.refusals_max {
             return None;
         }
         taken.refusals += 1;
         Some((
-            self.seat(None),
+            self.permit(None),
             Some(refusal.retry_after(Duration::from_secs(1))),
         ))
     }
 
-    fn seat(self: &Arc<Self>, address: Option<IpAddr>) -> Seat {
-        Seat {
-            seats: Arc::clone(self),
+    fn permit(self: &Arc<Self>, address: Option<IpAddr>) -> ConnectionPermit {
+        ConnectionPermit {
+            limit: Arc::clone(self),
             address,
         }
     }
 }
 
-impl Drop for Seat {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut taken = self.seats.taken.lock();
+        let mut taken = self.limit.taken.lock();
         let Some(address) = self.address else {
             taken.refusals -= 1;
             return;
         };
-        taken.seats -= 1;
+        taken.connections -= 1;
         if let Some(count) = taken.by_address.get_mut(&address) {
             *count -= 1;
             if *count == 0 {
@@ -114,16 +117,16 @@ mod tests {
     // proves S1-05 in part
     #[test]
     fn beyond_the_limits_there_is_a_reason_and_then_silence() {
-        let seats = Seats::new(&Config {
+        let limit = ConnectionLimit::new(&Config {
             connections_max: 3,
             connections_per_address_max: 2,
             refusals_max: 1,
             ..Config::default()
         });
         let take = |last| {
-            seats
+            limit
                 .take(address(last))
-                .map(|(seat, refusal)| (seat, refusal.map(|r| r.code)))
+                .map(|(permit, refusal)| (permit, refusal.map(|r| r.code)))
         };
         let first = take(1).expect("room");
         let second = take(1).expect("room");
@@ -136,9 +139,9 @@ mod tests {
         assert_eq!(take(3).expect("room to tell it").1, Some(Code::Full));
         drop((first, second, third));
         assert_eq!(take(1).expect("room").1, None);
-        let taken = seats.taken.lock();
+        let taken = limit.taken.lock();
         assert_eq!(
-            (taken.seats, taken.refusals, taken.by_address.len()),
+            (taken.connections, taken.refusals, taken.by_address.len()),
             (0, 0, 0)
         );
     }

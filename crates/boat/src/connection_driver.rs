@@ -1,0 +1,529 @@
+//! Drives one connection, as a value: bytes in, bytes out, and what its session asks of the boat.
+//!
+//! No socket, no timer and no task: a loop has those, and gives bytes and time.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use api::codec::{About, Rejected, decode_client_about, encode_server};
+use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem};
+use bytes::{Bytes, BytesMut};
+use protocol::frame::ClientFrame;
+use protocol::presence::SessionKey;
+use protocol::session::{Action, Outgoing, Session};
+use protocol::{Code, Refusal, Timestamp, UserId};
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::boat::Boat;
+use crate::connection::Connection;
+use crate::connection_loop::ReadyQueue;
+use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
+use crate::listener::Peer;
+use crate::metrics::Metrics;
+use crate::stack::{Received, Wire};
+use crate::traced::TracedSends;
+
+/// Frames heard in one turn: then others get theirs.
+const FRAMES_A_TURN: usize = 64;
+/// Handed to the wire before it is flushed.
+const FLUSH_BYTES: usize = 64 * 1024;
+/// What may wait is written when it is this much.
+const LINGER_BYTES: usize = 16 * 1024;
+
+pub(crate) struct ConnectionDriver {
+    boat: Arc<Boat>,
+    connection: Arc<Connection>,
+    peer: SocketAddr,
+    wire: Wire,
+    stage: Stage,
+    /// Transmitted and not yet taken by the wire, each with its weight.
+    queue: VecDeque<(Bytes, u32)>,
+    /// Until when all of the queue may wait for company; `None`: it is to be written now.
+    lingers_until: Option<Timestamp>,
+    /// Weight of what the wire has taken and the socket has not.
+    in_wire: usize,
+    /// Weight of what is transmitted and not written, now and as it was reported last.
+    unwritten: usize,
+    reported: usize,
+    traced: TracedSends,
+    /// Nothing more comes from the client.
+    has_ended: bool,
+    /// Why it ends, if we end it.
+    code: Option<Code>,
+    _counted: TaskTrackerToken,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Open,
+    /// The last frames are on their way; then nothing is expected but the end.
+    Ending {
+        until: Timestamp,
+        said_all: bool,
+        is_shut: bool,
+    },
+    /// The socket is of no use any more; the session settles with the others.
+    Gone,
+}
+
+/// The next step of whoever reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    /// More bytes may be read.
+    All,
+    /// More frames wait for the next turn.
+    Some,
+    /// Nothing is heard any more.
+    Over,
+}
+
+impl ConnectionDriver {
+    pub(crate) fn new(
+        boat: &Arc<Boat>,
+        queue: &Arc<ReadyQueue>,
+        wire: Wire,
+        peer: &Peer,
+    ) -> ConnectionDriver {
+        let now = boat.now();
+        let (limits, queue) = (Arc::clone(&boat.limits), Arc::clone(queue));
+        let connection = Connection::new(boat.new_session_id(), limits, queue, now);
+        boat.connections.insert(&connection);
+        match &peer.refusal {
+            Some(refusal) => connection.update(|session| session.close(refusal.clone(), now)),
+            None if boat.is_draining() => {
+                connection.update(|session| session.close(leaving(), now));
+            }
+            None => {}
+        }
+        boat.metrics.connections(&wire).increment(1.0);
+        ConnectionDriver {
+            peer: peer.address,
+            wire,
+            stage: Stage::Open,
+            queue: VecDeque::new(),
+            lingers_until: None,
+            in_wire: 0,
+            unwritten: 0,
+            reported: 0,
+            traced: TracedSends::default(),
+            has_ended: false,
+            code: None,
+            _counted: boat.tasks.token(),
+            connection,
+            boat: Arc::clone(boat),
+        }
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    /// Takes bytes that the socket gave.
+    pub(crate) fn receive(&mut self, bytes: &mut [u8]) {
+        self.wire.receive(bytes);
+    }
+
+    /// The socket gives nothing more.
+    pub(crate) fn handle_end(&mut self, now: Timestamp) {
+        self.has_ended = true;
+        match self.stage {
+            Stage::Open => self.lose(now),
+            // Half an end: what we have to say may still be read.
+            Stage::Ending { is_shut: false, .. } | Stage::Gone => {}
+            Stage::Ending { .. } => self.leave(),
+        }
+    }
+
+    /// The socket takes nothing more. Why does not matter: the client is gone.
+    pub(crate) fn handle_lost(&mut self, now: Timestamp) {
+        self.lose(now);
+    }
+
+    fn lose(&mut self, now: Timestamp) {
+        self.connection.lock().session.handle_closed(now);
+        self.leave();
+    }
+
+    fn leave(&mut self) {
+        self.stage = Stage::Gone;
+        self.boat.connections.remove(self.connection.id());
+        self.queue = VecDeque::new();
+    }
+
+    /// The socket is closed.
+    pub(crate) fn clear(&mut self) {
+        self.wire.clear();
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.stage == Stage::Gone
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.is_gone() && self.connection.lock().session.is_settled()
+    }
+
+    /// Has the session hear what has come, within bounds.
+    pub(crate) fn hear(&mut self, now: Timestamp) -> Heard {
+        for _ in 0..FRAMES_A_TURN {
+            if self.stage == Stage::Gone {
+                return Heard::Over;
+            }
+            let Some(received) = self.wire.next_frame() else {
+                return Heard::All;
+            };
+            if received == Received::End {
+                self.handle_end(now);
+                continue;
+            }
+            if self.stage != Stage::Open {
+                continue;
+            }
+            let state = &mut *self.connection.lock();
+            let session = &mut state.session;
+            match received {
+                Received::Frame(frame) => {
+                    self.boat.metrics.frames_in.increment(1);
+                    hear_frame(session, frame, &self.boat, &mut self.traced, now);
+                }
+                Received::Refused(refusal) => session.handle_malformed(refusal, now),
+                Received::End => {}
+            }
+            if session.is_closed() {
+                // What it says of its end goes first.
+                return Heard::Over;
+            }
+        }
+        Heard::Some
+    }
+
+    /// Does what the session asks.
+    pub(crate) fn act(&mut self, now: Timestamp) {
+        let connection = Arc::clone(&self.connection);
+        let mut state = connection.lock();
+        while let Some(action) = state.session.poll_action() {
+            self.perform(action, &mut state.session, now);
+        }
+    }
+
+    fn perform(&mut self, action: Action, session: &mut Session, now: Timestamp) {
+        let boat = &self.boat;
+        match action {
+            Action::Transmit(outgoing) => {
+                if !self.traced.is_empty()
+                    && let Outgoing::Frame(frame) = &outgoing
+                {
+                    let (platform, spans) = (session.platform(), boat.tracer.spans());
+                    self.traced.answer(frame, platform, spans);
+                }
+                let weight = outgoing.weight() as u32;
+                self.unwritten += weight as usize;
+                if !outgoing.may_wait() || self.unwritten > LINGER_BYTES {
+                    self.lingers_until = None;
+                } else if self.queue.is_empty() {
+                    self.lingers_until = Some(now + boat.config.linger);
+                }
+                self.queue.push_back((encoded(outgoing), weight));
+            }
+            Action::Resolve { token, outcome } => {
+                boat.metrics.outcome(outcome).increment(1);
+                boat.sources.resolve(token, outcome);
+            }
+            Action::Admit(_) if boat.is_draining() => {
+                session.close(leaving(), now);
+                session.handle_admitted(Err(leaving()), now);
+            }
+            Action::Admit(hello) => boat.admit(&self.connection, hello, self.peer),
+            Action::Close(refusal) => self.end(refusal.code, now),
+            Action::Submit(_)
+            | Action::Receipts(_)
+            | Action::FetchMail { .. }
+            | Action::RemoveMail { .. }
+            | Action::Sync(_)
+            | Action::Leave => {
+                // All of these follow an admission, which named the user.
+                if let Some(user) = session.user() {
+                    self.tell_station(action, user, session);
+                }
+            }
+        }
+    }
+
+    fn tell_station(&mut self, action: Action, user: UserId, session: &mut Session) {
+        let (boat, connection) = (&self.boat, &self.connection);
+        let (id, platform) = (session.id(), session.platform());
+        let lane = boat.lanes.get(boat.stations.lane_of(id));
+        match action {
+            Action::Submit(sends) => {
+                let Some(device) = session.device().cloned() else {
+                    return;
+                };
+                let item = |send| SendItem {
+                    session: id,
+                    user,
+                    device: device.clone(),
+                    platform,
+                    send,
+                };
+                let submission = Submission {
+                    connection: Arc::clone(connection),
+                    items: sends.into_iter().map(item).collect(),
+                };
+                if let Err(back) = lane.sends.push(submission) {
+                    refuse_submission(session, boat, back.items.len());
+                }
+            }
+            Action::Receipts(ack) => {
+                let receipt = Receipt {
+                    connection: Arc::clone(connection),
+                    item: ReceiptItem {
+                        user,
+                        session: id,
+                        ack,
+                    },
+                };
+                if lane.receipts.push(receipt).is_err() {
+                    refuse_receipt(session, boat);
+                }
+            }
+            Action::FetchMail { after, limit } => {
+                let request = MailPageRequest {
+                    user,
+                    platform,
+                    after,
+                    limit,
+                };
+                boat.fetch_mail(connection, request);
+            }
+            Action::RemoveMail { ids } => {
+                let ack = MailAck {
+                    user,
+                    platform,
+                    session: id,
+                    ids,
+                };
+                if lane.mail_acks.push(ack).is_err() {
+                    boat.metrics.lane_overflows.increment(1);
+                }
+            }
+            Action::Sync(request) => boat.ask(connection, user, request),
+            Action::Leave => {
+                boat.session_ended();
+                let key = boat.life().map(|life| SessionKey {
+                    user,
+                    session: id,
+                    life,
+                });
+                if key.is_some_and(|key| lane.leaves.push(key).is_err()) {
+                    boat.metrics.lane_overflows.increment(1);
+                }
+            }
+            Action::Transmit(_) | Action::Admit(_) | Action::Resolve { .. } | Action::Close(_) => {}
+        }
+    }
+
+    /// From now on only what is queued goes out.
+    fn end(&mut self, code: Code, now: Timestamp) {
+        self.code = Some(code);
+        self.boat.connections.remove(self.connection.id());
+        if self.stage == Stage::Open {
+            self.stage = Stage::Ending {
+                until: now + self.boat.config.close_grace,
+                said_all: false,
+                is_shut: false,
+            };
+        }
+    }
+
+    /// Whether all that is queued may wait for company a little longer.
+    fn lingers(&self, now: Timestamp) -> bool {
+        self.stage == Stage::Open
+            && self.wire.unwritten().is_empty()
+            && self.lingers_until.is_some_and(|until| now < until)
+    }
+
+    /// Hands the wire what is ready, as far as it has room.
+    pub(crate) fn fill(&mut self, now: Timestamp) {
+        if self.lingers(now) {
+            return;
+        }
+        // From here on the socket decides when, not a time that is over.
+        self.lingers_until = None;
+        while self.in_wire < FLUSH_BYTES
+            && self.wire.has_room()
+            && let Some((frame, weight)) = self.queue.pop_front()
+        {
+            self.wire.send(&frame);
+            self.boat.metrics.frames_out.increment(1);
+            self.in_wire += weight as usize;
+        }
+        if !self.queue.is_empty() {
+            return;
+        }
+        self.queue = VecDeque::new();
+        if let Stage::Ending { said_all, .. } = &mut self.stage
+            && !std::mem::replace(said_all, true)
+        {
+            self.wire.close(self.code.unwrap_or(Code::Reconnect));
+        }
+    }
+
+    /// For the socket.
+    pub(crate) fn unwritten(&self) -> &[u8] {
+        self.wire.unwritten()
+    }
+
+    /// The socket has taken so many bytes of `unwritten`.
+    pub(crate) fn wrote(&mut self, count: usize) {
+        self.wire.wrote(count);
+    }
+
+    /// The socket has taken all that the wire had. Answers whether the session heard of progress.
+    pub(crate) fn handle_flushed(&mut self, now: Timestamp) -> bool {
+        let written = std::mem::take(&mut self.in_wire);
+        if written == 0 {
+            return false;
+        }
+        self.unwritten -= written;
+        let session = &mut self.connection.lock().session;
+        session.handle_written(written, now);
+        true
+    }
+
+    /// Whether something waits for the wire, and for no time.
+    pub(crate) fn has_more(&self, now: Timestamp) -> bool {
+        !self.queue.is_empty() && !self.lingers(now)
+    }
+
+    /// The last byte is written: the socket may be shut for writing.
+    pub(crate) fn has_said_all(&self) -> bool {
+        let said_all = matches!(
+            self.stage,
+            Stage::Ending {
+                said_all: true,
+                is_shut: false,
+                ..
+            }
+        );
+        said_all && self.wire.unwritten().is_empty()
+    }
+
+    /// The socket is shut for writing.
+    pub(crate) fn handle_shut(&mut self) {
+        if let Stage::Ending { is_shut, .. } = &mut self.stage {
+            *is_shut = true;
+            if self.has_ended {
+                self.leave();
+            }
+        }
+    }
+
+    /// When time matters next: to the session or to the end, and to what waits for company.
+    pub(crate) fn timeouts(&self) -> [Option<Timestamp>; 2] {
+        let session = self.connection.lock().session.poll_timeout();
+        let until = match self.stage {
+            Stage::Ending { until, .. } => Some(until),
+            Stage::Open | Stage::Gone => None,
+        };
+        [session.into_iter().chain(until).min(), self.lingers_until]
+    }
+
+    /// Judges time. Answers whether the session heard of it.
+    pub(crate) fn check_time(&mut self, now: Timestamp) -> bool {
+        if let Stage::Ending { until, .. } = self.stage
+            && until <= now
+        {
+            self.leave();
+        }
+        let session = &mut self.connection.lock().session;
+        let is_due = session.poll_timeout().is_some_and(|due| due <= now);
+        if is_due {
+            session.handle_timeout(now);
+        }
+        is_due
+    }
+
+    /// A buffer for the bytes of this turn, where none wait.
+    pub(crate) fn lend(&mut self, buffer: &mut BytesMut) {
+        self.wire.lend(buffer);
+    }
+
+    pub(crate) fn give_back(&mut self, buffer: &mut BytesMut) {
+        self.wire.give_back(buffer);
+    }
+
+    /// Counts what waits.
+    pub(crate) fn report(&mut self) {
+        if self.unwritten != self.reported {
+            let change = self.unwritten as f64 - self.reported as f64;
+            self.boat.metrics.outgoing_bytes.increment(change);
+            self.reported = self.unwritten;
+        }
+    }
+}
+
+impl Drop for ConnectionDriver {
+    /// Also where the loop is aborted or a turn panics: nobody is left waiting for this session.
+    fn drop(&mut self) {
+        self.boat.connections.remove(self.connection.id());
+        self.boat.metrics.connections(&self.wire).decrement(1.0);
+        self.unwritten = 0;
+        self.report();
+        Metrics::disconnected(self.code);
+        let mut state = self.connection.lock();
+        let (platform, spans) = (state.session.platform(), self.boat.tracer.spans());
+        self.traced.end(platform, spans);
+        state.session.handle_closed(self.boat.now());
+        while let Some(action) = state.session.poll_action() {
+            match action {
+                Action::Resolve { token, outcome } => self.boat.sources.resolve(token, outcome),
+                Action::Leave => self.boat.session_ended(),
+                _ => {}
+            }
+        }
+    }
+}
+
+fn hear_frame(
+    session: &mut Session,
+    frame: Bytes,
+    boat: &Boat,
+    traced: &mut TracedSends,
+    now: Timestamp,
+) {
+    match decode_client_about(frame, boat.frame_bytes_max()) {
+        Ok(mut frame) => {
+            if let ClientFrame::Send(send) = &mut frame
+                && let Some(begun) = boat.tracer.begin(send, session.id(), now)
+            {
+                traced.add(send, begun);
+            }
+            session.handle_frame(frame, now);
+        }
+        Err(Rejected { refusal, about }) => match about {
+            About::Send(send_id) => session.handle_invalid_send(send_id, refusal, now),
+            About::Sync(request) => session.handle_invalid_question(request, refusal, now),
+            About::Frame => session.handle_malformed(refusal, now),
+        },
+    }
+}
+
+fn encoded(outgoing: Outgoing) -> Bytes {
+    match outgoing {
+        Outgoing::Encoded(frame) | Outgoing::Notice(frame) => frame,
+        Outgoing::Frame(frame) => encode_server(&frame),
+    }
+}
+
+/// What a client hears that comes while the boat leaves.
+fn leaving() -> Refusal {
+    Refusal::new(
+        Code::Draining,
+        "this boat leaves; connect again to reach another",
+    )
+}

@@ -1,0 +1,408 @@
+//! Loops that drive the connections: one a thread, each over slots of its own.
+//!
+//! A turn looks at the connections that have something: bytes in the socket, a push, a timer. Each is read, told,
+//! and written once, with all that is ready for it. One buffer for reading and one for writing serve them all.
+
+use std::fmt;
+use std::future::Future;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+
+use bytes::BytesMut;
+use futures_util::task::waker_ref;
+use parking_lot::Mutex;
+use protocol::Timestamp;
+use slab::Slab;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use crate::boat::Boat;
+use crate::connection::Connection;
+use crate::connection_driver::{ConnectionDriver, Heard};
+use crate::connection_limit::ConnectionPermit;
+use crate::timer_wheel::{Entry, TimerWheel};
+
+/// Read from a socket at once.
+const READ_BYTES: usize = 64 * 1024;
+/// Connections of one turn: then other tasks of the thread get theirs.
+const CONNECTIONS_A_TURN: usize = 256;
+/// Reads of a socket in one turn: then others get theirs.
+const READS_A_TURN: usize = 4;
+/// What the buffer for writing keeps between two turns.
+const WRITE_BYTES_KEPT: usize = 256 * 1024;
+
+/// The loops of a boat.
+#[derive(Debug)]
+pub(crate) struct ConnectionLoops {
+    queues: Vec<Arc<ReadyQueue>>,
+    next: AtomicUsize,
+}
+
+/// Of one loop: connections that came, and those that have something for it.
+#[derive(Default)]
+pub(crate) struct ReadyQueue(Mutex<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    arrivals: Vec<Slot>,
+    ready: Vec<u32>,
+    /// Of the loop, while it sleeps.
+    waker: Option<Waker>,
+    /// The loop has ended: nobody serves an arrival any more.
+    is_closed: bool,
+}
+
+/// A socket and its place among the connections.
+pub(crate) struct ClientSocket {
+    pub(crate) stream: TcpStream,
+    pub(crate) _permit: ConnectionPermit,
+}
+
+/// A connection in its loop.
+struct Slot {
+    driver: ConnectionDriver,
+    /// `None`: it is gone, and the session settles with the others.
+    socket: Option<ClientSocket>,
+    /// When its timers ring: of the session, and of what waits for company.
+    rings: [Option<Timestamp>; 2],
+}
+
+impl ConnectionLoops {
+    pub(crate) fn new(count: usize) -> ConnectionLoops {
+        ConnectionLoops {
+            queues: (0..count.max(1)).map(|_| Arc::default()).collect(),
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// The futures that drive them, each to be spawned once.
+    pub(crate) fn run<'a>(
+        &'a self,
+        boat: &'a Arc<Boat>,
+    ) -> impl Iterator<Item = impl Future<Output = ()> + use<>> + 'a {
+        let run =
+            |queue: &Arc<ReadyQueue>| ConnectionLoop::new(Arc::clone(boat), Arc::clone(queue));
+        // The loop bounds its turns itself.
+        (self.queues.iter()).map(move |queue| tokio::task::unconstrained(run(queue)))
+    }
+
+    /// The one whose turn it is.
+    pub(crate) fn next(&self) -> &Arc<ReadyQueue> {
+        let next = self.next.fetch_add(1, Ordering::Relaxed);
+        &self.queues[next % self.queues.len()]
+    }
+}
+
+impl fmt::Debug for ReadyQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReadyQueue").finish_non_exhaustive()
+    }
+}
+
+impl ReadyQueue {
+    /// Hands a connection over to the loop.
+    pub(crate) fn add(&self, driver: ConnectionDriver, socket: ClientSocket) {
+        let slot = Slot {
+            driver,
+            socket: Some(socket),
+            rings: [None; 2],
+        };
+        let refused = self.put(|waiting| match waiting.is_closed {
+            true => Some(slot),
+            false => {
+                waiting.arrivals.push(slot);
+                None
+            }
+        });
+        drop(refused);
+    }
+
+    pub(crate) fn push(&self, slot: u32) {
+        self.put(|waiting| waiting.ready.push(slot));
+    }
+
+    fn put<T>(&self, put: impl FnOnce(&mut Waiting) -> T) -> T {
+        let mut waiting = self.0.lock();
+        let answer = put(&mut waiting);
+        let waker = waiting.waker.take();
+        drop(waiting);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        answer
+    }
+
+    /// Drops what came and was not looked at.
+    fn close(&self) {
+        let arrivals = self.put(|waiting| {
+            waiting.is_closed = true;
+            std::mem::take(&mut waiting.arrivals)
+        });
+        drop(arrivals);
+    }
+}
+
+struct ConnectionLoop {
+    boat: Arc<Boat>,
+    queue: Arc<ReadyQueue>,
+    slots: Slab<Slot>,
+    wheel: TimerWheel,
+    sleep: Pin<Box<Sleep>>,
+    sleeps_until: Option<Timestamp>,
+    /// In this turn and the next ones; those that came last are looked at first of what came later.
+    ready: Vec<u32>,
+    buffers: Buffers,
+}
+
+/// Of the loop, for whichever connection it looks at.
+struct Buffers {
+    read: Box<[MaybeUninit<u8>]>,
+    write: BytesMut,
+}
+
+impl ConnectionLoop {
+    fn new(boat: Arc<Boat>, queue: Arc<ReadyQueue>) -> ConnectionLoop {
+        ConnectionLoop {
+            wheel: TimerWheel::new(boat.now()),
+            boat,
+            queue,
+            slots: Slab::new(),
+            sleep: Box::pin(sleep_until(Instant::now())),
+            sleeps_until: None,
+            ready: Vec::new(),
+            buffers: Buffers {
+                read: Box::new_uninit_slice(READ_BYTES),
+                write: BytesMut::new(),
+            },
+        }
+    }
+
+    /// What came meanwhile. False: nothing did, and the next one wakes the loop.
+    fn take(&mut self, cx: &Context<'_>) -> bool {
+        let mut waiting = self.queue.0.lock();
+        if waiting.ready.is_empty() && waiting.arrivals.is_empty() {
+            if self.ready.is_empty() {
+                waiting.waker = Some(cx.waker().clone());
+            }
+            return !self.ready.is_empty();
+        }
+        if self.ready.is_empty() {
+            std::mem::swap(&mut self.ready, &mut waiting.ready);
+        } else {
+            self.ready.append(&mut waiting.ready);
+        }
+        let arrivals = std::mem::take(&mut waiting.arrivals);
+        drop(waiting);
+        for slot in arrivals {
+            let connection = Arc::clone(slot.driver.connection());
+            let key = self.slots.insert(slot) as u32;
+            connection.set_slot(key);
+            self.ready.push(key);
+        }
+        true
+    }
+
+    fn turn(&mut self, key: u32, now: Timestamp) {
+        let Some(slot) = self.slots.get_mut(key as usize) else {
+            return;
+        };
+        // A defect that one client finds ends its connection, and no other.
+        let turn = AssertUnwindSafe(|| slot.turn(&mut self.buffers, now));
+        let is_over = catch_unwind(turn).unwrap_or(true);
+        if is_over || self.boat.is_abandoned() {
+            self.slots.remove(key as usize);
+            // What a storm took is given back when it is over.
+            if self.slots.is_empty() {
+                self.slots = Slab::new();
+            }
+            return;
+        }
+        let due = slot.driver.timeouts();
+        for (kind, (rings, due)) in slot.rings.iter_mut().zip(due).enumerate() {
+            if let Some(due) = due
+                && rings.is_none_or(|rings| due < rings)
+            {
+                *rings = Some(due);
+                self.wheel.insert(due, key << 1 | kind as u32);
+            }
+        }
+    }
+
+    fn ring(&mut self, now: Timestamp) {
+        let (slots, ready) = (&mut self.slots, &mut self.ready);
+        self.wheel.advance(now, |Entry { at, key }| {
+            let (key, kind) = (key >> 1, (key & 1) as usize);
+            if let Some(slot) = slots.get_mut(key as usize)
+                && slot.rings[kind] == Some(at)
+            {
+                slot.rings[kind] = None;
+                ready.push(key);
+            }
+        });
+    }
+
+    /// Sleeps until the first timer; it is set anew only when it would ring too late.
+    fn poll_sleep(&mut self, cx: &mut Context<'_>, now: Timestamp) -> Poll<()> {
+        let Some(next) = self.wheel.next() else {
+            return Poll::Pending;
+        };
+        if self
+            .sleeps_until
+            .is_none_or(|until| next < until || until <= now)
+        {
+            self.sleeps_until = Some(next);
+            self.sleep.as_mut().reset(Instant::now() + next.since(now));
+        }
+        self.sleep.as_mut().poll(cx)
+    }
+}
+
+impl Drop for ConnectionLoop {
+    fn drop(&mut self) {
+        self.queue.close();
+    }
+}
+
+impl Future for ConnectionLoop {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.get_mut();
+        let mut left = CONNECTIONS_A_TURN;
+        while left > 0 {
+            let now = this.boat.now();
+            this.ring(now);
+            if !this.take(cx) {
+                if this.poll_sleep(cx, now).is_pending() {
+                    return Poll::Pending;
+                }
+                continue;
+            }
+            let count = this.ready.len().min(left);
+            for at in 0..count {
+                this.turn(this.ready[at], now);
+            }
+            this.ready.drain(..count);
+            left -= count;
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    }
+}
+
+impl Slot {
+    /// Answers whether the connection is over.
+    fn turn(&mut self, buffers: &mut Buffers, now: Timestamp) -> bool {
+        let connection = Arc::clone(self.driver.connection());
+        connection.begin_turn();
+        let waker = waker_ref(&connection);
+        let cx = &mut Context::from_waker(&waker);
+        self.driver.lend(&mut buffers.write);
+        loop {
+            // What has come is heard before time is judged: after a pause, acknowledgements and pings that wait in the
+            // socket count.
+            self.read(cx, &mut buffers.read, now);
+            self.driver.act(now);
+            let wrote = self.write(cx, now);
+            let rang = self.driver.check_time(now);
+            if self.driver.is_gone()
+                && let Some(mut socket) = self.socket.take()
+            {
+                // Such as the answer to a close frame: as far as it goes at once.
+                let _ = Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten());
+                self.driver.clear();
+            }
+            if !wrote && !rang {
+                break;
+            }
+        }
+        self.driver.give_back(&mut buffers.write);
+        if buffers.write.capacity() > WRITE_BYTES_KEPT {
+            buffers.write = BytesMut::new();
+        }
+        self.driver.report();
+        self.driver.is_over()
+    }
+
+    /// Reads what has come, within bounds.
+    fn read(&mut self, cx: &mut Context<'_>, buffer: &mut [MaybeUninit<u8>], now: Timestamp) {
+        for _ in 0..READS_A_TURN {
+            // Also of what was too much for the turn before.
+            match self.driver.hear(now) {
+                Heard::All => {}
+                Heard::Some => break,
+                Heard::Over if self.driver.is_gone() => return,
+                Heard::Over => break,
+            }
+            let Some(socket) = &mut self.socket else {
+                return;
+            };
+            if self.driver.has_ended() {
+                return;
+            }
+            let mut chunk = ReadBuf::uninit(buffer);
+            match Pin::new(&mut socket.stream).poll_read(cx, &mut chunk) {
+                Poll::Ready(Ok(())) if !chunk.filled().is_empty() => {
+                    self.driver.receive(chunk.filled_mut());
+                }
+                Poll::Ready(_) => self.driver.handle_end(now),
+                Poll::Pending => return,
+            }
+        }
+        Connection::wake(self.driver.connection());
+    }
+
+    /// Writes what is ready. Answers whether the session heard of progress.
+    fn write(&mut self, cx: &mut Context<'_>, now: Timestamp) -> bool {
+        let mut progress = false;
+        loop {
+            let Some(socket) = &mut self.socket else {
+                return progress;
+            };
+            self.driver.fill(now);
+            while !self.driver.unwritten().is_empty() {
+                match Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten()) {
+                    Poll::Ready(Ok(count)) if count > 0 => self.driver.wrote(count),
+                    Poll::Ready(_) => {
+                        self.driver.handle_lost(now);
+                        return true;
+                    }
+                    Poll::Pending => return progress,
+                }
+            }
+            progress |= self.driver.handle_flushed(now);
+            if !self.driver.has_more(now) {
+                break;
+            }
+        }
+        if let Some(socket) = &mut self.socket
+            && self.driver.has_said_all()
+        {
+            match Pin::new(&mut socket.stream).poll_shutdown(cx) {
+                Poll::Ready(Ok(())) => self.driver.handle_shut(),
+                Poll::Ready(Err(_)) => self.driver.handle_lost(now),
+                Poll::Pending => {}
+            }
+        }
+        progress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An idle connection is these two, what the runtime has for its socket, and an entry of the map and of the wheel.
+    #[test]
+    fn an_idle_connection_is_small() {
+        assert!(size_of::<Slot>() <= 400, "{}", size_of::<Slot>());
+        let session = size_of::<protocol::session::Session>();
+        assert!(session <= 232, "{session}");
+        assert!(size_of::<Connection>() <= session + 40);
+    }
+}
