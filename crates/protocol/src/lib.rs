@@ -32,6 +32,7 @@ pub mod message;
 pub mod notify;
 pub mod origin;
 pub mod presence;
+pub mod proxy;
 pub mod receipt;
 pub mod session;
 pub mod settings;
