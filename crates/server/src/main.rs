@@ -10,9 +10,9 @@ use server::cli::{self, Cli};
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
     // Whoever speaks TLS below takes the process's provider.
-    let _ = rustls::crypto::ring::default_provider().install_default();
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let cli = Cli::parse();
     let ended = cli::run(cli);
     server::telemetry::end();
     match ended {

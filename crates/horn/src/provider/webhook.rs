@@ -72,7 +72,7 @@ impl Webhook {
             )));
         }
         // Whoever comes first chooses for the process; all of ours choose the same.
-        let _ = rustls::crypto::ring::default_provider().install_default();
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         let client = Client::builder()
             .user_agent(concat!("packetboat/", env!("CARGO_PKG_VERSION")))
             .timeout(timeout)
