@@ -1,0 +1,388 @@
+//! TLS as its server: ciphertext in, plaintext out, and back.
+//!
+//! rustls decrypts records where they lie and keeps no bytes of its own. A connection between two records holds no
+//! buffer; inside one, memory follows what has come, not what a head promises.
+
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+use bytes::{Buf, BytesMut};
+use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
+use rustls::unbuffered::{
+    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
+    WriteTraffic,
+};
+use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
+
+/// Type, version and length in front of a record.
+const HEAD_BYTES: usize = 5;
+/// The longest record with its head: 16 KiB of plaintext, and what encryption may add (RFC 8446, 5.2).
+pub const RECORD_BYTES_MAX: usize = HEAD_BYTES + 16 * 1024 + 256;
+/// Records of a client before its handshake is over, heads included: all together, and their number.
+pub const HANDSHAKE_BYTES_MAX: usize = 16 * 1024;
+pub const HANDSHAKE_RECORDS_MAX: usize = 16;
+
+/// Reason of a connection that cannot go on.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    #[error("TLS failed: {0}")]
+    Failed(#[from] rustls::Error),
+    #[error("a handshake of more than {HANDSHAKE_BYTES_MAX} bytes")]
+    HandshakeTooLarge,
+    #[error("a handshake of more than {HANDSHAKE_RECORDS_MAX} records")]
+    TooManyRecords,
+    #[error("a record or a message of more than {RECORD_BYTES_MAX} bytes")]
+    RecordTooLarge,
+    /// TLS 1.2 has no new keys for a connection: after some million records it ends.
+    #[error("the keys of this connection are used up")]
+    Exhausted,
+    #[error("nothing can be sent before the handshake is over")]
+    Handshaking,
+    #[error("nothing can be sent any more")]
+    Closed,
+}
+
+/// Side that has to change something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fault {
+    Client,
+    Server,
+}
+
+impl TlsError {
+    pub const fn fault(&self) -> Fault {
+        match self {
+            TlsError::HandshakeTooLarge | TlsError::TooManyRecords | TlsError::RecordTooLarge => {
+                Fault::Client
+            }
+            TlsError::Exhausted | TlsError::Handshaking | TlsError::Closed => Fault::Server,
+            TlsError::Failed(
+                rustls::Error::EncryptError
+                | rustls::Error::General(_)
+                | rustls::Error::FailedToGetCurrentTime
+                | rustls::Error::FailedToGetRandomBytes
+                | rustls::Error::BadMaxFragmentSize
+                | rustls::Error::InconsistentKeys(_)
+                | rustls::Error::Other(_),
+            ) => Fault::Server,
+            TlsError::Failed(_) => Fault::Client,
+        }
+    }
+}
+
+/// The server's end of one TLS connection. It holds memory only while something waits in it.
+pub struct Tls {
+    connection: Box<UnbufferedServerConnection>,
+    /// The record that has not come whole; in front of it, what came of a handshake message in records of their own.
+    partial: Vec<u8>,
+    /// Length of that front: rustls has read it, and wants to see it again.
+    read: usize,
+    /// Ciphertext that the socket has not taken.
+    unwritten: BytesMut,
+    handshake_bytes: usize,
+    handshake_records: u8,
+    /// The client says nothing more.
+    has_ended: bool,
+    /// We say nothing more.
+    has_closed: bool,
+}
+
+impl Tls {
+    pub fn new(config: Arc<ServerConfig>) -> Result<Tls, TlsError> {
+        Ok(Tls {
+            connection: Box::new(UnbufferedServerConnection::new(config)?),
+            partial: Vec::new(),
+            read: 0,
+            unwritten: BytesMut::new(),
+            handshake_bytes: 0,
+            handshake_records: 0,
+            has_ended: false,
+            has_closed: false,
+        })
+    }
+
+    /// Bytes that the socket gave; they are decrypted where they lie. What they say is appended to `plain`, also where an
+    /// error follows, and answers to `unwritten`. After an error, after `close` and after the client's end, what still
+    /// comes is passed over.
+    pub fn receive(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<(), TlsError> {
+        let result = self.read_all(bytes, plain);
+        if result.is_err() {
+            self.fail();
+        }
+        if !self.is_reading() {
+            self.partial = Vec::new();
+            self.read = 0;
+        }
+        result
+    }
+
+    /// Encrypts into `unwritten`, all of it: its bound is the caller's. Before the handshake is over nothing is taken.
+    pub fn send(&mut self, plain: &[u8]) -> Result<(), TlsError> {
+        if self.has_closed {
+            return Err(TlsError::Closed);
+        }
+        if self.is_handshaking() {
+            return Err(TlsError::Handshaking);
+        }
+        let result = self.write(|traffic, room| traffic.encrypt(plain, room));
+        if result.is_err() {
+            self.fail();
+        }
+        result
+    }
+
+    /// Says that nothing more follows, once; without keys nothing can be said.
+    pub fn close(&mut self) {
+        if !self.has_closed {
+            let _ = self.write(|traffic, room| traffic.queue_close_notify(room));
+            self.has_closed = true;
+            self.partial = Vec::new();
+            self.read = 0;
+        }
+    }
+
+    /// True once the client said that nothing more follows. A stream that ends without it was cut.
+    pub fn has_ended(&self) -> bool {
+        self.has_ended
+    }
+
+    pub fn is_handshaking(&self) -> bool {
+        self.connection.is_handshaking()
+    }
+
+    /// The protocol that both sides named, once it is known.
+    pub fn alpn(&self) -> Option<&[u8]> {
+        self.connection.alpn_protocol()
+    }
+
+    pub fn version(&self) -> Option<ProtocolVersion> {
+        self.connection.protocol_version()
+    }
+
+    /// A ticket spared the whole handshake.
+    pub fn is_resumed(&self) -> bool {
+        self.connection.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// For the socket.
+    pub fn unwritten(&self) -> &[u8] {
+        &self.unwritten
+    }
+
+    /// So many bytes of `unwritten` the socket has taken.
+    pub fn wrote(&mut self, count: usize) {
+        self.unwritten.advance(count);
+        if self.unwritten.is_empty() {
+            self.unwritten = BytesMut::new();
+        }
+    }
+
+    fn is_reading(&self) -> bool {
+        !self.has_ended && !self.has_closed
+    }
+
+    fn read_all(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<(), TlsError> {
+        let mut bytes = bytes;
+        // A record that was begun is completed; those behind it are read where they lie.
+        while self.is_reading() && !self.partial.is_empty() && !bytes.is_empty() {
+            let count = missing_bytes(&self.partial[self.read..]).min(bytes.len());
+            let (next, rest) = std::mem::take(&mut bytes).split_at_mut(count);
+            bytes = rest;
+            self.keep(next);
+            let mut partial = std::mem::take(&mut self.partial);
+            let done = self.read_records(&mut partial, plain)?;
+            if done < partial.len() {
+                partial.drain(..done);
+                self.partial = partial;
+            }
+        }
+        if self.is_reading() && !bytes.is_empty() {
+            let done = self.read_records(bytes, plain)?;
+            self.keep(&bytes[done..]);
+        }
+        Ok(())
+    }
+
+    /// Doubles what it holds, but not beyond the longest record.
+    fn keep(&mut self, bytes: &[u8]) {
+        let len = self.partial.len() + bytes.len();
+        if len > self.partial.capacity() {
+            let doubled = self.partial.capacity() * 2;
+            let capacity = doubled.min(RECORD_BYTES_MAX).max(len);
+            self.partial.reserve_exact(capacity - self.partial.len());
+        }
+        self.partial.extend_from_slice(bytes);
+    }
+
+    /// Reads the whole records of `bytes`, one by one, and answers how many bytes are done with.
+    fn read_records(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<usize, TlsError> {
+        let mut done = 0;
+        while self.is_reading() {
+            let bytes = &mut bytes[done..];
+            let Some(record_bytes) = record_bytes(&bytes[self.read..]) else {
+                break;
+            };
+            if let Err(error) = self.check(record_bytes) {
+                // The head may be that of no record at all: that says more.
+                self.advance(&mut bytes[..self.read + HEAD_BYTES], plain)?;
+                return Err(error);
+            }
+            let was_handshaking = self.is_handshaking();
+            let end = self.read + record_bytes;
+            let is_whole = end <= bytes.len();
+            // For rustls to see a wrong head at once, it sees parts of records, too.
+            let shown = end.min(bytes.len());
+            let discarded = self.advance(&mut bytes[..shown], plain)?;
+            done += discarded;
+            self.read = if is_whole { end } else { self.read }.saturating_sub(discarded);
+            if !is_whole {
+                break;
+            }
+            if was_handshaking {
+                self.handshake_bytes += record_bytes;
+                self.handshake_records += 1;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Bounds of the next record, by its head alone: beyond them it is not waited for.
+    fn check(&self, record_bytes: usize) -> Result<(), TlsError> {
+        if self.read + record_bytes > RECORD_BYTES_MAX {
+            return Err(TlsError::RecordTooLarge);
+        }
+        if self.is_handshaking() {
+            if usize::from(self.handshake_records) == HANDSHAKE_RECORDS_MAX {
+                return Err(TlsError::TooManyRecords);
+            }
+            if self.handshake_bytes + record_bytes > HANDSHAKE_BYTES_MAX {
+                return Err(TlsError::HandshakeTooLarge);
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets rustls do what there is to do with `bytes`, and answers how many of them it is done with.
+    fn advance(&mut self, bytes: &mut [u8], plain: &mut BytesMut) -> Result<usize, TlsError> {
+        let mut done = 0;
+        loop {
+            let UnbufferedStatus { discard, state, .. } =
+                self.connection.process_tls_records(&mut bytes[done..]);
+            done += discard;
+            match state? {
+                ConnectionState::ReadTraffic(mut traffic) => {
+                    while let Some(record) = traffic.next_record() {
+                        plain.extend_from_slice(record?.payload);
+                    }
+                }
+                ConnectionState::EncodeTlsData(mut data) => {
+                    put(&mut self.unwritten, |room| data.encode(room))?;
+                }
+                ConnectionState::TransmitTlsData(data) => data.done(),
+                ConnectionState::PeerClosed | ConnectionState::Closed => {
+                    self.has_ended = true;
+                    return Ok(done);
+                }
+                // Early data is never agreed upon, and nothing else goes on by itself.
+                _ => return Ok(done),
+            }
+        }
+    }
+
+    fn write(
+        &mut self,
+        encrypt: impl Fn(
+            &mut WriteTraffic<'_, ServerConnectionData>,
+            &mut [u8],
+        ) -> Result<usize, EncryptError>,
+    ) -> Result<(), TlsError> {
+        // No record in `partial` is whole: rustls reads nothing, but counts on seeing it.
+        let status = self.connection.process_tls_records(&mut self.partial);
+        match status.state? {
+            ConnectionState::WriteTraffic(mut traffic) => {
+                put(&mut self.unwritten, |room| encrypt(&mut traffic, room))
+            }
+            _ => Err(TlsError::Handshaking),
+        }
+    }
+
+    /// Takes the alert that rustls may have for the client.
+    fn fail(&mut self) {
+        self.has_closed = true;
+        // While there is something to say rustls reads nothing; so nothing has to be there.
+        while self.connection.wants_write() {
+            let status = self.connection.process_tls_records(&mut []);
+            let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state else {
+                return;
+            };
+            if put(&mut self.unwritten, |room| data.encode(room)).is_err() {
+                return;
+            }
+        }
+    }
+}
+
+/// Length of the record that begins here, head and all, once its head is there.
+fn record_bytes(bytes: &[u8]) -> Option<usize> {
+    let head = bytes.first_chunk::<HEAD_BYTES>()?;
+    Some(HEAD_BYTES + usize::from(u16::from_be_bytes([head[3], head[4]])))
+}
+
+/// Bytes to the end of the head, or behind it to the end of the record.
+fn missing_bytes(bytes: &[u8]) -> usize {
+    record_bytes(bytes).unwrap_or(HEAD_BYTES) - bytes.len()
+}
+
+/// Appends what `encode` writes. It is asked first how much that is.
+fn put<E: Into<Shortage>>(
+    unwritten: &mut BytesMut,
+    mut encode: impl FnMut(&mut [u8]) -> Result<usize, E>,
+) -> Result<(), TlsError> {
+    let start = unwritten.len();
+    let mut written = encode(&mut []);
+    for _ in 0..2 {
+        match written.map_err(E::into) {
+            Ok(count) => {
+                unwritten.truncate(start + count);
+                return Ok(());
+            }
+            Err(Shortage::Room(room)) => {
+                unwritten.resize(start + room, 0);
+                written = encode(&mut unwritten[start..]);
+            }
+            Err(Shortage::Keys) => break,
+        }
+    }
+    unwritten.truncate(start);
+    Err(TlsError::Exhausted)
+}
+
+/// Reasons of rustls for not writing.
+enum Shortage {
+    Room(usize),
+    Keys,
+}
+
+impl From<EncodeError> for Shortage {
+    fn from(error: EncodeError) -> Self {
+        match error {
+            EncodeError::InsufficientSize(InsufficientSizeError { required_size }) => {
+                Shortage::Room(required_size)
+            }
+            EncodeError::AlreadyEncoded => Shortage::Keys,
+        }
+    }
+}
+
+impl From<EncryptError> for Shortage {
+    fn from(error: EncryptError) -> Self {
+        match error {
+            EncryptError::InsufficientSize(InsufficientSizeError { required_size }) => {
+                Shortage::Room(required_size)
+            }
+            EncryptError::EncryptExhausted => Shortage::Keys,
+        }
+    }
+}

@@ -1,0 +1,332 @@
+//! The contract of a stream under TLS, for the adapter and for tokio-rustls as its judge: an echo over a pipe in memory.
+
+use std::future::Future;
+use std::io::ErrorKind;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio_rustls::TlsAcceptor;
+
+use super::*;
+
+/// Bytes that fit into the pipe, so that nobody waits for anybody.
+const PIPE_BYTES: usize = 8 * 1024 * 1024;
+
+/// End of a server's connection.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The client said that nothing more follows.
+    Clean,
+    Cut,
+    Refused,
+}
+
+/// A connection as the server saw it.
+#[derive(Debug, PartialEq, Eq)]
+struct Report {
+    end: End,
+    bytes: usize,
+    is_resumed: bool,
+}
+
+/// Echoes until the client says that nothing follows, then says so, too.
+async fn adapter(mut pipe: DuplexStream, config: Arc<ServerConfig>) -> Report {
+    let mut tls = Tls::new(config).expect("a connection");
+    let mut bytes = 0;
+    let mut buffer = vec![0; 17 * 1024];
+    let end = loop {
+        let count = pipe.read(&mut buffer).await.expect("a pipe");
+        if count == 0 {
+            break End::Cut;
+        }
+        let mut plain = BytesMut::new();
+        let result = tls.receive(&mut buffer[..count], &mut plain);
+        bytes += plain.len();
+        if !plain.is_empty() && result.is_ok() {
+            tls.send(&plain).expect("an open connection");
+        }
+        if tls.has_ended() {
+            tls.close();
+        }
+        flush(&mut tls, &mut pipe).await;
+        match result {
+            Err(_) => break End::Refused,
+            Ok(()) if tls.has_ended() => break End::Clean,
+            Ok(()) => {}
+        }
+    };
+    Report {
+        end,
+        bytes,
+        is_resumed: tls.is_resumed(),
+    }
+}
+
+/// A socket takes what it likes.
+async fn flush(tls: &mut Tls, pipe: &mut DuplexStream) {
+    while !tls.unwritten().is_empty() {
+        let len = tls.unwritten().len().min(10_000);
+        match pipe.write(&tls.unwritten()[..len]).await {
+            Ok(count) => tls.wrote(count),
+            Err(_) => return,
+        }
+    }
+}
+
+async fn judge(pipe: DuplexStream, config: Arc<ServerConfig>) -> Report {
+    let mut report = Report {
+        end: End::Clean,
+        bytes: 0,
+        is_resumed: false,
+    };
+    let end_of = |error: std::io::Error| match error.kind() {
+        ErrorKind::UnexpectedEof => End::Cut,
+        _ => End::Refused,
+    };
+    let mut stream = match TlsAcceptor::from(config).accept(pipe).await {
+        Ok(stream) => stream,
+        Err(error) => {
+            report.end = end_of(error);
+            return report;
+        }
+    };
+    report.is_resumed = stream.get_ref().1.handshake_kind() == Some(HandshakeKind::Resumed);
+    let mut buffer = vec![0; 17 * 1024];
+    report.end = loop {
+        match stream.read(&mut buffer).await {
+            Ok(0) => {
+                let _ = stream.shutdown().await;
+                break End::Clean;
+            }
+            Ok(count) => {
+                report.bytes += count;
+                let wrote = stream.write_all(&buffer[..count]).await;
+                wrote.expect("an open connection");
+                stream.flush().await.expect("an open connection");
+            }
+            Err(error) => break end_of(error),
+        }
+    };
+    report
+}
+
+/// A client at the other end of the pipe.
+struct Caller {
+    client: ClientConnection,
+    pipe: DuplexStream,
+    plain: Vec<u8>,
+    has_ended: bool,
+}
+
+impl Caller {
+    fn ciphertext(&mut self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        while self.client.wants_write() {
+            self.client.write_tls(&mut bytes).expect("a vector");
+        }
+        bytes
+    }
+
+    async fn flush(&mut self) {
+        let bytes = self.ciphertext();
+        let _ = self.pipe.write_all(&bytes).await;
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.client.writer().write_all(bytes).expect("room");
+    }
+
+    /// The next plaintext; nothing at a clean end, an error at any other.
+    async fn read(&mut self) -> Result<Vec<u8>, String> {
+        let mut buffer = vec![0; 4000];
+        loop {
+            self.flush().await;
+            if !self.plain.is_empty() || self.has_ended {
+                return Ok(std::mem::take(&mut self.plain));
+            }
+            let count = self.pipe.read(&mut buffer).await.expect("a pipe");
+            if count == 0 {
+                return Err("cut".into());
+            }
+            let mut bytes = &buffer[..count];
+            while !bytes.is_empty() {
+                self.client.read_tls(&mut bytes).expect("room");
+                self.decrypt()?;
+            }
+        }
+    }
+
+    fn decrypt(&mut self) -> Result<(), String> {
+        let state = self.client.process_new_packets();
+        let state = state.map_err(|error| error.to_string())?;
+        let start = self.plain.len();
+        self.plain
+            .resize(start + state.plaintext_bytes_to_read(), 0);
+        let read = self.client.reader().read_exact(&mut self.plain[start..]);
+        read.expect("as many bytes as there are");
+        self.has_ended = state.peer_has_closed();
+        Ok(())
+    }
+
+    async fn echo(&mut self, bytes: &[u8]) {
+        self.say(bytes);
+        self.flush().await;
+        let mut back = Vec::new();
+        while back.len() < bytes.len() {
+            let plain = self.read().await.expect("an echo");
+            assert!(!plain.is_empty(), "the end after {} bytes", back.len());
+            back.extend(plain);
+        }
+        assert_eq!(back, bytes);
+    }
+}
+
+/// One connection: what the caller does, and what the server saw.
+async fn connection<S>(
+    server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S,
+    config: &Arc<ClientConfig>,
+    call: impl AsyncFnOnce(Caller),
+) -> Report
+where
+    S: Future<Output = Report> + Send + 'static,
+{
+    let (near, far) = tokio::io::duplex(PIPE_BYTES);
+    let served = tokio::spawn(server(far, SERVER.clone()));
+    let mut client = client(config.clone());
+    client.set_buffer_limit(None);
+    let caller = Caller {
+        client,
+        pipe: near,
+        plain: Vec::new(),
+        has_ended: false,
+    };
+    call(caller).await;
+    served.await.expect("no panic")
+}
+
+/// The same for both servers, in both versions.
+async fn keeps_the_contract<S>(server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S + Copy)
+where
+    S: Future<Output = Report> + Send + 'static,
+{
+    for version in VERSIONS {
+        let mut config = client_config(version);
+        config.resumption = Resumption::in_memory_sessions(4);
+        let config = &Arc::new(config);
+        all_sizes_with_new_keys_until_a_clean_end(server, config).await;
+        words_before_and_behind(server, config).await;
+        cuts(server, config).await;
+        forgery(server, config).await;
+
+        let mut other = client_config(version);
+        other.alpn_protocols = vec![b"h2".to_vec()];
+        let report = connection(server, &Arc::new(other), async |mut caller| {
+            let heard = caller.read().await.expect_err("an alert");
+            assert!(heard.contains("NoApplicationProtocol"), "{heard}");
+        })
+        .await;
+        assert_eq!(report.end, End::Refused);
+    }
+}
+
+async fn all_sizes_with_new_keys_until_a_clean_end<S>(
+    server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S + Copy,
+    config: &Arc<ClientConfig>,
+) where
+    S: Future<Output = Report> + Send + 'static,
+{
+    let sizes = [1, 16_384, 16_385, 100, 400_000, 65_536, 3, 250_001];
+    for round in 0..2 {
+        let report = connection(server, config, async |mut caller| {
+            for size in sizes {
+                let bytes: Vec<u8> = (0..size).map(|at| (at % 251) as u8).collect();
+                caller.echo(&bytes).await;
+                if caller.client.protocol_version() == Some(TLS13.version) {
+                    caller.client.refresh_traffic_keys().expect("TLS 1.3");
+                }
+            }
+            caller.client.send_close_notify();
+            assert_eq!(caller.read().await, Ok(Vec::new()));
+        })
+        .await;
+        let wanted = Report {
+            end: End::Clean,
+            bytes: sizes.iter().sum(),
+            is_resumed: round == 1,
+        };
+        assert_eq!(report, wanted);
+    }
+}
+
+/// Data right behind the handshake, and the end right behind data.
+async fn words_before_and_behind<S>(
+    server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S,
+    config: &Arc<ClientConfig>,
+) where
+    S: Future<Output = Report> + Send + 'static,
+{
+    let report = connection(server, config, async |mut caller| {
+        caller.say(b"early");
+        assert_eq!(caller.read().await, Ok(b"early".to_vec()));
+        caller.say(b"late");
+        caller.client.send_close_notify();
+        assert_eq!(caller.read().await, Ok(b"late".to_vec()));
+        assert_eq!(caller.read().await, Ok(Vec::new()));
+    })
+    .await;
+    assert_eq!((report.end, report.bytes), (End::Clean, 9));
+}
+
+/// Between records, in a record, in the handshake, at once.
+async fn cuts<S>(
+    server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S + Copy,
+    config: &Arc<ClientConfig>,
+) where
+    S: Future<Output = Report> + Send + 'static,
+{
+    for places in [0, 1] {
+        let report = connection(server, config, async |mut caller| {
+            caller.echo(b"hello").await;
+            caller.say(b"half");
+            let bytes = caller.ciphertext();
+            let part = &bytes[..bytes.len() / 2 * places];
+            caller.pipe.write_all(part).await.expect("a pipe");
+        })
+        .await;
+        assert_eq!((report.end, report.bytes), (End::Cut, 5));
+    }
+    for len in [0, 100] {
+        let report = connection(server, config, async |mut caller| {
+            let bytes = caller.ciphertext();
+            caller.pipe.write_all(&bytes[..len]).await.expect("a pipe");
+        })
+        .await;
+        assert_eq!(report.end, End::Cut);
+    }
+}
+
+async fn forgery<S>(
+    server: impl Fn(DuplexStream, Arc<ServerConfig>) -> S,
+    config: &Arc<ClientConfig>,
+) where
+    S: Future<Output = Report> + Send + 'static,
+{
+    let report = connection(server, config, async |mut caller| {
+        caller.echo(b"hello").await;
+        let forged = [&[23, 3, 3, 0, 40], &[5; 40][..]].concat();
+        caller.pipe.write_all(&forged).await.expect("a pipe");
+        let heard = caller.read().await.expect_err("an alert");
+        assert!(heard.contains("BadRecordMac"), "{heard}");
+    })
+    .await;
+    assert_eq!((report.end, report.bytes), (End::Refused, 5));
+}
+
+#[tokio::test]
+async fn the_adapter_keeps_the_contract() {
+    keeps_the_contract(adapter).await;
+}
+
+#[tokio::test]
+async fn tokio_rustls_keeps_the_contract() {
+    keeps_the_contract(judge).await;
+}
