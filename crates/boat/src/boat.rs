@@ -11,10 +11,12 @@ use backend::clock::{Clock, Entropy, TimerClock};
 use parking_lot::{Mutex, RwLock};
 use protocol::frame::{Hello, SyncRequest};
 use protocol::presence::{BoatLife, Restoration};
+use protocol::proxy::TrustedNetworks;
 use protocol::session::{Admission, Limits, Outgoing};
 use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
+use rustls::ServerConfig;
 use tokio::runtime::Handle;
-use tokio::sync::{Semaphore, SemaphorePermit, watch};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
 use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
@@ -60,6 +62,15 @@ pub(crate) struct Boat {
     abandoned: AtomicBool,
     sessions: AtomicUsize,
     calls: Semaphore,
+    arriving: Arc<Semaphore>,
+    pub(crate) balancers: TrustedNetworks,
+    tls: Option<ListenerTls>,
+}
+
+/// A configuration of each port: they differ in the protocol that is agreed upon.
+pub(crate) struct ListenerTls {
+    pub(crate) websocket: Arc<ServerConfig>,
+    pub(crate) tcp: Arc<ServerConfig>,
 }
 
 impl Boat {
@@ -69,6 +80,7 @@ impl Boat {
         clock: &dyn Clock,
         entropy: Arc<dyn Entropy>,
         loops: usize,
+        tls: Option<ListenerTls>,
     ) -> Arc<Boat> {
         let spans = Spans::here();
         Arc::new(Boat {
@@ -94,6 +106,9 @@ impl Boat {
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
             calls: Semaphore::new(config.calls_max),
+            arriving: Arc::new(Semaphore::new(config.arriving_max)),
+            balancers: TrustedNetworks::new(config.proxy.networks.clone()),
+            tls,
             config,
         })
     }
@@ -260,6 +275,20 @@ impl Boat {
             marker: hello.marker,
         };
         self.stations.connect(&connect).await
+    }
+
+    pub(crate) fn tls_for_websockets(&self) -> Option<&Arc<ServerConfig>> {
+        self.tls.as_ref().map(|tls| &tls.websocket)
+    }
+
+    pub(crate) fn tls_for_tcp(&self) -> Option<&Arc<ServerConfig>> {
+        self.tls.as_ref().map(|tls| &tls.tcp)
+    }
+
+    /// Room for one more who is not admitted yet.
+    pub(crate) async fn arriving(&self) -> OwnedSemaphorePermit {
+        let room = Arc::clone(&self.arriving).acquire_owned().await;
+        room.expect("it is never closed")
     }
 
     /// A place among the calls for single sessions.

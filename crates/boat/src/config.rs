@@ -3,6 +3,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use ipnet::IpNet;
 use protocol::session::Limits;
 use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
@@ -41,6 +42,20 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub accept_pause: Duration,
+    /// Connections at a time whose clients are not admitted yet; further ones wait in the kernel's
+    /// queue. What strangers cost is bounded by it.
+    pub arriving_max: usize,
+    /// Time from the open connection to its hello, whatever comes before it: then the connection is
+    /// dropped, or closed with `handshake_timeout`.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
+    pub arrival_timeout: Duration,
+    /// Time for a TLS handshake; then the connection is dropped.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span")]
+    pub tls_timeout: Duration,
+    /// Section `boat.proxy`: a balancer in front that says who connects.
+    pub proxy: ProxyConfig,
     /// Time for a WebSocket upgrade; then the connection is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
@@ -137,6 +152,32 @@ pub struct Config {
     pub drain_deadline: Duration,
 }
 
+/// A balancer in front of the boats.
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ProxyConfig {
+    /// Header in which a balancer names the client's address: `none`, `proxy-v2` (PROXY protocol,
+    /// on both ports), or `x-forwarded-for` (WebSocket only).
+    pub header: ProxyHeader,
+    /// Networks of the balancers, `10.0.0.0/8`. From these the header is obligatory; from others it
+    /// is never read.
+    #[schemars(with = "Vec<String>")]
+    pub networks: Vec<IpNet>,
+}
+
+/// Header of a balancer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum ProxyHeader {
+    /// Clients connect directly.
+    #[default]
+    None,
+    /// PROXY protocol, version 2.
+    ProxyV2,
+    /// HTTP header.
+    XForwardedFor,
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -151,6 +192,10 @@ impl Default for Config {
             refusals_max: 256,
             accepts_per_second: 5_000,
             accept_pause: Duration::from_millis(100),
+            arriving_max: 4096,
+            arrival_timeout: Duration::from_secs(10),
+            tls_timeout: Duration::from_secs(5),
+            proxy: ProxyConfig::default(),
             upgrade_timeout: Duration::from_secs(5),
             close_grace: Duration::from_secs(2),
             linger: Duration::from_millis(200),
@@ -192,6 +237,12 @@ impl Config {
         if self.origins.iter().any(|origin| origin.trim().is_empty()) {
             let reason = "one is empty, and no page has it";
             problems.refuse("origins", "", reason, "Such as https://chat.example.com");
+        }
+        let proxy = &self.proxy;
+        if proxy.header != ProxyHeader::None && proxy.networks.is_empty() {
+            let reason = "no network is trusted, so the header would never be read";
+            let remedy = "The networks of the balancers in boat.proxy.networks";
+            problems.refuse("proxy.networks", "[]", reason, remedy);
         }
         let session = &self.session;
         if session.body_bytes_max >= session.frame_bytes_max {

@@ -3,7 +3,6 @@
 //! No socket, no timer and no task: a loop has those, and gives bytes and time.
 
 use std::collections::VecDeque;
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use api::codec::{About, Rejected, decode_client_about, encode_server};
@@ -34,7 +33,8 @@ const LINGER_BYTES: usize = 16 * 1024;
 pub(crate) struct ConnectionDriver {
     boat: Arc<Boat>,
     connection: Arc<Connection>,
-    peer: SocketAddr,
+    /// Until it is admitted.
+    peer: Option<Arc<Peer>>,
     wire: Wire,
     stage: Stage,
     /// Transmitted and not yet taken by the wire, each with its weight.
@@ -83,7 +83,7 @@ impl ConnectionDriver {
         boat: &Arc<Boat>,
         queue: &Arc<ReadyQueue>,
         wire: Wire,
-        peer: &Peer,
+        peer: Arc<Peer>,
     ) -> ConnectionDriver {
         let now = boat.now();
         let (limits, queue) = (Arc::clone(&boat.limits), Arc::clone(queue));
@@ -96,9 +96,10 @@ impl ConnectionDriver {
             }
             None => {}
         }
+        connection.lock().session.expect_hello_by(peer.until);
         boat.metrics.connections(&wire).increment(1.0);
         ConnectionDriver {
-            peer: peer.address,
+            peer: Some(peer),
             wire,
             stage: Stage::Open,
             queue: VecDeque::new(),
@@ -209,6 +210,10 @@ impl ConnectionDriver {
         while let Some(action) = state.session.poll_action() {
             self.perform(action, &mut state.session, now);
         }
+        // It has arrived: others may.
+        if self.peer.is_some() && state.session.is_open() {
+            self.peer = None;
+        }
     }
 
     fn perform(&mut self, action: Action, session: &mut Session, now: Timestamp) {
@@ -238,7 +243,11 @@ impl ConnectionDriver {
                 session.close(leaving(), now);
                 session.handle_admitted(Err(leaving()), now);
             }
-            Action::Admit(hello) => boat.admit(&self.connection, hello, self.peer),
+            Action::Admit(hello) => {
+                if let Some(peer) = &self.peer {
+                    boat.admit(&self.connection, hello, peer.address);
+                }
+            }
             Action::Close(refusal) => self.end(refusal.code, now),
             Action::Submit(_)
             | Action::Receipts(_)
@@ -343,29 +352,37 @@ impl ConnectionDriver {
     /// Whether all that is queued may wait for company a little longer.
     fn lingers(&self, now: Timestamp) -> bool {
         self.stage == Stage::Open
-            && self.wire.unwritten().is_empty()
+            && self.wire.is_idle()
             && self.lingers_until.is_some_and(|until| now < until)
     }
 
     /// Hands the wire what is ready, as far as it has room.
     pub(crate) fn fill(&mut self, now: Timestamp) {
-        if self.lingers(now) {
-            return;
+        if !self.lingers(now) {
+            // From here on the socket decides when, not a time that is over.
+            self.lingers_until = None;
+            while self.in_wire < FLUSH_BYTES
+                && self.wire.has_room()
+                && let Some((frame, weight)) = self.queue.pop_front()
+            {
+                self.wire.send(&frame);
+                self.boat.metrics.frames_out.increment(1);
+                self.in_wire += weight as usize;
+            }
+            if self.queue.is_empty() {
+                self.queue = VecDeque::new();
+                self.say_end();
+            }
         }
-        // From here on the socket decides when, not a time that is over.
-        self.lingers_until = None;
-        while self.in_wire < FLUSH_BYTES
-            && self.wire.has_room()
-            && let Some((frame, weight)) = self.queue.pop_front()
-        {
-            self.wire.send(&frame);
-            self.boat.metrics.frames_out.increment(1);
-            self.in_wire += weight as usize;
-        }
-        if !self.queue.is_empty() {
-            return;
-        }
-        self.queue = VecDeque::new();
+        self.wire.seal();
+    }
+
+    /// Makes what the wire has ready for the socket.
+    pub(crate) fn seal(&mut self) {
+        self.wire.seal();
+    }
+
+    fn say_end(&mut self) {
         if let Stage::Ending { said_all, .. } = &mut self.stage
             && !std::mem::replace(said_all, true)
         {
@@ -448,13 +465,13 @@ impl ConnectionDriver {
         is_due
     }
 
-    /// A buffer for the bytes of this turn, where none wait.
-    pub(crate) fn lend(&mut self, buffer: &mut BytesMut) {
-        self.wire.lend(buffer);
+    /// Buffers for the bytes of this turn, where none wait.
+    pub(crate) fn lend(&mut self, buffers: &mut [BytesMut; 2]) {
+        self.wire.lend(buffers);
     }
 
-    pub(crate) fn give_back(&mut self, buffer: &mut BytesMut) {
-        self.wire.give_back(buffer);
+    pub(crate) fn give_back(&mut self, buffers: &mut [BytesMut; 2]) {
+        self.wire.give_back(buffers);
     }
 
     /// Counts what waits.

@@ -10,6 +10,9 @@ use protocol::{Code, Refusal};
 
 use crate::Config;
 
+/// The wait that a refused client is advised.
+const RETRY_AFTER: Duration = Duration::from_secs(1);
+
 /// The limits and what is taken of them.
 #[derive(Debug)]
 pub(crate) struct ConnectionLimit {
@@ -30,8 +33,16 @@ struct Taken {
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
     limit: Arc<ConnectionLimit>,
-    /// `None`: only to be told why not.
-    address: Option<IpAddr>,
+    place: Place,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Of a client whose address is not known yet: behind a balancer.
+    Unnamed,
+    Address(IpAddr),
+    /// Only to be told why not.
+    Refusal,
 }
 
 impl ConnectionLimit {
@@ -44,63 +55,88 @@ impl ConnectionLimit {
         })
     }
 
-    /// A permit, or a refusal and the place to tell it; nothing where even those are taken.
+    /// A permit, or a refusal and the place to tell it; nothing where even those are taken. Without an address only the
+    /// sum is bounded, until `name`.
     pub(crate) fn take(
         self: &Arc<Self>,
-        address: IpAddr,
+        address: Option<IpAddr>,
     ) -> Option<(ConnectionPermit, Option<Refusal>)> {
         let mut taken = self.taken.lock();
         let refusal = if taken.connections >= self.max {
-            Some(Refusal::new(
-                Code::Full,
-                format!(
-                    "this boat holds {} connections, as many as it may",
-                    self.max
-                ),
-            ))
-        } else if taken.by_address.get(&address).copied().unwrap_or(0) >= self.per_address_max {
-            Some(Refusal::new(
-                Code::RateLimited,
-                format!("{} connections from your address", self.per_address_max),
-            ))
+            let text = format!(
+                "this boat holds {} connections, as many as it may",
+                self.max
+            );
+            Refusal::new(Code::Full, text).retry_after(RETRY_AFTER)
+        } else if let Some(refusal) = address.and_then(|address| self.check(&taken, address)) {
+            refusal
         } else {
-            None
-        };
-        let Some(refusal) = refusal else {
             taken.connections += 1;
-            *taken.by_address.entry(address).or_default() += 1;
-            return Some((self.permit(Some(address)), None));
+            let place = address.map_or(Place::Unnamed, Place::Address);
+            taken.add(address);
+            return Some((self.permit(place), None));
         };
         if taken.refusals >= self.refusals_max {
             return None;
         }
         taken.refusals += 1;
-        Some((
-            self.permit(None),
-            Some(refusal.retry_after(Duration::from_secs(1))),
-        ))
+        Some((self.permit(Place::Refusal), Some(refusal)))
     }
 
-    fn permit(self: &Arc<Self>, address: Option<IpAddr>) -> ConnectionPermit {
+    fn check(&self, taken: &Taken, address: IpAddr) -> Option<Refusal> {
+        let count = taken.by_address.get(&address).copied().unwrap_or(0);
+        (count >= self.per_address_max).then(|| {
+            let text = format!("{} connections from your address", self.per_address_max);
+            Refusal::new(Code::RateLimited, text).retry_after(RETRY_AFTER)
+        })
+    }
+
+    fn permit(self: &Arc<Self>, place: Place) -> ConnectionPermit {
         ConnectionPermit {
             limit: Arc::clone(self),
-            address,
+            place,
         }
+    }
+}
+
+impl Taken {
+    fn add(&mut self, address: Option<IpAddr>) {
+        if let Some(address) = address {
+            *self.by_address.entry(address).or_default() += 1;
+        }
+    }
+}
+
+impl ConnectionPermit {
+    /// The client's address is known now: a refusal where it has as many as it may.
+    pub(crate) fn name(&mut self, address: IpAddr) -> Option<Refusal> {
+        let mut taken = self.limit.taken.lock();
+        if !matches!(self.place, Place::Unnamed) {
+            return None;
+        }
+        let refusal = self.limit.check(&taken, address);
+        if refusal.is_none() {
+            taken.add(Some(address));
+            self.place = Place::Address(address);
+        }
+        refusal
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut taken = self.limit.taken.lock();
-        let Some(address) = self.address else {
-            taken.refusals -= 1;
-            return;
-        };
-        taken.connections -= 1;
-        if let Some(count) = taken.by_address.get_mut(&address) {
-            *count -= 1;
-            if *count == 0 {
-                taken.by_address.remove(&address);
+        match self.place {
+            Place::Refusal => taken.refusals -= 1,
+            Place::Unnamed => taken.connections -= 1,
+            Place::Address(address) => {
+                taken.connections -= 1;
+                if let Some(count) = taken.by_address.get_mut(&address) {
+                    *count -= 1;
+                    if *count == 0 {
+                        taken.by_address.remove(&address);
+                    }
+                }
             }
         }
     }
@@ -125,7 +161,7 @@ mod tests {
         });
         let take = |last| {
             limit
-                .take(address(last))
+                .take(Some(address(last)))
                 .map(|(permit, refusal)| (permit, refusal.map(|r| r.code)))
         };
         let first = take(1).expect("room");
@@ -138,6 +174,17 @@ mod tests {
         assert_eq!(third.1, None);
         assert_eq!(take(3).expect("room to tell it").1, Some(Code::Full));
         drop((first, second, third));
+        // Behind a balancer the sum counts at once, the address when it is known.
+        let mut unnamed = [0; 3].map(|_| limit.take(None).expect("room").0);
+        assert_eq!(
+            limit.take(None).expect("room to tell it").1.map(|r| r.code),
+            Some(Code::Full)
+        );
+        let codes = unnamed
+            .each_mut()
+            .map(|permit| permit.name(address(1)).map(|r| r.code));
+        assert_eq!(codes, [None, None, Some(Code::RateLimited)]);
+        drop(unnamed);
         assert_eq!(take(1).expect("room").1, None);
         let taken = limit.taken.lock();
         assert_eq!(

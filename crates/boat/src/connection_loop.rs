@@ -60,7 +60,7 @@ struct Waiting {
 /// A socket and its place among the connections.
 pub(crate) struct ClientSocket {
     pub(crate) stream: TcpStream,
-    pub(crate) _permit: ConnectionPermit,
+    pub(crate) permit: ConnectionPermit,
 }
 
 /// A connection in its loop.
@@ -162,7 +162,8 @@ struct ConnectionLoop {
 /// Of the loop, for whichever connection it looks at.
 struct Buffers {
     read: Box<[MaybeUninit<u8>]>,
-    write: BytesMut,
+    /// As they are, and encrypted.
+    write: [BytesMut; 2],
 }
 
 impl ConnectionLoop {
@@ -177,7 +178,7 @@ impl ConnectionLoop {
             ready: Vec::new(),
             buffers: Buffers {
                 read: Box::new_uninit_slice(READ_BYTES),
-                write: BytesMut::new(),
+                write: Default::default(),
             },
         }
     }
@@ -313,7 +314,8 @@ impl Slot {
             if self.driver.is_gone()
                 && let Some(mut socket) = self.socket.take()
             {
-                // Such as the answer to a close frame: as far as it goes at once.
+                // Such as the answer to a close frame, or an alert: as far as it goes at once.
+                self.driver.seal();
                 let _ = Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten());
                 self.driver.clear();
             }
@@ -322,8 +324,10 @@ impl Slot {
             }
         }
         self.driver.give_back(&mut buffers.write);
-        if buffers.write.capacity() > WRITE_BYTES_KEPT {
-            buffers.write = BytesMut::new();
+        for buffer in &mut buffers.write {
+            if buffer.capacity() > WRITE_BYTES_KEPT {
+                *buffer = BytesMut::new();
+            }
         }
         self.driver.report();
         self.driver.is_over()

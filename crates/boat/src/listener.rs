@@ -1,5 +1,7 @@
 //! Where clients arrive: accepts at a bounded rate and within the limits, and waits where no file is left.
 
+mod arrival;
+mod client_stream;
 mod tcp;
 mod websocket;
 
@@ -8,9 +10,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use protocol::Refusal;
-use socket2::{Domain, Socket, Type};
-use tokio::net::TcpListener;
+use protocol::{Refusal, Timestamp};
+use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
@@ -22,19 +25,28 @@ use crate::stack::Wire;
 pub(crate) use tcp::serve_tcp;
 pub(crate) use websocket::serve_websocket;
 
+/// Time for the other side to acknowledge what was sent; then the socket is gone.
+const USER_TIMEOUT: Duration = Duration::from_secs(30);
+/// A silent socket is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(60);
+/// Bytes that the kernel takes beyond what it has sent: the rest is ours, and counted.
+const UNSENT_BYTES_MAX: u32 = 16 * 1024;
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
 
-/// The other end of a socket.
+/// A client that arrives, until it is admitted.
 #[derive(Clone, Debug)]
 pub(crate) struct Peer {
     pub(crate) address: SocketAddr,
     /// Beyond a limit: to be told, then closed.
     pub(crate) refusal: Option<Refusal>,
+    /// When its hello has come at the latest.
+    pub(crate) until: Timestamp,
+    _room: Arc<OwnedSemaphorePermit>,
 }
 
 /// Hands a socket over to the loops.
-fn serve(boat: &Arc<Boat>, socket: ClientSocket, wire: Wire, peer: &Peer) {
+fn serve(boat: &Arc<Boat>, socket: ClientSocket, wire: Wire, peer: Arc<Peer>) {
     let queue = boat.loops.next();
     queue.add(ConnectionDriver::new(boat, queue, wire, peer), socket);
 }
@@ -49,7 +61,15 @@ pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     TcpListener::from_std(socket.into())
 }
 
-/// Accepts within the limits.
+/// A socket that was accepted, of nobody in particular.
+struct Accepted {
+    stream: TcpStream,
+    address: SocketAddr,
+    until: Instant,
+    room: OwnedSemaphorePermit,
+}
+
+/// Accepts at a bounded rate, and no more than may arrive at a time.
 struct Acceptor {
     listener: TcpListener,
     boat: Arc<Boat>,
@@ -67,28 +87,22 @@ impl Acceptor {
         }
     }
 
-    /// The next one who can be served or told why not.
-    async fn accept(&mut self) -> (ClientSocket, Peer) {
+    /// The next socket; the rest waits in the kernel.
+    async fn accept(&mut self) -> Accepted {
         loop {
             self.pace().await;
+            let room = self.boat.arriving().await;
             match self.listener.accept().await {
                 Ok((stream, address)) => {
                     self.boat.metrics.accepted.increment(1);
-                    let Some((permit, refusal)) = self.boat.connection_limit.take(address.ip())
-                    else {
-                        self.boat.metrics.dropped.increment(1);
-                        continue;
+                    // A socket that cannot have them is gone already.
+                    let _ = set_options(&stream);
+                    return Accepted {
+                        stream,
+                        address,
+                        until: Instant::now() + self.boat.config.arrival_timeout,
+                        room,
                     };
-                    // A lone small frame must not wait for the one before it.
-                    let _ = stream.set_nodelay(true);
-                    let peer = Peer { address, refusal };
-                    return (
-                        ClientSocket {
-                            stream,
-                            _permit: permit,
-                        },
-                        peer,
-                    );
                 }
                 Err(error) if is_of_one_connection(&error) => {}
                 Err(error) => {
@@ -113,6 +127,40 @@ impl Acceptor {
         }
         self.accepted += 1;
     }
+}
+
+impl Accepted {
+    /// Has this client count among the others, with its own address where that is known. `None`: not even a word of
+    /// refusal has a place.
+    fn admit(self, boat: &Boat, address: Option<SocketAddr>) -> Option<(ClientSocket, Peer)> {
+        let ip = address.map(|address| address.ip().to_canonical());
+        let Some((permit, refusal)) = boat.connection_limit.take(ip) else {
+            boat.metrics.dropped.increment(1);
+            return None;
+        };
+        let socket = ClientSocket {
+            stream: self.stream,
+            permit,
+        };
+        let left = self.until.saturating_duration_since(Instant::now());
+        let peer = Peer {
+            address: address.unwrap_or(self.address),
+            refusal,
+            until: boat.now() + left,
+            _room: Arc::new(self.room),
+        };
+        Some((socket, peer))
+    }
+}
+
+/// The kernel holds little for who does not read, and notices who is gone.
+fn set_options(stream: &TcpStream) -> io::Result<()> {
+    // A lone small frame must not wait for the one before it.
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    socket.set_tcp_user_timeout(Some(USER_TIMEOUT))?;
+    socket.set_tcp_notsent_lowat(UNSENT_BYTES_MAX)?;
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
 }
 
 fn is_of_one_connection(error: &io::Error) -> bool {

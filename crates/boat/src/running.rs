@@ -152,7 +152,7 @@ pub async fn start(
     let stations = Stations::new(roster, parts.connector.clone(), &config);
     let loops = parts.connections.metrics().num_workers();
     let entropy = Arc::clone(&parts.entropy);
-    let boat = Boat::new(config, stations, &*parts.clock, entropy, loops);
+    let boat = Boat::new(config, stations, &*parts.clock, entropy, loops, None);
 
     let (served, address) = serve(&boat, &parts, grpc, grpc_at, &shutdown);
     let registering = (parts.registry).register(Role::Boat, &boat.config.name, &address);

@@ -1,7 +1,10 @@
 //! From bytes to frames and back, as values: no IO, no clock, no task. Whoever drives it moves the bytes.
 
+mod outbox;
 pub mod tls;
 pub mod websocket;
 mod wire;
 
+pub use outbox::Outbox;
+pub use tls::Tls;
 pub use wire::{Received, Wire};

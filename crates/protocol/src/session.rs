@@ -54,6 +54,7 @@ pub struct Session {
     questions: u8,
     /// The last frame from the client; at first, when the connection was opened.
     heard_at: Timestamp,
+    /// Of the token; before the admission, of the wait for a hello.
     expires_at: Timestamp,
     frames: Rate,
     refused_acks: Rate,
@@ -114,6 +115,17 @@ impl Session {
 
     pub fn id(&self) -> SessionId {
         self.id
+    }
+
+    /// Bounds the time for the hello, beside `limits.handshake`: the client has arrived before, and took its time.
+    pub fn expect_hello_by(&mut self, at: Timestamp) {
+        if matches!(self.phase, Phase::Opened) {
+            self.expires_at = at;
+        }
+    }
+
+    fn hello_deadline(&self) -> Timestamp {
+        (self.heard_at + self.limits.handshake).min(self.expires_at)
     }
 
     /// Who this is, once admitted.
@@ -178,7 +190,7 @@ impl Session {
     pub fn poll_timeout(&self) -> Option<Timestamp> {
         match self.phase {
             Phase::Closed { .. } => None,
-            Phase::Opened => Some(self.heard_at + self.limits.handshake),
+            Phase::Opened => Some(self.hello_deadline()),
             Phase::Admitting => Some(self.heard_at + self.limits.silence_max()),
             Phase::Open | Phase::Draining(_) => {
                 let silence = self.heard_at + self.limits.silence_max();
@@ -201,7 +213,7 @@ impl Session {
             return;
         }
         if matches!(self.phase, Phase::Opened) {
-            if now >= self.heard_at + self.limits.handshake {
+            if now >= self.hello_deadline() {
                 self.end(Refusal::new(
                     Code::HandshakeTimeout,
                     "no hello came in time",

@@ -1,8 +1,10 @@
 use std::sync::Arc;
 
 use tokio::net::TcpListener;
+use tokio::time::timeout_at;
 
-use super::{Acceptor, serve};
+use super::arrival::arrive;
+use super::{Accepted, Acceptor, serve};
 use crate::boat::Boat;
 use crate::stack::Wire;
 
@@ -10,8 +12,28 @@ use crate::stack::Wire;
 pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
     let mut acceptor = Acceptor::new(listener, Arc::clone(&boat));
     loop {
-        let (socket, peer) = acceptor.accept().await;
-        let wire = Wire::length_prefix(boat.frame_bytes_max());
-        serve(&boat, socket, wire, &peer);
+        let accepted = acceptor.accept().await;
+        // Nothing comes before the session: no task is needed.
+        if accepted.is_plain(&boat) {
+            let address = Some(accepted.address);
+            if let Some((socket, peer)) = accepted.admit(&boat, address) {
+                let wire = Wire::length_prefix(boat.frame_bytes_max());
+                serve(&boat, socket, wire, Arc::new(peer));
+            }
+            continue;
+        }
+        tokio::spawn(shake_hands(accepted, Arc::clone(&boat)));
     }
+}
+
+async fn shake_hands(accepted: Accepted, boat: Arc<Boat>) {
+    let until = accepted.until;
+    let arrived = timeout_at(until, arrive(accepted, &boat, boat.tls_for_tcp()));
+    let Ok(Some((stream, peer))) = arrived.await else {
+        return;
+    };
+    let (socket, tls, plain) = stream.into_parts();
+    let mut wire = Wire::length_prefix(boat.frame_bytes_max()).over(tls);
+    wire.receive_plain(&plain);
+    serve(&boat, socket, wire, Arc::new(peer));
 }

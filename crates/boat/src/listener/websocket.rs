@@ -1,8 +1,6 @@
 use std::convert::Infallible;
-use std::io;
-use std::pin::Pin;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::task::{Context, Poll};
 
 use http::header::{
     CONNECTION, CONTENT_TYPE, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL,
@@ -16,13 +14,15 @@ use hyper::service::service_fn;
 use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use protocol::origin;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use protocol::proxy::{self, HeaderError};
 use tokio::net::TcpListener;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout_at};
 
-use super::{Acceptor, Peer, serve};
+use super::arrival::arrive;
+use super::client_stream::ClientStream;
+use super::{Accepted, Acceptor, Peer, serve};
 use crate::boat::Boat;
-use crate::connection_loop::ClientSocket;
+use crate::config::ProxyHeader;
 use crate::stack::Wire;
 use crate::stack::websocket::handshake;
 
@@ -39,13 +39,18 @@ pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
     let on_loopback = local.is_ok_and(|address| address.ip().is_loopback());
     let mut acceptor = Acceptor::new(listener, Arc::clone(&boat));
     loop {
-        let (socket, peer) = acceptor.accept().await;
-        tokio::spawn(shake_hands(socket, peer, Arc::clone(&boat), on_loopback));
+        let accepted = acceptor.accept().await;
+        tokio::spawn(shake_hands(accepted, Arc::clone(&boat), on_loopback));
     }
 }
 
 /// Reads one request; it is over when the socket is a WebSocket's, or is closed.
-async fn shake_hands(socket: ClientSocket, peer: Peer, boat: Arc<Boat>, on_loopback: bool) {
+async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
+    let until = accepted.until;
+    let arrived = timeout_at(until, arrive(accepted, &boat, boat.tls_for_websockets()));
+    let Ok(Some((stream, peer))) = arrived.await else {
+        return;
+    };
     let within = boat.config.upgrade_timeout;
     let answer = service_fn(move |request: Request<Incoming>| {
         let (mut parts, _) = request.into_parts();
@@ -58,10 +63,11 @@ async fn shake_hands(socket: ClientSocket, peer: Peer, boat: Arc<Boat>, on_loopb
         .max_headers(HEADERS_MAX)
         .max_buf_size(HEAD_BYTES_MAX)
         .half_close(false)
-        .serve_connection(TokioIo::new(socket), answer)
+        .serve_connection(TokioIo::new(stream), answer)
         .with_upgrades();
     // The answer has the same time: who does not read it holds no permit.
-    if let Ok(Err(error)) = timeout(within, connection).await {
+    let by = until.min(Instant::now() + within);
+    if let Ok(Err(error)) = timeout_at(by, connection).await {
         tracing::debug!(%error, "a connection ended before it was a WebSocket");
     }
 }
@@ -76,6 +82,14 @@ fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -
         let text = "pages of this origin may not connect: boat.origins names those that may\n";
         return refused(StatusCode::FORBIDDEN, text);
     }
+    let address = match address_of(boat, peer, &parts.headers) {
+        Ok(address) => address,
+        Err(error) => {
+            boat.metrics.proxy_headers_refused.increment(1);
+            tracing::debug!(%error, peer = %peer.address, "a balancer's header was refused");
+            return refused(StatusCode::BAD_REQUEST, &format!("{error}\n"));
+        }
+    };
     let accepted = match handshake::accept(&parts.method, &parts.headers, SUBPROTOCOL) {
         Ok(accepted) => accepted,
         Err(rejection) => return refused(rejection.status, &rejection.text),
@@ -87,7 +101,7 @@ fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -
             "this connection cannot be upgraded\n",
         );
     };
-    tokio::spawn(begin(Arc::clone(boat), peer.clone(), upgrade));
+    tokio::spawn(begin(Arc::clone(boat), peer.clone(), address, upgrade));
     let mut response = Response::new(String::new());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -119,18 +133,34 @@ fn refused(status: StatusCode, text: &str) -> Response<String> {
 }
 
 /// Goes on with the socket of a handshake.
-async fn begin(boat: Arc<Boat>, peer: Peer, upgrade: OnUpgrade) {
+async fn begin(boat: Arc<Boat>, mut peer: Peer, address: IpAddr, upgrade: OnUpgrade) {
     let Ok(upgraded) = upgrade.await else {
         return;
     };
-    let Ok(parts) = upgraded.downcast::<TokioIo<ClientSocket>>() else {
+    let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream>>() else {
         tracing::error!("a WebSocket on a socket that nobody accepted");
         return;
     };
-    let mut wire = Wire::websocket(boat.frame_bytes_max());
+    let (mut socket, tls, plain) = parts.io.into_inner().into_parts();
+    if address != peer.address.ip() {
+        peer.address = SocketAddr::new(address, 0);
+    }
+    peer.refusal = peer.refusal.or_else(|| socket.permit.name(address));
+    let mut wire = Wire::websocket(boat.frame_bytes_max()).over(tls);
     // Sent before it read the answer.
-    wire.receive(&mut Vec::from(parts.read_buf));
-    serve(&boat, parts.io.into_inner(), wire, &peer);
+    wire.receive_plain(&parts.read_buf);
+    wire.receive_plain(&plain);
+    serve(&boat, socket, wire, Arc::new(peer));
+}
+
+/// The client's own, which behind a balancer only the head names.
+fn address_of(boat: &Boat, peer: &Peer, headers: &HeaderMap) -> Result<IpAddr, HeaderError> {
+    if boat.config.proxy.header != ProxyHeader::XForwardedFor {
+        return Ok(peer.address.ip());
+    }
+    let values = headers.get_all("x-forwarded-for");
+    let values = values.iter().map(HeaderValue::as_bytes);
+    proxy::forwarded_for(peer.address.ip(), values, &boat.balancers)
 }
 
 /// Apps send no origin; browsers always do.
@@ -141,32 +171,4 @@ fn is_welcome(boat: &Boat, on_loopback: bool, headers: &HeaderMap) -> bool {
     let text = |name: HeaderName| headers.get(name).and_then(|value| value.to_str().ok());
     let (from, rules) = (text(ORIGIN), &boat.config.origins);
     from.is_some_and(|from| origin::is_welcome(from, text(HOST), rules, on_loopback))
-}
-
-impl AsyncRead for ClientSocket {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_read(cx, buf)
-    }
-}
-
-impl AsyncWrite for ClientSocket {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(cx, bytes)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(cx)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
 }

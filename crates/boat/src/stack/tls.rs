@@ -6,15 +6,18 @@
 #[cfg(test)]
 mod tests;
 
+use std::fmt;
 use std::sync::Arc;
 
-use bytes::{Buf, BytesMut};
+use bytes::BytesMut;
 use rustls::server::{ServerConnectionData, UnbufferedServerConnection};
 use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
     WriteTraffic,
 };
 use rustls::{HandshakeKind, ProtocolVersion, ServerConfig};
+
+use super::Outbox;
 
 /// Type, version and length in front of a record.
 const HEAD_BYTES: usize = 5;
@@ -80,7 +83,7 @@ pub struct Tls {
     /// Length of that front: rustls has read it, and wants to see it again.
     read: usize,
     /// Ciphertext that the socket has not taken.
-    unwritten: BytesMut,
+    unwritten: Outbox,
     handshake_bytes: usize,
     handshake_records: u8,
     /// The client says nothing more.
@@ -89,13 +92,19 @@ pub struct Tls {
     has_closed: bool,
 }
 
+impl fmt::Debug for Tls {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tls").finish_non_exhaustive()
+    }
+}
+
 impl Tls {
     pub fn new(config: Arc<ServerConfig>) -> Result<Tls, TlsError> {
         Ok(Tls {
             connection: Box::new(UnbufferedServerConnection::new(config)?),
             partial: Vec::new(),
             read: 0,
-            unwritten: BytesMut::new(),
+            unwritten: Outbox::default(),
             handshake_bytes: 0,
             handshake_records: 0,
             has_ended: false,
@@ -168,15 +177,17 @@ impl Tls {
 
     /// For the socket.
     pub fn unwritten(&self) -> &[u8] {
-        &self.unwritten
+        self.unwritten.bytes()
+    }
+
+    /// Of what is for the socket.
+    pub(super) fn outbox(&mut self) -> &mut Outbox {
+        &mut self.unwritten
     }
 
     /// So many bytes of `unwritten` the socket has taken.
     pub fn wrote(&mut self, count: usize) {
-        self.unwritten.advance(count);
-        if self.unwritten.is_empty() {
-            self.unwritten = BytesMut::new();
-        }
+        self.unwritten.wrote(count);
     }
 
     fn is_reading(&self) -> bool {
@@ -278,7 +289,7 @@ impl Tls {
                     }
                 }
                 ConnectionState::EncodeTlsData(mut data) => {
-                    put(&mut self.unwritten, |room| data.encode(room))?;
+                    put(self.unwritten.bytes_mut(), |room| data.encode(room))?;
                 }
                 ConnectionState::TransmitTlsData(data) => data.done(),
                 ConnectionState::PeerClosed | ConnectionState::Closed => {
@@ -301,9 +312,9 @@ impl Tls {
         // No record in `partial` is whole: rustls reads nothing, but counts on seeing it.
         let status = self.connection.process_tls_records(&mut self.partial);
         match status.state? {
-            ConnectionState::WriteTraffic(mut traffic) => {
-                put(&mut self.unwritten, |room| encrypt(&mut traffic, room))
-            }
+            ConnectionState::WriteTraffic(mut traffic) => put(self.unwritten.bytes_mut(), |room| {
+                encrypt(&mut traffic, room)
+            }),
             _ => Err(TlsError::Handshaking),
         }
     }
@@ -317,7 +328,7 @@ impl Tls {
             let Ok(ConnectionState::EncodeTlsData(mut data)) = status.state else {
                 return;
             };
-            if put(&mut self.unwritten, |room| data.encode(room)).is_err() {
+            if put(self.unwritten.bytes_mut(), |room| data.encode(room)).is_err() {
                 return;
             }
         }

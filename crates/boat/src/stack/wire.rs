@@ -1,11 +1,12 @@
 //! One connection's bytes: what came and is no frame yet, and what the socket has not taken.
 
 use api::codec::{FrameError, Frames, put_length};
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{BufMut, Bytes, BytesMut};
 use protocol::{Code, Refusal};
 use tokio_util::codec::Decoder;
 
 use super::websocket::{self, Event, Rules, Violation};
+use super::{Outbox, Tls};
 
 /// Beyond so much unwritten no frame is taken, and no ping is answered.
 const UNWRITTEN_MAX: usize = 64 * 1024;
@@ -33,13 +34,14 @@ pub struct Wire {
     frame_bytes_max: usize,
     /// What has come of the next frame.
     partial: BytesMut,
-    /// What the socket has not taken.
-    unwritten: BytesMut,
-    /// `unwritten` is a buffer of somebody else.
-    is_lent: bool,
+    /// What is to be encrypted, or for the socket as it is.
+    plain: Outbox,
+    tls: Option<Box<Tls>>,
     /// Nothing that comes matters any more.
     is_closing: bool,
-    /// A close frame was written: there is only one.
+    /// TLS did not understand what came.
+    has_failed: bool,
+    /// A close frame was written, or nothing is to follow: said once.
     has_closed: bool,
 }
 
@@ -62,26 +64,61 @@ impl Wire {
             framing,
             frame_bytes_max,
             partial: BytesMut::new(),
-            unwritten: BytesMut::new(),
-            is_lent: false,
+            plain: Outbox::default(),
+            tls: None,
             is_closing: false,
+            has_failed: false,
             has_closed: false,
         }
+    }
+
+    /// All of it through TLS, whose handshake is over.
+    #[must_use]
+    pub fn over(mut self, tls: Option<Tls>) -> Wire {
+        self.tls = tls.map(Box::new);
+        self
+    }
+
+    /// Bytes that were read before, and decrypted.
+    pub fn receive_plain(&mut self, bytes: &[u8]) {
+        self.partial.extend_from_slice(bytes);
     }
 
     pub fn is_websocket(&self) -> bool {
         matches!(self.framing, Framing::WebSocket(_))
     }
 
-    /// Bytes that the socket gave.
+    /// Bytes that the socket gave; they may be decrypted where they lie.
     pub fn receive(&mut self, bytes: &mut [u8]) {
-        if !self.is_closing {
+        if self.is_closing {
+            return;
+        }
+        let Some(tls) = &mut self.tls else {
             self.partial.extend_from_slice(bytes);
+            return;
+        };
+        if let Err(error) = tls.receive(bytes, &mut self.partial) {
+            tracing::debug!(%error, "a connection's TLS failed");
+            self.has_failed = true;
         }
     }
 
     /// The next frame that has come whole. Pings and closes are answered on the way.
     pub fn next_frame(&mut self) -> Option<Received> {
+        let received = self.next_plain_frame();
+        if received.is_none() && !self.is_closing && self.has_ended() {
+            self.stop_reading();
+            return Some(Received::End);
+        }
+        received
+    }
+
+    /// TLS says that nothing more comes.
+    fn has_ended(&self) -> bool {
+        self.has_failed || self.tls.as_ref().is_some_and(|tls| tls.has_ended())
+    }
+
+    fn next_plain_frame(&mut self) -> Option<Received> {
         if self.partial.is_empty() {
             return None;
         }
@@ -121,7 +158,7 @@ impl Wire {
                 Ok(Some(Event::Pong)) => {}
                 // Who does not read its pongs gets fewer.
                 Ok(Some(Event::Ping(payload))) if self.has_room() => {
-                    websocket::put_pong(&payload, &mut self.unwritten);
+                    websocket::put_pong(&payload, self.plain.bytes_mut());
                 }
                 Ok(Some(Event::Ping(_))) => {}
                 Ok(Some(Event::Close(code))) => {
@@ -135,30 +172,32 @@ impl Wire {
 
     /// Whether a further frame is taken.
     pub fn has_room(&self) -> bool {
-        self.unwritten.len() < UNWRITTEN_MAX
+        let encrypted = self.tls.as_ref().map_or(0, |tls| tls.unwritten().len());
+        self.plain.len() + encrypted < UNWRITTEN_MAX
     }
 
     /// Takes a frame, whatever room there is.
     pub fn send(&mut self, frame: &[u8]) {
         match self.framing {
-            Framing::WebSocket(_) => websocket::put_binary(frame.len(), &mut self.unwritten),
-            Framing::LengthPrefix => put_length(frame.len(), &mut self.unwritten),
+            Framing::WebSocket(_) => websocket::put_binary(frame.len(), self.plain.bytes_mut()),
+            Framing::LengthPrefix => put_length(frame.len(), self.plain.bytes_mut()),
         }
-        self.unwritten.put_slice(frame);
+        self.plain.bytes_mut().put_slice(frame);
     }
 
     /// Says on its own level that nothing more follows. What still comes is passed over: a socket that is closed with
     /// unread bytes resets the connection, and the client would not read why.
     pub fn close(&mut self, code: Code) {
-        if self.is_websocket() {
-            self.put_close(Some(code.number()), code.name());
+        match self.framing {
+            Framing::WebSocket(_) => self.put_close(Some(code.number()), code.name()),
+            Framing::LengthPrefix => self.has_closed = true,
         }
         self.stop_reading();
     }
 
     fn put_close(&mut self, code: Option<u16>, reason: &str) {
         if !std::mem::replace(&mut self.has_closed, true) {
-            websocket::put_close(code, reason, &mut self.unwritten);
+            websocket::put_close(code, reason, self.plain.bytes_mut());
         }
     }
 
@@ -167,41 +206,66 @@ impl Wire {
         self.partial = BytesMut::new();
     }
 
-    /// For the socket.
+    /// Encrypts what a turn has gathered, where TLS is spoken: small frames share a record.
+    pub fn seal(&mut self) {
+        let Some(tls) = &mut self.tls else {
+            return;
+        };
+        if !self.plain.is_empty() {
+            // What cannot be sent any more is lost with the connection, which the socket's end tells.
+            if let Err(error) = tls.send(self.plain.bytes()) {
+                tracing::debug!(%error, "a connection's TLS takes nothing more");
+                self.has_failed = true;
+            }
+            self.plain.clear();
+        }
+        if self.has_closed {
+            tls.close();
+        }
+    }
+
+    /// For the socket; what is not sealed comes later.
     pub fn unwritten(&self) -> &[u8] {
-        &self.unwritten
+        match &self.tls {
+            Some(tls) => tls.unwritten(),
+            None => self.plain.bytes(),
+        }
+    }
+
+    /// Whether anything waits to be sealed or written.
+    pub fn is_idle(&self) -> bool {
+        self.plain.is_empty() && self.unwritten().is_empty()
     }
 
     /// So many bytes of `unwritten` the socket has taken.
     pub fn wrote(&mut self, count: usize) {
-        self.unwritten.advance(count);
-        if self.unwritten.is_empty() && !self.is_lent {
-            self.unwritten = BytesMut::new();
+        match &mut self.tls {
+            Some(tls) => tls.wrote(count),
+            None => self.plain.wrote(count),
         }
     }
 
-    /// Takes `buffer` for what is to be written, where nothing waits: a turn's bytes need no memory of their own.
-    pub fn lend(&mut self, buffer: &mut BytesMut) {
-        if self.unwritten.is_empty() {
-            std::mem::swap(&mut self.unwritten, buffer);
-            self.is_lent = true;
+    /// Takes buffers for what is to be written in a turn: one as it is, one encrypted.
+    pub fn lend(&mut self, [plain, encrypted]: &mut [BytesMut; 2]) {
+        self.plain.lend(plain);
+        if let Some(tls) = &mut self.tls {
+            tls.outbox().lend(encrypted);
         }
     }
 
     /// Gives back what was lent, and keeps what the socket has not taken.
-    pub fn give_back(&mut self, buffer: &mut BytesMut) {
-        if !std::mem::take(&mut self.is_lent) {
-            return;
+    pub fn give_back(&mut self, [plain, encrypted]: &mut [BytesMut; 2]) {
+        self.plain.give_back(plain);
+        if let Some(tls) = &mut self.tls {
+            tls.outbox().give_back(encrypted);
         }
-        let unwritten = BytesMut::from(&self.unwritten[..]);
-        *buffer = std::mem::replace(&mut self.unwritten, unwritten);
-        buffer.clear();
     }
 
     /// Nothing more is read or written.
     pub fn clear(&mut self) {
         self.stop_reading();
-        self.unwritten = BytesMut::new();
+        self.plain.clear();
+        self.tls = None;
     }
 }
 
@@ -303,7 +367,7 @@ mod tests {
             );
             wire.send(b"answer");
             assert!(said(&mut wire).ends_with(b"answer"));
-            assert_eq!((wire.partial.capacity(), wire.unwritten.capacity()), (0, 0));
+            assert_eq!((wire.partial.capacity(), wire.plain.capacity()), (0, 0));
         }
         assert!(size_of::<Wire>() <= 144, "{}", size_of::<Wire>());
     }

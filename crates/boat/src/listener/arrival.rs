@@ -1,0 +1,79 @@
+//! The way of a socket to its client: the balancer's header, the limits by the client's own address, TLS.
+
+use std::future::poll_fn;
+use std::sync::Arc;
+
+use protocol::proxy::HEADER_DEADLINE;
+use rustls::ServerConfig;
+use tokio::time::timeout;
+use tracing::debug;
+
+use super::client_stream::{ClientStream, proxy_header};
+use super::{Accepted, Peer};
+use crate::boat::Boat;
+use crate::config::ProxyHeader;
+use crate::stack::Tls;
+
+impl Accepted {
+    /// Nothing comes before the session's own bytes.
+    pub(super) fn is_plain(&self, boat: &Boat) -> bool {
+        boat.tls_for_tcp().is_none() && !self.has_header(boat)
+    }
+
+    /// Whether a PROXY header comes first: from trusted networks always, from others never.
+    fn has_header(&self, boat: &Boat) -> bool {
+        boat.config.proxy.header == ProxyHeader::ProxyV2
+            && boat.balancers.contains(self.address.ip())
+    }
+
+    /// Whether the head of the request names the client.
+    fn is_forwarded(&self, boat: &Boat) -> bool {
+        boat.config.proxy.header == ProxyHeader::XForwardedFor
+            && boat.balancers.contains(self.address.ip())
+    }
+}
+
+/// Goes the whole way; `None`: the socket is closed.
+pub(super) async fn arrive(
+    mut accepted: Accepted,
+    boat: &Boat,
+    tls: Option<&Arc<ServerConfig>>,
+) -> Option<(ClientStream, Peer)> {
+    let mut address = accepted.address;
+    if accepted.has_header(boat) {
+        let header = timeout(HEADER_DEADLINE, proxy_header(&mut accepted.stream)).await;
+        match header {
+            Ok(Ok(Ok(source))) => address = source.unwrap_or(address),
+            Ok(Ok(Err(error))) => {
+                boat.metrics.proxy_headers_refused.increment(1);
+                debug!(%error, %address, "a balancer's header was refused");
+                return None;
+            }
+            Ok(Err(_)) | Err(_) => return None,
+        }
+    }
+    // Of one who comes through a balancer the request's head says more.
+    let is_named = !accepted.is_forwarded(boat);
+    let (socket, peer) = accepted.admit(boat, is_named.then_some(address))?;
+    let tls = match tls {
+        Some(config) => Some(Tls::new(Arc::clone(config)).ok()?),
+        None => None,
+    };
+    let mut stream = ClientStream::new(socket, tls);
+    let shaken = timeout(
+        boat.config.tls_timeout,
+        poll_fn(|cx| stream.poll_handshake(cx)),
+    );
+    match shaken.await {
+        Ok(Ok(())) => Some((stream, peer)),
+        Ok(Err(error)) => {
+            boat.metrics.tls_handshakes_failed.increment(1);
+            debug!(%error, %address, "a TLS handshake failed");
+            None
+        }
+        Err(_) => {
+            boat.metrics.tls_handshakes_failed.increment(1);
+            None
+        }
+    }
+}
