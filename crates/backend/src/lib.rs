@@ -29,5 +29,6 @@ pub(crate) mod redis;
 #[cfg(feature = "scylla")]
 pub mod scylla;
 pub mod timeline;
+pub mod tls;
 
 pub use error::{Error, Kind, Result};

@@ -1,0 +1,76 @@
+//! TLS of listeners and of callers: settings, certificates that are read again, and what rustls makes of them.
+//!
+//! Everything names its provider, aws-lc-rs; nothing asks for the process's.
+
+mod certificates;
+mod config;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::NoServerSessionStorage;
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use rustls_platform_verifier::BuilderVerifierExt;
+
+pub use certificates::{CertificateError, Certificates, Reload};
+pub use config::{CertificateFiles, TlsConfig, TlsVersion};
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(aws_lc_rs::default_provider())
+}
+
+/// A listener for clients that show no certificates. Sessions are resumed by tickets, whose keys are this configuration's
+/// own and change every six hours; nothing is stored, and nothing is taken before the handshake.
+pub fn server_config(
+    certificates: Arc<Certificates>,
+    min: TlsVersion,
+    alpn: &[&[u8]],
+) -> Result<Arc<ServerConfig>, rustls::Error> {
+    let versions = match min {
+        TlsVersion::Tls12 => &[&TLS13, &TLS12][..],
+        TlsVersion::Tls13 => &[&TLS13][..],
+    };
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(versions)?
+        .with_no_client_auth()
+        .with_cert_resolver(certificates);
+    config.alpn_protocols = protocols(alpn);
+    config.ticketer = aws_lc_rs::Ticketer::new()?;
+    config.send_tls13_tickets = 1;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.max_early_data_size = 0;
+    // It costs CPU and a cache for a kilobyte.
+    config.cert_compressors = Vec::new();
+    Ok(Arc::new(config))
+}
+
+/// A caller that trusts the certificates of `ca_file`; without one, those that the operating system trusts.
+pub fn client_config(
+    ca_file: Option<&Path>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ClientConfig>, CertificateError> {
+    let builder = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13, &TLS12])?;
+    let builder = match ca_file {
+        Some(path) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates::read_certificates(path)? {
+                let added = roots.add(certificate);
+                added.map_err(|error| CertificateError::malformed(path, &error))?;
+            }
+            builder.with_root_certificates(roots)
+        }
+        None => builder.with_platform_verifier()?,
+    };
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = protocols(alpn);
+    Ok(Arc::new(config))
+}
+
+fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
+    alpn.iter().map(|protocol| protocol.to_vec()).collect()
+}

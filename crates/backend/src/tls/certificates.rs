@@ -1,0 +1,287 @@
+//! Certificates of a listener, for as many names as there are, read again when their files change.
+
+use std::fmt::Display;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use protocol::Timestamp;
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+use rustls::{Error as RustlsError, InconsistentKeys};
+use sha2::{Digest, Sha256};
+use x509_parser::certificate::X509Certificate;
+use x509_parser::extensions::GeneralName;
+use x509_parser::prelude::FromDer;
+
+use super::CertificateFiles;
+use crate::clock::Clock;
+
+/// Files that cannot be used, and why.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("{path} cannot be read: {source}")]
+    Read { path: PathBuf, source: io::Error },
+    #[error("{0} holds no certificate in PEM")]
+    NoCertificate(PathBuf),
+    #[error("{0} holds no private key in PEM")]
+    NoKey(PathBuf),
+    #[error("{path} cannot be used: {reason}")]
+    Malformed { path: PathBuf, reason: String },
+    #[error("{key_file} is not the key of the first certificate in {cert_file}")]
+    Mismatch {
+        cert_file: PathBuf,
+        key_file: PathBuf,
+    },
+    #[error("the first certificate in {path} ended on {end}")]
+    Expired { path: PathBuf, end: String },
+    #[error("there is no certificate")]
+    Empty,
+    #[error(transparent)]
+    Rustls(#[from] RustlsError),
+}
+
+impl CertificateError {
+    pub(super) fn malformed(path: &Path, reason: &impl Display) -> CertificateError {
+        CertificateError::Malformed {
+            path: path.into(),
+            reason: reason.to_string(),
+        }
+    }
+}
+
+/// End of a look at the files that found nothing wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    Unchanged,
+    /// New handshakes use what is in the files now.
+    Reloaded,
+}
+
+/// A certificate with its chain, its key and the names it is for.
+#[derive(Debug)]
+struct Certificate {
+    key: Arc<CertifiedKey>,
+    names: Vec<String>,
+    end: Timestamp,
+}
+
+#[derive(Debug)]
+struct CertificateSet {
+    /// Content of all files.
+    digest: [u8; 32],
+    /// In the order of the settings.
+    certificates: Vec<Certificate>,
+}
+
+/// Certificates of a listener: for the name that a client asks for, else for a wildcard over it, else the first.
+pub struct Certificates {
+    files: Vec<CertificateFiles>,
+    clock: Arc<dyn Clock>,
+    set: ArcSwap<CertificateSet>,
+}
+
+impl Certificates {
+    /// Reads all files, and wants all of them to be right.
+    pub fn load(
+        files: &[CertificateFiles],
+        clock: Arc<dyn Clock>,
+    ) -> Result<Arc<Certificates>, CertificateError> {
+        let set = CertificateSet::read(files, clock.now(), None)?;
+        Ok(Arc::new(Certificates {
+            files: files.to_vec(),
+            clock,
+            set: ArcSwap::from_pointee(set.ok_or(CertificateError::Empty)?),
+        }))
+    }
+
+    /// Looks at the files again. Where one of them is wrong all stays as it was: half a renewal is none. It blocks for
+    /// some small files.
+    pub fn reload(&self) -> Result<Reload, CertificateError> {
+        let known = self.set.load().digest;
+        match CertificateSet::read(&self.files, self.clock.now(), Some(known))? {
+            None => Ok(Reload::Unchanged),
+            Some(set) => {
+                self.set.store(Arc::new(set));
+                Ok(Reload::Reloaded)
+            }
+        }
+    }
+
+    /// The end of the one that ends first.
+    pub fn expires_at(&self) -> Timestamp {
+        let set = self.set.load();
+        let ends = set.certificates.iter().map(|certificate| certificate.end);
+        ends.min().unwrap_or(Timestamp::ZERO)
+    }
+
+    /// Time until then; nothing once it is over.
+    pub fn expires_in(&self) -> Duration {
+        self.expires_at().since(self.clock.now())
+    }
+}
+
+impl std::fmt::Debug for Certificates {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Certificates { files, .. } = self;
+        f.debug_struct("Certificates")
+            .field("files", files)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let set = self.set.load();
+        let certificate = set.find(hello.server_name().unwrap_or_default())?;
+        Some(certificate.key.clone())
+    }
+}
+
+impl CertificateSet {
+    /// All files, unless their content is `known`.
+    fn read(
+        files: &[CertificateFiles],
+        now: Timestamp,
+        known: Option<[u8; 32]>,
+    ) -> Result<Option<CertificateSet>, CertificateError> {
+        if files.is_empty() {
+            return Err(CertificateError::Empty);
+        }
+        let mut digest = Sha256::new();
+        let mut read = Vec::with_capacity(files.len());
+        for files in files {
+            let contents = [read_file(&files.cert_file)?, read_file(&files.key_file)?];
+            for content in &contents {
+                digest.update((content.len() as u64).to_be_bytes());
+                digest.update(content);
+            }
+            read.push((files, contents));
+        }
+        let digest = digest.finalize().into();
+        if known == Some(digest) {
+            return Ok(None);
+        }
+        let certificates = read
+            .into_iter()
+            .map(|(files, [cert, key])| Certificate::parse(files, &cert, &key, now))
+            .collect::<Result<_, _>>()?;
+        Ok(Some(CertificateSet {
+            digest,
+            certificates,
+        }))
+    }
+
+    fn find(&self, name: &str) -> Option<&Certificate> {
+        let wildcard = name
+            .split_once('.')
+            .map(|(_, parent)| format!("*.{parent}"));
+        let named = |wanted: &str| {
+            self.certificates.iter().find(|certificate| {
+                let mut names = certificate.names.iter();
+                names.any(|name| name.eq_ignore_ascii_case(wanted))
+            })
+        };
+        named(name)
+            .or_else(|| wildcard.as_deref().and_then(named))
+            .or_else(|| self.certificates.first())
+    }
+}
+
+impl Certificate {
+    fn parse(
+        files: &CertificateFiles,
+        cert: &[u8],
+        key: &[u8],
+        now: Timestamp,
+    ) -> Result<Certificate, CertificateError> {
+        let CertificateFiles {
+            cert_file,
+            key_file,
+        } = files;
+        let chain = parse_certificates(cert_file, cert)?;
+        let first = chain
+            .first()
+            .ok_or_else(|| CertificateError::NoCertificate(cert_file.clone()))?;
+        let (names, end) = names_and_end(cert_file, first, now)?;
+        // Neither what is in the file nor where it went wrong is for a log.
+        let key = PrivateKeyDer::from_pem_slice(key)
+            .map_err(|_| CertificateError::NoKey(key_file.clone()))?;
+        let key =
+            CertifiedKey::from_der(chain, key, &super::provider()).map_err(
+                |error| match error {
+                    RustlsError::InconsistentKeys(InconsistentKeys::KeyMismatch) => {
+                        CertificateError::Mismatch {
+                            cert_file: cert_file.clone(),
+                            key_file: key_file.clone(),
+                        }
+                    }
+                    error => CertificateError::malformed(key_file, &error),
+                },
+            )?;
+        Ok(Certificate {
+            key: Arc::new(key),
+            names,
+            end,
+        })
+    }
+}
+
+fn names_and_end(
+    path: &Path,
+    certificate: &CertificateDer<'_>,
+    now: Timestamp,
+) -> Result<(Vec<String>, Timestamp), CertificateError> {
+    let (_, certificate) = X509Certificate::from_der(certificate)
+        .map_err(|error| CertificateError::malformed(path, &error))?;
+    let date = certificate.validity().not_after;
+    let end = Timestamp::from_millis(date.timestamp().saturating_mul(1000));
+    if end <= now {
+        return Err(CertificateError::Expired {
+            path: path.into(),
+            end: date.to_string(),
+        });
+    }
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|error| CertificateError::malformed(path, &error))?
+        .into_iter()
+        .flat_map(|names| &names.value.general_names)
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            _ => None,
+        })
+        .collect();
+    Ok((names, end))
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
+    std::fs::read(path).map_err(|source| CertificateError::Read {
+        path: path.into(),
+        source,
+    })
+}
+
+/// All certificates of a file, of which there is at least one.
+pub(super) fn read_certificates(
+    path: &Path,
+) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    parse_certificates(path, &read_file(path)?)
+}
+
+fn parse_certificates(
+    path: &Path,
+    content: &[u8],
+) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let certificates: Vec<_> = CertificateDer::pem_slice_iter(content)
+        .collect::<Result<_, _>>()
+        .map_err(|error| CertificateError::malformed(path, &error))?;
+    match certificates.is_empty() {
+        true => Err(CertificateError::NoCertificate(path.into())),
+        false => Ok(certificates),
+    }
+}

@@ -1,0 +1,77 @@
+//! Settings of a listener's TLS.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use protocol::settings::Problems;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::Certificates;
+use crate::clock::Clock;
+
+/// Section `tls` of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct TlsConfig {
+    /// Certificates and their keys. A client gets the one for the name that it asks for, else the
+    /// one for a wildcard over it, else the first. Files that change are read again; those that
+    /// cannot be used change nothing. Empty: no TLS.
+    pub certificates: Vec<CertificateFiles>,
+    /// Oldest version that clients may speak.
+    pub min: TlsVersion,
+    /// A proxy in front of this listener ends TLS. Without it, and without certificates, only
+    /// addresses of this machine are listened on.
+    pub offloaded: bool,
+}
+
+/// See [`TlsConfig::certificates`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct CertificateFiles {
+    /// PEM: the certificate, then those between it and a root.
+    pub cert_file: PathBuf,
+    /// PEM: the private key, without a passphrase.
+    pub key_file: PathBuf,
+}
+
+/// See [`TlsConfig::min`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub enum TlsVersion {
+    #[default]
+    #[serde(rename = "1.2")]
+    Tls12,
+    #[serde(rename = "1.3")]
+    Tls13,
+}
+
+impl TlsConfig {
+    pub fn is_on(&self) -> bool {
+        !self.certificates.is_empty()
+    }
+
+    /// All that cannot work for a listener on `address`, files that cannot be used included.
+    #[must_use]
+    pub fn check(&self, address: SocketAddr, clock: &Arc<dyn Clock>) -> Problems {
+        let mut problems = Problems::default();
+        if self.is_on() && self.offloaded {
+            let reason = "there are certificates, too, and only one of them can be meant";
+            let remedy = "Without certificates, or false";
+            problems.refuse("offloaded", true, reason, remedy);
+        }
+        if !self.is_on() && !self.offloaded && !address.ip().is_loopback() {
+            let reason = format!("whoever is between could read all that {address} says");
+            let remedy = "Name certificates; or set offloaded = true where a proxy ends TLS";
+            problems.refuse("certificates", "empty", &reason, remedy);
+        }
+        for (index, files) in self.certificates.iter().enumerate() {
+            let read = Certificates::load(std::slice::from_ref(files), clock.clone());
+            if let Err(error) = read {
+                let key = format!("certificates[{index}]");
+                problems.refuse(&key, "", &error.to_string(), "");
+            }
+        }
+        problems
+    }
+}
