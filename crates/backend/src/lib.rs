@@ -22,6 +22,7 @@ pub mod installation;
 pub mod ledger;
 pub mod mailbox;
 pub mod queue;
+pub mod rate_limit;
 #[cfg(test)]
 mod real;
 #[cfg(feature = "redis")]
