@@ -21,6 +21,7 @@ pub mod history;
 pub mod installation;
 pub mod ledger;
 pub mod mailbox;
+pub mod memory;
 pub mod queue;
 pub mod rate_limit;
 #[cfg(test)]
