@@ -21,7 +21,9 @@ pub mod history;
 pub mod installation;
 pub mod ledger;
 pub mod mailbox;
+pub mod memory;
 pub mod queue;
+pub mod rate_limit;
 #[cfg(test)]
 mod real;
 #[cfg(feature = "redis")]

@@ -9,6 +9,7 @@
 //! hands out what is to be done, and `poll_timeout` names the next deadline. **Drain completely after
 //! every call**: call `poll_action` until it returns `None`, then arm one timer for `poll_timeout`.
 
+pub mod accept_backoff;
 pub mod admission;
 pub mod bounds;
 pub mod breaker;
@@ -28,6 +29,7 @@ pub mod keys;
 pub mod ledger;
 pub mod loaded;
 pub mod mailbox;
+pub mod memory_pressure;
 pub mod message;
 pub mod notify;
 pub mod origin;

@@ -1,6 +1,6 @@
 //! Step 3 of a message's way: decide, name, and put into the log; answer when the log has it.
 //!
-//! Nothing slower than the rate limit, the dedupe key, who is in a group where that is not known, and one publish
+//! Nothing slower than the rate limits, the dedupe key, who is in a group where that is not known, and one publish
 //! call is on this path (S1-18).
 //! A crash between any two steps is harmless: before the publish nothing was promised; after it the
 //! key still says *pending*, and the client's resend is published again under the same id.
@@ -32,10 +32,10 @@ use tokio::time::{Instant, timeout, timeout_at};
 use crate::background::Background;
 use crate::changing::ChangeDoor;
 use crate::ids::MessageIds;
+use crate::limits::Limits;
 use crate::membership::Membership;
 use crate::metrics::AcceptMetrics;
 use crate::publisher::{Published, Publisher};
-use crate::rate::SendRate;
 use crate::records::Records;
 use crate::seen::SeenUpTo;
 
@@ -49,7 +49,7 @@ pub(crate) type Resolved = Vec<(DedupeKey, FirstSend)>;
 pub(crate) struct Accept {
     pub(crate) limits: SendLimits,
     pub(crate) dedupe_deadline: Duration,
-    pub(crate) rate: SendRate,
+    pub(crate) rates: Arc<Limits>,
     pub(crate) ids: MessageIds,
     /// As many sends may be on their way into the log.
     pub(crate) room: Semaphore,
@@ -176,7 +176,7 @@ impl Accept {
         outcomes.into_vec()
     }
 
-    /// The decisions that need nothing but the send itself and its sender's rate.
+    /// The decisions that need nothing but the send itself and the rates of its sender and conversation.
     fn admit_all(&self, batch: &[SendItem], outcomes: &mut Outcomes<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
@@ -189,9 +189,8 @@ impl Accept {
             };
             if outcomes.is_blocked(index, conversation) {
                 outcomes.refuse(index, conversation, earlier_failed());
-            } else if let Err(wait) = self.rate.take(item.user) {
-                let refusal = Refusal::new(Code::RateLimited, "you send too much at once");
-                outcomes.refuse(index, conversation, refusal.retry_after(wait));
+            } else if let Err(refusal) = self.rates.send(item.user, item.platform, conversation) {
+                outcomes.refuse(index, conversation, refusal);
             } else {
                 admitted.push(Admitted {
                     index,

@@ -17,11 +17,13 @@ use crate::background::Background;
 use crate::boats::Boats;
 use crate::deadline::within;
 use crate::kickout::{Kick, Kicks};
+use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
 
 /// Admits and dismisses sessions.
 pub(crate) struct Admissions {
     pub(crate) authenticator: Arc<dyn Authenticator>,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) devices: Arc<dyn DeviceStore>,
     pub(crate) groups: Arc<dyn GroupStore>,
@@ -51,6 +53,7 @@ impl Admissions {
         let identity = self.authenticator.authenticate(&connect.token, now).await?;
         identity.permits(connect.platform, &connect.device)?;
         let user = identity.user;
+        self.limits.sign_in(user)?;
         self.boats.hear(&connect.life);
         let request = ConnectRequest {
             user,

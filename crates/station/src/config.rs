@@ -34,10 +34,44 @@ pub struct Config {
     pub record_bytes_max: usize,
     /// Members of the largest group.
     pub group_size_max: usize,
-    /// Sends a second that one user may keep up; further ones are refused as `rate_limited`.
+    /// Sign-ins a minute that one user may keep up at this station; further ones are refused as
+    /// `rate_limited`, for two seconds at least.
+    pub user_sign_ins_per_minute: NonZeroU32,
+    /// Sign-ins that one user may make at once after a rest.
+    pub user_sign_ins_burst: NonZeroU32,
+    /// Sends a second that one user's devices may keep up at this station; further ones are refused
+    /// as `rate_limited`.
     pub user_sends_per_second: NonZeroU32,
-    /// Sends that one user may make at once after a rest.
+    /// Sends that one user's devices may make at once after a rest.
     pub user_sends_burst: NonZeroU32,
+    /// Sends a second that one user's bots may keep up at this station; further ones are refused as
+    /// `rate_limited`.
+    pub bot_sends_per_second: NonZeroU32,
+    /// Sends that one user's bots may make at once after a rest.
+    pub bot_sends_burst: NonZeroU32,
+    /// Sends a second to one conversation of two users at this station; further ones are refused as
+    /// `rate_limited`.
+    pub private_sends_per_second: NonZeroU32,
+    /// Sends to one conversation of two users at once after a rest.
+    pub private_sends_burst: NonZeroU32,
+    /// Sends a second to one group at this station, whoever sends them; further ones are refused as
+    /// `rate_limited`.
+    pub group_sends_per_second: NonZeroU32,
+    /// Sends to one group at once after a rest.
+    pub group_sends_burst: NonZeroU32,
+    /// Questions a second that one user may keep up at this station; further ones are refused as
+    /// `rate_limited`.
+    pub user_questions_per_second: NonZeroU32,
+    /// Questions that one user may ask at once after a rest.
+    pub user_questions_burst: NonZeroU32,
+    /// Pages a second that one user may have read from history, and not from the copies above it;
+    /// further ones are refused as `rate_limited`.
+    pub user_history_reads_per_second: NonZeroU32,
+    /// Pages that one user may have read from history at once after a rest.
+    pub user_history_reads_burst: NonZeroU32,
+    /// Pages that are being read from history at once, for all users; further ones are refused as
+    /// `unavailable`.
+    pub history_reads_max: usize,
     /// Sends on their way into the log at once; further ones are refused as `unavailable`. At least
     /// one batch goes in any case.
     pub sends_in_flight_max: usize,
@@ -119,6 +153,13 @@ impl Config {
     }
 }
 
+const fn count(number: u32) -> NonZeroU32 {
+    match NonZeroU32::new(number) {
+        Some(count) => count,
+        None => NonZeroU32::MIN,
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         let bounds = Bounds::default();
@@ -130,8 +171,21 @@ impl Default for Config {
             body_bytes_max: 60 * 1024,
             record_bytes_max: bounds.record_bytes,
             group_size_max: bounds.group_members,
-            user_sends_per_second: NonZeroU32::new(200).unwrap_or(NonZeroU32::MIN),
-            user_sends_burst: NonZeroU32::new(1000).unwrap_or(NonZeroU32::MIN),
+            user_sign_ins_per_minute: count(30),
+            user_sign_ins_burst: count(20),
+            user_sends_per_second: count(20),
+            user_sends_burst: count(200),
+            bot_sends_per_second: count(200),
+            bot_sends_burst: count(1000),
+            private_sends_per_second: count(50),
+            private_sends_burst: count(400),
+            group_sends_per_second: count(100),
+            group_sends_burst: count(1000),
+            user_questions_per_second: count(50),
+            user_questions_burst: count(200),
+            user_history_reads_per_second: count(10),
+            user_history_reads_burst: count(50),
+            history_reads_max: 512,
             sends_in_flight_max: 65_536,
             batch_items_max: 4096,
             publish_deadline: Duration::from_secs(4),

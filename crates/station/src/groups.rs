@@ -21,6 +21,7 @@ use protocol::{Code, ConversationId, GroupId, MessageId, Placed, Refusal, Seq, T
 use crate::cached::Cached;
 use crate::deadline::within;
 use crate::heads::Heads;
+use crate::limits::Limits;
 use crate::membership::Membership;
 use crate::recent::{LATEST, Recent};
 
@@ -46,6 +47,7 @@ pub(crate) struct Groups {
     pub(crate) heads: Heads,
     pub(crate) conversations: Arc<dyn ConversationStore>,
     pub(crate) changes: Arc<dyn ChangeStore>,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) deadline: Duration,
 }
 
@@ -123,24 +125,28 @@ impl Groups {
     /// the caller to prove.
     pub(crate) async fn messages(
         &self,
+        user: UserId,
         group: GroupId,
         part: Part,
         head: &Head,
     ) -> Result<Vec<Placed>, Refusal> {
         match self.recent.page(group, part, head).await {
             Some(messages) => Ok(messages),
-            None => self.read_history(group, part, head).await,
+            None => self.read_history(user, group, part, head).await,
         }
     }
 
     async fn read_history(
         &self,
+        user: UserId,
         group: GroupId,
         part: Part,
         head: &Head,
     ) -> Result<Vec<Placed>, Refusal> {
+        let read = self.limits.read(user)?;
         let rows = (self.history).conversation(group, part.range(), part.count());
         let rows = within(self.deadline, rows).await?;
+        drop(read);
         let messages: Vec<Placed> = rows.iter().map(MessageRow::placed).collect();
         self.recent.keep(group, &messages, head).await;
         Ok(messages)
@@ -355,7 +361,9 @@ impl Groups {
         let end = self.heads.read_one(ConversationId::Group(group)).await?.seq;
         let first = floor.0.max(end.0.saturating_sub(COUNTED_MAX)) + 1;
         let places: Vec<Seq> = (first..=end.0).map(Seq).collect();
+        let read = self.limits.read(user)?;
         let ids = within(self.deadline, self.history.ids(group, &places)).await?;
+        drop(read);
         let earliest = MessageId::floor_of(since + Duration::from_millis(1));
         let count = ids.iter().flatten().filter(|id| **id >= earliest).count();
         let is_cut = first > floor.0 + 1;

@@ -13,12 +13,14 @@ use protocol::{MessageId, Placed, Refusal, UserId};
 
 use crate::current::Current;
 use crate::deadline::within;
+use crate::limits::Limits;
 
 /// Reads by id.
 pub(crate) struct Missed {
     pub(crate) history: Arc<dyn HistoryStore>,
     pub(crate) mailbox: Arc<dyn MailboxStore>,
     pub(crate) current: Current,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) deadline: Duration,
     /// How far before the last received it begins.
     pub(crate) margin: Duration,
@@ -45,8 +47,10 @@ impl Missed {
             ..IdRange::default()
         };
         // One more than a page tells whether there are more.
+        let read = self.limits.read(user)?;
         let rows = (self.history).find_private(user, range, Order::Forward, limit + 1);
         let rows = within(self.deadline, rows).await?;
+        drop(read);
         let mut messages: Vec<Placed> = rows.iter().filter_map(PrivateRow::placed).collect();
         let found = messages.len();
         messages.truncate(limit);

@@ -4,13 +4,14 @@
 //! asked once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use metrics::Counter;
 use moka::future::Cache;
 use protocol::sync::{Part, fitting};
-use protocol::{ConversationId, Placed, Refusal, UserId};
+use protocol::{Code, ConversationId, Placed, Refusal, UserId};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -88,17 +89,22 @@ impl Pages {
     }
 
     /// The page at these places, by `read` where it is not kept: it answers all of them, or the first ones.
-    pub(crate) async fn page(
+    pub(crate) async fn page<F>(
         &self,
         key: Key,
-        read: impl Future<Output = Result<Vec<Placed>, Refusal>>,
-    ) -> Result<Vec<Placed>, Refusal> {
+        read: impl Fn() -> F,
+    ) -> Result<Vec<Placed>, Refusal>
+    where
+        F: Future<Output = Result<Vec<Placed>, Refusal>>,
+    {
         let cache = match key.conversation {
             ConversationId::Group(_) => &self.group,
             ConversationId::Private { .. } | ConversationId::System(_) => &self.private,
         };
-        let read = async {
-            let page = read.await.map_err(Unkept::Refused)?;
+        let own = AtomicBool::new(false);
+        let keep = async {
+            own.store(true, Ordering::Relaxed);
+            let page = read().await.map_err(Unkept::Refused)?;
             // What stood at another place for a moment must not be told for minutes.
             let begins = page.first().map(|placed| placed.position.seq) == Some(key.part.begin());
             let (found, page) = (page.len(), self.fitted(page));
@@ -108,7 +114,7 @@ impl Pages {
             }
         };
         // The read is large, and most pages are kept.
-        match cache.entry(key).or_try_insert_with(Box::pin(read)).await {
+        match cache.entry(key).or_try_insert_with(Box::pin(keep)).await {
             Ok(entry) => {
                 match entry.is_fresh() {
                     true => self.read.increment(1),
@@ -117,6 +123,12 @@ impl Pages {
                 Ok(entry.into_value().to_vec())
             }
             Err(unkept) => match &*unkept {
+                // The rate was another reader's, whom this one waited for.
+                Unkept::Refused(refusal)
+                    if refusal.code == Code::RateLimited && !own.load(Ordering::Relaxed) =>
+                {
+                    read().await
+                }
                 Unkept::Refused(refusal) => Err(refusal.clone()),
                 Unkept::Short(page) => Ok(page.clone()),
             },
@@ -153,12 +165,12 @@ fn cache(keep_for: Duration, bytes_max: u64) -> Cache<Key, Page> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::atomic::AtomicUsize;
 
     use futures_util::future::join_all;
     use protocol::frame::HistoryRange;
     use protocol::message::Content;
-    use protocol::{Code, DeviceId, Message, MessageId, Options, Position, Recipient, SendId, Seq};
+    use protocol::{DeviceId, Message, MessageId, Options, Position, Recipient, SendId, Seq};
     use tokio::sync::Notify;
 
     use super::*;
@@ -212,7 +224,7 @@ mod tests {
         for (owner, after, reads_so_far) in [(1, 5, 1), (1, 5, 1), (2, 5, 2), (1, 6, 3), (2, 5, 3)]
         {
             let key = key(owner, after, 10);
-            let page = pages.page(key, read(key)).await.expect("a page");
+            let page = pages.page(key, || read(key)).await.expect("a page");
             assert_eq!(page, messages(key, 10));
             assert_eq!(reads.load(Ordering::Relaxed), reads_so_far);
         }
@@ -227,7 +239,7 @@ mod tests {
             go.notified().await;
             Ok(messages(key, 10))
         };
-        let all = join_all((0..100).map(|_| pages.page(key, read())));
+        let all = join_all((0..100).map(|_| pages.page(key, &read)));
         let (all, ()) = tokio::join!(all, async {
             tokio::task::yield_now().await;
             go.notify_one();
@@ -244,8 +256,8 @@ mod tests {
     async fn a_reader_that_goes_leaves_the_read_to_the_next() {
         let pages = pages();
         let key = key(1, 0, 10);
-        let never = pages.page(key, std::future::pending());
-        let next = pages.page(key, async { Ok(messages(key, 10)) });
+        let never = pages.page(key, std::future::pending);
+        let next = pages.page(key, || async { Ok(messages(key, 10)) });
         let (mut never, mut next) = (Box::pin(never), Box::pin(next));
         assert!(futures_util::poll!(&mut never).is_pending());
         assert!(futures_util::poll!(&mut next).is_pending());
@@ -253,22 +265,42 @@ mod tests {
         assert_eq!(next.await.expect("a page").len(), 10);
     }
 
+    /// The first one reads too much; who waited for its page has a rate of their own.
+    #[tokio::test]
+    async fn the_rate_of_one_reader_holds_back_no_other() {
+        let (pages, go) = (pages(), Notify::new());
+        let key = key(1, 0, 10);
+        let refused = pages.page(key, || async {
+            go.notified().await;
+            Err(Refusal::new(Code::RateLimited, "you read too much"))
+        });
+        let others = (0..3).map(|_| pages.page(key, || async { Ok(messages(key, 10)) }));
+        let (refused, others, ()) = tokio::join!(refused, join_all(others), async {
+            tokio::task::yield_now().await;
+            go.notify_one();
+        });
+        assert_eq!(refused.expect_err("refused").code, Code::RateLimited);
+        for page in others {
+            assert_eq!(page.expect("a page").len(), 10);
+        }
+    }
+
     #[tokio::test]
     async fn what_is_not_whole_is_answered_and_not_kept() {
         let pages = pages();
         let key = key(1, 0, 10);
-        let short = pages.page(key, async { Ok(messages(key, 3)) }).await;
+        let short = pages.page(key, || async { Ok(messages(key, 3)) }).await;
         assert_eq!(short.expect("three").len(), 3);
         let away = Refusal::new(Code::Unavailable, "the store is away");
-        let refused = pages.page(key, async { Err(away) }).await;
+        let refused = pages.page(key, || async { Err(away.clone()) }).await;
         assert_eq!(refused.expect_err("refused").code, Code::Unavailable);
         let mut elsewhere = messages(key, 11);
         elsewhere.remove(0);
-        let elsewhere = pages.page(key, async { Ok(elsewhere) }).await;
+        let elsewhere = pages.page(key, || async { Ok(elsewhere.clone()) }).await;
         assert_eq!(elsewhere.expect("ten of them").len(), 10);
-        let whole = pages.page(key, async { Ok(messages(key, 10)) }).await;
+        let whole = pages.page(key, || async { Ok(messages(key, 10)) }).await;
         assert_eq!(whole.expect("all").len(), 10);
-        let kept = pages.page(key, async { panic!("it is kept") }).await;
+        let kept = pages.page(key, || async { panic!("it is kept") }).await;
         assert_eq!(kept.expect("all").len(), 10);
     }
 
@@ -276,9 +308,9 @@ mod tests {
     async fn a_page_ends_at_its_bytes_and_is_kept_so() {
         let pages = Pages::new(&Config::default(), 45);
         let key = key(1, 0, 10);
-        let cut = pages.page(key, async { Ok(messages(key, 10)) }).await;
+        let cut = pages.page(key, || async { Ok(messages(key, 10)) }).await;
         assert_eq!(cut.expect("four").len(), 4);
-        let kept = pages.page(key, async { panic!("it is kept") }).await;
+        let kept = pages.page(key, || async { panic!("it is kept") }).await;
         assert_eq!(kept.expect("four").len(), 4);
     }
 
@@ -291,7 +323,7 @@ mod tests {
         let (pages, reads) = (Pages::new(&config, 1000), AtomicUsize::new(0));
         let key = key(1, 0, 10);
         for _ in 0..3 {
-            let page = pages.page(key, async {
+            let page = pages.page(key, || async {
                 reads.fetch_add(1, Ordering::Relaxed);
                 Ok(messages(key, 10))
             });

@@ -26,7 +26,7 @@ use protocol::admission::SendLimits;
 use thiserror::Error;
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
-use tokio::time::{interval, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tonic::service::Routes;
@@ -46,13 +46,13 @@ use crate::heads::Heads;
 use crate::ids::MessageIds;
 use crate::installation::Installation;
 use crate::kickout::{Kick, Kicks};
+use crate::limits::Limits;
 use crate::mail::{self, MailRoom};
 use crate::membership::Membership;
 use crate::metrics::{AcceptMetrics, AdmissionMetrics, ReceiptMetrics};
 use crate::missed::Missed;
 use crate::pages::Pages;
 use crate::publisher::Publisher;
-use crate::rate::{SWEEP_EVERY, SendRate};
 use crate::receipts::Receipts;
 use crate::received::Received;
 use crate::recent::Recent;
@@ -283,9 +283,11 @@ async fn assemble(
     };
     let received = Received::new(parts.mailbox.clone(), clock.clone(), deadline);
     let received = Arc::new(received);
+    let limits = Arc::new(Limits::new(config));
     let station = Arc::new(Station {
         admissions: Admissions {
             authenticator,
+            limits: limits.clone(),
             mailbox: parts.mailbox.clone(),
             devices: parts.devices.clone(),
             groups: parts.groups.clone(),
@@ -302,7 +304,7 @@ async fn assemble(
                 body_bytes_max: config.body_bytes_max,
             },
             dedupe_deadline: config.dedupe_deadline,
-            rate: SendRate::new(config.user_sends_per_second, config.user_sends_burst),
+            rates: limits.clone(),
             ids,
             room: Semaphore::new(room_of(config)),
             mailbox: parts.mailbox.clone(),
@@ -354,12 +356,14 @@ async fn assemble(
                 history: parts.history.clone(),
                 mailbox: parts.mailbox.clone(),
                 current: current.clone(),
+                limits: limits.clone(),
                 deadline,
                 margin: config.list_margin,
                 page_bytes_max: config.page_bytes_max,
             },
             history: parts.history.clone(),
-            groups: groups_of(config, parts, membership, ends.clone()),
+            groups: groups_of(config, parts, membership, ends.clone(), limits.clone()),
+            limits,
             heads: ends,
             conversations: parts.conversations.clone(),
             changes: parts.changes.clone(),
@@ -385,20 +389,18 @@ async fn assemble(
     }));
     let token = stop.clone();
     tasks.spawn(async move { received.keep_written(token).await });
-    let (sweeper, token) = (station.clone(), stop.clone());
-    tasks.spawn(token.run_until_cancelled_owned(async move {
-        let mut due = interval(SWEEP_EVERY);
-        loop {
-            due.tick().await;
-            sweeper.accept.rate.sweep();
-        }
-    }));
     let token = stop.clone();
     tasks.spawn(token.run_until_cancelled_owned(async move { boats.follow(roster).await }));
     Ok(station)
 }
 
-fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>, heads: Heads) -> Groups {
+fn groups_of(
+    config: &Config,
+    parts: &Parts,
+    membership: Arc<Membership>,
+    heads: Heads,
+    limits: Arc<Limits>,
+) -> Groups {
     Groups {
         membership,
         groups: parts.groups.clone(),
@@ -412,6 +414,7 @@ fn groups_of(config: &Config, parts: &Parts, membership: Arc<Membership>, heads:
         heads,
         conversations: parts.conversations.clone(),
         changes: parts.changes.clone(),
+        limits,
         deadline: config.store_deadline,
     }
 }

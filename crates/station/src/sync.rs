@@ -33,6 +33,7 @@ use crate::current::Current;
 use crate::deadline::within;
 use crate::groups::{Groups, Standing};
 use crate::heads::Heads;
+use crate::limits::Limits;
 use crate::missed::Missed;
 use crate::pages::{Key, Pages};
 
@@ -47,6 +48,7 @@ pub(crate) struct Lookup {
     pub(crate) changes: Arc<dyn ChangeStore>,
     pub(crate) current: Current,
     pub(crate) groups: Groups,
+    pub(crate) limits: Arc<Limits>,
     pub(crate) cached: Cached,
     pub(crate) pages: Pages,
     pub(crate) missed: Missed,
@@ -61,6 +63,7 @@ pub(crate) struct Lookup {
 impl Lookup {
     pub(crate) async fn answer(&self, call: SyncCall) -> Result<SyncPage, Refusal> {
         let user = call.user;
+        self.limits.question(user)?;
         let answer = match call.request.query {
             SyncQuery::List { since, after } => {
                 SyncAnswer::List(self.list(user, since, after).await?)
@@ -262,9 +265,9 @@ impl Lookup {
             conversation,
             part,
         };
-        let read = async {
+        let read = || async move {
             match conversation {
-                ConversationId::Group(group) => self.groups.messages(group, part, head).await,
+                ConversationId::Group(group) => self.groups.messages(user, group, part, head).await,
                 ConversationId::Private { .. } | ConversationId::System(_) => {
                     self.private_messages(user, conversation, part).await
                 }
@@ -280,8 +283,10 @@ impl Lookup {
         part: Part,
     ) -> Result<Vec<Placed>, Refusal> {
         let (range, count) = (part.range(), part.count());
+        let read = self.limits.read(owner)?;
         let rows = (self.history).conversation(owner, conversation, range, count);
         let rows = within(self.deadline, rows).await?;
+        drop(read);
         Ok(rows.iter().filter_map(PrivateRow::placed).collect())
     }
 

@@ -5,6 +5,7 @@ mod changes;
 mod copies;
 mod counted;
 mod groups;
+mod limits;
 mod mail;
 mod missed;
 mod network;

@@ -1,0 +1,285 @@
+//! The memory of this process, as its container counts it: control groups of version 2, else of version 1, else what is
+//! resident, under no limit.
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Version 1 says "no limit" with the largest number of pages; nothing has so much.
+const UNLIMITED: u64 = 1 << 62;
+
+/// Bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Without files that the kernel holds in memory and would give up first.
+    pub used: u64,
+    /// The container's; `None`: it has none, or there is no container.
+    pub limit: Option<u64>,
+}
+
+/// The place where this process's memory is counted.
+#[derive(Clone, Debug)]
+pub struct MemoryReader(Source);
+
+#[derive(Clone, Debug)]
+enum Source {
+    /// A group's folder, or that of a group around it, if it is the one with the lowest limit.
+    Version2(PathBuf),
+    Version1(PathBuf),
+    Process(PathBuf),
+}
+
+impl MemoryReader {
+    pub fn of_this_process() -> MemoryReader {
+        MemoryReader::under(Path::new("/"))
+    }
+
+    fn under(root: &Path) -> MemoryReader {
+        let groups = fs::read_to_string(root.join("proc/self/cgroup")).unwrap_or_default();
+        let source = version_1(root, &groups)
+            .or_else(|| version_2(root, &groups))
+            .unwrap_or_else(|| Source::Process(root.join("proc/self/status")));
+        MemoryReader(source)
+    }
+
+    /// A few small files of the kernel's.
+    pub fn read(&self) -> io::Result<MemoryUse> {
+        match &self.0 {
+            Source::Version2(group) => Ok(MemoryUse {
+                used: used(group, "memory.current", "inactive_file")?,
+                limit: limit_2(group),
+            }),
+            Source::Version1(group) => Ok(MemoryUse {
+                used: used(group, "memory.usage_in_bytes", "total_inactive_file")?,
+                limit: limit_1(group),
+            }),
+            Source::Process(status) => {
+                let status = fs::read_to_string(status)?;
+                let resident = field(&status, "VmRSS:").ok_or_else(|| missing("VmRSS"))?;
+                Ok(MemoryUse {
+                    used: resident * 1024,
+                    limit: None,
+                })
+            }
+        }
+    }
+}
+
+fn version_1(root: &Path, groups: &str) -> Option<Source> {
+    let path = groups.lines().find_map(|line| {
+        let (_, line) = line.split_once(':')?;
+        let (controllers, path) = line.split_once(':')?;
+        controllers
+            .split(',')
+            .any(|it| it == "memory")
+            .then_some(path)
+    })?;
+    let mount = root.join("sys/fs/cgroup/memory");
+    let group = folders(&mount, path).find(|group| group.join("memory.usage_in_bytes").exists())?;
+    limit_1(&group)?;
+    Some(Source::Version1(group))
+}
+
+fn version_2(root: &Path, groups: &str) -> Option<Source> {
+    let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mount = root.join("sys/fs/cgroup");
+    let limited = folders(&mount, path).filter_map(|group| Some((limit_2(&group)?, group)));
+    // Of equal ones the innermost.
+    let (_, group) = limited.min_by_key(|(limit, _)| *limit)?;
+    Some(Source::Version2(group))
+}
+
+/// A group's folder and those around it. In a container the mount is the group itself, and the path that of outside.
+fn folders(mount: &Path, path: &str) -> impl Iterator<Item = PathBuf> {
+    let mount = mount.to_owned();
+    let group = mount.join(path.trim_start_matches('/'));
+    let folders: Vec<_> = group.ancestors().map(Path::to_owned).collect();
+    folders.into_iter().filter(move |it| it.starts_with(&mount))
+}
+
+fn limit_2(group: &Path) -> Option<u64> {
+    number(&group.join("memory.max")).ok()
+}
+
+/// Its own, or that of a group around it.
+fn limit_1(group: &Path) -> Option<u64> {
+    let own = number(&group.join("memory.limit_in_bytes")).ok();
+    let stat = fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
+    let around = field(&stat, "hierarchical_memory_limit ");
+    let limit = own.into_iter().chain(around).min()?;
+    (limit < UNLIMITED).then_some(limit)
+}
+
+fn used(group: &Path, usage: &str, inactive: &str) -> io::Result<u64> {
+    let usage = number(&group.join(usage))?;
+    let stat = fs::read_to_string(group.join("memory.stat"))?;
+    let name = format!("{inactive} ");
+    let inactive = field(&stat, &name).ok_or_else(|| missing(inactive))?;
+    Ok(usage.saturating_sub(inactive))
+}
+
+fn number(path: &Path) -> io::Result<u64> {
+    let text = fs::read_to_string(path)?;
+    text.trim().parse().map_err(io::Error::other)
+}
+
+/// The number of a line such as `VmRSS:  1234 kB` or `inactive_file 4096`.
+fn field(text: &str, name: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
+    line.split_whitespace().next()?.parse().ok()
+}
+
+fn missing(name: &str) -> io::Error {
+    io::Error::other(format!("{name} is not said"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    struct Machine(tempfile::TempDir);
+
+    impl Machine {
+        fn new(files: &[(&str, &str)]) -> Machine {
+            let dir = tempfile::tempdir().expect("a folder");
+            let machine = Machine(dir);
+            machine.set("proc/self/status", "Name:\tboat\nVmRSS:\t  1000 kB\n");
+            for (path, text) in files {
+                machine.set(path, text);
+            }
+            machine
+        }
+
+        fn set(&self, path: &str, text: &str) {
+            let path = self.0.path().join(path);
+            fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+            fs::write(path, text).expect("written");
+        }
+
+        fn read(&self) -> MemoryUse {
+            MemoryReader::under(self.0.path()).read().expect("said")
+        }
+    }
+
+    fn used(used: u64, limit: impl Into<Option<u64>>) -> MemoryUse {
+        let limit = limit.into();
+        MemoryUse { used, limit }
+    }
+
+    const RESIDENT: MemoryUse = MemoryUse {
+        used: 1_024_000,
+        limit: None,
+    };
+
+    #[test]
+    fn a_container_of_version_2_is_its_own_mount() {
+        let machine = Machine::new(&[
+            ("proc/self/cgroup", "0::/\n"),
+            ("sys/fs/cgroup/memory.max", "4000\n"),
+            ("sys/fs/cgroup/memory.current", "3000\n"),
+            (
+                "sys/fs/cgroup/memory.stat",
+                "anon 100\ninactive_anon 7\ninactive_file 500\n",
+            ),
+        ]);
+        assert_eq!(machine.read(), used(2500, 4000));
+        // Outside its namespace the group bears a name that is not in the mount.
+        machine.set("proc/self/cgroup", "0::/kubepods/burstable/pod1/c1\n");
+        assert_eq!(machine.read(), used(2500, 4000));
+    }
+
+    #[test]
+    fn the_lowest_limit_of_version_2_counts_with_its_own_use() {
+        let machine = Machine::new(&[
+            ("proc/self/cgroup", "0::/a.slice/b.service\n"),
+            ("sys/fs/cgroup/a.slice/memory.max", "4000\n"),
+            ("sys/fs/cgroup/a.slice/memory.current", "3000\n"),
+            ("sys/fs/cgroup/a.slice/memory.stat", "inactive_file 0\n"),
+            ("sys/fs/cgroup/a.slice/b.service/memory.max", "max\n"),
+            ("sys/fs/cgroup/a.slice/b.service/memory.current", "20\n"),
+            (
+                "sys/fs/cgroup/a.slice/b.service/memory.stat",
+                "inactive_file 5\n",
+            ),
+        ]);
+        assert_eq!(machine.read(), used(3000, 4000));
+        machine.set("sys/fs/cgroup/a.slice/b.service/memory.max", "4000\n");
+        assert_eq!(machine.read(), used(15, 4000));
+        machine.set("sys/fs/cgroup/a.slice/memory.max", "max\n");
+        machine.set("sys/fs/cgroup/a.slice/b.service/memory.max", "max\n");
+        assert_eq!(machine.read(), RESIDENT);
+    }
+
+    #[test]
+    fn version_1_is_read_where_it_counts_memory() {
+        let machine = Machine::new(&[
+            (
+                "proc/self/cgroup",
+                "4:cpu,memory:/docker/c1\n1:pids:/\n0::/\n",
+            ),
+            (
+                "sys/fs/cgroup/memory/docker/c1/memory.usage_in_bytes",
+                "3000\n",
+            ),
+            (
+                "sys/fs/cgroup/memory/docker/c1/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+            (
+                "sys/fs/cgroup/memory/docker/c1/memory.stat",
+                "inactive_file 1\nhierarchical_memory_limit 5000\ntotal_inactive_file 400\n",
+            ),
+        ]);
+        assert_eq!(machine.read(), used(2600, 5000));
+        let limit = "sys/fs/cgroup/memory/docker/c1/memory.limit_in_bytes";
+        machine.set(limit, "4500\n");
+        assert_eq!(machine.read(), used(2600, 4500));
+        // The container's own mount, under the name of outside.
+        machine.set("proc/self/cgroup", "4:memory:/docker/other\n");
+        for (name, text) in [
+            ("usage_in_bytes", "70"),
+            ("limit_in_bytes", "90"),
+            ("stat", "total_inactive_file 30"),
+        ] {
+            machine.set(&format!("sys/fs/cgroup/memory/memory.{name}"), text);
+        }
+        assert_eq!(machine.read(), used(40, 90));
+    }
+
+    #[test]
+    fn without_a_limit_it_is_what_is_resident() {
+        assert_eq!(Machine::new(&[]).read(), RESIDENT);
+        let machine = Machine::new(&[
+            ("proc/self/cgroup", "4:memory:/\n0::/\n"),
+            ("sys/fs/cgroup/memory/memory.usage_in_bytes", "3000\n"),
+            (
+                "sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "9223372036854771712\n",
+            ),
+        ]);
+        assert_eq!(machine.read(), RESIDENT);
+    }
+
+    #[test]
+    fn a_limit_that_changes_is_seen_and_a_file_that_goes_is_an_error() {
+        let machine = Machine::new(&[
+            ("proc/self/cgroup", "0::/\n"),
+            ("sys/fs/cgroup/memory.max", "4000\n"),
+            ("sys/fs/cgroup/memory.current", "3000\n"),
+            ("sys/fs/cgroup/memory.stat", "inactive_file 0\n"),
+        ]);
+        let reader = MemoryReader::under(machine.0.path());
+        machine.set("sys/fs/cgroup/memory.max", "8000\n");
+        assert_eq!(reader.read().expect("said"), used(3000, 8000));
+        machine.set("sys/fs/cgroup/memory.current", "many\n");
+        assert!(reader.read().is_err());
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn this_process_uses_some() {
+        let now = MemoryReader::of_this_process().read().expect("said");
+        assert!(now.used > 1 << 20, "{now:?}");
+        assert!(now.limit.is_none_or(|limit| limit > now.used), "{now:?}");
+    }
+}

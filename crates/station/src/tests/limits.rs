@@ -1,0 +1,132 @@
+//! Limits at the door: who reaches one is told when to come again, and nobody else notices.
+
+use std::num::NonZeroU32;
+use std::time::Duration;
+
+use api::station::SyncCall;
+use api::v1;
+use protocol::frame::{HistoryRange, SyncQuery, SyncRequest};
+use protocol::{Code, Platform, Seq};
+
+use super::world::*;
+use crate::Config;
+
+fn count(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("not zero")
+}
+
+// proves S1-05 in part: a user who signs in again and again is refused in a defined way, and stays signed in.
+#[tokio::test(start_paused = true)]
+async fn a_user_who_signs_in_too_often_waits_and_others_come_in() {
+    let world = world_with(Config {
+        user_sign_ins_burst: count(2),
+        ..Config::default()
+    })
+    .await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    world.sign_in(1, Platform::Web, 12).await;
+    let third = world.connect_of(1, Platform::Ios, 13);
+    let refusal = world.connect(&third).await.expect_err("too often");
+    assert_eq!(refusal.code, Code::RateLimited);
+    assert_eq!(refusal.retry_after, Some(Duration::from_secs(2)));
+    settle().await;
+    let request = v1::OnlineRequest { users: vec![1] };
+    let online = world.client.clone().online(request).await;
+    let sessions = &online.expect("answered").into_inner().users[0].sessions;
+    assert_eq!(sessions.len(), 2, "nobody had to leave for it");
+    world.sign_in(2, Platform::Ios, 21).await;
+    tokio::time::advance(Duration::from_secs(2)).await;
+    world.connect(&third).await.expect("admitted");
+}
+
+// A token that is none costs its alleged user nothing.
+#[tokio::test(start_paused = true)]
+async fn forged_sign_ins_keep_nobody_out() {
+    let world = world_with(Config {
+        user_sign_ins_burst: count(1),
+        ..Config::default()
+    })
+    .await;
+    let mut forged = world.connect_of(1, Platform::Ios, 11);
+    forged.token.push('x');
+    for _ in 0..3 {
+        let refusal = world.connect(&forged).await.expect_err("forged");
+        assert_eq!(refusal.code, Code::Unauthenticated);
+    }
+    world.sign_in(1, Platform::Ios, 11).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_conversation_takes_so_much_from_both_sides_together() {
+    let world = world_with(Config {
+        private_sends_per_second: count(2),
+        private_sends_burst: count(2),
+        ..Config::default()
+    })
+    .await;
+    let told = world
+        .submit(vec![
+            item(1, send(2, 1, "to 2")),
+            item(2, send(1, 2, "to 1")),
+            item(1, send(2, 3, "too much")),
+            item(1, send(3, 4, "elsewhere")),
+        ])
+        .await;
+    assert!(told[0].is_ok() && told[1].is_ok() && told[3].is_ok());
+    assert_eq!(told[2], Err(Code::RateLimited));
+    tokio::time::advance(Duration::from_millis(500)).await;
+    let resend = again(send(2, 3, "too much"), 1, Duration::from_millis(500));
+    assert!(world.submit_one(item(1, resend)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_asks_too_much_hears_when_to_ask_again() {
+    let world = world_with(Config {
+        user_questions_per_second: count(4),
+        user_questions_burst: count(2),
+        ..Config::default()
+    })
+    .await;
+    let query = || SyncQuery::Status { ids: Vec::new() };
+    assert!(world.ask(1, query()).await.is_ok());
+    assert!(world.ask(1, query()).await.is_ok());
+    let call = SyncCall {
+        user: user(1),
+        session: session(1),
+        request: SyncRequest {
+            request: 9,
+            query: query(),
+        },
+    };
+    let refused = world.client.clone().sync(v1::SyncCall::from(&call)).await;
+    let refusal = api::status::to_refusal(&refused.expect_err("too much"));
+    assert_eq!(refusal.code, Code::RateLimited);
+    assert_eq!(refusal.retry_after, Some(Duration::from_millis(250)));
+    assert!(world.ask(2, query()).await.is_ok());
+    tokio::time::advance(Duration::from_millis(250)).await;
+    assert!(world.ask(1, query()).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_pages_that_history_is_asked_for_count() {
+    let world = world_with(Config {
+        user_history_reads_burst: count(1),
+        ..Config::default()
+    })
+    .await;
+    for seq in 1..=4 {
+        world.place(1, 2, seq, "text").await;
+    }
+    let page = async |who, after| {
+        let range = HistoryRange::Forward { after: Seq(after) };
+        let page = world.history(who, between(1, 2), range, 2).await;
+        page.map(|page| page.messages.len())
+    };
+    for _ in 0..3 {
+        assert_eq!(page(1, 0).await, Ok(2), "one read, then from memory");
+    }
+    assert_eq!(page(1, 2).await, Err(Code::RateLimited));
+    assert_eq!(page(2, 2).await, Ok(2), "the other side");
+    tokio::time::advance(Duration::from_millis(100)).await;
+    assert_eq!(page(1, 2).await, Ok(2));
+}
