@@ -38,6 +38,8 @@ pub fn list_margin() -> Duration {
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
+const MANY: NonZeroU32 = NonZeroU32::new(1_000_000).expect("not zero");
+
 /// Users of a test are faster than people.
 fn unlimited(station: &mut station::Config) {
     let rows = [
@@ -55,7 +57,20 @@ fn unlimited(station: &mut station::Config) {
         &mut station.user_history_reads_burst,
     ];
     for row in rows {
-        *row = NonZeroU32::new(1_000_000).expect("many");
+        *row = MANY;
+    }
+}
+
+/// And all of them come from one address.
+fn unlimited_arrivals(boat: &mut boat::Config) {
+    boat.connections_per_address_max = boat.connections_max;
+    for row in [
+        &mut boat.arrivals_per_address,
+        &mut boat.arrivals_per_address_burst,
+        &mut boat.sign_in_failures_per_address,
+        &mut boat.sign_in_failures_per_address_burst,
+    ] {
+        *row = MANY;
     }
 }
 
@@ -64,6 +79,7 @@ pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.station.list_margin = list_margin();
     unlimited(&mut settings.station);
+    unlimited_arrivals(&mut settings.boat);
     settings.carrier.list_margin = list_margin();
     settings.boat.websocket = ([127, 0, 0, 1], 0).into();
     settings.boat.tcp = ([127, 0, 0, 1], 0).into();

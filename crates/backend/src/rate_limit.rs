@@ -8,6 +8,7 @@ use std::hash::{BuildHasher, Hash, RandomState};
 use std::marker::PhantomData;
 use std::net::IpAddr;
 use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
 use governor::clock::Clock;
@@ -50,7 +51,24 @@ pub struct RateLimit<K, S = RandomState> {
     refused: Counter,
 }
 
-type Table = RateLimiter<usize, Cells, RuntimeClock, NoOpMiddleware<Duration>>;
+type Limiter = RateLimiter<usize, Cells, RuntimeClock, NoOpMiddleware<Duration>>;
+
+/// One table, seen in two ways.
+struct Table {
+    take: Limiter,
+    /// Changes nothing.
+    look: Limiter,
+}
+
+impl Table {
+    fn new(rate: Rate, clock: RuntimeClock) -> Table {
+        let cells = Cells::default();
+        Table {
+            look: RateLimiter::new(rate.0, cells.unchanging(), clock),
+            take: RateLimiter::new(rate.0, cells, clock),
+        }
+    }
+}
 
 impl<K: Hash> RateLimit<K> {
     /// Counts its refusals as `limits_total{limit}`. No other process hashes as this one does.
@@ -65,7 +83,7 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
         RateLimit {
             keys: PhantomData,
             hasher,
-            tables: [(); TABLES].map(|()| RateLimiter::new(rate.0, Cells::default(), clock)),
+            tables: [(); TABLES].map(|()| Table::new(rate, clock)),
             burst: rate.0.burst_size(),
             refused: metrics::counter!("limits_total", "limit" => limit),
         }
@@ -78,17 +96,27 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
 
     /// Takes so many tokens, or none and says after how long there are as many. More than the burst cost the burst.
     pub fn check_cost(&self, key: K, cost: NonZeroU32) -> Result<(), Duration> {
+        self.ask(key, cost, |table| &table.take)
+    }
+
+    /// Whether there is a token, which it leaves: for events that cost one only when they go wrong.
+    pub fn look(&self, key: K) -> Result<(), Duration> {
+        self.ask(key, NonZeroU32::MIN, |table| &table.look)
+    }
+
+    fn ask(&self, key: K, cost: NonZeroU32, way: fn(&Table) -> &Limiter) -> Result<(), Duration> {
         // The burst comes together at some time, so that waiting helps.
         let cost = cost.min(self.burst);
         let mut places = self.hasher.hash_one(key);
         let mut wait = Some(Duration::MAX);
         for table in &self.tables {
+            let limiter = way(table);
             let place = places as usize % CELLS;
             places >>= u64::BITS as usize / TABLES;
-            let taken = table.check_key_n(&place, cost);
+            let taken = limiter.check_key_n(&place, cost);
             wait = match (wait, taken) {
                 (Some(wait), Ok(Err(early))) => {
-                    Some(wait.min(early.wait_time_from(table.clock().now())))
+                    Some(wait.min(early.wait_time_from(limiter.clock().now())))
                 }
                 (_, _) => None,
             };
@@ -104,12 +132,27 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
 }
 
 /// Tokens at their places.
-struct Cells(Box<[InMemoryState]>);
+struct Cells {
+    cells: Arc<[InMemoryState]>,
+    changes: bool,
+}
 
 impl Default for Cells {
     fn default() -> Cells {
         let cells = std::iter::repeat_with(InMemoryState::default);
-        Cells(cells.take(CELLS).collect())
+        Cells {
+            cells: cells.take(CELLS).collect(),
+            changes: true,
+        }
+    }
+}
+
+impl Cells {
+    fn unchanging(&self) -> Cells {
+        Cells {
+            cells: Arc::clone(&self.cells),
+            changes: false,
+        }
     }
 }
 
@@ -120,7 +163,14 @@ impl StateStore for Cells {
     where
         F: Fn(Option<Nanos>) -> Result<(T, Nanos), E>,
     {
-        self.0[*place % CELLS].measure_and_replace(&NotKeyed::NonKey, decide)
+        let cell = &self.cells[*place % CELLS];
+        if self.changes {
+            return cell.measure_and_replace(&NotKeyed::NonKey, decide);
+        }
+        cell.measure_and_replace(&NotKeyed::NonKey, |before| {
+            let (answer, _) = decide(before)?;
+            Ok((answer, before.unwrap_or(Nanos::new(0))))
+        })
     }
 }
 
@@ -165,7 +215,6 @@ impl From<IpAddr> for AddressKey {
 #[cfg(test)]
 mod tests {
     use std::hash::{BuildHasherDefault, DefaultHasher};
-    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
@@ -197,6 +246,19 @@ mod tests {
         assert_eq!(drain(&limit, 1), 100);
         tokio::time::advance(Duration::from_secs(60)).await;
         assert_eq!(drain(&limit, 1), 200, "no more than the burst");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_takes_nothing() {
+        let limit = limit(Rate::per_minute(count(10), count(2)));
+        for _ in 0..3 {
+            for _ in 0..100 {
+                assert_eq!(limit.look(1), Ok(()));
+            }
+            assert_eq!(drain(&limit, 1), 2);
+            assert_eq!(limit.look(1), Err(Duration::from_secs(6)));
+            tokio::time::advance(Duration::from_secs(12)).await;
+        }
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,6 +21,7 @@ use tokio::time::timeout;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
+use crate::address_limits::AddressLimits;
 use crate::connection::Connection;
 use crate::connection_limit::ConnectionLimit;
 use crate::connection_loop::ConnectionLoops;
@@ -49,7 +50,7 @@ pub(crate) struct Boat {
     /// Where calls are made, apart from the connections.
     services: Handle,
     /// Registered, and not leaving.
-    pub(crate) ready: watch::Sender<bool>,
+    ready: watch::Sender<bool>,
     /// The time of day at the start, carried on by the runtime's timer: it never steps.
     clock: TimerClock,
     /// All lives of this process, the present one last: who pushes to an earlier one means us.
@@ -62,9 +63,20 @@ pub(crate) struct Boat {
     abandoned: AtomicBool,
     sessions: AtomicUsize,
     calls: Semaphore,
+    sign_in_calls: Semaphore,
     arriving: Arc<Semaphore>,
     pub(crate) balancers: TrustedNetworks,
+    pub(crate) address_limits: AddressLimits,
+    /// Newcomers go elsewhere: memory is short, or no file is left to accept them.
+    pressure: [AtomicBool; 2],
     tls: Option<ListenerTls>,
+}
+
+/// Reasons to keep newcomers away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Shortage {
+    Memory,
+    Files,
 }
 
 /// A configuration of each port: they differ in the protocol that is agreed upon.
@@ -106,8 +118,11 @@ impl Boat {
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
             calls: Semaphore::new(config.calls_max),
+            sign_in_calls: Semaphore::new(config.sign_in_calls_max),
             arriving: Arc::new(Semaphore::new(config.arriving_max)),
             balancers: TrustedNetworks::new(config.proxy.networks.clone()),
+            address_limits: AddressLimits::new(&config),
+            pressure: Default::default(),
             tls,
             config,
         })
@@ -144,6 +159,10 @@ impl Boat {
         self.restoration.lock().handle_marker(marker)
     }
 
+    pub(crate) fn ready(&self) -> watch::Receiver<bool> {
+        self.ready.subscribe()
+    }
+
     pub(crate) fn is_mine(&self, life: &BoatLife) -> bool {
         self.lives.read().contains(life)
     }
@@ -154,7 +173,25 @@ impl Boat {
 
     pub(crate) fn begin_drain(&self) {
         self.draining.store(true, Ordering::Release);
-        self.ready.send_replace(false);
+        self.refresh_ready();
+    }
+
+    /// Begins or ends a shortage.
+    pub(crate) fn set_shortage(&self, of: Shortage, is_short: bool) {
+        self.pressure[of as usize].store(is_short, Ordering::Release);
+        self.refresh_ready();
+    }
+
+    pub(crate) fn is_short_of(&self, of: Shortage) -> bool {
+        self.pressure[of as usize].load(Ordering::Acquire)
+    }
+
+    /// Whether new clients are welcome: registered, not leaving, and short of nothing.
+    pub(crate) fn refresh_ready(&self) {
+        let short = (self.pressure.iter()).any(|it| it.load(Ordering::Acquire));
+        let is_ready = self.has_lease() && !self.is_draining() && !short;
+        self.ready
+            .send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
     }
 
     /// Connections end when they are touched next.
@@ -201,6 +238,9 @@ impl Boat {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
             let answer = boat.connect(connection.id(), hello, peer).await;
+            if let Err(refusal) = &answer {
+                boat.address_limits.sign_in_failed(peer.ip(), refusal);
+            }
             if let Ok((admission, is_registered)) = &answer {
                 if *is_registered {
                     boat.is_new_marker(admission.marker);
@@ -258,7 +298,8 @@ impl Boat {
         hello: Hello,
         peer: SocketAddr,
     ) -> Result<(Admission, bool), Refusal> {
-        let _call = self.call().await?;
+        self.address_limits.check_sign_in(peer.ip())?;
+        let _call = self.sign_in_call().await?;
         let life = self.life().ok_or_else(|| {
             Refusal::new(
                 Code::Unavailable,
@@ -293,7 +334,16 @@ impl Boat {
 
     /// A place among the calls for single sessions.
     async fn call(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        match timeout(self.config.station_timeout, self.calls.acquire()).await {
+        self.place(&self.calls).await
+    }
+
+    /// A place among the sign-ins: many newcomers delay no question of those who are there.
+    async fn sign_in_call(&self) -> Result<SemaphorePermit<'_>, Refusal> {
+        self.place(&self.sign_in_calls).await
+    }
+
+    async fn place<'a>(&self, calls: &'a Semaphore) -> Result<SemaphorePermit<'a>, Refusal> {
+        match timeout(self.config.station_timeout, calls.acquire()).await {
             Ok(Ok(permit)) => Ok(permit),
             Ok(Err(_)) | Err(_) => Err(Refusal::new(
                 Code::Unavailable,

@@ -1,8 +1,12 @@
 //! Settings of a boat, each with what happens at its bound.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroU32;
+use std::sync::Arc;
 use std::time::Duration;
 
+use backend::clock::{Clock, SystemClock};
+use backend::tls::TlsConfig;
 use ipnet::IpNet;
 use protocol::session::Limits;
 use protocol::settings::{Problems, is_http_address};
@@ -38,10 +42,6 @@ pub struct Config {
     pub refusals_max: usize,
     /// Connections taken in one second; further ones wait in the kernel's queue.
     pub accepts_per_second: u32,
-    /// Pause of accepting when the process has no file left for a connection.
-    #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
-    pub accept_pause: Duration,
     /// Connections at a time whose clients are not admitted yet; further ones wait in the kernel's
     /// queue. What strangers cost is bounded by it.
     pub arriving_max: usize,
@@ -50,12 +50,29 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub arrival_timeout: Duration,
+    /// Section `boat.tls`: the certificates of both ports. On addresses that others reach, clients
+    /// speak TLS, or `offloaded` says that a balancer ends it.
+    pub tls: TlsConfig,
     /// Time for a TLS handshake; then the connection is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub tls_timeout: Duration,
     /// Section `boat.proxy`: a balancer in front that says who connects.
     pub proxy: ProxyConfig,
+    /// Connections of one address that arrive in one second; further ones are dropped before
+    /// anything is said.
+    pub arrivals_per_address: NonZeroU32,
+    /// Connections of one address that arrive at once, after a rest.
+    pub arrivals_per_address_burst: NonZeroU32,
+    /// Sign-ins of one address that fail in one minute; further ones are closed with
+    /// `rate_limited`, and no station is asked.
+    pub sign_in_failures_per_address: NonZeroU32,
+    /// Sign-ins of one address that fail at once, after a rest.
+    pub sign_in_failures_per_address_burst: NonZeroU32,
+    /// Memory of this process in bytes. From 80 % of it on newcomers are sent elsewhere, from 95 %
+    /// on those are closed for whom most waits. Unset: 85 % of the container's limit.
+    #[schemars(extend("examples" = [1_073_741_824]))]
+    pub memory_max: Option<u64>,
     /// Time for a WebSocket upgrade; then the connection is dropped.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
@@ -95,7 +112,10 @@ pub struct Config {
     pub lane_bytes_max: usize,
     /// Items of one call to a station.
     pub batch_items_max: usize,
-    /// Calls for single sessions (admissions, pages, questions) at a time; further ones wait, and
+    /// Sign-ins that stations are asked about at a time; further ones wait, and count as unanswered
+    /// after `station_timeout`.
+    pub sign_in_calls_max: usize,
+    /// Calls for single sessions (pages, questions) at a time; further ones wait, and
     /// count as unanswered after `station_timeout`.
     pub calls_max: usize,
     /// Time for a station to answer; then the call has failed.
@@ -178,6 +198,13 @@ pub enum ProxyHeader {
     XForwardedFor,
 }
 
+const fn count(number: u32) -> NonZeroU32 {
+    match NonZeroU32::new(number) {
+        Some(count) => count,
+        None => NonZeroU32::MIN,
+    }
+}
+
 impl Default for Config {
     fn default() -> Self {
         Config {
@@ -188,13 +215,18 @@ impl Default for Config {
             listen: None,
             advertise: None,
             connections_max: 100_000,
-            connections_per_address_max: 20_000,
+            connections_per_address_max: 1024,
             refusals_max: 256,
             accepts_per_second: 5_000,
-            accept_pause: Duration::from_millis(100),
             arriving_max: 4096,
             arrival_timeout: Duration::from_secs(10),
+            tls: TlsConfig::default(),
             tls_timeout: Duration::from_secs(5),
+            memory_max: None,
+            arrivals_per_address: count(20),
+            arrivals_per_address_burst: count(200),
+            sign_in_failures_per_address: count(10),
+            sign_in_failures_per_address_burst: count(30),
             proxy: ProxyConfig::default(),
             upgrade_timeout: Duration::from_secs(5),
             close_grace: Duration::from_secs(2),
@@ -207,6 +239,7 @@ impl Default for Config {
             lane_items_max: 65_536,
             lane_bytes_max: 32 * 1024 * 1024,
             batch_items_max: 1024,
+            sign_in_calls_max: 256,
             calls_max: 1024,
             station_timeout: Duration::from_secs(5),
             registry_timeout: Duration::from_secs(5),
@@ -238,6 +271,11 @@ impl Config {
             let reason = "one is empty, and no page has it";
             problems.refuse("origins", "", reason, "Such as https://chat.example.com");
         }
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let open = |address: &&SocketAddr| !address.ip().is_loopback();
+        let listens = [self.websocket, self.tcp];
+        let reached = listens.iter().find(open).unwrap_or(&self.websocket);
+        problems.section("tls", self.tls.check(*reached, &clock));
         let proxy = &self.proxy;
         if proxy.header != ProxyHeader::None && proxy.networks.is_empty() {
             let reason = "no network is trusted, so the header would never be read";

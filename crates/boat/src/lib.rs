@@ -2,7 +2,9 @@
 //!
 //! What a connection may do and when is decided by [`protocol::session::Session`]; here bytes are moved.
 
+mod address_limits;
 mod boat;
+mod certificates;
 mod config;
 mod connection;
 mod connection_driver;
@@ -13,6 +15,7 @@ mod drain;
 mod gather;
 mod lanes;
 mod listener;
+mod memory;
 mod metrics;
 mod pauses;
 mod registration;

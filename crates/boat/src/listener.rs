@@ -10,6 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use protocol::accept_backoff::{self, AcceptBackoff};
 use protocol::{Refusal, Timestamp};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
@@ -17,9 +18,10 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
-use crate::boat::Boat;
+use crate::boat::{Boat, Shortage};
 use crate::connection_driver::ConnectionDriver;
 use crate::connection_loop::ClientSocket;
+use crate::memory;
 use crate::stack::Wire;
 
 pub(crate) use tcp::serve_tcp;
@@ -75,6 +77,7 @@ struct Acceptor {
     boat: Arc<Boat>,
     second: Instant,
     accepted: u32,
+    backoff: AcceptBackoff,
 }
 
 impl Acceptor {
@@ -84,6 +87,7 @@ impl Acceptor {
             boat,
             second: Instant::now(),
             accepted: 0,
+            backoff: AcceptBackoff::default(),
         }
     }
 
@@ -94,6 +98,8 @@ impl Acceptor {
             let room = self.boat.arriving().await;
             match self.listener.accept().await {
                 Ok((stream, address)) => {
+                    self.backoff.accepted();
+                    self.check_files();
                     self.boat.metrics.accepted.increment(1);
                     // A socket that cannot have them is gone already.
                     let _ = set_options(&stream);
@@ -104,14 +110,26 @@ impl Acceptor {
                         room,
                     };
                 }
-                Err(error) if is_of_one_connection(&error) => {}
-                Err(error) => {
-                    // Out of files, most likely: whoever leaves makes room.
+                Err(error) if is_exhausted(&error) => {
+                    // Whoever leaves makes room.
+                    let pause = self.backoff.failed(self.boat.now());
                     self.boat.metrics.accept_pauses.increment(1);
-                    warn!(%error, "accepting pauses");
-                    sleep(self.boat.config.accept_pause).await;
+                    if pause.warn {
+                        warn!(%error, "accepting pauses: this process has no room for a socket");
+                    }
+                    self.check_files();
+                    sleep(pause.length).await;
                 }
+                // Of one connection, which is gone.
+                Err(_) => {}
             }
+        }
+    }
+
+    fn check_files(&self) {
+        let is_short = !self.backoff.is_ready(self.boat.now());
+        if is_short != self.boat.is_short_of(Shortage::Files) {
+            self.boat.set_shortage(Shortage::Files, is_short);
         }
     }
 
@@ -134,10 +152,15 @@ impl Accepted {
     /// refusal has a place.
     fn admit(self, boat: &Boat, address: Option<SocketAddr>) -> Option<(ClientSocket, Peer)> {
         let ip = address.map(|address| address.ip().to_canonical());
+        if ip.is_some_and(|ip| !boat.address_limits.may_arrive(ip)) {
+            return None;
+        }
         let Some((permit, refusal)) = boat.connection_limit.take(ip) else {
             boat.metrics.dropped.increment(1);
             return None;
         };
+        let is_short = boat.is_short_of(Shortage::Memory);
+        let refusal = refusal.or_else(|| is_short.then(|| memory::refusal(boat)));
         let socket = ClientSocket {
             stream: self.stream,
             permit,
@@ -163,12 +186,8 @@ fn set_options(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(KEEPALIVE))
 }
 
-fn is_of_one_connection(error: &io::Error) -> bool {
-    matches!(
-        error.kind(),
-        io::ErrorKind::ConnectionRefused
-            | io::ErrorKind::ConnectionAborted
-            | io::ErrorKind::ConnectionReset
-            | io::ErrorKind::Interrupted
-    )
+fn is_exhausted(error: &io::Error) -> bool {
+    error
+        .raw_os_error()
+        .is_some_and(accept_backoff::is_exhaustion)
 }

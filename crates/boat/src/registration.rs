@@ -38,10 +38,10 @@ pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
         warn!(life = ?lease.held.instance.life, "the lease is lost; clients stay, new ones go elsewhere");
         boat.metrics.leases_lost.increment(1);
         boat.lose_lease();
-        boat.ready.send_replace(false);
+        boat.refresh_ready();
         lease.held = regain(&boat, &lease).await;
         boat.begin_life(lease.held.instance.life.clone());
-        boat.ready.send_replace(!boat.is_draining());
+        boat.refresh_ready();
         info!(life = ?lease.held.instance.life, "registered again");
         spread(&boat);
         pass(&boat, REASSERT_WITHIN).await;

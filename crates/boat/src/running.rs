@@ -8,6 +8,7 @@ use std::sync::Arc;
 use api::transport::{self, Connector, InProcess};
 use backend::clock::{Clock, Entropy};
 use backend::discovery::{Registry, Role};
+use backend::tls::CertificateError;
 use protocol::presence::BoatLife;
 use thiserror::Error;
 use tokio::net::TcpListener;
@@ -19,9 +20,11 @@ use tokio_util::task::AbortOnDropHandle;
 
 use crate::Config;
 use crate::boat::Boat;
+use crate::certificates;
 use crate::drain;
 use crate::lanes::{carry_leaves, carry_mail_acks, carry_receipts, carry_sends};
 use crate::listener::{bind, serve_tcp, serve_websocket};
+use crate::memory::watch_memory;
 use crate::pauses::watch_pauses;
 use crate::registration::{Lease, keep, within};
 use crate::service::routes;
@@ -53,6 +56,8 @@ pub enum StartError {
         address: SocketAddr,
         source: io::Error,
     },
+    #[error("boat.tls: {0}")]
+    Certificates(#[from] CertificateError),
     #[error("discovery failed: {0}")]
     Registry(#[from] backend::Error),
 }
@@ -102,7 +107,7 @@ impl Running {
 
     /// Whether new clients are welcome: registered, and not leaving.
     pub fn ready(&self) -> watch::Receiver<bool> {
-        self.boat.ready.subscribe()
+        self.boat.ready()
     }
 
     /// Leaves in order, as the cancelled shutdown token does. [`Running::drained`] waits for the end.
@@ -150,9 +155,10 @@ pub async fn start(
 
     let roster = within(&config, parts.registry.watch(Role::Station)).await?;
     let stations = Stations::new(roster, parts.connector.clone(), &config);
+    let (certificates, tls) = certificates::load(&config, Arc::clone(&parts.clock))?.unzip();
     let loops = parts.connections.metrics().num_workers();
     let entropy = Arc::clone(&parts.entropy);
-    let boat = Boat::new(config, stations, &*parts.clock, entropy, loops, None);
+    let boat = Boat::new(config, stations, &*parts.clock, entropy, loops, tls);
 
     let (served, address) = serve(&boat, &parts, grpc, grpc_at, &shutdown);
     let registering = (parts.registry).register(Role::Boat, &boat.config.name, &address);
@@ -165,11 +171,15 @@ pub async fn start(
     };
     let kept = spawn(&shutdown, keep(Arc::clone(&boat), lease));
     let carried = carry(&boat, &shutdown);
-    let watched = [
+    let mut watched = vec![
         spawn(&shutdown, sweep(Arc::clone(&boat))),
         spawn(&shutdown, register(Arc::clone(&boat))),
         spawn(&shutdown, watch_pauses(Arc::clone(&boat))),
+        spawn(&shutdown, watch_memory(Arc::clone(&boat))),
     ];
+    watched.extend(
+        certificates.map(|certificates| spawn(&shutdown, certificates::keep(certificates))),
+    );
     let driven: Vec<_> = (boat.loops.run(&boat))
         .map(|driving| spawn_on(&parts.connections, &shutdown, driving))
         .collect();
@@ -185,7 +195,7 @@ pub async fn start(
             serve_tcp(tcp, Arc::clone(&boat)),
         ),
     ];
-    boat.ready.send_replace(true);
+    boat.refresh_ready();
     tracing::info!(life = ?boat.life(), %websocket_at, %tcp_at, "a boat serves");
 
     let left = CancellationToken::new();

@@ -15,7 +15,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
-use crate::boat::Boat;
+use crate::boat::{Boat, Shortage};
 use crate::sources::Source;
 
 /// Batches taken from a stream before its outcomes are looked after.
@@ -96,7 +96,15 @@ impl Boat {
         let Some(connection) = self.connections.get(session) else {
             return Err(push);
         };
-        connection.update(|session| session.push(push, self.now()));
+        let room = self.limits.outgoing_bytes_max as usize / 2;
+        connection.update(|session| {
+            // Where memory is short, half of what else may wait is enough.
+            if self.is_short_of(Shortage::Memory) && session.outgoing() >= room {
+                session.refuse_push(push);
+            } else {
+                session.push(push, self.now());
+            }
+        });
         Ok(())
     }
 }

@@ -1,5 +1,6 @@
 //! Boats with real sockets in front and a small peer in place of the stations behind.
 
+mod arriving;
 mod client;
 mod delivering;
 mod failover;

@@ -144,6 +144,9 @@ async fn begin(boat: Arc<Boat>, mut peer: Peer, address: IpAddr, upgrade: OnUpgr
     let (mut socket, tls, plain) = parts.io.into_inner().into_parts();
     if address != peer.address.ip() {
         peer.address = SocketAddr::new(address, 0);
+        if !boat.address_limits.may_arrive(address) {
+            return;
+        }
     }
     peer.refusal = peer.refusal.or_else(|| socket.permit.name(address));
     let mut wire = Wire::websocket(boat.frame_bytes_max()).over(tls);

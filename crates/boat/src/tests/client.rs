@@ -12,44 +12,57 @@ use protocol::receipt::ReceiptKind;
 use protocol::{
     Code, ConversationId, DeviceId, MessageId, Options, Platform, Recipient, SendId, Seq, UserId,
 };
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 use tokio_tungstenite::WebSocketStream;
-use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
+use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_util::codec::Framed;
 
 const FRAME_MAX: usize = 1 << 20;
 
+pub(super) trait Duplex: AsyncRead + AsyncWrite + Unpin + std::marker::Send {}
+
+impl<T: AsyncRead + AsyncWrite + Unpin + std::marker::Send> Duplex for T {}
+
+/// A socket, or what lies over it.
+type Stream = Box<dyn Duplex>;
+
 pub(super) enum Client {
-    WebSocket(Box<WebSocketStream<TcpStream>>),
-    Tcp(Framed<TcpStream, Frames>),
+    WebSocket(Box<WebSocketStream<Stream>>),
+    Tcp(Framed<Stream, Frames>),
 }
 
 impl Client {
     pub(super) async fn websocket(address: SocketAddr) -> Client {
         let stream = TcpStream::connect(address).await.expect("connects");
-        let mut request = format!("ws://{address}/ws")
-            .into_client_request()
-            .expect("a request");
-        let subprotocol = "packetboat.v1".parse().expect("a header");
-        request
-            .headers_mut()
-            .insert("Sec-WebSocket-Protocol", subprotocol);
-        let (socket, response) = tokio_tungstenite::client_async(request, stream)
-            .await
-            .expect("upgrades");
-        assert_eq!(
-            response.headers()["Sec-WebSocket-Protocol"],
-            "packetboat.v1"
-        );
-        Client::WebSocket(Box::new(socket))
+        Client::websocket_over(stream, &[]).await.expect("upgrades")
     }
 
     pub(super) async fn tcp(address: SocketAddr) -> Client {
-        let stream = TcpStream::connect(address).await.expect("connects");
-        Client::Tcp(Framed::new(stream, Frames::new(FRAME_MAX)))
+        Client::tcp_over(TcpStream::connect(address).await.expect("connects"))
+    }
+
+    /// With further headers.
+    pub(super) async fn websocket_over(
+        stream: impl Duplex + 'static,
+        headers: &[(&'static str, &str)],
+    ) -> Result<Client, tungstenite::Error> {
+        let mut request = "ws://boat/ws".into_client_request().expect("a request");
+        let subprotocol = ("Sec-WebSocket-Protocol", "packetboat.v1");
+        for (name, value) in headers.iter().chain([&subprotocol]) {
+            let value = value.parse().expect("a header");
+            request.headers_mut().insert(*name, value);
+        }
+        let stream: Stream = Box::new(stream);
+        let (socket, response) = tokio_tungstenite::client_async(request, stream).await?;
+        assert_eq!(response.headers()[subprotocol.0], subprotocol.1);
+        Ok(Client::WebSocket(Box::new(socket)))
+    }
+
+    pub(super) fn tcp_over(stream: impl Duplex + 'static) -> Client {
+        Client::Tcp(Framed::new(Box::new(stream), Frames::new(FRAME_MAX)))
     }
 
     pub(super) async fn send(&mut self, frame: &ClientFrame) {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -423,6 +424,10 @@ async fn start_boat(
     let mut config = Config {
         websocket: SocketAddr::from(([127, 0, 0, 1], 0)),
         tcp: SocketAddr::from(([127, 0, 0, 1], 0)),
+        // All clients of a test come from one address.
+        connections_per_address_max: 100_000,
+        arrivals_per_address: NonZeroU32::MAX,
+        arrivals_per_address_burst: NonZeroU32::MAX,
         ..Config::default()
     };
     configure(&mut config);

@@ -40,6 +40,15 @@ impl Session {
         }
     }
 
+    /// Refuses a message for which there is no room: as if its window were full.
+    pub fn refuse_push(&mut self, push: Push) {
+        let outcome = match self.phase {
+            Phase::Opened | Phase::Draining(_) | Phase::Closed { .. } => Outcome::NoSession,
+            Phase::Admitting | Phase::Open => Outcome::Full,
+        };
+        self.resolve(push.token, outcome);
+    }
+
     /// Writes a complete frame that nobody waits for. Before the welcome it is dropped: a client syncs
     /// after it.
     pub fn notice(&mut self, frame: Bytes, now: Timestamp) {

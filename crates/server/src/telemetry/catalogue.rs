@@ -41,9 +41,12 @@ const METRICS: &[Metric] = &[
     metric(Counter, "boat_lane_drops_total", "Items that a station refused for good and nobody waits for, by call"),
     metric(Counter, "boat_lane_overflows_total", "Items that found no room on their way to a station"),
     metric(Counter, "boat_leases_lost_total", "Leases of this boat that ended while it ran"),
+    metric(Gauge, "boat_memory_bytes", "Memory of this process as its container counts it, where there is a ceiling"),
+    metric(Gauge, "boat_memory_max_bytes", "Ceiling of this process's memory: from 80 % of it on newcomers go elsewhere"),
     metric(Counter, "boat_origins_refused_total", "WebSockets of pages whose origin may not connect"),
     metric(Gauge, "boat_outbound_queue_bytes", "Bytes that wait for clients to read them"),
     metric(Counter, "boat_pauses_total", "Times at which this process did not run for seconds"),
+    metric(Counter, "boat_proxy_headers_refused_total", "Connections of balancers whose header was missing or wrong"),
     metric(Counter, "boat_recover_total", "Sessions that were asserted again after a loss, by result"),
     metric(Counter, "boat_sends_total", "Messages that clients sent"),
     metric(Gauge, "boat_sessions", "Admitted sessions"),
@@ -51,6 +54,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "boat_station_calls_elsewhere_total", "Calls that were made once more at another station, by call"),
     metric(Counter, "boat_station_calls_total", "Calls to stations, by call and result"),
     metric(Counter, "boat_store_losses_total", "Losses of the mailbox that this boat noticed"),
+    metric(Counter, "boat_tls_handshakes_failed_total", "TLS handshakes that failed or took too long"),
     metric(Histogram, "carrier_ack_latency_seconds", "Time from a push to the acknowledgement of its device"),
     metric(Counter, "carrier_boats_denied_total", "Lives of boats that count as ended, because discovery and the boat say nothing"),
     metric(Gauge, "carrier_bytes_in_flight", "Bytes of the frames of records that a shard works on, by shard"),
@@ -77,6 +81,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "carrier_stalls_total", "Writes that a store failed: the partitions of the records wait"),
     metric(Counter, "carrier_timeline_failures_total", "Writes to the newest messages of groups that failed"),
     metric(Gauge, "carrier_users_in_flight", "Users that records which a shard works on are owed to, by shard"),
+    metric(Gauge, "cert_expiry_seconds", "Time until the first certificate of a listener ends, by listener"),
     metric(Gauge, "desk_letters_open", "Dead letters that nobody has dealt with, by kind and reason"),
     metric(Gauge, "desk_oldest_open_seconds", "Age of the oldest dead letter that nobody has dealt with"),
     metric(Counter, "desk_panics_total", "Panics in the desk's background work, by work"),
@@ -128,6 +133,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_sessions_displaced_total", "Sessions that another sign-in of the platform ended"),
     metric(Counter, "station_sessions_replaced_total", "Sessions that the same device replaced"),
     metric(Counter, "station_store_failures_total", "Answers of stores that were failures or late, by seam"),
+    metric(Counter, "tls_reloads_total", "Certificates that changed in their files, by result: reloaded or refused"),
 ];
 
 /// Gives the recorder a line on each.

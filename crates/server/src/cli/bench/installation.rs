@@ -117,8 +117,11 @@ pub(super) fn between(before: &Cpu, after: &Cpu) -> Cpu {
     before.iter().map(used).collect()
 }
 
-/// Rows of the station's limits that a pair of the load would meet.
-const FASTER_THAN_PEOPLE: [&str; 4] = [
+/// Rows of the limits that the load would meet: all of it comes from one address.
+const FASTER_THAN_PEOPLE: [&str; 7] = [
+    "PACKETBOAT_BOAT__CONNECTIONS_PER_ADDRESS_MAX",
+    "PACKETBOAT_BOAT__ARRIVALS_PER_ADDRESS",
+    "PACKETBOAT_BOAT__ARRIVALS_PER_ADDRESS_BURST",
     "PACKETBOAT_STATION__USER_SENDS_PER_SECOND",
     "PACKETBOAT_STATION__USER_SENDS_BURST",
     "PACKETBOAT_STATION__PRIVATE_SENDS_PER_SECOND",

@@ -1,0 +1,51 @@
+//! Rates of one address at this boat.
+
+use std::net::IpAddr;
+use std::time::Duration;
+
+use backend::rate_limit::{AddressKey, Rate, RateLimit};
+use protocol::{Code, Refusal};
+
+use crate::Config;
+
+pub(crate) struct AddressLimits {
+    arrivals: RateLimit<AddressKey>,
+    sign_in_failures: RateLimit<AddressKey>,
+}
+
+impl AddressLimits {
+    pub(crate) fn new(config: &Config) -> AddressLimits {
+        let arrivals = Rate::per_second(
+            config.arrivals_per_address,
+            config.arrivals_per_address_burst,
+        );
+        let failures = Rate::per_minute(
+            config.sign_in_failures_per_address,
+            config.sign_in_failures_per_address_burst,
+        );
+        AddressLimits {
+            arrivals: RateLimit::new("arrivals_per_address", arrivals),
+            sign_in_failures: RateLimit::new("sign_in_failures_per_address", failures),
+        }
+    }
+
+    /// Whether one more may arrive now.
+    pub(crate) fn may_arrive(&self, address: IpAddr) -> bool {
+        self.arrivals.check(address.into()).is_ok()
+    }
+
+    /// A refusal where sign-ins of this address have failed too often: no station is asked.
+    pub(crate) fn check_sign_in(&self, address: IpAddr) -> Result<(), Refusal> {
+        self.sign_in_failures.look(address.into()).map_err(|wait| {
+            let text = "too many sign-ins from your address have failed; wait";
+            Refusal::new(Code::RateLimited, text).retry_after(wait.max(Duration::from_secs(1)))
+        })
+    }
+
+    /// A station has refused a sign-in, and it was the client's fault.
+    pub(crate) fn sign_in_failed(&self, address: IpAddr, refusal: &Refusal) {
+        if refusal.code == Code::Unauthenticated {
+            let _ = self.sign_in_failures.check(address.into());
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The ceiling of this process's memory, and what is done near it.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::memory::MemoryReader;
+use metrics::{counter, gauge};
+use protocol::memory_pressure::{MemoryPressure, Pressure, SAMPLE_EVERY, ceiling_of};
+use protocol::{Code, Refusal};
+use tokio::time::sleep;
+use tracing::warn;
+
+use crate::boat::{Boat, Shortage};
+use crate::connection::Connection;
+use crate::sweep::random_below;
+
+/// The advised wait of those who are sent away, at random up to this.
+const RETURN_WITHIN: Duration = Duration::from_secs(30);
+
+/// Samples until dropped; without a ceiling there is nothing to do.
+pub(crate) async fn watch_memory(boat: Arc<Boat>) {
+    let reader = MemoryReader::of_this_process();
+    let limit = reader.read().ok().and_then(|memory| memory.limit);
+    let Some(max) = boat.config.memory_max.or_else(|| limit.map(ceiling_of)) else {
+        return std::future::pending().await;
+    };
+    let in_use = gauge!("boat_memory_bytes");
+    gauge!("boat_memory_max_bytes").set(max as f64);
+    let shed = counter!("limits_total", "limit" => "memory");
+    let mut pressure = MemoryPressure::default();
+    loop {
+        sleep(SAMPLE_EVERY).await;
+        let Ok(memory) = reader.read() else {
+            continue;
+        };
+        in_use.set(memory.used as f64);
+        let before = pressure.now();
+        let now = pressure.sample(memory.used, max);
+        if now != before {
+            warn!(used = memory.used, max, pressure = ?now, "the memory of this boat");
+            boat.set_shortage(Shortage::Memory, now != Pressure::Normal);
+            if before == Pressure::Normal {
+                send_arriving_away(&boat);
+            }
+        }
+        let count = pressure.shed(boat.sessions(), boat.now());
+        for connection in heaviest(&boat, count) {
+            shed.increment(1);
+            let text = "this boat is short of memory, and you read too slowly";
+            let refusal = Refusal::new(Code::Slow, text).retry_after(wait(&boat));
+            connection.update(|session| session.close(refusal, boat.now()));
+        }
+    }
+}
+
+/// A refusal for those who come while memory is short.
+pub(crate) fn refusal(boat: &Boat) -> Refusal {
+    let text = "this boat is short of memory; connect again to reach another";
+    Refusal::new(Code::Full, text).retry_after(wait(boat))
+}
+
+fn wait(boat: &Boat) -> Duration {
+    Duration::from_secs(1) + random_below(&*boat.entropy, RETURN_WITHIN)
+}
+
+fn send_arriving_away(boat: &Boat) {
+    for connection in boat.connections.all() {
+        let is_arriving = {
+            let session = &connection.lock().session;
+            !session.is_open() && !session.is_closed()
+        };
+        if is_arriving {
+            connection.update(|session| session.close(refusal(boat), boat.now()));
+        }
+    }
+}
+
+/// The sessions for which most waits, and for which anything does.
+fn heaviest(boat: &Boat, count: usize) -> Vec<Arc<Connection>> {
+    if count == 0 {
+        return Vec::new();
+    }
+    let weigh = |connection: Arc<Connection>| {
+        let session = &connection.lock().session;
+        let weight = session.outgoing();
+        (weight > 0 && session.is_open()).then(|| (weight, Arc::clone(&connection)))
+    };
+    let mut sessions: Vec<_> = (boat.connections.by_shard().flatten())
+        .filter_map(weigh)
+        .collect();
+    sessions.sort_unstable_by_key(|(weight, _)| std::cmp::Reverse(*weight));
+    sessions.truncate(count);
+    sessions
+        .into_iter()
+        .map(|(_, connection)| connection)
+        .collect()
+}

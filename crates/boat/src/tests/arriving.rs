@@ -1,0 +1,305 @@
+//! The way to a session: through balancers and TLS, within limits.
+
+use std::net::SocketAddr;
+use std::num::NonZeroU32;
+use std::path::Path;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use backend::tls::{CertificateFiles, TlsConfig, client_config};
+use protocol::Code;
+use protocol::frame::{ClientFrame, Hello};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_tungstenite::tungstenite;
+
+use super::client::{Client, hello};
+use super::eventually;
+use super::harbour::Harbour;
+use crate::Config;
+use crate::config::ProxyHeader;
+
+const NAME: &str = "boat.test";
+
+fn count(number: u32) -> NonZeroU32 {
+    NonZeroU32::new(number).expect("not zero")
+}
+
+/// A certificate for `NAME` and its key, as files.
+fn certificate(directory: &Path) -> CertificateFiles {
+    let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
+    let files = CertificateFiles {
+        cert_file: directory.join("cert.pem"),
+        key_file: directory.join("key.pem"),
+    };
+    std::fs::write(&files.cert_file, made.cert.pem()).expect("writes");
+    std::fs::write(&files.key_file, made.signing_key.serialize_pem()).expect("writes");
+    files
+}
+
+async fn connect(address: SocketAddr) -> TcpStream {
+    TcpStream::connect(address).await.expect("connects")
+}
+
+async fn tls(
+    address: SocketAddr,
+    files: &CertificateFiles,
+    alpn: &[u8],
+) -> std::io::Result<TlsStream<TcpStream>> {
+    let config = client_config(Some(&files.cert_file), &[alpn]).expect("a certificate");
+    let name = NAME.try_into().expect("a name");
+    let connector = TlsConnector::from(config);
+    connector.connect(name, connect(address).await).await
+}
+
+/// Frames both ways, and an end that is told.
+async fn is_served(mut client: Client, harbour: &Harbour, user: i64) {
+    let welcome = client.hello(user).await;
+    assert_eq!(welcome.user.get(), user);
+    client.ping().await;
+    drop(client);
+    eventually("signed off", || harbour.running.connections() == 0).await;
+}
+
+// proves S3-03 in part: the boat's own server speaks TLS on both ports.
+#[tokio::test]
+async fn clients_speak_tls_on_both_ports() {
+    let directory = tempfile::tempdir().expect("a folder");
+    let files = certificate(directory.path());
+    let harbour = Harbour::with(|config| {
+        config.tls = TlsConfig {
+            certificates: vec![files.clone()],
+            ..TlsConfig::default()
+        };
+    })
+    .await;
+    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
+
+    let stream = tls(websocket, &files, b"http/1.1").await.expect("TLS");
+    let client = Client::websocket_over(stream, &[]).await.expect("upgrades");
+    is_served(client, &harbour, 1).await;
+
+    let stream = tls(tcp, &files, b"packetboat.v1").await.expect("TLS");
+    is_served(Client::tcp_over(stream), &harbour, 2).await;
+
+    // A connection ends in order: with the last frame, and with a word that it was the last.
+    let stream = tls(tcp, &files, b"packetboat.v1").await.expect("TLS");
+    let mut client = Client::tcp_over(stream);
+    let token = "forged".into();
+    client
+        .send(&ClientFrame::Hello(Hello { token, ..hello(3) }))
+        .await;
+    assert_eq!(client.closing().await, Some(Code::Unauthenticated));
+    let Client::Tcp(framed) = &mut client else {
+        panic!("TCP");
+    };
+    let end = framed.get_mut().read(&mut [0; 16]).await;
+    assert_eq!(end.expect("close_notify, not a cut"), 0);
+
+    tls(websocket, &files, b"h2")
+        .await
+        .expect_err("not a protocol of ours");
+    // Plain text is answered with an alert, and no client is there.
+    let mut plain = connect(tcp).await;
+    plain.write_all(b"\x05hello").await.expect("writes");
+    let mut alert = Vec::new();
+    let _ = plain.read_to_end(&mut alert).await;
+    assert_eq!(alert.first(), Some(&0x15));
+    assert_eq!(harbour.running.connections(), 0);
+}
+
+fn behind_balancer(header: ProxyHeader) -> impl FnOnce(&mut Config) {
+    move |config: &mut Config| {
+        config.proxy.header = header;
+        config.proxy.networks = vec!["127.0.0.0/8".parse().expect("a network")];
+        config.connections_per_address_max = 1;
+    }
+}
+
+/// A PROXY header of version 2 from this address.
+fn proxy_header(last: u8) -> Vec<u8> {
+    let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\x00\x0c".to_vec();
+    header.extend([203, 0, 113, last, 127, 0, 0, 1, 0x12, 0x34, 0x23, 0x28]);
+    header
+}
+
+async fn proxied(address: SocketAddr, last: u8) -> TcpStream {
+    let mut stream = connect(address).await;
+    stream.write_all(&proxy_header(last)).await.expect("writes");
+    stream
+}
+
+// proves S1-05 in part: the limits of an address are those of the client, not of the balancer.
+#[tokio::test]
+async fn a_balancer_names_its_clients_before_their_bytes() {
+    let harbour = Harbour::with(behind_balancer(ProxyHeader::ProxyV2)).await;
+    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
+    let mut first = Client::tcp_over(proxied(tcp, 7).await);
+    first.hello(1).await;
+    let mut second = Client::tcp_over(proxied(tcp, 7).await);
+    assert_eq!(second.closing().await, Some(Code::RateLimited));
+    let other = proxied(websocket, 8).await;
+    let mut other = Client::websocket_over(other, &[]).await.expect("upgrades");
+    other.hello(2).await;
+    first.ping().await;
+    let peers: Vec<_> = (harbour.peer.connects.lock().iter())
+        .map(|connect| connect.peer.clone())
+        .collect();
+    assert_eq!(peers, ["203.0.113.7:4660", "203.0.113.8:4660"]);
+
+    // Without a header there is no client: nobody can leave it out.
+    let mut bare = connect(tcp).await;
+    bare.write_all(b"\x05hello, and more than a header")
+        .await
+        .expect("writes");
+    assert_eq!(bare.read(&mut [0; 16]).await.unwrap_or(0), 0);
+    assert_eq!(harbour.running.connections(), 2);
+}
+
+#[tokio::test]
+async fn the_head_of_a_request_may_name_the_client() {
+    let harbour = Harbour::with(behind_balancer(ProxyHeader::XForwardedFor)).await;
+    let address = harbour.running.websocket();
+    let over = async |value: &str| {
+        let headers = [("X-Forwarded-For", value)];
+        Client::websocket_over(connect(address).await, &headers).await
+    };
+    let mut first = over("10.9.9.9, 203.0.113.7, 127.0.0.2")
+        .await
+        .expect("upgrades");
+    first.hello(1).await;
+    let mut second = over("203.0.113.7").await.expect("upgrades");
+    assert_eq!(second.closing().await, Some(Code::RateLimited));
+    let mut other = over("203.0.113.8").await.expect("upgrades");
+    other.hello(2).await;
+    let peer = harbour.peer.connects.lock()[0].peer.clone();
+    assert_eq!(peer, "203.0.113.7:0");
+    for headers in [&[][..], &[("X-Forwarded-For", "unknown")]] {
+        let refused = Client::websocket_over(connect(address).await, headers).await;
+        let Err(tungstenite::Error::Http(response)) = refused else {
+            panic!("a balancer that names nobody");
+        };
+        assert_eq!(response.status(), 400);
+    }
+}
+
+#[tokio::test]
+async fn nobody_else_is_believed() {
+    let harbour = Harbour::with(|config| {
+        behind_balancer(ProxyHeader::ProxyV2)(config);
+        config.proxy.networks = vec!["198.51.100.0/24".parse().expect("a network")];
+    })
+    .await;
+    // The header is what a client says: no frame of ours.
+    let mut client = Client::tcp_over(proxied(harbour.running.tcp(), 7).await);
+    assert!(client.closing().await.is_some());
+    assert!(harbour.peer.connects.lock().is_empty());
+}
+
+#[tokio::test]
+async fn strangers_wait_where_many_arrive_and_not_for_ever() {
+    let harbour = Harbour::with(|config| {
+        config.arriving_max = 2;
+        config.arrival_timeout = Duration::from_millis(500);
+    })
+    .await;
+    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
+    let mut aboard = harbour.tcp().await;
+    aboard.hello(1).await;
+    let begun = Instant::now();
+    // Two who say nothing: one at each stage.
+    let (mut silent, mut head) = (connect(tcp).await, connect(websocket).await);
+    head.write_all(b"GET /ws HTTP/1.1\r\n")
+        .await
+        .expect("writes");
+    let mut next = harbour.tcp().await;
+    next.hello(2).await;
+    assert!(
+        begun.elapsed() >= Duration::from_millis(400),
+        "{:?}",
+        begun.elapsed()
+    );
+    let mut end = Vec::new();
+    let ended = timeout(Duration::from_secs(2), silent.read_to_end(&mut end)).await;
+    let _ = ended.expect("closed, with a reason");
+    assert!(!end.is_empty());
+    let ended = timeout(Duration::from_secs(2), head.read_to_end(&mut end)).await;
+    let _ = ended.expect("closed");
+    aboard.ping().await;
+}
+
+#[tokio::test]
+async fn arrivals_of_an_address_have_a_rate() {
+    let harbour = Harbour::with(|config| {
+        config.arrivals_per_address = count(1);
+        config.arrivals_per_address_burst = count(3);
+    })
+    .await;
+    let mut clients = Vec::new();
+    for user in 1..=3 {
+        let mut client = harbour.tcp().await;
+        client.hello(user).await;
+        clients.push(client);
+    }
+    // Dropped before anything is said.
+    assert!(harbour.tcp().await.next().await.is_none());
+    for client in &mut clients {
+        client.ping().await;
+    }
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    harbour.tcp().await.hello(4).await;
+}
+
+#[tokio::test]
+async fn sign_ins_that_fail_often_reach_no_station() {
+    let harbour = Harbour::with(|config| {
+        config.sign_in_failures_per_address = count(1);
+        config.sign_in_failures_per_address_burst = count(2);
+    })
+    .await;
+    let mut aboard = harbour.tcp().await;
+    aboard.hello(1).await;
+    let forged = || {
+        let token = "forged".into();
+        ClientFrame::Hello(Hello { token, ..hello(2) })
+    };
+    let mut codes = Vec::new();
+    for _ in 0..3 {
+        let mut client = harbour.tcp().await;
+        client.send(&forged()).await;
+        codes.push(client.closing().await.expect("a code"));
+    }
+    assert_eq!(
+        codes,
+        [
+            Code::Unauthenticated,
+            Code::Unauthenticated,
+            Code::RateLimited
+        ]
+    );
+    let asked = harbour.peer.asked.load(Ordering::Relaxed);
+    let mut client = harbour.tcp().await;
+    client.send(&ClientFrame::Hello(hello(3))).await;
+    assert_eq!(client.closing().await, Some(Code::RateLimited));
+    assert_eq!(harbour.peer.asked.load(Ordering::Relaxed), asked);
+    // Nobody who is there feels it.
+    aboard.ping().await;
+}
+
+#[tokio::test]
+async fn where_memory_is_short_newcomers_go_elsewhere() {
+    let harbour = Harbour::with(|config| config.memory_max = Some(1)).await;
+    let mut ready = harbour.running.ready();
+    let wait = ready.wait_for(|ready| !ready);
+    timeout(Duration::from_secs(5), wait)
+        .await
+        .expect("not ready")
+        .expect("runs");
+    for mut client in harbour.both().await {
+        client.send(&ClientFrame::Hello(hello(1))).await;
+        assert_eq!(client.closing().await, Some(Code::Full));
+    }
+}
