@@ -21,7 +21,7 @@ const SIGN_IN_PAUSE: Duration = Duration::from_secs(2);
 /// The pause of a reader where history has too much to do.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
-/// The station's part of the table of limits (docs/operations/running.md).
+/// The station's part of docs/operations/limits.md.
 pub(crate) struct Limits {
     sign_ins: RateLimit<UserId>,
     user_sends: RateLimit<UserId>,
