@@ -4,6 +4,7 @@ mod bounds;
 mod check;
 pub mod environment;
 mod files;
+mod limits;
 mod schema;
 mod secret;
 mod span;
@@ -21,6 +22,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use limits::limits_page;
 pub use schema::schema;
 pub use text::{page, template};
 

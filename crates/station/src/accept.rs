@@ -172,11 +172,12 @@ impl Accept {
         let pending = judge_all(batch, &admitted, &offered, &known, &mut outcomes);
         let pending = self.judge_members(batch, pending, &mut outcomes).await;
         let pending = self.judge_changes(batch, pending, &mut outcomes).await;
+        let pending = self.pace(batch, pending, &mut outcomes).await;
         self.publish_all(life, batch, &pending, &mut outcomes).await;
         outcomes.into_vec()
     }
 
-    /// The decisions that need nothing but the send itself and the rates of its sender and conversation.
+    /// The decisions that need nothing but the send itself and its sender's rate.
     fn admit_all(&self, batch: &[SendItem], outcomes: &mut Outcomes<'_>) -> Vec<Admitted> {
         let mut admitted = Vec::with_capacity(batch.len());
         for (index, item) in batch.iter().enumerate() {
@@ -189,7 +190,7 @@ impl Accept {
             };
             if outcomes.is_blocked(index, conversation) {
                 outcomes.refuse(index, conversation, earlier_failed());
-            } else if let Err(refusal) = self.rates.send(item.user, item.platform, conversation) {
+            } else if let Err(refusal) = self.rates.send(item.user, item.platform) {
                 outcomes.refuse(index, conversation, refusal);
             } else {
                 admitted.push(Admitted {
@@ -297,6 +298,50 @@ impl Accept {
         let message = message_of(item, send.id);
         let refused = self.changes.refused(&message, send.conversation);
         timeout_at(until, refused).await.ok().flatten()
+    }
+
+    /// Lets go on what its conversation has a token for. Strangers, whose resends come so far unjudged, must not take
+    /// them from those who are in; neither must wishes, which anybody may have.
+    async fn pace(
+        &self,
+        batch: &[SendItem],
+        pending: Vec<Pending>,
+        outcomes: &mut Outcomes<'_>,
+    ) -> Vec<Pending> {
+        let key = |send: &Pending| {
+            let item = &batch[send.indices[0]];
+            Some((needs_membership(&item.send)?, item.user))
+        };
+        let resent = pending.iter().filter(|send| !send.doubt.is_first());
+        let resent: Vec<_> = resent.filter_map(key).collect();
+        let strangers = self.membership.refused(&resent).await;
+        // Earlier ones of the same session; what was refused before this step may have come later.
+        let mut held = BTreeSet::new();
+        let mut passed = Vec::with_capacity(pending.len());
+        for send in pending {
+            let pays = match send.conversation {
+                ConversationId::Group(_) => {
+                    key(&send).is_some_and(|key| !strangers.contains_key(&key))
+                }
+                ConversationId::Private { .. } | ConversationId::System(_) => true,
+            };
+            let order = (batch[send.indices[0]].session, send.conversation);
+            let refusal = match held.contains(&order) {
+                true => Some(earlier_failed()),
+                false if pays => self.rates.send_to(send.conversation).err(),
+                false => None,
+            };
+            match refusal {
+                Some(refusal) => {
+                    held.insert(order);
+                    for &index in &send.indices {
+                        outcomes.refuse(index, send.conversation, refusal.clone());
+                    }
+                }
+                None => passed.push(send),
+            }
+        }
+        passed
     }
 
     async fn publish_all(

@@ -21,7 +21,7 @@ const SIGN_IN_PAUSE: Duration = Duration::from_secs(2);
 /// The pause of a reader where history has too much to do.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
-/// The station's part of the table of limits (docs/operations/running.md).
+/// The station's part of docs/operations/limits.md.
 pub(crate) struct Limits {
     sign_ins: RateLimit<UserId>,
     user_sends: RateLimit<UserId>,
@@ -82,20 +82,17 @@ impl Limits {
         self.sign_ins.check(user).map_err(refuse)
     }
 
-    /// One send: first of its sender, then to its conversation, so that who sends too much takes nothing from the
-    /// others there.
-    pub(crate) fn send(
-        &self,
-        user: UserId,
-        platform: Platform,
-        conversation: ConversationId,
-    ) -> Result<(), Refusal> {
+    pub(crate) fn send(&self, user: UserId, platform: Platform) -> Result<(), Refusal> {
         let of_sender = match platform {
             Platform::Bot => &self.bot_sends,
             _ => &self.user_sends,
         };
         let refuse = |wait| too_much("you send too much at once", wait);
-        of_sender.check(user).map_err(refuse)?;
+        of_sender.check(user).map_err(refuse)
+    }
+
+    /// A send of somebody who may send there: others take nothing from those who may.
+    pub(crate) fn send_to(&self, conversation: ConversationId) -> Result<(), Refusal> {
         let in_conversation = match conversation {
             ConversationId::Group(_) => &self.group_sends,
             ConversationId::Private { .. } | ConversationId::System(_) => &self.private_sends,
@@ -238,18 +235,13 @@ mod tests {
             (Platform::Bot, "bot_sends", 1000, 200, 5),
         ] {
             let (limits, refusals) = limits();
-            let mut peer = 1;
-            let mut send = || {
-                peer += 1;
-                limits.send(user(1), platform, private(1, peer))
-            };
+            let mut send = || limits.send(user(1), platform);
             let (passed, refusal) = drain(&mut send);
             assert_eq!((passed, refusal.code), (burst, Code::RateLimited));
             assert_eq!(refusal.retry_after, Some(Duration::from_millis(wait)));
             assert!(counts(&refusals, limit, 1));
             assert_eq!(passed_in_a_minute(&mut send).await, 60 * rate);
-            let neighbour = limits.send(user(2), platform, private(2, 3));
-            assert_eq!(neighbour, Ok(()));
+            assert_eq!(limits.send(user(2), platform), Ok(()));
         }
     }
 
@@ -257,13 +249,12 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_user_and_their_bot_have_rates_of_their_own() {
         let (limits, refusals) = limits();
-        let to = |peer| private(1, peer);
-        for peer in 2..1002 {
-            assert_eq!(limits.send(user(1), Platform::Bot, to(peer)), Ok(()));
+        for _ in 0..1000 {
+            assert_eq!(limits.send(user(1), Platform::Bot), Ok(()));
         }
-        assert!(limits.send(user(1), Platform::Bot, to(2)).is_err());
+        assert!(limits.send(user(1), Platform::Bot).is_err());
         assert!(counts(&refusals, "bot_sends", 1));
-        assert_eq!(limits.send(user(1), Platform::Ios, to(2)), Ok(()));
+        assert_eq!(limits.send(user(1), Platform::Ios), Ok(()));
     }
 
     #[tokio::test(start_paused = true)]
@@ -274,18 +265,13 @@ mod tests {
             ("group_sends", group(1), group(2), 1000, 100),
         ] {
             let (limits, refusals) = limits();
-            let mut from = 0;
-            // Each of somebody else, so that no sender is at a limit.
-            let mut send = || {
-                from += 1;
-                limits.send(user(from), Platform::Web, to)
-            };
+            let mut send = || limits.send_to(to);
             let (passed, refusal) = drain(&mut send);
             assert_eq!((passed, refusal.code), (burst, Code::RateLimited));
             assert!(refusal.text.contains("conversation"), "{refusal}");
             assert!(counts(&refusals, limit, 1));
             assert_eq!(passed_in_a_minute(&mut send).await, 60 * rate);
-            assert_eq!(limits.send(user(1), Platform::Web, neighbour), Ok(()));
+            assert_eq!(limits.send_to(neighbour), Ok(()));
         }
     }
 

@@ -83,6 +83,9 @@ export class Packetboat {
       'health.listen = "127.0.0.1:0"',
       `boat.websocket = "${websocket}"`,
       `boat.tcp = "${tcp}"`,
+      // Each command signs in anew, faster than people do.
+      'station.user_sign_ins_burst = 1000000',
+      'station.user_sends_burst = 1000000',
       ...settings,
     ];
     await writeFile(file, lines.join('\n'));

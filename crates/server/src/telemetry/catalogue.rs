@@ -90,7 +90,7 @@ const METRICS: &[Metric] = &[
     metric(Gauge, "horn_pending_notifications", "Notifications without a recorded outcome"),
     metric(Counter, "horn_retries_total", "Attempts that failed and are made again"),
     metric(Histogram, "horn_send_seconds", "Time of a call to the provider"),
-    metric(Counter, "limits_total", "Refusals because of too much, by limit: docs/operations/limits.md lists them"),
+    metric(Counter, "limits_total", "Refusals of what was too much, by limit"),
     metric(Counter, "log_lines_dropped_total", "Log lines that found no room, because nobody reads stderr"),
     metric(Counter, "otlp_spans_total", "Spans for the collector, by result"),
     metric(Gauge, "packetboat_build_info", "1, with version and service (or all) as labels"),

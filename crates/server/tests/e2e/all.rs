@@ -8,7 +8,7 @@ use serde_json::Value;
 use tempfile::TempDir;
 
 use crate::door::Door;
-use crate::process::{Process, packetboat};
+use crate::process::{BUSY, Process, packetboat};
 
 /// `packetboat all` on a directory of its own.
 pub struct All {
@@ -44,7 +44,7 @@ impl Dir {
     pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
         let text = format!(
-            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{more}\n"
+            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{BUSY}\n{more}\n"
         );
         let file = self.path("packetboat.toml");
         std::fs::write(&file, text).expect("a file");

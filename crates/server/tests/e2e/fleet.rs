@@ -10,7 +10,7 @@ use tempfile::TempDir;
 
 use crate::door::Door;
 use crate::ports::free_ports;
-use crate::process::{Process, packetboat, run};
+use crate::process::{BUSY, Process, packetboat, run};
 use crate::real;
 
 /// The services of a fleet.
@@ -254,6 +254,7 @@ etcd.prefix = "/{name}"
 scylla.contact_points = {cql}
 scylla.keyspace = "packetboat_{name}"
 scylla.replication.factor = 1
+{BUSY}
 {more}
 "#
     )

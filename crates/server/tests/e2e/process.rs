@@ -15,6 +15,18 @@ pub const SOON: Duration = Duration::from_secs(20);
 /// Between two looks.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
+/// Settings for users who are faster than people.
+pub const BUSY: &str = "station.user_sign_ins_per_minute = 1000000
+station.user_sign_ins_burst = 1000000
+station.user_sends_per_second = 1000000
+station.user_sends_burst = 1000000
+station.private_sends_per_second = 1000000
+station.private_sends_burst = 1000000
+station.user_questions_per_second = 1000000
+station.user_questions_burst = 1000000
+station.user_history_reads_per_second = 1000000
+station.user_history_reads_burst = 1000000";
+
 /// A command that sees nothing of the environment of whoever runs the tests.
 pub fn packetboat(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_packetboat"));

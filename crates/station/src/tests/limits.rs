@@ -5,9 +5,11 @@ use std::time::Duration;
 
 use api::station::SyncCall;
 use api::v1;
+use protocol::frame::Send;
 use protocol::frame::{HistoryRange, SyncQuery, SyncRequest};
-use protocol::{Code, Platform, Seq};
+use protocol::{Code, Platform, Recipient, Seq};
 
+use super::groups::{CLOSED, group};
 use super::world::*;
 use crate::Config;
 
@@ -77,6 +79,41 @@ async fn a_conversation_takes_so_much_from_both_sides_together() {
     tokio::time::advance(Duration::from_millis(500)).await;
     let resend = again(send(2, 3, "too much"), 1, Duration::from_millis(500));
     assert!(world.submit_one(item(1, resend)).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn strangers_take_nothing_from_a_group() {
+    let world = world_with(Config {
+        group_sends_burst: count(2),
+        ..Config::default()
+    })
+    .await;
+    world.group_of(7, CLOSED, &[1, 2]).await;
+    let to_group = |number, attempt| {
+        let to = Recipient::Group(group(7));
+        again(
+            Send {
+                to,
+                ..send(2, number, "text")
+            },
+            attempt,
+            Duration::ZERO,
+        )
+    };
+    for number in 1..=5 {
+        let stranger = item(9, to_group(number, 0));
+        assert_eq!(world.submit_one(stranger).await, Err(Code::Forbidden));
+        // As a resend it is the writer's to refuse.
+        let stranger = item(9, to_group(number + 100, 1));
+        assert!(world.submit_one(stranger).await.is_ok());
+    }
+    let members = [item(1, to_group(1, 0)), item(2, to_group(2, 1))];
+    assert!(world.submit(members.into()).await.iter().all(Result::is_ok));
+    let told = [item(1, to_group(3, 0)), item(1, to_group(4, 0))];
+    assert_eq!(
+        world.submit(told.into()).await,
+        [Err(Code::RateLimited), Err(Code::EarlierSendFailed)]
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -35,7 +35,7 @@ pub(super) struct Steady {
     /// Pairs of users, one sending and one receiving.
     #[arg(long, default_value_t = 100)]
     pairs: u32,
-    /// Messages a second over all pairs.
+    /// Messages a second over all pairs; of one pair at most `station.user_sends_per_second`.
     #[arg(long, default_value_t = 200.0)]
     rate: f64,
     /// How long to send; a signal ends it earlier.

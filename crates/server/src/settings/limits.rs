@@ -1,0 +1,142 @@
+//! The limits of what one client, user or conversation may take, and the page that lists them.
+
+use std::fmt::Write as _;
+
+use protocol::Code;
+
+use super::schema::sections;
+
+/// One limit, with all that follows from it.
+struct Limit {
+    what: &'static str,
+    /// Paths of settings, whose defaults the page shows.
+    settings: &'static [&'static str],
+    code: Code,
+    place: &'static str,
+    /// Its label in `limits_total`, where it has one.
+    counted: Option<&'static str>,
+}
+
+const fn boat(what: &'static str, settings: &'static [&'static str], code: Code) -> Limit {
+    Limit {
+        what,
+        settings,
+        code,
+        place: "boat",
+        counted: None,
+    }
+}
+
+const fn station(
+    counted: &'static str,
+    what: &'static str,
+    settings: &'static [&'static str],
+    code: Code,
+) -> Limit {
+    Limit {
+        what,
+        settings,
+        code,
+        place: "station",
+        counted: Some(counted),
+    }
+}
+
+#[rustfmt::skip]
+const LIMITS: &[Limit] = &[
+    boat("connections", &["boat.connections_max"], Code::Full),
+    boat("connections from one address", &["boat.connections_per_address_max"], Code::RateLimited),
+    boat("frames of a session", &["boat.session.frames_per_second"], Code::RateLimited),
+    boat("bytes of a frame", &["boat.session.frame_bytes_max"], Code::TooLarge),
+    boat("bytes of a body", &["boat.session.body_bytes_max"], Code::TooLarge),
+    boat("questions of a session without an answer", &["boat.session.questions_max"], Code::RateLimited),
+    boat("bytes that wait for a client to read them", &["boat.session.outgoing_bytes_max"], Code::Slow),
+    station("user_sign_ins", "sign-ins of a user", &["station.user_sign_ins_per_minute", "station.user_sign_ins_burst"], Code::RateLimited),
+    station("user_sends", "sends of a user's devices", &["station.user_sends_per_second", "station.user_sends_burst"], Code::RateLimited),
+    station("bot_sends", "sends of a user's bots", &["station.bot_sends_per_second", "station.bot_sends_burst"], Code::RateLimited),
+    station("private_sends", "sends to a conversation of two", &["station.private_sends_per_second", "station.private_sends_burst"], Code::RateLimited),
+    station("group_sends", "sends to a group", &["station.group_sends_per_second", "station.group_sends_burst"], Code::RateLimited),
+    station("user_questions", "questions of a user", &["station.user_questions_per_second", "station.user_questions_burst"], Code::RateLimited),
+    station("user_history_reads", "pages of a user that history is asked for", &["station.user_history_reads_per_second", "station.user_history_reads_burst"], Code::RateLimited),
+    station("history_reads", "pages that history is asked for at a time", &["station.history_reads_max"], Code::Unavailable),
+];
+
+const PAGE_HEAD: &str = "# Limits
+
+<!-- Written by the program from its table: make settings -->
+
+Each limit has a code that clients get ([what each asks of them](../protocol.md)), and each of a station a label in `limits_total`.
+
+A station counts for itself: with several, a user or conversation reaches at worst as many times its rate as there are stations (a user, as it has
+sessions, if these are fewer). Beside its rate each has a burst, which passes at once after a rest. Load tests raise the rows that they would meet, as `packetboat bench` does for the servers that it starts; `bench steady`, which meets a running installation, stays below
+`user_sends_per_second` a pair, or that installation's settings are raised:
+
+```
+PACKETBOAT_STATION__USER_SENDS_PER_SECOND=1000000
+PACKETBOAT_STATION__USER_SENDS_BURST=1000000
+PACKETBOAT_STATION__PRIVATE_SENDS_PER_SECOND=1000000
+PACKETBOAT_STATION__PRIVATE_SENDS_BURST=1000000
+```
+
+| limit | setting and default | code | where | `limits_total` |
+| --- | --- | --- | --- | --- |
+";
+
+/// The reference page, in Markdown.
+pub fn limits_page() -> String {
+    let mut page = String::from(PAGE_HEAD);
+    let sections = sections();
+    for limit in LIMITS {
+        let settings: Vec<String> = (limit.settings.iter())
+            .map(|path| {
+                let key = sections.iter().find_map(|section| {
+                    let name = path.strip_prefix(&section.path)?.strip_prefix('.')?;
+                    section.keys.iter().find(|key| key.name == name)
+                });
+                let default = key.and_then(|key| key.default.as_ref());
+                let default = default.map_or_else(|| "unset".to_owned(), ToString::to_string);
+                format!("`{path}` {default}")
+            })
+            .collect();
+        let counted = limit.counted.map(|label| format!("`{label}`"));
+        let _ = writeln!(
+            page,
+            "| {} | {} | `{}` | {} | {} |",
+            limit.what,
+            settings.join(", "),
+            limit.code.name(),
+            limit.place,
+            counted.unwrap_or_default(),
+        );
+    }
+    page
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    #[test]
+    fn every_limit_has_settings_that_there_are() {
+        let page = limits_page();
+        assert!(!page.contains("unset"), "{page}");
+        let lines = page.lines().filter(|line| line.starts_with("| "));
+        assert_eq!(lines.count(), LIMITS.len() + 2);
+    }
+
+    /// `make settings` writes the page anew.
+    #[test]
+    fn the_page_of_limits_is_the_table() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/operations/limits.md");
+        if std::env::var_os("PACKETBOAT_TEST_WRITE").is_some() {
+            std::fs::write(&path, limits_page()).expect("written");
+        }
+        let written = std::fs::read_to_string(&path).unwrap_or_default();
+        assert!(
+            written == limits_page(),
+            "docs/operations/limits.md is old: make settings"
+        );
+    }
+}
