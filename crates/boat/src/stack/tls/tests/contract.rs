@@ -2,8 +2,12 @@
 
 use std::future::Future;
 use std::io::ErrorKind;
+use std::process::Stdio;
+use std::time::Duration;
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, DuplexStream};
+use tokio::net::TcpListener;
+use tokio::process::Command;
 use tokio_rustls::TlsAcceptor;
 
 use super::*;
@@ -29,7 +33,10 @@ struct Report {
 }
 
 /// Echoes until the client says that nothing follows, then says so, too.
-async fn adapter(mut pipe: DuplexStream, config: Arc<ServerConfig>) -> Report {
+async fn adapter(
+    mut pipe: impl AsyncRead + AsyncWrite + Unpin,
+    config: Arc<ServerConfig>,
+) -> Report {
     let mut tls = Tls::new(config).expect("a connection");
     let mut bytes = 0;
     let mut buffer = vec![0; 17 * 1024];
@@ -62,7 +69,7 @@ async fn adapter(mut pipe: DuplexStream, config: Arc<ServerConfig>) -> Report {
 }
 
 /// A socket takes what it likes.
-async fn flush(tls: &mut Tls, pipe: &mut DuplexStream) {
+async fn flush(tls: &mut Tls, pipe: &mut (impl AsyncWrite + Unpin)) {
     while !tls.unwritten().is_empty() {
         let len = tls.unwritten().len().min(10_000);
         match pipe.write(&tls.unwritten()[..len]).await {
@@ -329,4 +336,52 @@ async fn the_adapter_keeps_the_contract() {
 #[tokio::test]
 async fn tokio_rustls_keeps_the_contract() {
     keeps_the_contract(judge).await;
+}
+
+/// OpenSSL's client reads a command where a line begins with its letter: K and k are new keys, with and without a wish
+/// for ours.
+#[tokio::test]
+#[ignore = "it needs openssl"]
+async fn openssl_is_understood() {
+    for (flag, version, lines) in [
+        (
+            "-tls1_3",
+            "TLSv1.3",
+            &["one\n", "K\n", "two\n", "k\n", "three\n"][..],
+        ),
+        ("-tls1_2", "TLSv1.2", &["one\n", "two\n"]),
+    ] {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("an address").to_string();
+        let arguments = [flag, "-alpn", "packetboat.v1", "-connect", &address];
+        let mut openssl = Command::new("openssl")
+            .arg("s_client")
+            .args(arguments)
+            .args(["-servername", NAME])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("openssl");
+        let (stream, _) = listener.accept().await.expect("a connection");
+        let served = tokio::spawn(adapter(stream, SERVER.clone()));
+        let mut stdin = openssl.stdin.take().expect("a pipe");
+        for line in lines.iter().chain(&["Q\n"]) {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            stdin.write_all(line.as_bytes()).await.expect("a pipe");
+        }
+        let output = openssl.wait_with_output().await.expect("an end");
+        let text = String::from_utf8_lossy(&output.stdout);
+        let wanted = ["ALPN protocol: packetboat.v1", version];
+        let echoed = lines.iter().filter(|line| line.len() > 2);
+        for wanted in wanted.iter().chain(echoed) {
+            assert!(text.contains(wanted), "{wanted} is not in {text}");
+        }
+        let report = served.await.expect("no panic");
+        let sent = lines
+            .iter()
+            .filter(|line| line.len() > 2)
+            .map(|line| line.len());
+        assert_eq!((report.end, report.bytes), (End::Clean, sent.sum()));
+    }
 }
