@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign console console-test alerts manifests clean
+.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -12,7 +12,7 @@ test: ## all tests, in one process each, no server needed
 check: fmt lint docs ## what must be clean before a commit
 
 fmt: ## is the code formatted
-	@cargo fmt --all --check
+	@cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check
 
 lint: ## warnings are errors, in the slim program, too
 	@scripts/need cargo cc protoc && cargo clippy --workspace --all-targets --locked -- -D warnings
@@ -24,8 +24,8 @@ docs: ## the documentation builds without a warning
 sim: ## ten times the simulator's seeds, from a new place
 	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
 
-settings: ## write docs/operations/settings.md and metrics.md anew, from types and table
-	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says the_page_of_metrics_is_the_table
+settings: ## write docs/operations/{settings,metrics,limits}.md anew, from types and tables
+	@PACKETBOAT_TEST_WRITE=1 cargo test --workspace --lib --locked -- the_reference_page_is_what_the_program_says the_page_of_metrics_is_the_table the_page_of_limits_is_the_table
 
 bench: ## the load generator against floor and server, in release
 	@cargo run --release --locked --package server --bin packetboat -- bench all
@@ -47,6 +47,10 @@ e2e: ## the tests that need the real parts (fresh ones: make real-up): the syste
 
 campaign: ## kill everything, everywhere, on the real parts: under a steady chat, one part for minutes, after each effect, in a night of dead letters
 	@scripts/need cargo cc protoc kcat && scripts/e2e campaign failpoints night
+
+SECONDS ?= 60
+fuzz: ## bytes from strangers: frames, WebSockets, PROXY headers, HTTP heads, each for SECONDS=60
+	@scripts/need cargo cc protoc && scripts/fuzz $(SECONDS)
 
 console: ## build the operators' console; the next build of the program holds it
 	@scripts/need npm && scripts/console build

@@ -101,7 +101,7 @@ pub fn settings() -> Settings {
 /// All four services, and what a test wants to know of them. End it with [`stop`](Cluster::stop).
 pub struct Cluster {
     system: Option<System>,
-    settings: Settings,
+    settings: Box<Settings>,
     pub seams: Seams,
     /// What was recorded of traced messages.
     pub spans: Arc<Kept>,
@@ -148,7 +148,7 @@ impl Cluster {
             worker: tokio::spawn(work),
             stop_worker,
             system: Some(system.expect("the system starts")),
-            settings,
+            settings: Box::new(settings),
             seams,
             spans: logs.spans.clone(),
             logs: Some(logs),
@@ -341,7 +341,7 @@ impl Cluster {
             logs.check();
         }
         parts::forget(&self.settings).await;
-        self.settings.clone()
+        Settings::clone(&self.settings)
     }
 }
 
