@@ -27,6 +27,18 @@ const fn boat(what: &'static str, settings: &'static [&'static str], code: Code)
     }
 }
 
+const fn boat_rate(
+    counted: &'static str,
+    what: &'static str,
+    settings: &'static [&'static str],
+    code: Code,
+) -> Limit {
+    Limit {
+        counted: Some(counted),
+        ..boat(what, settings, code)
+    }
+}
+
 const fn station(
     counted: &'static str,
     what: &'static str,
@@ -46,6 +58,12 @@ const fn station(
 const LIMITS: &[Limit] = &[
     boat("connections", &["boat.connections_max"], Code::Full),
     boat("connections from one address", &["boat.connections_per_address_max"], Code::RateLimited),
+    boat_rate("arrivals_per_address", "arrivals from one address; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
+    boat_rate("sign_in_failures_per_address", "sign-ins of one address that fail in a minute", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
+    boat("sign-ins that stations are asked about at a time", &["boat.sign_in_calls_max"], Code::Unavailable),
+    boat("questions that stations are asked at a time", &["boat.calls_max"], Code::Unavailable),
+    boat("arrivals that wait for a hello", &["boat.arriving_max", "boat.arrival_timeout"], Code::HandshakeTimeout),
+    boat_rate("memory", "memory of the process, for those for whom most waits; newcomers get `full`", &["boat.memory_max"], Code::Slow),
     boat("frames of a session", &["boat.session.frames_per_second"], Code::RateLimited),
     boat("bytes of a frame", &["boat.session.frame_bytes_max"], Code::TooLarge),
     boat("bytes of a body", &["boat.session.body_bytes_max"], Code::TooLarge),
@@ -65,7 +83,7 @@ const PAGE_HEAD: &str = "# Limits
 
 <!-- Written by the program from its table: make settings -->
 
-Each limit has a code that clients get ([what each asks of them](../protocol.md)), and each of a station a label in `limits_total`.
+Each limit has a code that clients get ([what each asks of them](../protocol.md)), and those that are counted a label in `limits_total`.
 
 A station counts for itself: with several, a user or conversation reaches at worst as many times its rate as there are stations (a user, as it has
 sessions, if these are fewer). Beside its rate each has a burst, which passes at once after a rest. Load tests raise the rows that they would meet, as `packetboat bench` does for the servers that it starts; `bench steady`, which meets a running installation, stays below
@@ -93,8 +111,11 @@ pub fn limits_page() -> String {
                     let name = path.strip_prefix(&section.path)?.strip_prefix('.')?;
                     section.keys.iter().find(|key| key.name == name)
                 });
-                let default = key.and_then(|key| key.default.as_ref());
-                let default = default.map_or_else(|| "unset".to_owned(), ToString::to_string);
+                let default = match key.map(|key| key.default.as_ref()) {
+                    Some(Some(default)) => default.to_string(),
+                    Some(None) => "unset".to_owned(),
+                    None => "no such setting".to_owned(),
+                };
                 format!("`{path}` {default}")
             })
             .collect();
@@ -121,7 +142,7 @@ mod tests {
     #[test]
     fn every_limit_has_settings_that_there_are() {
         let page = limits_page();
-        assert!(!page.contains("unset"), "{page}");
+        assert!(!page.contains("no such setting"), "{page}");
         let lines = page.lines().filter(|line| line.starts_with("| "));
         assert_eq!(lines.count(), LIMITS.len() + 2);
     }
