@@ -318,7 +318,9 @@ mod tests {
         for key in 0_u64..1_000_000 {
             let _ = limit.check(key);
         }
-        let cells = limit.tables.map(|table| table.take.into_state_store().cells.len());
+        let cells = limit
+            .tables
+            .map(|table| table.take.into_state_store().cells.len());
         assert_eq!(cells, [1 << 17; 2]);
         assert_eq!(size_of::<InMemoryState>(), 8);
         assert_eq!(LIMIT_BYTES, 2_097_152);
