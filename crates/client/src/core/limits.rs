@@ -44,13 +44,13 @@ pub struct Limits {
     pub welcome: Duration,
     /// How long a ping may stay without any frame in answer.
     pub pong: Duration,
-    /// The first pause before connecting again is random, between zero and this; each further one
-    /// doubles the bound …
+    /// The first pause before connecting again is random, between zero and this, or the server's hint where
+    /// that is longer; each further one doubles the bound …
     pub backoff: Duration,
-    /// … up to this.
+    /// … up to this, whatever the hint.
     pub backoff_max: Duration,
-    /// A connection that lived this long makes the next pause a first one. More than `backoff_max`, or two
-    /// programs under one device's name are never found out.
+    /// A connection that lived this long makes the next pause a first one. More than `backoff_max` and
+    /// `welcome` together, or two programs under one device's name are never found out.
     pub stable: Duration,
     /// Connections in a row, none of them stable, that may be replaced by another one of this device. Its
     /// own given-up ones explain a few; beyond, another program bears this device's name, and the client
@@ -85,9 +85,9 @@ impl Default for Limits {
             ack_again: secs(5),
             welcome: secs(10),
             pong: secs(10),
-            backoff: Duration::from_millis(500),
-            backoff_max: secs(20),
-            stable: secs(30),
+            backoff: secs(1),
+            backoff_max: secs(30),
+            stable: secs(45),
             replaced_max: 4,
             other_installation: secs(60),
             absence_max: secs(24 * 3600),

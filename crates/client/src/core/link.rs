@@ -178,8 +178,7 @@ impl Link {
             self.enter(State::Closed(why), out);
             return;
         }
-        let pause = (why.retry_after).unwrap_or_else(|| pause(self.failures, jitter, limits));
-        let until = now + pause;
+        let until = now + pause(self.failures, why.retry_after, jitter, limits);
         self.failures = self.failures.saturating_add(1);
         self.phase = Phase::Waiting { until };
         self.enter(State::Reconnecting { until, why }, out);
@@ -229,31 +228,67 @@ impl Link {
     }
 }
 
-/// Full jitter: anything between zero and a bound that doubles with each failure.
-fn pause(failures: u32, jitter: u64, limits: &Limits) -> Duration {
+/// Full jitter: anything between zero and a bound that doubles with each failure. The server's hint is the time over which
+/// its clients are to come, not a moment: those that got the same one would come all at once.
+fn pause(failures: u32, hint: Option<Duration>, jitter: u64, limits: &Limits) -> Duration {
     let bound = (limits.backoff)
         .saturating_mul(1 << failures.min(16))
+        .max(hint.unwrap_or_default())
         .min(limits.backoff_max);
     Duration::from_millis(jitter % (bound.as_millis() as u64 + 1))
 }
 
 #[cfg(test)]
 mod tests {
+    use rand::rngs::StdRng;
+    use rand::{RngCore, SeedableRng};
+
     use super::*;
 
+    fn longest(failures: u32, hint: Option<u64>) -> u128 {
+        let (limits, hint) = (Limits::default(), hint.map(Duration::from_millis));
+        let pauses = (0..50_000).map(|jitter| pause(failures, hint, jitter, &limits));
+        pauses.max().unwrap_or_default().as_millis()
+    }
+
     #[test]
-    fn pauses_are_spread_under_a_bound_that_doubles_up_to_twenty_seconds() {
+    fn pauses_are_spread_under_a_bound_that_doubles_up_to_thirty_seconds() {
+        assert_eq!(longest(0, None), 1000);
+        assert_eq!(longest(1, None), 2000);
+        assert_eq!(longest(4, None), 16_000);
+        assert_eq!(longest(5, None), 30_000);
+        assert_eq!(longest(1000, None), 30_000);
+        assert_eq!(pause(3, None, 0, &Limits::default()), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_hint_widens_the_bound_and_never_narrows_it() {
+        assert_eq!(longest(0, Some(9000)), 9000);
+        assert_eq!(longest(3, Some(9000)), 9000);
+        assert_eq!(longest(4, Some(9000)), 16_000);
+        assert_eq!(longest(0, Some(1)), 1000);
+        assert_eq!(longest(0, Some(60_000)), 30_000);
+        let hint = Some(Duration::MAX);
+        assert_eq!(pause(0, hint, 0, &Limits::default()), Duration::ZERO);
+    }
+
+    #[test]
+    fn clients_with_one_hint_come_evenly_over_it() {
+        let (limits, hint) = (Limits::default(), Some(Duration::from_secs(20)));
+        let mut chance = StdRng::seed_from_u64(7);
+        let mut seconds = [0; 20];
+        for _ in 0..20_000 {
+            let pause = pause(0, hint, chance.next_u64(), &limits);
+            seconds[(pause.as_secs() as usize).min(19)] += 1;
+        }
+        for (second, clients) in seconds.into_iter().enumerate() {
+            assert!((850..1150).contains(&clients), "{second}: {clients}");
+        }
+    }
+
+    #[test]
+    fn two_programs_of_one_name_do_not_look_stable() {
         let limits = Limits::default();
-        let longest = |failures| {
-            (0..50_000)
-                .map(|jitter| pause(failures, jitter, &limits).as_millis())
-                .max()
-        };
-        assert_eq!(longest(0), Some(500));
-        assert_eq!(longest(1), Some(1000));
-        assert_eq!(longest(5), Some(16_000));
-        assert_eq!(longest(6), Some(20_000));
-        assert_eq!(longest(1000), Some(20_000));
-        assert_eq!(pause(3, 0, &limits), Duration::ZERO);
+        assert!(limits.stable > limits.backoff_max + limits.welcome);
     }
 }

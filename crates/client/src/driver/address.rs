@@ -2,46 +2,97 @@ use std::fmt;
 use std::str::FromStr;
 
 use thiserror::Error;
+use tokio_tungstenite::tungstenite::http::Uri;
 
 /// A boat's address.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// The whole URL.
-    WebSocket(String),
-    /// Host and port.
-    Tcp(String),
+pub struct Address {
+    text: String,
+    carrier: Carrier,
+    is_secure: bool,
+    /// Without the brackets of an IPv6 address.
+    host: String,
+    port: u16,
+}
+
+/// How frames are told from each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Carrier {
+    WebSocket,
+    Tcp,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("{0:?} is no address of a boat: use ws://host:port or tcp://host:port")]
+#[error(
+    "{0:?} is no address of a boat: use wss://host or tls://host:port, without TLS ws://host:port or tcp://host:port"
+)]
 pub struct AddressError(String);
+
+impl Address {
+    /// As it was given.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Does it ask for TLS?
+    pub fn is_secure(&self) -> bool {
+        self.is_secure
+    }
+
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    pub(super) fn carrier(&self) -> Carrier {
+        self.carrier
+    }
+
+    pub(super) fn port(&self) -> u16 {
+        self.port
+    }
+}
 
 impl FromStr for Address {
     type Err = AddressError;
 
     fn from_str(text: &str) -> Result<Address, AddressError> {
-        let refuse = || AddressError(text.chars().take(100).collect());
-        if let Some(rest) = text.strip_prefix("ws://") {
-            let host = rest.split('/').next().unwrap_or_default();
-            (!host.is_empty()).then(|| Address::WebSocket(text.to_owned()))
-        } else if let Some(rest) = text.strip_prefix("tcp://") {
-            let rest = rest.trim_end_matches('/');
-            let (host, port) = rest.rsplit_once(':').ok_or_else(refuse)?;
-            let is_port = port.parse::<u16>().is_ok();
-            (!host.is_empty() && is_port).then(|| Address::Tcp(rest.to_owned()))
-        } else {
-            None
-        }
-        .ok_or_else(refuse)
+        read(text).ok_or_else(|| AddressError(text.chars().take(100).collect()))
     }
+}
+
+fn read(text: &str) -> Option<Address> {
+    let uri: Uri = text.parse().ok()?;
+    let (carrier, is_secure) = match uri.scheme_str()? {
+        "ws" => (Carrier::WebSocket, false),
+        "wss" => (Carrier::WebSocket, true),
+        "tcp" => (Carrier::Tcp, false),
+        "tls" => (Carrier::Tcp, true),
+        _ => return None,
+    };
+    let (authority, host) = (uri.authority()?.as_str(), uri.host()?);
+    let usual = match (carrier, is_secure) {
+        (Carrier::Tcp, _) => None,
+        (Carrier::WebSocket, true) => Some(443),
+        (Carrier::WebSocket, false) => Some(80),
+    };
+    // Neither a name and password before the host, nor a port that is none.
+    let port = match authority.strip_prefix(host)? {
+        "" => usual,
+        port => port.strip_prefix(':')?.parse().ok(),
+    }?;
+    let is_path_known = carrier == Carrier::WebSocket || matches!(uri.path(), "" | "/");
+    (!host.is_empty() && is_path_known).then(|| Address {
+        text: text.to_owned(),
+        carrier,
+        is_secure,
+        host: host.trim_matches(['[', ']']).to_owned(),
+        port,
+    })
 }
 
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Address::WebSocket(url) => f.write_str(url),
-            Address::Tcp(host) => write!(f, "tcp://{host}"),
-        }
+        f.write_str(&self.text)
     }
 }
 
@@ -50,15 +101,49 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_are_websocket_or_tcp() {
-        for good in ["ws://127.0.0.1:9000", "ws://boat/path", "tcp://[::1]:9001"] {
+    fn addresses_are_websocket_or_tcp_with_tls_or_without() {
+        use Carrier::{Tcp, WebSocket};
+        for (good, carrier, is_secure, host, port) in [
+            ("ws://127.0.0.1:9000", WebSocket, false, "127.0.0.1", 9000),
+            ("ws://boat/path", WebSocket, false, "boat", 80),
+            (
+                "wss://chat.example/ws",
+                WebSocket,
+                true,
+                "chat.example",
+                443,
+            ),
+            (
+                "wss://chat.example:9000",
+                WebSocket,
+                true,
+                "chat.example",
+                9000,
+            ),
+            ("wss://[::1]:9000/ws?a=b", WebSocket, true, "::1", 9000),
+            ("tcp://[::1]:9001", Tcp, false, "::1", 9001),
+            ("tcp://boat:9001/", Tcp, false, "boat", 9001),
+            ("tls://chat.example:9001", Tcp, true, "chat.example", 9001),
+        ] {
             let address: Address = good.parse().expect(good);
             assert_eq!(address.to_string(), good);
+            assert_eq!(
+                (address.carrier(), address.is_secure()),
+                (carrier, is_secure)
+            );
+            assert_eq!((address.host(), address.port()), (host, port));
         }
         for bad in [
             "",
+            "boat:9000",
             "ws://",
+            "ws://:80",
+            "wss://a:99999",
+            "wss://a:",
+            "wss://me:secret@a",
             "tcp://boat",
+            "tls://boat",
+            "tls://boat:9001/ws",
             "tcp://:1",
             "tcp://a:99999",
             "http://a:1",

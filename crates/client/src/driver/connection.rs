@@ -7,6 +7,7 @@ use api::codec::Frames;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use protocol::{Code, Refusal};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::http::HeaderValue;
@@ -15,6 +16,8 @@ use tokio_tungstenite::tungstenite::{self, Message};
 use tokio_util::codec::Framed;
 
 use super::Address;
+use super::address::Carrier;
+use super::tls::Tls;
 
 const SUBPROTOCOL: &str = "packetboat.v1";
 
@@ -32,18 +35,23 @@ pub(super) struct Connection {
 }
 
 impl Connection {
+    /// With TLS where it is given; all of it within `timeout`.
     pub(super) async fn open(
         address: &Address,
+        tls: Option<&Tls>,
         timeout: Duration,
         frame_bytes_max: usize,
     ) -> Result<Connection, Refusal> {
         let opened = async {
-            match address {
-                Address::Tcp(host) => {
-                    let socket = TcpStream::connect(host).await.map_err(lost)?;
-                    tcp(socket, frame_bytes_max)
+            let place = (address.host(), address.port());
+            let socket = TcpStream::connect(place).await.map_err(lost)?;
+            socket.set_nodelay(true).map_err(lost)?;
+            match tls {
+                Some(tls) => {
+                    let stream = tls.connect(address, socket).await?;
+                    carry(address, stream, frame_bytes_max).await
                 }
-                Address::WebSocket(url) => websocket(url, frame_bytes_max).await,
+                None => carry(address, socket, frame_bytes_max).await,
             }
         };
         tokio::time::timeout(timeout, opened)
@@ -64,16 +72,35 @@ impl Connection {
     }
 }
 
-fn tcp(socket: TcpStream, frame_bytes_max: usize) -> Result<Connection, Refusal> {
-    socket.set_nodelay(true).map_err(lost)?;
-    let (outgoing, incoming) = Framed::new(socket, Frames::new(frame_bytes_max)).split();
-    Ok(Connection {
-        incoming: Box::pin(incoming.map(|frame| frame.map_err(lost))),
-        outgoing: Box::pin(outgoing.sink_map_err(lost)),
-    })
+async fn carry<S>(
+    address: &Address,
+    stream: S,
+    frame_bytes_max: usize,
+) -> Result<Connection, Refusal>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    match address.carrier() {
+        Carrier::Tcp => Ok(tcp(stream, frame_bytes_max)),
+        Carrier::WebSocket => websocket(address.as_str(), stream, frame_bytes_max).await,
+    }
 }
 
-async fn websocket(url: &str, frame_bytes_max: usize) -> Result<Connection, Refusal> {
+fn tcp<S>(stream: S, frame_bytes_max: usize) -> Connection
+where
+    S: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let (outgoing, incoming) = Framed::new(stream, Frames::new(frame_bytes_max)).split();
+    Connection {
+        incoming: Box::pin(incoming.map(|frame| frame.map_err(lost))),
+        outgoing: Box::pin(outgoing.sink_map_err(lost)),
+    }
+}
+
+async fn websocket<S>(url: &str, stream: S, frame_bytes_max: usize) -> Result<Connection, Refusal>
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let mut request = url.into_client_request().map_err(lost)?;
     let headers = request.headers_mut();
     headers.insert(
@@ -84,7 +111,7 @@ async fn websocket(url: &str, frame_bytes_max: usize) -> Result<Connection, Refu
         .read_buffer_size(8 * 1024)
         .max_message_size(Some(frame_bytes_max))
         .max_frame_size(Some(frame_bytes_max));
-    let (socket, _) = tokio_tungstenite::connect_async_with_config(request, Some(config), true)
+    let (socket, _) = tokio_tungstenite::client_async_with_config(request, stream, Some(config))
         .await
         .map_err(lost)?;
     let (outgoing, incoming) = socket.split();

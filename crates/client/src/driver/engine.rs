@@ -20,6 +20,7 @@ use super::clock::Clock;
 use super::connection::{Connection, lost};
 use super::events::Feed;
 use super::shelf::{Done, Shelf};
+use super::tls::Tls;
 use super::{Address, ClientConfig, Command, ConversationList, Event, SendTicket};
 use crate::core::{Account, Action, Core, Reset, Saved, SendStatus, State};
 use crate::store::Store;
@@ -36,6 +37,7 @@ pub(super) struct Engine {
     list: watch::Sender<ConversationList>,
     config: ClientConfig,
     address: Address,
+    tls: Option<Tls>,
     core: Core,
     clock: Clock,
     jitter: StdRng,
@@ -75,7 +77,7 @@ enum Wake {
 impl Engine {
     pub(super) fn new(
         config: ClientConfig,
-        address: Address,
+        (address, tls): (Address, Option<Tls>),
         store: Store,
         saved: Saved,
         feed: Feed,
@@ -89,6 +91,7 @@ impl Engine {
             core,
             config,
             address,
+            tls,
             clock: Clock::start(),
             jitter: StdRng::from_os_rng(),
             shelf: Shelf::new(store),
@@ -369,9 +372,9 @@ impl Engine {
     }
 
     fn dial(&self) -> Dial {
-        let (address, config) = (self.address.clone(), &self.config);
-        let (timeout, max) = (config.connect_timeout, config.frame_bytes_max);
-        Box::pin(async move { Connection::open(&address, timeout, max).await })
+        let (address, tls) = (self.address.clone(), self.tls.clone());
+        let (timeout, max) = (self.config.connect_timeout, self.config.frame_bytes_max);
+        Box::pin(async move { Connection::open(&address, tls.as_ref(), timeout, max).await })
     }
 
     fn disconnected(&mut self, why: Refusal) {

@@ -27,9 +27,11 @@ mod shelf;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod tls;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::change::{Arranged, ChangeKind, ChangeOf};
@@ -56,12 +58,16 @@ pub use ticket::SendTicket;
 
 use crate::core::{CatchUp, Limits, SendError, Settings, State};
 use crate::store::{self, Durability, Store, StoreError};
+use tls::Tls;
 
 /// Where to, as whom, and with what memory.
 #[derive(Clone)]
 pub struct ClientConfig {
-    /// `ws://host:port` or `tcp://host:port`.
+    /// `wss://host[:port]/ws` or `tls://host:port`; without TLS `ws://host:port` or `tcp://host:port`.
     pub url: String,
+    /// Whom to trust, and with which cryptography, where the address asks for TLS. What it says of ALPN is replaced:
+    /// `http/1.1` for `wss`, `packetboat.v1` for `tls`.
+    pub tls: Option<Arc<rustls::ClientConfig>>,
     pub token: String,
     pub platform: Platform,
     pub device: DeviceId,
@@ -86,6 +92,7 @@ impl fmt::Debug for ClientConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ClientConfig")
             .field("url", &self.url)
+            .field("tls", &self.tls.is_some())
             .field("token", &protocol::Hidden::of(&self.token))
             .field("platform", &self.platform)
             .field("device", &self.device)
@@ -108,6 +115,7 @@ impl ClientConfig {
     ) -> ClientConfig {
         ClientConfig {
             url: url.into(),
+            tls: None,
             token: token.into(),
             platform,
             device,
@@ -139,6 +147,10 @@ impl ClientConfig {
 pub enum ConnectError {
     #[error(transparent)]
     Address(#[from] AddressError),
+    #[error("{0} asks for TLS, and nobody is named as trusted: set `ClientConfig::tls`")]
+    Trust(Address),
+    #[error("{0} asks for TLS, and no certificate can be for such a host")]
+    Host(Address),
     #[error(transparent)]
     Store(#[from] StoreError),
     #[error("the thread that opens the state was ended")]
@@ -203,9 +215,18 @@ impl Client {
     /// into the outbox meanwhile; [`ready`](Self::ready) waits.
     ///
     /// # Errors
-    /// An address that cannot be, or state that cannot be opened (in use by another process, …).
+    /// An address that cannot be or that lacks what its TLS needs, or state that cannot be opened (in use by another
+    /// process, …).
     pub async fn connect(config: ClientConfig) -> Result<(Client, Events), ConnectError> {
         let address: Address = config.url.parse()?;
+        let tls = match (&config.tls, address.is_secure()) {
+            (_, false) => None,
+            (None, true) => return Err(ConnectError::Trust(address)),
+            (Some(trust), true) => match Tls::new(&address, trust) {
+                Some(tls) => Some(tls),
+                None => return Err(ConnectError::Host(address)),
+            },
+        };
         let (state, platform, device) =
             (config.state.clone(), config.platform, config.device.clone());
         let durability = config.durability;
@@ -221,7 +242,7 @@ impl Client {
         let (list_sender, list) = watch::channel(ConversationList::new());
         let engine = engine::Engine::new(
             config,
-            address,
+            (address, tls),
             store,
             saved,
             feed,

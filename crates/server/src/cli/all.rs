@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::reload::Reload;
-use super::serving::{runtime, serve_to_the_end};
+use super::serving::{client_urls, runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::{Access, Around, Seams, System};
@@ -108,16 +108,20 @@ impl All {
         desk.close_minutes(worker, &settings.audit, stop_admin.clone());
         phases.follow(system.conditions());
         phases.enter(Phase::Ready);
-        self.announce(&system, admin, probes)?;
+        let clients = client_urls(&settings.boat.tls, system.websocket(), system.tcp());
+        self.announce(clients, admin, probes)?;
         let code = serve_to_the_end(system, &phases).await?;
         stop_admin.cancel();
         Ok(code)
     }
 
-    fn announce(&self, system: &System, admin: SocketAddr, probes: SocketAddr) -> Result<()> {
+    fn announce(
+        &self,
+        (websocket, tcp): (String, String),
+        admin: SocketAddr,
+        probes: SocketAddr,
+    ) -> Result<()> {
         use std::io::Write;
-        let websocket = format!("ws://{}", system.websocket());
-        let tcp = format!("tcp://{}", system.tcp());
         let admin = format!("http://{admin}");
         let health = format!("http://{probes}");
         let mut output = std::io::stdout().lock();

@@ -1,11 +1,15 @@
 //! How `send`, `listen` and `chat` reach a boat, and where a device keeps its state.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use backend::tls;
 use clap::Args;
-use client::ClientConfig;
-use client::store::{Durability, State};
+use client::core::State;
+use client::driver::Address;
+use client::store::{self, Durability};
+use client::{ClientConfig, Event, Events};
 use protocol::{DeviceId, Platform, UserId};
 use secrecy::{ExposeSecret, SecretString};
 
@@ -18,15 +22,93 @@ pub struct SignIn {
     /// Who I am.
     #[arg(long)]
     pub(super) user: UserId,
-    /// A boat: ws://host:port or tcp://host:port.
+    /// A boat: wss://host/ws or tls://host:port; without TLS ws://host:port or tcp://host:port.
     #[arg(long, env = "PACKETBOAT_URL", default_value = "ws://127.0.0.1:9000")]
-    pub(super) url: String,
+    url: String,
+    #[command(flatten)]
+    trust: Trust,
     /// Default: one signed with the development key.
     #[arg(long, env = "PACKETBOAT_TOKEN", hide_env_values = true)]
     token: Option<SecretString>,
 }
 
+/// Whose certificates count where the address asks for TLS.
+#[derive(Clone, Debug, Args)]
+pub(super) struct Trust {
+    /// Certificates of who signs those of the boats, in PEM. Default: those that the operating system trusts.
+    #[arg(long, value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+impl Trust {
+    /// `None`: the address is one without TLS.
+    pub(super) fn of(&self, url: &str) -> Result<Option<Arc<rustls::ClientConfig>>> {
+        let address: Address = url.parse()?;
+        match (&self.ca_file, address.is_secure()) {
+            (None, false) => Ok(None),
+            (Some(_), false) => bail!(
+                "--ca-file is for addresses with TLS, and {address} is none: use wss:// or tls://, or leave it out"
+            ),
+            // Its protocols are the client's to name.
+            (Some(file), true) => {
+                let config = tls::client_config(Some(file), &[]);
+                Ok(Some(config.context("reading --ca-file")?))
+            }
+            (None, true) => {
+                let config = tls::client_config(None, &[]);
+                Ok(Some(config.context(
+                    "reading whom the operating system trusts; --ca-file FILE names somebody else",
+                )?))
+            }
+        }
+    }
+}
+
+/// The causes why there is no connection, each said once in a row: somebody waits in front of a terminal.
+#[derive(Debug, Default)]
+pub(super) struct Complaints(Option<String>);
+
+impl Complaints {
+    pub(super) fn hear(&mut self, state: &State) {
+        if let Some(cause) = self.news(state) {
+            eprintln!("packetboat: no connection, and trying again: {cause}");
+        }
+    }
+
+    fn news(&mut self, state: &State) -> Option<&str> {
+        match state {
+            State::Reconnecting { why, .. } if self.0.as_ref() != Some(&why.text) => {
+                return Some(self.0.insert(why.text.clone()));
+            }
+            State::Syncing | State::Ready => self.0 = None,
+            State::Idle | State::Connecting | State::Reconnecting { .. } | State::Closed(_) => {}
+        }
+        None
+    }
+}
+
+/// What comes in is not ours to show, except why nothing goes out.
+pub(super) async fn attend(mut events: Events) {
+    let mut complaints = Complaints::default();
+    while let Some(event) = events.next().await {
+        if let Event::State(state) = event {
+            complaints.hear(&state);
+        }
+    }
+}
+
 impl SignIn {
+    pub(super) fn config(
+        &self,
+        token: String,
+        platform: Platform,
+        device: DeviceId,
+    ) -> Result<ClientConfig> {
+        let mut settings = ClientConfig::new(&self.url, token, platform, device);
+        settings.tls = self.trust.of(&self.url)?;
+        Ok(settings)
+    }
+
     pub(super) fn token(&self, config: Option<&Path>, platform: Platform) -> Result<String> {
         match &self.token {
             Some(token) => Ok(token.expose_secret().to_owned()),
@@ -67,9 +149,8 @@ impl Device {
             file_name(&self.device)
         );
         let token = self.sign_in.token(config, self.platform)?;
-        let url = &self.sign_in.url;
-        let mut settings = ClientConfig::new(url, token, self.platform, self.device.clone());
-        settings.state = State::Path(dir.join(file));
+        let mut settings = (self.sign_in).config(token, self.platform, self.device.clone())?;
+        settings.state = store::State::Path(dir.join(file));
         settings.durability = Durability::Disk;
         Ok(settings)
     }
@@ -98,4 +179,48 @@ fn default_state_dir() -> PathBuf {
             || PathBuf::from(".packetboat"),
             |dir| dir.join("packetboat"),
         )
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::{Code, Refusal, Timestamp};
+
+    use super::*;
+
+    #[test]
+    fn a_file_of_signers_is_for_addresses_with_tls() {
+        let trust = |file: Option<&str>| Trust {
+            ca_file: file.map(PathBuf::from),
+        };
+        for url in ["ws://127.0.0.1:9000", "tcp://127.0.0.1:9001"] {
+            assert!(trust(None).of(url).expect("no TLS").is_none());
+            let refused = trust(Some("ca.pem")).of(url).expect_err("no TLS");
+            assert!(refused.to_string().contains("--ca-file"), "{refused}");
+        }
+        for url in ["wss://boat.example/ws", "tls://boat.example:9001"] {
+            let refused = trust(Some("none.pem")).of(url).expect_err("no file");
+            let text = format!("{refused:#}");
+            assert!(
+                text.contains("--ca-file") && text.contains("none.pem"),
+                "{text}"
+            );
+        }
+        assert!(trust(None).of("https://boat.example").is_err());
+    }
+
+    #[test]
+    fn a_cause_is_said_once_in_a_row() {
+        let lost = |text: &str| State::Reconnecting {
+            until: Timestamp::ZERO,
+            why: Refusal::new(Code::Unavailable, text),
+        };
+        let mut complaints = Complaints::default();
+        assert_eq!(complaints.news(&State::Connecting), None);
+        assert_eq!(complaints.news(&lost("a")), Some("a"));
+        assert_eq!(complaints.news(&State::Connecting), None);
+        assert_eq!(complaints.news(&lost("a")), None);
+        assert_eq!(complaints.news(&lost("b")), Some("b"));
+        assert_eq!(complaints.news(&State::Ready), None);
+        assert_eq!(complaints.news(&lost("b")), Some("b"));
+    }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args, Subcommand, ValueEnum};
 use client::core::CatchUp;
-use client::{Client, ClientConfig, SendTicket};
+use client::{Client, SendTicket};
 use protocol::group::{Role, Settings, Wish};
 use protocol::{DeviceId, GroupId, Platform, UserId};
 use serde_json::json;
 use tokio::time::timeout;
 
-use super::connection::SignIn;
+use super::connection::{SignIn, attend};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -162,11 +162,10 @@ impl Who {
     async fn connect(&self, config: Option<&Path>) -> Result<Client> {
         let device = DeviceId::new(&format!("group-{}", uuid::Uuid::new_v4()))?;
         let token = self.sign_in.token(config, Platform::Bot)?;
-        let mut settings = ClientConfig::new(&self.sign_in.url, token, Platform::Bot, device);
+        let mut settings = self.sign_in.config(token, Platform::Bot, device)?;
         settings.catch_up = CatchUp::Recent(0);
-        let (client, mut events) = Client::connect(settings).await?;
-        // What comes in meanwhile is not ours to show.
-        tokio::spawn(async move { while events.next().await.is_some() {} });
+        let (client, events) = Client::connect(settings).await?;
+        tokio::spawn(attend(events));
         Ok(client)
     }
 

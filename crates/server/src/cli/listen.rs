@@ -15,12 +15,13 @@ use protocol::change::{Change, Changed};
 use serde::Serialize;
 use tokio::time::{Instant, sleep_until};
 
-use super::connection::Device;
+use super::connection::{Complaints, Device};
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
   packetboat listen --user 2
-  packetboat listen --user 2 --platform ios --count 3 --timeout 10")]
+  packetboat listen --user 2 --platform ios --count 3 --timeout 10
+  packetboat listen --url tls://10.0.0.7:9001 --ca-file ca.pem --user 2")]
 pub struct Listen {
     #[command(flatten)]
     device: Device,
@@ -73,7 +74,7 @@ impl Listen {
     }
 
     async fn listen(&self, events: &mut Events, deadline: Option<Instant>) -> Result<ExitCode> {
-        let mut seen = 0;
+        let (mut seen, mut complaints) = (0, Complaints::default());
         while self.count.is_none_or(|count| seen < count) {
             let event = tokio::select! {
                 biased;
@@ -98,6 +99,7 @@ impl Listen {
                     conversation: conversation.to_string(),
                 })?,
                 Some(Event::State(State::Closed(why))) => bail!("the connection ended: {why}"),
+                Some(Event::State(state)) => complaints.hear(&state),
                 Some(Event::Gap {
                     conversation,
                     from,

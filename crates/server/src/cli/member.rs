@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::reload::Reload;
-use super::serving::{runtime, serve_to_the_end};
+use super::serving::{client_urls, runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::Around;
@@ -170,7 +170,8 @@ impl Member {
         }
         phases.follow(member.conditions());
         phases.enter(Phase::Ready);
-        self.announce(role, &member, admin, probes)?;
+        let clients = (member.clients()).map(|(ws, tcp)| client_urls(&settings.boat.tls, ws, tcp));
+        self.announce(role, (clients, member.address()), admin, probes)?;
         let code = serve_to_the_end(member, &phases).await?;
         stop_admin.cancel();
         Ok(code)
@@ -179,14 +180,12 @@ impl Member {
     fn announce(
         &self,
         role: Role,
-        member: &member::Member,
+        (clients, grpc): (Option<(String, String)>, Option<String>),
         admin: SocketAddr,
         probes: SocketAddr,
     ) -> Result<()> {
-        let clients = member.clients();
-        let clients = clients.map(|(ws, tcp)| (format!("ws://{ws}"), format!("tcp://{tcp}")));
         let (websocket, tcp) = clients.unzip();
-        let (grpc, admin) = (member.address(), format!("http://{admin}"));
+        let admin = format!("http://{admin}");
         let health = format!("http://{probes}");
         let mut output = std::io::stdout().lock();
         match self.output {

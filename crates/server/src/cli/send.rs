@@ -9,14 +9,14 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use client::core::{CatchUp, SendStatus};
-use client::{Client, ClientConfig, SendTicket};
+use client::{Client, SendTicket};
 use protocol::message::Content;
 use protocol::{Code, DeviceId, GroupId, MessageId, Platform, Recipient, Refusal, UserId};
 use serde::Serialize;
 use tokio::sync::mpsc;
 use tokio::time::{Instant, timeout_at};
 
-use super::connection::SignIn;
+use super::connection::{SignIn, attend};
 
 /// Messages under way at a time.
 const PIPELINE: usize = 256;
@@ -25,7 +25,8 @@ const PIPELINE: usize = 256;
 #[command(after_help = "Examples:
   packetboat send --user 1 --to 2 \"hello\"
   packetboat send --user 1 --to 7001 --group \"hello, all\"
-  seq 1000 | packetboat send --user 1 --to 2 --stdin")]
+  seq 1000 | packetboat send --user 1 --to 2 --stdin
+  packetboat send --url wss://chat.example.com/ws --user 1 --to 2 \"hello\"")]
 pub struct Send {
     #[command(flatten)]
     sign_in: SignIn,
@@ -66,11 +67,10 @@ impl Send {
     pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let device = DeviceId::new(&format!("send-{}", uuid::Uuid::new_v4()))?;
         let token = self.sign_in.token(config, self.platform)?;
-        let mut settings = ClientConfig::new(&self.sign_in.url, token, self.platform, device);
+        let mut settings = self.sign_in.config(token, self.platform, device)?;
         settings.catch_up = CatchUp::Recent(0);
-        let (client, mut events) = Client::connect(settings).await?;
-        // What comes in meanwhile is not ours to show.
-        tokio::spawn(async move { while events.next().await.is_some() {} });
+        let (client, events) = Client::connect(settings).await?;
+        tokio::spawn(attend(events));
 
         let patience = Duration::from_secs(self.timeout);
         let to = match self.group {

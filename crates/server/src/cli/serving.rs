@@ -1,9 +1,11 @@
 //! What every process that serves does: threads, signals, phases, an orderly end.
 
+use std::net::SocketAddr;
 use std::num::NonZero;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use backend::tls::TlsConfig;
 use tokio::runtime::{Builder, Runtime};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -88,6 +90,18 @@ async fn stop_requested() -> Result<()> {
         _ = interrupt.recv() => {}
     }
     Ok(())
+}
+
+/// Where clients reach a boat: WebSocket, and TCP.
+pub(super) fn client_urls(
+    tls: &TlsConfig,
+    websocket: SocketAddr,
+    tcp: SocketAddr,
+) -> (String, String) {
+    match tls.is_on() {
+        true => (format!("wss://{websocket}"), format!("tls://{tcp}")),
+        false => (format!("ws://{websocket}"), format!("tcp://{tcp}")),
+    }
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@ mod door;
 mod failpoints;
 mod ports;
 mod process;
+mod secure;
 mod settings;
 mod stopping;
 mod webhook;

@@ -11,8 +11,10 @@ use futures_util::{Sink, SinkExt, Stream, StreamExt};
 use protocol::frame::{Acked, ClientFrame, Hello, PlacedEcho, ServerFrame, SyncPage, Welcome};
 use protocol::receipt::ReceiptKind;
 use protocol::{Code, DeviceId, MessageId, Recipient, Refusal, SessionId, Timestamp, UserId};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpListener;
 use tokio::sync::mpsc;
+use tokio_rustls::TlsAcceptor;
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::tungstenite::handshake::server::{Request, Response};
 use tokio_tungstenite::tungstenite::protocol::CloseFrame;
@@ -47,10 +49,22 @@ pub(super) struct Boat {
     inside: Arc<Mutex<Inside>>,
     pub(super) websocket: SocketAddr,
     pub(super) tcp: SocketAddr,
+    doors: Option<Doors>,
+}
+
+/// TLS of the two listeners.
+#[derive(Clone)]
+pub(super) struct Doors {
+    pub(super) websocket: TlsAcceptor,
+    pub(super) tcp: TlsAcceptor,
 }
 
 impl Boat {
     pub(super) async fn start() -> Boat {
+        Boat::start_behind(None).await
+    }
+
+    pub(super) async fn start_behind(doors: Option<Doors>) -> Boat {
         let websocket = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let tcp = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let boat = Boat {
@@ -60,6 +74,7 @@ impl Boat {
             })),
             websocket: websocket.local_addr().expect("bound"),
             tcp: tcp.local_addr().expect("bound"),
+            doors,
         };
         tokio::spawn(boat.clone().serve(websocket, tcp));
         boat
@@ -69,19 +84,49 @@ impl Boat {
         loop {
             tokio::select! {
                 Ok((socket, _)) = websocket.accept() => {
-                    tokio::spawn(self.clone().serve_websocket(socket));
+                    let boat = self.clone();
+                    match &self.doors {
+                        None => drop(tokio::spawn(boat.serve_websocket(socket))),
+                        Some(doors) => {
+                            let entering = doors.websocket.accept(socket);
+                            tokio::spawn(async move {
+                                if let Ok(stream) = entering.await {
+                                    let spoken = stream.get_ref().1.alpn_protocol();
+                                    assert_eq!(spoken, Some(&b"http/1.1"[..]));
+                                    boat.serve_websocket(stream).await;
+                                }
+                            });
+                        }
+                    }
                 }
                 Ok((socket, _)) = tcp.accept() => {
-                    let (sink, stream) = Framed::new(socket, Frames::new(FRAME_MAX)).split();
-                    let stream = stream.filter_map(|frame| std::future::ready(frame.ok()));
-                    tokio::spawn(self.clone().converse(sink, stream, |_| None));
+                    let boat = self.clone();
+                    match &self.doors {
+                        None => drop(tokio::spawn(boat.serve_tcp(socket))),
+                        Some(doors) => {
+                            let entering = doors.tcp.accept(socket);
+                            tokio::spawn(async move {
+                                if let Ok(stream) = entering.await {
+                                    let spoken = stream.get_ref().1.alpn_protocol();
+                                    assert_eq!(spoken, Some(&b"packetboat.v1"[..]));
+                                    boat.serve_tcp(stream).await;
+                                }
+                            });
+                        }
+                    }
                 }
             }
         }
     }
 
+    async fn serve_tcp<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
+        let (sink, stream) = Framed::new(stream, Frames::new(FRAME_MAX)).split();
+        let stream = stream.filter_map(|frame| std::future::ready(frame.ok()));
+        self.converse(sink, stream, |_| None).await;
+    }
+
     #[allow(clippy::result_large_err, reason = "the shape is tungstenite's")]
-    async fn serve_websocket(self, socket: TcpStream) {
+    async fn serve_websocket<S: AsyncRead + AsyncWrite + Unpin>(self, stream: S) {
         let negotiate = |request: &Request, mut response: Response| {
             let name = "Sec-WebSocket-Protocol";
             assert_eq!(request.headers()[name], "packetboat.v1");
@@ -90,7 +135,7 @@ impl Boat {
                 .insert(name, request.headers()[name].clone());
             Ok(response)
         };
-        let Ok(socket) = tokio_tungstenite::accept_hdr_async(socket, negotiate).await else {
+        let Ok(socket) = tokio_tungstenite::accept_hdr_async(stream, negotiate).await else {
             return;
         };
         let (sink, stream) = socket.split();

@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 use self::book::{Book, Found};
 use self::people::People;
 use crate::cli::Output;
+use crate::cli::connection::Trust;
 use crate::settings::Settings;
 
 /// How often the state of things is said on standard error.
@@ -29,9 +30,11 @@ const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Debug, Args)]
 pub(super) struct Steady {
-    /// A boat; give several to spread the clients over them.
+    /// A boat, as `send` has it; give several to spread the clients over them.
     #[arg(long, env = "PACKETBOAT_URL", default_value = "ws://127.0.0.1:9000")]
     url: Vec<String>,
+    #[command(flatten)]
+    trust: Trust,
     /// Pairs of users, one sending and one receiving.
     #[arg(long, default_value_t = 100)]
     pairs: u32,
@@ -74,7 +77,7 @@ impl Steady {
         let state = tempfile::tempdir().context("making a folder for the clients' state")?;
         let (sending, listening) = (CancellationToken::new(), CancellationToken::new());
         let books: Vec<Arc<Book>> = users.iter().map(|_| Arc::default()).collect();
-        let people = Arc::new(People::new(&self, users, settings, state.path()));
+        let people = Arc::new(People::new(&self, users, settings, state.path())?);
         let mut tasks = JoinSet::new();
         for (pair, book) in (0..).zip(&books) {
             tasks.spawn(

@@ -8,6 +8,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 
 use super::talk::{News, Talk, Wish};
+use crate::cli::connection::Complaints;
 use crate::cli::send::word;
 
 /// How long to wait for answers after the end of the input.
@@ -22,11 +23,12 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
             }
         }
     });
+    let mut complaints = Complaints::default();
     let mut open = true;
     while open {
         tokio::select! {
             biased;
-            news = talk.next() => show(&talk, news?)?,
+            news = talk.next() => show(&talk, news?, &mut complaints)?,
             line = lines.recv() => match line {
                 Some(line) => {
                     let said = talk.fulfil(Wish::of(&line?)).await?;
@@ -41,7 +43,7 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
     let settled = async {
         while talk.under_way() > 0 {
             let news = talk.next().await?;
-            show(&talk, news)?;
+            show(&talk, news, &mut complaints)?;
         }
         anyhow::Ok(())
     };
@@ -49,7 +51,7 @@ pub(super) async fn run(mut talk: Talk) -> Result<()> {
     Ok(())
 }
 
-fn show(talk: &Talk, news: News) -> Result<()> {
+fn show(talk: &Talk, news: News, complaints: &mut Complaints) -> Result<()> {
     let mut output = std::io::stdout().lock();
     match news {
         News::Message(index) => {
@@ -71,7 +73,8 @@ fn show(talk: &Talk, news: News) -> Result<()> {
                 writeln!(output, "[{}] {}", word(status), said.text())?;
             }
         }
-        News::State | News::List | News::Nothing => {}
+        News::State => complaints.hear(&talk.state),
+        News::List | News::Nothing => {}
     }
     Ok(output.flush()?)
 }

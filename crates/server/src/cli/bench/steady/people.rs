@@ -31,6 +31,8 @@ const SIGN_IN: Duration = Duration::from_secs(60);
 
 pub(super) struct People {
     plan: Steady,
+    /// Of each address of the plan.
+    tls: Vec<Option<Arc<rustls::ClientConfig>>>,
     users: Vec<Pair>,
     settings: Settings,
     state: PathBuf,
@@ -40,15 +42,22 @@ pub(super) struct People {
 }
 
 impl People {
-    pub(super) fn new(plan: &Steady, users: Vec<Pair>, settings: Settings, state: &Path) -> People {
-        People {
+    pub(super) fn new(
+        plan: &Steady,
+        users: Vec<Pair>,
+        settings: Settings,
+        state: &Path,
+    ) -> Result<People> {
+        let tls: Result<_> = plan.url.iter().map(|url| plan.trust.of(url)).collect();
+        Ok(People {
             plan: plan.clone(),
+            tls: tls?,
             users,
             settings,
             state: state.to_owned(),
             present: Semaphore::new(0),
             signing_in: Semaphore::new(SIGN_INS),
-        }
+        })
     }
 
     pub(super) async fn wait_for_receivers(&self) -> Result<()> {
@@ -73,8 +82,9 @@ impl People {
             token::OWN,
         )?;
         let urls = &self.plan.url;
-        let url = &urls[user.get() as usize / 2 % urls.len()];
-        let mut config = ClientConfig::new(url, token, platform, device);
+        let index = user.get() as usize / 2 % urls.len();
+        let mut config = ClientConfig::new(&urls[index], token, platform, device);
+        config.tls.clone_from(&self.tls[index]);
         config.state = store::State::Path(self.state.join(format!("{user}.sqlite")));
         config.catch_up = CatchUp::Everything;
         Ok(Client::connect(config).await?)

@@ -1,0 +1,105 @@
+//! TLS below either carrier, and words for what goes wrong with it.
+
+use std::io;
+use std::sync::Arc;
+
+use protocol::Refusal;
+use rustls::pki_types::ServerName;
+use rustls::{AlertDescription, CertificateError, ClientConfig, Error};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+
+use super::Address;
+use super::address::Carrier;
+use super::connection::lost;
+
+/// Names of a wrong certificate that are told.
+const NAMES_TOLD: usize = 3;
+
+/// TLS with one address.
+#[derive(Clone)]
+pub(super) struct Tls {
+    connector: TlsConnector,
+    name: ServerName<'static>,
+}
+
+impl Tls {
+    /// `None`: the address has a host that no certificate can be for.
+    pub(super) fn new(address: &Address, trust: &ClientConfig) -> Option<Tls> {
+        let mut config = trust.clone();
+        let protocol = match address.carrier() {
+            Carrier::WebSocket => "http/1.1",
+            Carrier::Tcp => "packetboat.v1",
+        };
+        config.alpn_protocols = vec![protocol.into()];
+        Some(Tls {
+            connector: Arc::new(config).into(),
+            name: ServerName::try_from(address.host().to_owned()).ok()?,
+        })
+    }
+
+    pub(super) async fn connect(
+        &self,
+        address: &Address,
+        socket: TcpStream,
+    ) -> Result<TlsStream<TcpStream>, Refusal> {
+        let connected = self.connector.connect(self.name.clone(), socket).await;
+        connected.map_err(|error| lost(words(address, &error)))
+    }
+}
+
+fn words(address: &Address, error: &io::Error) -> String {
+    let host = address.host();
+    let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+    match inner {
+        Some(Error::InvalidCertificate(problem)) => certificate(host, problem),
+        Some(Error::InvalidMessage(_)) => {
+            format!("what answers at {address} does not speak TLS: is it another port?")
+        }
+        Some(Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => format!(
+            "what answers at {address} speaks another protocol: wss:// is for the WebSocket port, tls:// for the TCP port"
+        ),
+        Some(error) => format!("no TLS with {address}: {error}"),
+        None if error.kind() == io::ErrorKind::UnexpectedEof => {
+            format!("{address} ended the connection in the TLS handshake: does it speak TLS?")
+        }
+        None => format!("no TLS with {address}: {error}"),
+    }
+}
+
+fn certificate(host: &str, problem: &CertificateError) -> String {
+    match problem {
+        // The latter where the signer has the name of one who is trusted, and another key.
+        CertificateError::UnknownIssuer | CertificateError::BadSignature => format!(
+            "the certificate of {host} is not trusted: nobody who is trusted here has signed it; name the file with its signer's certificate (--ca-file)"
+        ),
+        CertificateError::NotValidForNameContext { presented, .. } if !presented.is_empty() => {
+            let names: Vec<_> = presented
+                .iter()
+                .take(NAMES_TOLD)
+                .map(|name| bare(name))
+                .collect();
+            let names = names.join(", ");
+            format!("the certificate is for {names}, and not for {host}: use a URL with its name")
+        }
+        CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. } => {
+            format!("the certificate is not for {host}: use a URL with its name")
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => format!(
+            "the certificate of {host} has ended, if the clock here is right: it needs a new one"
+        ),
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            format!("the certificate of {host} is not valid yet, if the clock here is right")
+        }
+        problem => format!("the certificate of {host} is not trusted: {problem}"),
+    }
+}
+
+/// `DnsName("boat.example")` without its kind.
+fn bare(name: &str) -> &str {
+    let inner = name
+        .split_once('(')
+        .and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(name).trim_matches('"')
+}
