@@ -33,6 +33,8 @@ const READ_BYTES: usize = 64 * 1024;
 const CONNECTIONS_A_TURN: usize = 256;
 /// Reads of a socket in one turn: then others get theirs.
 const READS_A_TURN: usize = 4;
+/// Times that a turn hears, answers and writes for one connection, as an answer may bring more.
+const ROUNDS_A_TURN: usize = 4;
 /// What the buffer for writing keeps between two turns.
 const WRITE_BYTES_KEPT: usize = 256 * 1024;
 
@@ -304,7 +306,8 @@ impl Slot {
         let waker = waker_ref(&connection);
         let cx = &mut Context::from_waker(&waker);
         self.driver.lend(&mut buffers.write);
-        loop {
+        let mut is_quiet = false;
+        for _ in 0..ROUNDS_A_TURN {
             // What has come is heard before time is judged: after a pause, acknowledgements and pings that wait in the
             // socket count.
             self.read(cx, &mut buffers.read, now);
@@ -319,9 +322,14 @@ impl Slot {
                 let _ = Pin::new(&mut socket.stream).poll_write(cx, self.driver.unwritten());
                 self.driver.clear();
             }
-            if !wrote && !rang {
+            is_quiet = !wrote && !rang;
+            if is_quiet {
                 break;
             }
+        }
+        // One that always has more goes on in the next turn.
+        if !is_quiet {
+            Connection::wake(&connection);
         }
         self.driver.give_back(&mut buffers.write);
         for buffer in &mut buffers.write {

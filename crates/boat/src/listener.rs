@@ -95,7 +95,6 @@ impl Acceptor {
     async fn accept(&mut self) -> Accepted {
         loop {
             self.pace().await;
-            let room = self.boat.arriving().await;
             match self.listener.accept().await {
                 Ok((stream, address)) => {
                     self.backoff.accepted();
@@ -103,6 +102,7 @@ impl Acceptor {
                     self.boat.metrics.accepted.increment(1);
                     // A socket that cannot have them is gone already.
                     let _ = set_options(&stream);
+                    let room = self.boat.arriving().await;
                     return Accepted {
                         stream,
                         address,

@@ -231,6 +231,35 @@ async fn strangers_wait_where_many_arrive_and_not_for_ever() {
     aboard.ping().await;
 }
 
+/// One that reads and writes without a pause delays nobody of its loop, of which this test has one.
+#[tokio::test]
+async fn one_who_never_stops_delays_no_other() {
+    let harbour = Harbour::with(|config| config.session.frames_per_second = 1_000_000).await;
+    let (mut busy, mut other) = (harbour.tcp().await, harbour.tcp().await);
+    busy.hello(1).await;
+    other.hello(2).await;
+    let pings = vec![ClientFrame::Ping { nonce: 1 }; 2000];
+    let endless = async {
+        loop {
+            for ping in &pings {
+                busy.send(ping).await;
+            }
+            for _ in &pings {
+                busy.next().await;
+            }
+        }
+    };
+    let served = async {
+        for _ in 0..20 {
+            other.ping().await;
+        }
+    };
+    tokio::select! {
+        () = endless => {}
+        served = timeout(Duration::from_secs(5), served) => served.expect("served meanwhile"),
+    }
+}
+
 #[tokio::test]
 async fn arrivals_of_an_address_have_a_rate() {
     let harbour = Harbour::with(|config| {
