@@ -38,7 +38,7 @@ pub fn list_margin() -> Duration {
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-const MANY: NonZeroU32 = NonZeroU32::new(1_000_000).expect("not zero");
+const MANY: NonZeroU32 = NonZeroU32::new(1_000_000_000).expect("not zero");
 
 /// Users of a test are faster than people.
 fn unlimited(station: &mut station::Config) {
@@ -69,6 +69,8 @@ fn unlimited_arrivals(boat: &mut boat::Config) {
         &mut boat.arrivals_per_address_burst,
         &mut boat.sign_in_failures_per_address,
         &mut boat.sign_in_failures_per_address_burst,
+        &mut boat.read_bytes_per_second,
+        &mut boat.read_bytes_burst,
     ] {
         *row = MANY;
     }

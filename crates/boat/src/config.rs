@@ -8,6 +8,7 @@ use std::time::Duration;
 use backend::clock::{Clock, SystemClock};
 use backend::tls::TlsConfig;
 use ipnet::IpNet;
+use protocol::read_pace::ReadBounds;
 use protocol::session::Limits;
 use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
@@ -69,6 +70,11 @@ pub struct Config {
     pub sign_in_failures_per_address: NonZeroU32,
     /// Sign-ins of one address that fail at once, after a rest.
     pub sign_in_failures_per_address_burst: NonZeroU32,
+    /// Bytes that one session may send in one second, as they are on the wire; beyond them reading
+    /// pauses.
+    pub read_bytes_per_second: NonZeroU32,
+    /// Bytes that one session may send at once, after a rest.
+    pub read_bytes_burst: NonZeroU32,
     /// Memory of this process in bytes. From 80 % of it on newcomers are sent elsewhere, from 95 %
     /// on those are closed for whom most waits. Unset: 85 % of the container's limit.
     #[schemars(extend("examples" = [1_073_741_824]))]
@@ -222,6 +228,8 @@ impl Default for Config {
             arrival_timeout: Duration::from_secs(10),
             tls: TlsConfig::default(),
             tls_timeout: Duration::from_secs(5),
+            read_bytes_per_second: count(256 * 1024),
+            read_bytes_burst: count(1024 * 1024),
             memory_max: None,
             arrivals_per_address: count(20),
             arrivals_per_address_burst: count(200),
@@ -259,6 +267,13 @@ impl Default for Config {
 }
 
 impl Config {
+    pub(crate) fn read_bounds(&self) -> ReadBounds {
+        ReadBounds {
+            per_second: self.read_bytes_per_second.get(),
+            burst: self.read_bytes_burst.get(),
+        }
+    }
+
     /// What cannot work.
     #[must_use]
     pub fn problems(&self) -> Problems {

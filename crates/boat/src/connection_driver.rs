@@ -10,6 +10,7 @@ use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem};
 use bytes::{Bytes, BytesMut};
 use protocol::frame::ClientFrame;
 use protocol::presence::SessionKey;
+use protocol::read_pace::ReadPace;
 use protocol::session::{Action, Outgoing, Session};
 use protocol::{Code, Refusal, Timestamp, UserId};
 use tokio_util::task::task_tracker::TaskTrackerToken;
@@ -47,6 +48,7 @@ pub(crate) struct ConnectionDriver {
     unwritten: usize,
     reported: usize,
     traced: TracedSends,
+    pace: ReadPace,
     /// Nothing more comes from the client.
     has_ended: bool,
     /// Why it ends, if we end it.
@@ -108,6 +110,7 @@ impl ConnectionDriver {
             unwritten: 0,
             reported: 0,
             traced: TracedSends::default(),
+            pace: ReadPace::new(now),
             has_ended: false,
             code: None,
             _counted: boat.tasks.token(),
@@ -121,8 +124,19 @@ impl ConnectionDriver {
     }
 
     /// Takes bytes that the socket gave.
-    pub(crate) fn receive(&mut self, bytes: &mut [u8]) {
+    pub(crate) fn receive(&mut self, bytes: &mut [u8], now: Timestamp) {
+        let bounds = self.boat.config.read_bounds();
+        self.pace.read(bytes.len(), bounds, now);
+        if self.pace.pauses_until(bounds).is_some() {
+            self.boat.metrics.reads_paused.increment(1);
+        }
         self.wire.receive(bytes);
+    }
+
+    /// Whether the client has sent more than it may, so that its bytes wait in the kernel.
+    pub(crate) fn pauses(&self, now: Timestamp) -> bool {
+        let until = self.pace.pauses_until(self.boat.config.read_bounds());
+        until.is_some_and(|until| now < until)
     }
 
     /// The socket gives nothing more.
@@ -441,13 +455,19 @@ impl ConnectionDriver {
     }
 
     /// When time matters next: to the session or to the end, and to what waits for company.
-    pub(crate) fn timeouts(&self) -> [Option<Timestamp>; 2] {
+    pub(crate) fn timeouts(&self, now: Timestamp) -> [Option<Timestamp>; 2] {
         let session = self.connection.lock().session.poll_timeout();
         let until = match self.stage {
             Stage::Ending { until, .. } => Some(until),
             Stage::Open | Stage::Gone => None,
         };
-        [session.into_iter().chain(until).min(), self.lingers_until]
+        // A pause that is over is looked at once more, and no timer is set for it.
+        let pause = self.pace.pauses_until(self.boat.config.read_bounds());
+        let pause = pause.filter(|until| now < *until);
+        [
+            session.into_iter().chain(until).chain(pause).min(),
+            self.lingers_until,
+        ]
     }
 
     /// Judges time. Answers whether the session heard of it.

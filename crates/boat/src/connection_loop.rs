@@ -38,6 +38,8 @@ const ROUNDS_A_TURN: usize = 4;
 /// What the buffer for writing keeps between two turns.
 const WRITE_BYTES_KEPT: usize = 256 * 1024;
 
+const NEVER: Timestamp = Timestamp::MAX;
+
 /// The loops of a boat.
 #[derive(Debug)]
 pub(crate) struct ConnectionLoops {
@@ -70,8 +72,8 @@ struct Slot {
     driver: ConnectionDriver,
     /// `None`: it is gone, and the session settles with the others.
     socket: Option<ClientSocket>,
-    /// When its timers ring: of the session, and of what waits for company.
-    rings: [Option<Timestamp>; 2],
+    /// When its timers ring, of the session and of what waits for company; `NEVER` where none is set.
+    rings: [Timestamp; 2],
 }
 
 impl ConnectionLoops {
@@ -112,7 +114,7 @@ impl ReadyQueue {
         let slot = Slot {
             driver,
             socket: Some(socket),
-            rings: [None; 2],
+            rings: [NEVER; 2],
         };
         let refused = self.put(|waiting| match waiting.is_closed {
             true => Some(slot),
@@ -225,12 +227,12 @@ impl ConnectionLoop {
             }
             return;
         }
-        let due = slot.driver.timeouts();
+        let due = slot.driver.timeouts(now);
         for (kind, (rings, due)) in slot.rings.iter_mut().zip(due).enumerate() {
             if let Some(due) = due
-                && rings.is_none_or(|rings| due < rings)
+                && due < *rings
             {
-                *rings = Some(due);
+                *rings = due;
                 self.wheel.insert(due, key << 1 | kind as u32);
             }
         }
@@ -241,9 +243,9 @@ impl ConnectionLoop {
         self.wheel.advance(now, |Entry { at, key }| {
             let (key, kind) = (key >> 1, (key & 1) as usize);
             if let Some(slot) = slots.get_mut(key as usize)
-                && slot.rings[kind] == Some(at)
+                && slot.rings[kind] == at
             {
-                slot.rings[kind] = None;
+                slot.rings[kind] = NEVER;
                 ready.push(key);
             }
         });
@@ -354,13 +356,13 @@ impl Slot {
             let Some(socket) = &mut self.socket else {
                 return;
             };
-            if self.driver.has_ended() {
+            if self.driver.has_ended() || self.driver.pauses(now) {
                 return;
             }
             let mut chunk = ReadBuf::uninit(buffer);
             match Pin::new(&mut socket.stream).poll_read(cx, &mut chunk) {
                 Poll::Ready(Ok(())) if !chunk.filled().is_empty() => {
-                    self.driver.receive(chunk.filled_mut());
+                    self.driver.receive(chunk.filled_mut(), now);
                 }
                 Poll::Ready(_) => self.driver.handle_end(now),
                 Poll::Pending => return,

@@ -9,7 +9,6 @@ use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
 
 use crate::boat::Boat;
-use crate::sweep::random_below;
 
 /// How often the lanes are looked at while they empty.
 const LOOK_AGAIN: Duration = Duration::from_millis(5);
@@ -40,6 +39,7 @@ pub(crate) async fn empty(boat: &Arc<Boat>) {
 async fn tell_all(boat: &Boat) {
     let connections = boat.connections.all();
     let clients = u32::try_from(connections.len()).unwrap_or(u32::MAX);
+    // Each client takes a moment within it, at random.
     let spread = boat
         .config
         .drain_spread
@@ -52,7 +52,7 @@ async fn tell_all(boat: &Boat) {
             Code::Draining,
             "this boat leaves; reconnect to reach another",
         )
-        .retry_after(random_below(&*boat.entropy, spread));
+        .retry_after(spread);
         connection.update(|session| session.drain(refusal, boat.now()));
     }
 }

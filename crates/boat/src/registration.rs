@@ -16,7 +16,7 @@ use tracing::{info, warn};
 
 use crate::Config;
 use crate::boat::Boat;
-use crate::sweep::{jittered, pass, random_below};
+use crate::sweep::{jittered, pass};
 
 /// When a lost lease is asked for again, and the stations whether they answer; doubled each time, up to
 /// the second.
@@ -99,6 +99,5 @@ pub(crate) fn spread(boat: &Boat) {
 }
 
 fn refusal(boat: &Boat, text: &str) -> Refusal {
-    let delay = random_below(&*boat.entropy, boat.config.drain_spread);
-    Refusal::new(Code::Reconnect, text).retry_after(delay)
+    Refusal::new(Code::Reconnect, text).retry_after(boat.config.drain_spread)
 }

@@ -35,6 +35,7 @@ pub mod notify;
 pub mod origin;
 pub mod presence;
 pub mod proxy;
+pub mod read_pace;
 pub mod receipt;
 pub mod session;
 pub mod settings;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use backend::tls::{CertificateFiles, TlsConfig, client_config};
 use protocol::Code;
-use protocol::frame::{ClientFrame, Hello};
+use protocol::frame::{ClientFrame, Hello, ServerFrame};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -16,7 +16,7 @@ use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite;
 
-use super::client::{Client, hello};
+use super::client::{Client, hello, send_of};
 use super::eventually;
 use super::harbour::Harbour;
 use crate::Config;
@@ -258,6 +258,39 @@ async fn one_who_never_stops_delays_no_other() {
         () = endless => {}
         served = timeout(Duration::from_secs(5), served) => served.expect("served meanwhile"),
     }
+}
+
+// proves S1-05 in part
+#[tokio::test]
+async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
+    const SENDS: u8 = 25;
+    let harbour = Harbour::with(|config| {
+        config.read_bytes_per_second = count(100_000);
+        config.read_bytes_burst = count(20_000);
+    })
+    .await;
+    let mut other = harbour.tcp().await;
+    other.hello(1).await;
+    let mut client = harbour.websocket().await;
+    client.hello(2).await;
+    let begun = Instant::now();
+    let text = "a".repeat(10_000);
+    for number in 0..SENDS {
+        client.send(&send_of(1, number, &text)).await;
+    }
+    other.ping().await;
+    let waited = begun.elapsed();
+    assert!(waited < Duration::from_millis(500), "{waited:?}");
+    for _ in 0..SENDS {
+        let answer = client.next().await;
+        assert!(
+            matches!(answer, Some(ServerFrame::Accepted(_))),
+            "{answer:?}"
+        );
+    }
+    // But for a burst and one read, all of it at the rate.
+    let took = begun.elapsed();
+    assert!(took > Duration::from_millis(1500), "{took:?}");
 }
 
 #[tokio::test]

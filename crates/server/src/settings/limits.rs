@@ -65,6 +65,7 @@ const LIMITS: &[Limit] = &[
     boat("arrivals that wait for a hello", &["boat.arriving_max", "boat.arrival_timeout"], Code::HandshakeTimeout),
     boat_rate("memory", "memory of the process, for those for whom most waits; newcomers get `full`", &["boat.memory_max"], Code::Slow),
     boat("frames of a session", &["boat.session.frames_per_second"], Code::RateLimited),
+    boat_rate("session_bytes", "bytes that a session sends; reading pauses, nothing is refused", &["boat.read_bytes_per_second", "boat.read_bytes_burst"], Code::Slow),
     boat("bytes of a frame", &["boat.session.frame_bytes_max"], Code::TooLarge),
     boat("bytes of a body", &["boat.session.body_bytes_max"], Code::TooLarge),
     boat("questions of a session without an answer", &["boat.session.questions_max"], Code::RateLimited),

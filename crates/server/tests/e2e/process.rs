@@ -16,7 +16,12 @@ pub const SOON: Duration = Duration::from_secs(20);
 pub const PAUSE: Duration = Duration::from_millis(20);
 
 /// Settings for users who are faster than people.
-pub const BUSY: &str = "station.user_sign_ins_per_minute = 1000000
+pub const BUSY: &str = "boat.connections_per_address_max = 100000
+boat.arrivals_per_address = 1000000
+boat.arrivals_per_address_burst = 1000000
+boat.read_bytes_per_second = 100000000
+boat.read_bytes_burst = 100000000
+station.user_sign_ins_per_minute = 1000000
 station.user_sign_ins_burst = 1000000
 station.user_sends_per_second = 1000000
 station.user_sends_burst = 1000000

@@ -118,10 +118,12 @@ pub(super) fn between(before: &Cpu, after: &Cpu) -> Cpu {
 }
 
 /// Rows of the limits that the load would meet: all of it comes from one address.
-const FASTER_THAN_PEOPLE: [&str; 7] = [
+const FASTER_THAN_PEOPLE: [&str; 9] = [
     "PACKETBOAT_BOAT__CONNECTIONS_PER_ADDRESS_MAX",
     "PACKETBOAT_BOAT__ARRIVALS_PER_ADDRESS",
     "PACKETBOAT_BOAT__ARRIVALS_PER_ADDRESS_BURST",
+    "PACKETBOAT_BOAT__READ_BYTES_PER_SECOND",
+    "PACKETBOAT_BOAT__READ_BYTES_BURST",
     "PACKETBOAT_STATION__USER_SENDS_PER_SECOND",
     "PACKETBOAT_STATION__USER_SENDS_BURST",
     "PACKETBOAT_STATION__PRIVATE_SENDS_PER_SECOND",

@@ -1,0 +1,95 @@
+//! Bytes that one session may send: so many a second, so many at once after a rest. Beyond them nothing is refused and
+//! nothing is lost: reading pauses, and the client's own window closes.
+
+use crate::Timestamp;
+use std::time::Duration;
+
+/// Bounds of a [`ReadPace`], in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReadBounds {
+    pub per_second: u32,
+    pub burst: u32,
+}
+
+/// A leaky bucket. Times are of a timer that never steps.
+#[derive(Clone, Copy, Debug)]
+pub struct ReadPace {
+    /// Read and not worked off, at `at`.
+    bytes: u64,
+    at: Timestamp,
+}
+
+impl ReadPace {
+    pub fn new(now: Timestamp) -> ReadPace {
+        ReadPace { bytes: 0, at: now }
+    }
+
+    /// Counts bytes that were read, also where they are more than there was room for.
+    pub fn read(&mut self, bytes: usize, bounds: ReadBounds, now: Timestamp) {
+        self.bytes = self.level(bounds, now) + bytes as u64;
+        self.at = self.at.max(now);
+    }
+
+    /// The end of the pause; `None`: reading goes on.
+    pub fn pauses_until(&self, bounds: ReadBounds) -> Option<Timestamp> {
+        let over = self.bytes.checked_sub(u64::from(bounds.burst))?;
+        let millis = (over * 1000).div_ceil(u64::from(bounds.per_second.max(1)));
+        (over > 0).then(|| self.at + Duration::from_millis(millis))
+    }
+
+    fn level(&self, bounds: ReadBounds, now: Timestamp) -> u64 {
+        let millis = u64::try_from(now.since(self.at).as_millis()).unwrap_or(u64::MAX);
+        let gone = millis.saturating_mul(u64::from(bounds.per_second)) / 1000;
+        self.bytes.saturating_sub(gone)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const BOUNDS: ReadBounds = ReadBounds {
+        per_second: 262_144,
+        burst: 1_048_576,
+    };
+
+    fn at(millis: u64) -> Timestamp {
+        Timestamp::ZERO + Duration::from_millis(millis)
+    }
+
+    #[test]
+    fn a_burst_passes_and_what_is_more_waits_its_time() {
+        let mut pace = ReadPace::new(at(0));
+        pace.read(1_048_576, BOUNDS, at(0));
+        assert_eq!(pace.pauses_until(BOUNDS), None);
+        pace.read(65_536, BOUNDS, at(0));
+        assert_eq!(pace.pauses_until(BOUNDS), Some(at(250)));
+        pace.read(65_536, BOUNDS, at(250));
+        assert_eq!(pace.pauses_until(BOUNDS), Some(at(500)));
+        // All of it is worked off after four seconds, and no more is saved than a burst.
+        pace.read(1_048_576, BOUNDS, at(60_000));
+        assert_eq!(pace.pauses_until(BOUNDS), None);
+        pace.read(1, BOUNDS, at(60_000));
+        assert!(pace.pauses_until(BOUNDS).is_some());
+    }
+
+    proptest! {
+        /// Whoever reads whenever it may gets the rate, and a burst and one read above it at most.
+        #[test]
+        fn no_reader_exceeds_its_rate(reads in prop::collection::vec((1..65_536usize, 0..400u64), 1..200)) {
+            let (mut pace, mut now, mut sum) = (ReadPace::new(at(0)), 0, 0);
+            for (bytes, rest) in reads {
+                now += rest;
+                if pace.pauses_until(BOUNDS).is_some_and(|until| at(now) < until) {
+                    continue;
+                }
+                pace.read(bytes, BOUNDS, at(now));
+                sum += bytes as u64;
+                let most = u64::from(BOUNDS.burst) + now * u64::from(BOUNDS.per_second) / 1000 + 65_536 + 1000;
+                prop_assert!(sum <= most, "{sum} in {now} ms");
+            }
+        }
+    }
+}
