@@ -68,7 +68,7 @@ pub(crate) struct Boat {
     pub(crate) balancers: TrustedNetworks,
     pub(crate) address_limits: AddressLimits,
     /// Newcomers go elsewhere: memory is short, or no file is left to accept them.
-    pressure: [AtomicBool; 2],
+    pressure: [AtomicBool; 3],
     tls: Option<ListenerTls>,
 }
 
@@ -76,7 +76,9 @@ pub(crate) struct Boat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     Memory,
-    Files,
+    /// Of sockets that one of the listeners could accept.
+    WebSocketFiles,
+    TcpFiles,
 }
 
 /// A configuration of each port: they differ in the protocol that is agreed upon.
@@ -188,10 +190,12 @@ impl Boat {
 
     /// Whether new clients are welcome: registered, not leaving, and short of nothing.
     pub(crate) fn refresh_ready(&self) {
-        let short = (self.pressure.iter()).any(|it| it.load(Ordering::Acquire));
-        let is_ready = self.has_lease() && !self.is_draining() && !short;
-        self.ready
-            .send_if_modified(|ready| std::mem::replace(ready, is_ready) != is_ready);
+        // Looked at under its lock: of several who come at a time the last one sees all.
+        self.ready.send_if_modified(|ready| {
+            let short = (self.pressure.iter()).any(|it| it.load(Ordering::Acquire));
+            let is_ready = self.has_lease() && !self.is_draining() && !short;
+            std::mem::replace(ready, is_ready) != is_ready
+        });
     }
 
     /// Connections end when they are touched next.

@@ -14,6 +14,12 @@ use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A read takes 64 KiB at once, whatever the rate.
+const READ_BYTES_PER_SECOND_MIN: u32 = 16 * 1024;
+
+/// Files of a boat that are no clients': of parts, services and logs.
+const OTHER_FILES: usize = 1024;
+
 /// Section `boat`: connections of clients.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -34,7 +40,8 @@ pub struct Config {
     /// Address at which others call this boat, `http://host:port`. Unset: `listen` as it was bound.
     #[schemars(extend("examples" = ["http://10.0.0.7:9110"]))]
     pub advertise: Option<String>,
-    /// Connections at a time; further ones are closed with `full`.
+    /// Connections at a time; further ones are closed with `full`. No more than the files that the
+    /// process may open, less 1,024.
     pub connections_max: usize,
     /// Connections at a time from one address; further ones are closed with `rate_limited`.
     pub connections_per_address_max: usize,
@@ -267,6 +274,16 @@ impl Default for Config {
 }
 
 impl Config {
+    /// Bounds the connections by the files that this process may open: beyond them a client is told, and accepting does
+    /// not fail.
+    pub fn fit_files(&mut self, files: u64) {
+        let files = usize::try_from(files).unwrap_or(usize::MAX);
+        if files > 0 {
+            let most = files.saturating_sub(OTHER_FILES).max(files / 2);
+            self.connections_max = self.connections_max.min(most);
+        }
+    }
+
     pub(crate) fn read_bounds(&self) -> ReadBounds {
         ReadBounds {
             per_second: self.read_bytes_per_second.get(),
@@ -291,6 +308,12 @@ impl Config {
         let listens = [self.websocket, self.tcp];
         let reached = listens.iter().find(open).unwrap_or(&self.websocket);
         problems.section("tls", self.tls.check(*reached, &clock));
+        if self.read_bytes_per_second.get() < READ_BYTES_PER_SECOND_MIN {
+            let reason = "one read would pause for longer than a client may be silent";
+            let remedy = format!("{READ_BYTES_PER_SECOND_MIN} or more");
+            let value = self.read_bytes_per_second;
+            problems.refuse("read_bytes_per_second", value, reason, &remedy);
+        }
         let proxy = &self.proxy;
         if proxy.header != ProxyHeader::None && proxy.networks.is_empty() {
             let reason = "no network is trusted, so the header would never be read";
@@ -309,5 +332,24 @@ impl Config {
             );
         }
         problems
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // proves S1-05 in part
+    #[test]
+    fn connections_leave_files_for_others() {
+        let fitted = |files| {
+            let mut config = Config::default();
+            config.fit_files(files);
+            config.connections_max
+        };
+        assert_eq!(fitted(1_048_576), 100_000);
+        assert_eq!(fitted(20_000), 18_976);
+        assert_eq!(fitted(600), 300);
+        assert_eq!(fitted(0), 100_000, "not known");
     }
 }

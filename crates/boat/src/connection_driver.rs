@@ -15,11 +15,12 @@ use protocol::session::{Action, Outgoing, Session};
 use protocol::{Code, Refusal, Timestamp, UserId};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
-use crate::boat::Boat;
+use crate::boat::{Boat, Shortage};
 use crate::connection::Connection;
 use crate::connection_loop::ReadyQueue;
 use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
 use crate::listener::Peer;
+use crate::memory;
 use crate::metrics::Metrics;
 use crate::stack::{Received, Wire};
 use crate::traced::TracedSends;
@@ -30,6 +31,8 @@ const FRAMES_A_TURN: usize = 64;
 const FLUSH_BYTES: usize = 64 * 1024;
 /// What may wait is written when it is this much.
 const LINGER_BYTES: usize = 16 * 1024;
+/// Turns that may judge no time: then who still has more to say is judged all the same.
+const DEFERRALS_MAX: u8 = 64;
 
 pub(crate) struct ConnectionDriver {
     boat: Arc<Boat>,
@@ -49,6 +52,8 @@ pub(crate) struct ConnectionDriver {
     reported: usize,
     traced: TracedSends,
     pace: ReadPace,
+    /// Turns in a row that judged no time, because something that came was not heard.
+    deferrals: u8,
     /// Nothing more comes from the client.
     has_ended: bool,
     /// Why it ends, if we end it.
@@ -96,6 +101,9 @@ impl ConnectionDriver {
             None if boat.is_draining() => {
                 connection.update(|session| session.close(leaving(), now));
             }
+            None if boat.is_short_of(Shortage::Memory) => {
+                connection.update(|session| session.close(memory::refusal(boat), now));
+            }
             None => {}
         }
         connection.lock().session.expect_hello_by(peer.until);
@@ -111,6 +119,7 @@ impl ConnectionDriver {
             reported: 0,
             traced: TracedSends::default(),
             pace: ReadPace::new(now),
+            deferrals: 0,
             has_ended: false,
             code: None,
             _counted: boat.tasks.token(),
@@ -164,6 +173,7 @@ impl ConnectionDriver {
         self.stage = Stage::Gone;
         self.boat.connections.remove(self.connection.id());
         self.queue = VecDeque::new();
+        self.lingers_until = None;
     }
 
     /// The socket is closed.
@@ -233,6 +243,8 @@ impl ConnectionDriver {
     fn perform(&mut self, action: Action, session: &mut Session, now: Timestamp) {
         let boat = &self.boat;
         match action {
+            // There is nobody to read it.
+            Action::Transmit(_) if self.stage == Stage::Gone => {}
             Action::Transmit(outgoing) => {
                 if !self.traced.is_empty()
                     && let Outgoing::Frame(frame) = &outgoing
@@ -454,35 +466,42 @@ impl ConnectionDriver {
         }
     }
 
-    /// When time matters next: to the session or to the end, and to what waits for company.
+    /// When time matters next: to the session, the end or a pause, and to what waits for company.
     pub(crate) fn timeouts(&self, now: Timestamp) -> [Option<Timestamp>; 2] {
+        let pause = self.pace.pauses_until(self.boat.config.read_bounds());
+        let pause = pause.filter(|until| now < *until);
+        // While reading pauses the session is not judged.
         let session = self.connection.lock().session.poll_timeout();
+        let session = session.map(|due| due.max(pause.unwrap_or(due)));
         let until = match self.stage {
             Stage::Ending { until, .. } => Some(until),
             Stage::Open | Stage::Gone => None,
         };
-        // A pause that is over is looked at once more, and no timer is set for it.
-        let pause = self.pace.pauses_until(self.boat.config.read_bounds());
-        let pause = pause.filter(|until| now < *until);
-        [
-            session.into_iter().chain(until).chain(pause).min(),
-            self.lingers_until,
-        ]
+        let first = session.into_iter().chain(until).chain(pause).min();
+        let lingers_until = self.lingers_until.filter(|_| self.stage == Stage::Open);
+        [first, lingers_until]
     }
 
-    /// Judges time. Answers whether the session heard of it.
-    pub(crate) fn check_time(&mut self, now: Timestamp) -> bool {
+    /// Judges time, where all that came is heard (within bounds): an acknowledgement that waits to be read is in time.
+    /// Answers whether the session heard of it.
+    pub(crate) fn check_time(&mut self, has_heard_all: bool, now: Timestamp) -> bool {
         if let Stage::Ending { until, .. } = self.stage
             && until <= now
         {
             self.leave();
         }
-        let session = &mut self.connection.lock().session;
-        let is_due = session.poll_timeout().is_some_and(|due| due <= now);
-        if is_due {
-            session.handle_timeout(now);
+        let due = self.connection.lock().session.poll_timeout();
+        if due.is_none_or(|due| now < due) {
+            return false;
         }
-        is_due
+        let is_early = !has_heard_all || self.pauses(now);
+        if is_early && self.deferrals < DEFERRALS_MAX {
+            self.deferrals += 1;
+            return false;
+        }
+        self.deferrals = 0;
+        self.connection.lock().session.handle_timeout(now);
+        true
     }
 
     /// Buffers for the bytes of this turn, where none wait.

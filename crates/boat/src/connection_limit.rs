@@ -5,6 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::rate_limit::AddressKey;
 use parking_lot::Mutex;
 use protocol::{Code, Refusal};
 
@@ -26,7 +27,7 @@ pub(crate) struct ConnectionLimit {
 struct Taken {
     connections: usize,
     refusals: usize,
-    by_address: HashMap<IpAddr, usize>,
+    by_address: HashMap<AddressKey, usize>,
 }
 
 /// A place of one connection, as long as its socket lives.
@@ -40,7 +41,7 @@ pub(crate) struct ConnectionPermit {
 enum Place {
     /// Of a client whose address is not known yet: behind a balancer.
     Unnamed,
-    Address(IpAddr),
+    Address(AddressKey),
     /// Only to be told why not.
     Refusal,
 }
@@ -61,6 +62,7 @@ impl ConnectionLimit {
         self: &Arc<Self>,
         address: Option<IpAddr>,
     ) -> Option<(ConnectionPermit, Option<Refusal>)> {
+        let address = address.map(AddressKey::from);
         let mut taken = self.taken.lock();
         let refusal = if taken.connections >= self.max {
             let text = format!(
@@ -83,7 +85,7 @@ impl ConnectionLimit {
         Some((self.permit(Place::Refusal), Some(refusal)))
     }
 
-    fn check(&self, taken: &Taken, address: IpAddr) -> Option<Refusal> {
+    fn check(&self, taken: &Taken, address: AddressKey) -> Option<Refusal> {
         let count = taken.by_address.get(&address).copied().unwrap_or(0);
         (count >= self.per_address_max).then(|| {
             let text = format!("{} connections from your address", self.per_address_max);
@@ -100,7 +102,7 @@ impl ConnectionLimit {
 }
 
 impl Taken {
-    fn add(&mut self, address: Option<IpAddr>) {
+    fn add(&mut self, address: Option<AddressKey>) {
         if let Some(address) = address {
             *self.by_address.entry(address).or_default() += 1;
         }
@@ -110,6 +112,7 @@ impl Taken {
 impl ConnectionPermit {
     /// The client's address is known now: a refusal where it has as many as it may.
     pub(crate) fn name(&mut self, address: IpAddr) -> Option<Refusal> {
+        let address = AddressKey::from(address);
         let mut taken = self.limit.taken.lock();
         if !matches!(self.place, Place::Unnamed) {
             return None;
@@ -174,6 +177,13 @@ mod tests {
         assert_eq!(third.1, None);
         assert_eq!(take(3).expect("room to tell it").1, Some(Code::Full));
         drop((first, second, third));
+        // A customer's network counts as one.
+        let network = ["2001:db8::1", "2001:db8::2:2", "2001:db8::3"].map(|ip| {
+            let (permit, refusal) = limit.take(ip.parse().ok()).expect("room");
+            (permit, refusal.map(|refusal| refusal.code))
+        });
+        assert_eq!(network[2].1, Some(Code::RateLimited));
+        drop(network);
         // Behind a balancer the sum counts at once, the address when it is known.
         let mut unnamed = [0; 3].map(|_| limit.take(None).expect("room").0);
         assert_eq!(

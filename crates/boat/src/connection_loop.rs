@@ -217,17 +217,20 @@ impl ConnectionLoop {
             return;
         };
         // A defect that one client finds ends its connection, and no other.
-        let turn = AssertUnwindSafe(|| slot.turn(&mut self.buffers, now));
-        let is_over = catch_unwind(turn).unwrap_or(true);
-        if is_over || self.boat.is_abandoned() {
-            self.slots.remove(key as usize);
+        let turn = AssertUnwindSafe(|| match slot.turn(&mut self.buffers, now) {
+            true => None,
+            false => Some(slot.driver.timeouts(now)),
+        });
+        let due = catch_unwind(turn).ok().flatten();
+        let Some(due) = due.filter(|_| !self.boat.is_abandoned()) else {
+            let slot = self.slots.remove(key as usize);
+            let _ = catch_unwind(AssertUnwindSafe(move || drop(slot)));
             // What a storm took is given back when it is over.
             if self.slots.is_empty() {
                 self.slots = Slab::new();
             }
             return;
-        }
-        let due = slot.driver.timeouts(now);
+        };
         for (kind, (rings, due)) in slot.rings.iter_mut().zip(due).enumerate() {
             if let Some(due) = due
                 && due < *rings
@@ -312,10 +315,10 @@ impl Slot {
         for _ in 0..ROUNDS_A_TURN {
             // What has come is heard before time is judged: after a pause, acknowledgements and pings that wait in the
             // socket count.
-            self.read(cx, &mut buffers.read, now);
+            let has_heard_all = self.read(cx, &mut buffers.read, now);
             self.driver.act(now);
             let wrote = self.write(cx, now);
-            let rang = self.driver.check_time(now);
+            let rang = self.driver.check_time(has_heard_all, now);
             if self.driver.is_gone()
                 && let Some(mut socket) = self.socket.take()
             {
@@ -343,21 +346,26 @@ impl Slot {
         self.driver.is_over()
     }
 
-    /// Reads what has come, within bounds.
-    fn read(&mut self, cx: &mut Context<'_>, buffer: &mut [MaybeUninit<u8>], now: Timestamp) {
+    /// Reads what has come, within bounds. Answers whether that was all.
+    fn read(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [MaybeUninit<u8>],
+        now: Timestamp,
+    ) -> bool {
         for _ in 0..READS_A_TURN {
             // Also of what was too much for the turn before.
             match self.driver.hear(now) {
                 Heard::All => {}
                 Heard::Some => break,
-                Heard::Over if self.driver.is_gone() => return,
+                Heard::Over if self.driver.is_gone() => return true,
                 Heard::Over => break,
             }
             let Some(socket) = &mut self.socket else {
-                return;
+                return true;
             };
             if self.driver.has_ended() || self.driver.pauses(now) {
-                return;
+                return true;
             }
             let mut chunk = ReadBuf::uninit(buffer);
             match Pin::new(&mut socket.stream).poll_read(cx, &mut chunk) {
@@ -365,10 +373,11 @@ impl Slot {
                     self.driver.receive(chunk.filled_mut(), now);
                 }
                 Poll::Ready(_) => self.driver.handle_end(now),
-                Poll::Pending => return,
+                Poll::Pending => return true,
             }
         }
         Connection::wake(self.driver.connection());
+        false
     }
 
     /// Writes what is ready. Answers whether the session heard of progress.

@@ -15,7 +15,8 @@ use protocol::{Refusal, Timestamp};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
 use crate::boat::{Boat, Shortage};
@@ -33,6 +34,8 @@ const USER_TIMEOUT: Duration = Duration::from_secs(30);
 const KEEPALIVE: Duration = Duration::from_secs(60);
 /// Bytes that the kernel takes beyond what it has sent: the rest is ours, and counted.
 const UNSENT_BYTES_MAX: u32 = 16 * 1024;
+/// Between two looks at whether there are files again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
 
@@ -44,7 +47,7 @@ pub(crate) struct Peer {
     pub(crate) refusal: Option<Refusal>,
     /// When its hello has come at the latest.
     pub(crate) until: Timestamp,
-    _room: Arc<OwnedSemaphorePermit>,
+    _room: Arc<Room>,
 }
 
 /// Hands a socket over to the loops.
@@ -68,8 +71,11 @@ struct Accepted {
     stream: TcpStream,
     address: SocketAddr,
     until: Instant,
-    room: OwnedSemaphorePermit,
+    room: Room,
 }
+
+/// A place among those who arrive; a boat that leaves waits for them.
+type Room = (OwnedSemaphorePermit, TaskTrackerToken);
 
 /// Accepts at a bounded rate, and no more than may arrive at a time.
 struct Acceptor {
@@ -78,16 +84,19 @@ struct Acceptor {
     second: Instant,
     accepted: u32,
     backoff: AcceptBackoff,
+    /// Its own among the boat's.
+    files: Shortage,
 }
 
 impl Acceptor {
-    fn new(listener: TcpListener, boat: Arc<Boat>) -> Acceptor {
+    fn new(listener: TcpListener, boat: Arc<Boat>, files: Shortage) -> Acceptor {
         Acceptor {
             listener,
             boat,
             second: Instant::now(),
             accepted: 0,
             backoff: AcceptBackoff::default(),
+            files,
         }
     }
 
@@ -95,14 +104,25 @@ impl Acceptor {
     async fn accept(&mut self) -> Accepted {
         loop {
             self.pace().await;
-            match self.listener.accept().await {
+            let accepted = match self.boat.is_short_of(self.files) {
+                false => self.listener.accept().await,
+                // Where nobody comes, nothing else says that there is room again.
+                true => match timeout(LOOK_AGAIN, self.listener.accept()).await {
+                    Ok(accepted) => accepted,
+                    Err(_) => {
+                        self.check_files();
+                        continue;
+                    }
+                },
+            };
+            match accepted {
                 Ok((stream, address)) => {
                     self.backoff.accepted();
                     self.check_files();
                     self.boat.metrics.accepted.increment(1);
                     // A socket that cannot have them is gone already.
                     let _ = set_options(&stream);
-                    let room = self.boat.arriving().await;
+                    let room = (self.boat.arriving().await, self.boat.tasks.token());
                     return Accepted {
                         stream,
                         address,
@@ -128,8 +148,8 @@ impl Acceptor {
 
     fn check_files(&self) {
         let is_short = !self.backoff.is_ready(self.boat.now());
-        if is_short != self.boat.is_short_of(Shortage::Files) {
-            self.boat.set_shortage(Shortage::Files, is_short);
+        if is_short != self.boat.is_short_of(self.files) {
+            self.boat.set_shortage(self.files, is_short);
         }
     }
 

@@ -1,8 +1,12 @@
 //! Bytes that one session may send: so many a second, so many at once after a rest. Beyond them nothing is refused and
 //! nothing is lost: reading pauses, and the client's own window closes.
 
-use crate::Timestamp;
 use std::time::Duration;
+
+use crate::Timestamp;
+
+/// A shorter pause is not worth its timer.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
 
 /// Bounds of a [`ReadPace`], in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,7 +38,7 @@ impl ReadPace {
     pub fn pauses_until(&self, bounds: ReadBounds) -> Option<Timestamp> {
         let over = self.bytes.checked_sub(u64::from(bounds.burst))?;
         let millis = (over * 1000).div_ceil(u64::from(bounds.per_second.max(1)));
-        (over > 0).then(|| self.at + Duration::from_millis(millis))
+        (over > 0).then(|| self.at + Duration::from_millis(millis).max(PAUSE_MIN))
     }
 
     fn level(&self, bounds: ReadBounds, now: Timestamp) -> u64 {
@@ -72,7 +76,7 @@ mod tests {
         pace.read(1_048_576, BOUNDS, at(60_000));
         assert_eq!(pace.pauses_until(BOUNDS), None);
         pace.read(1, BOUNDS, at(60_000));
-        assert!(pace.pauses_until(BOUNDS).is_some());
+        assert_eq!(pace.pauses_until(BOUNDS), Some(at(60_050)));
     }
 
     proptest! {

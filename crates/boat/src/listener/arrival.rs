@@ -33,11 +33,12 @@ impl Accepted {
     }
 }
 
-/// Goes the whole way; `None`: the socket is closed.
+/// Goes the whole way; `None`: the socket is closed. Where a request follows (`has_head`), its head may name the client.
 pub(super) async fn arrive(
     mut accepted: Accepted,
     boat: &Boat,
     tls: Option<&Arc<ServerConfig>>,
+    has_head: bool,
 ) -> Option<(ClientStream, Peer)> {
     let mut address = accepted.address;
     if accepted.has_header(boat) {
@@ -52,8 +53,7 @@ pub(super) async fn arrive(
             Ok(Err(_)) | Err(_) => return None,
         }
     }
-    // Of one who comes through a balancer the request's head says more.
-    let is_named = !accepted.is_forwarded(boat);
+    let is_named = !has_head || !accepted.is_forwarded(boat);
     let (socket, peer) = accepted.admit(boat, is_named.then_some(address))?;
     let tls = match tls {
         Some(config) => Some(Tls::new(Arc::clone(config)).ok()?),

@@ -5,12 +5,12 @@ use tokio::time::timeout_at;
 
 use super::arrival::arrive;
 use super::{Accepted, Acceptor, serve};
-use crate::boat::Boat;
+use crate::boat::{Boat, Shortage};
 use crate::stack::Wire;
 
 /// Serves TCP clients until dropped; connections live on.
 pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
-    let mut acceptor = Acceptor::new(listener, Arc::clone(&boat));
+    let mut acceptor = Acceptor::new(listener, Arc::clone(&boat), Shortage::TcpFiles);
     loop {
         let accepted = acceptor.accept().await;
         // Nothing comes before the session: no task is needed.
@@ -28,7 +28,7 @@ pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
 
 async fn shake_hands(accepted: Accepted, boat: Arc<Boat>) {
     let until = accepted.until;
-    let arrived = timeout_at(until, arrive(accepted, &boat, boat.tls_for_tcp()));
+    let arrived = timeout_at(until, arrive(accepted, &boat, boat.tls_for_tcp(), false));
     let Ok(Some((stream, peer))) = arrived.await else {
         return;
     };

@@ -21,7 +21,7 @@ use tokio::time::{Instant, timeout_at};
 use super::arrival::arrive;
 use super::client_stream::ClientStream;
 use super::{Accepted, Acceptor, Peer, serve};
-use crate::boat::Boat;
+use crate::boat::{Boat, Shortage};
 use crate::config::ProxyHeader;
 use crate::stack::Wire;
 use crate::stack::websocket::handshake;
@@ -37,7 +37,7 @@ const HEAD_BYTES_MAX: usize = 16 * 1024;
 pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
     let local = listener.local_addr();
     let on_loopback = local.is_ok_and(|address| address.ip().is_loopback());
-    let mut acceptor = Acceptor::new(listener, Arc::clone(&boat));
+    let mut acceptor = Acceptor::new(listener, Arc::clone(&boat), Shortage::WebSocketFiles);
     loop {
         let accepted = acceptor.accept().await;
         tokio::spawn(shake_hands(accepted, Arc::clone(&boat), on_loopback));
@@ -47,7 +47,10 @@ pub(crate) async fn serve_websocket(listener: TcpListener, boat: Arc<Boat>) {
 /// Reads one request; it is over when the socket is a WebSocket's, or is closed.
 async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
     let until = accepted.until;
-    let arrived = timeout_at(until, arrive(accepted, &boat, boat.tls_for_websockets()));
+    let arrived = timeout_at(
+        until,
+        arrive(accepted, &boat, boat.tls_for_websockets(), true),
+    );
     let Ok(Some((stream, peer))) = arrived.await else {
         return;
     };
@@ -142,7 +145,7 @@ async fn begin(boat: Arc<Boat>, mut peer: Peer, address: IpAddr, upgrade: OnUpgr
         return;
     };
     let (mut socket, tls, plain) = parts.io.into_inner().into_parts();
-    if address != peer.address.ip() {
+    if address != peer.address.ip().to_canonical() {
         peer.address = SocketAddr::new(address, 0);
         if !boat.address_limits.may_arrive(address) {
             return;

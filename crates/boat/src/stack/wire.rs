@@ -108,6 +108,8 @@ impl Wire {
         let received = self.next_plain_frame();
         if received.is_none() && !self.is_closing && self.has_ended() {
             self.stop_reading();
+            // Its end is answered with ours.
+            self.has_closed |= !self.has_failed;
             return Some(Received::End);
         }
         received
@@ -178,6 +180,10 @@ impl Wire {
 
     /// Takes a frame, whatever room there is.
     pub fn send(&mut self, frame: &[u8]) {
+        // Behind a close nothing is said.
+        if self.has_closed {
+            return;
+        }
         match self.framing {
             Framing::WebSocket(_) => websocket::put_binary(frame.len(), self.plain.bytes_mut()),
             Framing::LengthPrefix => put_length(frame.len(), self.plain.bytes_mut()),

@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use api::v1::outcome::Kind;
 use backend::tls::{CertificateFiles, TlsConfig, client_config};
 use protocol::Code;
 use protocol::frame::{ClientFrame, Hello, ServerFrame};
@@ -17,6 +18,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite;
 
 use super::client::{Client, hello, send_of};
+use super::delivering::{Stream, delivery};
 use super::eventually;
 use super::harbour::Harbour;
 use crate::Config;
@@ -291,6 +293,36 @@ async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
     // But for a burst and one read, all of it at the rate.
     let took = begun.elapsed();
     assert!(took > Duration::from_millis(1500), "{took:?}");
+}
+
+/// An acknowledgement may stand behind bytes that the boat lets wait: it is in time.
+#[tokio::test]
+async fn no_time_is_judged_while_reading_pauses() {
+    const SENDS: u8 = 25;
+    let harbour = Harbour::with(|config| {
+        config.read_bytes_per_second = count(100_000);
+        config.read_bytes_burst = count(20_000);
+        config.session.ack_wait = Duration::from_millis(300);
+    })
+    .await;
+    let mut client = harbour.websocket().await;
+    let session = client.hello(2).await.session.get();
+    let text = "a".repeat(10_000);
+    for number in 0..SENDS {
+        client.send(&send_of(1, number, &text)).await;
+    }
+    let mut stream = Stream::open(&harbour).await;
+    stream.deliver(vec![delivery(session, 1)]).await;
+    let mut answers = 0;
+    while answers < SENDS {
+        match client.next().await.expect("a frame") {
+            ServerFrame::Message(_) => client.received(1).await,
+            ServerFrame::Accepted(_) => answers += 1,
+            _ => {}
+        }
+    }
+    assert_eq!(stream.outcomes(1).await, [(1, Kind::Done)]);
+    client.ping().await;
 }
 
 #[tokio::test]

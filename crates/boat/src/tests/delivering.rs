@@ -15,7 +15,7 @@ use super::harbour::{Harbour, frame_of, large_frame_of, settle};
 
 /// A carrier's side of a `Deliver` stream. Inside one process a stream lives by its reader, so there is
 /// one all the time.
-struct Stream {
+pub(super) struct Stream {
     batches: mpsc::Sender<v1::DeliverBatch>,
     outcomes: mpsc::Receiver<(u64, Kind)>,
     life: v1::BoatLife,
@@ -23,7 +23,7 @@ struct Stream {
 }
 
 impl Stream {
-    async fn open(harbour: &Harbour) -> Stream {
+    pub(super) async fn open(harbour: &Harbour) -> Stream {
         let (batches, receiver) = mpsc::channel(8);
         let (told, outcomes) = mpsc::channel(64);
         let opened = (harbour.carrier())
@@ -47,7 +47,7 @@ impl Stream {
         }
     }
 
-    async fn deliver(&self, deliveries: Vec<v1::Delivery>) {
+    pub(super) async fn deliver(&self, deliveries: Vec<v1::Delivery>) {
         let batch = v1::DeliverBatch {
             life: Some(self.life.clone()),
             deliveries,
@@ -57,7 +57,7 @@ impl Stream {
     }
 
     /// The next `count` outcomes.
-    async fn outcomes(&mut self, count: usize) -> Vec<(u64, Kind)> {
+    pub(super) async fn outcomes(&mut self, count: usize) -> Vec<(u64, Kind)> {
         let mut outcomes = Vec::new();
         while outcomes.len() < count {
             let next = timeout(Duration::from_secs(10), self.outcomes.recv()).await;
@@ -67,7 +67,7 @@ impl Stream {
     }
 }
 
-fn delivery(session: i64, id: i64) -> v1::Delivery {
+pub(super) fn delivery(session: i64, id: i64) -> v1::Delivery {
     v1::Delivery {
         token: id as u64,
         session,

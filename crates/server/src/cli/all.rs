@@ -48,6 +48,7 @@ impl All {
         }
         telemetry::start_logs(&settings.log)?;
         let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
+        settings.boat.fit_files(files);
         tracing::info!(files, data = %settings.embedded.data.display(), "limits");
         let connections = runtime("connections")?;
         let services = runtime("services")?;

@@ -75,6 +75,7 @@ impl Member {
         settings.check_member(role)?;
         telemetry::start_logs(&settings.log)?;
         let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
+        settings.boat.fit_files(files);
         tracing::info!(files, "limits");
         let services = runtime("services")?;
         // Only a boat has clients.
