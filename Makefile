@@ -50,7 +50,7 @@ campaign: ## kill everything, everywhere, on the real parts: under a steady chat
 
 SECONDS ?= 60
 fuzz: ## bytes from strangers: frames, WebSockets, PROXY headers, HTTP heads, each for SECONDS=60
-	@scripts/need cargo cc protoc && scripts/fuzz $(SECONDS)
+	@scripts/need cargo cc c++ protoc && scripts/fuzz $(SECONDS)
 
 console: ## build the operators' console; the next build of the program holds it
 	@scripts/need npm && scripts/console build
