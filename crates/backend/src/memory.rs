@@ -84,7 +84,7 @@ fn version_2(root: &Path, groups: &str) -> Option<Source> {
     let path = groups.lines().find_map(|line| line.strip_prefix("0::"))?;
     let mount = root.join("sys/fs/cgroup");
     let limited = folders(&mount, path).filter_map(|group| Some((limit_2(&group)?, group)));
-    // Of equal ones the innermost.
+    // The innermost of equal ones.
     let (_, group) = limited.min_by_key(|(limit, _)| *limit)?;
     Some(Source::Version2(group))
 }

@@ -99,7 +99,7 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
         self.ask(key, cost, |table| &table.take)
     }
 
-    /// Whether there is a token, which it leaves: for events that cost one only when they go wrong.
+    /// Looks for a token and leaves it: for events that cost one only when they go wrong.
     pub fn look(&self, key: K) -> Result<(), Duration> {
         self.ask(key, NonZeroU32::MIN, |table| &table.look)
     }

@@ -29,7 +29,7 @@ impl AddressLimits {
         }
     }
 
-    /// Whether one more may arrive now.
+    /// True: one more may arrive now.
     pub(crate) fn may_arrive(&self, address: IpAddr) -> bool {
         self.arrivals.check(address.into()).is_ok()
     }

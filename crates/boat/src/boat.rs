@@ -76,7 +76,7 @@ pub(crate) struct Boat {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shortage {
     Memory,
-    /// Of sockets that one of the listeners could accept.
+    /// Files for sockets that a listener could accept; each has its own.
     WebSocketFiles,
     TcpFiles,
 }
@@ -188,7 +188,7 @@ impl Boat {
         self.pressure[of as usize].load(Ordering::Acquire)
     }
 
-    /// Whether new clients are welcome: registered, not leaving, and short of nothing.
+    /// Publishes if new clients are welcome: registered, not leaving, and short of nothing.
     pub(crate) fn refresh_ready(&self) {
         // Looked at under its lock: of several who come at a time the last one sees all.
         self.ready.send_if_modified(|ready| {

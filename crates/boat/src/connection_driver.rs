@@ -29,7 +29,7 @@ use crate::traced::TracedSends;
 const FRAMES_A_TURN: usize = 64;
 /// Handed to the wire before it is flushed.
 const FLUSH_BYTES: usize = 64 * 1024;
-/// What may wait is written when it is this much.
+/// As much as waits for company at most.
 const LINGER_BYTES: usize = 16 * 1024;
 /// Turns that may judge no time: then who still has more to say is judged all the same.
 const DEFERRALS_MAX: u8 = 64;
@@ -142,7 +142,7 @@ impl ConnectionDriver {
         self.wire.receive(bytes);
     }
 
-    /// Whether the client has sent more than it may, so that its bytes wait in the kernel.
+    /// True: the client has sent more than it may, so that its bytes wait in the kernel.
     pub(crate) fn pauses(&self, now: Timestamp) -> bool {
         let until = self.pace.pauses_until(self.boat.config.read_bounds());
         until.is_some_and(|until| now < until)
@@ -220,7 +220,7 @@ impl ConnectionDriver {
                 Received::End => {}
             }
             if session.is_closed() {
-                // What it says of its end goes first.
+                // Its last words go first.
                 return Heard::Over;
             }
         }
@@ -375,7 +375,7 @@ impl ConnectionDriver {
         }
     }
 
-    /// Whether all that is queued may wait for company a little longer.
+    /// True: all that is queued may wait for company a little longer.
     fn lingers(&self, now: Timestamp) -> bool {
         self.stage == Stage::Open
             && self.wire.is_idle()
@@ -438,7 +438,7 @@ impl ConnectionDriver {
         true
     }
 
-    /// Whether something waits for the wire, and for no time.
+    /// True: something waits for the wire, and for no time.
     pub(crate) fn has_more(&self, now: Timestamp) -> bool {
         !self.queue.is_empty() && !self.lingers(now)
     }
@@ -466,7 +466,7 @@ impl ConnectionDriver {
         }
     }
 
-    /// When time matters next: to the session, the end or a pause, and to what waits for company.
+    /// Next times that matter: to the session, the end or a pause, and to what waits for company.
     pub(crate) fn timeouts(&self, now: Timestamp) -> [Option<Timestamp>; 2] {
         let pause = self.pace.pauses_until(self.boat.config.read_bounds());
         let pause = pause.filter(|until| now < *until);
@@ -576,7 +576,7 @@ fn encoded(outgoing: Outgoing) -> Bytes {
     }
 }
 
-/// What a client hears that comes while the boat leaves.
+/// The refusal of a client that comes while the boat leaves.
 fn leaving() -> Refusal {
     Refusal::new(
         Code::Draining,

@@ -1,4 +1,4 @@
-//! How many connections a boat holds, in all and from one address.
+//! The connections that a boat may hold, in all and from one address.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -39,7 +39,7 @@ pub(crate) struct ConnectionPermit {
 
 #[derive(Clone, Copy, Debug)]
 enum Place {
-    /// Of a client whose address is not known yet: behind a balancer.
+    /// A client's whose address is not known yet: behind a balancer.
     Unnamed,
     Address(AddressKey),
     /// Only to be told why not.

@@ -35,7 +35,7 @@ const CONNECTIONS_A_TURN: usize = 256;
 const READS_A_TURN: usize = 4;
 /// Times that a turn hears, answers and writes for one connection, as an answer may bring more.
 const ROUNDS_A_TURN: usize = 4;
-/// What the buffer for writing keeps between two turns.
+/// Bytes that a buffer for writing keeps between two turns.
 const WRITE_BYTES_KEPT: usize = 256 * 1024;
 
 const NEVER: Timestamp = Timestamp::MAX;
@@ -47,7 +47,7 @@ pub(crate) struct ConnectionLoops {
     next: AtomicUsize,
 }
 
-/// Of one loop: connections that came, and those that have something for it.
+/// Work of one loop: connections that came, and those that have something for it.
 #[derive(Default)]
 pub(crate) struct ReadyQueue(Mutex<Waiting>);
 
@@ -55,7 +55,7 @@ pub(crate) struct ReadyQueue(Mutex<Waiting>);
 struct Waiting {
     arrivals: Vec<Slot>,
     ready: Vec<u32>,
-    /// Of the loop, while it sleeps.
+    /// The loop's, while it sleeps.
     waker: Option<Waker>,
     /// The loop has ended: nobody serves an arrival any more.
     is_closed: bool,
@@ -72,7 +72,7 @@ struct Slot {
     driver: ConnectionDriver,
     /// `None`: it is gone, and the session settles with the others.
     socket: Option<ClientSocket>,
-    /// When its timers ring, of the session and of what waits for company; `NEVER` where none is set.
+    /// Times at which its timers ring, of the session and of what waits for company; `NEVER` where none is set.
     rings: [Timestamp; 2],
 }
 
@@ -163,7 +163,7 @@ struct ConnectionLoop {
     buffers: Buffers,
 }
 
-/// Of the loop, for whichever connection it looks at.
+/// Shared by the loop's connections, for whichever connection it looks at.
 struct Buffers {
     read: Box<[MaybeUninit<u8>]>,
     /// As they are, and encrypted.
@@ -187,7 +187,7 @@ impl ConnectionLoop {
         }
     }
 
-    /// What came meanwhile. False: nothing did, and the next one wakes the loop.
+    /// Takes what came meanwhile. False: nothing did, and the next one wakes the loop.
     fn take(&mut self, cx: &Context<'_>) -> bool {
         let mut waiting = self.queue.0.lock();
         if waiting.ready.is_empty() && waiting.arrivals.is_empty() {
