@@ -1,6 +1,6 @@
 //! What all connections of a boat share.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -22,6 +22,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::address_limits::AddressLimits;
+use crate::config::ProxyHeader;
 use crate::connection::Connection;
 use crate::connection_limit::ConnectionLimit;
 use crate::connection_loop::ConnectionLoops;
@@ -320,6 +321,11 @@ impl Boat {
             marker: hello.marker,
         };
         self.stations.connect(&connect).await
+    }
+
+    /// True: the head of the request names the client, as a balancer is at this address.
+    pub(crate) fn is_forwarded(&self, address: IpAddr) -> bool {
+        self.config.proxy.header == ProxyHeader::XForwardedFor && self.balancers.contains(address)
     }
 
     pub(crate) fn tls_for_websockets(&self) -> Option<&Arc<ServerConfig>> {

@@ -152,7 +152,7 @@ impl ConnectionDriver {
     pub(crate) fn handle_end(&mut self, now: Timestamp) {
         self.has_ended = true;
         match self.stage {
-            Stage::Open => self.lose(now),
+            Stage::Open => self.handle_lost(now),
             // Half an end: what we have to say may still be read.
             Stage::Ending { is_shut: false, .. } | Stage::Gone => {}
             Stage::Ending { .. } => self.leave(),
@@ -161,10 +161,6 @@ impl ConnectionDriver {
 
     /// The socket takes nothing more. Why does not matter: the client is gone.
     pub(crate) fn handle_lost(&mut self, now: Timestamp) {
-        self.lose(now);
-    }
-
-    fn lose(&mut self, now: Timestamp) {
         self.connection.lock().session.handle_closed(now);
         self.leave();
     }
@@ -492,6 +488,7 @@ impl ConnectionDriver {
         }
         let due = self.connection.lock().session.poll_timeout();
         if due.is_none_or(|due| now < due) {
+            self.deferrals = 0;
             return false;
         }
         let is_early = !has_heard_all || self.pauses(now);

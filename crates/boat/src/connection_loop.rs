@@ -158,7 +158,7 @@ struct ConnectionLoop {
     wheel: TimerWheel,
     sleep: Pin<Box<Sleep>>,
     sleeps_until: Option<Timestamp>,
-    /// In this turn and the next ones; those that came last are looked at first of what came later.
+    /// Slots of this turn and the next ones, in the order in which they had something.
     ready: Vec<u32>,
     buffers: Buffers,
 }

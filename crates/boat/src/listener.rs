@@ -1,4 +1,4 @@
-//! Where clients arrive: accepts at a bounded rate and within the limits, and waits where no file is left.
+//! The listeners of clients: they accept at a bounded rate and within the limits, and wait where no file is left.
 
 mod arrival;
 mod client_stream;
@@ -22,7 +22,6 @@ use tracing::warn;
 use crate::boat::{Boat, Shortage};
 use crate::connection_driver::ConnectionDriver;
 use crate::connection_loop::ClientSocket;
-use crate::memory;
 use crate::stack::Wire;
 
 pub(crate) use tcp::serve_tcp;
@@ -179,8 +178,6 @@ impl Accepted {
             boat.metrics.dropped.increment(1);
             return None;
         };
-        let is_short = boat.is_short_of(Shortage::Memory);
-        let refusal = refusal.or_else(|| is_short.then(|| memory::refusal(boat)));
         let socket = ClientSocket {
             stream: self.stream,
             permit,

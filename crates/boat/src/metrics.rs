@@ -74,7 +74,7 @@ impl Metrics {
         counter!("boat_station_calls_elsewhere_total", "call" => call).increment(1);
     }
 
-    /// Of those that speak like this one.
+    /// The gauge of connections that speak like this one.
     pub(crate) fn connections(&self, wire: &Wire) -> &Gauge {
         &self.connections[usize::from(!wire.is_websocket())]
     }

@@ -20,15 +20,9 @@ impl Accepted {
         boat.tls_for_tcp().is_none() && !self.has_header(boat)
     }
 
-    /// Whether a PROXY header comes first: from trusted networks always, from others never.
+    /// True: a PROXY header comes first; from trusted networks always, from others never.
     fn has_header(&self, boat: &Boat) -> bool {
         boat.config.proxy.header == ProxyHeader::ProxyV2
-            && boat.balancers.contains(self.address.ip())
-    }
-
-    /// Whether the head of the request names the client.
-    fn is_forwarded(&self, boat: &Boat) -> bool {
-        boat.config.proxy.header == ProxyHeader::XForwardedFor
             && boat.balancers.contains(self.address.ip())
     }
 }
@@ -53,7 +47,7 @@ pub(super) async fn arrive(
             Ok(Err(_)) | Err(_) => return None,
         }
     }
-    let is_named = !has_head || !accepted.is_forwarded(boat);
+    let is_named = !has_head || !boat.is_forwarded(accepted.address.ip());
     let (socket, peer) = accepted.admit(boat, is_named.then_some(address))?;
     let tls = match tls {
         Some(config) => Some(Tls::new(Arc::clone(config)).ok()?),

@@ -66,7 +66,7 @@ impl ClientStream {
         self.poll_unwritten(cx)
     }
 
-    /// Of what it is made, for the session: bytes that were read already included.
+    /// Its parts, for the session; the last are bytes that were decrypted already.
     pub(super) fn into_parts(self) -> (ClientSocket, Option<Tls>, BytesMut) {
         (self.socket, self.tls, self.plain)
     }

@@ -22,7 +22,6 @@ use super::arrival::arrive;
 use super::client_stream::ClientStream;
 use super::{Accepted, Acceptor, Peer, serve};
 use crate::boat::{Boat, Shortage};
-use crate::config::ProxyHeader;
 use crate::stack::Wire;
 use crate::stack::websocket::handshake;
 
@@ -85,8 +84,8 @@ fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -
         let text = "pages of this origin may not connect: boat.origins names those that may\n";
         return refused(StatusCode::FORBIDDEN, text);
     }
-    let address = match address_of(boat, peer, &parts.headers) {
-        Ok(address) => address,
+    let forwarded = match forwarded_address(boat, peer, &parts.headers) {
+        Ok(forwarded) => forwarded,
         Err(error) => {
             boat.metrics.proxy_headers_refused.increment(1);
             tracing::debug!(%error, peer = %peer.address, "a balancer's header was refused");
@@ -104,7 +103,7 @@ fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -
             "this connection cannot be upgraded\n",
         );
     };
-    tokio::spawn(begin(Arc::clone(boat), peer.clone(), address, upgrade));
+    tokio::spawn(begin(Arc::clone(boat), peer.clone(), forwarded, upgrade));
     let mut response = Response::new(String::new());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -136,7 +135,7 @@ fn refused(status: StatusCode, text: &str) -> Response<String> {
 }
 
 /// Goes on with the socket of a handshake.
-async fn begin(boat: Arc<Boat>, mut peer: Peer, address: IpAddr, upgrade: OnUpgrade) {
+async fn begin(boat: Arc<Boat>, mut peer: Peer, forwarded: Option<IpAddr>, upgrade: OnUpgrade) {
     let Ok(upgraded) = upgrade.await else {
         return;
     };
@@ -145,13 +144,13 @@ async fn begin(boat: Arc<Boat>, mut peer: Peer, address: IpAddr, upgrade: OnUpgr
         return;
     };
     let (mut socket, tls, plain) = parts.io.into_inner().into_parts();
-    if address != peer.address.ip().to_canonical() {
+    if let Some(address) = forwarded {
         peer.address = SocketAddr::new(address, 0);
         if !boat.address_limits.may_arrive(address) {
             return;
         }
+        peer.refusal = peer.refusal.or_else(|| socket.permit.name(address));
     }
-    peer.refusal = peer.refusal.or_else(|| socket.permit.name(address));
     let mut wire = Wire::websocket(boat.frame_bytes_max()).over(tls);
     // Sent before it read the answer.
     wire.receive_plain(&parts.read_buf);
@@ -159,14 +158,18 @@ async fn begin(boat: Arc<Boat>, mut peer: Peer, address: IpAddr, upgrade: OnUpgr
     serve(&boat, socket, wire, Arc::new(peer));
 }
 
-/// The client's own, which behind a balancer only the head names.
-fn address_of(boat: &Boat, peer: &Peer, headers: &HeaderMap) -> Result<IpAddr, HeaderError> {
-    if boat.config.proxy.header != ProxyHeader::XForwardedFor {
-        return Ok(peer.address.ip());
+/// The client's address where a balancer names it in the head; `None`: the socket's is its own.
+fn forwarded_address(
+    boat: &Boat,
+    peer: &Peer,
+    headers: &HeaderMap,
+) -> Result<Option<IpAddr>, HeaderError> {
+    if !boat.is_forwarded(peer.address.ip()) {
+        return Ok(None);
     }
     let values = headers.get_all("x-forwarded-for");
     let values = values.iter().map(HeaderValue::as_bytes);
-    proxy::forwarded_for(peer.address.ip(), values, &boat.balancers)
+    proxy::forwarded_for(peer.address.ip(), values, &boat.balancers).map(Some)
 }
 
 /// Apps send no origin; browsers always do.

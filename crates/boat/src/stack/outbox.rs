@@ -2,7 +2,7 @@
 
 use bytes::{Buf, BytesMut};
 
-/// It holds memory of its own only for what the socket leaves: in a turn it fills a buffer that is lent.
+/// Queue of bytes for a socket. Memory of its own holds only what the socket leaves: a turn fills a buffer that is lent.
 #[derive(Debug, Default)]
 pub struct Outbox {
     bytes: BytesMut,
