@@ -247,9 +247,7 @@ impl Accept {
             let Some(refusal) = key(send).and_then(|key| refused.get(&key)) else {
                 return true;
             };
-            for &index in &send.indices {
-                outcomes.refuse(index, send.conversation, refusal.clone());
-            }
+            outcomes.refuse_all(send, refusal);
             false
         };
         pending.into_iter().filter(is_let_in).collect()
@@ -275,9 +273,7 @@ impl Accept {
         for (send, refusal) in pending.into_iter().zip(judged) {
             match refusal {
                 Some(refusal) => {
-                    for &index in &send.indices {
-                        outcomes.refuse(index, send.conversation, refusal.clone());
-                    }
+                    outcomes.refuse_all(&send, &refusal);
                 }
                 None => passed.push(send),
             }
@@ -334,9 +330,7 @@ impl Accept {
             match refusal {
                 Some(refusal) => {
                     held.insert(order);
-                    for &index in &send.indices {
-                        outcomes.refuse(index, send.conversation, refusal.clone());
-                    }
+                    outcomes.refuse_all(&send, &refusal);
                 }
                 None => passed.push(send),
             }
@@ -520,6 +514,13 @@ impl<'a> Outcomes<'a> {
                 .insert((self.batch[index].session, conversation));
         }
         self.set(index, Err(refusal));
+    }
+
+    /// Refuses a send and its repeats in the same batch.
+    fn refuse_all(&mut self, send: &Pending, refusal: &Refusal) {
+        for &index in &send.indices {
+            self.refuse(index, send.conversation, refusal.clone());
+        }
     }
 
     fn is_blocked(&self, index: usize, conversation: ConversationId) -> bool {

@@ -46,11 +46,8 @@ const fn station(
     code: Code,
 ) -> Limit {
     Limit {
-        what,
-        settings,
-        code,
         place: "station",
-        counted: Some(counted),
+        ..boat_rate(counted, what, settings, code)
     }
 }
 
