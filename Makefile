@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests clean
+.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -49,7 +49,7 @@ campaign: ## kill everything, everywhere, on the real parts: under a steady chat
 	@scripts/need cargo cc protoc kcat && scripts/e2e campaign failpoints night
 
 SECONDS ?= 60
-fuzz: ## bytes from strangers: frames, WebSockets, PROXY headers, HTTP heads, each for SECONDS=60
+fuzz: ## bytes from strangers: frames, WebSockets, PROXY headers, HTTP heads, TLS, each for SECONDS=60
 	@scripts/need cargo cc c++ protoc && scripts/fuzz $(SECONDS)
 
 console: ## build the operators' console; the next build of the program holds it
@@ -57,6 +57,9 @@ console: ## build the operators' console; the next build of the program holds it
 
 console-test: ## the console in a browser, over a real Packetboat (PACKETBOAT_PROGRAM, or target/debug/packetboat)
 	@scripts/need npm chromium && scripts/console test
+
+conformance: ## judges from elsewhere: Autobahn (Python 2.7), OpenSSL and testssl.sh, haproxy, nginx
+	@scripts/conformance autobahn tls haproxy nginx
 
 alerts: ## check the rules for Prometheus, and what each says of made-up hours
 	@scripts/need promtool && promtool check rules deploy/alerts/*.yml && promtool test rules deploy/alerts/tests/*.yml

@@ -55,6 +55,17 @@ fn the_rules_know_no_clock_no_chance_and_no_runtime() {
     }
 }
 
+// proves S3-02 in part: no framework of web applications takes the clients' connections.
+#[test]
+fn a_boat_is_no_web_container() {
+    let packages = metadata();
+    let uses = dependencies(&packages, "boat");
+    assert!(uses.contains(&"tokio") && uses.contains(&"hyper"));
+    for framework in ["axum", "warp", "actix-web", "rocket", "poem", "salvo"] {
+        assert!(!uses.contains(&framework), "boat uses {framework}");
+    }
+}
+
 // proves S3-43: what a question names is the left part of a table's key, or the store refuses it: nobody filters, and
 // nothing is indexed besides.
 // proves S0-08: no search is offered, and nothing is kept for one. Whoever adds it adds an index beside, fed by the log;

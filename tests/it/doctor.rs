@@ -213,7 +213,7 @@ async fn damage_is_named_mended_and_gone() {
         now: cluster.now(),
     };
     let connected = cluster.seams.mailbox.connect(connect).await;
-    connected.expect("registered");
+    connected.expect("answered").expect("registered");
 
     let found = examined(&doctor, 2).await;
     assert_eq!(found.verdict, Verdict::Failure);

@@ -373,6 +373,7 @@ impl World {
                     self.end_in_order(connection, refusal);
                 }
             }
+            Action::Count(_) => {}
             Action::Admit(hello) => self.call(boat, id, Call::Admit(hello)),
             Action::Submit(sends) => self.call(boat, id, Call::Submit(sends)),
             Action::Receipts(ack) => self.call(boat, id, Call::Receipts(ack)),

@@ -418,7 +418,8 @@ impl Stores {
                 let marker = self.marker;
                 let policies = self.policies.clone();
                 let mailbox = self.mailbox(request.user);
-                return Answer::Connected(mailbox.connect(request, &policies, marker));
+                let answer = mailbox.connect(request, &policies, marker);
+                return Answer::Connected(answer.expect("people's devices displace each other"));
             }
             Effect::Reassert { user, session, now } => {
                 let (marker, policies) = (self.marker, self.policies.clone());

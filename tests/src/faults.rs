@@ -16,7 +16,8 @@ use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, TooManySessions,
+    Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -127,7 +128,10 @@ impl MailboxStore for FaultyMailbox {
         answers
     }
 
-    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+    ) -> Result<Result<ConnectAnswer, TooManySessions>> {
         self.check(request.user)?;
         self.inner.connect(request).await
     }
@@ -155,7 +159,7 @@ impl MailboxStore for FaultyMailbox {
         answers
     }
 
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
         self.inner.disconnect(sessions).await
     }
 

@@ -1,6 +1,5 @@
 //! A whole system in this process, on ports of its own.
 
-use std::num::NonZeroU32;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,50 +37,11 @@ pub fn list_margin() -> Duration {
 /// Between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
-const MANY: NonZeroU32 = NonZeroU32::new(1_000_000_000).expect("not zero");
-
-/// Users of a test are faster than people.
-fn unlimited(station: &mut station::Config) {
-    let rows = [
-        &mut station.user_sign_ins_per_minute,
-        &mut station.user_sign_ins_burst,
-        &mut station.user_sends_per_second,
-        &mut station.user_sends_burst,
-        &mut station.private_sends_per_second,
-        &mut station.private_sends_burst,
-        &mut station.group_sends_per_second,
-        &mut station.group_sends_burst,
-        &mut station.user_questions_per_second,
-        &mut station.user_questions_burst,
-        &mut station.user_history_reads_per_second,
-        &mut station.user_history_reads_burst,
-    ];
-    for row in rows {
-        *row = MANY;
-    }
-}
-
-/// And all of them come from one address.
-fn unlimited_arrivals(boat: &mut boat::Config) {
-    boat.connections_per_address_max = boat.connections_max;
-    for row in [
-        &mut boat.arrivals_per_address,
-        &mut boat.arrivals_per_address_burst,
-        &mut boat.sign_in_failures_per_address,
-        &mut boat.sign_in_failures_per_address_burst,
-        &mut boat.read_bytes_per_second,
-        &mut boat.read_bytes_burst,
-    ] {
-        *row = MANY;
-    }
-}
-
 /// Free ports, and waits that a test can sit through.
 pub fn settings() -> Settings {
     let mut settings = Settings::default();
     settings.station.list_margin = list_margin();
-    unlimited(&mut settings.station);
-    unlimited_arrivals(&mut settings.boat);
+    settings.lift_limits();
     settings.carrier.list_margin = list_margin();
     settings.boat.websocket = ([127, 0, 0, 1], 0).into();
     settings.boat.tcp = ([127, 0, 0, 1], 0).into();

@@ -62,7 +62,9 @@ pub const fn grpc_code(code: Code) -> Grpc {
         | Code::Unavailable
         | Code::Full
         | Code::Replaced => Grpc::Unavailable,
-        Code::Slow | Code::RateLimited | Code::WindowFull => Grpc::ResourceExhausted,
+        Code::Slow | Code::RateLimited | Code::WindowFull | Code::TooManySessions => {
+            Grpc::ResourceExhausted
+        }
         Code::EarlierSendFailed | Code::Displaced | Code::KickedOut => Grpc::Aborted,
         Code::DeadlineExceeded | Code::HandshakeTimeout => Grpc::DeadlineExceeded,
         Code::Malformed | Code::InvalidArgument | Code::ToSelf => Grpc::InvalidArgument,

@@ -30,6 +30,7 @@ mod real;
 pub(crate) mod redis;
 #[cfg(feature = "scylla")]
 pub mod scylla;
+pub mod table;
 pub mod timeline;
 pub mod tls;
 

@@ -22,6 +22,8 @@ use tokio::time::Instant;
 /// Cells of one table: a power of two.
 const CELLS: usize = 1 << 17;
 const TABLES: usize = 2;
+/// Tokens of a cost beyond the burst that are owed, at most.
+const CREDIT: NonZeroU32 = NonZeroU32::new(1 << 16).expect("positive");
 
 /// Memory of one limit, for ever.
 pub const LIMIT_BYTES: usize = TABLES * CELLS * size_of::<InMemoryState>();
@@ -53,11 +55,13 @@ pub struct RateLimit<K, S = RandomState> {
 
 type Limiter = RateLimiter<usize, Cells, RuntimeClock, NoOpMiddleware<Duration>>;
 
-/// One table, seen in two ways.
+/// One table, seen in three ways.
 struct Table {
     take: Limiter,
     /// Changes nothing.
     look: Limiter,
+    /// Takes tokens that are still to come.
+    owe: Limiter,
 }
 
 impl Table {
@@ -65,6 +69,7 @@ impl Table {
         let cells = Cells::default();
         Table {
             look: RateLimiter::new(rate.0, cells.unchanging(), clock),
+            owe: RateLimiter::new(rate.0.allow_burst(CREDIT), cells.clone(), clock),
             take: RateLimiter::new(rate.0, cells, clock),
         }
     }
@@ -94,7 +99,8 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
         self.check_cost(key, NonZeroU32::MIN)
     }
 
-    /// Takes so many tokens, or none and says after how long there are as many. More than the burst cost the burst.
+    /// Takes so many tokens, or none and says after how long there are as many. More than the burst are owed: the next
+    /// ones wait for them, too.
     pub fn check_cost(&self, key: K, cost: NonZeroU32) -> Result<(), Duration> {
         self.ask(key, cost, |table| &table.take)
     }
@@ -105,6 +111,7 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
     }
 
     fn ask(&self, key: K, cost: NonZeroU32, way: fn(&Table) -> &Limiter) -> Result<(), Duration> {
+        let owed = NonZeroU32::new(cost.get().saturating_sub(self.burst.get()));
         // The burst comes together at some time, so that waiting helps.
         let cost = cost.min(self.burst);
         let mut places = self.hasher.hash_one(key);
@@ -114,6 +121,9 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
             let place = places as usize % CELLS;
             places >>= u64::BITS as usize / TABLES;
             let taken = limiter.check_key_n(&place, cost);
+            if let (Ok(Ok(())), Some(owed)) = (&taken, owed) {
+                let _ = table.owe.check_key_n(&place, owed.min(CREDIT));
+            }
             wait = match (wait, taken) {
                 (Some(wait), Ok(Err(early))) => {
                     Some(wait.min(early.wait_time_from(limiter.clock().now())))
@@ -132,6 +142,7 @@ impl<K: Hash, S: BuildHasher> RateLimit<K, S> {
 }
 
 /// Tokens at their places.
+#[derive(Clone)]
 struct Cells {
     cells: Arc<[InMemoryState]>,
     changes: bool,
@@ -150,8 +161,8 @@ impl Default for Cells {
 impl Cells {
     fn unchanging(&self) -> Cells {
         Cells {
-            cells: Arc::clone(&self.cells),
             changes: false,
+            ..self.clone()
         }
     }
 }
@@ -294,7 +305,10 @@ mod tests {
         );
         tokio::time::advance(Duration::from_secs(10)).await;
         assert_eq!(limit.check_cost(1, count(5000)), Ok(()));
-        assert!(limit.check(1).is_err());
+        // And those that come next wait for the rest of it.
+        let wait = limit.check(1).expect_err("4,900 are owed");
+        assert_eq!(wait, Duration::from_millis(490_100));
+        assert_eq!(limit.check(2), Ok(()), "others owe nothing");
     }
 
     // The hash is always the same here, so that the figure is.

@@ -39,6 +39,8 @@ pub fn server_config(
         .with_no_client_auth()
         .with_cert_resolver(certificates);
     config.alpn_protocols = protocols(alpn);
+    // No client talks us into the weakest of what we offer.
+    config.ignore_client_order = true;
     config.ticketer = aws_lc_rs::Ticketer::new()?;
     config.send_tls13_tickets = 1;
     config.session_storage = Arc::new(NoServerSessionStorage {});

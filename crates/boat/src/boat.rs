@@ -1,9 +1,9 @@
 //! What all connections of a boat share.
 
 use std::net::{IpAddr, SocketAddr};
+use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use api::station::{Connect, MailPageRequest};
 use api::trace::Spans;
@@ -16,12 +16,13 @@ use protocol::session::{Admission, Limits, Outgoing};
 use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
 use rustls::ServerConfig;
 use tokio::runtime::Handle;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit, watch};
-use tokio::time::timeout;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
 use crate::address_limits::AddressLimits;
+use crate::call_limit::CallLimit;
 use crate::config::ProxyHeader;
 use crate::connection::Connection;
 use crate::connection_limit::ConnectionLimit;
@@ -29,6 +30,7 @@ use crate::connection_loop::ConnectionLoops;
 use crate::connections::Connections;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
+use crate::pace::Pace;
 use crate::sources::Sources;
 use crate::stations::Stations;
 use crate::tracer::Tracer;
@@ -38,6 +40,10 @@ pub(crate) struct Boat {
     pub(crate) config: Config,
     pub(crate) limits: Arc<Limits>,
     pub(crate) metrics: Metrics,
+    /// One pace for all listeners.
+    pub(crate) accepts: Pace,
+    pub(crate) sign_offs: Pace,
+    pub(crate) assertions: Pace,
     pub(crate) connection_limit: Arc<ConnectionLimit>,
     pub(crate) connections: Connections,
     pub(crate) loops: ConnectionLoops,
@@ -60,11 +66,12 @@ pub(crate) struct Boat {
     leased: AtomicBool,
     restoration: Mutex<Restoration>,
     pub(crate) unregistered: Unregistered,
-    draining: AtomicBool,
+    draining: CancellationToken,
     abandoned: AtomicBool,
     sessions: AtomicUsize,
-    calls: Semaphore,
-    sign_in_calls: Semaphore,
+    mail_calls: CallLimit,
+    question_calls: CallLimit,
+    sign_in_calls: CallLimit,
     arriving: Arc<Semaphore>,
     pub(crate) balancers: TrustedNetworks,
     pub(crate) address_limits: AddressLimits,
@@ -101,6 +108,9 @@ impl Boat {
         Arc::new(Boat {
             limits: Arc::new(config.session.clone()),
             metrics: Metrics::new(),
+            accepts: Pace::new(config.accepts_on(cores())),
+            sign_offs: Pace::new(config.presence_writes_per_second.get()),
+            assertions: Pace::new(config.presence_writes_per_second.get()),
             connection_limit: ConnectionLimit::new(&config),
             connections: Connections::new(),
             loops: ConnectionLoops::new(loops),
@@ -117,11 +127,12 @@ impl Boat {
             leased: AtomicBool::new(false),
             restoration: Mutex::default(),
             unregistered: Unregistered::default(),
-            draining: AtomicBool::new(false),
+            draining: CancellationToken::new(),
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
-            calls: Semaphore::new(config.calls_max),
-            sign_in_calls: Semaphore::new(config.sign_in_calls_max),
+            mail_calls: CallLimit::of_mail(&config),
+            question_calls: CallLimit::of_questions(&config),
+            sign_in_calls: CallLimit::of_sign_ins(&config),
             arriving: Arc::new(Semaphore::new(config.arriving_max)),
             balancers: TrustedNetworks::new(config.proxy.networks.clone()),
             address_limits: AddressLimits::new(&config),
@@ -171,11 +182,16 @@ impl Boat {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Acquire)
+        self.draining.is_cancelled()
+    }
+
+    /// Waits until the boat leaves.
+    pub(crate) async fn draining(&self) {
+        self.draining.cancelled().await;
     }
 
     pub(crate) fn begin_drain(&self) {
-        self.draining.store(true, Ordering::Release);
+        self.draining.cancel();
         self.refresh_ready();
     }
 
@@ -242,7 +258,7 @@ impl Boat {
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
-            let answer = boat.connect(connection.id(), hello, peer).await;
+            let answer = boat.connect(&connection, hello, peer).await;
             if let Err(refusal) = &answer {
                 boat.address_limits.sign_in_failed(peer.ip(), refusal);
             }
@@ -269,7 +285,7 @@ impl Boat {
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
-            let page = match boat.call().await {
+            let page = match boat.mail_calls.place().await {
                 Ok(_call) => boat.stations.mail_page(connection.id(), request).await,
                 Err(refusal) => Err(refusal),
             };
@@ -287,7 +303,7 @@ impl Boat {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
             let number = request.request;
-            let page = match boat.call().await {
+            let page = match boat.question_calls.place().await {
                 Ok(_call) => boat.stations.sync(connection.id(), user, request).await,
                 Err(refusal) => Err(refusal),
             };
@@ -299,12 +315,16 @@ impl Boat {
 
     async fn connect(
         &self,
-        session: SessionId,
+        connection: &Connection,
         hello: Hello,
         peer: SocketAddr,
     ) -> Result<(Admission, bool), Refusal> {
         self.address_limits.check_sign_in(peer.ip())?;
-        let _call = self.sign_in_call().await?;
+        let _call = self.sign_in_calls.place().await?;
+        if connection.lock().session.is_closed() {
+            // It has gone meanwhile: the place is for those who are there.
+            return Err(Refusal::new(Code::Unavailable, "the client is gone"));
+        }
         let life = self.life().ok_or_else(|| {
             Refusal::new(
                 Code::Unavailable,
@@ -312,7 +332,7 @@ impl Boat {
             )
         })?;
         let connect = Connect {
-            session,
+            session: connection.id(),
             life,
             token: hello.token,
             device: hello.device,
@@ -338,28 +358,16 @@ impl Boat {
 
     /// Room for one more who is not admitted yet.
     pub(crate) async fn arriving(&self) -> OwnedSemaphorePermit {
-        let room = Arc::clone(&self.arriving).acquire_owned().await;
+        let arriving = || Arc::clone(&self.arriving);
+        if let Ok(room) = arriving().try_acquire_owned() {
+            return room;
+        }
+        self.metrics.arrival_waits.increment(1);
+        let room = arriving().acquire_owned().await;
         room.expect("it is never closed")
     }
+}
 
-    /// A place among the calls for single sessions.
-    async fn call(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.place(&self.calls).await
-    }
-
-    /// A place among the sign-ins: many newcomers delay no question of those who are there.
-    async fn sign_in_call(&self) -> Result<SemaphorePermit<'_>, Refusal> {
-        self.place(&self.sign_in_calls).await
-    }
-
-    async fn place<'a>(&self, calls: &'a Semaphore) -> Result<SemaphorePermit<'a>, Refusal> {
-        match timeout(self.config.station_timeout, calls.acquire()).await {
-            Ok(Ok(permit)) => Ok(permit),
-            Ok(Err(_)) | Err(_) => Err(Refusal::new(
-                Code::Unavailable,
-                "too many calls to stations wait for their answers; try again",
-            )
-            .retry_after(Duration::from_secs(1))),
-        }
-    }
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZero::get)
 }

@@ -14,6 +14,9 @@ use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+/// A core signs in about ten thousand clients a second: most of its time stays with those who are there.
+pub const ACCEPTS_PER_CORE: u32 = 2_000;
+
 /// A read takes 64 KiB at once, whatever the rate.
 const READ_BYTES_PER_SECOND_MIN: u32 = 16 * 1024;
 
@@ -48,7 +51,8 @@ pub struct Config {
     /// Refused connections that learn the reason, at a time; further ones are dropped in silence.
     #[schemars(extend("zero" = true))]
     pub refusals_max: usize,
-    /// Connections taken in one second; further ones wait in the kernel's queue.
+    /// Connections taken in one second on all listeners, and no more than 2,000 for each core; further ones wait in the
+    /// kernel's queue.
     pub accepts_per_second: u32,
     /// Connections at a time whose clients are not admitted yet; further ones wait in the kernel's
     /// queue. What strangers cost is bounded by it.
@@ -84,7 +88,7 @@ pub struct Config {
     pub read_bytes_burst: NonZeroU32,
     /// Memory of this process in bytes. From 80 % of it on newcomers are sent elsewhere, from 95 %
     /// on those are closed for whom most waits. Unset: 85 % of the container's limit.
-    #[schemars(extend("examples" = [1_073_741_824]))]
+    #[schemars(range(max = 1_099_511_627_776_u64), extend("examples" = [1_073_741_824]))]
     pub memory_max: Option<u64>,
     /// Time for a WebSocket upgrade; then the connection is dropped.
     #[serde(with = "humantime_serde")]
@@ -128,7 +132,7 @@ pub struct Config {
     /// Sign-ins that stations are asked about at a time; further ones wait, and count as unanswered
     /// after `station_timeout`.
     pub sign_in_calls_max: usize,
-    /// Calls for single sessions (pages, questions) at a time; further ones wait, and
+    /// Pages of mailboxes at a time, and as many questions beside them; further ones wait, and
     /// count as unanswered after `station_timeout`.
     pub calls_max: usize,
     /// Time for a station to answer; then the call has failed.
@@ -152,7 +156,11 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub sweep_pause_max: Duration,
-    /// Time in which all sessions are asserted after the store lost some.
+    /// Sign-offs a second at most, and as many assertions: the cost to the store of a wave of clients that leave, or of
+    /// a loss of its own.
+    pub presence_writes_per_second: NonZeroU32,
+    /// Time in which all sessions are asserted after the store lost some, or longer by
+    /// `presence_writes_per_second`.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub restore_spread: Duration,
@@ -261,6 +269,7 @@ impl Default for Config {
             retry_pause: Duration::from_secs(1),
             sweep_interval: Duration::from_secs(300),
             sweep_pause_max: Duration::from_secs(5),
+            presence_writes_per_second: count(5000),
             restore_spread: Duration::from_secs(5),
             fence: Duration::from_secs(60),
             pause_max: Duration::from_secs(10),
@@ -274,14 +283,36 @@ impl Default for Config {
 }
 
 impl Config {
-    /// Bounds the connections by the files that this process may open: beyond them a client is told, and accepting does
-    /// not fail.
-    pub fn fit_files(&mut self, files: u64) {
+    /// Lifts the limits of an address and of a session for a load, which comes from one address.
+    pub fn lift_limits(&mut self, to: NonZeroU32) {
+        self.connections_per_address_max = to.get() as usize;
+        for limit in [
+            &mut self.arrivals_per_address,
+            &mut self.arrivals_per_address_burst,
+            &mut self.sign_in_failures_per_address,
+            &mut self.sign_in_failures_per_address_burst,
+            &mut self.read_bytes_per_second,
+            &mut self.read_bytes_burst,
+        ] {
+            *limit = to;
+        }
+    }
+
+    /// Bounds the connections by the files that this process may open, and answers how many there may be: beyond them a
+    /// client is told, and accepting does not fail.
+    pub fn fit_files(&mut self, files: u64) -> usize {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
         if files > 0 {
             let most = files.saturating_sub(OTHER_FILES).max(files / 2);
             self.connections_max = self.connections_max.min(most);
         }
+        self.connections_max
+    }
+
+    /// Connections that a machine with so many cores accepts in a second.
+    pub(crate) fn accepts_on(&self, cores: usize) -> u32 {
+        let cores = u32::try_from(cores).unwrap_or(u32::MAX);
+        (self.accepts_per_second).min(ACCEPTS_PER_CORE.saturating_mul(cores))
     }
 
     pub(crate) fn read_bounds(&self) -> ReadBounds {
@@ -337,15 +368,46 @@ impl Config {
 
 #[cfg(test)]
 mod tests {
+    use std::net::IpAddr;
+
     use super::*;
+
+    #[test]
+    fn two_thousand_are_accepted_a_core_and_five_thousand_at_most() {
+        let config = Config::default();
+        for (cores, rate) in [(1, 2_000), (2, 4_000), (3, 5_000), (64, 5_000)] {
+            assert_eq!(config.accepts_on(cores), rate);
+        }
+    }
+
+    // proves S3-03 in part: neither port is open to others without encryption.
+    #[test]
+    fn off_loopback_clients_speak_tls_on_both_ports() {
+        const FAR: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 9000);
+        let refused = |change: fn(&mut Config)| {
+            let mut config = Config::default();
+            change(&mut config);
+            config.problems().to_string()
+        };
+        assert_eq!(refused(|_| ()), "");
+        for open in [
+            |config: &mut Config| config.websocket = FAR,
+            |config: &mut Config| config.tcp = FAR,
+        ] {
+            let refused = refused(open);
+            let reason = "tls.certificates is empty";
+            assert!(refused.starts_with(reason), "refused: {refused:?}");
+        }
+    }
 
     // proves S1-05 in part
     #[test]
     fn connections_leave_files_for_others() {
         let fitted = |files| {
             let mut config = Config::default();
-            config.fit_files(files);
-            config.connections_max
+            let held = config.fit_files(files);
+            assert_eq!(held, config.connections_max);
+            held
         };
         assert_eq!(fitted(1_048_576), 100_000);
         assert_eq!(fitted(20_000), 18_976);

@@ -2,23 +2,23 @@
 //!
 //! No socket, no timer and no task: a loop has those, and gives bytes and time.
 
-use std::collections::VecDeque;
+mod orders;
+mod outgoing_queue;
+
 use std::sync::Arc;
 
-use api::codec::{About, Rejected, decode_client_about, encode_server};
-use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem};
+use api::codec::{About, Rejected, decode_client_about};
 use bytes::{Bytes, BytesMut};
 use protocol::frame::ClientFrame;
-use protocol::presence::SessionKey;
 use protocol::read_pace::ReadPace;
 use protocol::session::{Action, Outgoing, Session};
-use protocol::{Code, Refusal, Timestamp, UserId};
+use protocol::{Code, Refusal, Timestamp};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::outgoing_queue::OutgoingQueue;
 use crate::boat::{Boat, Shortage};
 use crate::connection::Connection;
 use crate::connection_loop::ReadyQueue;
-use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
 use crate::listener::Peer;
 use crate::memory;
 use crate::metrics::Metrics;
@@ -27,10 +27,8 @@ use crate::traced::TracedSends;
 
 /// Frames heard in one turn: then others get theirs.
 const FRAMES_A_TURN: usize = 64;
-/// Handed to the wire before it is flushed.
-const FLUSH_BYTES: usize = 64 * 1024;
-/// As much as waits for company at most.
-const LINGER_BYTES: usize = 16 * 1024;
+/// Bytes of the first frame: more than a token of the longest kind, and little for as many strangers as may arrive at a time.
+pub(crate) const HELLO_BYTES_MAX: usize = 12 * 1024;
 /// Turns that may judge no time: then who still has more to say is judged all the same.
 const DEFERRALS_MAX: u8 = 64;
 
@@ -41,19 +39,13 @@ pub(crate) struct ConnectionDriver {
     peer: Option<Arc<Peer>>,
     wire: Wire,
     stage: Stage,
-    /// Transmitted and not yet taken by the wire, each with its weight.
-    queue: VecDeque<(Bytes, u32)>,
-    /// Until when all of the queue may wait for company; `None`: it is to be written now.
-    lingers_until: Option<Timestamp>,
-    /// Weight of what the wire has taken and the socket has not.
-    in_wire: usize,
-    /// Weight of what is transmitted and not written, now and as it was reported last.
-    unwritten: usize,
-    reported: usize,
+    queue: OutgoingQueue,
     traced: TracedSends,
     pace: ReadPace,
     /// Turns in a row that judged no time, because something that came was not heard.
     deferrals: u8,
+    /// A first frame came.
+    has_heard: bool,
     /// Nothing more comes from the client.
     has_ended: bool,
     /// Why it ends, if we end it.
@@ -112,14 +104,11 @@ impl ConnectionDriver {
             peer: Some(peer),
             wire,
             stage: Stage::Open,
-            queue: VecDeque::new(),
-            lingers_until: None,
-            in_wire: 0,
-            unwritten: 0,
-            reported: 0,
+            queue: OutgoingQueue::default(),
             traced: TracedSends::default(),
             pace: ReadPace::new(now),
             deferrals: 0,
+            has_heard: false,
             has_ended: false,
             code: None,
             _counted: boat.tasks.token(),
@@ -139,6 +128,7 @@ impl ConnectionDriver {
         if self.pace.pauses_until(bounds).is_some() {
             self.boat.metrics.reads_paused.increment(1);
         }
+        self.boat.metrics.socket_reads.increment(1);
         self.wire.receive(bytes);
     }
 
@@ -168,8 +158,7 @@ impl ConnectionDriver {
     fn leave(&mut self) {
         self.stage = Stage::Gone;
         self.boat.connections.remove(self.connection.id());
-        self.queue = VecDeque::new();
-        self.lingers_until = None;
+        self.queue.clear();
     }
 
     /// The socket is closed.
@@ -198,6 +187,10 @@ impl ConnectionDriver {
             let Some(received) = self.wire.next_frame() else {
                 return Heard::All;
             };
+            if !std::mem::replace(&mut self.has_heard, true) {
+                // It was the hello, or the session ends.
+                self.wire.set_frame_bytes_max(self.boat.frame_bytes_max());
+            }
             if received == Received::End {
                 self.handle_end(now);
                 continue;
@@ -212,8 +205,12 @@ impl ConnectionDriver {
                     self.boat.metrics.frames_in.increment(1);
                     hear_frame(session, frame, &self.boat, &mut self.traced, now);
                 }
-                Received::Refused(refusal) => session.handle_malformed(refusal, now),
-                Received::End => {}
+                Received::Refused(refusal) => refuse_frame(session, refusal, &self.boat, now),
+                Received::Violation(violation) => {
+                    refuse_frame(session, violation.into(), &self.boat, now);
+                }
+                // A boat's wires take no text.
+                Received::Text(_) | Received::End => {}
             }
             if session.is_closed() {
                 // Its last words go first.
@@ -248,14 +245,7 @@ impl ConnectionDriver {
                     let (platform, spans) = (session.platform(), boat.tracer.spans());
                     self.traced.answer(frame, platform, spans);
                 }
-                let weight = outgoing.weight() as u32;
-                self.unwritten += weight as usize;
-                if !outgoing.may_wait() || self.unwritten > LINGER_BYTES {
-                    self.lingers_until = None;
-                } else if self.queue.is_empty() {
-                    self.lingers_until = Some(now + boat.config.linger);
-                }
-                self.queue.push_back((encoded(outgoing), weight));
+                self.queue.push(outgoing, boat.config.linger, now);
             }
             Action::Resolve { token, outcome } => {
                 boat.metrics.outcome(outcome).increment(1);
@@ -270,6 +260,7 @@ impl ConnectionDriver {
                     boat.admit(&self.connection, hello, peer.address);
                 }
             }
+            Action::Count(bound) => boat.metrics.bound(bound).increment(1),
             Action::Close(refusal) => self.end(refusal.code, now),
             Action::Submit(_)
             | Action::Receipts(_)
@@ -282,79 +273,6 @@ impl ConnectionDriver {
                     self.tell_station(action, user, session);
                 }
             }
-        }
-    }
-
-    fn tell_station(&mut self, action: Action, user: UserId, session: &mut Session) {
-        let (boat, connection) = (&self.boat, &self.connection);
-        let (id, platform) = (session.id(), session.platform());
-        let lane = boat.lanes.get(boat.stations.lane_of(id));
-        match action {
-            Action::Submit(sends) => {
-                let Some(device) = session.device().cloned() else {
-                    return;
-                };
-                let item = |send| SendItem {
-                    session: id,
-                    user,
-                    device: device.clone(),
-                    platform,
-                    send,
-                };
-                let submission = Submission {
-                    connection: Arc::clone(connection),
-                    items: sends.into_iter().map(item).collect(),
-                };
-                if let Err(back) = lane.sends.push(submission) {
-                    refuse_submission(session, boat, back.items.len());
-                }
-            }
-            Action::Receipts(ack) => {
-                let receipt = Receipt {
-                    connection: Arc::clone(connection),
-                    item: ReceiptItem {
-                        user,
-                        session: id,
-                        ack,
-                    },
-                };
-                if lane.receipts.push(receipt).is_err() {
-                    refuse_receipt(session, boat);
-                }
-            }
-            Action::FetchMail { after, limit } => {
-                let request = MailPageRequest {
-                    user,
-                    platform,
-                    after,
-                    limit,
-                };
-                boat.fetch_mail(connection, request);
-            }
-            Action::RemoveMail { ids } => {
-                let ack = MailAck {
-                    user,
-                    platform,
-                    session: id,
-                    ids,
-                };
-                if lane.mail_acks.push(ack).is_err() {
-                    boat.metrics.lane_overflows.increment(1);
-                }
-            }
-            Action::Sync(request) => boat.ask(connection, user, request),
-            Action::Leave => {
-                boat.session_ended();
-                let key = boat.life().map(|life| SessionKey {
-                    user,
-                    session: id,
-                    life,
-                });
-                if key.is_some_and(|key| lane.leaves.push(key).is_err()) {
-                    boat.metrics.lane_overflows.increment(1);
-                }
-            }
-            Action::Transmit(_) | Action::Admit(_) | Action::Resolve { .. } | Action::Close(_) => {}
         }
     }
 
@@ -375,24 +293,15 @@ impl ConnectionDriver {
     fn lingers(&self, now: Timestamp) -> bool {
         self.stage == Stage::Open
             && self.wire.is_idle()
-            && self.lingers_until.is_some_and(|until| now < until)
+            && (self.queue.lingers_until()).is_some_and(|until| now < until)
     }
 
     /// Hands the wire what is ready, as far as it has room.
     pub(crate) fn fill(&mut self, now: Timestamp) {
         if !self.lingers(now) {
-            // From here on the socket decides when, not a time that is over.
-            self.lingers_until = None;
-            while self.in_wire < FLUSH_BYTES
-                && self.wire.has_room()
-                && let Some((frame, weight)) = self.queue.pop_front()
-            {
-                self.wire.send(&frame);
-                self.boat.metrics.frames_out.increment(1);
-                self.in_wire += weight as usize;
-            }
+            let sent = &self.boat.metrics.frames_out;
+            self.queue.fill(&mut self.wire, sent);
             if self.queue.is_empty() {
-                self.queue = VecDeque::new();
                 self.say_end();
             }
         }
@@ -419,16 +328,16 @@ impl ConnectionDriver {
 
     /// The socket has taken so many bytes of `unwritten`.
     pub(crate) fn wrote(&mut self, count: usize) {
+        self.boat.metrics.socket_writes.increment(1);
         self.wire.wrote(count);
     }
 
     /// The socket has taken all that the wire had. Answers whether the session heard of progress.
     pub(crate) fn handle_flushed(&mut self, now: Timestamp) -> bool {
-        let written = std::mem::take(&mut self.in_wire);
+        let written = self.queue.handle_flushed();
         if written == 0 {
             return false;
         }
-        self.unwritten -= written;
         let session = &mut self.connection.lock().session;
         session.handle_written(written, now);
         true
@@ -474,7 +383,8 @@ impl ConnectionDriver {
             Stage::Open | Stage::Gone => None,
         };
         let first = session.into_iter().chain(until).chain(pause).min();
-        let lingers_until = self.lingers_until.filter(|_| self.stage == Stage::Open);
+        let lingers_until = self.queue.lingers_until();
+        let lingers_until = lingers_until.filter(|_| self.stage == Stage::Open);
         [first, lingers_until]
     }
 
@@ -512,10 +422,8 @@ impl ConnectionDriver {
 
     /// Counts what waits.
     pub(crate) fn report(&mut self) {
-        if self.unwritten != self.reported {
-            let change = self.unwritten as f64 - self.reported as f64;
+        if let Some(change) = self.queue.report() {
             self.boat.metrics.outgoing_bytes.increment(change);
-            self.reported = self.unwritten;
         }
     }
 }
@@ -525,7 +433,7 @@ impl Drop for ConnectionDriver {
     fn drop(&mut self) {
         self.boat.connections.remove(self.connection.id());
         self.boat.metrics.connections(&self.wire).decrement(1.0);
-        self.unwritten = 0;
+        self.queue.end();
         self.report();
         Metrics::disconnected(self.code);
         let mut state = self.connection.lock();
@@ -566,11 +474,12 @@ fn hear_frame(
     }
 }
 
-fn encoded(outgoing: Outgoing) -> Bytes {
-    match outgoing {
-        Outgoing::Encoded(frame) | Outgoing::Notice(frame) => frame,
-        Outgoing::Frame(frame) => encode_server(&frame),
+/// The links keep the bound of a frame.
+fn refuse_frame(session: &mut Session, refusal: Refusal, boat: &Boat, now: Timestamp) {
+    if refusal.code == Code::TooLarge {
+        boat.metrics.frames_too_large.increment(1);
     }
+    session.handle_malformed(refusal, now);
 }
 
 /// The refusal of a client that comes while the boat leaves.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::rate_limit::AddressKey;
+use metrics::{Counter, counter};
 use parking_lot::Mutex;
 use protocol::{Code, Refusal};
 
@@ -20,6 +21,8 @@ pub(crate) struct ConnectionLimit {
     max: usize,
     per_address_max: usize,
     refusals_max: usize,
+    refused: Counter,
+    refused_by_address: Counter,
     taken: Mutex<Taken>,
 }
 
@@ -48,10 +51,13 @@ enum Place {
 
 impl ConnectionLimit {
     pub(crate) fn new(config: &Config) -> Arc<ConnectionLimit> {
+        let limit = |name: &'static str| counter!("limits_total", "limit" => name);
         Arc::new(ConnectionLimit {
             max: config.connections_max,
             per_address_max: config.connections_per_address_max,
             refusals_max: config.refusals_max,
+            refused: limit("connections"),
+            refused_by_address: limit("connections_per_address"),
             taken: Mutex::default(),
         })
     }
@@ -65,6 +71,7 @@ impl ConnectionLimit {
         let address = address.map(AddressKey::from);
         let mut taken = self.taken.lock();
         let refusal = if taken.connections >= self.max {
+            self.refused.increment(1);
             let text = format!(
                 "this boat holds {} connections, as many as it may",
                 self.max
@@ -88,6 +95,7 @@ impl ConnectionLimit {
     fn check(&self, taken: &Taken, address: AddressKey) -> Option<Refusal> {
         let count = taken.by_address.get(&address).copied().unwrap_or(0);
         (count >= self.per_address_max).then(|| {
+            self.refused_by_address.increment(1);
             let text = format!("{} connections from your address", self.per_address_max);
             Refusal::new(Code::RateLimited, text).retry_after(RETRY_AFTER)
         })
@@ -162,10 +170,13 @@ mod tests {
             refusals_max: 1,
             ..Config::default()
         });
+        let code_of = |refusal: Refusal| {
+            assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
+            refusal.code
+        };
         let take = |last| {
-            limit
-                .take(Some(address(last)))
-                .map(|(permit, refusal)| (permit, refusal.map(|r| r.code)))
+            let (permit, refusal) = limit.take(Some(address(last)))?;
+            Some((permit, refusal.map(code_of)))
         };
         let first = take(1).expect("room");
         let second = take(1).expect("room");

@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use backend::table;
 use parking_lot::Mutex;
 use protocol::SessionId;
 
@@ -35,10 +36,7 @@ impl Connections {
     pub(crate) fn remove(&self, id: SessionId) {
         let mut shard = self.shard(id).lock();
         shard.remove(&id);
-        // What a storm has allocated is given back when it is over.
-        if shard.capacity() > 64 && shard.len() < shard.capacity() / 8 {
-            shard.shrink_to_fit();
-        }
+        table::shrink(&mut shard);
     }
 
     pub(crate) fn len(&self) -> usize {

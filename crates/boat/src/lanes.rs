@@ -205,13 +205,7 @@ pub(crate) async fn carry_mail_acks(boat: Arc<Boat>, lane: usize) {
     loop {
         let batch = acks.next(boat.config.batch_items_max).await;
         match boat.stations.mail_ack(lane, &batch).await {
-            Ok(unanswered) if unanswered.is_empty() => {}
-            Ok(unanswered) => {
-                let again = (0..).zip(batch);
-                let again = again.filter(|(place, _)| unanswered.contains(place));
-                let again = again.map(|(_, ack)| ack).collect();
-                retry_or_drop(&boat, acks, again, "mail_ack", &unanswered_part()).await;
-            }
+            Ok(unanswered) => retry_part(&boat, acks, batch, &unanswered).await,
             Err(refusal) => retry_or_drop(&boat, acks, batch, "mail_ack", &refusal).await,
         }
     }
@@ -222,10 +216,33 @@ pub(crate) async fn carry_leaves(boat: Arc<Boat>, lane: usize) {
     let leaves = &boat.lanes.get(lane).leaves;
     loop {
         let batch = leaves.next(boat.config.batch_items_max).await;
-        if let Err(refusal) = boat.stations.disconnect(lane, &batch).await {
-            retry_or_drop(&boat, leaves, batch, "disconnect", &refusal).await;
+        tokio::select! {
+            _ = boat.sign_offs.take(batch.len()) => {}
+            // A boat that leaves has a pace and a deadline of its own.
+            () = boat.draining() => {}
+        }
+        match boat.stations.disconnect(lane, &batch).await {
+            Ok(unanswered) => retry_part(&boat, leaves, batch, &unanswered).await,
+            Err(refusal) => retry_or_drop(&boat, leaves, batch, "disconnect", &refusal).await,
         }
     }
+}
+
+/// Tries the items at these places again, behind those that wait: a part of the mailbox that is away keeps back nobody
+/// else's.
+async fn retry_part<T: Gathered>(boat: &Boat, gather: &Gather<T>, batch: Vec<T>, places: &[u32]) {
+    if places.is_empty() {
+        return;
+    }
+    let mut lost = 0;
+    let mut places = places.iter().peekable();
+    for (place, one) in (0..).zip(batch) {
+        if places.next_if_eq(&&place).is_some() {
+            lost += gather.push(one).err().map_or(0, |one| one.items());
+        }
+    }
+    boat.metrics.lane_overflows.increment(lost as u64);
+    sleep(boat.config.retry_pause).await;
 }
 
 /// Tries later what may succeed later. What does not fit any more, or is refused for good, is no loss:
@@ -272,10 +289,6 @@ fn unanswered() -> Refusal {
         Code::Unavailable,
         "the station gave no answer to this; send it again",
     )
-}
-
-fn unanswered_part() -> Refusal {
-    Refusal::new(Code::Unavailable, "a part of the mailbox does not answer")
 }
 
 fn unregistered() -> Refusal {

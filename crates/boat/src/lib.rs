@@ -4,6 +4,7 @@
 
 mod address_limits;
 mod boat;
+mod call_limit;
 mod certificates;
 mod config;
 mod connection;
@@ -14,9 +15,10 @@ mod connections;
 mod drain;
 mod gather;
 mod lanes;
-mod listener;
+pub mod listener;
 mod memory;
 mod metrics;
+mod pace;
 mod pauses;
 mod registration;
 mod running;
@@ -33,5 +35,5 @@ mod unregistered;
 #[cfg(test)]
 mod tests;
 
-pub use config::Config;
+pub use config::{ACCEPTS_PER_CORE, Config};
 pub use running::{Parts, Running, StartError, start};

@@ -1,8 +1,9 @@
 //! The listeners of clients: they accept at a bounded rate and within the limits, and wait where no file is left.
 
 mod arrival;
-mod client_stream;
+pub mod client_stream;
 mod tcp;
+pub mod upgrade;
 mod websocket;
 
 use std::io;
@@ -15,7 +16,7 @@ use protocol::{Refusal, Timestamp};
 use socket2::{Domain, SockRef, Socket, TcpKeepalive, Type};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::OwnedSemaphorePermit;
-use tokio::time::{Instant, sleep, sleep_until, timeout};
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 use tracing::warn;
 
@@ -80,8 +81,6 @@ type Room = (OwnedSemaphorePermit, TaskTrackerToken);
 struct Acceptor {
     listener: TcpListener,
     boat: Arc<Boat>,
-    second: Instant,
-    accepted: u32,
     backoff: AcceptBackoff,
     /// Its own among the boat's.
     files: Shortage,
@@ -92,8 +91,6 @@ impl Acceptor {
         Acceptor {
             listener,
             boat,
-            second: Instant::now(),
-            accepted: 0,
             backoff: AcceptBackoff::default(),
             files,
         }
@@ -102,7 +99,9 @@ impl Acceptor {
     /// The next socket; the rest waits in the kernel.
     async fn accept(&mut self) -> Accepted {
         loop {
-            self.pace().await;
+            if self.boat.accepts.take(1).await {
+                self.boat.metrics.accept_waits.increment(1);
+            }
             let accepted = match self.boat.is_short_of(self.files) {
                 false => self.listener.accept().await,
                 // Where nobody comes, nothing else says that there is room again.
@@ -124,7 +123,7 @@ impl Acceptor {
                     let room = (self.boat.arriving().await, self.boat.tasks.token());
                     return Accepted {
                         stream,
-                        address,
+                        address: canonical(address),
                         until: Instant::now() + self.boat.config.arrival_timeout,
                         room,
                     };
@@ -150,19 +149,6 @@ impl Acceptor {
         if is_short != self.boat.is_short_of(self.files) {
             self.boat.set_shortage(self.files, is_short);
         }
-    }
-
-    /// At most `accepts_per_second`: the rest waits in the kernel.
-    async fn pace(&mut self) {
-        if self.accepted >= self.boat.config.accepts_per_second {
-            sleep_until(self.second + Duration::from_secs(1)).await;
-        }
-        let now = Instant::now();
-        if now >= self.second + Duration::from_secs(1) {
-            self.second = now;
-            self.accepted = 0;
-        }
-        self.accepted += 1;
     }
 }
 
@@ -191,6 +177,11 @@ impl Accepted {
         };
         Some((socket, peer))
     }
+}
+
+/// A listener for both families names clients of IPv4 by an address of IPv6.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
 /// The kernel holds little for who does not read, and notices who is gone.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::memory::MemoryReader;
-use metrics::{counter, gauge};
+use metrics::{Counter, Gauge, counter, gauge};
 use protocol::memory_pressure::{MemoryPressure, Pressure, SAMPLE_EVERY, ceiling_of};
 use protocol::{Code, Refusal};
 use tokio::time::sleep;
@@ -24,30 +24,58 @@ pub(crate) async fn watch_memory(boat: Arc<Boat>) {
     let Some(max) = boat.config.memory_max.or_else(|| limit.map(ceiling_of)) else {
         return std::future::pending().await;
     };
-    let in_use = gauge!("boat_memory_bytes");
-    gauge!("boat_memory_max_bytes").set(max as f64);
-    let shed = counter!("limits_total", "limit" => "memory");
-    let mut pressure = MemoryPressure::default();
+    let mut watch = MemoryWatch::new(boat, max);
     loop {
         sleep(SAMPLE_EVERY).await;
-        let Ok(memory) = reader.read() else {
-            continue;
-        };
-        in_use.set(memory.used as f64);
-        let before = pressure.now();
-        let now = pressure.sample(memory.used, max);
+        if let Ok(memory) = reader.read() {
+            watch.sample(memory.used);
+        }
+    }
+}
+
+/// The consequences of each sample.
+pub(crate) struct MemoryWatch {
+    boat: Arc<Boat>,
+    max: u64,
+    pressure: MemoryPressure,
+    in_use: Gauge,
+    shed: Counter,
+}
+
+impl MemoryWatch {
+    /// Under a ceiling of `max` bytes.
+    pub(crate) fn new(boat: Arc<Boat>, max: u64) -> MemoryWatch {
+        gauge!("boat_memory_max_bytes").set(max as f64);
+        MemoryWatch {
+            boat,
+            max,
+            pressure: MemoryPressure::default(),
+            in_use: gauge!("boat_memory_bytes"),
+            shed: counter!("limits_total", "limit" => "memory"),
+        }
+    }
+
+    pub(crate) fn sample(&mut self, used: u64) {
+        self.in_use.set(used as f64);
+        let before = self.pressure.now();
+        let now = self.pressure.sample(used, self.max);
         if now != before {
-            warn!(used = memory.used, max, pressure = ?now, "the memory of this boat");
-            boat.set_shortage(Shortage::Memory, now != Pressure::Normal);
+            warn!(used, max = self.max, pressure = ?now, "the memory of this boat");
+            (self.boat).set_shortage(Shortage::Memory, now != Pressure::Normal);
             if before == Pressure::Normal {
-                send_arriving_away(&boat);
+                send_arriving_away(&self.boat);
             }
         }
-        let count = pressure.shed(boat.sessions(), boat.now());
-        for connection in heaviest(&boat, count) {
-            shed.increment(1);
+        self.shed();
+    }
+
+    fn shed(&mut self) {
+        let boat = &self.boat;
+        let count = self.pressure.shed(boat.sessions(), boat.now());
+        for connection in heaviest(boat, count) {
+            self.shed.increment(1);
             let text = "this boat is short of memory, and you read too slowly";
-            let refusal = Refusal::new(Code::Slow, text).retry_after(wait(&boat));
+            let refusal = Refusal::new(Code::Slow, text).retry_after(wait(boat));
             connection.update(|session| session.close(refusal, boat.now()));
         }
     }

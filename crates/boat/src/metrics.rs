@@ -2,7 +2,7 @@
 
 use metrics::{Counter, Gauge, counter, gauge};
 use protocol::Code;
-use protocol::session::Outcome;
+use protocol::session::{Bound, Outcome};
 
 use crate::stack::Wire;
 
@@ -13,9 +13,12 @@ pub(crate) struct Metrics {
     pub(crate) accept_pauses: Counter,
     pub(crate) proxy_headers_refused: Counter,
     pub(crate) tls_handshakes_failed: Counter,
-    pub(crate) reads_paused: Counter,
     pub(crate) sessions: Gauge,
     pub(crate) outgoing_bytes: Gauge,
+    /// Turns of the loops, and their system calls that moved bytes.
+    pub(crate) turns: Counter,
+    pub(crate) socket_reads: Counter,
+    pub(crate) socket_writes: Counter,
     pub(crate) frames_in: Counter,
     pub(crate) frames_out: Counter,
     pub(crate) sends: Counter,
@@ -29,6 +32,12 @@ pub(crate) struct Metrics {
     pub(crate) losses: Counter,
     /// Sessions that were admitted while the mailbox was away.
     pub(crate) degraded: Counter,
+    /// At a limit: sockets that are accepted later, that arrive later, and reads that come later.
+    pub(crate) accept_waits: Counter,
+    pub(crate) arrival_waits: Counter,
+    pub(crate) reads_paused: Counter,
+    pub(crate) frames_too_large: Counter,
+    bounds: [Counter; 4],
     outcomes: [Counter; 4],
     connections: [Gauge; 2],
 }
@@ -36,6 +45,7 @@ pub(crate) struct Metrics {
 impl Metrics {
     pub(crate) fn new() -> Metrics {
         let outcome = |name: &'static str| counter!("boat_deliveries_total", "outcome" => name);
+        let limit = |name: &'static str| counter!("limits_total", "limit" => name);
         let recover = |name: &'static str| counter!("boat_recover_total", "result" => name);
         Metrics {
             accepted: counter!("boat_connections_accepted_total"),
@@ -44,9 +54,11 @@ impl Metrics {
             accept_pauses: counter!("boat_accept_pauses_total"),
             proxy_headers_refused: counter!("boat_proxy_headers_refused_total"),
             tls_handshakes_failed: counter!("boat_tls_handshakes_failed_total"),
-            reads_paused: counter!("limits_total", "limit" => "session_bytes"),
             sessions: gauge!("boat_sessions"),
             outgoing_bytes: gauge!("boat_outbound_queue_bytes"),
+            turns: counter!("boat_connection_turns_total"),
+            socket_reads: counter!("boat_socket_reads_total"),
+            socket_writes: counter!("boat_socket_writes_total"),
             frames_in: counter!("boat_frames_received_total"),
             frames_out: counter!("boat_frames_sent_total"),
             sends: counter!("boat_sends_total"),
@@ -59,6 +71,17 @@ impl Metrics {
             pauses: counter!("boat_pauses_total"),
             losses: counter!("boat_store_losses_total"),
             degraded: counter!("boat_sign_ins_degraded_total"),
+            accept_waits: limit("arrivals"),
+            arrival_waits: limit("arriving"),
+            reads_paused: limit("session_bytes"),
+            frames_too_large: limit("frame_bytes"),
+            bounds: [
+                "session_frames",
+                "body_bytes",
+                "session_questions",
+                "session_outgoing_bytes",
+            ]
+            .map(limit),
             outcomes: ["done", "no_ack", "no_session", "full"].map(outcome),
             connections: ["websocket", "tcp"]
                 .map(|transport| gauge!("boat_connections", "transport" => transport)),
@@ -67,6 +90,11 @@ impl Metrics {
 
     pub(crate) fn outcome(&self, outcome: Outcome) -> &Counter {
         &self.outcomes[outcome as usize]
+    }
+
+    /// Sessions that reached this bound.
+    pub(crate) fn bound(&self, bound: Bound) -> &Counter {
+        &self.bounds[bound as usize]
     }
 
     /// A call that was made once more, because its station could not be reached.

@@ -6,7 +6,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::time::{Instant, sleep};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::warn;
 
 use crate::boat::Boat;
@@ -17,22 +18,35 @@ use crate::sweep::pass;
 const RESYNC_BATCH: usize = 256;
 const RESYNC_PAUSE: Duration = Duration::from_millis(20);
 
-/// Watches the time, until dropped.
+/// Watches the time, until dropped; also while everything is said anew.
 pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
     let limit = boat.config.pause_max;
     let step = limit / 4;
+    let mut under_way = FuturesUnordered::new();
     loop {
         let before = Instant::now();
-        sleep(step).await;
+        let wake = sleep_until(before + step);
+        tokio::pin!(wake);
+        loop {
+            tokio::select! {
+                biased;
+                () = &mut wake => break,
+                Some(()) = under_way.next() => {}
+            }
+        }
         let stood = before.elapsed().saturating_sub(step);
         if stood > limit {
             warn!(?stood, "this process stood still; clients are told to sync");
             boat.metrics.pauses.increment(1);
-            spread(&boat);
-            resync_all(&boat).await;
-            pass(&boat, REASSERT_WITHIN).await;
+            under_way.push(say_anew(&boat));
         }
     }
+}
+
+async fn say_anew(boat: &Boat) {
+    spread(boat);
+    resync_all(boat).await;
+    pass(boat, REASSERT_WITHIN, || false).await;
 }
 
 async fn resync_all(boat: &Boat) {

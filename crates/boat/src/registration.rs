@@ -44,7 +44,8 @@ pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
         boat.refresh_ready();
         info!(life = ?lease.held.instance.life, "registered again");
         spread(&boat);
-        pass(&boat, REASSERT_WITHIN).await;
+        // One that is lost meanwhile is taken again first.
+        pass(&boat, REASSERT_WITHIN, || lease.held.lost.is_cancelled()).await;
     }
 }
 

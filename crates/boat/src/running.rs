@@ -64,7 +64,7 @@ pub enum StartError {
 
 /// A boat that serves. Dropping this changes nothing: cancel the token that it was started with.
 pub struct Running {
-    boat: Arc<Boat>,
+    pub(crate) boat: Arc<Boat>,
     websocket: SocketAddr,
     tcp: SocketAddr,
     grpc: Option<SocketAddr>,

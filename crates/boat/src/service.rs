@@ -98,14 +98,18 @@ impl Boat {
         };
         let room = self.limits.outgoing_bytes_max as usize / 2;
         connection.update(|session| {
+            // Its loop has polled the last answers: nobody would say what became of this one.
+            if session.is_closed() {
+                return Err(push);
+            }
             // Where memory is short, half of what else may wait is enough.
             if self.is_short_of(Shortage::Memory) && session.outgoing() >= room {
                 session.refuse_push(push);
             } else {
                 session.push(push, self.now());
             }
-        });
-        Ok(())
+            Ok(())
+        })
     }
 }
 

@@ -219,11 +219,12 @@ impl Stations {
         &self,
         lane: usize,
         sessions: &[SessionKey],
-    ) -> Result<(), Refusal> {
+    ) -> Result<Vec<u32>, Refusal> {
         let request = v1::DisconnectRequest {
             sessions: sessions.iter().map(v1::SessionKey::from).collect(),
         };
-        ask!(self, disconnect, lane, request).await.map(drop)
+        let response = ask!(self, disconnect, lane, request).await?;
+        Ok(response.unanswered)
     }
 
     /// One answer for each session, in order.

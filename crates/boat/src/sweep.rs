@@ -26,24 +26,25 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
         let used = boat.connections.shards_used().max(1) as u32;
         let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
         let life = boat.life();
-        let lost = go_over(&boat, interval, Some((rested_at, &mut losses))).await;
+        let lost = go_over(&boat, interval, Some((rested_at, &mut losses)), || false).await;
         if boat.life() != life {
             // Under a new life every session is registered anew, and that is done already.
-            rested_at = rested_at.max(Instant::now() + REASSERT_WITHIN * 2);
+            let all = boat.assertions.time_of(boat.connections.len());
+            rested_at = rested_at.max(Instant::now() + (REASSERT_WITHIN + all) * 2);
             losses = Losses::default();
         } else if lost {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
-            pass(&boat, boat.config.restore_spread).await;
+            pass(&boat, boat.config.restore_spread, || false).await;
             rested_at = Instant::now() + RESYNC_REST;
             losses = Losses::default();
         }
     }
 }
 
-/// Asserts every session once, spread over about `interval`.
-pub(crate) async fn pass(boat: &Boat, interval: Duration) {
-    go_over(boat, interval, None).await;
+/// Asserts every session once, spread over about `interval`, or until `is_over`.
+pub(crate) async fn pass(boat: &Boat, interval: Duration, is_over: impl Fn() -> bool) {
+    go_over(boat, interval, None, is_over).await;
 }
 
 /// As `pass`; ends, and answers true, where what is asserted from a time on tells of a loss.
@@ -51,6 +52,7 @@ async fn go_over(
     boat: &Boat,
     interval: Duration,
     mut seeks: Option<(Instant, &mut Losses)>,
+    is_over: impl Fn() -> bool,
 ) -> bool {
     let pause = interval / boat.connections.shards_used().max(1) as u32;
     let mut is_empty = true;
@@ -64,6 +66,9 @@ async fn go_over(
         }
         let mut found = Found::default();
         for batch in connections.chunks(boat.config.batch_items_max) {
+            if is_over() {
+                return false;
+            }
             reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
         }
         // A store that is not well is not asked for everything again and again, but another one is.
@@ -97,6 +102,7 @@ pub(crate) async fn reassert(
     connections: &[Arc<Connection>],
     found: &mut Found,
 ) {
+    boat.assertions.take(connections.len()).await;
     let Some(life) = boat.life() else {
         return;
     };
@@ -133,7 +139,16 @@ pub(crate) async fn reassert(
         // Made good by the next pass.
         return;
     };
-    for (connection, answer) in connections.into_iter().zip(answers) {
+    for ((connection, answer), asserted) in connections.into_iter().zip(answers).zip(sessions) {
+        let is_registered = matches!(
+            &answer,
+            Reasserted::Answer(ReassertAnswer::Known { .. } | ReassertAnswer::Restored { .. })
+        );
+        if is_registered && connection.lock().session.is_closed() {
+            // Its sign-off may have been done before; a lane without room leaves it to whoever pushes there.
+            let _ = boat.lanes.get(lane).leaves.push(asserted.key);
+            continue;
+        }
         found.answered += usize::from(!matches!(answer, Reasserted::Unavailable));
         let was_unregistered = match answer {
             Reasserted::Answer(_) => std::mem::take(&mut connection.lock().unregistered),

@@ -2,14 +2,18 @@
 
 mod arriving;
 mod client;
+mod counting;
 mod delivering;
+mod dual_stack;
 mod failover;
 mod harbour;
 mod idle;
 mod leaving;
+mod limits;
 mod listening;
 mod malformed;
 mod sending;
+mod shortage;
 
 use std::time::Duration;
 

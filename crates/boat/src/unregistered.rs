@@ -1,6 +1,7 @@
 //! Sessions that were admitted while their part of the mailbox was away (T-R1): nobody is routed to them. They are
 //! asserted until they are registered, and then synchronise what came meanwhile.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,25 +50,40 @@ impl Unregistered {
 /// Registers them, until dropped.
 pub(crate) async fn register(boat: Arc<Boat>) {
     let mut pause = FIRST;
-    let mut waiting = Vec::new();
+    let mut waiting = VecDeque::new();
     loop {
         if waiting.is_empty() {
             pause = FIRST;
-            waiting = boat.unregistered.next().await;
+            waiting.extend(boat.unregistered.next().await);
         }
         sleep(jittered(&*boat.entropy, pause)).await;
-        waiting.append(&mut boat.unregistered.waiting.lock());
-        let mut found = Found::default();
-        for (lane, batch) in waiting.chunks(boat.config.batch_items_max).enumerate() {
-            reassert(&boat, lane % boat.lanes.len(), batch, &mut found).await;
-        }
-        waiting.retain(|connection| {
-            let state = connection.lock();
-            state.unregistered && !state.session.is_closed()
-        });
-        pause = match found.answered {
+        pause = match assert_each(&boat, &mut waiting).await {
             0 => (pause * 2).min(LONGEST),
             _ => FIRST,
         };
     }
+}
+
+/// Asserts each once; those who are to be asserted again stay. Answers how many were answered for.
+async fn assert_each(boat: &Boat, waiting: &mut VecDeque<Arc<Connection>>) -> usize {
+    let mut found = Found::default();
+    let mut left = waiting.len();
+    for lane in (0..boat.lanes.len()).cycle() {
+        // The newest first: the others may wait for a part of the store that is away.
+        for newcomer in std::mem::take(&mut *boat.unregistered.waiting.lock()) {
+            waiting.push_front(newcomer);
+            left += 1;
+        }
+        if left == 0 {
+            break;
+        }
+        let batch: Vec<_> = (waiting.drain(..left.min(boat.config.batch_items_max))).collect();
+        left -= batch.len();
+        reassert(boat, lane, &batch, &mut found).await;
+        waiting.extend(batch.into_iter().filter(|connection| {
+            let state = connection.lock();
+            state.unregistered && !state.session.is_closed()
+        }));
+    }
+    found.answered
 }

@@ -47,16 +47,22 @@ impl Kicker {
         };
         let mut failed = Vec::new();
         let mut error = String::new();
-        let gone = self.mailbox.disconnect(task.sessions.clone());
-        if let Err(why) = self.stores.within(gone).await {
-            error = why.to_string();
-            failed.clone_from(&task.sessions);
-        } else {
-            for (life, sessions) in by_life(&task.sessions) {
-                if let Err(why) = self.close(life, &sessions, task).await {
-                    error = why;
-                    failed.extend(sessions);
+        let mut gone = Vec::with_capacity(task.sessions.len());
+        let answers = self.mailbox.disconnect(task.sessions.clone());
+        let answers = self.stores.each(task.sessions.len(), answers).await;
+        for (session, answer) in task.sessions.iter().zip(answers) {
+            match answer {
+                Ok(()) => gone.push(session.clone()),
+                Err(why) => {
+                    error = why.to_string();
+                    failed.push(session.clone());
                 }
+            }
+        }
+        for (life, sessions) in by_life(&gone) {
+            if let Err(why) = self.close(life, &sessions, task).await {
+                error = why;
+                failed.extend(sessions);
             }
         }
         if failed.is_empty() {

@@ -62,11 +62,13 @@ impl Router {
     /// First forgets, then asks: what is forgotten is not named again, and who signs in after they were looked for finds
     /// in the list what they are not told.
     pub(crate) async fn route(self, forgets: Vec<SessionKey>, questions: Vec<Question>) -> Routed {
-        if !forgets.is_empty()
-            && let Err(error) = self.stores.within(self.mailbox.disconnect(forgets)).await
-        {
-            // They will be met, and forgotten, again.
-            tracing::debug!(%error, "registrations of ended sessions stay for now");
+        if !forgets.is_empty() {
+            let count = forgets.len();
+            let answers = self.stores.each(count, self.mailbox.disconnect(forgets));
+            for error in answers.await.into_iter().filter_map(Result::err) {
+                // They will be met, and forgotten, again.
+                tracing::debug!(%error, "the registration of an ended session stays for now");
+            }
         }
         let outdated = questions.iter().flat_map(|question| &question.outdated);
         let unforgotten = self.forget(outdated.copied().collect()).await;

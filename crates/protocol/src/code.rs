@@ -37,6 +37,8 @@ pub enum Code {
     /// Another connection of the same device signed in after this one. Where sign-ins overtook each
     /// other, that may be one which the device has given up: this one connects again.
     Replaced = 4011,
+    /// As many sessions of the user are signed in on this platform as there may be.
+    TooManySessions = 4012,
 
     /// Bytes that are no frame of this protocol, or a frame that breaks its rules.
     Malformed = 4500,
@@ -67,7 +69,7 @@ pub enum Code {
 }
 
 impl Code {
-    pub const ALL: [Code; 25] = [
+    pub const ALL: [Code; 26] = [
         Code::Draining,
         Code::Reconnect,
         Code::Slow,
@@ -80,6 +82,7 @@ impl Code {
         Code::DeadlineExceeded,
         Code::HandshakeTimeout,
         Code::Replaced,
+        Code::TooManySessions,
         Code::Malformed,
         Code::TooLarge,
         Code::UnsupportedVersion,
@@ -123,6 +126,7 @@ impl Code {
             Code::DeadlineExceeded => "deadline_exceeded",
             Code::HandshakeTimeout => "handshake_timeout",
             Code::Replaced => "replaced",
+            Code::TooManySessions => "too_many_sessions",
             Code::Malformed => "malformed",
             Code::TooLarge => "too_large",
             Code::UnsupportedVersion => "unsupported_version",

@@ -28,7 +28,7 @@ pub use self::bodies::Bodies;
 pub use self::dedupe::Dedupe;
 pub use self::policy::{MailboxPolicy, Policies};
 pub use self::presence::{Placement, Presence};
-pub use self::sessions::{Reasserted, Registered, Sessions, signed_in_again};
+pub use self::sessions::{Reasserted, Registered, Sessions, TooManySessions, signed_in_again};
 pub use self::user::{Change, Mailbox};
 pub use self::waiting::{Appended, Waiting};
 use crate::presence::{Denied, SessionEntry, SessionKey};

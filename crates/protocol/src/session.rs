@@ -29,7 +29,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use action::{Action, Admission, Outcome, Outgoing, Page, PageItem, Push, Token};
+pub use action::{Action, Admission, Bound, Outcome, Outgoing, Page, PageItem, Push, Token};
 pub use limits::Limits;
 
 use crate::frame::ServerFrame;
@@ -329,6 +329,10 @@ impl Session {
         }
     }
 
+    fn count(&mut self, bound: Bound) {
+        self.actions.push_back(Action::Count(bound));
+    }
+
     fn transmit(&mut self, frame: ServerFrame, now: Timestamp) {
         self.transmit_any(Outgoing::Frame(frame), now);
     }
@@ -338,6 +342,7 @@ impl Session {
             return;
         }
         if self.outgoing() >= self.limits.outgoing_bytes_max as usize {
+            self.count(Bound::OutgoingBytes);
             return self.end(Refusal::new(
                 Code::Slow,
                 "too much waits to be read by you; reconnect and sync",

@@ -4,6 +4,7 @@ mod bounds;
 mod check;
 pub mod environment;
 mod files;
+pub mod lifted;
 mod limits;
 mod schema;
 mod secret;

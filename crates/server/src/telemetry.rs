@@ -1,6 +1,7 @@
 //! Log lines, metrics and traces of a process.
 
 mod catalogue;
+mod flood;
 mod lines;
 mod otlp;
 mod process;
@@ -15,6 +16,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::MissedTickBehavior;
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::{EnvFilter, Layer, Registry, fmt, reload};
+
+use self::flood::FloodFilter;
 
 pub use otlp::Config as OtlpConfig;
 
@@ -59,8 +62,8 @@ pub fn start_logs(config: &Config) -> Result<()> {
         .with_ansi(std::io::stderr().is_terminal())
         .with_writer(sink);
     let lines: Box<dyn Layer<Registry> + Send + Sync> = match config.format {
-        Format::Pretty => lines.with_target(true).boxed(),
-        Format::Json => lines.json().boxed(),
+        Format::Pretty => lines.with_target(true).with_filter(FloodFilter).boxed(),
+        Format::Json => lines.json().with_filter(FloodFilter).boxed(),
     };
     let log = tracing_subscriber::registry()
         .with(lines)
@@ -121,6 +124,7 @@ async fn keep_up(handle: PrometheusHandle) {
         handle.run_upkeep();
         process::look();
         metrics::counter!("log_lines_dropped_total").absolute(lines::dropped());
+        flood::report();
     }
 }
 

@@ -15,10 +15,13 @@ use protocol::{Code, GroupId, Refusal, UserId};
 use crate::auth::Authenticator;
 use crate::background::Background;
 use crate::boats::Boats;
-use crate::deadline::within;
+use crate::deadline::{in_time, unavailable, within};
 use crate::kickout::{Kick, Kicks};
 use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
+
+/// For the devices' store, whose answer changes nothing: where it is slow, sign-ins must not wait with it.
+const SEEN_WITHIN: Duration = Duration::from_millis(500);
 
 /// Admits and dismisses sessions.
 pub(crate) struct Admissions {
@@ -53,7 +56,7 @@ impl Admissions {
         let identity = self.authenticator.authenticate(&connect.token, now).await?;
         identity.permits(connect.platform, &connect.device)?;
         let user = identity.user;
-        self.limits.sign_in(user)?;
+        self.limits.sign_in(user, connect.platform)?;
         self.boats.hear(&connect.life);
         let request = ConnectRequest {
             user,
@@ -77,14 +80,15 @@ impl Admissions {
         };
         let (registered, remembered) = tokio::join!(
             within(self.deadline, self.mailbox.connect(request)),
-            within(self.deadline, self.devices.seen(seen)),
+            within(SEEN_WITHIN, self.devices.seen(seen)),
         );
         if remembered.is_err() {
             // Nothing is lost: a platform that is not remembered is owed nothing, and syncs.
             metrics::counter!("station_devices_forgotten_total").increment(1);
         }
         let registered = match registered {
-            Ok(registered) => registered,
+            Ok(Ok(registered)) => registered,
+            Ok(Err(too_many)) => return Err(self.limits.sessions(too_many)),
             // T-R1: nobody is kept out by a mailbox that is away. The boat registers the session when it is back.
             Err(_) => {
                 self.metrics.degraded.increment(1);
@@ -127,9 +131,24 @@ impl Admissions {
         })
     }
 
-    /// Removes exactly these registrations.
-    pub(crate) async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<(), Refusal> {
-        within(self.deadline, self.mailbox.disconnect(sessions)).await
+    /// Removes exactly these registrations. Answers the places of those that are to be tried again.
+    pub(crate) async fn disconnect(
+        &self,
+        sessions: Vec<SessionKey>,
+    ) -> Result<Vec<usize>, Refusal> {
+        let answers = in_time(self.deadline, self.mailbox.disconnect(sessions)).await?;
+        let mut unanswered = Vec::new();
+        for (place, answer) in answers.into_iter().enumerate() {
+            let Err(error) = answer else {
+                continue;
+            };
+            // What cannot be read is not read the next time, either: whoever pushes there finds out.
+            if error.kind != backend::Kind::Corrupt {
+                unanswered.push(place);
+            }
+            unavailable(error);
+        }
+        Ok(unanswered)
     }
 
     /// A boat says again what it holds; one answer a session, in order.

@@ -49,13 +49,13 @@ pub struct Config {
     pub bot_sends_per_second: NonZeroU32,
     /// Sends that one user's bots may make at once after a rest.
     pub bot_sends_burst: NonZeroU32,
-    /// Sends a second to one conversation of two users at this station; further ones are refused as
-    /// `rate_limited`.
+    /// Sends a second to one conversation of two users; further ones are refused as `rate_limited`. Of three stations
+    /// or more each takes twice its share.
     pub private_sends_per_second: NonZeroU32,
     /// Sends to one conversation of two users at once after a rest.
     pub private_sends_burst: NonZeroU32,
-    /// Sends a second to one group at this station, whoever sends them; further ones are refused as
-    /// `rate_limited`.
+    /// Sends a second to one group, whoever sends them; further ones are refused as `rate_limited`. Of three stations
+    /// or more each takes twice its share.
     pub group_sends_per_second: NonZeroU32,
     /// Sends to one group at once after a rest.
     pub group_sends_burst: NonZeroU32,
@@ -143,6 +143,26 @@ pub struct Config {
 }
 
 impl Config {
+    /// Lifts the limits of a user and of a conversation for a load, whose users are faster than people.
+    pub fn lift_limits(&mut self, to: NonZeroU32) {
+        for limit in [
+            &mut self.user_sign_ins_per_minute,
+            &mut self.user_sign_ins_burst,
+            &mut self.user_sends_per_second,
+            &mut self.user_sends_burst,
+            &mut self.private_sends_per_second,
+            &mut self.private_sends_burst,
+            &mut self.group_sends_per_second,
+            &mut self.group_sends_burst,
+            &mut self.user_questions_per_second,
+            &mut self.user_questions_burst,
+            &mut self.user_history_reads_per_second,
+            &mut self.user_history_reads_burst,
+        ] {
+            *limit = to;
+        }
+    }
+
     /// What travels with each message that is accepted.
     pub fn bounds(&self) -> Bounds {
         Bounds {

@@ -84,7 +84,7 @@ impl Current {
         let marking = of.into_iter().zip(changed.into_values());
         let marking = marking.map(|((conversation, messages), changed_to)| async move {
             let marks = self.mark(conversation, changed_to, messages).await?;
-            Ok(marks.into_keys().map(move |seq| (conversation, seq)))
+            Ok::<_, Refusal>(marks.into_keys().map(move |seq| (conversation, seq)))
         });
         Ok(try_join_all(marking).await?.into_iter().flatten().collect())
     }

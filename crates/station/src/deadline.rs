@@ -37,7 +37,7 @@ pub(crate) async fn answered_within<T>(
 /// The store said no. What it said is for operators; the client can only ask again.
 pub(crate) fn unavailable(error: backend::Error) -> Refusal {
     metrics::counter!("station_store_failures_total", "seam" => error.seam).increment(1);
-    tracing::warn!(%error, source = %error.source, "a store failed");
+    tracing::warn!(seam = error.seam, %error, source = %error.source, "a store failed");
     Refusal::new(
         Code::Unavailable,
         format!("{} cannot answer now", error.seam),

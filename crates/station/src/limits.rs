@@ -1,17 +1,20 @@
 //! Rates of users and conversations, and reads of history at a time: each with its code and its counter.
 //!
-//! A user or conversation has its rates at every station, so that with several it may reach a multiple: a shared
-//! count would cost each send a round trip.
+//! A user has its rates at every station, so that with several it may reach a multiple: a shared count would cost
+//! each send a round trip. Of a conversation's rate each station takes twice its share, for its senders do not spread
+//! evenly: together they take double at most.
 
 use std::hash::Hash;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use backend::discovery::Roster;
 use backend::rate_limit::{Rate, RateLimit};
 use metrics::Counter;
+use protocol::mailbox::TooManySessions;
 use protocol::{Code, ConversationId, Platform, Refusal, UserId};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
 
 use crate::config::Config;
 
@@ -21,9 +24,13 @@ const SIGN_IN_PAUSE: Duration = Duration::from_secs(2);
 /// The pause of a reader where history has too much to do.
 const READ_PAUSE: Duration = Duration::from_secs(1);
 
+/// One send, in halves.
+const SEND: NonZeroU32 = NonZeroU32::new(2).expect("positive");
+
 /// The station's part of docs/operations/limits.md.
 pub(crate) struct Limits {
-    sign_ins: RateLimit<UserId>,
+    /// Of a user's devices, and apart from them of its bots.
+    sign_ins: RateLimit<(UserId, bool)>,
     user_sends: RateLimit<UserId>,
     bot_sends: RateLimit<UserId>,
     private_sends: RateLimit<ConversationId>,
@@ -32,10 +39,12 @@ pub(crate) struct Limits {
     user_reads: RateLimit<UserId>,
     reads: Arc<Semaphore>,
     reads_refused: Counter,
+    sessions_refused: Counter,
+    stations: watch::Receiver<Roster>,
 }
 
 impl Limits {
-    pub(crate) fn new(config: &Config) -> Limits {
+    pub(crate) fn new(config: &Config, stations: watch::Receiver<Roster>) -> Limits {
         let sign_ins =
             Rate::per_minute(config.user_sign_ins_per_minute, config.user_sign_ins_burst);
         Limits {
@@ -50,12 +59,12 @@ impl Limits {
                 config.bot_sends_per_second,
                 config.bot_sends_burst,
             ),
-            private_sends: by_second(
+            private_sends: by_halves(
                 "private_sends",
                 config.private_sends_per_second,
                 config.private_sends_burst,
             ),
-            group_sends: by_second(
+            group_sends: by_halves(
                 "group_sends",
                 config.group_sends_per_second,
                 config.group_sends_burst,
@@ -74,12 +83,21 @@ impl Limits {
                 config.history_reads_max.min(Semaphore::MAX_PERMITS),
             )),
             reads_refused: metrics::counter!("limits_total", "limit" => "history_reads"),
+            sessions_refused: metrics::counter!("limits_total", "limit" => "user_sessions"),
+            stations,
         }
     }
 
-    pub(crate) fn sign_in(&self, user: UserId) -> Result<(), Refusal> {
+    pub(crate) fn sign_in(&self, user: UserId, platform: Platform) -> Result<(), Refusal> {
         let refuse = |wait: Duration| too_much("you sign in too often", wait.max(SIGN_IN_PAUSE));
-        self.sign_ins.check(user).map_err(refuse)
+        let is_bot = platform == Platform::Bot;
+        self.sign_ins.check((user, is_bot)).map_err(refuse)
+    }
+
+    /// The mailbox counts the sessions.
+    pub(crate) fn sessions(&self, too_many: TooManySessions) -> Refusal {
+        self.sessions_refused.increment(1);
+        too_many.into()
     }
 
     pub(crate) fn send(&self, user: UserId, platform: Platform) -> Result<(), Refusal> {
@@ -98,7 +116,9 @@ impl Limits {
             ConversationId::Private { .. } | ConversationId::System(_) => &self.private_sends,
         };
         let refuse = |wait| too_much("too much is sent to this conversation at once", wait);
-        in_conversation.check(conversation).map_err(refuse)
+        let cost = send_cost(self.stations.borrow().len());
+        let sent = in_conversation.check_cost(conversation, cost);
+        sent.map_err(refuse)
     }
 
     pub(crate) fn question(&self, user: UserId) -> Result<(), Refusal> {
@@ -122,60 +142,35 @@ fn by_second<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32)
     RateLimit::new(limit, Rate::per_second(count, burst))
 }
 
+/// A rate in halves of a send.
+fn by_halves<K: Hash>(limit: &'static str, count: NonZeroU32, burst: NonZeroU32) -> RateLimit<K> {
+    by_second(
+        limit,
+        count.saturating_mul(SEND),
+        burst.saturating_mul(SEND),
+    )
+}
+
+/// Halves of a send that one costs beside so many stations: all of the rate is a single one's, or of two each; of n each
+/// has two n-ths.
+fn send_cost(stations: usize) -> NonZeroU32 {
+    let stations = u32::try_from(stations).ok().and_then(NonZeroU32::new);
+    stations.map_or(SEND, |stations| stations.max(SEND))
+}
+
 fn too_much(text: &str, wait: Duration) -> Refusal {
     Refusal::new(Code::RateLimited, text).retry_after(wait)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::sync::atomic::{AtomicU64, Ordering};
-
-    use metrics::{Gauge, Histogram, Key, KeyName, Metadata, Recorder, SharedString, Unit};
-    use parking_lot::Mutex;
-    use protocol::GroupId;
+    use backend::discovery::{Instance, Role};
+    use protocol::presence::BoatLife;
+    use protocol::{BoatId, GroupId, Incarnation};
+    use tokio::time::Instant;
 
     use super::*;
-
-    /// Counters by the limit that they bear.
-    #[derive(Default)]
-    struct Refusals(Mutex<BTreeMap<String, Arc<AtomicU64>>>);
-
-    impl Refusals {
-        fn all(&self) -> Vec<(String, u64)> {
-            let counters = self.0.lock();
-            let counts = counters.iter();
-            let counts =
-                counts.map(|(limit, count)| (limit.clone(), count.load(Ordering::Relaxed)));
-            counts.filter(|(_, count)| *count > 0).collect()
-        }
-    }
-
-    impl Recorder for Refusals {
-        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
-
-        fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-            assert_eq!(key.name(), "limits_total");
-            let limit = key.labels().find(|label| label.key() == "limit");
-            let limit = limit.expect("a limit").value().to_owned();
-            Counter::from_arc(self.0.lock().entry(limit).or_default().clone())
-        }
-
-        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
-            Gauge::noop()
-        }
-
-        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
-            Histogram::noop()
-        }
-    }
-
-    /// Refusals under this limit, so many, and under no other one.
-    fn counts(refusals: &Refusals, limit: &str, count: u64) -> bool {
-        refusals.all() == [(limit.to_owned(), count)]
-    }
+    use crate::tests::refusals::Refusals;
 
     fn user(number: i64) -> UserId {
         UserId::new(number).expect("positive")
@@ -183,7 +178,7 @@ mod tests {
 
     fn limits() -> (Limits, Refusals) {
         let refusals = Refusals::default();
-        let limits = || Limits::new(&Config::default());
+        let limits = || Limits::new(&Config::default(), watch::Sender::default().subscribe());
         (metrics::with_local_recorder(&refusals, limits), refusals)
     }
 
@@ -202,6 +197,18 @@ mod tests {
         }
     }
 
+    /// As many as go in a minute where each waits for as long as it is told.
+    async fn passed_by_waiting(mut check: impl FnMut() -> Result<(), Refusal>) -> u32 {
+        let (end, mut passed) = (Instant::now() + Duration::from_secs(60), 0);
+        while Instant::now() < end {
+            match check() {
+                Ok(()) => passed += 1,
+                Err(refusal) => tokio::time::advance(refusal.retry_after.expect("a wait")).await,
+            }
+        }
+        passed
+    }
+
     async fn passed_in_a_minute(mut check: impl FnMut() -> Result<(), Refusal>) -> u32 {
         let mut passed = 0;
         for _ in 0..60 {
@@ -214,17 +221,27 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn sign_ins_of_a_user() {
         let (limits, refusals) = limits();
-        let (passed, refusal) = drain(|| limits.sign_in(user(1)));
+        let (passed, refusal) = drain(|| limits.sign_in(user(1), Platform::Ios));
         assert_eq!((passed, refusal.code), (20, Code::RateLimited));
-        assert!(counts(&refusals, "user_sign_ins", 1));
+        assert!(refusals.are("user_sign_ins", 1));
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(2)));
         tokio::time::advance(Duration::from_millis(1500)).await;
-        let refusal = limits.sign_in(user(1)).expect_err("half a second early");
+        let refusal = limits
+            .sign_in(user(1), Platform::Ios)
+            .expect_err("half a second early");
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(2)));
-        assert_eq!(limits.sign_in(user(2)), Ok(()), "a neighbour");
+        assert_eq!(
+            limits.sign_in(user(2), Platform::Ios),
+            Ok(()),
+            "a neighbour"
+        );
+        // Bots that come again and again leave their user's devices alone.
+        let (passed, _) = drain(|| limits.sign_in(user(3), Platform::Bot));
+        assert_eq!(passed, 20);
+        assert_eq!(limits.sign_in(user(3), Platform::Ios), Ok(()));
         tokio::time::advance(Duration::from_millis(500)).await;
-        assert_eq!(drain(|| limits.sign_in(user(1))).0, 1);
-        let minute = passed_in_a_minute(|| limits.sign_in(user(1))).await;
+        assert_eq!(drain(|| limits.sign_in(user(1), Platform::Ios)).0, 1);
+        let minute = passed_in_a_minute(|| limits.sign_in(user(1), Platform::Ios)).await;
         assert_eq!(minute, 30);
     }
 
@@ -239,9 +256,52 @@ mod tests {
             let (passed, refusal) = drain(&mut send);
             assert_eq!((passed, refusal.code), (burst, Code::RateLimited));
             assert_eq!(refusal.retry_after, Some(Duration::from_millis(wait)));
-            assert!(counts(&refusals, limit, 1));
+            assert!(refusals.are(limit, 1));
             assert_eq!(passed_in_a_minute(&mut send).await, 60 * rate);
             assert_eq!(limits.send(user(2), platform), Ok(()));
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn sessions_of_a_user_are_counted_where_they_are_refused() {
+        let (limits, refusals) = limits();
+        let refusal = limits.sessions(TooManySessions);
+        assert_eq!(refusal.code, Code::TooManySessions);
+        assert!(refusals.are("user_sessions", 1));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn each_of_several_stations_takes_twice_its_share_of_a_conversation() {
+        let instance = |n: u64| Instance {
+            role: Role::Station,
+            life: BoatLife {
+                boat: BoatId::new(&format!("station-{n}")).expect("short"),
+                incarnation: Incarnation(n),
+            },
+            address: String::new(),
+        };
+        // Burst and sends a minute, of all and of each.
+        for (stations, set, burst, a_minute) in [
+            (1, 400, 400, 3000),
+            (2, 400, 400, 3000),
+            (4, 400, 200, 1500),
+            (6, 400, 133, 1000),
+            // A share of less than one send at once is one.
+            (6, 2, 1, 1000),
+            (50, 2, 1, 120),
+            (50, 1, 1, 120),
+        ] {
+            let roster: Vec<_> = (0..stations).map(instance).collect();
+            let roster = watch::Sender::new(Arc::new(roster));
+            let config = Config {
+                private_sends_burst: NonZeroU32::new(set).expect("positive"),
+                ..Config::default()
+            };
+            let limits = Limits::new(&config, roster.subscribe());
+            let mut send = || limits.send_to(private(1, 2));
+            assert_eq!(drain(&mut send).0, burst, "{stations}");
+            let passed = passed_by_waiting(&mut send).await;
+            assert!(passed.abs_diff(a_minute) <= 1, "{stations}: {passed}");
         }
     }
 
@@ -253,7 +313,7 @@ mod tests {
             assert_eq!(limits.send(user(1), Platform::Bot), Ok(()));
         }
         assert!(limits.send(user(1), Platform::Bot).is_err());
-        assert!(counts(&refusals, "bot_sends", 1));
+        assert!(refusals.are("bot_sends", 1));
         assert_eq!(limits.send(user(1), Platform::Ios), Ok(()));
     }
 
@@ -269,7 +329,7 @@ mod tests {
             let (passed, refusal) = drain(&mut send);
             assert_eq!((passed, refusal.code), (burst, Code::RateLimited));
             assert!(refusal.text.contains("conversation"), "{refusal}");
-            assert!(counts(&refusals, limit, 1));
+            assert!(refusals.are(limit, 1));
             assert_eq!(passed_in_a_minute(&mut send).await, 60 * rate);
             assert_eq!(limits.send_to(neighbour), Ok(()));
         }
@@ -280,7 +340,7 @@ mod tests {
         let (limits, refusals) = limits();
         let (passed, refusal) = drain(|| limits.question(user(1)));
         assert_eq!((passed, refusal.code), (200, Code::RateLimited));
-        assert!(counts(&refusals, "user_questions", 1));
+        assert!(refusals.are("user_questions", 1));
         assert_eq!(limits.question(user(2)), Ok(()));
         let minute = passed_in_a_minute(|| limits.question(user(1))).await;
         assert_eq!(minute, 60 * 50);
@@ -305,7 +365,7 @@ mod tests {
             Ok(())
         });
         assert_eq!((passed, refusal.code), (512, Code::Unavailable));
-        assert!(counts(&refusals, "history_reads", 1));
+        assert!(refusals.are("history_reads", 1));
         assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
         held.pop();
         assert!(limits.read(user(9999)).is_ok());

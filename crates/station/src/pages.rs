@@ -101,37 +101,37 @@ impl Pages {
             ConversationId::Group(_) => &self.group,
             ConversationId::Private { .. } | ConversationId::System(_) => &self.private,
         };
-        let own = AtomicBool::new(false);
-        let keep = async {
-            own.store(true, Ordering::Relaxed);
-            let page = read().await.map_err(Unkept::Refused)?;
-            // What stood at another place for a moment must not be told for minutes.
-            let begins = page.first().map(|placed| placed.position.seq) == Some(key.part.begin());
-            let (found, page) = (page.len(), self.fitted(page));
-            match begins && (found == key.part.count() || page.len() < found) {
-                true => Ok(Page::from(page)),
-                false => Err(Unkept::Short(page)),
-            }
-        };
-        // The read is large, and most pages are kept.
-        match cache.entry(key).or_try_insert_with(Box::pin(keep)).await {
-            Ok(entry) => {
-                match entry.is_fresh() {
-                    true => self.read.increment(1),
-                    false => self.kept.increment(1),
+        loop {
+            let reads = AtomicBool::new(false);
+            let keep = async {
+                reads.store(true, Ordering::Relaxed);
+                let page = read().await.map_err(Unkept::Refused)?;
+                // What stood at another place for a moment must not be told for minutes.
+                let begins =
+                    page.first().map(|placed| placed.position.seq) == Some(key.part.begin());
+                let (found, page) = (page.len(), self.fitted(page));
+                match begins && (found == key.part.count() || page.len() < found) {
+                    true => Ok(Page::from(page)),
+                    false => Err(Unkept::Short(page)),
                 }
-                Ok(entry.into_value().to_vec())
-            }
-            Err(unkept) => match &*unkept {
-                // The rate was another reader's, whom this one waited for.
-                Unkept::Refused(refusal)
-                    if refusal.code == Code::RateLimited && !own.load(Ordering::Relaxed) =>
-                {
-                    read().await
+            };
+            // The read is large, and most pages are kept.
+            match cache.entry(key).or_try_insert_with(Box::pin(keep)).await {
+                Ok(entry) => {
+                    match entry.is_fresh() {
+                        true => self.read.increment(1),
+                        false => self.kept.increment(1),
+                    }
+                    return Ok(entry.into_value().to_vec());
                 }
-                Unkept::Refused(refusal) => Err(refusal.clone()),
-                Unkept::Short(page) => Ok(page.clone()),
-            },
+                Err(unkept) => match &*unkept {
+                    // The rate was another reader's: of those who waited for it, one is the next who reads.
+                    Unkept::Refused(refusal)
+                        if refusal.code == Code::RateLimited && !reads.load(Ordering::Relaxed) => {}
+                    Unkept::Refused(refusal) => return Err(refusal.clone()),
+                    Unkept::Short(page) => return Ok(page.clone()),
+                },
+            }
         }
     }
 
@@ -283,6 +283,30 @@ mod tests {
         for page in others {
             assert_eq!(page.expect("a page").len(), 10);
         }
+    }
+
+    /// Many who waited for one that was refused: one of them reads for all.
+    #[tokio::test]
+    async fn who_waited_for_a_refused_reader_asks_the_stores_once() {
+        let (pages, reads, go) = (pages(), AtomicUsize::new(0), Notify::new());
+        let key = key(1, 0, 10);
+        let refused = pages.page(key, || async {
+            go.notified().await;
+            Err(Refusal::new(Code::RateLimited, "you read too much"))
+        });
+        let read = async || {
+            reads.fetch_add(1, Ordering::Relaxed);
+            tokio::task::yield_now().await;
+            Ok(messages(key, 10))
+        };
+        let others = join_all((0..100).map(|_| pages.page(key, &read)));
+        let (refused, others, ()) = tokio::join!(refused, others, async {
+            tokio::task::yield_now().await;
+            go.notify_one();
+        });
+        assert!(refused.is_err());
+        assert!(others.iter().all(Result::is_ok));
+        assert_eq!(reads.into_inner(), 1);
     }
 
     #[tokio::test]

@@ -56,8 +56,10 @@ impl StationService for Door {
     ) -> Answer<v1::DisconnectResponse> {
         let _call = self.0.calls.token();
         let sessions: Vec<SessionKey> = self.all(request.into_inner().sessions)?;
-        answer(self.0.admissions.disconnect(sessions).await)?;
-        Ok(Response::new(v1::DisconnectResponse {}))
+        let unanswered = answer(self.0.admissions.disconnect(sessions).await)?;
+        Ok(Response::new(v1::DisconnectResponse {
+            unanswered: places(unanswered),
+        }))
     }
 
     async fn reassert(
@@ -127,10 +129,9 @@ impl StationService for Door {
     async fn mail_ack(&self, request: Request<v1::MailAckRequest>) -> Answer<v1::MailAckResponse> {
         let _call = self.0.calls.token();
         let acks: Vec<MailAck> = self.all(request.into_inner().items)?;
-        let unanswered = answer(self.0.mail.acknowledge(acks).await)?.into_iter();
-        let unanswered = unanswered.filter_map(|place| u32::try_from(place).ok());
+        let unanswered = answer(self.0.mail.acknowledge(acks).await)?;
         Ok(Response::new(v1::MailAckResponse {
-            unanswered: unanswered.collect(),
+            unanswered: places(unanswered),
         }))
     }
 
@@ -201,6 +202,12 @@ impl Door {
 
 fn answer<T>(result: Result<T, Refusal>) -> Result<T, Status> {
     result.map_err(|refusal| from_refusal(&refusal))
+}
+
+/// Places of a batch as they are on the wire.
+fn places(of: Vec<usize>) -> Vec<u32> {
+    let places = of.into_iter();
+    places.filter_map(|place| place.try_into().ok()).collect()
 }
 
 fn missing(what: &str) -> Status {

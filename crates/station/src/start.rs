@@ -216,6 +216,7 @@ async fn assemble(
     ));
     let roster = answered_within(deadline, parts.registry.watch(Role::Boat)).await?;
     boats.adopt(&roster.borrow());
+    let stations = answered_within(deadline, parts.registry.watch(Role::Station)).await?;
 
     let admission_metrics = AdmissionMetrics::new();
     let kicks = Kicks {
@@ -283,7 +284,7 @@ async fn assemble(
     };
     let received = Received::new(parts.mailbox.clone(), clock.clone(), deadline);
     let received = Arc::new(received);
-    let limits = Arc::new(Limits::new(config));
+    let limits = Arc::new(Limits::new(config, stations));
     let station = Arc::new(Station {
         admissions: Admissions {
             authenticator,

@@ -10,6 +10,7 @@ mod mail;
 mod missed;
 mod network;
 mod receipts;
+pub(crate) mod refusals;
 mod sends;
 mod sessions;
 mod sync;

@@ -1,14 +1,17 @@
 //! Serving over the network.
 
+use std::io;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::StreamExt;
+use futures_util::{Stream, StreamExt};
+use protocol::Timestamp;
+use protocol::accept_backoff::AcceptBackoff;
 use thiserror::Error;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
-use tokio::time::timeout;
+use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
@@ -25,8 +28,6 @@ const RESETS_MAX: usize = 32;
 const HEADERS_MAX: u32 = 16 * 1024;
 /// Connections of a listener; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 4096;
-/// After a connection that could not be accepted.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// The deadline of a connection's first bytes. From then on the keepalive asks whether it lives.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -54,24 +55,7 @@ pub async fn serve(
     // Also where this future is dropped.
     let _ended = served.gone().clone().drop_guard();
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let incoming = incoming.then(move |accepted| {
-        let places = places.clone();
-        async move {
-            let stream = match accepted {
-                Ok(stream) => stream,
-                Err(error) => {
-                    // Out of files, most likely: the next would fail as well.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    tokio::time::sleep(ACCEPT_PAUSE).await;
-                    return Err(error);
-                }
-            };
-            let place = places.acquire_owned().await;
-            let place = place.map_err(std::io::Error::other)?;
-            Ok::<_, std::io::Error>(Opening::new(stream, BEGIN_WITHIN, place))
-        }
-    });
+    let incoming = placed(incoming);
     let stopped = stop.clone();
     let mut serving = pin!(
         Server::builder()
@@ -94,5 +78,57 @@ pub async fn serve(
     match timeout(LAST_WORDS, serving).await {
         Ok(ended) => Ok(ended?),
         Err(_) => Ok(()),
+    }
+}
+
+/// Each connection in a place of its own. After one that could not be accepted comes a pause.
+fn placed(
+    incoming: impl Stream<Item = io::Result<TcpStream>>,
+) -> impl Stream<Item = io::Result<Opening<TcpStream>>> {
+    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let (mut backoff, begun) = (AcceptBackoff::default(), Instant::now());
+    incoming.then(move |accepted| {
+        let pause = match &accepted {
+            Ok(_) => {
+                backoff.accepted();
+                Duration::ZERO
+            }
+            // Out of files, most likely: the next would fail as well.
+            Err(error) => {
+                let pause = backoff.failed(Timestamp::ZERO + begun.elapsed());
+                if pause.warn {
+                    tracing::warn!(%error, "accepting pauses: connections of services fail");
+                }
+                pause.length
+            }
+        };
+        let places = places.clone();
+        async move {
+            if !pause.is_zero() {
+                sleep(pause).await;
+            }
+            let stream = accepted?;
+            let place = places.acquire_owned().await;
+            let place = place.map_err(io::Error::other)?;
+            Ok(Opening::new(stream, BEGIN_WITHIN, place))
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::stream;
+
+    use super::*;
+
+    // It tried, and warned, ten times a second.
+    #[tokio::test(start_paused = true)]
+    async fn failures_in_a_row_come_once_a_second() {
+        let begun = Instant::now();
+        let failures = stream::iter((0..10).map(|_| Err(io::Error::from_raw_os_error(24))));
+        let tried = placed(failures).map(|tried| tried.is_err());
+        let tried: Vec<bool> = tried.collect().await;
+        assert_eq!(tried, [true; 10]);
+        assert_eq!(begun.elapsed(), Duration::from_millis(7_500));
     }
 }

@@ -1,5 +1,8 @@
 //! The contract of a channel, run on both kinds: what holds near must hold far.
 
+mod hostile;
+
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -143,8 +146,13 @@ struct Pair {
 }
 
 enum Running {
-    Near { _guard: InProcess },
-    Far { task: JoinHandle<()> },
+    Near {
+        _guard: InProcess,
+    },
+    Far {
+        task: JoinHandle<()>,
+        address: SocketAddr,
+    },
 }
 
 fn config() -> Config {
@@ -169,7 +177,7 @@ impl Pair {
 
     async fn far() -> Pair {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-        let address = format!("http://{}", listener.local_addr().expect("bound"));
+        let address = listener.local_addr().expect("bound");
         let boat = Obedient::default();
         let routes = Routes::new(BoatServiceServer::new(boat.clone()));
         let task = tokio::spawn(async move {
@@ -179,9 +187,9 @@ impl Pair {
                 .expect("serving");
         });
         Pair {
-            channel: Connector::new(config()).channel(&address),
+            channel: Connector::new(config()).channel(&format!("http://{address}")),
             boat,
-            server: Running::Far { task },
+            server: Running::Far { task, address },
         }
     }
 
@@ -211,7 +219,7 @@ impl Running {
     async fn end(self) {
         match self {
             Running::Near { _guard } => drop(_guard),
-            Running::Far { task } => {
+            Running::Far { task, .. } => {
                 task.abort();
                 assert!(task.await.expect_err("aborted").is_cancelled());
             }

@@ -53,6 +53,16 @@ pub(crate) struct Scene {
 }
 
 impl Scene {
+    /// All of them are signed off, or were.
+    async fn sign_off(&self, sessions: Vec<SessionKey>) {
+        let count = sessions.len();
+        let answers = self.store.disconnect(sessions).await;
+        assert_eq!(
+            answers.iter().filter(|answer| answer.is_ok()).count(),
+            count
+        );
+    }
+
     fn user(&self, n: i64) -> UserId {
         UserId::new(self.first + n).expect("positive")
     }
@@ -139,7 +149,8 @@ impl Scene {
             denied,
             now,
         };
-        self.store.connect(request).await.expect("connected")
+        let answer = self.store.connect(request).await.expect("connected");
+        answer.expect("room for one more")
     }
 
     async fn reassert(&self, entry: &NewSession) -> ReassertAnswer {
@@ -247,6 +258,8 @@ macro_rules! checks {
             a_login_displaces_its_platform_only
             a_device_replaces_itself
             bots_stand_side_by_side
+            a_platform_has_as_many_sessions_as_it_may
+            sessions_of_the_denied_leave_room
             logins_at_once_leave_one
             a_login_may_be_repeated
             login_numbers_only_grow

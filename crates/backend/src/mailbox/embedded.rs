@@ -34,7 +34,7 @@ use parking_lot::{Mutex, MutexGuard};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, Dedupe, DedupeAnswer, DedupeKey, FirstSend, Mail, MailCursor,
     MailPage, MailboxPolicy, NewSession, Policies, Presence, ReassertAnswer, Reasserted,
-    RouteAnswer, RouteRequest, Whereabouts,
+    RouteAnswer, RouteRequest, TooManySessions, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -436,7 +436,10 @@ impl MailboxStore for EmbeddedMailbox {
         answers
     }
 
-    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+    ) -> Result<Result<ConnectAnswer, TooManySessions>> {
         let ConnectRequest {
             user,
             entry,
@@ -454,13 +457,17 @@ impl MailboxStore for EmbeddedMailbox {
                 presence.sessions.connect(user, &entry, &denied, now)
             })
         };
-        Ok(ConnectAnswer {
+        let registered = match registered {
+            Ok(registered) => registered,
+            Err(too_many) => return Ok(Err(too_many)),
+        };
+        Ok(Ok(ConnectAnswer {
             login: registered.login,
             displaced: registered.displaced,
             replaced: registered.replaced,
             marker: self.marker,
             mail_waits: self.mail_waits(target, now)?,
-        })
+        }))
     }
 
     async fn reassert(
@@ -473,15 +480,16 @@ impl MailboxStore for EmbeddedMailbox {
         sessions.into_iter().map(again).collect()
     }
 
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
-        for key in sessions {
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
+        let leave = |key: SessionKey| {
             let mut shard = self.shard(key.user).lock();
             if let Some(presence) = shard.find(key.user) {
                 presence.sessions.disconnect(&key);
                 shard.leave_if_empty(key.user);
             }
-        }
-        Ok(())
+            Ok(())
+        };
+        sessions.into_iter().map(leave).collect()
     }
 
     async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {

@@ -14,7 +14,8 @@ pub mod redis;
 use async_trait::async_trait;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, TooManySessions,
+    Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -41,8 +42,12 @@ pub trait MailboxStore: Send + Sync {
 
     /// Registers a session and removes the others of its platform, in one step; whatever was stored
     /// before is told of by `mail_waits`, whatever is routed after finds the session. Sessions of the same
-    /// device are told apart from those of others.
-    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer>;
+    /// device are told apart from those of others. Refused where other devices have as many as the platform may have, on
+    /// boats that are not denied; then nothing is registered.
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+    ) -> Result<Result<ConnectAnswer, TooManySessions>>;
 
     /// A boat says again what it holds. One answer a session, in order. What is registered under an
     /// earlier life of the same boat is its own, and goes over to the later one.
@@ -54,8 +59,9 @@ pub trait MailboxStore: Send + Sync {
     ) -> Vec<Result<ReassertAnswer>>;
 
     /// Removes exactly these sessions, unless a later life of their boat has asserted them since; what is
-    /// no longer registered is no error.
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()>;
+    /// no longer registered is no error. One answer a session, in order: a server that is away keeps back
+    /// nobody else's.
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>>;
 
     /// The live sessions of each user, in order of the question.
     async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>>;

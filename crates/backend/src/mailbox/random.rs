@@ -211,11 +211,8 @@ impl<S: Subject> Both<S> {
                 let key = new_session(target, session, incarnation).key;
                 self.reference.disconnect(&key);
                 self.rule(target.user).disconnect(&key);
-                self.subject
-                    .store()
-                    .disconnect(vec![key])
-                    .await
-                    .expect("gone");
+                let answers = self.subject.store().disconnect(vec![key]).await;
+                assert!(matches!(answers[..], [Ok(())]));
             }
             Op::Acknowledge(target, ids) => {
                 let ids: Vec<MessageId> = ids.into_iter().map(|n| self.message(n).id).collect();
@@ -311,10 +308,11 @@ impl<S: Subject> Both<S> {
             now: self.now,
         };
         let answer = self.subject.store().connect(request.clone()).await;
-        let answer = answer.expect("connected");
+        let answer = answer.expect("connected").expect("room");
         let marker = *self.marker.get_or_insert(answer.marker);
         let rule = self.rule.get_mut(&target.user).expect("a user");
         let ruled = rule.connect(&request, self.subject.policies(), marker);
+        let ruled = ruled.expect("room");
         assert_eq!(answer.displaced, displaced);
         let ruled = ConnectAnswer {
             login: answer.login,

@@ -42,7 +42,8 @@ use async_trait::async_trait;
 use protocol::keys::bucket_of;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
+    MailboxPolicy, NewSession, Policies, ReassertAnswer, RouteAnswer, RouteRequest,
+    TooManySessions, Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -50,7 +51,7 @@ use protocol::{MessageId, Platform, Timestamp, UserId};
 
 pub use self::config::{RedisConfig, RedisMode};
 use self::keys::Keys;
-use self::login::Login;
+use self::login::{Connected, Login};
 use self::meetings::Meetings;
 use self::route::Routed;
 use super::{Audit, MailboxStore, ServerId};
@@ -152,11 +153,24 @@ impl MailboxStore for RedisMailbox {
         meetings.answers()
     }
 
-    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+    ) -> Result<Result<ConnectAnswer, TooManySessions>> {
         let login = self.login(request.user, &request.entry, request.now);
-        let call = login.connect(&self.keys, &self.policies);
-        let told = self.pool().ask(call).await?;
-        Ok(login::connected(told, &request)?)
+        let mut ended = Vec::new();
+        loop {
+            let call = login.connect(&self.keys, &self.policies, &ended);
+            let told = self.pool().ask(call).await?;
+            match login::connected(told, &request)? {
+                Connected::Registered(answer) => return Ok(Ok(answer)),
+                // Their sessions leave room. Another life each time: it ends.
+                Connected::Full { denied } if denied.iter().any(|life| !ended.contains(life)) => {
+                    ended.extend(denied);
+                }
+                Connected::Full { .. } => return Ok(Err(TooManySessions)),
+            }
+        }
     }
 
     async fn reassert(
@@ -186,15 +200,15 @@ impl MailboxStore for RedisMailbox {
         meetings.answers()
     }
 
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
         let calls: Vec<_> = sessions
             .iter()
             .map(|key| login::disconnect(&self.keys, key))
             .collect();
-        for told in self.pool().run(&calls).await {
-            reply::integer(told?)?;
-        }
-        Ok(())
+        let answers = self.pool().run(&calls).await.into_iter();
+        answers
+            .map(|told| Ok(reply::integer(told?).map(drop)?))
+            .collect()
     }
 
     async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {

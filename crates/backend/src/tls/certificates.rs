@@ -39,6 +39,8 @@ pub enum CertificateError {
     },
     #[error("the first certificate in {path} ended on {end}")]
     Expired { path: PathBuf, end: String },
+    #[error("the first certificate in {path} begins on {begin} only")]
+    Early { path: PathBuf, begin: String },
     #[error("there is no certificate")]
     Empty,
     #[error(transparent)]
@@ -65,18 +67,16 @@ pub enum Reload {
 /// A certificate with its chain, its key and the names it is for.
 #[derive(Debug)]
 struct Certificate {
+    /// Content of its files.
+    digest: [u8; 32],
     key: Arc<CertifiedKey>,
     names: Vec<String>,
     end: Timestamp,
 }
 
+/// In the order of the settings.
 #[derive(Debug)]
-struct CertificateSet {
-    /// Content of all files.
-    digest: [u8; 32],
-    /// In the order of the settings.
-    certificates: Vec<Certificate>,
-}
+struct CertificateSet(Vec<Arc<Certificate>>);
 
 /// Certificates of a listener: for the name that a client asks for, else for a wildcard over it, else the first.
 pub struct Certificates {
@@ -91,31 +91,35 @@ impl Certificates {
         files: &[CertificateFiles],
         clock: Arc<dyn Clock>,
     ) -> Result<Arc<Certificates>, CertificateError> {
-        let set = CertificateSet::read(files, clock.now(), None)?;
+        let set = CertificateSet::read(files, clock.now(), &[])?;
         Ok(Arc::new(Certificates {
             files: files.to_vec(),
             clock,
-            set: ArcSwap::from_pointee(set.ok_or(CertificateError::Empty)?),
+            set: ArcSwap::from_pointee(set),
         }))
     }
 
-    /// Looks at the files again. Where one of them is wrong all stays as it was: half a renewal is none. It blocks for
-    /// some small files.
+    /// Looks at the files again. Where a changed one is wrong all stays as it was: half a renewal is none. One that has
+    /// ended, and was not renewed, keeps the others' renewals from nobody. It blocks for some small files.
     pub fn reload(&self) -> Result<Reload, CertificateError> {
-        let known = self.set.load().digest;
-        match CertificateSet::read(&self.files, self.clock.now(), Some(known))? {
-            None => Ok(Reload::Unchanged),
-            Some(set) => {
-                self.set.store(Arc::new(set));
-                Ok(Reload::Reloaded)
-            }
+        let known = self.set.load();
+        let set = CertificateSet::read(&self.files, self.clock.now(), &known.0)?;
+        if set
+            .0
+            .iter()
+            .zip(&known.0)
+            .all(|(new, old)| Arc::ptr_eq(new, old))
+        {
+            return Ok(Reload::Unchanged);
         }
+        self.set.store(Arc::new(set));
+        Ok(Reload::Reloaded)
     }
 
     /// The end of the one that ends first.
     pub fn expires_at(&self) -> Timestamp {
         let set = self.set.load();
-        let ends = set.certificates.iter().map(|certificate| certificate.end);
+        let ends = set.0.iter().map(|certificate| certificate.end);
         ends.min().unwrap_or(Timestamp::ZERO)
     }
 
@@ -143,52 +147,46 @@ impl ResolvesServerCert for Certificates {
 }
 
 impl CertificateSet {
-    /// All files, unless their content is `known`.
+    /// All files; of those that are as they were, the certificate that is `known`.
     fn read(
         files: &[CertificateFiles],
         now: Timestamp,
-        known: Option<[u8; 32]>,
-    ) -> Result<Option<CertificateSet>, CertificateError> {
+        known: &[Arc<Certificate>],
+    ) -> Result<CertificateSet, CertificateError> {
         if files.is_empty() {
             return Err(CertificateError::Empty);
         }
-        let mut digest = Sha256::new();
-        let mut read = Vec::with_capacity(files.len());
-        for files in files {
+        let read = |(index, files): (usize, &CertificateFiles)| {
             let contents = [read_file(&files.cert_file)?, read_file(&files.key_file)?];
+            let mut digest = Sha256::new();
             for content in &contents {
                 digest.update((content.len() as u64).to_be_bytes());
                 digest.update(content);
             }
-            read.push((files, contents));
-        }
-        let digest = digest.finalize().into();
-        if known == Some(digest) {
-            return Ok(None);
-        }
-        let certificates = read
-            .into_iter()
-            .map(|(files, [cert, key])| Certificate::parse(files, &cert, &key, now))
-            .collect::<Result<_, _>>()?;
-        Ok(Some(CertificateSet {
-            digest,
-            certificates,
-        }))
+            let digest: [u8; 32] = digest.finalize().into();
+            let [cert, key] = contents;
+            match known.get(index) {
+                Some(known) if known.digest == digest => Ok(Arc::clone(known)),
+                _ => Certificate::parse(files, &cert, &key, digest, now).map(Arc::new),
+            }
+        };
+        let certificates = files.iter().enumerate().map(read);
+        Ok(CertificateSet(certificates.collect::<Result<_, _>>()?))
     }
 
-    fn find(&self, name: &str) -> Option<&Certificate> {
+    fn find(&self, name: &str) -> Option<&Arc<Certificate>> {
         let wildcard = name
             .split_once('.')
             .map(|(_, parent)| format!("*.{parent}"));
         let named = |wanted: &str| {
-            self.certificates.iter().find(|certificate| {
+            self.0.iter().find(|certificate| {
                 let mut names = certificate.names.iter();
                 names.any(|name| name.eq_ignore_ascii_case(wanted))
             })
         };
         named(name)
             .or_else(|| wildcard.as_deref().and_then(named))
-            .or_else(|| self.certificates.first())
+            .or_else(|| self.0.first())
     }
 }
 
@@ -197,6 +195,7 @@ impl Certificate {
         files: &CertificateFiles,
         cert: &[u8],
         key: &[u8],
+        digest: [u8; 32],
         now: Timestamp,
     ) -> Result<Certificate, CertificateError> {
         let CertificateFiles {
@@ -224,6 +223,7 @@ impl Certificate {
                 },
             )?;
         Ok(Certificate {
+            digest,
             key: Arc::new(key),
             names,
             end,
@@ -238,6 +238,13 @@ fn names_and_end(
 ) -> Result<(Vec<String>, Timestamp), CertificateError> {
     let (_, certificate) = X509Certificate::from_der(certificate)
         .map_err(|error| CertificateError::malformed(path, &error))?;
+    let begin = certificate.validity().not_before;
+    if Timestamp::from_millis(begin.timestamp().saturating_mul(1000)) > now {
+        return Err(CertificateError::Early {
+            path: path.into(),
+            begin: begin.to_string(),
+        });
+    }
     let date = certificate.validity().not_after;
     let end = Timestamp::from_millis(date.timestamp().saturating_mul(1000));
     if end <= now {

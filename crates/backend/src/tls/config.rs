@@ -1,7 +1,8 @@
 //! Settings of a listener's TLS.
 
+use std::io;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use protocol::settings::Problems;
@@ -44,6 +45,31 @@ pub enum TlsVersion {
     Tls12,
     #[serde(rename = "1.3")]
     Tls13,
+}
+
+impl CertificateFiles {
+    /// `stem.crt` and `stem.key` in this folder.
+    pub fn within(folder: &Path, stem: &str) -> CertificateFiles {
+        CertificateFiles {
+            cert_file: folder.join(format!("{stem}.crt")),
+            key_file: folder.join(format!("{stem}.key")),
+        }
+    }
+
+    /// Writes both, in PEM.
+    pub fn write(&self, certificate: &str, key: &str) -> io::Result<()> {
+        std::fs::write(&self.cert_file, certificate)?;
+        std::fs::write(&self.key_file, key)
+    }
+
+    /// The value of [`TlsConfig::certificates`] with these alone, as TOML.
+    pub fn setting(&self) -> String {
+        let CertificateFiles {
+            cert_file,
+            key_file,
+        } = self;
+        format!("[{{ cert_file = {cert_file:?}, key_file = {key_file:?} }}]")
+    }
 }
 
 impl TlsConfig {

@@ -27,22 +27,18 @@ impl Files {
     }
 
     fn pair(&self, stem: &str) -> CertificateFiles {
-        CertificateFiles {
-            cert_file: self.path(&format!("{stem}.crt")),
-            key_file: self.path(&format!("{stem}.key")),
-        }
+        CertificateFiles::within(self.0.path(), stem)
     }
 
     /// A new certificate for `names`, its key beside it. It answers the certificate.
     fn make(&self, stem: &str, names: &[&str], end_year: i32) -> Vec<u8> {
-        let files = self.pair(stem);
         let names: Vec<_> = names.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(names).expect("names");
         params.not_after = rcgen::date_time_ymd(end_year, 1, 1);
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
         let certificate = params.self_signed(&key).expect("a certificate");
-        std::fs::write(files.cert_file, certificate.pem()).expect("a file");
-        std::fs::write(files.key_file, key.serialize_pem()).expect("a file");
+        let written = (self.pair(stem)).write(&certificate.pem(), &key.serialize_pem());
+        written.expect("files");
         certificate.der().to_vec()
     }
 
@@ -290,8 +286,8 @@ fn keys_of_other_kinds_are_taken() {
     let key = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
     let params = CertificateParams::new(["a.example".to_owned()]).expect("names");
     let certificate = params.self_signed(&key).expect("a certificate");
-    files.write("a.crt", &certificate.pem());
-    files.write("a.key", &key.serialize_pem());
+    let written = (files.pair("a")).write(&certificate.pem(), &key.serialize_pem());
+    written.expect("files");
     let certificates = files.load(&["a"]).expect("certificates");
     let client = client(&files, &["a"]);
     Pair::connect(&server(&certificates), &client, "a.example").expect("a handshake");
@@ -359,7 +355,9 @@ impl Clock for SetClock {
 fn one_that_ends_meanwhile_stays_until_there_is_a_better_one() {
     let files = Files::new();
     files.make("a", &["a.example"], 2030);
-    let clock = Arc::new(SetClock(Mutex::new(Timestamp::ZERO)));
+    let clock = Arc::new(SetClock(Mutex::new(Timestamp::from_millis(
+        1_700_000_000_000,
+    ))));
     let certificates = Certificates::load(&[files.pair("a")], clock.clone()).expect("files");
     *clock.0.lock() = Timestamp::from_millis(1_900_000_000_000);
     assert_eq!(certificates.reload().expect("the same"), Reload::Unchanged);
@@ -369,4 +367,39 @@ fn one_that_ends_meanwhile_stays_until_there_is_a_better_one() {
     files.make("a", &["a.example"], 2100);
     assert_eq!(certificates.reload().expect("files"), Reload::Reloaded);
     assert!(!certificates.expires_in().is_zero());
+}
+
+/// One name was given up and its certificate ends; another's renewals are taken all the same.
+#[test]
+fn one_that_has_ended_keeps_back_no_other_renewal() {
+    let files = Files::new();
+    files.make("old", &["old.example"], 2030);
+    files.make("new", &["new.example"], 2031);
+    let clock = Arc::new(SetClock(Mutex::new(Timestamp::from_millis(
+        1_700_000_000_000,
+    ))));
+    let both = [files.pair("old"), files.pair("new")];
+    let certificates = Certificates::load(&both, clock.clone()).expect("files");
+    *clock.0.lock() = Timestamp::from_millis(1_900_000_000_000);
+    files.make("new", &["new.example"], 2100);
+    assert_eq!(certificates.reload().expect("files"), Reload::Reloaded);
+    assert_eq!(certificates.reload().expect("files"), Reload::Unchanged);
+    assert!(Certificates::load(&both, clock).is_err(), "at a start");
+}
+
+/// A certificate of tomorrow, as from a clock that is ahead, replaces none of today.
+#[test]
+fn one_that_is_not_valid_yet_is_not_taken() {
+    let files = Files::new();
+    files.make("a", &["a.example"], 2100);
+    let certificates = files.load(&["a"]).expect("files");
+    let mut params = CertificateParams::new(vec!["a.example".to_owned()]).expect("names");
+    params.not_before = rcgen::date_time_ymd(2090, 1, 1);
+    params.not_after = rcgen::date_time_ymd(2100, 1, 1);
+    let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256).expect("a key");
+    let early = params.self_signed(&key).expect("a certificate");
+    let written = files.pair("a").write(&early.pem(), &key.serialize_pem());
+    written.expect("files");
+    let refused = certificates.reload().expect_err("it begins later");
+    assert!(refused.to_string().contains("begins on"), "{refused}");
 }

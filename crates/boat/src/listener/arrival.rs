@@ -12,6 +12,7 @@ use super::client_stream::{ClientStream, proxy_header};
 use super::{Accepted, Peer};
 use crate::boat::Boat;
 use crate::config::ProxyHeader;
+use crate::connection_limit::ConnectionPermit;
 use crate::stack::Tls;
 
 impl Accepted {
@@ -33,7 +34,7 @@ pub(super) async fn arrive(
     boat: &Boat,
     tls: Option<&Arc<ServerConfig>>,
     has_head: bool,
-) -> Option<(ClientStream, Peer)> {
+) -> Option<(ClientStream<ConnectionPermit>, Peer)> {
     let mut address = accepted.address;
     if accepted.has_header(boat) {
         let header = timeout(HEADER_DEADLINE, proxy_header(&mut accepted.stream)).await;

@@ -9,7 +9,6 @@ use protocol::proxy::{self, Header, HeaderError};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::connection_loop::ClientSocket;
 use crate::stack::Tls;
 
 /// Read at once.
@@ -39,16 +38,22 @@ pub(super) async fn proxy_header(
     }
 }
 
+/// A socket, and the permit that it holds while it is open.
+pub struct Socket<P> {
+    pub stream: TcpStream,
+    pub permit: P,
+}
+
 /// Bytes of a client, through TLS where it is spoken.
-pub(super) struct ClientStream {
-    socket: ClientSocket,
+pub struct ClientStream<P> {
+    socket: Socket<P>,
     tls: Option<Tls>,
     /// Decrypted and not read.
     plain: BytesMut,
 }
 
-impl ClientStream {
-    pub(super) fn new(socket: ClientSocket, tls: Option<Tls>) -> ClientStream {
+impl<P> ClientStream<P> {
+    pub fn new(socket: Socket<P>, tls: Option<Tls>) -> ClientStream<P> {
         ClientStream {
             socket,
             tls,
@@ -57,8 +62,12 @@ impl ClientStream {
     }
 
     /// Shakes hands; ready when both sides have keys and the socket has taken our part.
-    pub(super) fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.tls.as_ref().is_some_and(Tls::is_handshaking) {
+            // What the socket had no room for goes on before more is awaited.
+            if let Poll::Ready(Err(error)) = self.poll_unwritten(cx) {
+                return Poll::Ready(Err(error));
+            }
             if !ready!(self.poll_receive(cx))? {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
@@ -67,7 +76,7 @@ impl ClientStream {
     }
 
     /// Its parts, for the session; the last are bytes that were decrypted already.
-    pub(super) fn into_parts(self) -> (ClientSocket, Option<Tls>, BytesMut) {
+    pub fn into_parts(self) -> (Socket<P>, Option<Tls>, BytesMut) {
         (self.socket, self.tls, self.plain)
     }
 
@@ -106,7 +115,7 @@ impl ClientStream {
     }
 }
 
-impl AsyncRead for ClientStream {
+impl<P: Unpin> AsyncRead for ClientStream<P> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -129,7 +138,7 @@ impl AsyncRead for ClientStream {
     }
 }
 
-impl AsyncWrite for ClientStream {
+impl<P: Unpin> AsyncWrite for ClientStream<P> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,

@@ -6,6 +6,7 @@ use tokio::time::timeout_at;
 use super::arrival::arrive;
 use super::{Accepted, Acceptor, serve};
 use crate::boat::{Boat, Shortage};
+use crate::connection_driver::HELLO_BYTES_MAX;
 use crate::stack::Wire;
 
 /// Serves TCP clients until dropped; connections live on.
@@ -17,7 +18,7 @@ pub(crate) async fn serve_tcp(listener: TcpListener, boat: Arc<Boat>) {
         if accepted.is_plain(&boat) {
             let address = Some(accepted.address);
             if let Some((socket, peer)) = accepted.admit(&boat, address) {
-                let wire = Wire::length_prefix(boat.frame_bytes_max());
+                let wire = Wire::length_prefix(HELLO_BYTES_MAX.min(boat.frame_bytes_max()));
                 serve(&boat, socket, wire, Arc::new(peer));
             }
             continue;
@@ -33,7 +34,7 @@ async fn shake_hands(accepted: Accepted, boat: Arc<Boat>) {
         return;
     };
     let (socket, tls, plain) = stream.into_parts();
-    let mut wire = Wire::length_prefix(boat.frame_bytes_max()).over(tls);
+    let mut wire = Wire::length_prefix(HELLO_BYTES_MAX.min(boat.frame_bytes_max())).over(tls);
     wire.receive_plain(&plain);
     serve(&boat, socket, wire, Arc::new(peer));
 }

@@ -1,35 +1,23 @@
-use std::convert::Infallible;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use http::header::{
-    CONNECTION, CONTENT_TYPE, HOST, ORIGIN, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL,
-    SEC_WEBSOCKET_VERSION, UPGRADE,
-};
+use http::header::{HOST, ORIGIN};
 use http::request::Parts;
-use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode};
-use hyper::body::Incoming;
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
+use http::{HeaderMap, HeaderName, HeaderValue, Response, StatusCode};
 use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::{TokioIo, TokioTimer};
 use protocol::origin;
 use protocol::proxy::{self, HeaderError};
 use tokio::net::TcpListener;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::timeout_at;
 
 use super::arrival::arrive;
 use super::client_stream::ClientStream;
+use super::upgrade::{self, refused};
 use super::{Accepted, Acceptor, Peer, serve};
 use crate::boat::{Boat, Shortage};
+use crate::connection_driver::HELLO_BYTES_MAX;
+use crate::connection_limit::ConnectionPermit;
 use crate::stack::Wire;
-use crate::stack::websocket::handshake;
-
-/// The protocol that a client must ask for.
-const SUBPROTOCOL: &str = "packetboat.v1";
-/// Of the request: what a browser sends fits several times.
-const HEADERS_MAX: usize = 64;
-const HEAD_BYTES_MAX: usize = 16 * 1024;
 
 /// Serves WebSocket clients until dropped; connections live on. HTTP/1.1 and nothing else: there a connection
 /// is at most one WebSocket, so that a permit is a client's.
@@ -54,24 +42,10 @@ async fn shake_hands(accepted: Accepted, boat: Arc<Boat>, on_loopback: bool) {
         return;
     };
     let within = boat.config.upgrade_timeout;
-    let answer = service_fn(move |request: Request<Incoming>| {
-        let (mut parts, _) = request.into_parts();
-        let response = answer(&boat, &peer, on_loopback, &mut parts);
-        std::future::ready(Ok::<_, Infallible>(response))
-    });
-    let connection = http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(within)
-        .max_headers(HEADERS_MAX)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .half_close(false)
-        .serve_connection(TokioIo::new(stream), answer)
-        .with_upgrades();
-    // The answer has the same time: who does not read it holds no permit.
-    let by = until.min(Instant::now() + within);
-    if let Ok(Err(error)) = timeout_at(by, connection).await {
-        tracing::debug!(%error, "a connection ended before it was a WebSocket");
-    }
+    upgrade::serve_request(stream, until, within, |parts: &mut Parts| {
+        answer(&boat, &peer, on_loopback, parts)
+    })
+    .await;
 }
 
 fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -> Response<String> {
@@ -92,58 +66,20 @@ fn answer(boat: &Arc<Boat>, peer: &Peer, on_loopback: bool, parts: &mut Parts) -
             return refused(StatusCode::BAD_REQUEST, &format!("{error}\n"));
         }
     };
-    let accepted = match handshake::accept(&parts.method, &parts.headers, SUBPROTOCOL) {
-        Ok(accepted) => accepted,
-        Err(rejection) => return refused(rejection.status, &rejection.text),
-    };
-    let accepted = HeaderValue::try_from(accepted).ok();
-    let Some((upgrade, accepted)) = parts.extensions.remove::<OnUpgrade>().zip(accepted) else {
-        return refused(
-            StatusCode::UPGRADE_REQUIRED,
-            "this connection cannot be upgraded\n",
-        );
-    };
-    tokio::spawn(begin(Arc::clone(boat), peer.clone(), forwarded, upgrade));
-    let mut response = Response::new(String::new());
-    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
-    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
-    headers.insert(SEC_WEBSOCKET_ACCEPT, accepted);
-    headers.insert(
-        SEC_WEBSOCKET_PROTOCOL,
-        HeaderValue::from_static(SUBPROTOCOL),
-    );
-    response
-}
-
-/// One request a connection: a refused one is the last.
-fn refused(status: StatusCode, text: &str) -> Response<String> {
-    let mut response = Response::new(text.to_owned());
-    *response.status_mut() = status;
-    let headers = response.headers_mut();
-    headers.insert(CONNECTION, HeaderValue::from_static("close"));
-    headers.insert(
-        CONTENT_TYPE,
-        HeaderValue::from_static("text/plain; charset=utf-8"),
-    );
-    if status == StatusCode::UPGRADE_REQUIRED {
-        let version = HeaderValue::from_static(handshake::VERSION);
-        headers.insert(SEC_WEBSOCKET_VERSION, version);
+    let (response, upgrade) = upgrade::accept(parts);
+    if let Some(upgrade) = upgrade {
+        tokio::spawn(begin(Arc::clone(boat), peer.clone(), forwarded, upgrade));
     }
     response
 }
 
 /// Goes on with the socket of a handshake.
 async fn begin(boat: Arc<Boat>, mut peer: Peer, forwarded: Option<IpAddr>, upgrade: OnUpgrade) {
-    let Ok(upgraded) = upgrade.await else {
+    let stream = upgrade::socket::<ClientStream<ConnectionPermit>>(upgrade).await;
+    let Some((stream, read)) = stream else {
         return;
     };
-    let Ok(parts) = upgraded.downcast::<TokioIo<ClientStream>>() else {
-        tracing::error!("a WebSocket on a socket that nobody accepted");
-        return;
-    };
-    let (mut socket, tls, plain) = parts.io.into_inner().into_parts();
+    let (mut socket, tls, plain) = stream.into_parts();
     if let Some(address) = forwarded {
         peer.address = SocketAddr::new(address, 0);
         if !boat.address_limits.may_arrive(address) {
@@ -151,9 +87,9 @@ async fn begin(boat: Arc<Boat>, mut peer: Peer, forwarded: Option<IpAddr>, upgra
         }
         peer.refusal = peer.refusal.or_else(|| socket.permit.name(address));
     }
-    let mut wire = Wire::websocket(boat.frame_bytes_max()).over(tls);
+    let mut wire = Wire::websocket(HELLO_BYTES_MAX.min(boat.frame_bytes_max())).over(tls);
     // Sent before it read the answer.
-    wire.receive_plain(&parts.read_buf);
+    wire.receive_plain(&read);
     wire.receive_plain(&plain);
     serve(&boat, socket, wire, Arc::new(peer));
 }

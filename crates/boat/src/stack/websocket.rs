@@ -9,6 +9,7 @@ mod mask;
 mod tests;
 
 use bytes::{Buf, BufMut, Bytes, BytesMut};
+use protocol::{Code, Refusal};
 
 use mask::unmask;
 
@@ -60,6 +61,20 @@ impl Violation {
             Violation::Text => 1003,
             Violation::NotUtf8 => 1007,
             Violation::TooLarge { .. } => 1009,
+        }
+    }
+}
+
+/// For a client that speaks our protocol.
+impl From<Violation> for Refusal {
+    fn from(violation: Violation) -> Refusal {
+        match violation {
+            Violation::TooLarge { .. } => Refusal::new(Code::TooLarge, violation.to_string()),
+            Violation::Text => Refusal::new(Code::Malformed, violation.to_string()),
+            Violation::Protocol(_) | Violation::NotUtf8 => {
+                let text = format!("these bytes are no WebSocket message: {violation}");
+                Refusal::new(Code::Malformed, text)
+            }
         }
     }
 }

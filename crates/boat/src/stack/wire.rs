@@ -8,15 +8,23 @@ use tokio_util::codec::Decoder;
 use super::websocket::{self, Event, Rules, Violation};
 use super::{Outbox, Tls};
 
-/// Beyond so much unwritten no frame is taken, and no ping is answered.
+/// Beyond so much unwritten no frame is taken.
 const UNWRITTEN_MAX: usize = 64 * 1024;
+/// Beyond so much unwritten no ping is answered: who does not read its pongs gets fewer.
+const PONGS_MAX: usize = 4 * 1024;
+/// A frame that fills less than this part of the memory that it came in moves out of it.
+const PART: usize = 4;
 
 /// One thing that came from the client.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Received {
     Frame(Bytes),
+    /// UTF-8; only where text is taken.
+    Text(Bytes),
     /// Not what may come here: to be told, then to be closed.
     Refused(Refusal),
+    /// Bytes that are no WebSocket's: the same.
+    Violation(Violation),
     /// Nothing more comes.
     End,
 }
@@ -31,7 +39,10 @@ enum Framing {
 #[derive(Debug)]
 pub struct Wire {
     framing: Framing,
-    frame_bytes_max: usize,
+    frame_bytes_max: u32,
+    /// Bytes of the allocation that `partial` and the frames from it share.
+    allocated: u32,
+    takes_text: bool,
     /// What has come of the next frame.
     partial: BytesMut,
     /// What is to be encrypted, or for the socket as it is.
@@ -62,7 +73,9 @@ impl Wire {
     fn of(framing: Framing, frame_bytes_max: usize) -> Wire {
         Wire {
             framing,
-            frame_bytes_max,
+            frame_bytes_max: bound(frame_bytes_max),
+            allocated: 0,
+            takes_text: false,
             partial: BytesMut::new(),
             plain: Outbox::default(),
             tls: None,
@@ -70,6 +83,18 @@ impl Wire {
             has_failed: false,
             has_closed: false,
         }
+    }
+
+    /// Takes frames of so many bytes from now on.
+    pub fn set_frame_bytes_max(&mut self, frame_bytes_max: usize) {
+        self.frame_bytes_max = bound(frame_bytes_max);
+    }
+
+    /// Text as well as frames. No client of a boat sends text, but test suites for WebSockets do.
+    #[must_use]
+    pub fn with_text(mut self) -> Wire {
+        self.takes_text = true;
+        self
     }
 
     /// All of it through TLS, whose handshake is over.
@@ -82,6 +107,7 @@ impl Wire {
     /// Bytes that were read before, and decrypted.
     pub fn receive_plain(&mut self, bytes: &[u8]) {
         self.partial.extend_from_slice(bytes);
+        self.allocated = bound(self.partial.capacity());
     }
 
     pub fn is_websocket(&self) -> bool {
@@ -93,14 +119,15 @@ impl Wire {
         if self.is_closing {
             return;
         }
-        let Some(tls) = &mut self.tls else {
+        if let Some(tls) = &mut self.tls {
+            if let Err(error) = tls.receive(bytes, &mut self.partial) {
+                tracing::debug!(%error, "a connection's TLS failed");
+                self.has_failed = true;
+            }
+        } else {
             self.partial.extend_from_slice(bytes);
-            return;
-        };
-        if let Err(error) = tls.receive(bytes, &mut self.partial) {
-            tracing::debug!(%error, "a connection's TLS failed");
-            self.has_failed = true;
         }
+        self.allocated = bound(self.partial.capacity());
     }
 
     /// The next frame that has come whole. Pings and closes are answered on the way.
@@ -124,10 +151,10 @@ impl Wire {
         if self.partial.is_empty() {
             return None;
         }
-        let received = match &mut self.framing {
+        let mut received = match &mut self.framing {
             Framing::WebSocket(_) => self.next_message(),
             Framing::LengthPrefix => {
-                let mut frames = Frames::new(self.frame_bytes_max);
+                let mut frames = Frames::new(self.frame_bytes_max as usize);
                 match frames.decode(&mut self.partial) {
                     Ok(frame) => frame.map(Received::Frame),
                     Err(FrameError::Refused(refusal)) => Some(Received::Refused(refusal)),
@@ -135,7 +162,13 @@ impl Wire {
                 }
             }
         };
-        if matches!(received, Some(Received::Refused(_) | Received::End)) {
+        if let Some(Received::Frame(frame)) = &mut received
+            && frame.len() * PART < self.allocated as usize
+        {
+            // One that is kept, as a send is until it is accepted, must not keep all that came with it.
+            *frame = Bytes::copy_from_slice(frame);
+        }
+        if ends(received.as_ref()) {
             self.stop_reading();
         } else if self.partial.is_empty() {
             self.partial = BytesMut::new();
@@ -145,8 +178,8 @@ impl Wire {
 
     fn next_message(&mut self) -> Option<Received> {
         let rules = Rules {
-            message_bytes_max: self.frame_bytes_max,
-            takes_text: false,
+            message_bytes_max: self.frame_bytes_max as usize,
+            takes_text: self.takes_text,
         };
         loop {
             let Framing::WebSocket(reader) = &mut self.framing else {
@@ -154,12 +187,10 @@ impl Wire {
             };
             match reader.next(&mut self.partial, &rules) {
                 Ok(None) => return None,
-                Ok(Some(Event::Binary(frame) | Event::Text(frame))) => {
-                    return Some(Received::Frame(frame));
-                }
+                Ok(Some(Event::Binary(frame))) => return Some(Received::Frame(frame)),
+                Ok(Some(Event::Text(text))) => return Some(Received::Text(text)),
                 Ok(Some(Event::Pong)) => {}
-                // Who does not read its pongs gets fewer.
-                Ok(Some(Event::Ping(payload))) if self.has_room() => {
+                Ok(Some(Event::Ping(payload))) if self.waiting() < PONGS_MAX => {
                     websocket::put_pong(&payload, self.plain.bytes_mut());
                 }
                 Ok(Some(Event::Ping(_))) => {}
@@ -167,15 +198,20 @@ impl Wire {
                     self.put_close(code, "");
                     return Some(Received::End);
                 }
-                Err(violation) => return Some(Received::Refused(refusal(violation))),
+                Err(violation) => return Some(Received::Violation(violation)),
             }
         }
     }
 
     /// Whether a further frame is taken.
     pub fn has_room(&self) -> bool {
+        self.waiting() < UNWRITTEN_MAX
+    }
+
+    /// Bytes that the socket has not taken.
+    fn waiting(&self) -> usize {
         let encrypted = self.tls.as_ref().map_or(0, |tls| tls.unwritten().len());
-        self.plain.len() + encrypted < UNWRITTEN_MAX
+        self.plain.len() + encrypted
     }
 
     /// Takes a frame, whatever room there is.
@@ -191,11 +227,24 @@ impl Wire {
         self.plain.bytes_mut().put_slice(frame);
     }
 
+    /// Takes a text message, which is UTF-8; where frames have lengths there is none.
+    pub fn send_text(&mut self, text: &[u8]) {
+        if self.is_websocket() && !self.has_closed {
+            websocket::put_text(text.len(), self.plain.bytes_mut());
+            self.plain.bytes_mut().put_slice(text);
+        }
+    }
+
     /// Says on its own level that nothing more follows. What still comes is passed over: a socket that is closed with
     /// unread bytes resets the connection, and the client would not read why.
     pub fn close(&mut self, code: Code) {
+        self.close_as(code.number(), code.name());
+    }
+
+    /// The same, with a close code of whichever kind.
+    pub fn close_as(&mut self, code: u16, reason: &str) {
         match self.framing {
-            Framing::WebSocket(_) => self.put_close(Some(code.number()), code.name()),
+            Framing::WebSocket(_) => self.put_close(Some(code), reason),
             Framing::LengthPrefix => self.has_closed = true,
         }
         self.stop_reading();
@@ -275,15 +324,16 @@ impl Wire {
     }
 }
 
-/// What went wrong, and whose fault it is.
-fn refusal(violation: Violation) -> Refusal {
-    match violation {
-        Violation::TooLarge { .. } => Refusal::new(Code::TooLarge, violation.to_string()),
-        Violation::Text => Refusal::new(Code::Malformed, violation.to_string()),
-        Violation::Protocol(_) | Violation::NotUtf8 => {
-            let text = format!("these bytes are no WebSocket message: {violation}");
-            Refusal::new(Code::Malformed, text)
-        }
+/// As a number that a connection has room for.
+fn bound(bytes: usize) -> u32 {
+    u32::try_from(bytes).unwrap_or(u32::MAX)
+}
+
+/// True: nothing behind it is read.
+fn ends(received: Option<&Received>) -> bool {
+    match received {
+        Some(Received::Refused(_) | Received::Violation(_) | Received::End) => true,
+        Some(Received::Frame(_) | Received::Text(_)) | None => false,
     }
 }
 
@@ -333,15 +383,24 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_pongs_fills_no_memory_with_them() {
+    fn text_is_for_wires_that_take_it() {
         let mut wire = Wire::websocket(MAX);
-        let mut pings = frame(9, &[7; 100]).repeat(100);
-        for _ in 0..100 {
-            wire.receive(&mut pings);
-            assert_eq!(wire.next_frame(), None);
-        }
-        assert!(!wire.has_room());
-        assert!(wire.unwritten().len() <= UNWRITTEN_MAX + 102);
+        wire.receive(&mut frame(1, b"hello"));
+        let violation = Some(Received::Violation(Violation::Text));
+        assert_eq!(wire.next_frame(), violation);
+        assert_eq!(wire.next_frame(), None);
+
+        let mut wire = Wire::websocket(MAX).with_text();
+        wire.receive(&mut [frame(1, b"hello"), frame(1, b"\xff"), frame(1, b"late")].concat());
+        let text = Some(Received::Text(Bytes::from_static(b"hello")));
+        assert_eq!(wire.next_frame(), text);
+        wire.send_text(b"hello");
+        let violation = Some(Received::Violation(Violation::NotUtf8));
+        assert_eq!(wire.next_frame(), violation);
+        assert_eq!(wire.next_frame(), None);
+        wire.close_as(Violation::NotUtf8.close_code(), "");
+        wire.send_text(b"late");
+        assert_eq!(said(&mut wire), b"\x81\x05hello\x88\x02\x03\xef");
     }
 
     #[test]
@@ -350,7 +409,10 @@ mod tests {
             wire.receive(&mut [0xff; 16]);
             let received = wire.next_frame();
             assert!(
-                matches!(received, Some(Received::Refused(_))),
+                matches!(
+                    received,
+                    Some(Received::Refused(_) | Received::Violation(_))
+                ),
                 "{received:?}"
             );
             wire.receive(&mut [0; 100_000]);
@@ -375,6 +437,54 @@ mod tests {
             assert!(said(&mut wire).ends_with(b"answer"));
             assert_eq!((wire.partial.capacity(), wire.plain.capacity()), (0, 0));
         }
-        assert!(size_of::<Wire>() <= 144, "{}", size_of::<Wire>());
+        assert!(size_of::<Wire>() <= 136, "{}", size_of::<Wire>());
+    }
+
+    /// A send is kept until it is accepted, and must not keep the pings that came with it; a large one is not copied.
+    #[test]
+    fn a_small_frame_leaves_the_memory_that_it_came_in() {
+        for (len, leaves) in [(1, true), (MAX, false)] {
+            let mut wire = Wire::websocket(MAX);
+            let mut bytes = frame(2, &[7; 100]);
+            if len == MAX {
+                bytes = vec![0x82, 0xfe, 4, 0, 0, 0, 0, 0];
+                bytes.extend([7; MAX]);
+            }
+            for _ in 0..16 {
+                bytes.extend(frame(9, &[1; 100]));
+            }
+            wire.receive(&mut bytes);
+            let Some(Received::Frame(frame)) = wire.next_frame() else {
+                panic!("a frame");
+            };
+            assert_eq!(frame.is_unique(), leaves, "{len}");
+        }
+    }
+
+    /// Frames are taken up to more.
+    #[test]
+    fn who_does_not_read_pongs_fills_no_memory_with_them() {
+        let mut wire = Wire::websocket(MAX);
+        let mut pings = frame(9, &[7; 100]).repeat(100);
+        for _ in 0..100 {
+            wire.receive(&mut pings);
+            assert_eq!(wire.next_frame(), None);
+        }
+        let waiting = wire.unwritten().len();
+        assert!((4096..4096 + 102).contains(&waiting), "{waiting}");
+        assert!(wire.has_room());
+    }
+
+    #[test]
+    fn the_bound_of_a_frame_may_grow() {
+        for mut wire in [Wire::websocket(8), Wire::length_prefix(8)] {
+            wire.set_frame_bytes_max(9);
+            let mut bytes = match wire.is_websocket() {
+                true => frame(2, &[7; 9]),
+                false => [vec![9], vec![7; 9]].concat(),
+            };
+            wire.receive(&mut bytes);
+            assert!(matches!(wire.next_frame(), Some(Received::Frame(_))));
+        }
     }
 }

@@ -18,6 +18,7 @@ use tokio_rustls::client::TlsStream;
 use tokio_tungstenite::tungstenite;
 
 use super::client::{Client, hello, send_of};
+use super::counting::{Counts, counted};
 use super::delivering::{Stream, delivery};
 use super::eventually;
 use super::harbour::Harbour;
@@ -33,12 +34,9 @@ fn count(number: u32) -> NonZeroU32 {
 /// A certificate for `NAME` and its key, as files.
 fn certificate(directory: &Path) -> CertificateFiles {
     let made = rcgen::generate_simple_self_signed([NAME.to_owned()]).expect("a certificate");
-    let files = CertificateFiles {
-        cert_file: directory.join("cert.pem"),
-        key_file: directory.join("key.pem"),
-    };
-    std::fs::write(&files.cert_file, made.cert.pem()).expect("writes");
-    std::fs::write(&files.key_file, made.signing_key.serialize_pem()).expect("writes");
+    let files = CertificateFiles::within(directory, "boat");
+    let written = files.write(&made.cert.pem(), &made.signing_key.serialize_pem());
+    written.expect("writes");
     files
 }
 
@@ -203,31 +201,31 @@ async fn nobody_else_is_believed() {
 
 #[tokio::test]
 async fn strangers_wait_where_many_arrive_and_not_for_ever() {
-    let harbour = Harbour::with(|config| {
+    let counts = Counts::default();
+    let (harbour, _recorded) = counted(&counts, |config| {
         config.arriving_max = 2;
         config.arrival_timeout = Duration::from_millis(500);
     })
     .await;
-    let (websocket, tcp) = (harbour.running.websocket(), harbour.running.tcp());
     let mut aboard = harbour.tcp().await;
     aboard.hello(1).await;
     let begun = Instant::now();
     // Two who say nothing: one at each stage.
-    let (mut silent, mut head) = (connect(tcp).await, connect(websocket).await);
+    let mut silent = harbour.tcp().await;
+    let mut head = connect(harbour.running.websocket()).await;
     head.write_all(b"GET /ws HTTP/1.1\r\n")
         .await
         .expect("writes");
     let mut next = harbour.tcp().await;
-    next.hello(2).await;
+    tokio::join!(next.hello(2), aboard.ping());
+    assert!(counts.limit("arriving") > 0);
     assert!(
         begun.elapsed() >= Duration::from_millis(400),
         "{:?}",
         begun.elapsed()
     );
+    assert_eq!(silent.closing().await, Some(Code::HandshakeTimeout));
     let mut end = Vec::new();
-    let ended = timeout(Duration::from_secs(2), silent.read_to_end(&mut end)).await;
-    let _ = ended.expect("closed, with a reason");
-    assert!(!end.is_empty());
     let ended = timeout(Duration::from_secs(2), head.read_to_end(&mut end)).await;
     let _ = ended.expect("closed");
     aboard.ping().await;
@@ -266,7 +264,8 @@ async fn one_who_never_stops_delays_no_other() {
 #[tokio::test]
 async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
     const SENDS: u8 = 25;
-    let harbour = Harbour::with(|config| {
+    let counts = Counts::default();
+    let (harbour, _recorded) = counted(&counts, |config| {
         config.read_bytes_per_second = count(100_000);
         config.read_bytes_burst = count(20_000);
     })
@@ -293,6 +292,7 @@ async fn who_sends_too_much_is_read_slowly_and_nothing_is_lost() {
     // But for a burst and one read, all of it at the rate.
     let took = begun.elapsed();
     assert!(took > Duration::from_millis(1500), "{took:?}");
+    assert!(counts.limit("session_bytes") > 0);
 }
 
 /// An acknowledgement may stand behind bytes that the boat lets wait: it is in time.
@@ -327,19 +327,16 @@ async fn no_time_is_judged_while_reading_pauses() {
 
 #[tokio::test]
 async fn arrivals_of_an_address_have_a_rate() {
-    let harbour = Harbour::with(|config| {
+    let counts = Counts::default();
+    let (harbour, _recorded) = counted(&counts, |config| {
         config.arrivals_per_address = count(1);
         config.arrivals_per_address_burst = count(3);
     })
     .await;
-    let mut clients = Vec::new();
-    for user in 1..=3 {
-        let mut client = harbour.tcp().await;
-        client.hello(user).await;
-        clients.push(client);
-    }
+    let mut clients = harbour.crew(1..=3).await;
     // Dropped before anything is said.
     assert!(harbour.tcp().await.next().await.is_none());
+    assert_eq!(counts.limit("arrivals_per_address"), 1);
     for client in &mut clients {
         client.ping().await;
     }
@@ -349,7 +346,8 @@ async fn arrivals_of_an_address_have_a_rate() {
 
 #[tokio::test]
 async fn sign_ins_that_fail_often_reach_no_station() {
-    let harbour = Harbour::with(|config| {
+    let counts = Counts::default();
+    let (harbour, _recorded) = counted(&counts, |config| {
         config.sign_in_failures_per_address = count(1);
         config.sign_in_failures_per_address_burst = count(2);
     })
@@ -379,21 +377,7 @@ async fn sign_ins_that_fail_often_reach_no_station() {
     client.send(&ClientFrame::Hello(hello(3))).await;
     assert_eq!(client.closing().await, Some(Code::RateLimited));
     assert_eq!(harbour.peer.asked.load(Ordering::Relaxed), asked);
+    assert_eq!(counts.limit("sign_in_failures_per_address"), 2);
     // Nobody who is there feels it.
     aboard.ping().await;
-}
-
-#[tokio::test]
-async fn where_memory_is_short_newcomers_go_elsewhere() {
-    let harbour = Harbour::with(|config| config.memory_max = Some(1)).await;
-    let mut ready = harbour.running.ready();
-    let wait = ready.wait_for(|ready| !ready);
-    timeout(Duration::from_secs(5), wait)
-        .await
-        .expect("not ready")
-        .expect("runs");
-    for mut client in harbour.both().await {
-        client.send(&ClientFrame::Hello(hello(1))).await;
-        assert_eq!(client.closing().await, Some(Code::Full));
-    }
 }

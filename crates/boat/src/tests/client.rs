@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use api::codec::{Frames, decode_server, encode_client};
 use bytes::Bytes;
-use futures_util::{SinkExt, StreamExt};
-use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Send, ServerFrame, VERSION, Welcome};
+use futures_util::{SinkExt, StreamExt, stream};
+use protocol::frame::{
+    Ack, AckItem, ClientFrame, Hello, Send, ServerFrame, SyncQuery, SyncRequest, VERSION, Welcome,
+};
 use protocol::message::Content;
 use protocol::receipt::ReceiptKind;
 use protocol::{
@@ -75,6 +77,21 @@ impl Client {
                 socket.send(Message::Binary(bytes)).await.expect("sends");
             }
             Client::Tcp(framed) => framed.send(bytes).await.expect("sends"),
+        }
+    }
+
+    /// All in one write.
+    pub(super) async fn send_together(&mut self, frames: Vec<ClientFrame>) {
+        let frames = frames.iter().map(encode_client);
+        match self {
+            Client::WebSocket(socket) => {
+                let mut messages = stream::iter(frames.map(|it| Ok(Message::Binary(it))));
+                socket.send_all(&mut messages).await.expect("sends");
+            }
+            Client::Tcp(framed) => {
+                let mut frames = stream::iter(frames.map(Ok));
+                framed.send_all(&mut frames).await.expect("sends");
+            }
         }
     }
 
@@ -195,6 +212,14 @@ pub(super) fn message(number: i64) -> MessageId {
 
 pub(super) fn send_id(number: u8) -> SendId {
     SendId::from_bytes([number; 16])
+}
+
+/// A question about one message.
+pub(super) fn question(request: u32) -> ClientFrame {
+    let query = SyncQuery::Status {
+        ids: vec![message(1)],
+    };
+    ClientFrame::Sync(SyncRequest { request, query })
 }
 
 pub(super) fn send_of(to: i64, number: u8, text: &str) -> ClientFrame {

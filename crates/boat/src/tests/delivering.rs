@@ -124,6 +124,21 @@ async fn who_does_not_acknowledge_is_sent_away() {
     }
 }
 
+/// So many mebibytes for a client that reads nothing: more than kernels hold.
+pub(super) async fn pile_up(harbour: &Harbour, session: i64, mebibytes: usize) {
+    let notice = v1::Notice {
+        session,
+        notice: Some(v1::notice::Notice::Frame(large_frame_of(1, 60 * 1024))),
+    };
+    for _ in 0..mebibytes {
+        let request = v1::NoticeRequest {
+            life: Some(harbour.life()),
+            notices: vec![notice.clone(); 17],
+        };
+        harbour.carrier().notice(request).await.expect("answers");
+    }
+}
+
 /// As large as a frame of ours may be.
 fn large(session: i64, id: i64) -> v1::Delivery {
     v1::Delivery {
@@ -161,18 +176,7 @@ async fn who_reads_nothing_is_sent_away() {
     .await;
     for mut client in harbour.both().await {
         let session = client.hello(2).await.session.get();
-        // More than kernels hold.
-        let notice = v1::Notice {
-            session,
-            notice: Some(v1::notice::Notice::Frame(large_frame_of(1, 60 * 1024))),
-        };
-        for _ in 0..20 {
-            let request = v1::NoticeRequest {
-                life: Some(harbour.life()),
-                notices: vec![notice.clone(); 16],
-            };
-            harbour.carrier().notice(request).await.expect("answers");
-        }
+        pile_up(&harbour, session, 20).await;
         eventually("sent away", || harbour.running.sessions() == 0).await;
         assert_eq!(client.closing().await, Some(Code::Slow));
     }

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -53,7 +54,11 @@ pub(super) struct Peer {
     pub(super) refused: AtomicUsize,
     /// While set, sends (or connects, or probes) wait for a permit.
     pub(super) held: AtomicBool,
+    /// Calls that waited for a permit so far.
+    pub(super) waited: AtomicUsize,
     pub(super) permits: Semaphore,
+    /// While set, questions wait for a permit.
+    pub(super) questions_held: AtomicBool,
     /// Sends are taken, and their answer is lost.
     pub(super) mute: AtomicBool,
     /// Sessions are admitted without being registered.
@@ -80,7 +85,9 @@ impl Peer {
             refuses: AtomicBool::new(false),
             refused: AtomicUsize::new(0),
             held: AtomicBool::new(false),
+            waited: AtomicUsize::new(0),
             permits: Semaphore::new(0),
+            questions_held: AtomicBool::new(false),
             mute: AtomicBool::new(false),
             degraded: AtomicBool::new(false),
             asked: AtomicUsize::new(0),
@@ -106,7 +113,12 @@ impl Peer {
     }
 
     async fn pass(&self) {
-        if self.held.load(Ordering::Relaxed) {
+        self.pass_unless(&self.held).await;
+    }
+
+    async fn pass_unless(&self, held: &AtomicBool) {
+        if held.load(Ordering::Relaxed) {
+            self.waited.fetch_add(1, Ordering::Relaxed);
             self.permits.acquire().await.expect("never closed").forget();
         }
     }
@@ -151,11 +163,15 @@ impl StationService for PeerService {
         request: Request<v1::DisconnectRequest>,
     ) -> Result<Response<v1::DisconnectResponse>, Status> {
         self.0.take()?;
-        self.0
-            .disconnects
-            .lock()
-            .extend(request.into_inner().sessions);
-        Ok(Response::new(v1::DisconnectResponse {}))
+        let mut unanswered = Vec::new();
+        for (place, key) in (0..).zip(request.into_inner().sessions) {
+            if self.0.boxes_away.lock().contains(&key.user) {
+                unanswered.push(place);
+                continue;
+            }
+            self.0.disconnects.lock().push(key);
+        }
+        Ok(Response::new(v1::DisconnectResponse { unanswered }))
     }
 
     async fn reassert(
@@ -259,6 +275,7 @@ impl StationService for PeerService {
 
     async fn sync(&self, request: Request<v1::SyncCall>) -> Result<Response<v1::SyncPage>, Status> {
         self.0.up()?;
+        self.0.pass_unless(&self.0.questions_held).await;
         let question = request.into_inner().request.unwrap_or_default();
         if question.request == 13 {
             return Err(from_refusal(&Refusal::new(Code::Forbidden, "not yours")));
@@ -404,6 +421,17 @@ impl Harbour {
     /// One client on each link.
     pub(super) async fn both(&self) -> [Client; 2] {
         [self.websocket().await, self.tcp().await]
+    }
+
+    /// Clients over TCP, admitted one after the other.
+    pub(super) async fn crew(&self, users: RangeInclusive<i64>) -> Vec<Client> {
+        let mut clients = Vec::new();
+        for user in users {
+            let mut client = self.tcp().await;
+            client.hello(user).await;
+            clients.push(client);
+        }
+        clients
     }
 
     pub(super) fn carrier(&self) -> BoatServiceClient<Channel> {

@@ -43,7 +43,7 @@ fn aboard(address: SocketAddr, user: i64) -> TcpStream {
     stream
 }
 
-// proves S1-07 in part: what is published for 19,000 (docs/benchmarks.md); more the open files of that machine did not allow.
+// proves S1-07 in part: what is published for 18,976 (docs/benchmarks.md); more the open files of that machine did not allow.
 /// `ulimit -n 20000; cargo test -p boat idle -- --ignored --nocapture --test-threads 1`
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 #[ignore = "a measurement of the whole process, with 18,000 files"]

@@ -1,3 +1,4 @@
+use std::num::NonZeroU32;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -6,7 +7,7 @@ use backend::discovery::{Registry, Role};
 use protocol::Code;
 use protocol::frame::{ClientFrame, ServerFrame};
 use tokio::net::TcpStream;
-use tokio::time::timeout;
+use tokio::time::{Instant, timeout};
 
 use super::client::send_of;
 use super::eventually;
@@ -116,12 +117,7 @@ async fn after_a_lost_lease_a_share_of_the_clients_is_sent_away() {
 
 /// Of a hundred clients so many are sent away by what happens.
 async fn sent_away(harbour: &Harbour, happen: impl FnOnce(&Harbour)) -> usize {
-    let mut clients = Vec::new();
-    for user in 1..=100 {
-        let mut client = harbour.tcp().await;
-        client.hello(user).await;
-        clients.push(client);
-    }
+    let mut clients = harbour.crew(1..=100).await;
     settle().await;
     happen(harbour);
     // Each client is asserted behind the point where some are sent away.
@@ -222,12 +218,7 @@ async fn a_store_that_lost_its_sessions_has_them_again_soon() {
     })
     .await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
-    let mut clients = Vec::new();
-    for user in 1..=40 {
-        let mut client = harbour.tcp().await;
-        client.hello(user).await;
-        clients.push(client);
-    }
+    let mut clients = harbour.crew(1..=40).await;
     for client in &mut clients {
         assert_eq!(client.next().await, Some(ServerFrame::Resync));
     }
@@ -243,12 +234,7 @@ async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
         config.restore_spread = Duration::from_millis(300);
     })
     .await;
-    let mut clients = Vec::new();
-    for user in 1..=20 {
-        let mut client = harbour.tcp().await;
-        client.hello(user).await;
-        clients.push(client);
-    }
+    let mut clients = harbour.crew(1..=20).await;
     *harbour.peer.reassert_as.lock() = Outcome::Restored;
     let restored = async {
         for client in &mut clients {
@@ -257,6 +243,27 @@ async fn a_store_that_lost_the_sessions_of_a_small_boat_has_them_again_soon() {
     };
     let in_time = timeout(Duration::from_secs(10), restored).await;
     in_time.expect("within seconds");
+}
+
+// A server of the mailbox that is away keeps back no sign-off of another's users, however many of its own wait.
+#[tokio::test]
+async fn a_part_of_the_mailbox_that_is_away_keeps_no_other_session_registered() {
+    let harbour = Harbour::with(|config| {
+        config.lanes = 1;
+        config.batch_items_max = 2;
+        config.retry_pause = Duration::from_millis(20);
+    })
+    .await;
+    harbour.peer.boxes_away.lock().extend([1, 2, 3]);
+    let away = harbour.crew(1..=3).await;
+    let well = harbour.crew(4..=4).await;
+    drop(away);
+    eventually("gone", || harbour.running.connections() == 1).await;
+    drop(well);
+    eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
+    assert_eq!(harbour.peer.disconnects.lock()[0].user, 4);
+    harbour.peer.boxes_away.lock().clear();
+    eventually("all", || harbour.peer.disconnects.lock().len() == 4).await;
 }
 
 #[tokio::test]
@@ -271,6 +278,53 @@ async fn sign_offs_wait_for_the_stations() {
     assert!(harbour.peer.disconnects.lock().is_empty());
     harbour.peer.down.store(false, Ordering::Relaxed);
     eventually("signed off", || harbour.peer.disconnects.lock().len() == 1).await;
+}
+
+/// The time from the first few of so many to the last.
+async fn spread(many: usize, count: impl Fn() -> usize) -> Duration {
+    eventually("the first", || count() > 0).await;
+    let first = Instant::now();
+    eventually("all", || count() >= many).await;
+    first.elapsed()
+}
+
+// proves S1-08 in part: of a wave that leaves, so many are signed off in a second, several in a call.
+#[tokio::test]
+async fn a_wave_that_leaves_is_signed_off_at_a_bounded_rate() {
+    let harbour = Harbour::with(|config| {
+        config.lanes = 2;
+        config.batch_items_max = 5;
+        config.presence_writes_per_second = NonZeroU32::new(40).expect("some");
+    })
+    .await;
+    let clients = harbour.crew(1..=40).await;
+    let asked = || harbour.peer.asked.load(Ordering::Relaxed);
+    let before = asked();
+    drop(clients);
+    let signed_off = || harbour.peer.disconnects.lock().len();
+    let took = spread(40, signed_off).await;
+    // The first five of each lane pass at once.
+    assert!(took >= Duration::from_millis(500), "{took:?}");
+    // Five in each but the first and the last of a lane.
+    let calls = asked() - before;
+    assert!(calls < 20, "{calls} calls for 40");
+    // Newcomers do not wait for those who leave.
+    harbour.tcp().await.hello(50).await;
+}
+
+#[tokio::test]
+async fn sessions_are_asserted_at_a_bounded_rate_after_a_lost_lease() {
+    let harbour = Harbour::with(|config| {
+        config.reconnect_percent = 0;
+        config.presence_writes_per_second = NonZeroU32::new(10).expect("some");
+    })
+    .await;
+    let _clients = harbour.crew(1..=40).await;
+    settle().await;
+    harbour.peer.reasserted.lock().clear();
+    assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    let took = spread(40, || harbour.peer.reasserted.lock().len()).await;
+    assert!(took >= Duration::from_millis(3500), "{took:?}");
 }
 
 #[tokio::test]

@@ -7,8 +7,10 @@ use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
 use super::client::hello;
+use super::counting::{Counts, counted};
 use super::eventually;
 use super::harbour::Harbour;
+use crate::Config;
 
 // proves S1-59: the station hears of every session, when it comes and when it goes.
 #[tokio::test]
@@ -80,7 +82,8 @@ async fn a_client_that_goes_while_the_station_is_asked_is_signed_off() {
 // proves S1-05 in part: beyond the limit a connection is told so, with the code of a full boat.
 #[tokio::test]
 async fn a_full_boat_says_so() {
-    let harbour = Harbour::with(|config| config.connections_max = 1).await;
+    let counts = Counts::default();
+    let (harbour, _recorded) = counted(&counts, |config| config.connections_max = 1).await;
     let mut aboard = harbour.tcp().await;
     aboard.hello(1).await;
     for mut client in harbour.both().await {
@@ -88,10 +91,17 @@ async fn a_full_boat_says_so() {
     }
     let mut client = harbour.websocket().await;
     assert_eq!(client.close_code().await, Some(Code::Full.number()));
+    assert_eq!(counts.limit("connections"), 3);
     aboard.ping().await;
     drop(aboard);
     eventually("a seat is free", || harbour.running.connections() == 0).await;
     harbour.websocket().await.hello(2).await;
+}
+
+/// Threads of this process, those of other tests included.
+fn threads() -> usize {
+    let threads = std::fs::read_dir("/proc/self/task");
+    threads.expect("Linux").count()
 }
 
 // proves S3-02: a server of its own on asynchronous sockets: one thread, that of this test, serves all who are there, the
@@ -100,6 +110,7 @@ async fn a_full_boat_says_so() {
 async fn one_thread_serves_many_websockets() {
     const CLIENTS: i64 = 200;
     let harbour = Harbour::open().await;
+    let before = threads();
     let mut clients = Vec::new();
     for user in 1..=CLIENTS {
         let mut client = harbour.websocket().await;
@@ -107,6 +118,8 @@ async fn one_thread_serves_many_websockets() {
         clients.push(client);
     }
     assert_eq!(harbour.running.sessions() as i64, CLIENTS);
+    let more = threads().saturating_sub(before);
+    assert!(more < CLIENTS as usize / 2, "{more} threads more");
     for client in clients.iter_mut().rev() {
         client.ping().await;
     }
@@ -114,10 +127,13 @@ async fn one_thread_serves_many_websockets() {
 
 #[tokio::test]
 async fn one_address_does_not_take_all_seats() {
-    let harbour = Harbour::with(|config| config.connections_per_address_max = 1).await;
+    let counts = Counts::default();
+    let one = |config: &mut Config| config.connections_per_address_max = 1;
+    let (harbour, _recorded) = counted(&counts, one).await;
     let mut aboard = harbour.websocket().await;
     aboard.hello(1).await;
     assert_eq!(harbour.tcp().await.closing().await, Some(Code::RateLimited));
+    assert_eq!(counts.limit("connections_per_address"), 1);
     aboard.ping().await;
 }
 
@@ -159,15 +175,40 @@ async fn answer(harbour: &Harbour, request: &[u8]) -> Vec<u8> {
 #[tokio::test]
 async fn nobody_speaks_http_2_to_the_websocket_port() {
     let harbour = Harbour::open().await;
-    // The preface of RFC 9113, and an empty SETTINGS frame.
-    let mut preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
-    preface.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
-    let answer = answer(&harbour, &preface).await;
-    let text = String::from_utf8_lossy(&answer);
-    assert!(
-        answer.is_empty() || text.starts_with("HTTP/1.1 4"),
-        "{answer:?}"
-    );
+    // The preface of RFC 9113 and an empty SETTINGS frame; behind it whoever asks for a WebSocket without waiting.
+    let mut bare = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".to_vec();
+    bare.extend([0, 0, 0, 4, 0, 0, 0, 0, 0]);
+    let asking = [bare.clone(), extended_connect()].concat();
+    for request in [bare, asking] {
+        let answer = answer(&harbour, &request).await;
+        let text = String::from_utf8_lossy(&answer);
+        assert!(
+            answer.is_empty() || text.starts_with("HTTP/1.1 4"),
+            "{answer:?}"
+        );
+        assert_eq!(harbour.running.connections(), 0);
+    }
+}
+
+/// HEADERS of RFC 8441 on stream 1: HPACK literals without an index, as a client sends them.
+fn extended_connect() -> Vec<u8> {
+    let mut block = Vec::new();
+    for (name, value) in [
+        (":method", "CONNECT"),
+        (":protocol", "websocket"),
+        (":scheme", "http"),
+        (":path", "/ws"),
+        (":authority", "localhost"),
+        ("sec-websocket-version", "13"),
+        ("sec-websocket-protocol", "packetboat.v1"),
+    ] {
+        block.extend([0, name.len() as u8]);
+        block.extend(name.as_bytes());
+        block.push(value.len() as u8);
+        block.extend(value.as_bytes());
+    }
+    let head = [0, 0, block.len() as u8, 1, 4, 0, 0, 0, 1];
+    [&head[..], &block].concat()
 }
 
 #[tokio::test]
@@ -286,7 +327,8 @@ async fn a_heartbeat_costs_the_station_nothing() {
 // T-B7: who does not read is closed, and the boat holds no more than its bound for him.
 #[tokio::test]
 async fn who_does_not_read_is_closed_as_slow() {
-    let harbour = Harbour::with(|config| {
+    let counts = Counts::default();
+    let (harbour, _recorded) = counted(&counts, |config| {
         config.session.outgoing_bytes_max = 64 * 1024;
         config.close_grace = Duration::from_millis(100);
     })
@@ -321,6 +363,7 @@ async fn who_does_not_read_is_closed_as_slow() {
     }
     assert!(missing.contains(&session), "never closed");
     eventually("dropped", || harbour.running.connections() == 1).await;
+    assert_eq!(counts.limit("session_outgoing_bytes"), 1);
     neighbour.ping().await;
     let mut frames = 0;
     while let Some(frame) = client.next().await {

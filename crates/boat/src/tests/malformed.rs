@@ -37,6 +37,15 @@ fn first_frames() -> Vec<(Bad, Code)> {
             Bad::Frame("half", encode_client(&version(1)).slice(..9)),
             Code::Malformed,
         ),
+        // Later frames may have five times as much.
+        (
+            Bad::Frame("more than any hello", Bytes::from(vec![0; 12 * 1024 + 1])),
+            Code::TooLarge,
+        ),
+        (
+            Bad::Frame("as much as a hello", Bytes::from(vec![0; 12 * 1024])),
+            Code::Malformed,
+        ),
         (
             Bad::Frame("oversize", Bytes::from(vec![0; 70 * 1024])),
             Code::TooLarge,

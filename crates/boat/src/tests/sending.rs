@@ -1,9 +1,9 @@
 use std::sync::atomic::Ordering;
 
 use protocol::Code;
-use protocol::frame::{ClientFrame, ServerFrame, SyncQuery, SyncRequest};
+use protocol::frame::ServerFrame;
 
-use super::client::{message, send_id, send_of};
+use super::client::{message, question, send_id, send_of};
 use super::eventually;
 use super::harbour::{Harbour, settle};
 use crate::lanes::{CALLS_MAX, SLOW};
@@ -121,12 +121,7 @@ async fn a_full_lane_refuses_and_recovers() {
         config.lane_items_max = 1;
     })
     .await;
-    let mut clients = Vec::new();
-    for user in 0..CALLS_MAX + 2 {
-        let mut client = harbour.tcp().await;
-        client.hello(1 + user as i64).await;
-        clients.push(client);
-    }
+    let mut clients = harbour.crew(1..=CALLS_MAX as i64 + 2).await;
     let mut third = clients.pop().expect("the last");
     harbour.peer.held.store(true, Ordering::Relaxed);
     // All the calls that a lane makes beside each other, and one that waits for them.
@@ -153,20 +148,14 @@ async fn a_full_lane_refuses_and_recovers() {
 #[tokio::test]
 async fn questions_come_back_with_their_number_or_a_reason() {
     let harbour = Harbour::open().await;
-    let ask = |request| {
-        let query = SyncQuery::Status {
-            ids: vec![message(1)],
-        };
-        ClientFrame::Sync(SyncRequest { request, query })
-    };
     for mut client in harbour.both().await {
         client.hello(1).await;
-        client.send(&ask(12)).await;
+        client.send(&question(12)).await;
         match client.next().await {
             Some(ServerFrame::Page(page)) => assert_eq!(page.request, 12),
             other => panic!("{other:?}"),
         }
-        client.send(&ask(13)).await;
+        client.send(&question(13)).await;
         match client.next().await {
             Some(ServerFrame::Error { request, refusal }) => {
                 assert_eq!((request, refusal.code), (Some(13), Code::Forbidden));

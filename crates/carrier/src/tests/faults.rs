@@ -24,7 +24,8 @@ use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, TooManySessions,
+    Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -172,7 +173,10 @@ impl MailboxStore for FaultyMailbox {
         }
     }
 
-    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+    ) -> Result<Result<ConnectAnswer, TooManySessions>> {
         self.store.connect(request).await
     }
 
@@ -185,7 +189,7 @@ impl MailboxStore for FaultyMailbox {
         self.store.reassert(sessions, denied, now).await
     }
 
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
         self.store.disconnect(sessions).await
     }
 

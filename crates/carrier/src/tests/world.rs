@@ -306,7 +306,8 @@ impl World {
             .mailbox
             .connect(request)
             .await
-            .expect("registered");
+            .expect("registered")
+            .expect("room");
         self.boat.sessions.lock().insert(number, manner);
     }
 

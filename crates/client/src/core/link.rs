@@ -178,7 +178,7 @@ impl Link {
             self.enter(State::Closed(why), out);
             return;
         }
-        let until = now + pause(self.failures, why.retry_after, jitter, limits);
+        let until = now + pause_after(&why, self.failures, jitter, limits);
         self.failures = self.failures.saturating_add(1);
         self.phase = Phase::Waiting { until };
         self.enter(State::Reconnecting { until, why }, out);
@@ -228,9 +228,24 @@ impl Link {
     }
 }
 
+/// The pause after a connection that ended so. Who did too much waits at least as long as the server says.
+fn pause_after(why: &Refusal, failures: u32, jitter: u64, limits: &Limits) -> Duration {
+    match (why.code, why.retry_after) {
+        (Code::RateLimited | Code::TooManySessions, Some(wait)) => {
+            wait + reconnect_pause(failures, None, jitter, limits)
+        }
+        (_, hint) => reconnect_pause(failures, hint, jitter, limits),
+    }
+}
+
 /// Full jitter: anything between zero and a bound that doubles with each failure. The server's hint is the time over which
 /// its clients are to come, not a moment: those that got the same one would come all at once.
-fn pause(failures: u32, hint: Option<Duration>, jitter: u64, limits: &Limits) -> Duration {
+pub fn reconnect_pause(
+    failures: u32,
+    hint: Option<Duration>,
+    jitter: u64,
+    limits: &Limits,
+) -> Duration {
     let bound = (limits.backoff)
         .saturating_mul(1 << failures.min(16))
         .max(hint.unwrap_or_default())
@@ -247,7 +262,7 @@ mod tests {
 
     fn longest(failures: u32, hint: Option<u64>) -> u128 {
         let (limits, hint) = (Limits::default(), hint.map(Duration::from_millis));
-        let pauses = (0..50_000).map(|jitter| pause(failures, hint, jitter, &limits));
+        let pauses = (0..50_000).map(|jitter| reconnect_pause(failures, hint, jitter, &limits));
         pauses.max().unwrap_or_default().as_millis()
     }
 
@@ -258,7 +273,10 @@ mod tests {
         assert_eq!(longest(4, None), 16_000);
         assert_eq!(longest(5, None), 30_000);
         assert_eq!(longest(1000, None), 30_000);
-        assert_eq!(pause(3, None, 0, &Limits::default()), Duration::ZERO);
+        assert_eq!(
+            reconnect_pause(3, None, 0, &Limits::default()),
+            Duration::ZERO
+        );
     }
 
     #[test]
@@ -269,7 +287,10 @@ mod tests {
         assert_eq!(longest(0, Some(1)), 1000);
         assert_eq!(longest(0, Some(60_000)), 30_000);
         let hint = Some(Duration::MAX);
-        assert_eq!(pause(0, hint, 0, &Limits::default()), Duration::ZERO);
+        assert_eq!(
+            reconnect_pause(0, hint, 0, &Limits::default()),
+            Duration::ZERO
+        );
     }
 
     #[test]
@@ -278,7 +299,7 @@ mod tests {
         let mut chance = StdRng::seed_from_u64(7);
         let mut seconds = [0; 20];
         for _ in 0..20_000 {
-            let pause = pause(0, hint, chance.next_u64(), &limits);
+            let pause = reconnect_pause(0, hint, chance.next_u64(), &limits);
             seconds[(pause.as_secs() as usize).min(19)] += 1;
         }
         for (second, clients) in seconds.into_iter().enumerate() {

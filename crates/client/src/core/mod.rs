@@ -40,6 +40,7 @@ use protocol::{
 
 pub use action::{Action, CatchUp, Origin, Reset, SendStatus, Settings, Shown, State};
 pub use limits::Limits;
+pub use link::reconnect_pause;
 pub use saved::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
 
 use acks::Acks;

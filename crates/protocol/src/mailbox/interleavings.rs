@@ -96,7 +96,8 @@ fn connect(mailbox: &mut Mailbox, n: i64) -> ConnectAnswer {
         denied: Denied::default(),
         now: NOW,
     };
-    mailbox.connect(&request, &policies(), 1)
+    let answer = mailbox.connect(&request, &policies(), 1);
+    answer.expect("one at a time")
 }
 
 // R1 and R2: one message, one device that comes online.
@@ -512,6 +513,7 @@ impl OneDevice {
             now: NOW,
         };
         let answer = self.mailbox.connect(&request, &policies(), 1);
+        let answer = answer.expect("one at a time");
         let displaced = answer.displaced.into_iter().map(|key| (key, true));
         let replaced = answer.replaced.into_iter().map(|key| (key, false));
         self.kicks.extend(displaced.chain(replaced));

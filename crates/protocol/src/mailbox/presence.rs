@@ -9,8 +9,13 @@ use crate::{MessageId, Platform, Timestamp};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
     pub sessions: Sessions,
-    acked: Vec<(Platform, RecentlyAcked)>,
+    /// Most users have none at a time.
+    acked: Option<Box<Acked>>,
 }
+
+/// By platform.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Acked(Vec<(Platform, RecentlyAcked)>);
 
 /// Where a message goes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +31,7 @@ impl Presence {
     pub fn after_login(last_login: u64) -> Presence {
         Presence {
             sessions: Sessions::after_login(last_login),
-            acked: Vec::new(),
+            acked: None,
         }
     }
 
@@ -56,34 +61,36 @@ impl Presence {
         if ids.is_empty() {
             return;
         }
-        let known = self.acked.iter().position(|(p, _)| *p == platform);
+        let Acked(platforms) = self.acked.get_or_insert_default().as_mut();
+        let known = platforms.iter().position(|(p, _)| *p == platform);
         let index = known.unwrap_or_else(|| {
-            self.acked.push((platform, RecentlyAcked::default()));
-            self.acked.len() - 1
+            platforms.push((platform, RecentlyAcked::default()));
+            platforms.len() - 1
         });
-        let acked = &mut self.acked[index].1;
+        let acked = &mut platforms[index].1;
         ids.iter().for_each(|&id| acked.remember(id, now));
     }
 
     pub fn has_acked(&self, platform: Platform, id: MessageId, now: Timestamp) -> bool {
-        self.acked
-            .iter()
-            .any(|(p, acked)| *p == platform && acked.contains(id, now))
+        let mut platforms = self.acked.iter().flat_map(|acked| &acked.0);
+        platforms.any(|(p, acked)| *p == platform && acked.contains(id, now))
     }
 
     /// Gives back the memory of acknowledgements that are remembered no longer.
     pub fn forget_old(&mut self, now: Timestamp) {
-        for (_, acked) in &mut self.acked {
-            acked.forget_old(now);
-        }
-        self.acked.retain(|(_, acked)| !acked.is_empty());
-        if self.acked.is_empty() {
-            self.acked = Vec::new();
+        let Some(acked) = &mut self.acked else { return };
+        let platforms = &mut acked.0;
+        platforms
+            .iter_mut()
+            .for_each(|(_, acked)| acked.forget_old(now));
+        platforms.retain(|(_, acked)| !acked.is_empty());
+        if platforms.is_empty() {
+            self.acked = None;
         }
     }
 
     /// Nothing but the login number would be lost with it.
     pub fn is_empty(&self) -> bool {
-        self.sessions.is_empty() && self.acked.is_empty()
+        self.sessions.is_empty() && self.acked.is_none()
     }
 }

@@ -1,8 +1,13 @@
 //! One user's registered sessions.
 
+use std::time::Duration;
+
 use super::NewSession;
 use crate::presence::{BoatLife, Denied, SessionEntry, SessionKey};
 use crate::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
+
+/// The pause of a sign-in that found too many sessions: silence ends one of a client that is gone about as late.
+const SESSIONS_PAUSE: Duration = Duration::from_secs(60);
 
 /// The sessions of one user: on an exclusive platform at most one, the one that logged in last.
 ///
@@ -32,6 +37,10 @@ pub struct Registered {
     pub replaced: Vec<SessionKey>,
 }
 
+/// As many sessions as the platform may have are registered, of other devices and on boats that live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TooManySessions;
+
 /// What saying again did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reasserted {
@@ -50,23 +59,28 @@ impl Sessions {
         }
     }
 
-    /// Registers a session in the place of its platform's others (bots stand side by side). The login
+    /// Registers a session in the place of its platform's others. Bots stand side by side, up to
+    /// [`Platform::sessions_max`]; then one takes the place of its device's earliest. The login
     /// number is larger than all before it, whatever the clock does; a session that is registered already,
     /// under this life of its boat or another, keeps its own.
+    ///
+    /// # Errors
+    ///
+    /// The platform is full of other devices' sessions; nothing changed but that ended lives are forgotten.
     pub fn connect(
         &mut self,
         user: UserId,
         new: &NewSession,
         denied: &Denied,
         now: Timestamp,
-    ) -> Registered {
+    ) -> Result<Registered, TooManySessions> {
         if let Some(entry) = self.find(&new.key) {
             hold(entry, &new.key.life);
-            return Registered {
+            return Ok(Registered {
                 login: entry.login,
                 displaced: Vec::new(),
                 replaced: Vec::new(),
-            };
+            });
         }
         self.forget_denied(denied);
         let (mut displaced, mut replaced) = (Vec::new(), Vec::new());
@@ -78,12 +92,15 @@ impl Sessions {
                 };
                 ended.push(entry.into_key(user));
             }
+        } else if self.is_full(new.platform) {
+            let earlier = self.earliest_of(new).ok_or(TooManySessions)?;
+            replaced.push(self.held.remove(earlier).entry.into_key(user));
         }
-        Registered {
+        Ok(Registered {
             login: self.register(new, now),
             displaced,
             replaced,
-        }
+        })
     }
 
     /// A boat says that it holds this session. Missing, it is registered again, unless a session that a
@@ -153,6 +170,19 @@ impl Sessions {
         entries.find(|entry| is(entry, key))
     }
 
+    fn is_full(&self, platform: Platform) -> bool {
+        let held = self.held.iter().filter(|held| held.is_on(platform));
+        held.count() >= platform.sessions_max()
+    }
+
+    /// The place of the same device's earliest session: perhaps one whose connection is dead.
+    fn earliest_of(&self, new: &NewSession) -> Option<usize> {
+        let held = self.held.iter().enumerate();
+        let own = held.filter(|(_, held)| held.is_on(new.platform) && held.device == new.device);
+        let earliest = own.min_by_key(|(_, held)| held.entry.login);
+        earliest.map(|(place, _)| place)
+    }
+
     fn take(&mut self, platform: Platform) -> impl Iterator<Item = Held> {
         self.held.extract_if(.., move |held| held.is_on(platform))
     }
@@ -172,6 +202,13 @@ impl Sessions {
             device: new.device.clone(),
         });
         self.last_login
+    }
+}
+
+impl From<TooManySessions> for Refusal {
+    fn from(_: TooManySessions) -> Refusal {
+        let text = "as many sessions as this platform may have are signed in; end one, or wait until one has ended";
+        Refusal::new(Code::TooManySessions, text).retry_after(SESSIONS_PAUSE)
     }
 }
 
@@ -231,7 +268,8 @@ mod tests {
 
     fn login(sessions: &mut Sessions, n: i64, now: i64) -> Registered {
         let now = Timestamp::from_millis(now);
-        sessions.connect(user(), &session(n), &Denied::default(), now)
+        let registered = sessions.connect(user(), &session(n), &Denied::default(), now);
+        registered.expect("one at a time")
     }
 
     #[test]
@@ -272,6 +310,7 @@ mod tests {
             &Denied::default(),
             Timestamp::ZERO,
         );
+        let later = later.expect("one at a time");
         assert_eq!(
             (later.displaced, later.replaced),
             (Vec::new(), vec![session(1).key])
@@ -311,12 +350,57 @@ mod tests {
             &Denied::default(),
             Timestamp::from_millis(9),
         );
+        let repeated = repeated.expect("there already");
         assert_eq!((repeated.login, repeated.displaced), (first, Vec::new()));
         let held: Vec<_> = sessions.live(&Denied::default()).collect();
         assert_eq!(held[0].life, under(3).key.life);
         // It may end before it was asserted anew.
         assert!(sessions.disconnect(&under(4).key));
         assert!(sessions.is_empty());
+    }
+
+    #[test]
+    fn the_seventeenth_bot_waits_until_one_has_ended() {
+        let bot = |n| NewSession {
+            platform: Platform::Bot,
+            ..session(n)
+        };
+        let denied = |n: i64| -> Denied {
+            let lives = [session(n).key.life].into_iter();
+            lives.collect::<std::collections::BTreeSet<_>>().into()
+        };
+        let mut sessions = Sessions::default();
+        let mut connect = |n, denied: &Denied| {
+            sessions
+                .connect(user(), &bot(n), denied, Timestamp::ZERO)
+                .map(|at| at.login)
+        };
+        for n in 1..=16 {
+            connect(n, &Denied::default()).expect("room");
+        }
+        assert_eq!(connect(17, &Denied::default()), Err(TooManySessions));
+        assert_eq!(connect(16, &Denied::default()), Ok(16), "there already");
+        assert_eq!(connect(17, &denied(3)), Ok(17), "one ended with its boat");
+        assert_eq!(connect(18, &denied(3)), Err(TooManySessions));
+        assert_eq!(
+            login(&mut sessions, 19, 0).displaced,
+            [],
+            "people have places of their own"
+        );
+        let again = NewSession {
+            device: bot(7).device,
+            ..bot(21)
+        };
+        let earliest = sessions.connect(user(), &again, &Denied::default(), Timestamp::ZERO);
+        assert_eq!(earliest.expect("its own place").replaced, [bot(7).key]);
+        assert!(sessions.disconnect(&bot(5).key));
+        let next = sessions.connect(user(), &bot(20), &Denied::default(), Timestamp::ZERO);
+        assert!(next.is_ok());
+        let all: usize = Platform::ALL.into_iter().map(Platform::sessions_max).sum();
+        assert_eq!(all, 22);
+        let refusal = Refusal::from(TooManySessions);
+        assert!(refusal.code.retryable());
+        assert_eq!(refusal.retry_after, Some(Duration::from_secs(60)));
     }
 
     #[test]

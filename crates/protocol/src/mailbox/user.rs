@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::{
     Bodies, ConnectAnswer, ConnectRequest, Mail, MailCursor, MailPage, MailboxPolicy, NewSession,
-    Policies, Presence, ReassertAnswer, Reasserted, RouteAnswer, RouteRequest, Waiting,
-    Whereabouts,
+    Policies, Presence, ReassertAnswer, Reasserted, RouteAnswer, RouteRequest, TooManySessions,
+    Waiting, Whereabouts,
 };
 use crate::presence::{Denied, SessionEntry, SessionKey};
 use crate::{MessageId, Platform, Timestamp, UserId};
@@ -59,22 +59,26 @@ impl Mailbox {
 
     /// Registers a session and tells whether something waits for its platform, as one step. `marker` is
     /// the store's.
+    ///
+    /// # Errors
+    ///
+    /// As many sessions as the platform may have are registered.
     pub fn connect(
         &mut self,
         request: &ConnectRequest,
         policies: &Policies,
         marker: u64,
-    ) -> ConnectAnswer {
+    ) -> Result<ConnectAnswer, TooManySessions> {
         let new = &request.entry;
         let sessions = &mut self.presence.sessions;
-        let registered = sessions.connect(self.user, new, &request.denied, request.now);
-        ConnectAnswer {
+        let registered = sessions.connect(self.user, new, &request.denied, request.now)?;
+        Ok(ConnectAnswer {
             login: registered.login,
             displaced: registered.displaced,
             replaced: registered.replaced,
             marker,
             mail_waits: self.mail_waits(new.platform, policies, request.now),
-        }
+        })
     }
 
     /// A boat says that it holds this session.

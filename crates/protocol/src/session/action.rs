@@ -29,10 +29,21 @@ pub enum Action {
     RemoveMail { ids: Vec<MessageId> },
     /// Ask the station; answer by `handle_answer`.
     Sync(SyncRequest),
+    /// Count it: the client has reached this bound. What it is told follows.
+    Count(Bound),
     /// Write what was transmitted before, then end the connection with this code. At most once.
     Close(Refusal),
     /// Tell the station that this session is gone. At most once, and only if it was admitted.
     Leave,
+}
+
+/// A bound of one session that its client reaches by what it does, or does not read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    Frames,
+    BodyBytes,
+    Questions,
+    OutgoingBytes,
 }
 
 /// Something for the client.

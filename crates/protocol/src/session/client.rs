@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::pushes::Acknowledged;
 use super::sends::Arrival;
-use super::{Action, Phase, Session, malformed, rate_limited};
+use super::{Action, Bound, Phase, Session, malformed, rate_limited};
 use crate::frame::{Ack, ClientFrame, Hello, Send, ServerFrame, SyncRequest, VERSION};
 use crate::receipt::ReceiptKind;
 use crate::{Code, Recipient, Refusal, SendId, Timestamp};
@@ -81,6 +81,7 @@ impl Session {
         let limit = self.limits.frames_per_second;
         let exceeded = (self.frames).exceeded(1, limit, Duration::from_secs(1), now);
         if exceeded {
+            self.count(Bound::Frames);
             self.end(rate_limited(format!(
                 "more than {limit} frames in one second"
             )));
@@ -115,6 +116,8 @@ impl Session {
         self.device = Some(hello.device.clone());
         self.platform = hello.platform;
         self.phase = Phase::Admitting;
+        // The time to say hello is over; the token's end is known with the admission.
+        self.expires_at = Timestamp::MAX;
         self.actions.push_back(Action::Admit(hello));
     }
 
@@ -135,7 +138,7 @@ impl Session {
     }
 
     /// What is wrong with a send in itself.
-    fn refuse(&self, send: &Send) -> Option<Refusal> {
+    fn refuse(&mut self, send: &Send) -> Option<Refusal> {
         if let Phase::Draining(refusal) = &self.phase {
             return Some(refusal.as_ref().clone());
         }
@@ -145,12 +148,12 @@ impl Session {
             return Some(Refusal::new(Code::ToSelf, "a message to oneself"));
         }
         let (bytes, max) = (send.content.data.len(), self.limits.body_bytes_max);
-        (bytes > max as usize).then(|| {
-            Refusal::new(
-                Code::TooLarge,
-                format!("data has {bytes} bytes, more than {max}"),
-            )
-        })
+        if bytes <= max as usize {
+            return None;
+        }
+        self.count(Bound::BodyBytes);
+        let text = format!("data has {bytes} bytes, more than {max}");
+        Some(Refusal::new(Code::TooLarge, text))
     }
 
     fn handle_ack(&mut self, ack: Ack, now: Timestamp) {
@@ -185,6 +188,7 @@ impl Session {
             Phase::Draining(refusal) => refusal.as_ref().clone(),
             _ if self.questions >= self.limits.questions_max => {
                 let max = self.limits.questions_max;
+                self.count(Bound::Questions);
                 rate_limited(format!("{max} questions wait for their answers"))
             }
             _ => {

@@ -226,6 +226,15 @@ fn submitted(actions: &[Action]) -> Vec<SendId> {
         .collect()
 }
 
+fn counted(actions: &[Action]) -> Vec<Bound> {
+    (actions.iter())
+        .filter_map(|action| match action {
+            Action::Count(bound) => Some(*bound),
+            _ => None,
+        })
+        .collect()
+}
+
 fn closed(actions: &[Action]) -> Option<Code> {
     actions.iter().find_map(|action| match action {
         Action::Close(refusal) => Some(refusal.code),

@@ -20,6 +20,7 @@ mod rows;
 mod serve;
 mod shortlist;
 mod sign_ins;
+mod spare_files;
 #[cfg(test)]
 mod tests;
 pub mod trace;

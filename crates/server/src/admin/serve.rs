@@ -12,11 +12,15 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
+use protocol::Timestamp;
+use protocol::accept_backoff::AcceptBackoff;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::Service;
+
+use super::spare_files::SpareFiles;
 
 /// How long a connection may take to begin, and a head to come; an idle one is closed after it, too.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -31,8 +35,6 @@ const RESETS_MAX: usize = 32;
 /// How often a connection of HTTP/2 is asked whether it lives, and how long it may take to answer.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 const KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
-/// Out of files, most likely: whoever leaves makes room.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Serves until `stop`; requests in flight are answered.
 pub(super) async fn serve(
@@ -42,19 +44,30 @@ pub(super) async fn serve(
     port: &'static str,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let spares = Arc::new(SpareFiles::new());
+    let (mut backoff, begun) = (AcceptBackoff::default(), Instant::now());
     let accepting = async {
         loop {
             let Ok(place) = places.clone().acquire_owned().await else {
                 return;
             };
-            match listener.accept().await {
+            match spares.accept(&listener).await {
                 Ok((stream, peer)) => {
+                    backoff.accepted();
                     let serving = converse(stream, peer, router.clone(), place, stop.clone());
-                    tokio::spawn(serving);
+                    let spares = Arc::clone(&spares);
+                    tokio::spawn(async move {
+                        serving.await;
+                        spares.refill();
+                    });
                 }
                 Err(error) => {
-                    tracing::warn!(%error, port, "accepting pauses");
-                    sleep(ACCEPT_PAUSE).await;
+                    // Out of files, most likely: whoever leaves makes room.
+                    let pause = backoff.failed(Timestamp::ZERO + begun.elapsed());
+                    if pause.warn {
+                        tracing::warn!(%error, port, "accepting pauses");
+                    }
+                    sleep(pause.length).await;
                 }
             }
         }
@@ -108,7 +121,6 @@ async fn converse(
 mod tests {
     use axum::routing::get;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
-    use tokio::time::Instant;
     use tokio_util::sync::DropGuard;
 
     use super::*;

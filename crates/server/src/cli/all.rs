@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::reload::Reload;
-use super::serving::{client_urls, runtime, serve_to_the_end};
+use super::serving::{client_urls, fit_files, runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::{Access, Around, Seams, System};
@@ -47,9 +47,8 @@ impl All {
             settings.embedded.data.clone_from(data);
         }
         telemetry::start_logs(&settings.log)?;
-        let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
-        settings.boat.fit_files(files);
-        tracing::info!(files, data = %settings.embedded.data.display(), "limits");
+        fit_files(Some(&mut settings.boat));
+        tracing::info!(data = %settings.embedded.data.display(), "data");
         let connections = runtime("connections")?;
         let services = runtime("services")?;
         services.block_on(self.serve(reload, settings, connections.handle().clone(), around))

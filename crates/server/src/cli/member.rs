@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Output;
 use super::reload::Reload;
-use super::serving::{client_urls, runtime, serve_to_the_end};
+use super::serving::{client_urls, fit_files, runtime, serve_to_the_end};
 use crate::admin::doctor::{self, Stores};
 use crate::admin::{self, Desk, Doctor, Operators};
 use crate::compose::Around;
@@ -74,9 +74,7 @@ impl Member {
         self.apply(role, &mut settings);
         settings.check_member(role)?;
         telemetry::start_logs(&settings.log)?;
-        let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
-        settings.boat.fit_files(files);
-        tracing::info!(files, "limits");
+        fit_files((role == Role::Boat).then_some(&mut settings.boat));
         let services = runtime("services")?;
         // Only a boat has clients.
         let connections = match role {

@@ -81,6 +81,24 @@ pub(super) fn runtime(name: &str) -> Result<Runtime> {
     Ok(runtime)
 }
 
+/// Raises the limit of open files as far as it goes, and has a boat hold no more connections than fit.
+pub(super) fn fit_files(boat: Option<&mut boat::Config>) {
+    let files = rlimit::increase_nofile_limit(u64::MAX).unwrap_or(0);
+    tracing::info!(files, "files that may be open");
+    let Some(boat) = boat else {
+        return;
+    };
+    let wanted = boat.connections_max;
+    let held = boat.fit_files(files);
+    if held < wanted {
+        tracing::warn!(
+            "{files} files may be open: this boat holds {held} connections, not boat.connections_max = {wanted}, and \
+             further clients are told `full`. Raise the limit before it starts (ulimit -n, LimitNOFILE of systemd), or \
+             lower boat.connections_max"
+        );
+    }
+}
+
 /// SIGTERM or Ctrl-C.
 async fn stop_requested() -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context("listening for SIGTERM")?;

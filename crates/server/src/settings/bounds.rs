@@ -122,6 +122,13 @@ mod tests {
     }
 
     #[test]
+    fn a_boat_may_have_all_the_memory_of_a_large_host() {
+        let of = |gib: u64| refused(|s| s.boat.memory_max = Some(gib << 30));
+        assert_eq!(of(512), "");
+        assert!(of(2048).starts_with("boat.memory_max"), "{}", of(2048));
+    }
+
+    #[test]
     fn a_zero_that_means_something_passes() {
         assert_eq!(refused(|s| s.boat.linger = Duration::ZERO), "");
         assert_eq!(refused(|s| s.station.pages.private_bytes_max = 0), "");

@@ -8,66 +8,77 @@ use super::schema::sections;
 
 /// One limit, with all that follows from it.
 struct Limit {
+    /// Its label in `limits_total`.
+    label: &'static str,
     what: &'static str,
     /// Paths of settings, whose defaults the page shows.
     settings: &'static [&'static str],
-    code: Code,
+    /// None: who is beyond it waits.
+    code: Option<Code>,
     place: &'static str,
-    /// Its label in `limits_total`, where it has one.
-    counted: Option<&'static str>,
 }
 
-const fn boat(what: &'static str, settings: &'static [&'static str], code: Code) -> Limit {
-    Limit {
-        what,
-        settings,
-        code,
-        place: "boat",
-        counted: None,
-    }
-}
-
-const fn boat_rate(
-    counted: &'static str,
+const fn boat(
+    label: &'static str,
     what: &'static str,
     settings: &'static [&'static str],
     code: Code,
 ) -> Limit {
     Limit {
-        counted: Some(counted),
-        ..boat(what, settings, code)
+        label,
+        what,
+        settings,
+        code: Some(code),
+        place: "boat",
+    }
+}
+
+/// One that nobody is refused for.
+const fn boat_pace(
+    label: &'static str,
+    what: &'static str,
+    settings: &'static [&'static str],
+) -> Limit {
+    Limit {
+        label,
+        what,
+        settings,
+        code: None,
+        place: "boat",
     }
 }
 
 const fn station(
-    counted: &'static str,
+    label: &'static str,
     what: &'static str,
     settings: &'static [&'static str],
     code: Code,
 ) -> Limit {
     Limit {
         place: "station",
-        ..boat_rate(counted, what, settings, code)
+        ..boat(label, what, settings, code)
     }
 }
 
 #[rustfmt::skip]
 const LIMITS: &[Limit] = &[
-    boat("connections", &["boat.connections_max"], Code::Full),
-    boat("connections from one address", &["boat.connections_per_address_max"], Code::RateLimited),
-    boat_rate("arrivals_per_address", "arrivals from one address; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
-    boat_rate("sign_in_failures_per_address", "sign-ins of one address that fail in a minute", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
-    boat("sign-ins that stations are asked about at a time", &["boat.sign_in_calls_max"], Code::Unavailable),
-    boat("questions that stations are asked at a time", &["boat.calls_max"], Code::Unavailable),
-    boat("arrivals that wait for a hello", &["boat.arriving_max", "boat.arrival_timeout"], Code::HandshakeTimeout),
-    boat_rate("memory", "memory of the process, for those for whom most waits; newcomers get `full`", &["boat.memory_max"], Code::Slow),
-    boat("frames of a session", &["boat.session.frames_per_second"], Code::RateLimited),
-    boat_rate("session_bytes", "bytes that a session sends; reading pauses, nothing is refused", &["boat.read_bytes_per_second", "boat.read_bytes_burst"], Code::Slow),
-    boat("bytes of a frame", &["boat.session.frame_bytes_max"], Code::TooLarge),
-    boat("bytes of a body", &["boat.session.body_bytes_max"], Code::TooLarge),
-    boat("questions of a session without an answer", &["boat.session.questions_max"], Code::RateLimited),
-    boat("bytes that wait for a client to read them", &["boat.session.outgoing_bytes_max"], Code::Slow),
+    boat("connections", "connections", &["boat.connections_max"], Code::Full),
+    boat("connections_per_address", "connections from one address", &["boat.connections_per_address_max"], Code::RateLimited),
+    boat_pace("arrivals", "arrivals in a second, 2,000 for each core at most; the rest waits in the kernel", &["boat.accepts_per_second"]),
+    boat("arrivals_per_address", "arrivals from one address; further ones are dropped before anything is said", &["boat.arrivals_per_address", "boat.arrivals_per_address_burst"], Code::RateLimited),
+    boat("sign_in_failures_per_address", "sign-ins of one address that fail in a minute", &["boat.sign_in_failures_per_address", "boat.sign_in_failures_per_address_burst"], Code::RateLimited),
+    boat("sign_in_calls", "sign-ins that stations are asked about at a time", &["boat.sign_in_calls_max"], Code::Unavailable),
+    boat("calls", "questions that stations are asked at a time, and as many pages of mailboxes beside them", &["boat.calls_max"], Code::Unavailable),
+    boat("arriving", "arrivals that wait for a hello", &["boat.arriving_max", "boat.arrival_timeout"], Code::HandshakeTimeout),
+    boat("memory", "memory of the process, for those for whom most waits; newcomers get `full`", &["boat.memory_max"], Code::Slow),
+    boat("session_frames", "frames of a session", &["boat.session.frames_per_second"], Code::RateLimited),
+    boat_pace("session_bytes", "bytes that a session sends; reading pauses", &["boat.read_bytes_per_second", "boat.read_bytes_burst"]),
+    boat("frame_bytes", "bytes of a frame; the first one, a hello, has 12 KiB at most", &["boat.session.frame_bytes_max"], Code::TooLarge),
+    boat("body_bytes", "bytes of a body", &["boat.session.body_bytes_max"], Code::TooLarge),
+    boat("session_questions", "questions of a session without an answer", &["boat.session.questions_max"], Code::RateLimited),
+    boat("session_outgoing_bytes", "bytes that wait for a client to read them", &["boat.session.outgoing_bytes_max"], Code::Slow),
     station("user_sign_ins", "sign-ins of a user", &["station.user_sign_ins_per_minute", "station.user_sign_ins_burst"], Code::RateLimited),
+    station("user_sessions", "sessions of a user: 16 bots, and one on each other platform", &[], Code::TooManySessions),
     station("user_sends", "sends of a user's devices", &["station.user_sends_per_second", "station.user_sends_burst"], Code::RateLimited),
     station("bot_sends", "sends of a user's bots", &["station.bot_sends_per_second", "station.bot_sends_burst"], Code::RateLimited),
     station("private_sends", "sends to a conversation of two", &["station.private_sends_per_second", "station.private_sends_burst"], Code::RateLimited),
@@ -81,10 +92,12 @@ const PAGE_HEAD: &str = "# Limits
 
 <!-- Written by the program from its table: make settings -->
 
-Each limit has a code that clients get ([what each asks of them](../protocol.md)), and those that are counted a label in `limits_total`.
+Each limit has a code that clients get ([what each asks of them](../protocol.md)), and a label in `limits_total`: it counts refusals, and waits where there
+is no code. Arrivals that wait for a hello are counted when one more waits for its place among them.
 
-A station counts for itself: with several, a user or conversation reaches at worst as many times its rate as there are stations (a user, as it has
-sessions, if these are fewer). Beside its rate each has a burst, which passes at once after a rest. Load tests raise the rows that they would meet, as `packetboat bench` does for the servers that it starts; `bench steady`, which meets a running installation, stays below
+A station counts for itself: with several, a user reaches at worst as many times its rate as there are stations, or as it has sessions, if these are
+fewer. Of a conversation's rate each of three stations or more takes twice its share, together double at most, and one send at once each, however small the
+burst. Sessions that return after their store was away are not counted again. Beside its rate each has a burst, which passes at once after a rest. Load tests raise the rows that they would meet, as `packetboat bench` does for the servers that it starts; `bench steady`, which meets a running installation, stays below
 `user_sends_per_second` a pair, or that installation's settings are raised:
 
 ```
@@ -103,7 +116,7 @@ pub fn limits_page() -> String {
     let mut page = String::from(PAGE_HEAD);
     let sections = sections();
     for limit in LIMITS {
-        let settings: Vec<String> = (limit.settings.iter())
+        let mut settings: Vec<String> = (limit.settings.iter())
             .map(|path| {
                 let key = sections.iter().find_map(|section| {
                     let name = path.strip_prefix(&section.path)?.strip_prefix('.')?;
@@ -117,15 +130,18 @@ pub fn limits_page() -> String {
                 format!("`{path}` {default}")
             })
             .collect();
-        let counted = limit.counted.map(|label| format!("`{label}`"));
+        if settings.is_empty() {
+            settings.push("fixed".to_owned());
+        }
+        let code = limit.code.map(|code| format!("`{}`", code.name()));
         let _ = writeln!(
             page,
-            "| {} | {} | `{}` | {} | {} |",
+            "| {} | {} | {} | {} | `{}` |",
             limit.what,
             settings.join(", "),
-            limit.code.name(),
+            code.unwrap_or_else(|| "–".to_owned()),
             limit.place,
-            counted.unwrap_or_default(),
+            limit.label,
         );
     }
     page

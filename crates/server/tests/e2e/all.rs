@@ -5,10 +5,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use serde_json::Value;
+use server::settings::lifted;
 use tempfile::TempDir;
 
-use crate::door::Door;
-use crate::process::{BUSY, Process, packetboat};
+use crate::door::{Door, get};
+use crate::process::{Process, packetboat};
 
 /// `packetboat all` on a directory of its own.
 pub struct All {
@@ -43,8 +44,9 @@ impl Dir {
     /// Settings for `all`, over free ports.
     pub fn settings(&self, ports: [&str; 3], more: &str) -> PathBuf {
         let [websocket, tcp, admin] = ports;
+        let lifted = lifted::lines();
         let text = format!(
-            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{BUSY}\n{more}\n"
+            "log.level = \"warn\"\nhealth.listen = \"127.0.0.1:0\"\nadmin.listen = \"{admin}\"\nboat.websocket = \"{websocket}\"\nboat.tcp = \"{tcp}\"\n{lifted}{more}\n"
         );
         let file = self.path("packetboat.toml");
         std::fs::write(&file, text).expect("a file");
@@ -88,6 +90,36 @@ impl All {
         All::of(process, dir)
     }
 
+    /// With settings of the environment, which win over those of the file.
+    pub fn with_environment(settings: &[(&str, &str)], more: &str) -> All {
+        let dir = Dir::new();
+        let file = dir.settings(["127.0.0.1:0"; 3], more);
+        let mut command = all(&file, &dir.path("data"));
+        for (name, value) in settings {
+            command.env(format!("PACKETBOAT_{name}"), value);
+        }
+        All::of(Process::start(&mut command), dir)
+    }
+
+    /// With so many open files, and no way to more; its log goes to `log`.
+    pub fn with_files(files: u32, more: &str) -> All {
+        let dir = Dir::new();
+        let file = dir.settings(["127.0.0.1:0"; 3], more);
+        let plain = all(&file, &dir.path("data"));
+        let log = std::fs::File::create(dir.path("log")).expect("a file");
+        let mut command = Command::new("prlimit");
+        command.stderr(log);
+        command.arg(format!("--nofile={files}:{files}"));
+        command.arg(plain.get_program()).args(plain.get_args());
+        for (name, value) in plain.get_envs() {
+            match value {
+                Some(value) => command.env(name, value),
+                None => command.env_remove(name),
+            };
+        }
+        All::of(Process::start(&mut command), dir)
+    }
+
     fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
         let file = dir.settings(ports, more);
         let process = Process::start(&mut all(&file, &dir.path("data")));
@@ -118,6 +150,23 @@ impl All {
         let dir = self.dir;
         drop(self.process);
         All::over(dir, [&ports[0], &ports[1], &ports[2]], more)
+    }
+
+    /// The address for clients of TCP.
+    pub fn tcp(&self) -> &str {
+        &self.tcp
+    }
+
+    /// A metric of its scrape, or one series of it by its labels: the sum of what is there.
+    pub fn metric(&self, name: &str) -> u64 {
+        let (_, scrape) = get(&self.health, "/metrics");
+        let values = scrape.lines().filter_map(|line| {
+            let rest = line.strip_prefix(name)?;
+            let is_it = rest.starts_with([' ', '{']);
+            let value = rest.rsplit(' ').next().filter(|_| is_it)?;
+            value.parse::<f64>().ok()
+        });
+        values.sum::<f64>() as u64
     }
 
     pub fn user_over_tcp(&self, arguments: &[&str]) -> Command {

@@ -261,6 +261,7 @@ fn it_may_die_after_each_effect_of_the_audit() {
 
 #[cfg(feature = "cluster")]
 mod on_real_parts {
+    use std::collections::HashSet;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
 
@@ -333,18 +334,25 @@ mod on_real_parts {
         let webhook = Webhook::refusing();
         let mut fleet = Fleet::with("cluster", &settings(&webhook));
         let door = (*fleet).clone();
+        let mut armed: Vec<&str> = Vec::new();
         let from = std::env::var("FAILPOINTS_FROM")
             .ok()
             .and_then(|n| n.parse().ok());
         for (number, (members, effect, count)) in (0..).zip(EFFECTS).skip(from.unwrap_or(0)) {
             webhook.refuse();
+            // Whoever did not come to the effect before would die of it later, where nobody watches.
+            for name in armed.drain(..) {
+                fleet.process(name).signal("TERM");
+                fleet.process(name).ended(SOON);
+                fleet.restart(name);
+            }
             for name in *members {
                 fleet.process(name).signal("TERM");
                 fleet.process(name).ended(SOON);
                 fleet.restart_as(name, |command| dying(command, &format!("{effect}:{count}")));
             }
             let (over, fleet) = (AtomicBool::new(false), &mut fleet);
-            let died = thread::scope(|scope| {
+            let dead = thread::scope(|scope| {
                 let over = &over;
                 let watch = scope.spawn(move || watch(fleet, members, over));
                 let ends = Over(over);
@@ -352,6 +360,10 @@ mod on_real_parts {
                 drop(ends);
                 watch.join().expect("it does not fail")
             });
+            armed = (members.iter().copied())
+                .filter(|name| !dead.contains(name))
+                .collect();
+            let died = dead.len();
             assert!(
                 died > 0,
                 "{members:?}: {effect} was never passed {count} times"
@@ -361,17 +373,18 @@ mod on_real_parts {
     }
 
     /// Starts again who has died; how many that were.
-    fn watch(fleet: &mut Fleet, members: &[&str], over: &AtomicBool) -> usize {
-        let mut died = 0;
+    /// Starts members again that died. Answers which of them did.
+    fn watch<'a>(fleet: &mut Fleet, members: &[&'a str], over: &AtomicBool) -> HashSet<&'a str> {
+        let mut dead = HashSet::new();
         while !over.load(Ordering::SeqCst) {
             for name in members {
                 if !fleet.process(name).is_running() {
-                    died += 1;
+                    dead.insert(*name);
                     fleet.restart(name);
                 }
             }
             thread::sleep(PAUSE);
         }
-        died
+        dead
     }
 }

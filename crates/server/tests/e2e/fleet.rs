@@ -6,11 +6,12 @@ use std::ops::Deref;
 use std::path::PathBuf;
 use std::process::Command;
 
+use server::settings::lifted;
 use tempfile::TempDir;
 
 use crate::door::Door;
 use crate::ports::free_ports;
-use crate::process::{BUSY, Process, packetboat, run};
+use crate::process::{Process, packetboat, run};
 use crate::real;
 
 /// The services of a fleet.
@@ -239,6 +240,7 @@ fn settings(name: &str, redis: &str, more: &str) -> String {
         real::list("etcd"),
         real::list("cql"),
     );
+    let lifted = lifted::lines();
     format!(
         r#"log.level = "warn"
 kafka.brokers = {brokers:?}
@@ -254,8 +256,7 @@ etcd.prefix = "/{name}"
 scylla.contact_points = {cql}
 scylla.keyspace = "packetboat_{name}"
 scylla.replication.factor = 1
-{BUSY}
-{more}
+{lifted}{more}
 "#
     )
 }

@@ -2,18 +2,30 @@
 
 mod all;
 mod auditing;
+mod benching;
+mod certificate;
 mod chatting;
 mod crash;
+mod crowds;
 mod dead_letters;
 mod deployment;
 mod doctor;
 mod door;
 mod failpoints;
+mod files;
+mod garbage;
+mod limits;
+mod neighbours;
+mod partitions;
 mod ports;
 mod process;
+mod raw;
+mod relay;
 mod secure;
 mod settings;
+mod slow;
 mod stopping;
+mod unread;
 mod webhook;
 
 #[cfg(feature = "cluster")]

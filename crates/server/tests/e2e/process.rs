@@ -15,23 +15,6 @@ pub const SOON: Duration = Duration::from_secs(20);
 /// Between two looks.
 pub const PAUSE: Duration = Duration::from_millis(20);
 
-/// Settings for users who are faster than people.
-pub const BUSY: &str = "boat.connections_per_address_max = 100000
-boat.arrivals_per_address = 1000000
-boat.arrivals_per_address_burst = 1000000
-boat.read_bytes_per_second = 100000000
-boat.read_bytes_burst = 100000000
-station.user_sign_ins_per_minute = 1000000
-station.user_sign_ins_burst = 1000000
-station.user_sends_per_second = 1000000
-station.user_sends_burst = 1000000
-station.private_sends_per_second = 1000000
-station.private_sends_burst = 1000000
-station.user_questions_per_second = 1000000
-station.user_questions_burst = 1000000
-station.user_history_reads_per_second = 1000000
-station.user_history_reads_burst = 1000000";
-
 /// A command that sees nothing of the environment of whoever runs the tests.
 pub fn packetboat(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_packetboat"));
@@ -162,6 +145,19 @@ impl Process {
         let pid = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &pid]).status();
         assert!(sent.expect("kill runs").success());
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Its memory, in bytes.
+    pub fn resident(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("it runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kib = line.and_then(|line| line.trim().strip_suffix(" kB"));
+        kib.and_then(|kib| kib.parse::<u64>().ok()).expect("a size") * 1024
     }
 
     /// `kill -9`, and gone.

@@ -1,31 +1,18 @@
 //! Boats with certificates, and users who reach them.
 
-use rcgen::{CertificateParams, KeyPair};
-
 use crate::all::All;
-use crate::process::run;
+use crate::certificate::{certificate, tls};
+use crate::process::{packetboat, run};
 
 // proves S1-06: clients reach both ports through TLS, and nobody whom they do not trust.
 #[test]
 fn messages_go_through_tls_and_a_stranger_is_named() {
     let files = tempfile::tempdir().expect("a directory");
-    let file = |name: &str| files.path().join(name).display().to_string();
-    for name in ["boat", "other"] {
-        let key = KeyPair::generate().expect("a key");
-        let names = ["127.0.0.1".to_owned()];
-        let params = CertificateParams::new(names).expect("a name");
-        let certificate = params.self_signed(&key).expect("a certificate");
-        std::fs::write(file(&format!("{name}.crt")), certificate.pem()).expect("a file");
-        std::fs::write(file(&format!("{name}.key")), key.serialize_pem()).expect("a file");
-    }
-    let all = All::with(&format!(
-        "boat.tls.certificates = [{{ cert_file = {:?}, key_file = {:?} }}]",
-        file("boat.crt"),
-        file("boat.key")
-    ));
+    let [boat, other] = ["boat", "other"].map(|name| certificate(files.path(), name));
+    let all = All::with(&tls(&boat));
     assert!(all.websocket.starts_with("wss://"), "{}", all.websocket);
 
-    let signer = file("boat.crt");
+    let signer = boat.cert_file.display().to_string();
     let trust = ["--ca-file", &signer];
     let send = ["send", "--user", "1", "--to", "2", "hello"];
     run(all.user(&send).args(trust)).ok();
@@ -36,7 +23,7 @@ fn messages_go_through_tls_and_a_stranger_is_named() {
     let create = ["group", "create", "--user", "1", "2"];
     run(all.user_over_tcp(&create).args(trust)).ok();
 
-    let other = file("other.crt");
+    let other = other.cert_file.display().to_string();
     for stranger in [&["--ca-file", &other][..], &[]] {
         let mut send = all.user(&send);
         let failed = run(send.args(stranger).args(["--timeout", "1"]));
@@ -48,4 +35,23 @@ fn messages_go_through_tls_and_a_stranger_is_named() {
     let failed = run(send.args(trust));
     assert_eq!(failed.code, Some(1), "{}", failed.stdout);
     assert!(failed.stderr.contains("leave it out"), "{}", failed.stderr);
+}
+
+// proves S3-03: clients' bytes are encrypted where others can reach a boat, on either port, or nothing starts; the words for it
+// are in docs/operations/running.md.
+#[test]
+fn a_boat_that_others_reach_speaks_tls_or_does_not_start() {
+    for port in ["WEBSOCKET", "TCP"] {
+        let listen = (format!("PACKETBOAT_BOAT__{port}"), "0.0.0.0:0");
+        let mut start = packetboat(&["all", "--memory"]);
+        let ended = run(start.envs([(&*listen.0, listen.1)]));
+        assert_eq!(ended.code, Some(3), "{port}: {}", ended.stderr);
+        for word in ["boat.tls", "certificates", "offloaded"] {
+            assert!(ended.stderr.contains(word), "{port}: {}", ended.stderr);
+        }
+    }
+    let page = include_str!("../../../../docs/operations/running.md");
+    assert!(
+        page.contains("With `boat.tls.certificates` both client ports speak TLS and nothing else")
+    );
 }

@@ -10,16 +10,24 @@ use protocol::frame::HistoryRange;
 use protocol::group::{GroupRow, Member, Settings};
 use protocol::history::{IdRange, Order, Version};
 use protocol::{GroupId, MessageId, SendId, Seq, UserId};
+use tokio::sync::Notify;
 
 pub(super) struct CountedHistory {
     store: EmbeddedGroupHistory,
     reads: AtomicUsize,
+    /// While set, pages wait until they may go on.
+    pub(super) held: AtomicBool,
+    pub(super) go_on: Notify,
 }
 
 impl CountedHistory {
     pub(super) fn over(store: EmbeddedGroupHistory) -> Arc<CountedHistory> {
-        let reads = AtomicUsize::new(0);
-        Arc::new(CountedHistory { store, reads })
+        Arc::new(CountedHistory {
+            store,
+            reads: AtomicUsize::new(0),
+            held: AtomicBool::new(false),
+            go_on: Notify::new(),
+        })
     }
 
     /// Questions since the last time that this was asked.
@@ -59,6 +67,9 @@ impl GroupHistoryStore for CountedHistory {
         range: HistoryRange,
         limit: usize,
     ) -> backend::Result<Vec<GroupRow>> {
+        if self.held.load(Ordering::Relaxed) {
+            self.go_on.notified().await;
+        }
         self.read().conversation(group, range, limit).await
     }
 

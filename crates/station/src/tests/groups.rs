@@ -32,7 +32,7 @@ const OPEN: Settings = Settings {
     open_history: true,
     open_door: true,
 };
-const NEWEST: HistoryRange = HistoryRange::Backward { before: None };
+pub(super) const NEWEST: HistoryRange = HistoryRange::Backward { before: None };
 
 pub(super) fn group(number: i64) -> GroupId {
     GroupId::new(number).expect("positive")
@@ -113,7 +113,7 @@ impl World {
         placed
     }
 
-    async fn say_uncached(&self, in_group: i64, from: i64, text: &str) -> Placed {
+    pub(super) async fn say_uncached(&self, in_group: i64, from: i64, text: &str) -> Placed {
         let head = self.end(in_group).await;
         let seq = head.seq.next();
         let id = MessageId::floor_of(BEGIN).get() + in_group * 10_000 + seq.0 as i64;

@@ -1,20 +1,35 @@
 //! Limits at the door: who reaches one is told when to come again, and nobody else notices.
 
 use std::num::NonZeroU32;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::station::SyncCall;
 use api::v1;
 use protocol::frame::Send;
 use protocol::frame::{HistoryRange, SyncQuery, SyncRequest};
-use protocol::{Code, Platform, Recipient, Seq};
+use protocol::{Code, Platform, Recipient, Refusal, Seq};
 
-use super::groups::{CLOSED, group};
+use super::groups::{CLOSED, NEWEST, group, of};
+use super::refusals::Refusals;
 use super::world::*;
 use crate::Config;
 
 fn count(number: u32) -> NonZeroU32 {
     NonZeroU32::new(number).expect("not zero")
+}
+
+fn asked(who: i64, query: SyncQuery) -> v1::SyncCall {
+    v1::SyncCall::from(&SyncCall {
+        user: user(who),
+        session: session(who),
+        request: SyncRequest { request: 9, query },
+    })
+}
+
+async fn refusal_of(world: &World, who: i64, query: SyncQuery) -> Refusal {
+    let answer = world.client.clone().sync(asked(who, query)).await;
+    api::status::to_refusal(&answer.expect_err("too much"))
 }
 
 // proves S1-05 in part: a user who signs in again and again is refused in a defined way, and stays signed in.
@@ -127,16 +142,7 @@ async fn who_asks_too_much_hears_when_to_ask_again() {
     let query = || SyncQuery::Status { ids: Vec::new() };
     assert!(world.ask(1, query()).await.is_ok());
     assert!(world.ask(1, query()).await.is_ok());
-    let call = SyncCall {
-        user: user(1),
-        session: session(1),
-        request: SyncRequest {
-            request: 9,
-            query: query(),
-        },
-    };
-    let refused = world.client.clone().sync(v1::SyncCall::from(&call)).await;
-    let refusal = api::status::to_refusal(&refused.expect_err("too much"));
+    let refusal = refusal_of(&world, 1, query()).await;
     assert_eq!(refusal.code, Code::RateLimited);
     assert_eq!(refusal.retry_after, Some(Duration::from_millis(250)));
     assert!(world.ask(2, query()).await.is_ok());
@@ -166,4 +172,46 @@ async fn only_pages_that_history_is_asked_for_count() {
     assert_eq!(page(2, 2).await, Ok(2), "the other side");
     tokio::time::advance(Duration::from_millis(100)).await;
     assert_eq!(page(1, 2).await, Ok(2));
+}
+
+// A store that answers slowly takes the places of those who read there, and of nobody else.
+#[tokio::test(start_paused = true)]
+async fn where_history_has_too_much_to_do_only_its_readers_wait() {
+    let refusals = Refusals::default();
+    let _recorded = metrics::set_default_local_recorder(&refusals);
+    let world = world_with(Config {
+        history_reads_max: 1,
+        ..Config::default()
+    })
+    .await;
+    for in_group in [7, 8, 9] {
+        world.group_of(in_group, CLOSED, &[1, 2]).await;
+    }
+    world.say_uncached(7, 1, "far back").await;
+    world.say_uncached(8, 1, "far back").await;
+    world.say(9, 1, "kept beside history").await;
+    let page = |in_group| SyncQuery::History {
+        conversation: of(in_group),
+        range: NEWEST,
+        limit: 10,
+    };
+    world.history_reads.held.store(true, Ordering::Relaxed);
+    let mut client = world.client.clone();
+    let held = tokio::spawn(async move { client.sync(asked(1, page(7))).await });
+    settle().await;
+
+    let refusal = refusal_of(&world, 2, page(8)).await;
+    assert_eq!(refusal.code, Code::Unavailable);
+    assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
+    assert!(refusals.are("history_reads", 1));
+    assert!(world.ask(2, page(9)).await.is_ok());
+    let status = SyncQuery::Status { ids: Vec::new() };
+    assert!(world.ask(2, status).await.is_ok());
+    assert!(world.submit_one(item(2, send(1, 1, "hi"))).await.is_ok());
+
+    assert!(!held.is_finished(), "its deadline has not come");
+    world.history_reads.held.store(false, Ordering::Relaxed);
+    world.history_reads.go_on.notify_waiters();
+    held.await.expect("it ends").expect("a page");
+    assert!(world.ask(2, page(8)).await.is_ok());
 }

@@ -10,12 +10,14 @@ use api::v1;
 use api::v1::station_service_client::StationServiceClient;
 use backend::embedded::Engine;
 use backend::installation::{EmbeddedInstallation, InstallationStore};
+use backend::mailbox::MailboxStore;
 use protocol::mailbox::ReassertAnswer;
 use protocol::presence::SessionKey;
 use protocol::{Code, Platform, Timestamp};
 use tokio_util::sync::CancellationToken;
 
 use super::groups::CLOSED;
+use super::refusals::Refusals;
 use super::world::*;
 use crate::{Config, StartError, start};
 
@@ -139,6 +141,51 @@ async fn a_session_is_admitted_found_and_gone() {
     assert_eq!(world.online(&[1]).await, [Vec::<i64>::new()]);
 }
 
+// proves S1-08 in part: of those who leave together the store is told together.
+#[tokio::test(start_paused = true)]
+async fn many_who_leave_at_once_are_one_call_to_the_store() {
+    const LEAVING: i64 = 1024;
+    let world = world().await;
+    for number in [1, LEAVING, LEAVING + 1] {
+        world.sign_in(number, Platform::Ios, number).await;
+    }
+    let keys = (1..=LEAVING).map(|number| world.key(number, number));
+    let request = v1::DisconnectRequest {
+        sessions: keys.map(|key| (&key).into()).collect(),
+    };
+    let answer = world.client.clone().disconnect(request).await;
+    answer.expect("signed off");
+    let calls = world.mailbox.sign_offs.load(Ordering::Relaxed);
+    assert_eq!(calls, 1, "for {LEAVING} sessions");
+    let online = world.online(&[1, LEAVING, LEAVING + 1]).await;
+    assert_eq!(online, [vec![], vec![], vec![LEAVING + 1]]);
+}
+
+// A server of the mailbox that is away: its sessions are named, and the others are signed off.
+#[tokio::test(start_paused = true)]
+async fn sign_offs_that_a_part_of_the_mailbox_does_not_answer_are_named() {
+    let world = world().await;
+    for number in 1..=3 {
+        world.sign_in(number, Platform::Ios, 10 + number).await;
+    }
+    let sign_off = async |world: &World| {
+        let keys = (1..=3).map(|number| world.key(number, 10 + number));
+        let request = v1::DisconnectRequest {
+            sessions: keys.map(|key| (&key).into()).collect(),
+        };
+        let answer = world.client.clone().disconnect(request).await;
+        answer.expect("answered").into_inner().unanswered
+    };
+    world.mailbox.boxes_away.lock().push(user(2));
+    assert_eq!(sign_off(&world).await, [1]);
+    world.mailbox.boxes_away.lock().clear();
+    assert_eq!(
+        world.online(&[1, 3]).await,
+        [const { Vec::<i64>::new() }; 2]
+    );
+    assert_eq!(sign_off(&world).await, [0; 0]);
+}
+
 // proves S1-22: the second login kicks the first one out, and does not wait for it.
 #[tokio::test(start_paused = true)]
 async fn a_second_login_kicks_the_first_out_in_the_background() {
@@ -160,6 +207,28 @@ async fn a_second_login_kicks_the_first_out_in_the_background() {
     assert_eq!(kickouts[0].refusal.code, Code::Displaced);
     let key = protocol::keys::control_key(user(1));
     assert_eq!(world.log().await[0].key, &key[..]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_seventeenth_bot_of_a_user_is_refused_and_nothing_is_registered() {
+    let refusals = Refusals::default();
+    let _recorded = metrics::set_default_local_recorder(&refusals);
+    let world = world().await;
+    for at in 1..=16 {
+        world.sign_in(1, Platform::Bot, at).await;
+    }
+    let late = world.connect_of(1, Platform::Bot, 17);
+    let refused = world.connect(&late).await.expect_err("no room");
+    assert_eq!(refused.code, Code::TooManySessions);
+    assert_eq!(refused.retry_after, Some(Duration::from_secs(60)));
+    assert!(refusals.are("user_sessions", 1));
+    assert_eq!(world.online(&[1]).await[0].len(), 16);
+    world.sign_in(1, Platform::Ios, 18).await;
+    world.sign_in(2, Platform::Bot, 19).await;
+    let leaves = vec![world.key(1, 3)];
+    let answers = world.mailbox.disconnect(leaves).await;
+    assert!(matches!(answers[..], [Ok(())]));
+    world.connect(&late).await.expect("one has left");
 }
 
 // Two sign-ins of one device, the later of which may be admitted first: the other one is told to come again.

@@ -38,7 +38,8 @@ use protocol::history::{PrivateRow, Version};
 use protocol::keys::Topic;
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, TooManySessions,
+    Whereabouts,
 };
 use protocol::message::{Content, Target};
 use protocol::presence::{BoatLife, Denied, SessionEntry, SessionKey};
@@ -102,6 +103,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
         store: store.expect("a new mailbox"),
         silent: AtomicBool::new(false),
         boxes_away: Mutex::default(),
+        sign_offs: AtomicUsize::new(0),
     });
     let connector = Connector::default();
     let boat = Arc::new(Noting::default());
@@ -570,11 +572,26 @@ pub(super) struct FaultyMailbox {
     pub(super) silent: AtomicBool,
     /// Users on a server of their own: their sessions, pages, acknowledgements and dedupe keys are not answered.
     pub(super) boxes_away: Mutex<Vec<UserId>>,
+    /// Calls that sign sessions off.
+    pub(super) sign_offs: AtomicUsize,
 }
 
 impl FaultyMailbox {
     pub(super) fn fall_silent(&self, silent: bool) {
         self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    fn unless_away<T>(
+        &self,
+        users: &[UserId],
+        answers: Vec<backend::Result<T>>,
+    ) -> Vec<backend::Result<T>> {
+        let away = self.boxes_away.lock();
+        let unless_away = |(user, answer)| match away.contains(user) {
+            true => Err(backend::Error::unavailable("mailbox", "away")),
+            false => answer,
+        };
+        users.iter().zip(answers).map(unless_away).collect()
     }
 
     async fn reach(&self) -> &EmbeddedMailbox {
@@ -598,7 +615,10 @@ impl MailboxStore for FaultyMailbox {
         self.reach().await.route_or_store(requests).await
     }
 
-    async fn connect(&self, request: ConnectRequest) -> backend::Result<ConnectAnswer> {
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+    ) -> backend::Result<Result<ConnectAnswer, TooManySessions>> {
         self.reach().await.connect(request).await
     }
 
@@ -611,8 +631,11 @@ impl MailboxStore for FaultyMailbox {
         self.reach().await.reassert(sessions, denied, now).await
     }
 
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> backend::Result<()> {
-        self.reach().await.disconnect(sessions).await
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<backend::Result<()>> {
+        self.sign_offs.fetch_add(1, Ordering::Relaxed);
+        let users: Vec<UserId> = sessions.iter().map(|key| key.user).collect();
+        let answers = self.reach().await.disconnect(sessions).await;
+        self.unless_away(&users, answers)
     }
 
     async fn sessions(
@@ -621,12 +644,7 @@ impl MailboxStore for FaultyMailbox {
         denied: Denied,
     ) -> Vec<backend::Result<Vec<SessionEntry>>> {
         let answers = self.reach().await.sessions(users, denied).await;
-        let away = self.boxes_away.lock();
-        let unless_away = |(user, answer)| match away.contains(user) {
-            true => Err(backend::Error::unavailable("mailbox", "away")),
-            false => answer,
-        };
-        users.iter().zip(answers).map(unless_away).collect()
+        self.unless_away(users, answers)
     }
 
     async fn page(

@@ -1,5 +1,7 @@
 //! Who is there: sessions, and what a login hears of.
 
+use protocol::mailbox::TooManySessions;
+
 use super::*;
 
 /// A live session is answered and nothing is stored; other platforms of the user are told of, too.
@@ -152,14 +154,87 @@ pub(crate) async fn bots_stand_side_by_side(scene: &Scene) {
     let answer = scene.put(target, 1, seconds(1)).await;
     assert_eq!((answer.live.len(), answer.stored), (3, Vec::new()));
     let first = scene.session(1, target);
-    let gone = scene.store.disconnect(vec![first.key.clone()]).await;
-    gone.expect("gone");
+    scene.sign_off(vec![first.key.clone()]).await;
     let again = scene.reassert(&first).await;
     assert!(
         matches!(again, ReassertAnswer::Restored { .. }),
         "{again:?}"
     );
     assert_eq!(scene.live(target.user, Denied::default()).await.len(), 3);
+}
+
+/// A bot of the scene's user, on one of two boats.
+fn bot(scene: &Scene, n: i64, boat: &str) -> NewSession {
+    let mut session = scene.session(n, scene.on(1, Platform::Bot));
+    session.key.life = life(boat, 1);
+    session
+}
+
+async fn sign_in(
+    scene: &Scene,
+    session: &NewSession,
+    denied: Denied,
+) -> Result<(), TooManySessions> {
+    let request = ConnectRequest {
+        user: session.key.user,
+        entry: session.clone(),
+        denied,
+        now: scene.now,
+    };
+    let answer = scene.store.connect(request).await.expect("an answer");
+    answer.map(drop)
+}
+
+pub(crate) async fn a_platform_has_as_many_sessions_as_it_may(scene: &Scene) {
+    for n in 1..=16 {
+        let bot = bot(scene, n, "boat");
+        sign_in(scene, &bot, Denied::default()).await.expect("room");
+    }
+    let late = bot(scene, 17, "boat");
+    for _ in 0..2 {
+        let refused = sign_in(scene, &late, Denied::default()).await;
+        assert_eq!(refused, Err(TooManySessions));
+    }
+    let again = sign_in(scene, &bot(scene, 3, "boat"), Denied::default()).await;
+    assert_eq!(again, Ok(()), "registered already");
+    let live = scene.live(late.key.user, Denied::default()).await;
+    assert_eq!(live.len(), 16);
+    // Other platforms of the user, and other users, have places of their own.
+    scene.connect(&scene.session(20, scene.ios(1))).await;
+    let other = scene.on(2, Platform::Bot);
+    scene.connect(&scene.session(21, other)).await;
+    // One whose connection died is in nobody's way.
+    let device = bot(scene, 7, "boat").device;
+    let again = NewSession {
+        device,
+        ..bot(scene, 18, "boat")
+    };
+    let answer = scene.connect(&again).await;
+    assert_eq!(answer.replaced, [bot(scene, 7, "boat").key]);
+    let leaves = vec![bot(scene, 5, "boat").key];
+    scene.sign_off(leaves).await;
+    sign_in(scene, &late, Denied::default())
+        .await
+        .expect("one has left");
+}
+
+pub(crate) async fn sessions_of_the_denied_leave_room(scene: &Scene) {
+    for n in 1..=16 {
+        let boat = if n % 2 == 0 { "boat" } else { "sunk" };
+        let bot = bot(scene, n, boat);
+        sign_in(scene, &bot, Denied::default()).await.expect("room");
+    }
+    let sunk = denied([life("sunk", 1), life("elsewhere", 1)]);
+    for n in 17..=24 {
+        let bot = bot(scene, n, "boat");
+        sign_in(scene, &bot, sunk.clone())
+            .await
+            .expect("room of the sunk");
+    }
+    let late = bot(scene, 25, "boat");
+    assert_eq!(sign_in(scene, &late, sunk).await, Err(TooManySessions));
+    let live = scene.live(late.key.user, Denied::default()).await;
+    assert_eq!(live.len(), 16);
 }
 
 /// Many logins at once leave one session, the one with the largest number; each other is displaced once.
@@ -179,7 +254,7 @@ pub(crate) async fn logins_at_once_leave_one(scene: &Scene) {
     let (mut logins_seen, mut displaced) = (BTreeSet::new(), BTreeSet::new());
     for login in join_all(logins).await {
         let (session, answer) = login.expect("no panic");
-        let answer = answer.expect("connected");
+        let answer = answer.expect("connected").expect("one at a time");
         assert!(logins_seen.insert((answer.login, session)));
         for key in answer.displaced {
             assert!(displaced.insert(key.session), "displaced twice: {key:?}");
@@ -213,11 +288,7 @@ pub(crate) async fn login_numbers_only_grow(scene: &Scene) {
         let login = scene.connect_with(&session, Denied::default(), now).await;
         assert!(login.login > last);
         last = login.login;
-        scene
-            .store
-            .disconnect(vec![session.key])
-            .await
-            .expect("gone");
+        scene.sign_off(vec![session.key]).await;
     }
     assert!(last >= scene.now.millis() as u64, "at least the time");
 }
@@ -232,18 +303,14 @@ pub(crate) async fn a_disconnect_removes_exactly_one(scene: &Scene) {
     let mut of_another_session = session.key.clone();
     of_another_session.session = scene.session(2, scene.ios(1)).key.session;
     let strangers = vec![of_another_boat, of_another_session];
-    scene.store.disconnect(strangers).await.expect("no error");
+    scene.sign_off(strangers).await;
     let user = session.key.user;
     assert_eq!(
         scene.live(user, Denied::default()).await,
         [session.key.session]
     );
     for _ in 0..2 {
-        scene
-            .store
-            .disconnect(vec![session.key.clone()])
-            .await
-            .expect("no error");
+        scene.sign_off(vec![session.key.clone()]).await;
     }
     assert_eq!(scene.live(user, Denied::default()).await, []);
 }
@@ -310,11 +377,7 @@ pub(crate) async fn a_boat_may_say_again_what_it_holds(scene: &Scene) {
         ReassertAnswer::Known { mail_waits: false }
     );
 
-    scene
-        .store
-        .disconnect(vec![session.key.clone()])
-        .await
-        .expect("gone");
+    scene.sign_off(vec![session.key.clone()]).await;
     scene.put(phone, 1, seconds(1)).await;
     let restored = ReassertAnswer::Restored {
         marker,
@@ -363,8 +426,7 @@ pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
     assert_eq!(held().await, (2, login));
 
     // Late words of the earlier life.
-    let left = scene.store.disconnect(vec![under(1).key]).await;
-    left.expect("no error");
+    scene.sign_off(vec![under(1).key]).await;
     let known = ReassertAnswer::Known { mail_waits: false };
     assert_eq!(scene.reassert(&under(1)).await, known);
     let repeated = scene.connect(&under(1)).await;
@@ -380,7 +442,7 @@ pub(crate) async fn a_later_life_takes_its_sessions_along(scene: &Scene) {
     // Who left before it was asserted anew is gone, too.
     let mut left = later.key;
     left.life = life("boat", 9);
-    scene.store.disconnect(vec![left]).await.expect("gone");
+    scene.sign_off(vec![left]).await;
     assert_eq!(scene.live(phone.user, Denied::default()).await, []);
 }
 
@@ -405,11 +467,7 @@ pub(crate) async fn names_may_hold_any_sign(scene: &Scene) {
         assert_eq!(answer.live[0].life, session.key.life);
         let alike = denied([life(name, 1), life("boat", u64::MAX)]);
         assert_eq!(scene.live(phone.user, alike).await, [session.key.session]);
-        scene
-            .store
-            .disconnect(vec![session.key])
-            .await
-            .expect("gone");
+        scene.sign_off(vec![session.key]).await;
         assert_eq!(scene.live(phone.user, Denied::default()).await, []);
     }
 }

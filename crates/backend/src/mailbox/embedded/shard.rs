@@ -1,10 +1,12 @@
 //! Sessions and recent acknowledgements, in memory: they end with the process, as its boats do.
 
-use std::collections::BTreeMap;
+use std::collections::HashMap;
 use std::time::Duration;
 
 use protocol::mailbox::{NewSession, Presence};
 use protocol::{BoatId, Timestamp, UserId};
+
+use crate::table;
 
 /// How often a shard gives back the memory of acknowledgements that are remembered no longer.
 const SWEEP_EVERY: Duration = Duration::from_secs(60);
@@ -14,7 +16,7 @@ const BOATS_MAX: usize = 64;
 /// The presences of some users. An idle session takes about 150 bytes, and its device's name.
 #[derive(Debug, Default)]
 pub(super) struct Shard {
-    present: BTreeMap<UserId, Presence>,
+    present: HashMap<UserId, Presence>,
     boats: Vec<BoatId>,
     /// The largest login number of users that are no longer here: numbers go on from it.
     forgotten_login: u64,
@@ -53,6 +55,7 @@ impl Shard {
             let last = presence.sessions.last_login();
             self.forgotten_login = self.forgotten_login.max(last);
             self.present.remove(&user);
+            table::shrink(&mut self.present);
         }
     }
 
@@ -91,6 +94,7 @@ impl Shard {
             stays
         });
         self.forgotten_login = last;
+        table::shrink(&mut self.present);
     }
 }
 
@@ -108,8 +112,8 @@ mod tests {
 
     #[test]
     fn an_idle_session_is_small() {
-        // A B-tree is at least half full.
-        let row = 2 * size_of::<(UserId, Presence)>();
+        // A table is at least seven sixteenths full, and has a byte a place beside its rows.
+        let row = (size_of::<(UserId, Presence)>() + 1) * 16 / 7;
         let session = size_of::<SessionEntry>() + size_of::<DeviceId>();
         assert!(row + session < 200, "{row} + {session}");
     }

@@ -157,7 +157,7 @@ async fn a_restart_keeps_mail_and_marker_and_loses_sessions() {
         let mailbox = open(open_disk(&dir));
         mailbox.route_or_store(vec![request(ios(1), 1)]).await;
         let login = mailbox.connect(connect_request(ios(2), 1)).await;
-        login.expect("connected").marker
+        login.expect("connected").expect("room").marker
     };
     let mailbox = open(open_disk(&dir));
     assert_eq!(mailbox.marker, marker);
@@ -207,7 +207,7 @@ async fn a_refusing_disk_fails_what_must_be_stored_and_nothing_else() {
     let engine = Engine::memory();
     let mailbox = open(engine.clone());
     let login = mailbox.connect(connect_request(ios(2), 1)).await;
-    login.expect("connected");
+    login.expect("connected").expect("room");
     mailbox.route_or_store(vec![request(ios(1), 9)]).await;
     engine.crash(0).expect("in memory");
     let requests = vec![request(ios(1), 1), request(ios(2), 1)];
@@ -317,14 +317,13 @@ async fn a_hundred_thousand_leave_at_once() {
     let requests = (1..=EVERYBODY + 1).map(|n| connect_request(ios(n), n));
     let keys: Vec<_> = requests.clone().map(|request| request.entry.key).collect();
     for request in requests {
-        mailbox.connect(request).await.expect("connected");
+        let answer = mailbox.connect(request).await.expect("connected");
+        answer.expect("room");
     }
     let (stays, leave) = keys.split_last().expect("many");
     for batch in leave.chunks(1024) {
-        mailbox
-            .disconnect(batch.to_vec())
-            .await
-            .expect("signed off");
+        let answers = mailbox.disconnect(batch.to_vec()).await;
+        assert!(answers.iter().all(Result::is_ok));
     }
     let users: Vec<_> = keys.iter().map(|key| key.user).collect();
     let live = mailbox.sessions(&users, Denied::default()).await;
@@ -342,7 +341,7 @@ async fn route_costs() {
     const USERS: i64 = 10_000;
     for n in 1..=USERS {
         let login = mailbox.connect(connect_request(ios(n), n)).await;
-        login.expect("connected");
+        login.expect("connected").expect("room");
     }
     let start = tokio::time::Instant::now();
     for _ in 0..20 {

@@ -14,6 +14,9 @@ use crate::redis::failure::Failure;
 use crate::redis::reply;
 use crate::redis::scripts::Name;
 
+/// In the place of a login number.
+const FULL: &str = "full";
+
 /// What a login and a reassertion are made of.
 pub(super) struct Login<'a> {
     pub(super) user: UserId,
@@ -43,7 +46,7 @@ impl Login<'_> {
             .arg(session::denied_text(denied))
             .arg(key.session)
             .arg(platform.number())
-            .arg(u8::from(platform.is_exclusive()))
+            .arg(platform.sessions_max())
             .arg(session::incarnation(&key.life))
             .arg(&key.life.boat)
             .arg(device)
@@ -52,31 +55,49 @@ impl Login<'_> {
             .arg(self.marker.max(1))
     }
 
-    pub(super) fn connect(&self, keys: &Keys, policies: &Policies) -> Call {
-        self.call(Name::Connect, keys, policies, &[])
+    /// `denied` are lives that were met and have ended.
+    pub(super) fn connect(&self, keys: &Keys, policies: &Policies, denied: &[BoatLife]) -> Call {
+        self.call(Name::Connect, keys, policies, denied)
     }
 
-    /// `denied` are lives that were met and have ended.
+    /// As for `connect`.
     pub(super) fn reassert(&self, keys: &Keys, policies: &Policies, denied: &[BoatLife]) -> Call {
         self.call(Name::Reassert, keys, policies, denied)
     }
 }
 
+/// The outcome of a login.
+pub(super) enum Connected {
+    Registered(ConnectAnswer),
+    /// The platform has as many sessions as it may; some are perhaps of lives that have ended.
+    Full {
+        denied: Vec<BoatLife>,
+    },
+}
+
 /// Sessions of denied lives ended, and nobody is told.
-pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<ConnectAnswer, Failure> {
+pub(super) fn connected(told: Value, request: &ConnectRequest) -> Result<Connected, Failure> {
     let [login, marker, mail_waits, displaced, replaced] = reply::items(told)?;
+    if reply::text(login.clone())? == FULL {
+        let held = session::read_all(displaced)?.into_iter();
+        let mut denied: Vec<BoatLife> = held.map(|entry| entry.life).collect();
+        denied.retain(|life| request.denied.contains(life));
+        denied.sort_unstable();
+        denied.dedup();
+        return Ok(Connected::Full { denied });
+    }
     let keys = |told| -> Result<Vec<SessionKey>, Failure> {
         let ended = session::living(session::read_all(told)?, &request.denied);
         let key = |entry: SessionEntry| entry.into_key(request.user);
         Ok(ended.into_iter().map(key).collect())
     };
-    Ok(ConnectAnswer {
+    Ok(Connected::Registered(ConnectAnswer {
         login: reply::number(login)?,
         displaced: keys(displaced)?,
         replaced: keys(replaced)?,
         marker: reply::number(marker)?,
         mail_waits: reply::integer(mail_waits)? == 1,
-    })
+    }))
 }
 
 /// What a boat is told, and the session that holds the platform in its place.

@@ -138,7 +138,8 @@ async fn connect(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<Conne
         denied: Denied::default(),
         now: SystemClock.now(),
     };
-    mailbox.connect(request).await
+    let answer = mailbox.connect(request).await?;
+    Ok(answer.expect("room"))
 }
 
 async fn reassert(mailbox: &RedisMailbox, target: Target, n: i64) -> Result<ReassertAnswer> {

@@ -415,6 +415,9 @@ fn an_idle_connection_holds_no_buffer() {
         pair.assert_idle();
     }
     assert!(size_of::<Tls>() <= 96, "{}", size_of::<Tls>());
+    // On the heap, beside keys.
+    let boxed = size_of::<UnbufferedServerConnection>();
+    assert!(boxed <= 1088, "{boxed}");
 }
 
 #[test]

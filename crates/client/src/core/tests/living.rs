@@ -57,6 +57,21 @@ fn terminal_codes_end_it() {
     }
 }
 
+// A sign-in that comes earlier is refused, too, and takes from what the user's other devices have.
+#[test]
+fn who_did_too_much_waits_as_long_as_the_server_says() {
+    for code in [Code::RateLimited, Code::TooManySessions] {
+        let mut device = Device::ready();
+        let refusal = Refusal::new(code, "later").retry_after(Duration::from_secs(60));
+        device.hear(ServerFrame::Closing(refusal));
+        device.lose(0);
+        device.wait(59_999);
+        assert_eq!(device.connects, 1);
+        device.wait(1);
+        assert_eq!(device.connects, 2);
+    }
+}
+
 fn replaced(device: &mut Device) {
     let closing = Refusal::new(
         Code::Replaced,

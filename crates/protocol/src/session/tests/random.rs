@@ -252,7 +252,7 @@ impl World {
                         assert!(self.mail_ids.contains(&id) && self.acked_ids.contains(&id));
                     }
                 }
-                Action::Sync(_) => {}
+                Action::Sync(_) | Action::Count(_) => {}
                 Action::Close(_) => self.closes += 1,
                 Action::Leave => self.leaves += 1,
             }

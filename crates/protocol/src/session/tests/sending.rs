@@ -138,7 +138,9 @@ fn to_oneself_and_too_large_are_refused() {
     session.handle_frame(send_to(1, 1), START);
     session.handle_frame(send_to(2, 2), START);
     let expected = [(send_id(1), Code::ToSelf), (send_id(2), Code::TooLarge)];
-    assert_eq!(refusals(&drained(&mut session)), expected);
+    let actions = drained(&mut session);
+    assert_eq!(refusals(&actions), expected);
+    assert_eq!(counted(&actions), [Bound::BodyBytes]);
 }
 
 #[test]

@@ -107,7 +107,12 @@ async fn mend_one(seams: &Seams, mend: Mend) -> Result<()> {
     let owner = owner_of(&mend);
     let done = async {
         match mend {
-            Mend::Disconnect(key) => seams.mailbox.disconnect(vec![key]).await,
+            Mend::Disconnect(key) => seams
+                .mailbox
+                .disconnect(vec![key])
+                .await
+                .into_iter()
+                .collect(),
             Mend::Acknowledge(target, id) => {
                 let acked = vec![(target, vec![id])];
                 let waited = seams.mailbox.acknowledge(acked, now).await;

@@ -76,13 +76,7 @@ impl Dialect {
             return Ok(floor::frame(floor::HELLO, user, &[]));
         };
         let device = DeviceId::new("bench").context("a device name")?;
-        let token = token::sign(
-            settings,
-            UserId::new((FIRST_USER + user) as i64)?,
-            None,
-            None,
-            token::OWN,
-        )?;
+        let token = token::sign(settings, Dialect::user(user)?, None, None, token::OWN)?;
         Ok(api::codec::encode_client(&ClientFrame::Hello(Hello {
             version: frame::VERSION,
             token,
@@ -94,13 +88,23 @@ impl Dialect {
 
     /// The `n`th message of `user` to its partner.
     pub(super) fn send(&self, user: u64, n: u64, body: Bytes) -> Result<Bytes> {
+        self.send_to(user, n, Recipient::User(Dialect::user(user ^ 1)?), body)
+    }
+
+    /// Its name in Packetboat.
+    pub(super) fn user(user: u64) -> Result<UserId> {
+        Ok(UserId::new((FIRST_USER + user) as i64)?)
+    }
+
+    /// The same to anybody; on the floor there are partners only.
+    pub(super) fn send_to(&self, user: u64, n: u64, to: Recipient, body: Bytes) -> Result<Bytes> {
         let Dialect::Packetboat { run, .. } = self else {
             return Ok(floor::frame(floor::SEND, n, &body));
         };
         let send_id = Uuid::from_u64_pair(run.wrapping_add(user), n);
         Ok(api::codec::encode_client(&ClientFrame::Send(frame::Send {
             send_id: SendId::from_uuid(send_id),
-            to: Recipient::User(UserId::new((FIRST_USER + (user ^ 1)) as i64)?),
+            to,
             options: Options::CHAT,
             content: Content {
                 data: body,

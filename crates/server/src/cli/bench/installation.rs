@@ -1,6 +1,7 @@
 //! What is measured: the processes that serve a load together, and those whose time counts beside them.
 
 use std::collections::BTreeMap;
+use std::num::NonZero;
 use std::path::Path;
 use std::str::FromStr;
 use std::time::Duration;
@@ -8,6 +9,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 
 use super::process::{Server, cpu_of};
+use crate::settings::lifted;
 
 /// User and system time so far, by the name of the service or part.
 pub(super) type Cpu = BTreeMap<String, Duration>;
@@ -21,9 +23,16 @@ pub(super) struct Also {
 
 pub(super) struct Installation {
     /// By service.
-    servers: BTreeMap<&'static str, Server>,
-    /// Where clients connect.
+    servers: Vec<(&'static str, Server)>,
+    /// The address for clients; of several boats the first's.
     pub(super) websocket: String,
+}
+
+impl Also {
+    pub(super) fn new(name: &str, pid: u32) -> Also {
+        let name = name.to_owned();
+        Also { name, pid }
+    }
 }
 
 impl FromStr for Also {
@@ -32,8 +41,7 @@ impl FromStr for Also {
     fn from_str(text: &str) -> Result<Also, &'static str> {
         let (name, pid) = text.split_once('=').ok_or("NAME=PID is expected")?;
         let pid = pid.parse().map_err(|_| "PID must be a number")?;
-        let name = name.to_owned();
-        Ok(Also { name, pid })
+        Ok(Also::new(name, pid))
     }
 }
 
@@ -49,37 +57,73 @@ impl Installation {
         let dir = tempfile::tempdir_in(data).context("making a data folder")?;
         let dir = dir.keep();
         let dir = dir.to_str().context("a folder name that is text")?;
-        let arguments = [prefix, &["all", "--data", dir, "--output", "json"]].concat();
+        let all = ["all", "--data", dir, "--output", "json"];
+        Installation::all(&[prefix, &all].concat(), &[])
+    }
+
+    /// All services in one process by these arguments, on free ports, with more settings.
+    pub(super) fn all(arguments: &[&str], more: &[(&'static str, String)]) -> Result<Installation> {
         let mut environment = environment();
         environment.push(("PACKETBOAT_ADMIN__LISTEN", free()));
         environment.push(("PACKETBOAT_HEALTH__LISTEN", free()));
-        let all = Server::start(&arguments, &environment)?;
+        environment.extend(more.iter().cloned());
+        let all = Server::start(arguments, &environment)?;
         Installation::of([("all", all)])
+    }
+
+    /// So many servers by the same arguments, as they are.
+    pub(super) fn bare(arguments: &[&str], count: usize) -> Result<Installation> {
+        let start = |_| anyhow::Ok(("bare", Server::start(arguments, &[])?));
+        let servers: Result<Vec<_>> = (0..count).map(start).collect();
+        Installation::of(servers?)
     }
 
     /// Each service as a process, on the real parts that the settings name.
     pub(super) fn on_real_parts(config: &Path) -> Result<Installation> {
-        let config = config.to_str().context("a file name that is text")?;
-        let start = |service: &'static str| {
-            let mut arguments = vec!["--config", config, service, "--output", "json"];
-            let free = free();
-            arguments.extend(["--admin", &free, "--health", &free]);
-            if matches!(service, "boat" | "station") {
-                arguments.extend(["--listen", &free]);
-            }
-            anyhow::Ok((service, Server::start(&arguments, &environment())?))
-        };
-        Installation::of([
-            start("station")?,
-            start("carrier")?,
-            start("horn")?,
-            start("boat")?,
-        ])
+        Installation::fleet(config, 1, &[])
+    }
+
+    /// The same with so many boats, and with more settings.
+    pub(super) fn fleet(
+        config: &Path,
+        boats: usize,
+        more: &[(&'static str, String)],
+    ) -> Result<Installation> {
+        // Each would take all cores of the machine for its own.
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let accepts = boat::ACCEPTS_PER_CORE as usize * cores / boats.max(1);
+        let accepts = accepts.max(1).to_string();
+        let share = ("PACKETBOAT_BOAT__ACCEPTS_PER_SECOND", accepts);
+        let more = &[more, &[share]].concat();
+        let mut servers = Vec::new();
+        for service in ["station", "carrier", "horn"] {
+            servers.push((service, member(config, service, 1, more)?));
+        }
+        for number in 1..=boats {
+            servers.push(("boat", member(config, "boat", number, more)?));
+        }
+        Installation::of(servers)
+    }
+
+    /// `kill -9` of all processes of a service.
+    pub(super) fn kill(&mut self, service: &str) -> Result<()> {
+        let (killed, rest) = (self.servers.drain(..)).partition(|(name, _)| *name == service);
+        self.servers = rest;
+        let mut killed: Vec<_> = killed;
+        killed.iter_mut().try_for_each(|(_, server)| server.kill())
+    }
+
+    /// One more boat of a fleet.
+    pub(super) fn add_boat(&mut self, config: &Path, number: usize) -> Result<()> {
+        let boat = member(config, "boat", number, &[])?;
+        self.servers.push(("boat", boat));
+        Ok(())
     }
 
     fn of(servers: impl IntoIterator<Item = (&'static str, Server)>) -> Result<Installation> {
-        let servers: BTreeMap<_, _> = servers.into_iter().collect();
-        let websocket = servers.values().find_map(|server| server.websocket.clone());
+        let servers: Vec<_> = servers.into_iter().collect();
+        let mut websockets = servers.iter().map(|(_, server)| server.websocket.clone());
+        let websocket = websockets.find_map(|url| url);
         Ok(Installation {
             servers,
             websocket: websocket.context("nobody takes clients")?,
@@ -88,16 +132,56 @@ impl Installation {
 
     /// Of its own processes.
     pub(super) fn cpu(&self) -> Result<Cpu> {
-        let servers = self.servers.iter();
-        servers
-            .map(|(name, server)| Ok(((*name).to_owned(), cpu_of(server.pid())?)))
-            .collect()
+        let mut cpu = Cpu::new();
+        for (name, server) in &self.servers {
+            *cpu.entry((*name).to_owned()).or_default() += cpu_of(server.pid())?;
+        }
+        Ok(cpu)
+    }
+
+    /// The same of all together.
+    pub(super) fn cpu_of_all(&self) -> Result<Duration> {
+        Ok(self.cpu()?.values().sum())
     }
 
     /// Resident memory in bytes.
     pub(super) fn resident(&self) -> Result<u64> {
-        self.servers.values().map(Server::resident).sum()
+        let servers = self.servers.iter();
+        servers.map(|(_, server)| server.resident()).sum()
     }
+
+    /// Addresses for clients: one of each process that takes them.
+    pub(super) fn websockets(&self) -> Vec<String> {
+        let servers = self.servers.iter();
+        servers
+            .filter_map(|(_, server)| server.websocket.clone())
+            .collect()
+    }
+
+    /// Addresses of its processes' metrics.
+    pub(super) fn health(&self) -> Vec<String> {
+        let servers = self.servers.iter();
+        servers
+            .filter_map(|(_, server)| server.health.clone())
+            .collect()
+    }
+}
+
+/// A service as a process of its own.
+fn member(
+    config: &Path,
+    service: &str,
+    number: usize,
+    more: &[(&'static str, String)],
+) -> Result<Server> {
+    let config = config.to_str().context("a file name that is text")?;
+    let (name, free) = (format!("bench-{service}-{number}"), free());
+    let mut arguments = vec!["--config", config, service, "--output", "json"];
+    arguments.extend(["--name", &name, "--admin", &free, "--health", &free]);
+    if matches!(service, "boat" | "station") {
+        arguments.extend(["--listen", &free]);
+    }
+    Server::start(&arguments, &[&environment(), more].concat())
 }
 
 pub(super) fn cpu_beside(also: &[Also]) -> Result<Cpu> {
@@ -117,31 +201,17 @@ pub(super) fn between(before: &Cpu, after: &Cpu) -> Cpu {
     before.iter().map(used).collect()
 }
 
-/// Rows of the limits that the load would meet: all of it comes from one address.
-const FASTER_THAN_PEOPLE: [&str; 9] = [
-    "PACKETBOAT_BOAT__CONNECTIONS_PER_ADDRESS_MAX",
-    "PACKETBOAT_BOAT__ARRIVALS_PER_ADDRESS",
-    "PACKETBOAT_BOAT__ARRIVALS_PER_ADDRESS_BURST",
-    "PACKETBOAT_BOAT__READ_BYTES_PER_SECOND",
-    "PACKETBOAT_BOAT__READ_BYTES_BURST",
-    "PACKETBOAT_STATION__USER_SENDS_PER_SECOND",
-    "PACKETBOAT_STATION__USER_SENDS_BURST",
-    "PACKETBOAT_STATION__PRIVATE_SENDS_PER_SECOND",
-    "PACKETBOAT_STATION__PRIVATE_SENDS_BURST",
-];
-
 fn free() -> String {
     "127.0.0.1:0".to_owned()
 }
 
 fn environment() -> Vec<(&'static str, String)> {
-    let unlimited = FASTER_THAN_PEOPLE
-        .iter()
-        .map(|&row| (row, "1000000".to_owned()));
+    let lifted = lifted::variables().iter();
+    let lifted = lifted.map(|(name, value)| (name.as_str(), value.clone()));
     let others = [
         ("PACKETBOAT_BOAT__WEBSOCKET", free()),
         ("PACKETBOAT_BOAT__TCP", free()),
         ("PACKETBOAT_LOG__LEVEL", "warn".to_owned()),
     ];
-    unlimited.chain(others).collect()
+    lifted.chain(others).collect()
 }

@@ -145,7 +145,7 @@ impl Ledger {
         };
         let found = load::run(&server, &[], &Dialect::packetboat(settings).anew(), load).await?;
         let sum = &found.sum;
-        *clean &= sum.lost + sum.repeated + sum.out_of_order + sum.refused == 0;
+        *clean &= sum.faults() == 0;
         Ok(found.cpu_us())
     }
 }

@@ -9,29 +9,21 @@ use anyhow::{Context, Result, bail};
 use bytes::{BufMut, Bytes, BytesMut};
 use futures_util::{FutureExt, SinkExt, StreamExt};
 use hdrhistogram::Histogram;
-use tokio::net::TcpStream;
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep_until, timeout};
-use tokio_tungstenite::WebSocketStream;
+use tokio::time::{Instant, sleep_until};
 use tokio_tungstenite::tungstenite::Message;
-use tokio_tungstenite::tungstenite::client::IntoClientRequest;
-use tokio_tungstenite::tungstenite::http::HeaderValue;
-use tokio_tungstenite::tungstenite::protocol::WebSocketConfig;
 
-use super::SIGN_INS;
 use super::dialect::{AckOf, Dialect, Heard};
 use super::installation::{Also, Cpu, Installation, between, cpu_beside};
+use super::sign_in::{Socket, binary, sign_in_all};
 
 /// Sends in flight between the two of a pair when the load is closed.
 const WINDOW: u64 = 4;
 /// How long what was accepted may take to arrive after the last send.
 const SETTLE: Duration = Duration::from_secs(20);
-const SIGN_IN_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Longer ones count as this long.
-const LATENCY_MAX_US: u64 = 60_000_000;
-
-pub(super) type Socket = WebSocketStream<TcpStream>;
+pub(super) const LATENCY_MAX_US: u64 = 60_000_000;
 
 /// How sends are paced.
 #[derive(Clone, Copy, Debug)]
@@ -74,9 +66,16 @@ pub(super) struct Sum {
     pub(super) repeated: u64,
     pub(super) out_of_order: u64,
     pub(super) refused: u64,
+    /// Pairs of whom one lost its connection: what was on its way then is lost here, and comes with the next sync.
+    pub(super) closed: u64,
 }
 
 impl Sum {
+    /// Messages and pairs that went wrong.
+    pub(super) fn faults(&self) -> u64 {
+        self.lost + self.repeated + self.out_of_order + self.refused + self.closed
+    }
+
     fn add(&mut self, other: Sum) {
         self.accepted += other.accepted;
         self.arrived += other.arrived;
@@ -84,6 +83,7 @@ impl Sum {
         self.repeated += other.repeated;
         self.out_of_order += other.out_of_order;
         self.refused += other.refused;
+        self.closed += other.closed;
     }
 }
 
@@ -94,6 +94,9 @@ struct Run {
     start: Instant,
     sending: AtomicBool,
     measuring: AtomicBool,
+    /// Latency is of what was due between these, in microseconds from the start, whenever it arrives.
+    since: AtomicU64,
+    until: AtomicU64,
     arrived: AtomicU64,
     latency: Mutex<Histogram<u64>>,
 }
@@ -105,6 +108,22 @@ pub(super) async fn run(
     dialect: &Dialect,
     load: Load,
 ) -> Result<Found> {
+    let measured = async {
+        tokio::time::sleep(load.measured).await;
+        Ok(())
+    };
+    let (found, ()) = run_beside(server, also, dialect, load, measured).await?;
+    Ok(found)
+}
+
+/// As `run`, where what is measured lasts as long as `event`.
+pub(super) async fn run_beside<T>(
+    server: &Installation,
+    also: &[Also],
+    dialect: &Dialect,
+    load: Load,
+    event: impl Future<Output = Result<T>>,
+) -> Result<(Found, T)> {
     let sockets = sign_in_all(&server.websocket, dialect, load.pairs * 2).await?;
     let run = Arc::new(Run {
         dialect: dialect.clone(),
@@ -112,6 +131,8 @@ pub(super) async fn run(
         start: Instant::now(),
         sending: AtomicBool::new(true),
         measuring: AtomicBool::new(false),
+        since: AtomicU64::new(u64::MAX),
+        until: AtomicU64::new(u64::MAX),
         arrived: AtomicU64::new(0),
         latency: Mutex::new(Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?),
     });
@@ -126,9 +147,11 @@ pub(super) async fn run(
 
     tokio::time::sleep(load.warm_up).await;
     let (cpu, beside, since) = (server.cpu()?, cpu_beside(also)?, Instant::now());
+    run.since.store(run.micros(), Ordering::Relaxed);
     run.measuring.store(true, Ordering::Relaxed);
-    tokio::time::sleep(load.measured).await;
+    let result = event.await?;
     run.measuring.store(false, Ordering::Relaxed);
+    run.until.store(run.micros(), Ordering::Relaxed);
     let elapsed = since.elapsed();
     let cpu = between(&cpu, &server.cpu()?);
     let beside = between(&beside, &cpu_beside(also)?);
@@ -137,20 +160,21 @@ pub(super) async fn run(
 
     let mut sum = Sum::default();
     while let Some(pair) = pairs.join_next().await {
-        sum.add(pair??);
+        sum.add(pair?);
     }
     let latency = run
         .latency
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .clone();
-    Ok(Found {
+    let found = Found {
         rate: arrived as f64 / elapsed.as_secs_f64(),
         services: micros_each(cpu, arrived),
         beside: micros_each(beside, arrived),
         latency,
         sum,
-    })
+    };
+    Ok((found, result))
 }
 
 impl Found {
@@ -178,6 +202,12 @@ struct Pair {
     sum: Sum,
 }
 
+impl Run {
+    fn micros(&self) -> u64 {
+        self.start.elapsed().as_micros() as u64
+    }
+}
+
 impl Pair {
     fn new(run: Arc<Run>, number: u64) -> Pair {
         Pair {
@@ -190,7 +220,18 @@ impl Pair {
         }
     }
 
-    async fn run(mut self, mut sender: Socket, mut receiver: Socket) -> Result<Sum> {
+    async fn run(mut self, sender: Socket, receiver: Socket) -> Sum {
+        match self.drive(sender, receiver).await {
+            Ok(()) => self.sum.lost = self.accepted.len() as u64,
+            Err(error) => {
+                tracing::warn!("a pair ended: {error:#}");
+                self.sum.closed = 1;
+            }
+        }
+        self.sum
+    }
+
+    async fn drive(&mut self, mut sender: Socket, mut receiver: Socket) -> Result<()> {
         let mut patience = None;
         loop {
             let may_send = self.run.sending.load(Ordering::Relaxed);
@@ -212,8 +253,7 @@ impl Pair {
                 () = tokio::time::sleep(Duration::from_millis(100)), if due.is_none() || !may_send => {}
             }
         }
-        self.sum.lost = self.accepted.len() as u64;
-        Ok(self.sum)
+        Ok(())
     }
 
     /// When the next message is due; `None` while the window is full.
@@ -305,7 +345,13 @@ impl Pair {
 
     fn arrive(&mut self, n: u64, body: &Bytes) {
         if n <= self.last_arrived {
-            self.sum.repeated += 1;
+            // One that was passed over is late, not a second one.
+            if self.accepted.remove(&n) {
+                self.sum.arrived += 1;
+                self.time(body);
+            } else {
+                self.sum.repeated += 1;
+            }
             return;
         }
         if n != self.last_arrived + 1 {
@@ -314,20 +360,23 @@ impl Pair {
         self.last_arrived = n;
         self.sum.arrived += 1;
         self.accepted.remove(&n);
-        if self.run.measuring.load(Ordering::Relaxed)
-            && let Some(micros) = body
-                .get(..8)
-                .and_then(|b| b.try_into().ok())
-                .map(u64::from_be_bytes)
-        {
-            self.run.arrived.fetch_add(1, Ordering::Relaxed);
-            let now = self.run.start.elapsed().as_micros() as u64;
-            let mut latency = self
-                .run
-                .latency
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            latency.saturating_record(now.saturating_sub(micros).max(1));
+        self.time(body);
+    }
+
+    /// Counts an arrival inside the measured time, and measures from when the message was due.
+    fn time(&self, body: &Bytes) {
+        let run = &self.run;
+        if run.measuring.load(Ordering::Relaxed) {
+            run.arrived.fetch_add(1, Ordering::Relaxed);
+        }
+        let due = body.get(..8).and_then(|bytes| bytes.try_into().ok());
+        let Some(due) = due.map(u64::from_be_bytes) else {
+            return;
+        };
+        let measured = run.since.load(Ordering::Relaxed)..run.until.load(Ordering::Relaxed);
+        if measured.contains(&due) {
+            let mut latency = run.latency.lock().unwrap_or_else(PoisonError::into_inner);
+            latency.saturating_record(run.micros().saturating_sub(due).max(1));
         }
     }
 }
@@ -337,61 +386,4 @@ async fn wait_until(due: Option<Instant>) {
         Some(due) => sleep_until(due).await,
         None => std::future::pending().await,
     }
-}
-
-/// The bytes of a binary frame; `None` for control frames; an error at the end of the connection.
-fn binary(
-    message: Option<Result<Message, tokio_tungstenite::tungstenite::Error>>,
-) -> Result<Option<Bytes>> {
-    match message.context("the server closed the connection")?? {
-        Message::Binary(bytes) => Ok(Some(bytes)),
-        Message::Close(reason) => bail!("the server closed: {reason:?}"),
-        _ => Ok(None),
-    }
-}
-
-/// Signs in users 0 to `count` - 1, a bounded number at a time, in order of user.
-pub(super) async fn sign_in_all(url: &str, dialect: &Dialect, count: u64) -> Result<Vec<Socket>> {
-    futures_util::stream::iter(0..count)
-        .map(|user| async move { sign_in(url, dialect, user).await })
-        .buffered(SIGN_INS)
-        .collect::<Vec<_>>()
-        .await
-        .into_iter()
-        .collect()
-}
-
-async fn sign_in(url: &str, dialect: &Dialect, user: u64) -> Result<Socket> {
-    let address = url
-        .strip_prefix("ws://")
-        .context("the bench speaks ws://")?;
-    let stream = TcpStream::connect(address.trim_end_matches('/'))
-        .await
-        .context("connecting")?;
-    stream.set_nodelay(true)?;
-    let mut request = url.into_client_request()?;
-    request.headers_mut().insert(
-        "sec-websocket-protocol",
-        HeaderValue::from_static("packetboat.v1"),
-    );
-    let config = WebSocketConfig::default()
-        .read_buffer_size(2048)
-        .write_buffer_size(0);
-    let signing_in = async {
-        let (mut socket, _) =
-            tokio_tungstenite::client_async_with_config(request, stream, Some(config)).await?;
-        socket.send(Message::Binary(dialect.hello(user)?)).await?;
-        loop {
-            if let Some(frame) = binary(socket.next().await)? {
-                match dialect.hear(frame)? {
-                    Heard::Welcome => return anyhow::Ok(socket),
-                    Heard::Refused(text) => bail!("refused at sign-in: {text}"),
-                    Heard::Accepted(_) | Heard::Message { .. } | Heard::Other => {}
-                }
-            }
-        }
-    };
-    timeout(SIGN_IN_TIMEOUT, signing_in)
-        .await
-        .context("signing in took too long")?
 }

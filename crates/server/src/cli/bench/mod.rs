@@ -2,13 +2,17 @@
 //! both with the same load in one run, and prints ratios.
 
 mod dialect;
+mod edge;
 mod floor;
+mod group;
+mod groups;
 mod installation;
 mod ledger;
 mod load;
 mod pages;
 mod process;
 mod report;
+mod sign_in;
 mod steady;
 
 use std::path::Path;
@@ -32,6 +36,7 @@ const SIGN_INS: usize = 64;
 #[command(after_help = "Examples:
   packetboat bench idle --connections 10000
   packetboat bench chat --pairs 1000 --seconds 10 --output json
+  packetboat bench edge connect herd --connections 18000
   packetboat bench steady --pairs 100 --rate 200 --seconds 60")]
 pub struct Bench {
     #[command(subcommand)]
@@ -57,12 +62,22 @@ enum What {
     Chat(ChatArgs),
     /// A constant private chat against a running installation: is anything lost or shown twice?
     Steady(steady::Steady),
+    /// A group whose members are all there: CPU of a delivery, and when the last member has a message.
+    Group(group::Group),
     /// What the ledger costs: a private chat at saturation, with it and without, in turn.
     Ledger(ledger::Ledger),
     /// What a page of history costs at 1,000 and at 1,000,000 stored messages.
     Pages(pages::Pages),
+    /// The boat's door: connections that stay, come, go, come back at once or do not read.
+    Edge(edge::Edge),
     /// Both idle and chat.
     All(ChatArgs),
+    /// A server that accepts, checks a token and answers (used by the others).
+    #[command(hide = true)]
+    BareAccept(edge::BareAccept),
+    /// Clients in a process of their own (used by the others).
+    #[command(hide = true)]
+    EdgeClients(edge::EdgeClients),
     /// The floor alone, as a server (used by the others).
     #[command(hide = true)]
     FloorServer(floor::FloorServer),
@@ -107,8 +122,24 @@ impl Bench {
                     .context("raising the limit of open files")?;
                 return runtime()?.block_on(steady.run(config, self.output));
             }
-            What::Idle { .. } | What::Chat(_) | What::All(_) | What::Ledger(_) | What::Pages(_) => {
+            What::BareAccept(bare) => {
+                rlimit::increase_nofile_limit(u64::MAX)
+                    .context("raising the limit of open files")?;
+                let settings = Settings::load(config)?;
+                return runtime()?.block_on(bare.run(&settings));
             }
+            What::EdgeClients(clients) => {
+                rlimit::increase_nofile_limit(u64::MAX)
+                    .context("raising the limit of open files")?;
+                return runtime()?.block_on(clients.run(config));
+            }
+            What::Idle { .. }
+            | What::Chat(_)
+            | What::All(_)
+            | What::Ledger(_)
+            | What::Pages(_)
+            | What::Group(_)
+            | What::Edge(_) => {}
         }
         let settings = Settings::load(config)?;
         rlimit::increase_nofile_limit(u64::MAX).context("raising the limit of open files")?;
@@ -129,6 +160,12 @@ impl Bench {
             let measured = pages.clone().run(&settings, data.path(), self.output);
             return runtime()?.block_on(measured);
         }
+        if let What::Group(group) = &self.what {
+            return runtime()?.block_on(group.run(&place, &settings, self.output));
+        }
+        if let What::Edge(edge) = self.what {
+            return runtime()?.block_on(edge.run(&place, &settings, self.output));
+        }
         let report = runtime()?.block_on(async {
             let mut report = Report::default();
             match self.what {
@@ -141,6 +178,10 @@ impl Bench {
                     report.chat = Some(chat(&place, &settings, args).await?);
                 }
                 What::FloorServer(_)
+                | What::BareAccept(_)
+                | What::EdgeClients(_)
+                | What::Edge(_)
+                | What::Group(_)
                 | What::WithoutLedger(_)
                 | What::Steady(_)
                 | What::Ledger(_)
@@ -169,10 +210,10 @@ async fn idle(settings: &Settings, data: &Path, connections: u64) -> Result<Idle
     let server = Installation::embedded(data, &[])?;
     let dialect = Dialect::packetboat(settings);
     // What the first connections bring up (threads, tables, caches) is not theirs.
-    let first = load::sign_in_all(&server.websocket, &dialect, 100).await?;
+    let first = sign_in::sign_in_all(&server.websocket, &dialect, 100).await?;
     tokio::time::sleep(Duration::from_secs(2)).await;
     let (before, cpu) = (server.resident()?, server.cpu()?);
-    let sockets = load::sign_in_all(&server.websocket, &dialect, 100 + connections).await?;
+    let sockets = sign_in::sign_in_all(&server.websocket, &dialect, 100 + connections).await?;
     tokio::time::sleep(Duration::from_secs(3)).await;
     let cpu = installation::between(&cpu, &server.cpu()?);
     let cpu: Duration = cpu.values().sum();

@@ -21,6 +21,7 @@ use rand::{Rng, SeedableRng};
 use serde::Serialize;
 use tokio::time::Instant;
 
+use super::report::median;
 use crate::cli::Output;
 use crate::compose::{Seams, history};
 use crate::settings::Settings;
@@ -115,7 +116,7 @@ impl Pages {
                 of_small.push(small.page(&store, page, &mut chance).await?);
                 of_large.push(large.page(&store, page, &mut chance).await?);
             }
-            let (small, large) = (median(of_small), median(of_large));
+            let (small, large) = (median(&of_small), median(&of_large));
             let ratio = large / small;
             all.push(Found {
                 page,
@@ -240,9 +241,4 @@ impl Talk {
         }
         Ok(begun.elapsed().as_secs_f64() * 1e6)
     }
-}
-
-fn median(mut all: Vec<f64>) -> f64 {
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or_default()
 }

@@ -22,6 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 #[derive(Debug, Deserialize)]
 struct Ready {
     websocket: Option<String>,
+    health: Option<String>,
 }
 
 /// A child that is killed when it is dropped.
@@ -29,6 +30,8 @@ pub(super) struct Server {
     child: Child,
     /// Where clients connect, if they do.
     pub(super) websocket: Option<String>,
+    /// The address of its metrics.
+    pub(super) health: Option<String>,
 }
 
 impl Server {
@@ -52,8 +55,15 @@ impl Server {
                 .read_line(&mut line)
                 .context("waiting for the server")?;
         }
-        match serde_json::from_str(&line) {
-            Ok(Ready { websocket }) => Ok(Server { child, websocket }),
+        match serde_json::from_str::<Ready>(&line) {
+            Ok(ready) => {
+                let Ready { websocket, health } = ready;
+                Ok(Server {
+                    child,
+                    websocket,
+                    health,
+                })
+            }
             Err(_) => {
                 let _ = child.kill();
                 let _ = child.wait();
@@ -65,7 +75,17 @@ impl Server {
         }
     }
 
+    /// `kill -9`.
+    pub(super) fn kill(&mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
     fn terminate(&mut self) {
+        if matches!(self.child.try_wait(), Ok(Some(_))) {
+            return;
+        }
         let pid = self.child.id().to_string();
         let _ = Command::new("kill").args(["-s", "TERM", &pid]).status();
         let until = Instant::now() + PATIENCE;

@@ -43,6 +43,8 @@ pub(super) struct Side {
     pub(super) services_us: BTreeMap<String, Vec<f64>>,
     /// Of processes beside it.
     pub(super) beside_us: BTreeMap<String, Vec<f64>>,
+    /// As `cpu_us`, at half the saturated rate or the rate that was asked for.
+    pub(super) half_cpu_us: Vec<f64>,
     /// Milliseconds from due to arrived at half the saturated rate.
     pub(super) half_p50_ms: Vec<f64>,
     pub(super) half_p99_ms: Vec<f64>,
@@ -51,6 +53,7 @@ pub(super) struct Side {
     pub(super) repeated: u64,
     pub(super) out_of_order: u64,
     pub(super) refused: u64,
+    pub(super) closed: u64,
 }
 
 impl Side {
@@ -63,6 +66,7 @@ impl Side {
         for (name, used) in saturated.beside {
             self.beside_us.entry(name).or_default().push(used);
         }
+        self.half_cpu_us.push(half.cpu_us());
         self.half_p50_ms
             .push(half.latency.value_at_quantile(0.50) as f64 / 1000.0);
         self.half_p99_ms
@@ -73,11 +77,12 @@ impl Side {
             self.repeated += sum.repeated;
             self.out_of_order += sum.out_of_order;
             self.refused += sum.refused;
+            self.closed += sum.closed;
         }
     }
 
     fn is_clean(&self) -> bool {
-        self.lost + self.repeated + self.out_of_order + self.refused == 0
+        self.lost + self.repeated + self.out_of_order + self.refused + self.closed == 0
     }
 }
 
@@ -131,9 +136,12 @@ fn table(chat: &Chat) -> Table {
         chat.pairs, chat.body_bytes
     );
     table.set_header([title.as_str(), "floor", "packetboat", "ratio"]);
-    let rows: [(&str, Rounds); 4] = [
+    let rows: [(&str, Rounds); 5] = [
         ("messages/s at saturation", |side| &side.rate),
         ("server CPU, µs a message", |side| &side.cpu_us),
+        ("half load, server CPU, µs a message", |side| {
+            &side.half_cpu_us
+        }),
         ("half load, p50 ms from due", |side| &side.half_p50_ms),
         ("half load, p99 ms from due", |side| &side.half_p99_ms),
     ];
@@ -150,12 +158,13 @@ fn table(chat: &Chat) -> Table {
         add_shares(&mut table, "of it", &chat.packetboat.services_us);
     }
     add_shares(&mut table, "CPU beside it:", &chat.packetboat.beside_us);
-    let counts: [(&str, Count); 5] = [
+    let counts: [(&str, Count); 6] = [
         ("accepted", |side| side.accepted),
         ("lost", |side| side.lost),
         ("shown twice", |side| side.repeated),
         ("out of order", |side| side.out_of_order),
         ("refused", |side| side.refused),
+        ("pairs that ended", |side| side.closed),
     ];
     for (name, of) in counts {
         table.add_row([
@@ -175,13 +184,25 @@ fn add_shares(table: &mut Table, what: &str, shares: &BTreeMap<String, Vec<f64>>
     }
 }
 
-fn median(values: &[f64]) -> f64 {
+/// The value in the middle, or the mean of the two there.
+pub(super) fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
-    let half = sorted.len() / 2;
     match sorted.len() {
         0 => f64::NAN,
-        even if even % 2 == 0 => (sorted[half - 1] + sorted[half]) / 2.0,
-        _ => sorted[half],
+        even if even % 2 == 0 => f64::midpoint(sorted[even / 2 - 1], sorted[even / 2]),
+        odd => sorted[odd / 2],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::median;
+
+    #[test]
+    fn a_median_is_in_the_middle() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert!(median(&[]).is_nan());
     }
 }

@@ -30,7 +30,8 @@ use protocol::ledger::minute::{Amendment, Closed, Row};
 use protocol::ledger::{Event, LedgerEntry};
 use protocol::mailbox::{
     ConnectAnswer, ConnectRequest, DedupeAnswer, DedupeKey, FirstSend, MailCursor, MailPage,
-    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, Whereabouts,
+    MailboxPolicy, NewSession, ReassertAnswer, RouteAnswer, RouteRequest, TooManySessions,
+    Whereabouts,
 };
 use protocol::message::Target;
 use protocol::presence::{Denied, SessionEntry, SessionKey};
@@ -138,7 +139,10 @@ impl MailboxStore for Watched<dyn MailboxStore> {
         answers
     }
 
-    async fn connect(&self, request: ConnectRequest) -> Result<ConnectAnswer> {
+    async fn connect(
+        &self,
+        request: ConnectRequest,
+    ) -> Result<Result<ConnectAnswer, TooManySessions>> {
         self.passed("mailbox.connect", self.inner.connect(request).await)
     }
 
@@ -156,8 +160,12 @@ impl MailboxStore for Watched<dyn MailboxStore> {
         answers
     }
 
-    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Result<()> {
-        self.passed("mailbox.disconnect", self.inner.disconnect(sessions).await)
+    async fn disconnect(&self, sessions: Vec<SessionKey>) -> Vec<Result<()>> {
+        let answers = self.inner.disconnect(sessions).await;
+        if answers.iter().any(Result::is_ok) {
+            self.point.passed("mailbox.disconnect");
+        }
+        answers
     }
 
     async fn sessions(&self, users: &[UserId], denied: Denied) -> Vec<Result<Vec<SessionEntry>>> {

@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Registers a session in the place of its platform's others.
 -- Answers: login, marker, whether mail waits, and sessions that ended (session, value, …): of other
--- devices, of the same one
+-- devices, of the same one. Or in the place of the login: full, and then those that hold the platform.
 
 local replid = ARGV[11]
 local wanted = read_request()
@@ -27,14 +27,27 @@ if mine then
   return answer
 end
 
-if wanted.exclusive then
-  local ended = on_platform(held, wanted.platform)
-  remove_sessions(KEYS[1], ended)
-  for _, session in ipairs(ended) do
-    local side = answer[session.device == wanted.device and 5 or 4]
-    table.insert(side, session.field)
-    table.insert(side, session.value)
+local live, gone = part_sessions(held, wanted.denied)
+remove_sessions(KEYS[1], gone)
+local rivals = on_platform(live, wanted.platform)
+if not wanted.exclusive then
+  local is_full = #rivals >= wanted.sessions_max
+  local earliest = is_full and earliest_of(rivals, wanted.device)
+  if is_full and not earliest then
+    answer[1] = 'full'
+    for _, session in ipairs(rivals) do
+      table.insert(answer[4], session.field)
+      table.insert(answer[4], session.value)
+    end
+    return answer
   end
+  rivals = { earliest or nil }
+end
+remove_sessions(KEYS[1], rivals)
+for _, session in ipairs(rivals) do
+  local side = answer[session.device == wanted.device and 5 or 4]
+  table.insert(side, session.field)
+  table.insert(side, session.value)
 end
 register(wanted, last, marker)
 answer[1] = wanted.login

@@ -1,12 +1,13 @@
 -- Part: what a login and a boat that says again what it holds have in common.
 -- KEYS: sessions, waiting of the platform, epoch
--- ARGV: now, denied, session, platform, 1 if one session holds the platform, incarnation, boat, device,
+-- ARGV: now, denied, session, platform, how many sessions it may have, incarnation, boat, device,
 --       oldest time that is kept, a new marker, and the master's replid
 
 local function read_request()
   return {
     now = tonumber(ARGV[1]),
     denied = ARGV[2],
+    sessions_max = tonumber(ARGV[5]),
     exclusive = ARGV[5] == '1',
     field = ARGV[3],
     platform = ARGV[4],
@@ -51,6 +52,18 @@ local function on_platform(held, platform)
     end
   end
   return found
+end
+
+-- The session of this device that logged in first.
+local function earliest_of(sessions, device)
+  local earliest
+  for _, session in ipairs(sessions) do
+    local is_earlier = not earliest or tonumber(session.login) < tonumber(earliest.login)
+    if session.device == device and is_earlier then
+      earliest = session
+    end
+  end
+  return earliest
 end
 
 -- Numbers grow, whatever the clock does.

@@ -93,7 +93,7 @@ impl World {
                         wire.down.push_back((when, Down::End(why)));
                     }
                 }
-                session::Action::Leave => {}
+                session::Action::Count(_) | session::Action::Leave => {}
             }
         }
     }

@@ -1,0 +1,168 @@
+//! Peers that mean harm, and networks that swallow: each costs a bounded amount, and others go on.
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt, copy};
+use tokio::net::{TcpSocket, TcpStream};
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+
+use super::*;
+
+/// The preface of RFC 9113, and an empty SETTINGS frame.
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+const GOAWAY: u8 = 7;
+const ENHANCE_YOUR_CALM: u32 = 11;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let length = (payload.len() as u32).to_be_bytes();
+    let mut frame = vec![length[1], length[2], length[3], kind, flags];
+    frame.extend(stream.to_be_bytes());
+    frame.extend(payload);
+    frame
+}
+
+/// The head of a call: POST, http, a path of the static table; then its end by the caller.
+fn call_and_reset(stream: u32) -> Vec<u8> {
+    let mut frames = frame(1, 4, stream, &[0x83, 0x86, 0x84]);
+    frames.extend(frame(3, 0, stream, &8u32.to_be_bytes()));
+    frames
+}
+
+fn address(pair: &Pair) -> SocketAddr {
+    let Running::Far { address, .. } = &pair.server else {
+        panic!("far");
+    };
+    *address
+}
+
+/// The code of the GOAWAY that the server ends with.
+async fn goaway(stream: &mut TcpStream) -> Option<u32> {
+    let mut head = [0; 9];
+    loop {
+        stream.read_exact(&mut head).await.ok()?;
+        let length = u32::from_be_bytes([0, head[0], head[1], head[2]]);
+        let mut payload = vec![0; length as usize];
+        stream.read_exact(&mut payload).await.ok()?;
+        if head[3] == GOAWAY {
+            let code = payload.get(4..8)?.try_into().ok()?;
+            return Some(u32::from_be_bytes(code));
+        }
+    }
+}
+
+// HTTP/2 rapid reset: calls that are taken back before they begin.
+#[tokio::test]
+async fn who_takes_calls_back_is_sent_away_and_others_go_on() {
+    let pair = Pair::far().await;
+    let mut neighbour = pair.client();
+    neighbour.probe(probe("well")).await.expect("answered");
+    let mut hostile = TcpStream::connect(address(&pair)).await.expect("listens");
+    let mut flood = PREFACE.to_vec();
+    for call in 0..10_000 {
+        flood.extend(call_and_reset(call * 2 + 1));
+    }
+    // It may have had enough before all is written.
+    let _ = timeout(Duration::from_secs(5), hostile.write_all(&flood)).await;
+    let code = timeout(Duration::from_secs(5), goaway(&mut hostile)).await;
+    assert_eq!(code.expect("in time"), Some(ENHANCE_YOUR_CALM));
+    neighbour.probe(probe("well")).await.expect("answered");
+    pair.idle().await;
+}
+
+// A peer that pings and reads no answer is read no more itself: what it may fill is the kernel's.
+#[tokio::test]
+async fn who_pings_without_end_is_read_no_more_and_others_go_on() {
+    let pair = Pair::far().await;
+    let mut neighbour = pair.client();
+    let socket = TcpSocket::new_v4().expect("a socket");
+    socket.set_recv_buffer_size(4096).expect("a buffer");
+    let mut hostile = socket.connect(address(&pair)).await.expect("listens");
+    hostile.write_all(PREFACE).await.expect("taken");
+    let pings = frame(6, 0, 0, &[7; 8]).repeat(10_000);
+    let mut sent = 0;
+    while let Ok(Ok(())) = timeout(Duration::from_secs(2), hostile.write_all(&pings)).await {
+        neighbour.probe(probe("well")).await.expect("answered");
+        sent += pings.len();
+        assert!(sent < 256 << 20, "still read after {sent} bytes");
+    }
+    neighbour.probe(probe("well")).await.expect("answered");
+    drop(hostile);
+    pair.idle().await;
+}
+
+/// A relay to the server, through which nothing passes while it stalls.
+async fn relay(to: SocketAddr) -> (SocketAddr, watch::Sender<bool>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let at = listener.local_addr().expect("bound");
+    let (stall, stalled) = watch::channel(false);
+    tokio::spawn(async move {
+        while let Ok((peer, _)) = listener.accept().await {
+            let stalled = stalled.clone();
+            tokio::spawn(async move {
+                let server = TcpStream::connect(to).await.expect("listens");
+                let (peer, server) = (peer.into_split(), server.into_split());
+                tokio::join!(
+                    carry(peer.0, server.1, stalled.clone()),
+                    carry(server.0, peer.1, stalled)
+                );
+            });
+        }
+    });
+    (at, stall)
+}
+
+async fn carry(
+    mut from: impl tokio::io::AsyncRead + Unpin,
+    mut to: impl tokio::io::AsyncWrite + Unpin,
+    mut stalled: watch::Receiver<bool>,
+) {
+    loop {
+        if stalled.wait_for(|stalled| !stalled).await.is_err() {
+            return;
+        }
+        let moved = tokio::select! {
+            moved = copy(&mut from, &mut to) => moved,
+            _ = stalled.wait_for(|stalled| *stalled) => continue,
+        };
+        let _ = (moved, to.shutdown().await);
+        return;
+    }
+}
+
+// T-P4: no word comes, not even of an end.
+#[tokio::test]
+async fn a_connection_that_swallows_all_is_noticed_and_made_anew() {
+    let pair = Pair::far().await;
+    let (at, stall) = relay(address(&pair)).await;
+    let quick = Duration::from_millis(500);
+    let config = Config {
+        keepalive_interval: quick,
+        keepalive_timeout: quick,
+        connect_timeout: quick,
+        unary_timeout: Duration::from_secs(60),
+        ..config()
+    };
+    let channel = Connector::new(config).channel(&format!("http://{at}"));
+    let mut client = BoatServiceClient::new(channel);
+    let (_sender, receiver) = mpsc::channel::<DeliverBatch>(4);
+    let answer = client.deliver(ReceiverStream::new(receiver)).await;
+    let mut outcomes = answer.expect("opened").into_inner();
+    let mut waiting = client.clone();
+    let call = tokio::spawn(async move { waiting.probe(probe("never")).await });
+    pair.busy().await;
+    stall.send(true).expect("the relay lives");
+    let begun = Instant::now();
+    let status = outcomes.message().await.expect_err("nothing comes");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    let status = call.await.expect("no panic").expect_err("nothing comes");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    // An interval and the wait for its answer; not the minute that the call would take.
+    assert!(begun.elapsed() < quick * 2 + Duration::from_secs(5));
+    stall.send(false).expect("the relay lives");
+    let answered = async {
+        while client.probe(probe("well")).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let answered = timeout(Duration::from_secs(5), answered).await;
+    answered.expect("over a new connection");
+}

@@ -1,0 +1,49 @@
+//! Tables in memory that grow with a crowd, and shrink when it has gone.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasher, Hash};
+
+/// A table with room for so many is left as it is.
+const SMALL: usize = 64;
+/// One part in so many of its room is in use at least.
+const SPARSE: usize = 8;
+
+/// Gives a crowd's memory back when the crowd has gone; to be called after removals. Entries move once an eighth of them
+/// is left.
+pub fn shrink<K: Eq + Hash, V, S: BuildHasher>(table: &mut HashMap<K, V, S>) {
+    if table.capacity() > SMALL && table.len() < table.capacity() / SPARSE {
+        table.shrink_to_fit();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_crowd_leaves_no_room_behind() {
+        let mut table: HashMap<_, _> = (0..1000).map(|number| (number, number)).collect();
+        let mut moves = 0;
+        for number in 0..1000 {
+            assert_eq!(table.remove(&number), Some(number));
+            let before = table.capacity();
+            shrink(&mut table);
+            moves += usize::from(table.capacity() < before);
+            let most = SMALL.max(SPARSE * (table.len() + 1));
+            let room = table.capacity();
+            assert!(room <= most, "{room} for {}", table.len());
+        }
+        // Entries move seldom: once an eighth is left.
+        assert!((1..=3).contains(&moves), "{moves}");
+    }
+
+    #[test]
+    fn a_small_table_keeps_its_room() {
+        let mut table = HashMap::with_capacity(40);
+        let room = table.capacity();
+        assert!(room <= SMALL);
+        table.insert(1, 1);
+        shrink(&mut table);
+        assert_eq!(table.capacity(), room);
+    }
+}

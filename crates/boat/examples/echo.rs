@@ -1,0 +1,126 @@
+//! An echo for test suites of WebSockets and TLS, over the stack of a boat: its reader and writer, its TLS, its way
+//! through HTTP. Text is echoed as text, and messages are as large as a suite makes them.
+//!
+//! `echo ADDRESS [CERTIFICATE KEY]` prints the address that it listens on, and serves until it is killed.
+
+use std::future::poll_fn;
+use std::io::{self, Error, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::clock::SystemClock;
+use backend::tls::{CertificateFiles, Certificates, TlsVersion, server_config};
+use boat::listener::client_stream::{ClientStream, Socket};
+use boat::listener::upgrade;
+use boat::stack::{Received, Tls, Wire};
+use hyper::upgrade::OnUpgrade;
+use rustls::ServerConfig;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::time::{Instant, timeout};
+
+/// More than the largest message of Autobahn, which has 16 MiB.
+const MESSAGE_BYTES_MAX: usize = 32 * 1024 * 1024;
+const READ_BYTES: usize = 64 * 1024;
+/// For a handshake, and for the client's end behind ours.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+#[tokio::main]
+async fn main() -> io::Result<()> {
+    let mut arguments = std::env::args().skip(1);
+    let address = arguments.next();
+    let listener = TcpListener::bind(address.as_deref().unwrap_or("127.0.0.1:0")).await?;
+    let tls = match (arguments.next(), arguments.next()) {
+        (Some(cert_file), Some(key_file)) => Some(config(CertificateFiles {
+            cert_file: cert_file.into(),
+            key_file: key_file.into(),
+        })?),
+        _ => None,
+    };
+    writeln!(io::stdout(), "{}", listener.local_addr()?)?;
+    loop {
+        let (stream, _) = listener.accept().await?;
+        stream.set_nodelay(true)?;
+        tokio::spawn(serve(stream, tls.clone()));
+    }
+}
+
+/// As a boat makes it for WebSockets.
+fn config(files: CertificateFiles) -> io::Result<Arc<ServerConfig>> {
+    let certificates = Certificates::load(&[files], Arc::new(SystemClock)).map_err(Error::other)?;
+    server_config(certificates, TlsVersion::default(), &[b"http/1.1"]).map_err(Error::other)
+}
+
+async fn serve(stream: TcpStream, tls: Option<Arc<ServerConfig>>) {
+    let Ok(tls) = tls.map(Tls::new).transpose() else {
+        return;
+    };
+    let mut stream = ClientStream::new(Socket { stream, permit: () }, tls);
+    let shaken = timeout(PATIENCE, poll_fn(|cx| stream.poll_handshake(cx)));
+    if !matches!(shaken.await, Ok(Ok(()))) {
+        return;
+    }
+    let until = Instant::now() + PATIENCE;
+    upgrade::serve_request(stream, until, PATIENCE, |parts| {
+        let (response, upgrade) = upgrade::accept(parts);
+        if let Some(upgrade) = upgrade {
+            tokio::spawn(begin(upgrade));
+        }
+        response
+    })
+    .await;
+}
+
+async fn begin(upgrade: OnUpgrade) {
+    let Some((stream, read)) = upgrade::socket::<ClientStream<()>>(upgrade).await else {
+        return;
+    };
+    let (mut socket, tls, plain) = stream.into_parts();
+    let mut wire = Wire::websocket(MESSAGE_BYTES_MAX).with_text().over(tls);
+    wire.receive_plain(&read);
+    wire.receive_plain(&plain);
+    // Whoever goes without a word ends only its own connection.
+    let _ = converse(&mut socket.stream, &mut wire).await;
+}
+
+async fn converse(stream: &mut TcpStream, wire: &mut Wire) -> io::Result<()> {
+    let mut buffer = vec![0; READ_BYTES];
+    loop {
+        let is_open = echo(wire);
+        wire.seal();
+        while !wire.unwritten().is_empty() {
+            let count = stream.write(wire.unwritten()).await?;
+            wire.wrote(count);
+        }
+        if !is_open {
+            stream.shutdown().await?;
+            let mut sink = tokio::io::sink();
+            let rest = tokio::io::copy(stream, &mut sink);
+            return timeout(PATIENCE, rest).await?.map(drop);
+        }
+        match stream.read(&mut buffer).await? {
+            0 => return Ok(()),
+            count => wire.receive(&mut buffer[..count]),
+        }
+    }
+}
+
+/// Answers what has come whole. False: nothing more is said.
+fn echo(wire: &mut Wire) -> bool {
+    while let Some(received) = wire.next_frame() {
+        match received {
+            Received::Frame(frame) => wire.send(&frame),
+            Received::Text(text) => wire.send_text(&text),
+            Received::Refused(refusal) => {
+                wire.close(refusal.code);
+                return false;
+            }
+            Received::Violation(violation) => {
+                wire.close_as(violation.close_code(), &violation.to_string());
+                return false;
+            }
+            Received::End => return false,
+        }
+    }
+    true
+}

@@ -1,0 +1,90 @@
+//! Orders of a session to the stations, each on its way to their lane.
+
+use std::sync::Arc;
+
+use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem};
+use protocol::UserId;
+use protocol::presence::SessionKey;
+use protocol::session::{Action, Session};
+
+use super::ConnectionDriver;
+use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
+
+impl ConnectionDriver {
+    pub(super) fn tell_station(&mut self, action: Action, user: UserId, session: &mut Session) {
+        let (boat, connection) = (&self.boat, &self.connection);
+        let (id, platform) = (session.id(), session.platform());
+        let lane = boat.lanes.get(boat.stations.lane_of(id));
+        match action {
+            Action::Submit(sends) => {
+                let Some(device) = session.device().cloned() else {
+                    return;
+                };
+                let item = |send| SendItem {
+                    session: id,
+                    user,
+                    device: device.clone(),
+                    platform,
+                    send,
+                };
+                let submission = Submission {
+                    connection: Arc::clone(connection),
+                    items: sends.into_iter().map(item).collect(),
+                };
+                if let Err(back) = lane.sends.push(submission) {
+                    refuse_submission(session, boat, back.items.len());
+                }
+            }
+            Action::Receipts(ack) => {
+                let receipt = Receipt {
+                    connection: Arc::clone(connection),
+                    item: ReceiptItem {
+                        user,
+                        session: id,
+                        ack,
+                    },
+                };
+                if lane.receipts.push(receipt).is_err() {
+                    refuse_receipt(session, boat);
+                }
+            }
+            Action::FetchMail { after, limit } => {
+                let request = MailPageRequest {
+                    user,
+                    platform,
+                    after,
+                    limit,
+                };
+                boat.fetch_mail(connection, request);
+            }
+            Action::RemoveMail { ids } => {
+                let ack = MailAck {
+                    user,
+                    platform,
+                    session: id,
+                    ids,
+                };
+                if lane.mail_acks.push(ack).is_err() {
+                    boat.metrics.lane_overflows.increment(1);
+                }
+            }
+            Action::Sync(request) => boat.ask(connection, user, request),
+            Action::Leave => {
+                boat.session_ended();
+                let key = boat.life().map(|life| SessionKey {
+                    user,
+                    session: id,
+                    life,
+                });
+                if key.is_some_and(|key| lane.leaves.push(key).is_err()) {
+                    boat.metrics.lane_overflows.increment(1);
+                }
+            }
+            Action::Transmit(_)
+            | Action::Admit(_)
+            | Action::Resolve { .. }
+            | Action::Count(_)
+            | Action::Close(_) => {}
+        }
+    }
+}

@@ -1,0 +1,111 @@
+//! The one request of a socket that becomes a WebSocket: HTTP/1.1 and nothing else, read within bounds, answered once.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::{
+    CONNECTION, CONTENT_TYPE, SEC_WEBSOCKET_ACCEPT, SEC_WEBSOCKET_PROTOCOL, SEC_WEBSOCKET_VERSION,
+    UPGRADE,
+};
+use http::request::Parts;
+use http::{HeaderValue, Request, Response, StatusCode};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, timeout_at};
+
+use crate::stack::websocket::handshake;
+
+/// The protocol that a client must ask for.
+pub const SUBPROTOCOL: &str = "packetboat.v1";
+/// Size of the request: a browser's fits several times.
+const HEADERS_MAX: usize = 64;
+const HEAD_BYTES_MAX: usize = 16 * 1024;
+
+/// The bounds of a request, whose head comes within this time.
+pub fn http(within: Duration) -> http1::Builder {
+    let mut http = http1::Builder::new();
+    http.timer(TokioTimer::new())
+        .header_read_timeout(within)
+        .max_headers(HEADERS_MAX)
+        .max_buf_size(HEAD_BYTES_MAX)
+        .half_close(false);
+    http
+}
+
+/// Serves one request; over when the socket is a WebSocket's, or is closed.
+pub async fn serve_request<S, A>(stream: S, until: Instant, within: Duration, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    A: Fn(&mut Parts) -> Response<String>,
+{
+    let answer = service_fn(|request: Request<Incoming>| {
+        let (mut parts, _) = request.into_parts();
+        std::future::ready(Ok::<_, Infallible>(answer(&mut parts)))
+    });
+    let connection = http(within).serve_connection(TokioIo::new(stream), answer);
+    let connection = connection.with_upgrades();
+    // The answer has the same time: who does not read it holds no permit.
+    let by = until.min(Instant::now() + within);
+    if let Ok(Err(error)) = timeout_at(by, connection).await {
+        tracing::debug!(%error, "a connection ended before it was a WebSocket");
+    }
+}
+
+/// The answer to a handshake, and where it agrees, what becomes the socket once the answer is sent.
+pub fn accept(parts: &mut Parts) -> (Response<String>, Option<OnUpgrade>) {
+    let accepted = match handshake::accept(&parts.method, &parts.headers, SUBPROTOCOL) {
+        Ok(accepted) => HeaderValue::try_from(accepted).ok(),
+        Err(rejection) => return (refused(rejection.status, &rejection.text), None),
+    };
+    let Some((upgrade, accepted)) = parts.extensions.remove::<OnUpgrade>().zip(accepted) else {
+        let text = "this connection cannot be upgraded\n";
+        return (refused(StatusCode::UPGRADE_REQUIRED, text), None);
+    };
+    let mut response = Response::new(String::new());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
+    headers.insert(UPGRADE, HeaderValue::from_static("websocket"));
+    headers.insert(SEC_WEBSOCKET_ACCEPT, accepted);
+    headers.insert(
+        SEC_WEBSOCKET_PROTOCOL,
+        HeaderValue::from_static(SUBPROTOCOL),
+    );
+    (response, Some(upgrade))
+}
+
+/// One request a connection: a refused one is the last.
+pub fn refused(status: StatusCode, text: &str) -> Response<String> {
+    let mut response = Response::new(text.to_owned());
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONNECTION, HeaderValue::from_static("close"));
+    headers.insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static("text/plain; charset=utf-8"),
+    );
+    if status == StatusCode::UPGRADE_REQUIRED {
+        let version = HeaderValue::from_static(handshake::VERSION);
+        headers.insert(SEC_WEBSOCKET_VERSION, version);
+    }
+    response
+}
+
+/// The socket of a handshake, and what the client sent before it read the answer.
+pub async fn socket<S>(upgrade: OnUpgrade) -> Option<(S, Bytes)>
+where
+    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    match upgrade.await.ok()?.downcast::<TokioIo<S>>() {
+        Ok(parts) => Some((parts.io.into_inner(), parts.read_buf)),
+        Err(_) => {
+            tracing::error!("a WebSocket on a socket that nobody accepted");
+            None
+        }
+    }
+}

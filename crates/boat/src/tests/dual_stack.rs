@@ -1,0 +1,100 @@
+//! A listener for IPv6 that takes clients of IPv4: they are who they are on one of their own.
+
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::num::NonZeroU32;
+
+use protocol::Code;
+use tokio::net::{TcpSocket, TcpStream};
+
+use super::client::Client;
+use super::harbour::Harbour;
+use crate::Config;
+use crate::config::ProxyHeader;
+
+const ANY: SocketAddr = SocketAddr::new(std::net::IpAddr::V6(Ipv6Addr::UNSPECIFIED), 0);
+
+/// A client of 127.0.0.`last`.
+async fn from(last: u8, port: u16) -> TcpStream {
+    let socket = TcpSocket::new_v4().expect("a socket");
+    let own = SocketAddr::from(([127, 0, 0, last], 0));
+    socket.bind(own).expect("an address of this machine");
+    let stream = socket.connect((Ipv4Addr::LOCALHOST, port).into());
+    stream.await.expect("connects")
+}
+
+/// Heads of balancers elsewhere are believed.
+fn dual_stack(config: &mut Config) {
+    (config.websocket, config.tcp) = (ANY, ANY);
+    config.proxy.header = ProxyHeader::XForwardedFor;
+    config.proxy.networks = vec!["198.51.100.0/24".parse().expect("a network")];
+}
+
+async fn websocket(stream: TcpStream) -> Client {
+    let headers = [("X-Forwarded-For", "203.0.113.7")];
+    let client = Client::websocket_over(stream, &headers).await;
+    client.expect("upgrades")
+}
+
+// proves S1-05 in part: of two clients of IPv4 each has a limit of its own.
+#[tokio::test]
+async fn a_client_of_ipv4_counts_by_its_own_address() {
+    let harbour = Harbour::with(|config| {
+        dual_stack(config);
+        config.connections_per_address_max = 2;
+    })
+    .await;
+    let (ws, tcp) = (
+        harbour.running.websocket().port(),
+        harbour.running.tcp().port(),
+    );
+    let mut aboard = Vec::new();
+    let mut addresses = Vec::new();
+    for (user, last) in (1..).zip([1, 2]) {
+        let streams = [from(last, ws).await, from(last, tcp).await];
+        addresses.extend(streams.each_ref().map(|it| it.local_addr().expect("bound")));
+        let [first, second] = streams;
+        for mut client in [websocket(first).await, Client::tcp_over(second)] {
+            client.hello(user).await;
+            aboard.push(client);
+        }
+    }
+    for third in [
+        websocket(from(1, ws).await).await,
+        Client::tcp_over(from(1, tcp).await),
+    ] {
+        let mut third = third;
+        assert_eq!(third.closing().await, Some(Code::RateLimited));
+    }
+    // Stations are told the address that the client has, and its port.
+    let peers: Vec<_> = (harbour.peer.connects.lock().iter())
+        .map(|connect| connect.peer.clone())
+        .collect();
+    assert_eq!(
+        peers,
+        addresses
+            .iter()
+            .map(SocketAddr::to_string)
+            .collect::<Vec<_>>()
+    );
+}
+
+#[tokio::test]
+async fn an_arrival_of_ipv4_is_charged_once() {
+    const ARRIVALS: u32 = 4;
+    let harbour = Harbour::with(|config| {
+        dual_stack(config);
+        config.arrivals_per_address = NonZeroU32::MIN;
+        config.arrivals_per_address_burst = NonZeroU32::new(ARRIVALS).expect("not zero");
+    })
+    .await;
+    let port = harbour.running.websocket().port();
+    let mut aboard = Vec::new();
+    for user in 1..=i64::from(ARRIVALS) {
+        let mut client = websocket(from(1, port).await).await;
+        client.hello(user).await;
+        aboard.push(client);
+    }
+    let refused = Client::websocket_over(from(1, port).await, &[]).await;
+    assert!(refused.is_err(), "one more than may come at once");
+    websocket(from(2, port).await).await.hello(9).await;
+}

@@ -1,0 +1,226 @@
+//! Limits of a boat, each hit once: its code, its counter, and a neighbour who notices nothing. More of them beside what
+//! they bound: who arrives (`arriving`), who comes aboard and reads (`listening`), memory (`shortage`).
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use bytes::Bytes;
+use metrics::LocalRecorderGuard;
+use protocol::frame::{ClientFrame, ServerFrame};
+use protocol::{Code, Refusal};
+use tokio::time::{Instant, sleep};
+
+use super::client::{Client, hello, question, send_id, send_of};
+use super::counting::{Counts, counted};
+use super::harbour::Harbour;
+use crate::Config;
+
+/// As long as a station may take: calls that wait for a place wait no longer.
+const ANSWER_WITHIN: Duration = Duration::from_secs(1);
+
+/// A boat that counts, and a neighbour aboard.
+async fn neighboured(
+    counts: &Counts,
+    configure: impl FnOnce(&mut Config),
+) -> (Harbour, Client, LocalRecorderGuard<'_>) {
+    let (harbour, recorded) = counted(counts, configure).await;
+    let mut neighbour = harbour.websocket().await;
+    neighbour.hello(9).await;
+    (harbour, neighbour, recorded)
+}
+
+async fn three(harbour: &Harbour) -> [Client; 3] {
+    let [websocket, tcp] = harbour.both().await;
+    [websocket, tcp, harbour.tcp().await]
+}
+
+impl Client {
+    async fn send_accepted(&mut self, number: u8) {
+        self.send(&send_of(8, number, "hi")).await;
+        let answer = self.next().await;
+        assert!(
+            matches!(answer, Some(ServerFrame::Accepted(_))),
+            "{answer:?}"
+        );
+    }
+
+    async fn expect_page(&mut self) {
+        let answer = self.next().await;
+        assert!(matches!(answer, Some(ServerFrame::Page(_))), "{answer:?}");
+    }
+
+    async fn expect_welcome(&mut self) {
+        let answer = self.next().await;
+        assert!(
+            matches!(answer, Some(ServerFrame::Welcome(_))),
+            "{answer:?}"
+        );
+    }
+
+    /// The refusal of a question.
+    async fn refusal(&mut self) -> (Option<u32>, Refusal) {
+        match self.next().await {
+            Some(ServerFrame::Error { request, refusal }) => (request, refusal),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+// proves S1-05 in part: sign-ins that a slow station leaves without an answer hold places of their own.
+#[tokio::test]
+async fn sign_ins_wait_for_a_place_and_those_who_are_there_notice_nothing() {
+    let counts = Counts::default();
+    let (harbour, mut neighbour, _recorded) = neighboured(&counts, |config| {
+        config.sign_in_calls_max = 1;
+        config.station_timeout = ANSWER_WITHIN;
+    })
+    .await;
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    // The second one's turn comes when the first one's call has failed, too late for the third.
+    let mut clients = three(&harbour).await;
+    for (user, client) in (1..).zip(&mut clients) {
+        client.send(&ClientFrame::Hello(hello(user))).await;
+        sleep(ANSWER_WITHIN / 4).await;
+    }
+    let [mut first, mut second, mut third] = clients;
+    neighbour.send(&question(12)).await;
+    neighbour.expect_page().await;
+    assert_eq!(first.closing().await, Some(Code::DeadlineExceeded));
+    let last = third.next().await;
+    let Some(ServerFrame::Closing(refusal)) = last else {
+        panic!("{last:?}");
+    };
+    assert_eq!(refusal.code, Code::Unavailable);
+    assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
+    assert_eq!(counts.limit("sign_in_calls"), 1);
+    harbour.peer.held.store(false, Ordering::Relaxed);
+    harbour.peer.permits.add_permits(3);
+    second.expect_welcome().await;
+    neighbour.ping().await;
+}
+
+#[tokio::test]
+async fn questions_wait_for_a_place_and_sends_and_sign_ins_go_on() {
+    let counts = Counts::default();
+    let (harbour, mut neighbour, _recorded) = neighboured(&counts, |config| {
+        config.calls_max = 1;
+        config.station_timeout = ANSWER_WITHIN;
+    })
+    .await;
+    harbour.peer.questions_held.store(true, Ordering::Relaxed);
+    let mut clients = three(&harbour).await;
+    for (user, client) in (1..).zip(&mut clients) {
+        client.hello(user).await;
+    }
+    for (number, client) in (1..).zip(&mut clients) {
+        client.send(&question(number)).await;
+        sleep(ANSWER_WITHIN / 4).await;
+    }
+    let [mut first, mut second, mut third] = clients;
+    neighbour.send_accepted(1).await;
+    harbour.tcp().await.hello(4).await;
+    let (_, refusal) = first.refusal().await;
+    assert_eq!(refusal.code, Code::DeadlineExceeded);
+    let (request, refusal) = third.refusal().await;
+    assert_eq!((request, refusal.code), (Some(3), Code::Unavailable));
+    assert_eq!(refusal.retry_after, Some(Duration::from_secs(1)));
+    assert_eq!(counts.limit("calls"), 1);
+    harbour.peer.questions_held.store(false, Ordering::Relaxed);
+    harbour.peer.permits.add_permits(3);
+    second.expect_page().await;
+    neighbour.ping().await;
+}
+
+#[tokio::test]
+async fn a_session_has_so_many_questions_without_an_answer() {
+    let counts = Counts::default();
+    let two = |config: &mut Config| config.session.questions_max = 2;
+    let (harbour, mut neighbour, _recorded) = neighboured(&counts, two).await;
+    for (user, mut client) in (1..).zip(harbour.both().await) {
+        client.hello(user).await;
+        harbour.peer.questions_held.store(true, Ordering::Relaxed);
+        for number in 1..=3 {
+            client.send(&question(number)).await;
+        }
+        let (request, refusal) = client.refusal().await;
+        assert_eq!((request, refusal.code), (Some(3), Code::RateLimited));
+        assert_eq!(counts.limit("session_questions"), user as u64);
+        // Its own session goes on, and so do those of others.
+        client.send_accepted(1).await;
+        harbour.peer.questions_held.store(false, Ordering::Relaxed);
+        neighbour.send(&question(1)).await;
+        neighbour.expect_page().await;
+        harbour.peer.permits.add_permits(2);
+        for _ in 0..2 {
+            client.expect_page().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_session_sends_so_many_frames_in_a_second() {
+    let counts = Counts::default();
+    let ten = |config: &mut Config| config.session.frames_per_second = 10;
+    let (harbour, mut neighbour, _recorded) = neighboured(&counts, ten).await;
+    for (user, mut client) in (1..).zip(harbour.both().await) {
+        client.hello(user).await;
+        let pings = (0..20).map(|nonce| ClientFrame::Ping { nonce });
+        client.send_together(pings.collect()).await;
+        assert_eq!(client.closing().await, Some(Code::RateLimited));
+        assert_eq!(counts.limit("session_frames"), user as u64);
+        neighbour.ping().await;
+    }
+}
+
+#[tokio::test]
+async fn a_frame_and_a_body_have_so_many_bytes() {
+    let counts = Counts::default();
+    let (harbour, mut neighbour, _recorded) = neighboured(&counts, |config| {
+        config.session.body_bytes_max = 1_000;
+        config.session.frame_bytes_max = 2_000;
+    })
+    .await;
+    for (user, mut client) in (1..).zip(harbour.both().await) {
+        client.hello(user).await;
+        client.send(&send_of(9, 1, &"a".repeat(1_001))).await;
+        match client.next().await {
+            Some(ServerFrame::Refused {
+                send_id: id,
+                refusal,
+            }) => assert_eq!((id, refusal.code), (send_id(1), Code::TooLarge)),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(counts.limit("body_bytes"), user as u64);
+        assert_eq!(counts.limit("frame_bytes"), user as u64 - 1);
+        client.send_accepted(2).await;
+        client.send_bytes(Bytes::from(vec![0; 2_001])).await;
+        assert_eq!(client.closing().await, Some(Code::TooLarge));
+        assert_eq!(counts.limit("frame_bytes"), user as u64);
+        neighbour.ping().await;
+    }
+}
+
+// Nobody is refused: the kernel keeps them, and those who are there are served meanwhile.
+#[tokio::test]
+async fn arrivals_have_a_pace() {
+    let counts = Counts::default();
+    let five = |config: &mut Config| config.accepts_per_second = 5;
+    let (harbour, mut neighbour, _recorded) = neighboured(&counts, five).await;
+    let waits = counts.limit("arrivals");
+    let begun = Instant::now();
+    let mut clients = Vec::new();
+    for user in 1..=6 {
+        let mut client = harbour.tcp().await;
+        client.send(&ClientFrame::Hello(hello(user))).await;
+        clients.push(client);
+    }
+    neighbour.ping().await;
+    let noticed = begun.elapsed();
+    for client in &mut clients {
+        client.expect_welcome().await;
+    }
+    let took = begun.elapsed();
+    assert!(took > Duration::from_millis(800), "{took:?}");
+    assert!(noticed < took / 2, "{noticed:?} of {took:?}");
+    assert!(counts.limit("arrivals") >= waits + 5);
+}

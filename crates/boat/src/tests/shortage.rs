@@ -1,0 +1,133 @@
+//! A boat that is short of memory, and one that is so no more.
+
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use protocol::Code;
+use protocol::frame::{ClientFrame, ServerFrame};
+use tokio::time::timeout;
+
+use super::client::{Client, hello};
+use super::counting::{Counts, counted};
+use super::delivering::pile_up;
+use super::harbour::Harbour;
+use crate::memory::MemoryWatch;
+
+#[tokio::test]
+async fn where_memory_is_short_newcomers_go_elsewhere() {
+    let harbour = Harbour::with(|config| config.memory_max = Some(1)).await;
+    let mut ready = harbour.running.ready();
+    let wait = ready.wait_for(|ready| !ready);
+    timeout(Duration::from_secs(5), wait)
+        .await
+        .expect("not ready")
+        .expect("runs");
+    for mut client in harbour.both().await {
+        client.send(&ClientFrame::Hello(hello(1))).await;
+        assert_eq!(client.closing().await, Some(Code::Full));
+    }
+}
+
+/// A ceiling in thousandths, so that numbers are per mille of it.
+const MAX: u64 = 1000;
+const ABOARD: i64 = 3;
+
+async fn is_refused(mut client: Client) {
+    client.send(&ClientFrame::Hello(hello(7))).await;
+    let Some(ServerFrame::Closing(refusal)) = client.next().await else {
+        panic!("no reason");
+    };
+    assert_eq!(refusal.code, Code::Full);
+    assert!(refusal.retry_after >= Some(Duration::from_secs(1)));
+}
+
+#[tokio::test]
+async fn where_memory_is_found_again_newcomers_are_welcome() {
+    // The boat's own watch never finds any short.
+    let harbour = Harbour::with(|config| config.memory_max = Some(u64::MAX)).await;
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.running.boat), MAX);
+    let ready = harbour.running.ready();
+    let mut aboard = Vec::new();
+    for user in 1..=ABOARD {
+        let mut client = harbour.tcp().await;
+        client.hello(user).await;
+        aboard.push(client);
+    }
+
+    watch.sample(799);
+    assert!(*ready.borrow());
+    let [mut websocket, mut tcp] = harbour.both().await;
+    super::eventually("arriving", || harbour.running.connections() == 5).await;
+    watch.sample(800);
+    for arriving in [&mut websocket, &mut tcp] {
+        assert_eq!(arriving.closing().await, Some(Code::Full));
+    }
+    let asked = harbour.peer.asked.load(Ordering::Relaxed);
+    // Tight, shedding, and on the way back from both.
+    for used in [800, 949, 950, 901, 900, 751] {
+        watch.sample(used);
+        assert!(!*ready.borrow(), "{used}");
+        for client in harbour.both().await {
+            is_refused(client).await;
+        }
+    }
+    assert_eq!(harbour.peer.asked.load(Ordering::Relaxed), asked);
+
+    watch.sample(750);
+    assert!(*ready.borrow());
+    for (user, mut client) in (10..).zip(harbour.both().await) {
+        client.hello(user).await;
+        client.ping().await;
+    }
+    // Nothing waited for those who were there: none of them was in the way.
+    for client in &mut aboard {
+        client.ping().await;
+    }
+}
+
+// The client for which most waits goes first, one a second at least, and none for which nothing waits.
+#[tokio::test]
+async fn where_memory_is_nearly_gone_those_who_read_least_are_closed_as_slow() {
+    let counts = Counts::default();
+    let (harbour, _recorded) = counted(&counts, |config| {
+        config.memory_max = Some(u64::MAX);
+        config.session.outgoing_bytes_max = u32::MAX;
+    })
+    .await;
+    let mut watch = MemoryWatch::new(Arc::clone(&harbour.running.boat), MAX);
+    let [mut heavy, mut light, mut neighbour] = [
+        harbour.tcp().await,
+        harbour.tcp().await,
+        harbour.websocket().await,
+    ];
+    neighbour.hello(1).await;
+    for (user, client, mebibytes) in [(2, &mut light, 20), (3, &mut heavy, 40)] {
+        let session = client.hello(user).await.session.get();
+        pile_up(&harbour, session, mebibytes).await;
+    }
+
+    watch.sample(949);
+    watch.sample(949);
+    assert_eq!(counts.limit("memory"), 0);
+    watch.sample(950);
+    watch.sample(950);
+    assert_eq!(counts.limit("memory"), 1);
+    let last = loop {
+        match heavy.next().await.expect("a reason comes last") {
+            ServerFrame::Closing(refusal) => break refusal,
+            ServerFrame::Message(_) => {}
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(last.code, Code::Slow);
+    assert!(last.retry_after >= Some(Duration::from_secs(1)));
+    light.ping().await;
+    neighbour.ping().await;
+
+    // Nothing waits any more, so that nobody goes though memory is as short.
+    tokio::time::sleep(Duration::from_millis(1100)).await;
+    watch.sample(950);
+    assert_eq!(counts.limit("memory"), 1);
+    neighbour.ping().await;
+}

@@ -1,0 +1,81 @@
+//! Files held for the ports of probes and operators: where this process may open no more, they still answer.
+
+use std::fs::File;
+use std::io;
+use std::net::SocketAddr;
+
+use futures_util::FutureExt;
+use parking_lot::Mutex;
+use protocol::accept_backoff::is_exhaustion;
+use tokio::net::{TcpListener, TcpStream};
+
+/// Connections that are accepted where no file is left.
+const SPARES: usize = 8;
+
+/// Open files of no use but to be closed when a connection needs one.
+pub(super) struct SpareFiles(Mutex<Vec<File>>);
+
+impl SpareFiles {
+    /// As many as there are to be had.
+    pub(super) fn new() -> SpareFiles {
+        let spares = SpareFiles(Mutex::default());
+        spares.refill();
+        spares
+    }
+
+    /// Takes back those that were given, as far as others have not taken them.
+    pub(super) fn refill(&self) {
+        let mut files = self.0.lock();
+        while files.len() < SPARES
+            && let Ok(file) = File::open("/dev/null")
+        {
+            files.push(file);
+        }
+    }
+
+    /// Closes one; false where none is left.
+    fn give(&self) -> bool {
+        self.0.lock().pop().is_some()
+    }
+
+    /// The next connection, in place of a spare where there is no other room.
+    pub(super) async fn accept(
+        &self,
+        listener: &TcpListener,
+    ) -> io::Result<(TcpStream, SocketAddr)> {
+        loop {
+            match listener.accept().await {
+                Err(error) if is_out_of_room(&error) && self.give() => {}
+                Err(error) => {
+                    // Another may have taken the file of a spare that was given; what comes free is taken back.
+                    self.refill();
+                    return Err(error);
+                }
+                Ok(accepted) => return Ok(accepted),
+            }
+            // The system asks for the file first, and for whom second: there may be nobody.
+            match listener.accept().now_or_never() {
+                Some(accepted) => return accepted,
+                None => self.refill(),
+            }
+        }
+    }
+}
+
+fn is_out_of_room(error: &io::Error) -> bool {
+    error.raw_os_error().is_some_and(is_exhaustion)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spares_are_taken_back_and_no_more_of_them() {
+        let spares = SpareFiles::new();
+        spares.0.lock().truncate(3);
+        spares.refill();
+        spares.refill();
+        assert_eq!(spares.0.lock().len(), SPARES);
+    }
+}

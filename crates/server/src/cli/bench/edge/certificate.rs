@@ -1,0 +1,16 @@
+//! A certificate of this machine's own address, for the run.
+
+use std::path::Path;
+
+use anyhow::{Context, Result};
+use backend::tls::CertificateFiles;
+
+/// ECDSA P-256, as is advised.
+pub(super) fn make(folder: &Path) -> Result<CertificateFiles> {
+    let names = ["127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).context("making a certificate")?;
+    let folder = folder.canonicalize().context("the folder of the data")?;
+    let files = CertificateFiles::within(&folder, "edge");
+    files.write(&made.cert.pem(), &made.signing_key.serialize_pem())?;
+    Ok(files)
+}

@@ -1,0 +1,227 @@
+//! A process of clients, so that a server's CPU and memory are its own, and each has its own limit of files.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use clap::Args;
+use client::core::{Limits, reconnect_pause};
+use futures_util::StreamExt;
+use rand::random;
+use tokio::io::{AsyncBufReadExt, BufReader};
+use tokio::task::JoinSet;
+use tokio::time::{Instant, sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use super::link::{Link, Lost, Target};
+use super::orders::{Answer, Kind, Order};
+use crate::cli::bench::dialect::Dialect;
+use crate::settings::Settings;
+
+/// A herd that takes longer has lost some.
+const HERD_PATIENCE: Duration = Duration::from_secs(600);
+
+#[derive(Debug, Args)]
+pub struct EdgeClients {
+    /// Addresses to connect to; each time one of them at random.
+    #[arg(long, required = true)]
+    url: Vec<String>,
+    #[arg(long)]
+    ca_file: Option<PathBuf>,
+}
+
+/// Clients that are connected, or wait to be.
+struct Clients {
+    targets: Vec<Target>,
+    dialect: Dialect,
+    limits: Limits,
+    cut: CancellationToken,
+    /// Each ends with its user, and with what ended the connection where it was not cut.
+    held: JoinSet<(u64, Option<Lost>)>,
+    /// Connections that nobody reads.
+    slow: JoinSet<()>,
+}
+
+impl EdgeClients {
+    pub(in crate::cli::bench) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
+        let settings = Settings::load(config)?;
+        let targets = self.url.iter();
+        let targets = targets.map(|url| Target::new(url, self.ca_file.as_deref()));
+        let mut clients = Clients {
+            targets: targets.collect::<Result<_>>()?,
+            dialect: Dialect::packetboat(&settings),
+            limits: Limits::default(),
+            cut: CancellationToken::new(),
+            held: JoinSet::new(),
+            slow: JoinSet::new(),
+        };
+        println!("{{}}");
+        let mut orders = BufReader::new(tokio::io::stdin()).lines();
+        while let Some(line) = orders.next_line().await? {
+            let order = serde_json::from_str(&line).context("no order")?;
+            let begun = Instant::now();
+            let mut answer = clients.follow(order).await?;
+            answer.seconds = begun.elapsed().as_secs_f64();
+            let mut output = std::io::stdout().lock();
+            writeln!(output, "{}", serde_json::to_string(&answer)?)?;
+            output.flush()?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Clients {
+    async fn follow(&mut self, order: Order) -> Result<Answer> {
+        match order {
+            Order::Connect {
+                first,
+                count,
+                at_a_time,
+                kind,
+            } => self.connect(first..first + count, at_a_time, kind).await,
+            Order::Cycle {
+                first,
+                users,
+                times,
+            } => self.cycle(first, users, times).await,
+            Order::Cut => {
+                self.cut();
+                self.slow.abort_all();
+                while self.held.join_next().await.is_some() {}
+                Ok(Answer::default())
+            }
+            Order::Herd => self.herd().await,
+        }
+    }
+
+    /// Ends those that are held; who comes now is not meant.
+    fn cut(&mut self) {
+        std::mem::take(&mut self.cut).cancel();
+    }
+
+    fn hold(&mut self, user: u64, link: Link) {
+        let cut = self.cut.clone();
+        let held = async move { (user, cut.run_until_cancelled(link.hold()).await) };
+        self.held.spawn(held);
+    }
+
+    async fn connect(
+        &mut self,
+        users: std::ops::Range<u64>,
+        at_a_time: usize,
+        kind: Kind,
+    ) -> Result<Answer> {
+        let mut answer = Answer::default();
+        let (targets, dialect) = (self.targets.clone(), self.dialect.clone());
+        let mut arriving = futures_util::stream::iter(users)
+            .map(|user| {
+                let (target, hello) = (any_of(&targets), dialect.hello(user));
+                async move {
+                    let link = target.sign_in(&hello?, kind == Kind::Slow).await;
+                    anyhow::Ok((user, link))
+                }
+            })
+            .buffer_unordered(at_a_time);
+        while let Some(arrived) = arriving.next().await {
+            match arrived? {
+                (user, Ok(link)) => {
+                    answer.connected += 1;
+                    // At once: the others may take longer than a server waits for a sign of life.
+                    match kind {
+                        Kind::Idle => self.hold(user, link),
+                        Kind::Slow => drop(self.slow.spawn(link.ignore())),
+                    }
+                }
+                (_, Err(lost)) => answer.fail(lost),
+            }
+        }
+        Ok(answer)
+    }
+
+    async fn cycle(&self, first: u64, users: u64, times: u64) -> Result<Answer> {
+        ensure!(users > 0, "nobody is to come and go");
+        let mut answer = Answer::default();
+        let rounds = (0..times).map(|time| first + time % users);
+        let mut cycles = futures_util::stream::iter(rounds)
+            .map(|user| {
+                let (target, hello) = (any_of(&self.targets), self.dialect.hello(user));
+                async move { anyhow::Ok(target.sign_in(&hello?, false).await.map(drop)) }
+            })
+            .buffer_unordered(usize::try_from(users.min(64))?);
+        while let Some(cycle) = cycles.next().await {
+            match cycle? {
+                Ok(()) => answer.connected += 1,
+                Err(lost) => answer.fail(lost),
+            }
+        }
+        Ok(answer)
+    }
+
+    /// All come back by the rules of the client.
+    async fn herd(&mut self) -> Result<Answer> {
+        let begun = Instant::now();
+        let end = begun + HERD_PATIENCE;
+        self.cut();
+        let mut lost = std::mem::take(&mut self.held);
+        let mut coming = JoinSet::new();
+        let mut answer = Answer::default();
+        loop {
+            tokio::select! {
+                Some(ended) = lost.join_next() => {
+                    let (user, lost) = ended?;
+                    let hello = self.dialect.hello(user)?;
+                    let hint = lost.as_ref().and_then(Lost::hint);
+                    let target = self.targets.clone();
+                    coming.spawn(come_back(user, target, hello.to_vec(), hint, self.limits.clone()));
+                }
+                Some(came) = coming.join_next() => {
+                    let (user, link, failures) = came?;
+                    answer
+                        .back_ms
+                        .push(begun.elapsed().as_millis() as u32);
+                    answer.count_tries(failures);
+                    answer.connected += 1;
+                    self.hold(user, link);
+                }
+                // The caller counts the missing ones.
+                () = sleep_until(end), if !(lost.is_empty() && coming.is_empty()) => break,
+                else => break,
+            }
+        }
+        let whole = answer.back_ms.len() + lost.len() + coming.len();
+        answer
+            .back_ms
+            .resize(whole, HERD_PATIENCE.as_millis() as u32);
+        Ok(answer)
+    }
+}
+
+fn any_of(targets: &[Target]) -> &Target {
+    &targets[random::<u64>() as usize % targets.len()]
+}
+
+/// Tries until it is admitted; the last value says why tries failed, and how many.
+async fn come_back(
+    user: u64,
+    targets: Vec<Target>,
+    hello: Vec<u8>,
+    mut hint: Option<Duration>,
+    limits: Limits,
+) -> (u64, Link, BTreeMap<String, u64>) {
+    let mut failures = BTreeMap::new();
+    let mut tries = 0;
+    loop {
+        sleep(reconnect_pause(tries, hint, random(), &limits)).await;
+        match any_of(&targets).sign_in(&hello, false).await {
+            Ok(link) => return (user, link, failures),
+            Err(lost) => {
+                hint = lost.hint();
+                *failures.entry(lost.kind()).or_default() += 1;
+                tries += 1;
+            }
+        }
+    }
+}

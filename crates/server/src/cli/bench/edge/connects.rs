@@ -1,0 +1,138 @@
+//! Costs of a connection: memory while it stays, CPU when it comes, and what it leaves behind.
+
+use anyhow::Result;
+
+use super::crowd::Crowd;
+use super::orders::Kind;
+use super::report::Figure;
+use super::{Door, Part, Run};
+use crate::cli::bench::installation::Installation;
+use crate::cli::bench::report::median;
+
+/// Connections that bring up threads, tables and caches, which are not theirs.
+const FIRST: u64 = 100;
+/// Users who come and go in turn.
+const CYCLE_USERS: u64 = 1000;
+
+const MIB: f64 = 1024.0 * 1024.0;
+
+/// Resident memory of each connection.
+pub(super) async fn idle(run: &mut Run<'_>) -> Result<()> {
+    for door in Door::BOTH {
+        let ours = run.server(door, &[])?;
+        let ours = idle_bytes(run, &ours).await?;
+        let bare = run.bare(door)?;
+        let bare = idle_bytes(run, &bare).await?;
+        let name = format!("{}, bytes resident each", door.name());
+        let goal = match door {
+            Door::Plain => "1.4 KiB",
+            Door::Tls => "6 KiB",
+        };
+        let figure = Figure::new(Part::Idle, format!("{name} (goal {goal})"), ours);
+        run.report.add(figure.beside("bare", bare));
+    }
+    Ok(())
+}
+
+async fn idle_bytes(run: &mut Run<'_>, server: &Installation) -> Result<f64> {
+    let first = run.connected(server, 0, FIRST).await?;
+    let connections = run.args.connections;
+    let mut rest = run.crowd(server, FIRST, connections).await?;
+    // The row of a device that was never here is not its connection's.
+    let met = rest.cycle(connections).await?;
+    run.count(&met);
+    run.settle().await;
+    let before = server.resident()?;
+    let connected = rest.connect(Kind::Idle).await?;
+    run.count(&connected);
+    run.settle().await;
+    let grown = server.resident()?.saturating_sub(before);
+    drop((first, rest));
+    Ok(grown as f64 / connections as f64)
+}
+
+/// Rounds of one side.
+#[derive(Default)]
+struct Rounds {
+    cpu_us: Vec<f64>,
+    rate: Vec<f64>,
+}
+
+/// CPU and rate of sign-ins, the two sides in turn.
+pub(super) async fn connect(run: &mut Run<'_>) -> Result<()> {
+    for door in Door::BOTH {
+        let servers = [run.bare(door)?, run.server(door, &[])?];
+        let mut crowds = Vec::new();
+        for server in &servers {
+            let warm = run.connected(server, 0, FIRST).await?;
+            crowds.push((run.crowd(server, FIRST, run.args.connections).await?, warm));
+        }
+        let mut found = [Rounds::default(), Rounds::default()];
+        for _ in 0..run.args.rounds {
+            for ((server, (crowd, _)), rounds) in servers.iter().zip(&mut crowds).zip(&mut found) {
+                wave(run, server, crowd, rounds).await?;
+            }
+        }
+        let [bare, ours] = found.map(|rounds| (median(&rounds.cpu_us), median(&rounds.rate)));
+        let goal = match door {
+            Door::Plain => 1.5,
+            Door::Tls => 1.3,
+        };
+        let name = format!("{}, µs of CPU each", door.name());
+        let cpu = Figure::new(Part::Connect, name, ours.0).beside("bare", bare.0);
+        run.report.add(cpu.at_most(goal));
+        let name = format!("{}, a second", door.name());
+        run.report
+            .add(Figure::new(Part::Connect, name, ours.1).beside("bare", bare.1));
+    }
+    Ok(())
+}
+
+/// All come; then all go.
+async fn wave(
+    run: &mut Run<'_>,
+    server: &Installation,
+    crowd: &mut Crowd,
+    rounds: &mut Rounds,
+) -> Result<()> {
+    let before = server.cpu_of_all()?;
+    let answer = crowd.connect(Kind::Idle).await?;
+    let used = server.cpu_of_all()?.saturating_sub(before);
+    run.count(&answer);
+    let connected = answer.connected.max(1) as f64;
+    rounds.cpu_us.push(used.as_secs_f64() * 1e6 / connected);
+    rounds.rate.push(connected / answer.seconds);
+    crowd.cut().await?;
+    run.settle().await;
+    Ok(())
+}
+
+/// Resident memory after a tenth, half and all of the cycles.
+pub(super) async fn cycles(run: &mut Run<'_>) -> Result<()> {
+    for door in Door::BOTH {
+        let server = run.server(door, &[])?;
+        let mut crowd = run
+            .crowd(&server, 0, CYCLE_USERS.min(run.args.cycles))
+            .await?;
+        let mut done = 0;
+        let mut resident = Vec::new();
+        for tenths in [1, 5, 10] {
+            let until = run.args.cycles * tenths / 10;
+            let answer = crowd.cycle(until - done).await?;
+            done = until;
+            run.count(&answer);
+            run.settle().await;
+            resident.push(server.resident()? as f64 / MIB);
+        }
+        let cycles = run.args.cycles;
+        let (after, door) = (resident.iter().zip([10, 50]), door.name());
+        for (mib, percent) in after {
+            let name = format!("{door}, MiB resident after {percent} % of {cycles}");
+            run.report.add(Figure::new(Part::Cycles, name, *mib));
+        }
+        let name = format!("{door}, MiB resident after all");
+        let last = Figure::new(Part::Cycles, name, resident[2]);
+        run.report.add(last.beside("after 10 %", resident[0]));
+    }
+    Ok(())
+}

@@ -1,0 +1,73 @@
+//! Commands that Redis executed, as it counts them itself.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Commands of all masters among these servers so far. Replicas count the writes of their masters once more.
+pub(super) async fn commands(addresses: &[String]) -> Result<f64> {
+    let mut sum = 0.0;
+    for address in addresses {
+        let info = timeout(PATIENCE, info(address)).await;
+        let info = info
+            .with_context(|| format!("{address} does not answer"))?
+            .with_context(|| format!("reading the counts of {address}"))?;
+        sum += counted(&info);
+    }
+    Ok(sum)
+}
+
+/// Its role and its commands.
+async fn info(address: &str) -> Result<String> {
+    let mut server = BufReader::new(TcpStream::connect(address).await?);
+    server
+        .write_all(b"INFO replication commandstats\r\n")
+        .await?;
+    let mut head = String::new();
+    server.read_line(&mut head).await?;
+    let length = head.trim_end().strip_prefix('$');
+    ensure!(
+        length.is_some(),
+        "a Redis without password is expected: {head}"
+    );
+    let mut text = vec![0; length.unwrap_or_default().parse()?];
+    server.read_exact(&mut text).await?;
+    Ok(String::from_utf8(text)?)
+}
+
+/// Data commands of a master; a script counts once, and what it calls counts, too.
+fn counted(info: &str) -> f64 {
+    if !info.lines().any(|line| line == "role:master") {
+        return 0.0;
+    }
+    let calls = info.lines().filter_map(|line| {
+        let (name, rest) = line.strip_prefix("cmdstat_")?.split_once(":calls=")?;
+        let of_connections = [
+            "auth", "client", "cluster", "config", "hello", "info", "ping", "replconf", "select",
+        ];
+        let name = name.split('|').next().unwrap_or(name);
+        if of_connections.contains(&name) {
+            return None;
+        }
+        rest.split(',').next()?.parse::<f64>().ok()
+    });
+    calls.sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::counted;
+
+    #[test]
+    fn commands_of_a_master_are_counted_but_not_those_of_connections() {
+        let stats = "cmdstat_evalsha:calls=7,usec=9\r\ncmdstat_hset:calls=20,usec=3\r\n\
+            cmdstat_info:calls=400,usec=1\r\ncmdstat_config|get:calls=50,usec=1\r\n";
+        assert_eq!(counted(&format!("role:master\r\n{stats}")), 27.0);
+        assert_eq!(counted(&format!("role:slave\r\n{stats}")), 0.0);
+    }
+}

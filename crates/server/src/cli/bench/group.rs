@@ -1,0 +1,296 @@
+//! A group whose members are all there and acknowledge: CPU of a delivery, and when the last member has a message.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use bytes::Bytes;
+use clap::Args;
+use comfy_table::{Table, presets};
+use futures_util::{SinkExt, StreamExt};
+use hdrhistogram::Histogram;
+use protocol::{GroupId, Recipient};
+use serde::Serialize;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+use tokio::time::{Instant, timeout};
+use tokio_tungstenite::tungstenite::Message;
+
+use super::Place;
+use super::dialect::{Dialect, Heard};
+use super::groups::create_group;
+use super::installation::{Also, Installation, cpu_beside};
+use super::load::LATENCY_MAX_US;
+use super::report::median;
+use super::sign_in::{Socket, binary, sign_in, sign_in_all};
+use crate::cli::Output;
+use crate::settings::Settings;
+
+/// A message that takes longer is lost.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+#[derive(Clone, Debug, Args)]
+pub(super) struct Group {
+    /// All of them are there and acknowledge; the sender comes on top.
+    #[arg(long, default_value_t = 1000)]
+    members: u64,
+    /// Messages on their way at a time.
+    #[arg(long, default_value_t = 1)]
+    in_flight: u64,
+    /// Size of a message's body.
+    #[arg(long, default_value_t = 200)]
+    bytes: usize,
+    /// Measured time of each round, after a warm-up of a third of it.
+    #[arg(long, default_value_t = 10)]
+    seconds: u64,
+    /// A new server in each; medians are reported.
+    #[arg(long, default_value_t = 3)]
+    rounds: usize,
+    /// Instead of a new server: one that runs, another build perhaps. Needs --pid.
+    #[arg(long, value_name = "ws://HOST:PORT", requires = "pid")]
+    url: Option<String>,
+    /// Process of that server, whose CPU time counts.
+    #[arg(long, requires = "url")]
+    pid: Option<u32>,
+}
+
+/// Rounds of a group.
+#[derive(Debug, Default, Serialize)]
+struct Rounds {
+    members: u64,
+    in_flight: u64,
+    cpu_us_a_delivery: Vec<f64>,
+    /// Milliseconds from the send until the last member has the message.
+    last_p50_ms: Vec<f64>,
+    last_p99_ms: Vec<f64>,
+    messages: u64,
+}
+
+/// A server, and the time that it used.
+enum Side {
+    Own(Installation),
+    Running { url: String, process: Also },
+}
+
+impl Group {
+    pub(super) async fn run(
+        &self,
+        place: &Place<'_>,
+        settings: &Settings,
+        output: Output,
+    ) -> Result<ExitCode> {
+        ensure!(
+            self.members > 0 && self.in_flight > 0 && self.rounds > 0,
+            "at least one of each is needed"
+        );
+        let mut rounds = Rounds {
+            members: self.members,
+            in_flight: self.in_flight,
+            ..Rounds::default()
+        };
+        for _ in 0..self.rounds {
+            let side = match (&self.url, self.pid) {
+                (Some(url), Some(pid)) => Side::Running {
+                    url: url.clone(),
+                    process: Also::new("server", pid),
+                },
+                _ => Side::Own(Installation::embedded(place.data, &[])?),
+            };
+            let dialect = Dialect::packetboat(settings);
+            self.round(place.config, &side, &dialect, &mut rounds)
+                .await?;
+        }
+        rounds.print(output)?;
+        Ok(ExitCode::SUCCESS)
+    }
+
+    async fn round(
+        &self,
+        config: Option<&Path>,
+        side: &Side,
+        dialect: &Dialect,
+        rounds: &mut Rounds,
+    ) -> Result<()> {
+        let url = side.url();
+        let owner = self.members;
+        let sockets = sign_in_all(url, dialect, self.members).await?;
+        let group = create_group(config, url, owner, 0..self.members).await?;
+        let (heard, mut arrivals) = mpsc::unbounded_channel();
+        let mut members = JoinSet::new();
+        for socket in sockets {
+            members.spawn(listen(socket, dialect.clone(), heard.clone()));
+        }
+        drop(heard);
+        let sender = sign_in(url, dialect, owner).await?;
+        let mut fan = Fan {
+            group,
+            owner,
+            body: Bytes::from(vec![b'.'; self.bytes]),
+            dialect,
+            sender,
+            sent: 0,
+            open: BTreeMap::new(),
+            latency: Histogram::new_with_bounds(1, LATENCY_MAX_US, 3)?,
+        };
+        let measured = Duration::from_secs(self.seconds);
+        self.drive(&mut fan, &mut arrivals, measured / 3).await?;
+        fan.latency.reset();
+        let before = side.cpu()?;
+        self.drive(&mut fan, &mut arrivals, measured).await?;
+        let used = side.cpu()?.saturating_sub(before);
+        let messages = fan.latency.len();
+        let deliveries = (messages * self.members).max(1);
+        rounds.messages += messages;
+        let cpu = used.as_secs_f64() * 1e6 / deliveries as f64;
+        let at = |share| fan.latency.value_at_quantile(share) as f64 / 1000.0;
+        let (p50, p99) = (at(0.5), at(0.99));
+        eprintln!("{cpu:.2} µs of CPU a delivery; last member {p50:.1} and {p99:.1} ms (p50, p99)");
+        rounds.cpu_us_a_delivery.push(cpu);
+        rounds.last_p50_ms.push(p50);
+        rounds.last_p99_ms.push(p99);
+        members.abort_all();
+        Ok(())
+    }
+
+    /// Sends for so long, then waits for all that are on their way.
+    async fn drive(
+        &self,
+        fan: &mut Fan<'_>,
+        arrivals: &mut mpsc::UnboundedReceiver<Result<u64>>,
+        time: Duration,
+    ) -> Result<()> {
+        let until = Instant::now() + time;
+        loop {
+            let may_send = Instant::now() < until;
+            while may_send && (fan.open.len() as u64) < self.in_flight {
+                fan.send().await?;
+            }
+            if fan.open.is_empty() {
+                return Ok(());
+            }
+            tokio::select! {
+                biased;
+                arrival = timeout(PATIENCE, arrivals.recv()) => {
+                    let arrival = arrival.context("a message did not reach all members")?;
+                    fan.count(arrival.context("no member is left")??, self.members);
+                }
+                frame = fan.sender.next() => {
+                    let Some(frame) = binary(frame)? else { continue };
+                    if let Heard::Refused(text) = fan.dialect.hear(frame)? {
+                        anyhow::bail!("refused: {text}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Messages of one group that are on their way.
+struct Fan<'a> {
+    group: GroupId,
+    owner: u64,
+    body: Bytes,
+    dialect: &'a Dialect,
+    sender: Socket,
+    sent: u64,
+    /// By number: the time of the send, and the members that have it.
+    open: BTreeMap<u64, (Instant, u64)>,
+    /// In microseconds.
+    latency: Histogram<u64>,
+}
+
+impl Fan<'_> {
+    async fn send(&mut self) -> Result<()> {
+        self.sent += 1;
+        let (to, body) = (Recipient::Group(self.group), self.body.clone());
+        let frame = self.dialect.send_to(self.owner, self.sent, to, body)?;
+        self.open.insert(self.sent, (Instant::now(), 0));
+        Ok(self.sender.send(Message::Binary(frame)).await?)
+    }
+
+    fn count(&mut self, n: u64, members: u64) {
+        let Some((begun, count)) = self.open.get_mut(&n) else {
+            return;
+        };
+        *count += 1;
+        if *count == members {
+            let took = begun.elapsed().as_micros() as u64;
+            self.open.remove(&n);
+            self.latency.saturating_record(took);
+        }
+    }
+}
+
+/// A member: each message is acknowledged, and its number passed on.
+async fn listen(mut socket: Socket, dialect: Dialect, heard: mpsc::UnboundedSender<Result<u64>>) {
+    loop {
+        let step = async {
+            let Some(frame) = binary(socket.next().await)? else {
+                return Ok(None);
+            };
+            let Heard::Message { n, ack, .. } = dialect.hear(frame)? else {
+                return Ok(None);
+            };
+            for frame in dialect.acknowledge(vec![ack]) {
+                socket.send(Message::Binary(frame)).await?;
+            }
+            Ok(n)
+        };
+        match step.await {
+            Ok(None) => {}
+            Ok(Some(n)) => {
+                if heard.send(Ok(n)).is_err() {
+                    return;
+                }
+            }
+            Err(error) => {
+                let _ = heard.send(Err(error));
+                return;
+            }
+        }
+    }
+}
+
+impl Side {
+    fn url(&self) -> &str {
+        match self {
+            Side::Own(server) => &server.websocket,
+            Side::Running { url, .. } => url,
+        }
+    }
+
+    fn cpu(&self) -> Result<Duration> {
+        match self {
+            Side::Own(server) => server.cpu_of_all(),
+            Side::Running { process, .. } => {
+                let process = std::slice::from_ref(process);
+                Ok(cpu_beside(process)?.values().sum())
+            }
+        }
+    }
+}
+
+impl Rounds {
+    fn print(&self, output: Output) -> Result<()> {
+        match output {
+            Output::Json => println!("{}", serde_json::to_string(self)?),
+            Output::Table => {
+                let mut table = Table::new();
+                table.load_style(presets::ASCII_MARKDOWN);
+                table.set_header(["", "median of the rounds"]);
+                let rows = [
+                    ("µs of CPU a delivery", &self.cpu_us_a_delivery),
+                    ("last member, p50, ms", &self.last_p50_ms),
+                    ("last member, p99, ms", &self.last_p99_ms),
+                ];
+                for (name, values) in rows {
+                    table.add_row([name.to_owned(), format!("{:.2}", median(values))]);
+                }
+                println!("{table}");
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,86 @@
+//! Limits that a load lifts, as the services say, in the forms in which settings are given.
+
+use std::num::NonZeroU32;
+use std::sync::LazyLock;
+
+use serde_json::Value;
+
+use super::Settings;
+use super::environment::variable;
+use super::schema::COUNT_MAX;
+
+/// Sections with limits of an address, a user or a conversation.
+const SECTIONS: [&str; 2] = ["boat", "station"];
+
+/// More than a load comes to, and no more than a setting may be.
+const LIFTED: NonZeroU32 = NonZeroU32::new(COUNT_MAX as u32).expect("it fits");
+
+struct Row {
+    section: &'static str,
+    key: String,
+    value: String,
+}
+
+impl Settings {
+    /// Lifts the limits that a load would meet, which is faster than people and comes from one address.
+    pub fn lift_limits(&mut self) {
+        self.boat.lift_limits(LIFTED);
+        self.station.lift_limits(LIFTED);
+    }
+}
+
+/// The same in the environment.
+pub fn variables() -> &'static [(String, String)] {
+    static VARIABLES: LazyLock<Vec<(String, String)>> = LazyLock::new(|| {
+        let rows = rows().into_iter();
+        rows.map(|row| (variable(row.section, &row.key), row.value))
+            .collect()
+    });
+    &VARIABLES
+}
+
+/// The same as lines of a settings file.
+pub fn lines() -> String {
+    let rows = rows().into_iter();
+    rows.map(|row| format!("{}.{} = {}\n", row.section, row.key, row.value))
+        .collect()
+}
+
+/// Settings that are not as they were.
+fn rows() -> Vec<Row> {
+    let mut lifted = Settings::default();
+    lifted.lift_limits();
+    let of = |settings: &Settings| serde_json::to_value(settings).unwrap_or_default();
+    let (before, after) = (of(&Settings::default()), of(&lifted));
+    let mut rows = Vec::new();
+    for section in SECTIONS {
+        let keys = after[section].as_object().into_iter().flatten();
+        let changed = keys.filter(|(key, value)| before[section][key] != **value);
+        rows.extend(changed.map(|(key, value): (&String, &Value)| Row {
+            section,
+            key: key.clone(),
+            value: value.to_string(),
+        }));
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_and_variables_lift_the_same() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = folder.path().join("packetboat.toml");
+        std::fs::write(&file, lines()).expect("written");
+        let loaded = Settings::load(Some(&file)).expect("settings");
+        let mut lifted = Settings::default();
+        lifted.lift_limits();
+        let of = |settings| serde_json::to_value(settings).expect("JSON");
+        assert_eq!(of(loaded), of(lifted));
+        assert_eq!(variables().len(), lines().lines().count());
+        let (name, value) = ("PACKETBOAT_BOAT__READ_BYTES_BURST", "1000000000");
+        assert!(variables().contains(&(name.to_owned(), value.to_owned())));
+    }
+}

@@ -1,0 +1,20 @@
+//! Certificates of boats that a test starts.
+
+use std::path::Path;
+
+use backend::tls::CertificateFiles;
+
+/// A certificate for 127.0.0.1 and its key, as files of this name.
+pub fn certificate(folder: &Path, stem: &str) -> CertificateFiles {
+    let names = ["127.0.0.1".to_owned()];
+    let made = rcgen::generate_simple_self_signed(names).expect("a certificate");
+    let files = CertificateFiles::within(folder, stem);
+    let written = files.write(&made.cert.pem(), &made.signing_key.serialize_pem());
+    written.expect("files");
+    files
+}
+
+/// The setting of a boat that shows it.
+pub fn tls(files: &CertificateFiles) -> String {
+    format!("boat.tls.certificates = {}", files.setting())
+}

@@ -1,0 +1,84 @@
+//! Many clients at once: they go together, come together, and survive the end and the sleep of their boat.
+
+use std::time::Duration;
+
+use crate::all::All;
+use crate::neighbours::Chat;
+use crate::process::{SOON, within};
+use crate::raw::RawClient;
+
+const CLIENTS: i64 = 300;
+
+/// All of them, at the same time on both links.
+fn crowd(all: &All) -> Vec<RawClient> {
+    let (tcp, websocket) = (all.tcp(), &all.websocket);
+    std::thread::scope(|scope| {
+        let come = |first: i64| {
+            let users = first..first + CLIENTS / 4;
+            users.map(move |user| match user % 2 {
+                0 => RawClient::tcp(tcp).signed_in(user),
+                _ => RawClient::websocket(websocket).signed_in(user),
+            })
+        };
+        let parts = (0..4).map(|part| 5_000 + part * CLIENTS / 4);
+        let parts: Vec<_> = { parts }
+            .map(|first| scope.spawn(move || come(first).collect::<Vec<_>>()))
+            .collect();
+        let come = parts
+            .into_iter()
+            .map(|part| part.join().expect("signed in"));
+        come.flatten().collect()
+    })
+}
+
+// T-B5, T-B6: gone at once, back at once.
+#[test]
+fn all_go_at_once_and_come_back_at_once() {
+    let all = All::start();
+    let first = crowd(&all);
+    let chat = Chat::beside(&all);
+    let sessions = all.metric("boat_sessions");
+    assert!(sessions >= CLIENTS as u64, "{sessions}");
+    drop(first);
+    within(SOON, || {
+        all.metric("boat_sessions") == sessions - CLIENTS as u64
+    });
+    let again = crowd(&all);
+    assert_eq!(all.metric("boat_sessions"), sessions);
+    chat.end().undisturbed();
+    drop(again);
+    // Nobody is left in the store either: whoever is gone has signed off.
+    within(SOON, || all.metric("boat_sessions") == 0);
+    all.at_rest();
+}
+
+// T-B1: killed with all of them aboard, under a chat.
+#[test]
+fn killed_with_a_crowd_it_loses_nothing_and_takes_all_of_them_again() {
+    let mut all = All::start();
+    let aboard = crowd(&all);
+    let chat = Chat::beside(&all);
+    all.process.kill();
+    let all = all.again("");
+    drop(aboard);
+    let again = crowd(&all);
+    within(SOON, || all.metric("boat_sends_total") > 10);
+    let _clean = chat.end();
+    drop(again);
+    all.at_rest();
+}
+
+// T-B2: it sleeps, wakes, and says everything anew.
+#[test]
+fn stopped_for_a_while_it_notices_and_loses_nothing() {
+    let all = All::with("boat.pause_max = \"1s\"\nboat.session.heartbeat = \"1s\"");
+    let chat = Chat::beside(&all);
+    all.process.signal("STOP");
+    std::thread::sleep(Duration::from_secs(5));
+    all.process.signal("CONT");
+    within(SOON, || all.metric("boat_pauses_total") > 0);
+    let sent = all.metric("boat_sends_total");
+    within(SOON, || all.metric("boat_sends_total") > sent + 10);
+    let _clean = chat.end();
+    all.at_rest();
+}

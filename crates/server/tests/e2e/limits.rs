@@ -1,0 +1,169 @@
+//! Limits of a boat (docs/operations/limits.md), each hit once: its code, its counter, and a neighbour at another
+//! address who notices nothing.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use protocol::frame::{ClientFrame, Send, ServerFrame};
+use protocol::message::Content;
+use protocol::{Code, Options, Recipient, SendId, UserId};
+use tokio::time::Instant;
+
+use crate::all::All;
+use crate::door::get;
+use crate::process::{SOON, within};
+use crate::raw::{RawClient, connect_from, hello_with};
+
+fn neighbour(all: &All) -> RawClient {
+    RawClient::tcp_over(connect_from(all.tcp(), 2, None)).signed_in(1)
+}
+
+fn counted(all: &All, limit: &str) -> u64 {
+    all.metric(&format!("limits_total{{limit=\"{limit}\"}}"))
+}
+
+fn closed(all: &All, code: &str) -> u64 {
+    all.metric(&format!("boat_disconnects_total{{code=\"{code}\"}}"))
+}
+
+fn send(number: u8, bytes: usize) -> ClientFrame {
+    ClientFrame::Send(Send {
+        send_id: SendId::from_bytes([number; 16]),
+        to: Recipient::User(UserId::new(1).expect("a user")),
+        options: Options::CHAT,
+        content: Content::text("m".repeat(bytes)),
+        attempt: 0,
+        age: Duration::ZERO,
+        seen_seq: None,
+        trace: None,
+    })
+}
+
+/// Labels of the page, in order.
+fn labels_of_the_page() -> BTreeSet<String> {
+    let page = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../../docs/operations/limits.md"
+    );
+    let page = std::fs::read_to_string(page).expect("a page");
+    let rows = page.lines().filter(|line| line.starts_with("| ")).skip(2);
+    let label = |row: &str| {
+        let row = row.trim_end_matches(" |");
+        row.rsplit('`').nth(1).expect("a label").to_owned()
+    };
+    rows.map(label).collect()
+}
+
+#[test]
+fn each_limit_of_the_page_is_counted_and_no_other_one() {
+    let all = All::with("boat.memory_max = 1000000000000");
+    let (_, scrape) = get(&all.health, "/metrics");
+    let series = scrape.lines().filter_map(|line| {
+        let rest = line.strip_prefix("limits_total{limit=\"")?;
+        Some(rest.split_once('"')?.0.to_owned())
+    });
+    assert_eq!(series.collect::<BTreeSet<_>>(), labels_of_the_page());
+}
+
+#[test]
+fn one_address_has_so_many_connections() {
+    let settings = [("BOAT__CONNECTIONS_PER_ADDRESS_MAX", "3")];
+    let all = All::with_environment(&settings, "");
+    let mut neighbour = neighbour(&all);
+    let _held = [2, 3, 4].map(|user| RawClient::tcp(all.tcp()).signed_in(user));
+    for mut next in [
+        RawClient::tcp(all.tcp()),
+        RawClient::websocket(&all.websocket),
+    ] {
+        assert_eq!(next.closing(), Some(Code::RateLimited));
+    }
+    within(SOON, || closed(&all, "rate_limited") == 2);
+    assert_eq!(counted(&all, "connections_per_address"), 2);
+    neighbour.ping();
+}
+
+#[test]
+fn one_address_arrives_so_often() {
+    let settings = [
+        ("BOAT__ARRIVALS_PER_ADDRESS", "1"),
+        ("BOAT__ARRIVALS_PER_ADDRESS_BURST", "3"),
+    ];
+    let all = All::with_environment(&settings, "");
+    let mut neighbour = neighbour(&all);
+    let begun = Instant::now();
+    let mut dropped = 0;
+    for _ in 0..30 {
+        // Dropped before anything is said: the others wait for a hello.
+        let next = RawClient::tcp(all.tcp());
+        let wait = Some(Duration::from_millis(20));
+        next.socket().set_read_timeout(wait).expect("a socket");
+        let mut byte = [0];
+        let ended = std::io::Read::read(&mut next.socket(), &mut byte);
+        dropped += u64::from(matches!(ended, Ok(0)));
+    }
+    let allowed = 3 + begun.elapsed().as_secs() + 1;
+    within(SOON, || {
+        counted(&all, "arrivals_per_address") + allowed >= 30
+    });
+    assert!(dropped > 0);
+    neighbour.ping();
+}
+
+#[test]
+fn sign_ins_of_one_address_fail_so_often() {
+    let settings = [
+        ("BOAT__SIGN_IN_FAILURES_PER_ADDRESS", "1"),
+        ("BOAT__SIGN_IN_FAILURES_PER_ADDRESS_BURST", "2"),
+    ];
+    let all = All::with_environment(&settings, "");
+    let mut neighbour = neighbour(&all);
+    let codes = [0; 4].map(|_| {
+        let mut client = RawClient::tcp(all.tcp());
+        client.send(&hello_with("forged".into()));
+        client.closing()
+    });
+    let (wrong, often) = (Some(Code::Unauthenticated), Some(Code::RateLimited));
+    assert_eq!(codes, [wrong, wrong, often, often]);
+    assert_eq!(counted(&all, "sign_in_failures_per_address"), 2);
+    neighbour.ping();
+}
+
+#[test]
+fn a_session_sends_so_many_bytes_and_frames_and_bodies() {
+    let settings = [
+        ("BOAT__READ_BYTES_PER_SECOND", "40000"),
+        ("BOAT__READ_BYTES_BURST", "20000"),
+    ];
+    let more = "boat.session.frames_per_second = 100\nboat.session.body_bytes_max = 10000";
+    let all = All::with_environment(&settings, more);
+    let mut neighbour = neighbour(&all);
+    let mut client = RawClient::tcp(all.tcp()).signed_in(2);
+    client.send(&send(1, 10_001));
+    match client.next() {
+        Some(ServerFrame::Refused { refusal, .. }) => assert_eq!(refusal.code, Code::TooLarge),
+        other => panic!("{other:?}"),
+    }
+    let begun = Instant::now();
+    for number in 2..12 {
+        client.send(&send(number, 9_000));
+    }
+    // Meanwhile others are read.
+    neighbour.ping();
+    let mut open = 10;
+    while open > 0 {
+        open -= usize::from(matches!(client.next(), Some(ServerFrame::Accepted(_))));
+    }
+    let took = begun.elapsed();
+    assert!(took > Duration::from_secs(1), "{took:?}");
+    assert!(counted(&all, "session_bytes") > 0);
+    for nonce in 0..200 {
+        client.send(&ClientFrame::Ping { nonce });
+    }
+    assert_eq!(client.closing(), Some(Code::RateLimited));
+    within(SOON, || closed(&all, "rate_limited") == 1);
+    assert_eq!(counted(&all, "session_frames"), 1);
+    assert_eq!(counted(&all, "body_bytes"), 1);
+    drop(neighbour);
+    assert_eq!(all.listen("1", 10).len(), 10);
+    all.at_rest();
+}

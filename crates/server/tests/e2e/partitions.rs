@@ -1,0 +1,71 @@
+//! Networks that fail between clients and boat: nobody hangs for ever, and nothing is lost.
+
+use std::thread;
+use std::time::Duration;
+
+use crate::all::All;
+use crate::neighbours::{Chat, PAIRS};
+use crate::process::{SOON, within};
+use crate::relay::Relay;
+
+const HEARTBEAT: &str = "boat.session.heartbeat = \"1s\"";
+
+/// A chat over a network that stalls for a while, in these directions.
+fn survives(clients: bool, boat: bool) {
+    let all = All::with(HEARTBEAT);
+    let neighbours = Chat::beside(&all);
+    let sessions = all.metric("boat_sessions");
+    let relay = Relay::to(&all.websocket);
+    let chat = Chat::over(&all, &[&relay.url], 2_000_000);
+    within(SOON, || {
+        all.metric("boat_sessions") == sessions + 2 * u64::from(PAIRS)
+    });
+    thread::sleep(Duration::from_secs(1));
+    let ended = all.metric("boat_disconnects_total");
+    relay.stall(clients, boat);
+    // All of them, on whichever side it is noticed.
+    within(SOON, || {
+        all.metric("boat_disconnects_total") >= ended + 2 * u64::from(PAIRS)
+    });
+    relay.stall(false, false);
+    thread::sleep(Duration::from_secs(1));
+    let _clean = chat.end();
+    neighbours.end().undisturbed();
+    within(SOON, || all.metric("boat_sessions") == 0);
+    all.at_rest();
+}
+
+// T-P1, of clients.
+#[test]
+fn a_network_that_is_gone_is_noticed_and_nothing_is_lost() {
+    survives(true, true);
+}
+
+// T-P2: nobody holds half a connection for ever.
+#[test]
+fn a_network_that_carries_no_word_of_clients_is_noticed() {
+    survives(true, false);
+}
+
+// T-P2
+#[test]
+fn a_network_that_carries_no_word_of_the_boat_is_noticed() {
+    survives(false, true);
+}
+
+// T-P3
+#[test]
+fn a_network_that_delays_and_cuts_loses_nothing() {
+    let all = All::start();
+    let neighbours = Chat::beside(&all);
+    let relay = Relay::to(&all.websocket);
+    relay.worsen();
+    let chat = Chat::over(&all, &[&relay.url], 2_000_000);
+    let before = all.metric("boat_connections_accepted_total");
+    within(SOON, || {
+        all.metric("boat_connections_accepted_total") > before + 3 * u64::from(PAIRS)
+    });
+    let _clean = chat.end();
+    neighbours.end().undisturbed();
+    all.at_rest();
+}

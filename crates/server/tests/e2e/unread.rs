@@ -1,0 +1,95 @@
+//! Clients that do not read: they are closed as slow, hold little, and lose nothing.
+
+use std::time::Duration;
+
+use protocol::frame::{ClientFrame, Send, ServerFrame};
+use protocol::message::Content;
+use protocol::{Code, Options, Recipient, SendId, UserId};
+
+use crate::all::All;
+use crate::neighbours::Chat;
+use crate::process::{SOON, run, within};
+use crate::raw::{RawClient, connect_from};
+
+const CLIENTS: u16 = 300;
+const FIRST: i64 = 5_000;
+const SENDER: i64 = 4_999;
+/// Bytes of each client: enough to fill what the kernel holds.
+const MESSAGES: u16 = 5;
+const BYTES: usize = 12_000;
+
+fn send_to(user: i64, client: u16, number: u16) -> ClientFrame {
+    let mut send_id = [0; 16];
+    send_id[..2].copy_from_slice(&client.to_be_bytes());
+    send_id[2] = number as u8 + 1;
+    ClientFrame::Send(Send {
+        send_id: SendId::from_bytes(send_id),
+        to: Recipient::User(UserId::new(user).expect("a user")),
+        options: Options::CHAT,
+        content: Content::text("m".repeat(BYTES)),
+        attempt: 0,
+        age: Duration::ZERO,
+        seen_seq: None,
+        trace: None,
+    })
+}
+
+/// Sends to all of them, a few at a time.
+fn send_to_all(sender: &mut RawClient) {
+    for number in 0..MESSAGES {
+        for first in (0..CLIENTS).step_by(30) {
+            for client in first..first + 30 {
+                sender.send(&send_to(FIRST + i64::from(client), client, number));
+            }
+            let mut open = 30;
+            while open > 0 {
+                match sender.next().expect("an answer") {
+                    ServerFrame::Accepted(_) => open -= 1,
+                    ServerFrame::Refused { refusal, .. } => panic!("{refusal:?}"),
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+// T-B7, T-B3.
+#[test]
+fn who_does_not_read_is_closed_as_slow_and_has_it_all_later() {
+    let all = All::with(
+        "boat.session.write_wait = \"1s\"\nboat.session.link_bytes_min = 1048576\n\
+         boat.session.ack_wait = \"20s\"\ncarrier.ack_wait = \"20s\"",
+    );
+    let mut deaf: Vec<RawClient> = (0..CLIENTS)
+        .map(|client| {
+            let socket = connect_from(all.tcp(), 1, Some(2048));
+            RawClient::tcp_over(socket).signed_in(FIRST + i64::from(client))
+        })
+        .collect();
+    let chat = Chat::beside(&all);
+    let before = all.process.resident();
+    let mut sender = RawClient::tcp(all.tcp()).signed_in(SENDER);
+    send_to_all(&mut sender);
+    within(SOON, || {
+        all.metric("boat_disconnects_total{code=\"slow\"}") >= u64::from(CLIENTS)
+    });
+    let grown = all.process.resident().saturating_sub(before);
+    println!("{CLIENTS} clients that do not read: {} KiB", grown / 1024);
+    // As much as may wait for all of them, and what the stores take meanwhile.
+    assert!(grown < 256 << 20, "{grown} bytes");
+    // The chat's, on their way.
+    let waits = all.metric("boat_outbound_queue_bytes");
+    assert!(waits < BYTES as u64, "{waits} bytes");
+    chat.end().undisturbed();
+    // The reason stands behind what it did not read, if it came that far.
+    let told = deaf.pop().and_then(|mut last| last.closing());
+    assert!(matches!(told, None | Some(Code::Slow)), "{told:?}");
+    drop(deaf);
+    all.at_rest();
+    for user in [FIRST, FIRST + i64::from(CLIENTS) - 1] {
+        let heard = all.listen(&user.to_string(), usize::from(MESSAGES));
+        assert_eq!(heard.len(), usize::from(MESSAGES));
+        all.nothing_for(&user.to_string());
+    }
+    run(&mut all.operator(&["audit", "--deep"])).ok();
+}
