@@ -75,6 +75,9 @@ pub(super) struct KafkaConsumer {
     committing: Option<Committing>,
     /// A search for partitions whose next record is not there.
     searching: Option<JoinHandle<Result<Vec<Misplaced>>>>,
+    /// librdkafka reported a partition while another search was under way, which may not have known it. It
+    /// reports each once and then reads it no more.
+    search_again: bool,
     misplaced: Vec<Misplaced>,
     /// What librdkafka found out about logs that lost their tails.
     truncations: Truncations,
@@ -142,6 +145,7 @@ impl KafkaConsumer {
             placing: None,
             committing: None,
             searching: None,
+            search_again: false,
             misplaced: Vec::new(),
             truncations: Truncations::default(),
             remind_at: None,
@@ -333,7 +337,8 @@ impl KafkaConsumer {
     }
 
     fn search(&mut self, client: &Arc<Client>) {
-        if self.searching.is_none() {
+        self.search_again = self.searching.is_some();
+        if !self.search_again {
             let (client, layout) = (client.clone(), self.layout.clone());
             let positions = self.holdings.positions();
             let said = client.context().misplaced();
@@ -350,14 +355,20 @@ impl KafkaConsumer {
         }
     }
 
-    fn searched(&mut self, found: Result<Vec<Misplaced>>) -> Result<()> {
+    fn searched(&mut self, client: &Arc<Client>, found: Result<Vec<Misplaced>>) -> Result<()> {
         self.searching = None;
         self.remind_at = Some(Instant::now() + REMIND);
+        let again = std::mem::take(&mut self.search_again);
         let mut found = found?;
         found.retain(|at| self.holdings.contains(at.partition));
         let truncated = found.iter().filter(|at| at.truncated);
         (self.truncations.partitions).extend(truncated.map(|at| at.partition));
         self.truncations.positions.clear();
+        if again {
+            // Its findings hold those of this one.
+            self.search(client);
+            return Ok(());
+        }
         self.misplaced = found;
         if self.misplaced.is_empty() {
             // It was there after all, and is read again.
@@ -517,7 +528,7 @@ impl Consumer for KafkaConsumer {
                         return Ok(polled);
                     }
                 }
-                Event::Searched(found) => self.searched(found)?,
+                Event::Searched(found) => self.searched(&client, found)?,
                 Event::Remind => {
                     self.remind_at = None;
                     self.search(&client);
@@ -605,3 +616,6 @@ impl Drop for KafkaConsumer {
         self.runtime.spawn_blocking(move || drop(client));
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,4 +1,4 @@
-mod mock;
+pub(super) mod mock;
 #[allow(clippy::print_stdout, reason = "says what was measured")]
 mod real;
 #[allow(clippy::print_stdout, reason = "says what was measured")]
@@ -13,14 +13,14 @@ use super::*;
 use crate::clock::{Entropy, SystemEntropy};
 use crate::queue::{NewRecord, Polled};
 
-fn at(number: u32) -> Partition {
+pub(super) fn at(number: u32) -> Partition {
     Partition {
         topic: Topic::Message,
         number,
     }
 }
 
-fn numbered(partition: Partition, range: std::ops::Range<usize>) -> Vec<NewRecord> {
+pub(super) fn numbered(partition: Partition, range: std::ops::Range<usize>) -> Vec<NewRecord> {
     let record = |n: usize| NewRecord {
         partition,
         key: Bytes::from_static(b"key"),
