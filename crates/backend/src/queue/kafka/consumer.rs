@@ -102,6 +102,8 @@ enum Step {
     Seek {
         starts: Starts,
         at: Instant,
+        /// When the member says that it still waits.
+        remind_at: Instant,
     },
 }
 
@@ -249,7 +251,11 @@ impl KafkaConsumer {
         let starts = starts?;
         carry_out(client.as_ref(), true, &starts);
         let at = Instant::now();
-        placing.step = Step::Seek { starts, at };
+        placing.step = Step::Seek {
+            starts,
+            at,
+            remind_at: at + self.config.request_timeout,
+        };
         self.seek()
     }
 
@@ -260,12 +266,28 @@ impl KafkaConsumer {
         let Some(placing) = &mut self.placing else {
             return Ok(None);
         };
-        let Step::Seek { starts, at } = &mut placing.step else {
+        let Step::Seek {
+            starts,
+            at,
+            remind_at,
+        } = &mut placing.step
+        else {
             return Ok(None);
         };
-        *at = Instant::now() + SEEK_AGAIN;
-        let Some(places) = requests::seek(&client, starts, &self.layout, SEEK)? else {
-            return Ok(None);
+        let now = Instant::now();
+        *at = now + SEEK_AGAIN;
+        let stopped = |partition| {
+            self.misplaced
+                .iter()
+                .any(|place| place.partition == partition)
+        };
+        let Some(places) = requests::seek(&client, starts, &self.layout, SEEK, stopped)? else {
+            if now < *remind_at {
+                return Ok(None);
+            }
+            *remind_at = now + REMIND;
+            let why = "librdkafka has not begun to read what was assigned; it is waited for";
+            return Err(Error::unavailable(SEAM, why));
         };
         for (partition, start) in places {
             self.holdings.add(partition, start);
@@ -336,11 +358,24 @@ impl KafkaConsumer {
         Err(failed(format!("reading as {}", self.group), error))
     }
 
+    /// Where partitions begin that are not at their places yet.
+    fn starts(&self) -> Vec<(Partition, u64)> {
+        match self.placing.as_ref().map(|placing| &placing.step) {
+            Some(Step::Seek { starts, .. }) => requests::offsets(starts, &self.layout),
+            _ => Vec::new(),
+        }
+    }
+
+    fn is_placing(&self, partition: Partition) -> bool {
+        let mut placing = self.placing.iter();
+        placing.any(|placing| placing.partitions.contains(&partition))
+    }
+
     fn search(&mut self, client: &Arc<Client>) {
         self.search_again = self.searching.is_some();
         if !self.search_again {
             let (client, layout) = (client.clone(), self.layout.clone());
-            let positions = self.holdings.positions();
+            let (positions, starts) = (self.holdings.positions(), self.starts());
             let said = client.context().misplaced();
             for reason in &said {
                 tracing::warn!(group = self.group, reason, "a place in the log is missing");
@@ -350,7 +385,14 @@ impl KafkaConsumer {
             let truncations = self.truncations.clone();
             let patience = self.config.request_timeout;
             self.searching = Some(self.runtime.spawn_blocking(move || {
-                requests::misplaced(&client, &positions, &truncations, &layout, patience)
+                requests::misplaced(
+                    &client,
+                    &positions,
+                    &starts,
+                    &truncations,
+                    &layout,
+                    patience,
+                )
             }));
         }
     }
@@ -360,7 +402,7 @@ impl KafkaConsumer {
         self.remind_at = Some(Instant::now() + REMIND);
         let again = std::mem::take(&mut self.search_again);
         let mut found = found?;
-        found.retain(|at| self.holdings.contains(at.partition));
+        found.retain(|at| self.holdings.contains(at.partition) || self.is_placing(at.partition));
         let truncated = found.iter().filter(|at| at.truncated);
         (self.truncations.partitions).extend(truncated.map(|at| at.partition));
         self.truncations.positions.clear();

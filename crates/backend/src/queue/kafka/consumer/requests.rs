@@ -7,7 +7,7 @@ use std::time::Duration;
 use metrics::counter;
 use rdkafka::consumer::{CommitMode, Consumer};
 use rdkafka::error::RDKafkaErrorCode;
-use rdkafka::topic_partition_list::{Offset, TopicPartitionList};
+use rdkafka::topic_partition_list::{Offset, TopicPartitionList, TopicPartitionListElem};
 use tokio::time::Instant;
 
 use super::super::SEAM;
@@ -101,12 +101,13 @@ fn begins_late(group: &str, topic: &str, partition: i32, first: u64) {
 
 /// Where each partition begins, once all of them are sought there; `None` while librdkafka has not begun to
 /// read some. A seek to an offset with its leader epoch makes librdkafka ask the leader whether its log still
-/// has what was read; an assignment alone does not.
+/// has what was read; an assignment alone does not. Partitions that librdkafka has `stopped` take no seek.
 pub(super) fn seek(
     client: &Client,
     starts: &Starts,
     layout: &Layout,
     patience: Duration,
+    stopped: impl Fn(Partition) -> bool,
 ) -> Result<Option<Places>> {
     if starts.count() == 0 {
         return Ok(Some(Vec::new()));
@@ -115,18 +116,36 @@ pub(super) fn seek(
         .seek_partitions(starts.clone(), patience)
         .map_err(|error| failed("seeking", error))?;
     let sought = sought.elements();
-    if let Some(error) = sought.iter().find_map(|at| at.error().err()) {
+    let unread = sought.iter().filter(|at| {
+        let partition = layout.partition(at.topic(), at.partition());
+        !partition.is_some_and(&stopped)
+    });
+    if let Some(error) = unread.filter_map(|at| at.error().err()).next() {
         tracing::debug!(%error, "a partition is not read yet");
         return Ok(None);
     }
     let places = sought.iter().filter_map(|at| {
-        let start = match at.offset() {
-            Offset::Offset(offset) => u64::try_from(offset).ok(),
-            _ => None,
-        };
-        Some((layout.partition(at.topic(), at.partition())?, start))
+        let partition = layout.partition(at.topic(), at.partition())?;
+        Some((partition, offset(at)))
     });
     Ok(Some(places.collect()))
+}
+
+/// The offsets among `starts`; what begins at its log's beginning has none.
+pub(super) fn offsets(starts: &Starts, layout: &Layout) -> Vec<(Partition, u64)> {
+    let starts = starts.elements();
+    let offsets = starts.iter().filter_map(|at| {
+        let partition = layout.partition(at.topic(), at.partition())?;
+        Some((partition, offset(at)?))
+    });
+    offsets.collect()
+}
+
+fn offset(at: &TopicPartitionListElem<'_>) -> Option<u64> {
+    match at.offset() {
+        Offset::Offset(offset) => u64::try_from(offset).ok(),
+        _ => None,
+    }
 }
 
 /// Commits, again while the group is dividing its partitions anew.
@@ -226,21 +245,28 @@ pub(super) struct Truncations {
 
 /// Finds the partitions whose next record is not there, and lets the others be read again from where they
 /// are: librdkafka stopped one of them and does not say which. Where a log lost its tail, nothing is read
-/// again: it may have grown beyond the place meanwhile, with other records.
+/// again: it may have grown beyond the place meanwhile, with other records. Partitions that have only `starts`
+/// yet are sought there by [`seek`].
 pub(super) fn misplaced(
     client: &Client,
     positions: &[(Partition, u64)],
+    starts: &[(Partition, u64)],
     truncations: &Truncations,
     layout: &Layout,
     patience: Duration,
 ) -> Result<Vec<Misplaced>> {
     let mut found = Vec::new();
     let mut there = TopicPartitionList::new();
-    for &(partition, next) in positions {
+    let placed = positions.iter().map(|at| (at, true));
+    let starting = starts.iter().map(|at| (at, false));
+    for (&(partition, next), is_placed) in placed.chain(starting) {
         let (first, end) = bounds(client, partition, layout, patience)?;
         let truncated =
             truncations.partitions.contains(&partition) || truncations.positions.contains(&next);
         if (first..=end).contains(&next) && !truncated {
+            if !is_placed {
+                continue;
+            }
             let (topic, number) = layout.place(partition)?;
             there
                 .add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
@@ -256,9 +282,18 @@ pub(super) fn misplaced(
         }
     }
     if there.count() > 0 && truncations.positions.is_empty() {
-        client
+        let sought = client
             .seek_partitions(there, patience)
             .map_err(|error| failed("seeking", error))?;
+        if let Some(at) = sought.elements().iter().find(|at| at.error().is_err()) {
+            let why = format!(
+                "{} {} is read no more by this member, whose next record was missing for a moment; a member \
+                 that joins anew reads it",
+                at.topic(),
+                at.partition()
+            );
+            return Err(Error::unavailable(SEAM, why));
+        }
     }
     Ok(found)
 }

@@ -26,3 +26,55 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
     let error = error.expect("the search after it finds the place");
     assert_eq!(error.kind, Kind::Corrupt);
 }
+
+/// Steps until the group's offsets are there; nothing is assigned yet.
+async fn starts(consumer: &mut KafkaConsumer) -> Starts {
+    loop {
+        assert!(consumer.poll(10).now_or_never().is_none());
+        if let Some(Placing { step, .. }) = &mut consumer.placing
+            && let Step::Asked(asked) = step
+        {
+            let starts = asked.await.unwrap().unwrap();
+            *step = Step::Ask;
+            return starts;
+        }
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+}
+
+/// librdkafka stops a partition whose place is gone and refuses each seek in it from then on.
+#[tokio::test]
+async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() {
+    let (_brokers, queue) = mock::installed(|_| {}).await;
+    let producer = queue.producer();
+    producer.publish(numbered(at(0), 0..3)).await;
+    producer.publish(numbered(at(1), 0..3)).await;
+    mock::stand(&queue, 1000);
+    let (config, layout) = (queue.config.clone(), queue.layout.clone());
+    let mut consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message).unwrap();
+    let starts = starts(&mut consumer).await;
+    carry_out(consumer.client().unwrap().as_ref(), true, &starts);
+    if let Some(placing) = &mut consumer.placing {
+        let at = Instant::now() + Duration::from_secs(3);
+        placing.step = Step::Seek {
+            starts,
+            at,
+            remind_at: at + REMIND,
+        };
+    }
+    let (mut error, mut read, mut assigned) = (None, 0, 0);
+    let all = async {
+        while error.is_none() || read < 3 {
+            match consumer.poll(10).await {
+                Ok(Polled::Records(records)) => read += records.len(),
+                Ok(Polled::Assigned(partitions)) => assigned += partitions.len(),
+                Ok(other) => panic!("{other:?}"),
+                Err(why) => error = Some(why),
+            }
+        }
+    };
+    let all = tokio::time::timeout(Duration::from_secs(30), all).await;
+    all.expect("the error, and the records of the other partition");
+    assert_eq!(error.unwrap().kind, Kind::Corrupt);
+    assert_eq!((read, assigned), (3, 4));
+}

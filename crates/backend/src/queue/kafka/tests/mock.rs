@@ -19,7 +19,9 @@ async fn install(brokers: &Brokers, config: &KafkaConfig) {
     epoch::write(config, &layout.meta(), 7).await.unwrap();
 }
 
-pub(in crate::queue::kafka) async fn installed(adjust: impl FnOnce(&mut KafkaConfig)) -> (Brokers, KafkaQueue) {
+pub(in crate::queue::kafka) async fn installed(
+    adjust: impl FnOnce(&mut KafkaConfig),
+) -> (Brokers, KafkaQueue) {
     let brokers = MockCluster::new(3).unwrap();
     let mut config = config(vec![brokers.bootstrap_servers()]);
     adjust(&mut config);
