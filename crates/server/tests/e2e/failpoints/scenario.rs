@@ -21,6 +21,8 @@ pub struct Scenario<'a> {
     door: &'a Door,
     /// The users of this scenario have the numbers after this one.
     base: i64,
+    /// Letters of other scenarios stay where they are: each redrive would double them.
+    began: Instant,
     /// User 2, there from the beginning to the end.
     present: Process,
     /// User 4, who acknowledges nothing.
@@ -30,6 +32,7 @@ pub struct Scenario<'a> {
 impl Scenario<'_> {
     /// Users 2 and 4 sign in; user 3 is known and leaves.
     pub fn begin(door: &Door, base: i64) -> Scenario<'_> {
+        let began = Instant::now();
         let user = |number: i64| (base + number).to_string();
         until_done(|| door.operator(&["dlq", "stats"]));
         let visit = ["listen", "--timeout", "0.5", "--user", &user(3)];
@@ -41,6 +44,7 @@ impl Scenario<'_> {
         let scenario = Scenario {
             door,
             base,
+            began,
             present,
             deaf,
         };
@@ -51,6 +55,11 @@ impl Scenario<'_> {
 
     fn user(&self, number: i64) -> String {
         (self.base + number).to_string()
+    }
+
+    /// Time in which letters of this scenario were written.
+    fn letters(&self) -> String {
+        format!("{}s", self.began.elapsed().as_secs() + 1)
     }
 
     pub fn run(mut self, webhook: &Webhook) {
@@ -70,18 +79,25 @@ impl Scenario<'_> {
 
         webhook.accept();
         for topic in ["notification", "message"] {
-            let redrive = ["dlq", "redrive", "--all", "--last", "90s", "--topic", topic];
             // Some of it is refused, as it dies again: that is an answer.
             until(
-                || run(&mut door.operator(&redrive)),
+                || {
+                    let last = self.letters();
+                    let redrive = ["dlq", "redrive", "--all", "--last", &last, "--topic", topic];
+                    run(&mut door.operator(&redrive))
+                },
                 |ended| !ended.stdout.is_empty() && !ended.stderr.contains("packetboat:"),
             );
         }
         door.at_rest();
-        let list = [
-            "dlq", "list", "--last", "90s", "--limit", "1000", "--output", "json",
-        ];
-        let letters = until_done(|| door.operator(&list)).stdout;
+        let letters = until_done(|| {
+            let last = self.letters();
+            let list = ["dlq", "list", "--last", &last, "--limit", "1000"];
+            let mut list = door.operator(&list);
+            list.args(["--output", "json"]);
+            list
+        });
+        let letters = letters.stdout;
         let is_dead = |id: &String| letters.contains(id);
         assert!(dead.iter().all(is_dead), "{dead:?} in {letters}");
         for (number, device) in [(3, "terminal"), (4, "deaf")] {
