@@ -146,8 +146,8 @@ async fn a_connection_begins_with_a_hello_that_can_be_believed() {
     let mut nobody = cluster.claims(1);
     nobody.sub = "0".into();
     let for_web = cluster.claims(1).for_platform(Platform::Web);
-    let forged = station::auth::DevelopmentKey::new(&[7; 32])
-        .and_then(|key| key.sign(&cluster.claims(1)))
+    let forged = station::auth::Secret::new(&[7; 32])
+        .and_then(|secret| station::auth::Signer::new(secret).sign(&cluster.claims(1)))
         .expect("a token");
     let cases = [
         (

@@ -13,7 +13,7 @@ use server::admin::log::Log;
 use server::admin::{audit, trace};
 use server::compose::{Seams, System};
 use server::settings::Settings;
-use station::auth::{Claims, DevelopmentKey};
+use station::auth::{Claims, Signer};
 use tokio::runtime::Handle;
 use tokio::task::JoinHandle;
 use tokio_util::sync::CancellationToken;
@@ -316,7 +316,7 @@ impl Drop for Cluster {
 
 /// A token with these claims.
 pub fn sign(claims: &Claims) -> String {
-    DevelopmentKey::default().sign(claims).expect("a token")
+    Signer::default().sign(claims).expect("a token")
 }
 
 /// Asks until there is an answer.

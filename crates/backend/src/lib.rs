@@ -12,6 +12,7 @@ pub mod devices;
 pub mod discovery;
 pub mod embedded;
 mod error;
+pub mod files;
 #[cfg(test)]
 mod fresh;
 pub mod group_history;

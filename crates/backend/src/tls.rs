@@ -16,7 +16,7 @@ use rustls::version::{TLS12, TLS13};
 use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_platform_verifier::BuilderVerifierExt;
 
-pub use certificates::{CertificateError, Certificates, Reload};
+pub use certificates::{CertificateError, Certificates};
 pub use config::{CertificateFiles, TlsConfig, TlsVersion};
 
 fn provider() -> Arc<CryptoProvider> {

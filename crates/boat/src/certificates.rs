@@ -1,19 +1,15 @@
 //! Certificates of the listeners, which are read again while connections live on.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use backend::clock::Clock;
-use backend::tls::{CertificateError, Certificates, Reload, server_config};
+use backend::files::reread;
+use backend::tls::{CertificateError, Certificates, server_config};
 use metrics::{counter, gauge};
-use tokio::time::sleep;
-use tracing::{info, warn};
 
 use crate::Config;
 use crate::boat::ListenerTls;
 
-/// Between two looks at the files: by content, as a renewal may be a link that points elsewhere.
-const LOOK: Duration = Duration::from_secs(10);
 /// Protocols that clients may name. One that names others only is refused.
 const WEBSOCKET: &[u8] = b"http/1.1";
 const TCP: &[u8] = b"packetboat.v1";
@@ -39,30 +35,12 @@ pub(crate) fn load(
 /// Looks at the files until dropped. Those that cannot be used change nothing.
 pub(crate) async fn keep(certificates: Arc<Certificates>) {
     let expiry = gauge!("cert_expiry_seconds", "listener" => "boat");
-    let reloads = |result: &'static str| counter!("tls_reloads_total", "result" => result);
-    let mut trouble = None;
-    loop {
+    expiry.set(certificates.expires_in().as_secs_f64());
+    let look = move || {
+        let result = certificates.reload();
         expiry.set(certificates.expires_in().as_secs_f64());
-        sleep(LOOK).await;
-        let looked = Arc::clone(&certificates);
-        // Files may be on a disk that hangs.
-        let result = tokio::task::spawn_blocking(move || looked.reload()).await;
-        trouble = match result {
-            Ok(Ok(Reload::Unchanged)) => None,
-            Ok(Ok(Reload::Reloaded)) => {
-                info!("new certificates are in use");
-                reloads("reloaded").increment(1);
-                None
-            }
-            Ok(Err(error)) => {
-                let text = error.to_string();
-                if trouble.as_ref() != Some(&text) {
-                    warn!(%error, "the certificates cannot be read again: those of before stay");
-                    reloads("refused").increment(1);
-                }
-                Some(text)
-            }
-            Err(_) => return,
-        };
-    }
+        result
+    };
+    let reloads = |result: &'static str| counter!("tls_reloads_total", "result" => result);
+    reread("boat.tls", reloads, look).await;
 }

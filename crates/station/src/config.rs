@@ -237,11 +237,7 @@ impl Config {
             let reason = "boats could not call it";
             problems.refuse("advertise", advertise, reason, "Say http://host:port");
         }
-        if self.auth.leeway > auth::LEEWAY_MAX {
-            let value = humantime_serde::re::humantime::format_duration(self.auth.leeway);
-            let reason = "tokens would go on long after their end";
-            problems.refuse("auth.leeway", value, reason, "At most 60s");
-        }
+        problems.section("auth", self.auth.problems());
         problems
     }
 }

@@ -33,7 +33,7 @@ use tonic::service::Routes;
 
 use crate::accept::Accept;
 use crate::admission::Admissions;
-use crate::auth::{Authenticator, DevelopmentKey, KeyError, SignedTokens};
+use crate::auth::{Authenticator, KeyError, SignedTokens};
 use crate::background::Workers;
 use crate::boats::Boats;
 use crate::cached::Cached;
@@ -138,15 +138,18 @@ pub async fn start(
     parts: Parts,
     shutdown: CancellationToken,
 ) -> Result<Running, StartError> {
-    let key = DevelopmentKey::open(&config.auth)?;
-    if key.is_well_known() {
+    if config.auth.is_well_known() {
         tracing::info!("tokens are signed with the development key, which everybody knows");
     }
-    let tokens: Arc<dyn Authenticator> = Arc::new(SignedTokens::new(&config.auth, &key)?);
+    let tokens = Arc::new(SignedTokens::open(&config.auth)?);
     let (tasks, calls) = (TaskTracker::new(), TaskTracker::new());
     let stop = CancellationToken::new();
     // Nothing that was started outlives a start that fails.
     let unless_started = stop.clone().drop_guard();
+    let rereading = stop
+        .clone()
+        .run_until_cancelled_owned(tokens.clone().keep());
+    tasks.spawn(rereading);
     let station = assemble(&config, &parts, tokens, &tasks, &calls, &stop).await?;
     let routes = Routes::new(StationServiceServer::new(Door(station)));
     let (address, served) = open_door(&config, &parts, routes, &tasks, &stop).await?;

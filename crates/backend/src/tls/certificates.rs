@@ -20,6 +20,7 @@ use x509_parser::prelude::FromDer;
 
 use super::CertificateFiles;
 use crate::clock::Clock;
+use crate::files::Reload;
 
 /// Files that cannot be used, and why.
 #[derive(Debug, thiserror::Error)]
@@ -54,14 +55,6 @@ impl CertificateError {
             reason: reason.to_string(),
         }
     }
-}
-
-/// End of a look at the files that found nothing wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reload {
-    Unchanged,
-    /// New handshakes use what is in the files now.
-    Reloaded,
 }
 
 /// A certificate with its chain, its key and the names it is for.

@@ -13,6 +13,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::clock::{Clock, SystemClock};
+use crate::files::Reload;
 
 /// A directory with certificates.
 struct Files(TempDir);

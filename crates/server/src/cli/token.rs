@@ -1,20 +1,30 @@
-//! `packetboat token`: a token signed with the development key.
+//! `packetboat token`: a token signed with a secret of the settings.
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use backend::clock::{Clock, SystemClock};
 use clap::Args;
 use protocol::{DeviceId, Platform, UserId};
 
-use station::auth::{Claims, DevelopmentKey};
+use station::auth::Signer;
 
 use crate::settings::Settings;
 
-/// Tokens that a command signs for itself live this long.
-pub(super) const OWN: Duration = Duration::from_secs(24 * 3600);
+/// Tokens that a command signs for itself live this long, or as long as they may.
+pub(super) const OWN: Lifetime = Lifetime::AtMost(Duration::from_secs(24 * 3600));
+
+const THIRTY_DAYS: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// How long a token is to live.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Lifetime {
+    /// No longer than its issuer's tokens may.
+    AtMost(Duration),
+    Exactly(Duration),
+}
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -30,9 +40,9 @@ pub struct Token {
     /// Only on this device.
     #[arg(long)]
     device: Option<DeviceId>,
-    /// How long it is valid.
-    #[arg(long = "for", value_name = "TIME", default_value = "30days", value_parser = humantime::parse_duration)]
-    lifetime: Duration,
+    /// How long it is valid; as long as its issuer's tokens may be, and 30 days at most, where this is not said.
+    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
+    lifetime: Option<Duration>,
 }
 
 impl Token {
@@ -46,28 +56,37 @@ impl Token {
                 self.platform,
                 self.device.as_ref(),
                 self.lifetime
+                    .map_or(Lifetime::AtMost(THIRTY_DAYS), Lifetime::Exactly)
             )?
         );
         Ok(ExitCode::SUCCESS)
     }
 }
 
-/// A token for `user`, signed with the key of the settings.
+/// A token for `user`, signed with a secret of the settings.
 pub(super) fn sign(
     settings: &Settings,
     user: UserId,
     platform: Option<Platform>,
     device: Option<&DeviceId>,
-    lifetime: Duration,
+    lifetime: Lifetime,
 ) -> Result<String> {
-    let key = DevelopmentKey::open(&settings.station.auth)?;
-    let mut claims = Claims::new(user, SystemClock.now(), lifetime);
-    claims.iss.clone_from(&settings.station.auth.issuer);
+    let signer = Signer::open(&settings.station.auth)?;
+    let lifetime = match (lifetime, signer.lifetime_max()) {
+        (Lifetime::Exactly(lifetime), Some(max)) if lifetime > max => bail!(
+            "a token for {} would be refused: station.auth.issuers has lifetime_max = {}",
+            humantime::format_duration(lifetime),
+            humantime::format_duration(max),
+        ),
+        (Lifetime::AtMost(lifetime), Some(max)) => lifetime.min(max),
+        (Lifetime::AtMost(lifetime) | Lifetime::Exactly(lifetime), _) => lifetime,
+    };
+    let mut claims = signer.claims(user, SystemClock.now(), lifetime);
     if let Some(platform) = platform {
         claims = claims.for_platform(platform);
     }
     if let Some(device) = device {
         claims = claims.for_device(device);
     }
-    Ok(key.sign(&claims)?)
+    Ok(signer.sign(&claims)?)
 }

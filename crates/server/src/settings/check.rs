@@ -66,7 +66,7 @@ impl Settings {
     }
 
     fn development_key(&self, problems: &mut Problems) {
-        if self.station.auth.key_file.is_some() {
+        if !self.station.auth.is_well_known() {
             return;
         }
         let addresses = [
@@ -83,7 +83,8 @@ impl Settings {
                 address,
                 "others can reach it, while station.auth still has the well-known development key, so anybody could \
                  sign in as anybody",
-                "Let station.auth.key_file name a file with a secret of your own, or listen on 127.0.0.1",
+                "Let station.auth.issuers say whose tokens are believed, or key_file name a secret of your own, or listen \
+                 on 127.0.0.1",
             );
         }
     }

@@ -5,7 +5,7 @@ use std::path::Path;
 use horn::provider::Secret;
 use protocol::settings::Problems;
 use serde_json::Value;
-use station::auth::DevelopmentKey;
+use station::auth::SignedTokens;
 
 use super::Settings;
 use crate::admin::Operators;
@@ -28,9 +28,13 @@ impl Settings {
 
     /// Whoever reads a file at start reads it here, too.
     fn contents(&self, problems: &mut Problems) {
-        if let Err(error) = DevelopmentKey::open(&self.station.auth) {
-            let remedy = "openssl rand -hex 32 makes a key";
-            problems.refuse("station.auth.key_file", "", &error.to_string(), remedy);
+        if let Err(error) = SignedTokens::open(&self.station.auth) {
+            let key = match self.station.auth.issuers.is_empty() {
+                true => "station.auth.key_file",
+                false => "station.auth.issuers",
+            };
+            let remedy = "openssl rand -hex 32 makes a secret; public keys are a JWK set";
+            problems.refuse(key, "", &error.to_string(), remedy);
         }
         if let Err(error) = Operators::load(&self.admin.operators) {
             problems.refuse("admin.operators", "", &format!("{error:#}"), "");

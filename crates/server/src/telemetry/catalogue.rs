@@ -137,6 +137,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_sessions_displaced_total", "Sessions that another sign-in of the platform ended"),
     metric(Counter, "station_sessions_replaced_total", "Sessions that the same device replaced"),
     metric(Counter, "station_store_failures_total", "Answers of stores that were failures or late, by seam"),
+    metric(Counter, "station_token_key_reloads_total", "Keys of tokens that changed in their files, by issuer and result: reloaded or refused"),
     metric(Counter, "tls_reloads_total", "Certificates that changed in their files, by result: reloaded or refused"),
 ];
 

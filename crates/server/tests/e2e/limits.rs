@@ -4,15 +4,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use protocol::frame::{ClientFrame, Send, ServerFrame};
-use protocol::message::Content;
-use protocol::{Code, Options, Recipient, SendId, UserId};
+use protocol::Code;
+use protocol::frame::{ClientFrame, ServerFrame};
 use tokio::time::Instant;
 
 use crate::all::All;
 use crate::door::get;
 use crate::process::{SOON, within};
-use crate::raw::{RawClient, connect_from, hello_with};
+use crate::raw::{RawClient, connect_from, hello_with, message};
 
 fn neighbour(all: &All) -> RawClient {
     RawClient::tcp_over(connect_from(all.tcp(), 2, None)).signed_in(1)
@@ -27,16 +26,7 @@ fn closed(all: &All, code: &str) -> u64 {
 }
 
 fn send(number: u8, bytes: usize) -> ClientFrame {
-    ClientFrame::Send(Send {
-        send_id: SendId::from_bytes([number; 16]),
-        to: Recipient::User(UserId::new(1).expect("a user")),
-        options: Options::CHAT,
-        content: Content::text("m".repeat(bytes)),
-        attempt: 0,
-        age: Duration::ZERO,
-        seen_seq: None,
-        trace: None,
-    })
+    message(1, [number; 16], bytes)
 }
 
 /// Labels of the page, in order.

@@ -25,6 +25,7 @@ mod secure;
 mod settings;
 mod slow;
 mod stopping;
+mod tokens;
 mod unread;
 mod webhook;
 

@@ -7,9 +7,10 @@ use std::time::Duration;
 use api::codec::{Frames, decode_server, encode_client};
 use backend::clock::{Clock, SystemClock};
 use bytes::{Bytes, BytesMut};
-use protocol::frame::{ClientFrame, Hello, ServerFrame, VERSION};
-use protocol::{Code, DeviceId, Platform, UserId};
-use station::auth::{Claims, DevelopmentKey};
+use protocol::frame::{ClientFrame, Hello, Send, ServerFrame, VERSION};
+use protocol::message::Content;
+use protocol::{Code, DeviceId, Options, Platform, Recipient, SendId, UserId};
+use station::auth::{Claims, Signer};
 use tokio_tungstenite::tungstenite::client::IntoClientRequest;
 use tokio_tungstenite::tungstenite::{self, Message, WebSocket};
 use tokio_util::codec::{Decoder, Encoder};
@@ -65,10 +66,24 @@ pub fn hello_with(token: String) -> ClientFrame {
     })
 }
 
+/// A message of so many bytes.
+pub fn message(to: i64, send_id: [u8; 16], bytes: usize) -> ClientFrame {
+    ClientFrame::Send(Send {
+        send_id: SendId::from_bytes(send_id),
+        to: Recipient::User(UserId::new(to).expect("a user")),
+        options: Options::CHAT,
+        content: Content::text("m".repeat(bytes)),
+        attempt: 0,
+        age: Duration::ZERO,
+        seen_seq: None,
+        trace: None,
+    })
+}
+
 fn signed(user: i64) -> String {
     let user = UserId::new(user).expect("a user");
     let claims = Claims::new(user, SystemClock.now(), Duration::from_secs(3600));
-    let token = DevelopmentKey::default().sign(&claims);
+    let token = Signer::default().sign(&claims);
     token.expect("signed")
 }
 

@@ -1,15 +1,12 @@
 //! Clients that do not read: they are closed as slow, hold little, and lose nothing.
 
-use std::time::Duration;
-
-use protocol::frame::{ClientFrame, Send, ServerFrame};
-use protocol::message::Content;
-use protocol::{Code, Options, Recipient, SendId, UserId};
+use protocol::Code;
+use protocol::frame::{ClientFrame, ServerFrame};
 
 use crate::all::All;
 use crate::neighbours::Chat;
 use crate::process::{SOON, run, within};
-use crate::raw::{RawClient, connect_from};
+use crate::raw::{RawClient, connect_from, message};
 
 const CLIENTS: u16 = 300;
 const FIRST: i64 = 5_000;
@@ -22,16 +19,7 @@ fn send_to(user: i64, client: u16, number: u16) -> ClientFrame {
     let mut send_id = [0; 16];
     send_id[..2].copy_from_slice(&client.to_be_bytes());
     send_id[2] = number as u8 + 1;
-    ClientFrame::Send(Send {
-        send_id: SendId::from_bytes(send_id),
-        to: Recipient::User(UserId::new(user).expect("a user")),
-        options: Options::CHAT,
-        content: Content::text("m".repeat(BYTES)),
-        attempt: 0,
-        age: Duration::ZERO,
-        seen_seq: None,
-        trace: None,
-    })
+    message(user, send_id, BYTES)
 }
 
 /// Sends to all of them, a few at a time.

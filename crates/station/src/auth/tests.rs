@@ -1,3 +1,6 @@
+mod issuers;
+
+use jsonwebtoken::{Algorithm, EncodingKey};
 use proptest::prelude::*;
 
 use super::*;
@@ -14,11 +17,11 @@ fn claims() -> Claims {
 }
 
 fn tokens() -> SignedTokens {
-    SignedTokens::new(&Config::default(), &DevelopmentKey::default()).expect("fair settings")
+    SignedTokens::open(&Config::default()).expect("fair settings")
 }
 
 fn signed(claims: &Claims) -> String {
-    DevelopmentKey::default().sign(claims).expect("signable")
+    Signer::default().sign(claims).expect("signable")
 }
 
 fn code_of(token: &str) -> Option<Code> {
@@ -85,7 +88,7 @@ fn bad_tokens_are_refused() {
         change(&mut claims);
         signed(&claims)
     };
-    let other_key = DevelopmentKey::new(&[b'k'; 32]).expect("long enough");
+    let other_key = Signer::new(Secret::new(&[b'k'; 32]).expect("long enough"));
     let good = signed(&claims());
     let (head, signature) = good.rsplit_once('.').expect("three parts");
     let bad = [
@@ -172,27 +175,31 @@ fn a_token_ends_after_its_leeway_and_begins_before() {
 #[test]
 fn weak_settings_are_refused() {
     assert!(matches!(
-        DevelopmentKey::new(b"short"),
-        Err(KeyError::TooShort(5))
+        Secret::new(b"short"),
+        Err(KeyError::TooShort { bytes: 5, .. })
     ));
     let lax = Config {
         leeway: Duration::from_secs(61),
         ..Config::default()
     };
-    assert!(matches!(
-        SignedTokens::new(&lax, &DevelopmentKey::default()),
-        Err(KeyError::Leeway(_))
-    ));
+    let refused = SignedTokens::open(&lax).expect_err("a minute at most");
+    assert!(
+        refused
+            .to_string()
+            .starts_with("station.auth.leeway is 1m 1s")
+    );
     let lost = Config {
         key_file: Some("/nowhere/key".into()),
         ..Config::default()
     };
-    assert!(matches!(
-        DevelopmentKey::open(&lost),
-        Err(KeyError::Unreadable { .. })
-    ));
-    assert!(DevelopmentKey::default().is_well_known());
-    let shown = format!("{:?}", DevelopmentKey::default());
+    for error in [
+        SignedTokens::open(&lost).expect_err("no file"),
+        Signer::open(&lost).expect_err("no file"),
+    ] {
+        assert!(matches!(error, KeyError::Unreadable { .. }));
+    }
+    assert!(Config::default().is_well_known() && !lost.is_well_known());
+    let shown = format!("{:?}", Signer::default());
     assert!(!shown.contains("unsafe"), "{shown}");
 }
 

@@ -53,7 +53,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::counted::{CountedGroups, CountedHistory};
-use crate::auth::{Claims, DevelopmentKey};
+use crate::auth::{Claims, Signer};
 use crate::{Config, Parts, Running, start};
 
 pub(super) const BEGIN: Timestamp = Timestamp::from_millis(1_800_000_000_000);
@@ -411,7 +411,7 @@ pub(super) fn text_of(message: &Message) -> String {
 }
 
 pub(super) fn sign(claims: &Claims) -> String {
-    DevelopmentKey::default().sign(claims).expect("signable")
+    Signer::default().sign(claims).expect("signable")
 }
 
 /// The refusal that a status carries.

@@ -21,7 +21,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use protocol::frame::{ClientFrame, ServerFrame, Welcome};
 use protocol::{SessionId, UserId};
-use station::auth::{Authenticator, DevelopmentKey, SignedTokens};
+use station::auth::{Authenticator, SignedTokens};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
@@ -56,8 +56,7 @@ impl BareAccept {
                 Some(TlsAcceptor::from(config))
             }
         };
-        let key = DevelopmentKey::open(&settings.station.auth)?;
-        let tokens = Arc::new(SignedTokens::new(&settings.station.auth, &key)?);
+        let tokens = Arc::new(SignedTokens::open(&settings.station.auth)?);
         let socket = TcpSocket::new_v4()?;
         socket.bind(([127, 0, 0, 1], 0).into())?;
         let listener = socket.listen(BACKLOG)?;

@@ -1,0 +1,56 @@
+//! Files that are read again while a process runs.
+
+use std::fmt::Display;
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::Counter;
+use tokio::time::sleep;
+use tracing::{info, warn};
+
+/// Between two looks at files: by content, as a renewal may be a link that points elsewhere.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// End of a look at files that found nothing wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reload {
+    Unchanged,
+    /// What is in the files now is in use.
+    Reloaded,
+}
+
+/// Looks at files every ten seconds until dropped. Where a look fails, what was read before stays: that is said, and
+/// counted, once for each reason. `counter` takes `reloaded` or `refused`.
+pub async fn reread<E>(
+    files: &str,
+    counter: impl Fn(&'static str) -> Counter,
+    look: impl Fn() -> Result<Reload, E> + Send + Sync + 'static,
+) where
+    E: Display + Send + 'static,
+{
+    let look = Arc::new(look);
+    let mut trouble = None;
+    loop {
+        sleep(LOOK).await;
+        let look = Arc::clone(&look);
+        // Files may be on a disk that hangs.
+        let result = tokio::task::spawn_blocking(move || look()).await;
+        trouble = match result {
+            Ok(Ok(Reload::Unchanged)) => None,
+            Ok(Ok(Reload::Reloaded)) => {
+                info!(files, "files that changed are in use");
+                counter("reloaded").increment(1);
+                None
+            }
+            Ok(Err(error)) => {
+                let text = error.to_string();
+                if trouble.as_ref() != Some(&text) {
+                    warn!(files, %error, "files cannot be read again: those of before stay");
+                    counter("refused").increment(1);
+                }
+                Some(text)
+            }
+            Err(_) => return,
+        };
+    }
+}

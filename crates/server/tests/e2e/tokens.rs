@@ -1,0 +1,156 @@
+//! Tokens of an issuer of one's own, whose keys change while users are there.
+
+use std::path::Path;
+
+use backend::clock::{Clock, SystemClock};
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jsonwebtoken::{Algorithm, EncodingKey, Header, encode};
+use protocol::Code;
+use protocol::frame::ServerFrame;
+use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData};
+use serde_json::{Value, json};
+
+use crate::all::All;
+use crate::process::{SOON, packetboat, run, within};
+use crate::raw::{RawClient, hello_with, message};
+
+const ISSUER: &str = "https://id.example";
+
+/// A key of the issuer.
+struct Key {
+    kid: &'static str,
+    pair: KeyPair,
+}
+
+impl Key {
+    fn new(kid: &'static str) -> Key {
+        let pair = KeyPair::generate_for(&PKCS_ED25519).expect("a key");
+        Key { kid, pair }
+    }
+
+    fn public(&self) -> Value {
+        let x = BASE64_URL_SAFE_NO_PAD.encode(self.pair.der_bytes());
+        json!({"kty": "OKP", "crv": "Ed25519", "use": "sig", "kid": self.kid, "x": x})
+    }
+
+    fn token(&self, user: i64) -> String {
+        let now = SystemClock.now().millis() / 1000;
+        let claims = json!({"sub": user.to_string(), "aud": "packetboat", "iss": ISSUER, "iat": now, "exp": now + 3600});
+        let mut header = Header::new(Algorithm::EdDSA);
+        header.kid = Some(self.kid.into());
+        let key = EncodingKey::from_ed_pem(self.pair.serialize_pem().as_bytes()).expect("its key");
+        encode(&header, &claims, &key).expect("signable")
+    }
+}
+
+fn publish(file: &Path, keys: &[&Key]) {
+    let keys: Vec<_> = keys.iter().map(|key| key.public()).collect();
+    std::fs::write(file, json!({ "keys": keys }).to_string()).expect("written");
+}
+
+fn settings(file: &Path) -> String {
+    format!(
+        "[[station.auth.issuers]]\nissuer = \"{ISSUER}\"\nalgorithms = [\"EdDSA\"]\njwks_file = {:?}",
+        file.display().to_string()
+    )
+}
+
+/// How a sign-in ends: with a session, or with a code.
+fn sign_in(all: &All, token: String) -> Result<RawClient, Code> {
+    let mut client = RawClient::tcp(all.tcp());
+    client.send(&hello_with(token));
+    match client.next() {
+        Some(ServerFrame::Welcome(_)) => Ok(client),
+        Some(ServerFrame::Closing(refusal)) => Err(refusal.code),
+        other => panic!("{other:?}"),
+    }
+}
+
+// The rotation of docs/operations/running.md: both keys, then tokens by the new one, then the new one alone.
+#[test]
+fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
+    let files = tempfile::tempdir().expect("a folder");
+    let file = files.path().join("keys.json");
+    let (old, new) = (Key::new("2026-10"), Key::new("2026-11"));
+    publish(&file, &[&old]);
+    let all = All::with(&settings(&file));
+    let mut session = sign_in(&all, old.token(1)).expect("a good token");
+    let mut sent = 0_u8;
+    let mut goes_on = || {
+        sent += 1;
+        session.send(&message(3, [sent; 16], 10));
+        loop {
+            match session.next().expect("it lives") {
+                ServerFrame::Accepted(_) => return,
+                ServerFrame::Refused { refusal, .. } => panic!("{refusal:?}"),
+                _ => {}
+            }
+        }
+    };
+    let is_welcome = |key: &Key| sign_in(&all, key.token(2)).map(drop);
+    goes_on();
+    assert_eq!(is_welcome(&new), Err(Code::Unauthenticated));
+    // Whose signature is another's is nobody, whatever the name of the key.
+    let forged = Key::new("2026-10");
+    assert_eq!(is_welcome(&forged), Err(Code::Unauthenticated));
+
+    publish(&file, &[&old, &new]);
+    within(SOON, || is_welcome(&new).is_ok());
+    assert_eq!(is_welcome(&old), Ok(()));
+    goes_on();
+
+    // A mistake changes nothing, and is counted.
+    std::fs::write(&file, "{").expect("written");
+    let refused =
+        format!("station_token_key_reloads_total{{issuer=\"{ISSUER}\",result=\"refused\"}}");
+    within(SOON, || all.metric(&refused) == 1);
+    assert_eq!((is_welcome(&old), is_welcome(&new)), (Ok(()), Ok(())));
+
+    publish(&file, &[&new]);
+    within(SOON, || is_welcome(&old) == Err(Code::Unauthenticated));
+    assert_eq!(is_welcome(&new), Ok(()));
+    goes_on();
+}
+
+#[test]
+fn commands_sign_with_a_secret_of_the_settings_or_say_that_there_is_none() {
+    let all = All::start();
+    let [public, secret] = ["public", "secret"].map(|name| all.dir.path(name));
+    publish(&public, &[&Key::new("1")]);
+    let file = all.dir.path("other.toml");
+    let token = |settings: &str, more: &[&str]| {
+        std::fs::write(&file, settings).expect("written");
+        let config = file.display().to_string();
+        let arguments = ["--config", &config, "token", "--user", "1"];
+        run(packetboat(&arguments).args(more))
+    };
+    let refused = token(&settings(&public), &[]);
+    assert_eq!(refused.code, Some(1), "{}", refused.stdout);
+    assert!(
+        refused.stderr.contains("public keys only"),
+        "{}",
+        refused.stderr
+    );
+
+    std::fs::write(&secret, [b's'; 32]).expect("written");
+    let with_secret = format!(
+        "[[station.auth.issuers]]\nissuer = \"desk\"\nalgorithms = [\"HS256\"]\nlifetime_max = \"1h\"\n\
+         secrets = [{{ kid = \"1\", file = {:?} }}]",
+        secret.display().to_string()
+    );
+    let signed = token(&with_secret, &[]).ok().stdout;
+    let payload = signed.trim().split('.').nth(1).expect("three parts");
+    let payload = BASE64_URL_SAFE_NO_PAD.decode(payload).expect("base64url");
+    let claims: Value = serde_json::from_slice(&payload).expect("claims");
+    assert_eq!(claims["iss"], "desk");
+    let life = claims["exp"].as_i64().zip(claims["iat"].as_i64());
+    assert_eq!(life.map(|(end, begin)| end - begin), Some(3600));
+    let longer = token(&with_secret, &["--for", "2h"]);
+    assert_eq!(longer.code, Some(1), "{}", longer.stdout);
+    assert!(
+        longer.stderr.contains("lifetime_max = 1h"),
+        "{}",
+        longer.stderr
+    );
+}

@@ -1,0 +1,209 @@
+//! Section `station.auth`: whose tokens are believed.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use protocol::settings::Problems;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::AUDIENCE;
+
+/// Section `station.auth`: proof of tokens.
+#[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// File with the secret that signs tokens (HS256, 32 bytes or more; white space at its end does
+    /// not count), read again where it changes. Unset, and without `issuers`: the well-known
+    /// development key, which protects nothing.
+    #[schemars(extend("examples" = ["/etc/packetboat/token-key/key"]))]
+    pub key_file: Option<PathBuf>,
+    /// Issuer that a token must name, where `issuers` is empty.
+    pub issuer: String,
+    /// Issuers whose tokens are believed, instead of `key_file` and `issuer`. A token's `iss` chooses
+    /// one of them, its `kid` one of that issuer's keys, and the key says which algorithm it is for.
+    pub issuers: Vec<Issuer>,
+    /// Difference of clocks that is forgiven when a token begins and ends.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "1m", "zero" = true))]
+    pub leeway: Duration,
+    /// Bytes of the longest token; longer ones are refused unread.
+    #[schemars(range(min = 256, max = 65_536))]
+    pub token_bytes_max: usize,
+}
+
+/// See [`Config::issuers`].
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Issuer {
+    /// `iss` of its tokens.
+    #[schemars(length(min = 1, max = 256))]
+    pub issuer: String,
+    /// `aud` of tokens that are for this service.
+    #[serde(default = "audience")]
+    pub audience: String,
+    /// Algorithms of its tokens: keys of other algorithms are passed over. `HS256` stands alone, and
+    /// with `secrets`.
+    pub algorithms: Vec<Algorithm>,
+    /// File with its public keys, a JWK set (RFC 7517) of at most 64 keys and 256 KiB, read again
+    /// where it changes. RSA keys have 2,048 to 4,096 bits.
+    #[serde(default)]
+    pub jwks_file: Option<PathBuf>,
+    /// Secrets by `kid`, for `HS256`, read again where they change. The first one signs what
+    /// `packetboat token` makes.
+    #[serde(default)]
+    pub secrets: Vec<SecretFile>,
+    /// Longest time from a token's `iat` to its `exp`; a longer one is refused.
+    #[serde(with = "humantime_serde", default = "lifetime_max")]
+    #[schemars(with = "protocol::settings::Span")]
+    pub lifetime_max: Duration,
+}
+
+/// See [`Issuer::secrets`].
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SecretFile {
+    /// `kid` of tokens that it signs.
+    #[schemars(length(min = 1, max = 256))]
+    pub kid: String,
+    /// File with the secret, 32 bytes or more; white space at its end does not count.
+    pub file: PathBuf,
+}
+
+/// See [`Issuer::algorithms`]; names of RFC 7518 and RFC 8037.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub enum Algorithm {
+    /// Ed25519.
+    EdDSA,
+    /// ECDSA on P-256 with SHA-256.
+    ES256,
+    /// RSASSA-PKCS1-v1_5 with SHA-256.
+    RS256,
+    /// HMAC with SHA-256.
+    HS256,
+}
+
+impl From<Algorithm> for jsonwebtoken::Algorithm {
+    fn from(algorithm: Algorithm) -> Self {
+        match algorithm {
+            Algorithm::EdDSA => jsonwebtoken::Algorithm::EdDSA,
+            Algorithm::ES256 => jsonwebtoken::Algorithm::ES256,
+            Algorithm::RS256 => jsonwebtoken::Algorithm::RS256,
+            Algorithm::HS256 => jsonwebtoken::Algorithm::HS256,
+        }
+    }
+}
+
+fn audience() -> String {
+    AUDIENCE.into()
+}
+
+const fn lifetime_max() -> Duration {
+    Duration::from_secs(24 * 3600)
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            key_file: None,
+            issuer: "packetboat".into(),
+            issuers: Vec::new(),
+            leeway: Duration::from_secs(30),
+            token_bytes_max: 4096,
+        }
+    }
+}
+
+/// The most that `leeway` may be.
+const LEEWAY_MAX: Duration = Duration::from_secs(60);
+
+impl Config {
+    /// Whether tokens are proved by the key that everybody knows.
+    #[must_use]
+    pub fn is_well_known(&self) -> bool {
+        self.key_file.is_none() && self.issuers.is_empty()
+    }
+
+    /// What cannot work, by names of this section.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if self.leeway > LEEWAY_MAX {
+            let value = humantime_serde::re::humantime::format_duration(self.leeway);
+            let reason = "tokens would go on long after their end";
+            problems.refuse("leeway", value, reason, "At most 60s");
+        }
+        if let (Some(file), false) = (&self.key_file, self.issuers.is_empty()) {
+            let reason = "issuers stand beside it, and only one of both can say who is believed";
+            let remedy = "Make the file one of an issuer's secrets, or leave issuers out";
+            problems.refuse("key_file", file.display(), reason, remedy);
+        }
+        for (index, issuer) in self.issuers.iter().enumerate() {
+            let mut refuse = |key: &str, value: &str, reason: &str, remedy: &str| {
+                problems.refuse(&format!("issuers[{index}].{key}"), value, reason, remedy);
+            };
+            issuer.check(&mut refuse);
+            let mut before = self.issuers.iter().take(index);
+            if before.any(|other| other.issuer == issuer.issuer) {
+                let reason = "another issuer has this name, and keys belong to one";
+                refuse("issuer", &issuer.issuer, reason, "Put both into one issuer");
+            }
+        }
+        problems
+    }
+}
+
+impl Issuer {
+    fn check(&self, refuse: &mut impl FnMut(&str, &str, &str, &str)) {
+        if self.issuer.is_empty() {
+            refuse("issuer", "", "tokens must name it", "Say what their iss is");
+        }
+        if self.audience.is_empty() {
+            let remedy = "Say what their aud is";
+            refuse("audience", "", "tokens must be for this service", remedy);
+        }
+        if self.lifetime_max.is_zero() {
+            refuse(
+                "lifetime_max",
+                "0s",
+                "no token would be believed",
+                "Say 24h",
+            );
+        }
+        let has_secret = self.algorithms.contains(&Algorithm::HS256);
+        if self.algorithms.is_empty() || (has_secret && self.algorithms.len() > 1) {
+            let reason = "who has public keys only could not be told from who has a secret";
+            let remedy = "Say some of EdDSA, ES256, RS256, or HS256 alone";
+            refuse(
+                "algorithms",
+                &format!("{:?}", self.algorithms),
+                reason,
+                remedy,
+            );
+        }
+        match (&self.jwks_file, self.secrets.is_empty()) {
+            (Some(file), _) if has_secret => {
+                let file = file.display().to_string();
+                let reason = "a set of public keys holds no secret";
+                refuse("jwks_file", &file, reason, "HS256 takes secrets");
+            }
+            (_, false) if !has_secret => {
+                let reason = "only HS256 has secrets";
+                refuse("secrets", "", reason, "Say algorithms = [\"HS256\"]");
+            }
+            (None, true) => {
+                let reason = "nothing proves its tokens";
+                let remedy = "Set jwks_file, or secrets with HS256";
+                refuse("jwks_file", "", reason, remedy);
+            }
+            _ => {}
+        }
+        for (index, secret) in self.secrets.iter().enumerate() {
+            let mut before = self.secrets.iter().take(index);
+            if secret.kid.is_empty() || before.any(|other| other.kid == secret.kid) {
+                let reason = "each secret has a name of its own";
+                refuse("secrets", &secret.kid, reason, "Say another kid");
+            }
+        }
+    }
+}

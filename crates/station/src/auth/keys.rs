@@ -1,0 +1,285 @@
+//! The keys of one issuer, as its files have them.
+
+use std::io::Read;
+use std::path::Path;
+
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jsonwebtoken::DecodingKey;
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::KeyError;
+use super::config::{Algorithm, Issuer};
+use super::signing::Secret;
+
+/// Keys of one set: an issuer in the middle of a rotation has two or three.
+const KEYS_MAX: usize = 64;
+/// Bytes of one set.
+const SET_BYTES_MAX: u64 = 256 * 1024;
+/// RFC 7518, 3.3 asks for 2,048 bits; longer than 4,096 is a way to make checks slow.
+const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
+
+struct Key {
+    kid: Option<String>,
+    algorithm: Algorithm,
+    key: DecodingKey,
+}
+
+/// All keys of an issuer at one moment. A set replaces the one before: a key that is gone proves nothing.
+pub(super) struct KeySet {
+    keys: Vec<Key>,
+    /// One secret for whatever `kid` a token names.
+    any_kid: bool,
+    digest: [u8; 32],
+}
+
+/// Why no key proves a token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NoKey {
+    /// The issuer has no key of this name for the token's algorithm.
+    Unknown,
+    /// The token names no key, and the issuer has several of its algorithm.
+    Ambiguous,
+}
+
+impl KeySet {
+    /// One secret, whatever a token calls it.
+    pub(super) fn of(secret: &Secret) -> KeySet {
+        KeySet {
+            keys: vec![Key {
+                kid: None,
+                algorithm: Algorithm::HS256,
+                key: DecodingKey::from_secret(secret.expose()),
+            }],
+            any_kid: true,
+            digest: digest([secret.expose()]),
+        }
+    }
+
+    /// All files of an issuer, which must all be right.
+    pub(super) fn read(issuer: &Issuer) -> Result<KeySet, KeyError> {
+        if let Some(path) = &issuer.jwks_file {
+            let content = read_set(path)?;
+            let keys = parse(&content, &issuer.algorithms).map_err(|reason| KeyError::Set {
+                path: path.clone(),
+                reason,
+            })?;
+            return Ok(KeySet {
+                keys,
+                any_kid: false,
+                digest: digest([&content]),
+            });
+        }
+        let mut keys = Vec::with_capacity(issuer.secrets.len());
+        let mut secrets = Vec::with_capacity(issuer.secrets.len());
+        for file in &issuer.secrets {
+            let secret = Secret::read(&file.file)?;
+            keys.push(Key {
+                kid: Some(file.kid.clone()),
+                algorithm: Algorithm::HS256,
+                key: DecodingKey::from_secret(secret.expose()),
+            });
+            secrets.push(secret);
+        }
+        Ok(KeySet {
+            keys,
+            any_kid: false,
+            digest: digest(secrets.iter().map(Secret::expose)),
+        })
+    }
+
+    /// Whether both came from the same bytes.
+    pub(super) fn is_like(&self, other: &KeySet) -> bool {
+        self.digest == other.digest
+    }
+
+    /// The key for a token with this header. Without a `kid` the only key of its algorithm is meant.
+    pub(super) fn find(
+        &self,
+        kid: Option<&str>,
+        algorithm: jsonwebtoken::Algorithm,
+    ) -> Result<&DecodingKey, NoKey> {
+        let of_algorithm = |key: &&Key| jsonwebtoken::Algorithm::from(key.algorithm) == algorithm;
+        let mut keys = self.keys.iter().filter(of_algorithm);
+        let key = match kid.filter(|_| !self.any_kid) {
+            Some(kid) => keys.find(|key| key.kid.as_deref() == Some(kid)),
+            None => {
+                let first = keys.next();
+                if keys.next().is_some() {
+                    return Err(NoKey::Ambiguous);
+                }
+                first
+            }
+        };
+        key.map(|key| &key.key).ok_or(NoKey::Unknown)
+    }
+}
+
+fn digest<'a>(contents: impl IntoIterator<Item = impl AsRef<[u8]> + 'a>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for content in contents {
+        let content = content.as_ref();
+        digest.update((content.len() as u64).to_be_bytes());
+        digest.update(content);
+    }
+    digest.finalize().into()
+}
+
+fn read_set(path: &Path) -> Result<Vec<u8>, KeyError> {
+    let unreadable = |source| KeyError::Unreadable {
+        path: path.into(),
+        source,
+    };
+    let mut content = Vec::new();
+    let file = std::fs::File::open(path).map_err(unreadable)?;
+    file.take(SET_BYTES_MAX + 1)
+        .read_to_end(&mut content)
+        .map_err(unreadable)?;
+    Ok(content)
+}
+
+#[derive(Deserialize)]
+struct JwkSet {
+    keys: Vec<serde_json::Value>,
+}
+
+/// Members of a JWK (RFC 7517, 4 and RFC 7518, 6; RFC 8037, 2 for Ed25519) that matter here.
+#[derive(Deserialize)]
+struct Jwk {
+    kty: String,
+    #[serde(rename = "use")]
+    usage: Option<String>,
+    key_ops: Option<Vec<String>>,
+    alg: Option<String>,
+    kid: Option<String>,
+    crv: Option<String>,
+    x: Option<String>,
+    y: Option<String>,
+    n: Option<String>,
+    e: Option<String>,
+    d: Option<serde::de::IgnoredAny>,
+}
+
+impl Jwk {
+    /// Whether it is for tokens, as far as it says so.
+    fn verifies(&self) -> bool {
+        let usage = self.usage.as_deref().is_none_or(|usage| usage == "sig");
+        let operations = self.key_ops.as_ref();
+        usage && operations.is_none_or(|all| all.iter().any(|one| one == "verify"))
+    }
+
+    fn algorithm(&self) -> Option<Algorithm> {
+        let algorithm = match (self.kty.as_str(), self.crv.as_deref()) {
+            ("OKP", Some("Ed25519")) => Algorithm::EdDSA,
+            ("EC", Some("P-256")) => Algorithm::ES256,
+            ("RSA", _) => Algorithm::RS256,
+            _ => return None,
+        };
+        let stated = match self.alg.as_deref() {
+            None => return Some(algorithm),
+            // RFC 9864 names the curve.
+            Some("EdDSA" | "Ed25519") => Algorithm::EdDSA,
+            Some("ES256") => Algorithm::ES256,
+            Some("RS256") => Algorithm::RS256,
+            Some(_) => return None,
+        };
+        (stated == algorithm).then_some(algorithm)
+    }
+
+    fn key(&self, algorithm: Algorithm) -> Result<DecodingKey, String> {
+        let member = |name: &str, value: &Option<String>| {
+            let value = value.clone().ok_or_else(|| format!("lacks {name}"))?;
+            let bytes = BASE64_URL_SAFE_NO_PAD
+                .decode(&value)
+                .map_err(|_| format!("has no base64url in {name}"))?;
+            Ok::<_, String>((value, bytes))
+        };
+        let point = |name: &str, value: &Option<String>| {
+            let (value, bytes) = member(name, value)?;
+            match bytes.len() {
+                32 => Ok(value),
+                other => Err(format!("has {other} bytes in {name}, which has 32")),
+            }
+        };
+        let key = match algorithm {
+            Algorithm::EdDSA => DecodingKey::from_ed_components(&point("x", &self.x)?),
+            Algorithm::ES256 => {
+                DecodingKey::from_ec_components(&point("x", &self.x)?, &point("y", &self.y)?)
+            }
+            Algorithm::RS256 => {
+                let ((_, n), (_, e)) = (member("n", &self.n)?, member("e", &self.e)?);
+                let (modulus, exponent) = (significant(&n), significant(&e));
+                let bits = bits(modulus);
+                if !RSA_BITS.contains(&bits) {
+                    return Err(format!("has {bits} bits; RSA keys have 2048 to 4096"));
+                }
+                Ok(DecodingKey::from_rsa_raw_components(modulus, exponent))
+            }
+            Algorithm::HS256 => return Err("is a secret".into()),
+        };
+        key.map_err(|error| format!("cannot be used: {error}"))
+    }
+}
+
+/// An unsigned number without the zeros before it, which some providers write.
+fn significant(number: &[u8]) -> &[u8] {
+    let zeros = number.iter().take_while(|byte| **byte == 0).count();
+    number.get(zeros..).unwrap_or_default()
+}
+
+/// Bits of an unsigned number, most significant byte first and not zero.
+fn bits(number: &[u8]) -> usize {
+    let unused = number
+        .first()
+        .map_or(0, |byte| byte.leading_zeros() as usize);
+    number.len() * 8 - unused
+}
+
+/// Keys of `algorithms`. Others, and those that are not for tokens, are passed over: a provider may publish what it
+/// likes. A key that is half there, or that is private, is a mistake somebody must hear of.
+fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
+    if content.len() as u64 > SET_BYTES_MAX {
+        return Err("it has more than 256 KiB".into());
+    }
+    let set: JwkSet =
+        serde_json::from_slice(content).map_err(|error| format!("it is no JWK set: {error}"))?;
+    if set.keys.len() > KEYS_MAX {
+        return Err(format!(
+            "it has {} keys, at most 64 are read",
+            set.keys.len()
+        ));
+    }
+    let mut keys: Vec<Key> = Vec::new();
+    for (index, value) in set.keys.into_iter().enumerate() {
+        let wrong = |reason: &str| format!("key {index} {reason}");
+        let jwk: Jwk = serde_json::from_value(value)
+            // What stands in it is not for a log.
+            .map_err(|_| wrong("has members of other types than a JWK's"))?;
+        if jwk.d.is_some() {
+            return Err(wrong(
+                "is a private key, which must not be here: make a new one",
+            ));
+        }
+        let algorithm = jwk.algorithm().filter(|it| algorithms.contains(it));
+        let Some(algorithm) = algorithm.filter(|_| jwk.verifies()) else {
+            continue;
+        };
+        let same = |key: &Key| key.kid == jwk.kid && key.algorithm == algorithm;
+        if jwk.kid.is_some() && keys.iter().any(same) {
+            return Err(wrong("has the kid of one before it"));
+        }
+        let key = jwk.key(algorithm).map_err(|reason| wrong(&reason))?;
+        keys.push(Key {
+            kid: jwk.kid,
+            algorithm,
+            key,
+        });
+    }
+    if keys.is_empty() {
+        return Err(format!(
+            "it has no key for tokens signed with {algorithms:?}"
+        ));
+    }
+    Ok(keys)
+}

@@ -1,0 +1,134 @@
+//! Signing: for development, for the commands of this program, and for tests.
+
+use std::path::Path;
+use std::time::Duration;
+
+use jsonwebtoken::{EncodingKey, Header};
+use protocol::{Timestamp, UserId};
+use secrecy::{ExposeSecret, SecretSlice};
+
+use super::config::{Algorithm, Config};
+use super::{AUDIENCE, Claims, KeyError};
+
+/// The key with which development tokens are signed where no `key_file` is set. Everybody knows it:
+/// whoever reaches a server that uses it may be anybody.
+pub const UNSAFE_DEVELOPMENT_SECRET: &str =
+    "packetboat development key: unsafe, known to everybody, not for production";
+
+/// Shorter secrets can be guessed (RFC 7518, 3.2 asks for the hash's length).
+const SECRET_BYTES_MIN: usize = 32;
+
+/// A secret that signs and proves tokens (HS256). It never shows itself.
+#[derive(Clone)]
+pub struct Secret(SecretSlice<u8>);
+
+impl std::fmt::Debug for Secret {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret(…)")
+    }
+}
+
+impl Default for Secret {
+    /// The one that everybody knows.
+    fn default() -> Self {
+        Secret(UNSAFE_DEVELOPMENT_SECRET.as_bytes().to_vec().into())
+    }
+}
+
+impl Secret {
+    pub(super) fn read(path: &Path) -> Result<Secret, KeyError> {
+        let secret = std::fs::read(path).map_err(|source| KeyError::Unreadable {
+            path: path.into(),
+            source,
+        })?;
+        Secret::new(secret.trim_ascii_end())
+    }
+
+    pub fn new(secret: &[u8]) -> Result<Secret, KeyError> {
+        if secret.len() < SECRET_BYTES_MIN {
+            return Err(KeyError::TooShort {
+                bytes: secret.len(),
+                bytes_min: SECRET_BYTES_MIN,
+            });
+        }
+        Ok(Secret(secret.to_vec().into()))
+    }
+
+    pub(super) fn expose(&self) -> &[u8] {
+        self.0.expose_secret()
+    }
+}
+
+/// Signs tokens as an issuer of the settings.
+#[derive(Clone, Debug)]
+pub struct Signer {
+    issuer: String,
+    audience: String,
+    kid: Option<String>,
+    lifetime_max: Option<Duration>,
+    secret: Secret,
+}
+
+impl Default for Signer {
+    /// With the key that everybody knows, as the default settings ask.
+    fn default() -> Self {
+        Signer::new(Secret::default())
+    }
+}
+
+impl Signer {
+    /// As the default settings ask.
+    pub fn new(secret: Secret) -> Signer {
+        Signer {
+            issuer: Config::default().issuer,
+            audience: AUDIENCE.into(),
+            kid: None,
+            lifetime_max: None,
+            secret,
+        }
+    }
+
+    /// The first issuer that has secrets, with the first of them; else `key_file`.
+    pub fn open(config: &Config) -> Result<Signer, KeyError> {
+        if config.issuers.is_empty() {
+            let secret = config.key_file.as_deref().map(Secret::read).transpose()?;
+            return Ok(Signer {
+                issuer: config.issuer.clone(),
+                ..Signer::new(secret.unwrap_or_default())
+            });
+        }
+        let secrets = |issuer: &super::Issuer| issuer.algorithms.contains(&Algorithm::HS256);
+        let issuer = config.issuers.iter().find(|issuer| secrets(issuer));
+        let (issuer, secret) = issuer
+            .and_then(|issuer| Some((issuer, issuer.secrets.first()?)))
+            .ok_or(KeyError::NoSecret)?;
+        Ok(Signer {
+            issuer: issuer.issuer.clone(),
+            audience: issuer.audience.clone(),
+            kid: Some(secret.kid.clone()),
+            lifetime_max: Some(issuer.lifetime_max),
+            secret: Secret::read(&secret.file)?,
+        })
+    }
+
+    /// The longest life of a token that the issuer's stations believe, if there is one.
+    pub fn lifetime_max(&self) -> Option<Duration> {
+        self.lifetime_max
+    }
+
+    /// For `user` on any device, from `now` on.
+    pub fn claims(&self, user: UserId, now: Timestamp, lifetime: Duration) -> Claims {
+        Claims {
+            iss: self.issuer.clone(),
+            aud: self.audience.clone(),
+            ..Claims::new(user, now, lifetime)
+        }
+    }
+
+    pub fn sign(&self, claims: &Claims) -> Result<String, KeyError> {
+        let key = EncodingKey::from_secret(self.secret.expose());
+        let mut header = Header::new(Algorithm::HS256.into());
+        header.kid.clone_from(&self.kid);
+        jsonwebtoken::encode(&header, claims, &key).map_err(KeyError::Unsigned)
+    }
+}

@@ -1,0 +1,536 @@
+//! Tokens of several issuers: each has its keys, and nothing of one proves a token of another.
+
+use std::path::{Path, PathBuf};
+
+use backend::files::Reload;
+use base64::Engine;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use jsonwebtoken::Header;
+use rcgen::{
+    KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_ED25519, PKCS_RSA_SHA256, PublicKeyData, RsaKeySize,
+};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+use super::*;
+use crate::auth::Algorithm as Allowed;
+
+/// A pair of keys, as a provider has it: it signs, and publishes one half.
+struct Pair {
+    algorithm: Algorithm,
+    kid: Option<&'static str>,
+    pair: KeyPair,
+}
+
+impl Pair {
+    fn new(algorithm: Algorithm, kid: Option<&'static str>) -> Pair {
+        let pair = match algorithm {
+            Algorithm::EdDSA => KeyPair::generate_for(&PKCS_ED25519),
+            Algorithm::ES256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
+            _ => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
+        };
+        Pair {
+            algorithm,
+            kid,
+            pair: pair.expect("a key"),
+        }
+    }
+
+    fn sign_with(&self, claims: &Value, change: impl FnOnce(&mut Header)) -> String {
+        let pem = self.pair.serialize_pem();
+        let key = match self.algorithm {
+            Algorithm::EdDSA => EncodingKey::from_ed_pem(pem.as_bytes()),
+            Algorithm::ES256 => EncodingKey::from_ec_pem(pem.as_bytes()),
+            _ => EncodingKey::from_rsa_pem(pem.as_bytes()),
+        };
+        let mut header = Header::new(self.algorithm);
+        header.kid = self.kid.map(str::to_owned);
+        change(&mut header);
+        jsonwebtoken::encode(&header, claims, &key.expect("its key")).expect("signable")
+    }
+
+    fn sign(&self, claims: &Value) -> String {
+        self.sign_with(claims, |_| {})
+    }
+
+    fn jwk(&self) -> Value {
+        let public = self.pair.der_bytes();
+        let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+        let mut jwk = match self.algorithm {
+            Algorithm::EdDSA => json!({"kty": "OKP", "crv": "Ed25519", "x": text(public)}),
+            // SEC 1: 4, x, y.
+            Algorithm::ES256 => json!({"kty": "EC", "crv": "P-256",
+                "x": text(&public[1..33]), "y": text(&public[33..])}),
+            _ => {
+                let (n, e) = rsa(public);
+                json!({"kty": "RSA", "n": text(n), "e": text(e)})
+            }
+        };
+        if let Some(kid) = self.kid {
+            jwk["kid"] = kid.into();
+        }
+        jwk
+    }
+}
+
+/// Both numbers of an RSAPublicKey (RFC 8017, A.1.1) in DER.
+fn rsa(der: &[u8]) -> (&[u8], &[u8]) {
+    fn take(der: &[u8]) -> (&[u8], &[u8]) {
+        let (long, short) = (usize::from(der[1] & 0x7f), usize::from(der[1]));
+        let (begin, length) = match short {
+            0..0x80 => (2, short),
+            _ => {
+                let bytes = &der[2..2 + long];
+                let add = |sum: usize, byte: &u8| sum << 8 | usize::from(*byte);
+                (2 + long, bytes.iter().fold(0, add))
+            }
+        };
+        der[begin..].split_at(length)
+    }
+    let (both, _) = take(der);
+    let (n, rest) = take(both);
+    (n, take(rest).0)
+}
+
+fn set(pairs: &[&Pair]) -> Value {
+    json!({ "keys": pairs.iter().map(|pair| pair.jwk()).collect::<Vec<_>>() })
+}
+
+const ALL: [Allowed; 3] = [Allowed::EdDSA, Allowed::ES256, Allowed::RS256];
+
+/// Files of issuers, in a folder of their own.
+struct Files(TempDir);
+
+impl Files {
+    fn new() -> Files {
+        Files(tempfile::tempdir().expect("a folder"))
+    }
+
+    fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.0.path().join(name);
+        std::fs::write(&path, content).expect("written");
+        path
+    }
+
+    fn issuer(&self, name: &str, keys: &Value) -> Issuer {
+        let file = self.write(&name.replace('/', "_"), keys.to_string());
+        issuer(name, &ALL, Some(&file), &[])
+    }
+}
+
+fn issuer(
+    name: &str,
+    algorithms: &[Allowed],
+    jwks_file: Option<&Path>,
+    secrets: &[SecretFile],
+) -> Issuer {
+    Issuer {
+        issuer: name.into(),
+        audience: "boats".into(),
+        algorithms: algorithms.to_vec(),
+        jwks_file: jwks_file.map(Path::to_owned),
+        secrets: secrets.to_vec(),
+        lifetime_max: Duration::from_secs(24 * 3600),
+    }
+}
+
+fn open(issuers: &[Issuer]) -> Result<SignedTokens, KeyError> {
+    SignedTokens::open(&Config {
+        issuers: issuers.to_vec(),
+        ..Config::default()
+    })
+}
+
+fn claims_of(issuer: &str) -> Value {
+    let begin = NOW.millis() / 1000;
+    json!({"sub": "7", "aud": "boats", "iss": issuer, "iat": begin, "exp": begin + 3600})
+}
+
+fn why(tokens: &SignedTokens, token: &str) -> Option<String> {
+    tokens.prove(token, NOW).err().map(|refusal| refusal.text)
+}
+
+fn is_believed(tokens: &SignedTokens, token: &str) -> bool {
+    tokens.prove(token, NOW).is_ok()
+}
+
+#[test]
+fn an_issuer_signs_with_what_it_published() {
+    let files = Files::new();
+    let ed = Pair::new(Algorithm::EdDSA, Some("ed"));
+    let ec = Pair::new(Algorithm::ES256, Some("ec"));
+    let rsa = Pair::new(Algorithm::RS256, Some("rsa"));
+    let tokens = open(&[files.issuer("https://id.example", &set(&[&ed, &ec, &rsa]))]);
+    let tokens = tokens.expect("fair settings");
+    let claims = claims_of("https://id.example");
+    for pair in [&ed, &ec, &rsa] {
+        let identity = tokens
+            .prove(&pair.sign(&claims), NOW)
+            .expect("a good token");
+        assert_eq!((identity.user, identity.expires_at), (user(), NOW + HOUR));
+    }
+    // A token that says another algorithm than its key's, or another key than the one that signed it.
+    let other_key = ec.sign_with(&claims, |header| header.kid = Some("ed".into()));
+    assert_eq!(
+        why(&tokens, &other_key).as_deref(),
+        Some("the token's key is unknown here")
+    );
+    let second = Pair::new(Algorithm::EdDSA, Some("ed"));
+    let forged = second.sign(&claims);
+    assert_eq!(
+        why(&tokens, &forged).as_deref(),
+        Some("the token's signature is wrong")
+    );
+}
+
+// A public key is known to everybody: as a secret it must prove nothing.
+#[test]
+fn a_public_key_is_no_secret() {
+    let files = Files::new();
+    let rsa = Pair::new(Algorithm::RS256, Some("rsa"));
+    let tokens = open(&[files.issuer("id", &set(&[&rsa]))]).expect("fair settings");
+    let public = [
+        rsa.pair.public_key_pem().into_bytes(),
+        rsa.pair.der_bytes().to_vec(),
+    ];
+    for public in public {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some("rsa".into());
+        let key = EncodingKey::from_secret(&public);
+        let token = jsonwebtoken::encode(&header, &claims_of("id"), &key).expect("signable");
+        let refused = why(&tokens, &token).expect("a forgery");
+        assert!(
+            refused.contains("signed in a way that is not accepted"),
+            "{refused}"
+        );
+    }
+}
+
+// T-X2: another issuer's key of the same name.
+#[test]
+fn keys_prove_tokens_of_their_own_issuer_only() {
+    let files = Files::new();
+    let (ours, theirs) = (
+        Pair::new(Algorithm::ES256, Some("1")),
+        Pair::new(Algorithm::ES256, Some("1")),
+    );
+    let issuers = [
+        files.issuer("ours", &set(&[&ours])),
+        files.issuer("theirs", &set(&[&theirs])),
+    ];
+    let tokens = open(&issuers).expect("fair settings");
+    assert!(is_believed(&tokens, &ours.sign(&claims_of("ours"))));
+    assert!(is_believed(&tokens, &theirs.sign(&claims_of("theirs"))));
+    for (pair, name) in [(&ours, "theirs"), (&theirs, "ours")] {
+        let refused = why(&tokens, &pair.sign(&claims_of(name)));
+        assert_eq!(refused.as_deref(), Some("the token's signature is wrong"));
+    }
+    let stranger = why(&tokens, &ours.sign(&claims_of("stranger")));
+    assert_eq!(
+        stranger.as_deref(),
+        Some("the token comes from somebody else")
+    );
+    // Nor does a key that everybody knows.
+    let development = Signer::default().claims(user(), NOW, HOUR);
+    let refused = why(
+        &tokens,
+        &Signer::default().sign(&development).expect("signable"),
+    );
+    assert_eq!(
+        refused.as_deref(),
+        Some("the token comes from somebody else")
+    );
+}
+
+#[test]
+fn a_header_brings_no_keys() {
+    let files = Files::new();
+    let pair = Pair::new(Algorithm::EdDSA, Some("ed"));
+    let tokens = open(&[files.issuer("id", &set(&[&pair]))]).expect("fair settings");
+    let claims = claims_of("id");
+    assert!(is_believed(&tokens, &pair.sign(&claims)));
+    let own: jsonwebtoken::jwk::Jwk = serde_json::from_value(pair.jwk()).expect("a JWK");
+    let headers: [fn(&mut Header, &jsonwebtoken::jwk::Jwk); 4] = [
+        |header, _| header.jku = Some("https://id.example/keys".into()),
+        |header, _| header.x5u = Some("https://id.example/chain".into()),
+        |header, own| header.jwk = Some(own.clone()),
+        |header, _| header.crit = Some(vec!["exp".into()]),
+    ];
+    for change in headers {
+        let token = pair.sign_with(&claims, |header| change(header, &own));
+        let refused = why(&tokens, &token).expect("refused");
+        assert!(refused.contains("crit, jku, jwk, x5u"), "{refused}");
+    }
+}
+
+#[test]
+fn a_token_without_kid_means_the_only_key() {
+    let files = Files::new();
+    let (ed, ec) = (
+        Pair::new(Algorithm::EdDSA, Some("ed")),
+        Pair::new(Algorithm::ES256, None),
+    );
+    let second = Pair::new(Algorithm::EdDSA, None);
+    let claims = claims_of("id");
+    let unnamed = ed.sign_with(&claims, |header| header.kid = None);
+    let one = open(&[files.issuer("id", &set(&[&ed, &ec]))]).expect("fair settings");
+    assert!(is_believed(&one, &unnamed) && is_believed(&one, &ec.sign(&claims)));
+    let named = ec.sign_with(&claims, |header| header.kid = Some("ec".into()));
+    assert_eq!(
+        why(&one, &named).as_deref(),
+        Some("the token's key is unknown here")
+    );
+    let two = open(&[files.issuer("id", &set(&[&ed, &second]))]).expect("fair settings");
+    let refused = why(&two, &unnamed);
+    assert_eq!(
+        refused.as_deref(),
+        Some("the token does not say which key signed it")
+    );
+}
+
+#[test]
+fn a_token_lives_as_long_as_its_issuer_may_say() {
+    let files = Files::new();
+    let pair = Pair::new(Algorithm::EdDSA, None);
+    let tokens = open(&[files.issuer("id", &set(&[&pair]))]).expect("fair settings");
+    let begin = NOW.millis() / 1000;
+    let with = |iat: Value, exp: Value| {
+        let mut claims = claims_of("id");
+        claims["iat"] = iat;
+        claims["exp"] = exp;
+        why(&tokens, &pair.sign(&claims))
+    };
+    let day = 24 * 3600;
+    assert_eq!(with(begin.into(), (begin + day).into()), None);
+    let longer = with(begin.into(), (begin + day + 1).into()).expect("refused");
+    assert!(longer.contains("lives longer"), "{longer}");
+    assert_eq!(with((begin + 30).into(), (begin + 60).into()), None);
+    let early = with((begin + 31).into(), (begin + 60).into()).expect("refused");
+    assert!(early.contains("not yet valid"), "{early}");
+    let unsaid = with(Value::Null, (begin + 60).into());
+    assert!(unsaid.is_some());
+    // Numbers may have fractions, and be beyond any date.
+    let fraction = |seconds: i64| Value::from(seconds as f64 + 0.5);
+    assert_eq!(with(fraction(begin), fraction(begin + 60)), None);
+    assert!(with(begin.into(), 1e300.into()).is_some());
+    let mut claims = claims_of("id");
+    claims.as_object_mut().expect("an object").remove("iat");
+    let refused = why(&tokens, &pair.sign(&claims)).expect("refused");
+    assert!(refused.contains("(iat)"), "{refused}");
+}
+
+// A rotation: both keys, then the new one alone. Files that cannot be used change nothing.
+#[test]
+fn keys_that_change_are_read_again() {
+    let files = Files::new();
+    let (old, new) = (
+        Pair::new(Algorithm::EdDSA, Some("old")),
+        Pair::new(Algorithm::ES256, Some("new")),
+    );
+    let stays = Pair::new(Algorithm::EdDSA, Some("1"));
+    let other = files.issuer("other", &set(&[&stays]));
+    let tokens = open(&[files.issuer("id", &set(&[&old])), other]).expect("fair settings");
+    let by_old = old.sign(&claims_of("id"));
+    let by_new = new.sign(&claims_of("id"));
+    let reload = || {
+        let results = tokens.reload();
+        results
+            .into_iter()
+            .map(|it| it.map_err(|error| error.to_string()))
+            .collect::<Vec<_>>()
+    };
+    let believed = || (is_believed(&tokens, &by_old), is_believed(&tokens, &by_new));
+    assert_eq!(reload(), [Ok(Reload::Unchanged), Ok(Reload::Unchanged)]);
+    assert_eq!(believed(), (true, false));
+    files.issuer("id", &set(&[&old, &new]));
+    assert_eq!(reload(), [Ok(Reload::Reloaded), Ok(Reload::Unchanged)]);
+    assert_eq!(believed(), (true, true));
+    // One issuer's mistake is none of another's.
+    files.write("id", "half of a fi");
+    let renewed = Pair::new(Algorithm::EdDSA, Some("2"));
+    files.issuer("other", &set(&[&renewed]));
+    let results = reload();
+    assert!(
+        results[0]
+            .as_ref()
+            .is_err_and(|error| error.contains("it is no JWK set"))
+    );
+    assert_eq!(results[1], Ok(Reload::Reloaded));
+    assert_eq!(believed(), (true, true));
+    assert!(is_believed(&tokens, &renewed.sign(&claims_of("other"))));
+    // What is gone from the set proves nothing.
+    files.issuer("id", &set(&[&new]));
+    assert_eq!(reload()[0], Ok(Reload::Reloaded));
+    assert_eq!(believed(), (false, true));
+}
+
+#[test]
+fn secrets_have_names() {
+    let files = Files::new();
+    let secret = |kid: &str, byte: u8| SecretFile {
+        kid: kid.into(),
+        file: files.write(kid, [[byte; 32].as_slice(), b"\n"].concat()),
+    };
+    let secrets = [secret("new", b'n'), secret("old", b'o')];
+    let config = Config {
+        issuers: vec![issuer("id", &[Allowed::HS256], None, &secrets)],
+        ..Config::default()
+    };
+    let tokens = SignedTokens::open(&config).expect("fair settings");
+    let signer = Signer::open(&config).expect("a secret");
+    assert_eq!(signer.lifetime_max(), Some(Duration::from_secs(24 * 3600)));
+    let by_new = signer
+        .sign(&signer.claims(user(), NOW, HOUR))
+        .expect("signable");
+    let header = jsonwebtoken::decode_header(&by_new).expect("a token");
+    assert_eq!(header.kid.as_deref(), Some("new"));
+    assert!(is_believed(&tokens, &by_new));
+    let sign = |kid: Option<&str>| {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = kid.map(str::to_owned);
+        let key = EncodingKey::from_secret(&[b'o'; 32]);
+        jsonwebtoken::encode(&header, &claims_of("id"), &key).expect("signable")
+    };
+    assert!(is_believed(&tokens, &sign(Some("old"))));
+    for kid in [None, Some("new"), Some("none")] {
+        assert!(!is_believed(&tokens, &sign(kid)), "{kid:?}");
+    }
+}
+
+#[test]
+fn a_set_of_keys_is_read_with_care() {
+    let files = Files::new();
+    let pair = Pair::new(Algorithm::ES256, Some("ec"));
+    let good = pair.jwk();
+    let with = |member: &str, value: Value| {
+        let mut jwk = good.clone();
+        jwk[member] = value;
+        jwk
+    };
+    let read = |keys: Value| {
+        let issuer = files.issuer("id", &json!({ "keys": keys }));
+        open(&[issuer]).map_err(|error| error.to_string())
+    };
+    // Passed over beside a good one, and not enough alone.
+    let short = Pair {
+        algorithm: Algorithm::RS256,
+        ..Pair::new(Algorithm::RS256, Some("rsa"))
+    };
+    let passed_over = [
+        json!({"kty": "oct", "k": "c2VjcmV0"}),
+        json!({"kty": "new", "kid": "of the future"}),
+        with("use", "enc".into()),
+        with("key_ops", json!(["deriveKey"])),
+        with("alg", "ECDH-ES".into()),
+        with("crv", "P-384".into()),
+        with("alg", "EdDSA".into()),
+    ];
+    for key in passed_over {
+        let alone = read(json!([key])).expect_err("no key");
+        assert!(alone.contains("it has no key for tokens"), "{alone}");
+        let tokens = read(json!([key, good])).expect("a key");
+        assert!(is_believed(&tokens, &pair.sign(&claims_of("id"))), "{key}");
+    }
+    let (_, bytes) = (short.kid, short.pair.der_bytes());
+    let (n, e) = rsa(bytes);
+    let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
+    let weak = json!({"kty": "RSA", "n": text(&n[n.len() - 128..]), "e": text(e)});
+    let long =
+        json!({"kty": "RSA", "n": text(&[&[1], [7; 512].as_slice()].concat()), "e": text(e)});
+    let refused = [
+        (
+            json!([good, with("d", "c2VjcmV0".into())]),
+            "key 1 is a private key",
+        ),
+        (json!([good, good]), "key 1 has the kid of one before it"),
+        (json!([with("x", "AAAA".into())]), "key 0 has 3 bytes in x"),
+        (
+            json!([with("x", "?".into())]),
+            "key 0 has no base64url in x",
+        ),
+        (json!([with("y", Value::Null)]), "key 0 lacks y"),
+        (
+            json!([with("kid", 7.into())]),
+            "key 0 has members of other types",
+        ),
+        (json!([weak]), "bits; RSA keys have 2048 to 4096"),
+        (json!([long]), "key 0 has 4097 bits"),
+        (json!(vec![good.clone(); 65]), "it has 65 keys, at most 64"),
+        (json!("keys"), "it is no JWK set"),
+        (
+            json!([{"kty": "x", "text": "x".repeat(256 * 1024)}]),
+            "more than 256 KiB",
+        ),
+    ];
+    for (keys, reason) in refused {
+        let error = read(keys).expect_err(reason);
+        assert!(error.contains(reason), "{error}");
+        assert!(!error.contains("c2VjcmV0"), "{error}");
+    }
+}
+
+#[test]
+fn settings_of_issuers_make_sense() {
+    let files = Files::new();
+    let pair = Pair::new(Algorithm::EdDSA, None);
+    let good = files.issuer("id", &set(&[&pair]));
+    let secret = SecretFile {
+        kid: "1".into(),
+        file: files.write("secret", [b's'; 32]),
+    };
+    let reason = |change: fn(&mut Issuer, SecretFile)| {
+        let mut issuer = good.clone();
+        change(&mut issuer, secret.clone());
+        open(&[issuer]).expect_err("refused").to_string()
+    };
+    let cases: [(fn(&mut Issuer, SecretFile), &str); 9] = [
+        (|it, _| it.issuer.clear(), "issuers[0].issuer"),
+        (|it, _| it.audience.clear(), "issuers[0].audience"),
+        (
+            |it, _| it.lifetime_max = Duration::ZERO,
+            "issuers[0].lifetime_max",
+        ),
+        (|it, _| it.algorithms.clear(), "issuers[0].algorithms"),
+        (
+            |it, _| it.algorithms.push(Allowed::HS256),
+            "issuers[0].algorithms",
+        ),
+        (|it, secret| it.secrets.push(secret), "issuers[0].secrets"),
+        (
+            |it, _| it.algorithms = vec![Allowed::HS256],
+            "issuers[0].jwks_file",
+        ),
+        (|it, _| it.jwks_file = None, "issuers[0].jwks_file"),
+        (
+            |it, secret| {
+                it.algorithms = vec![Allowed::HS256];
+                it.jwks_file = None;
+                it.secrets = vec![secret.clone(), secret];
+            },
+            "issuers[0].secrets is 1",
+        ),
+    ];
+    for (change, key) in cases {
+        let text = reason(change);
+        assert!(
+            text.starts_with(&format!("station.auth.{key}")),
+            "{key}: {text}"
+        );
+    }
+    let twice = open(&[good.clone(), good.clone()]).expect_err("refused");
+    assert!(
+        twice.to_string().contains("issuers[1].issuer is id"),
+        "{twice}"
+    );
+    let both = SignedTokens::open(&Config {
+        key_file: Some(secret.file),
+        issuers: vec![good.clone()],
+        ..Config::default()
+    });
+    assert!(both.expect_err("refused").to_string().contains("key_file"));
+    let config = Config {
+        issuers: vec![good],
+        ..Config::default()
+    };
+    assert!(matches!(Signer::open(&config), Err(KeyError::NoSecret)));
+}
