@@ -469,6 +469,8 @@ fn a_set_of_keys_is_read_with_care() {
     }
 }
 
+type Change = fn(&mut Issuer, SecretFile);
+
 #[test]
 fn settings_of_issuers_make_sense() {
     let files = Files::new();
@@ -478,12 +480,12 @@ fn settings_of_issuers_make_sense() {
         kid: "1".into(),
         file: files.write("secret", [b's'; 32]),
     };
-    let reason = |change: fn(&mut Issuer, SecretFile)| {
+    let reason = |change: Change| {
         let mut issuer = good.clone();
         change(&mut issuer, secret.clone());
         open(&[issuer]).expect_err("refused").to_string()
     };
-    let cases: [(fn(&mut Issuer, SecretFile), &str); 9] = [
+    let cases: [(Change, &str); 9] = [
         (|it, _| it.issuer.clear(), "issuers[0].issuer"),
         (|it, _| it.audience.clear(), "issuers[0].audience"),
         (
