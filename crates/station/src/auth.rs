@@ -111,7 +111,12 @@ pub enum KeyError {
     #[error("the token key has {bytes} bytes, at least {bytes_min} are needed")]
     TooShort { bytes: usize, bytes_min: usize },
     #[error("{path} cannot be used: {reason}")]
-    Set { path: PathBuf, reason: String },
+    File { path: PathBuf, reason: String },
+    #[error("issuer {issuer} has no key for tokens signed with {algorithms:?}")]
+    Empty {
+        issuer: String,
+        algorithms: Vec<Algorithm>,
+    },
     #[error("the settings name public keys only, and no secret that could sign a token")]
     NoSecret,
     #[error("station.auth.{0}")]

@@ -15,9 +15,9 @@ pub struct TokenKey {
 
 impl TokenKey {
     pub fn finding(self) -> Finding {
-        let advice = "let station.auth.key_file name a file with a secret of your own, the same for all stations";
+        let advice = "let station.auth.issuers say whose tokens are believed, or station.auth.key_file name a secret; the same for all stations";
         if !self.is_well_known {
-            return Finding::ok(Check::TokenKey, "tokens are checked with a key of your own");
+            return Finding::ok(Check::TokenKey, "tokens are checked with keys of your own");
         }
         if self.open.is_empty() {
             let seen = "tokens are checked with the well-known development key; nobody from elsewhere is served";

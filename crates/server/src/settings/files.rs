@@ -50,7 +50,7 @@ impl Settings {
     }
 }
 
-/// A key names a file where it ends in `_file`, and files where it ends in `_files`.
+/// A key names a file where it is `file` or ends in `_file`, and files where it ends in `_files`.
 fn walk(path: &str, name: &str, value: &Value, problems: &mut Problems) {
     match value {
         Value::Object(table) => {
@@ -68,7 +68,9 @@ fn walk(path: &str, name: &str, value: &Value, problems: &mut Problems) {
                 walk(&format!("{path}[{index}]"), name, value, problems);
             }
         }
-        Value::String(file) if name.ends_with("_file") => look(path, Path::new(file), problems),
+        Value::String(file) if name == "file" || name.ends_with("_file") => {
+            look(path, Path::new(file), problems)
+        }
         _ => {}
     }
 }

@@ -104,7 +104,7 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     std::fs::write(&file, "{").expect("written");
     let refused =
         format!("station_token_key_reloads_total{{issuer=\"{ISSUER}\",result=\"refused\"}}");
-    within(SOON, || all.metric(&refused) == 1);
+    within(SOON, || all.metric(&refused) >= 1);
     assert_eq!((is_welcome(&old), is_welcome(&new)), (Ok(()), Ok(())));
 
     publish(&file, &[&new]);

@@ -60,8 +60,8 @@ impl KeySet {
     /// All files of an issuer, which must all be right.
     pub(super) fn read(issuer: &Issuer) -> Result<KeySet, KeyError> {
         if let Some(path) = &issuer.jwks_file {
-            let content = read_set(path)?;
-            let keys = parse(&content, &issuer.algorithms).map_err(|reason| KeyError::Set {
+            let content = read_file(path, SET_BYTES_MAX)?;
+            let keys = parse(&content, &issuer.algorithms).map_err(|reason| KeyError::File {
                 path: path.clone(),
                 reason,
             })?;
@@ -87,6 +87,11 @@ impl KeySet {
             any_kid: false,
             digest: digest(secrets.iter().map(Secret::expose)),
         })
+    }
+
+    /// Whether nothing proves a token.
+    pub(super) fn is_empty(&self) -> bool {
+        self.keys.is_empty()
     }
 
     /// Whether both came from the same bytes.
@@ -126,16 +131,23 @@ fn digest<'a>(contents: impl IntoIterator<Item = impl AsRef<[u8]> + 'a>) -> [u8;
     digest.finalize().into()
 }
 
-fn read_set(path: &Path) -> Result<Vec<u8>, KeyError> {
+/// All of a file; one with more than `bytes_max` cannot be used.
+pub(super) fn read_file(path: &Path, bytes_max: u64) -> Result<Vec<u8>, KeyError> {
     let unreadable = |source| KeyError::Unreadable {
         path: path.into(),
         source,
     };
     let mut content = Vec::new();
     let file = std::fs::File::open(path).map_err(unreadable)?;
-    file.take(SET_BYTES_MAX + 1)
+    file.take(bytes_max + 1)
         .read_to_end(&mut content)
         .map_err(unreadable)?;
+    if content.len() as u64 > bytes_max {
+        return Err(KeyError::File {
+            path: path.into(),
+            reason: format!("it has more than {} KiB", bytes_max / 1024),
+        });
+    }
     Ok(content)
 }
 
@@ -214,6 +226,10 @@ impl Jwk {
                 if !RSA_BITS.contains(&bits) {
                     return Err(format!("has {bits} bits; RSA keys have 2048 to 4096"));
                 }
+                let is_odd = exponent.last().is_some_and(|byte| byte % 2 == 1);
+                if !is_odd || exponent == [1] {
+                    return Err("has an e that is no RSA exponent".into());
+                }
                 Ok(DecodingKey::from_rsa_raw_components(modulus, exponent))
             }
             Algorithm::HS256 => return Err("is a secret".into()),
@@ -239,11 +255,11 @@ fn bits(number: &[u8]) -> usize {
 /// Keys of `algorithms`. Others, and those that are not for tokens, are passed over: a provider may publish what it
 /// likes. A key that is half there, or that is private, is a mistake somebody must hear of.
 fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
-    if content.len() as u64 > SET_BYTES_MAX {
-        return Err("it has more than 256 KiB".into());
-    }
-    let set: JwkSet =
-        serde_json::from_slice(content).map_err(|error| format!("it is no JWK set: {error}"))?;
+    let set: JwkSet = serde_json::from_slice(content).map_err(|error| {
+        // What stands in it is not for a log.
+        let (line, column) = (error.line(), error.column());
+        format!("it is no JWK set: line {line}, column {column}")
+    })?;
     if set.keys.len() > KEYS_MAX {
         return Err(format!(
             "it has {} keys, at most 64 are read",
@@ -275,11 +291,6 @@ fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
             algorithm,
             key,
         });
-    }
-    if keys.is_empty() {
-        return Err(format!(
-            "it has no key for tokens signed with {algorithms:?}"
-        ));
     }
     Ok(keys)
 }

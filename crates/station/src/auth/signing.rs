@@ -8,12 +8,16 @@ use protocol::{Timestamp, UserId};
 use secrecy::{ExposeSecret, SecretSlice};
 
 use super::config::{Algorithm, Config};
+use super::keys::read_file;
 use super::{AUDIENCE, Claims, KeyError};
 
-/// The key with which development tokens are signed where no `key_file` is set. Everybody knows it:
+/// The key with which development tokens are signed where the settings name no other. Everybody knows it:
 /// whoever reaches a server that uses it may be anybody.
 pub const UNSAFE_DEVELOPMENT_SECRET: &str =
     "packetboat development key: unsafe, known to everybody, not for production";
+
+/// Bytes of a secret's file.
+const FILE_BYTES_MAX: u64 = 64 * 1024;
 
 /// Shorter secrets can be guessed (RFC 7518, 3.2 asks for the hash's length).
 const SECRET_BYTES_MIN: usize = 32;
@@ -37,11 +41,16 @@ impl Default for Secret {
 
 impl Secret {
     pub(super) fn read(path: &Path) -> Result<Secret, KeyError> {
-        let secret = std::fs::read(path).map_err(|source| KeyError::Unreadable {
+        let content = read_file(path, FILE_BYTES_MAX)?;
+        let secret = content.trim_ascii_end();
+        let unusable = |reason: String| KeyError::File {
             path: path.into(),
-            source,
-        })?;
-        Secret::new(secret.trim_ascii_end())
+            reason,
+        };
+        if secret == UNSAFE_DEVELOPMENT_SECRET.as_bytes() {
+            return Err(unusable("everybody knows the development key".into()));
+        }
+        Secret::new(secret).map_err(|error| unusable(error.to_string()))
     }
 
     pub fn new(secret: &[u8]) -> Result<Secret, KeyError> {

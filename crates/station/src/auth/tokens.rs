@@ -101,11 +101,18 @@ impl Trusted {
             validation.validate_nbf = false;
             validation
         };
+        let keys = source.read()?;
+        if keys.is_empty() {
+            return Err(KeyError::Empty {
+                issuer: issuer.into(),
+                algorithms: algorithms.to_vec(),
+            });
+        }
         Ok(Trusted {
             issuer: issuer.into(),
             lifetime_max,
             validations: algorithms.iter().map(validation).collect(),
-            keys: Arc::new(ArcSwap::from_pointee(source.read()?)),
+            keys: Arc::new(ArcSwap::from_pointee(keys)),
             source,
         })
     }
@@ -136,11 +143,18 @@ impl Trusted {
         Ok(token.claims)
     }
 
-    /// Looks at the files again; where one of them cannot be used, all keys stay as they were.
-    fn reload(source: &Source, keys: &ArcSwap<KeySet>) -> Result<Reload, KeyError> {
+    /// Looks at the files again; where one of them cannot be used, all keys stay as they were. A set without keys is
+    /// taken: its owner wants no token believed.
+    fn reload(issuer: &str, source: &Source, keys: &ArcSwap<KeySet>) -> Result<Reload, KeyError> {
         let read = source.read()?;
         if keys.load().is_like(&read) {
             return Ok(Reload::Unchanged);
+        }
+        if read.is_empty() {
+            tracing::warn!(
+                issuer,
+                "no key is left: no token of this issuer is believed"
+            );
         }
         keys.store(Arc::new(read));
         Ok(Reload::Reloaded)
@@ -175,7 +189,8 @@ impl SignedTokens {
     pub async fn keep(self: Arc<Self>) {
         let keep = self.issuers.iter().map(|trusted| {
             let (source, keys) = (trusted.source.clone(), Arc::clone(&trusted.keys));
-            let look = move || Trusted::reload(&source, &keys);
+            let issuer = trusted.issuer.clone();
+            let look = move || Trusted::reload(&issuer, &source, &keys);
             let reloads = |result: &'static str| {
                 let issuer = trusted.issuer.clone();
                 counter!("station_token_key_reloads_total", "issuer" => issuer, "result" => result)
@@ -189,7 +204,7 @@ impl SignedTokens {
     /// Looks at all files once, as [`SignedTokens::keep`] does.
     #[cfg(test)]
     pub(super) fn reload(&self) -> Vec<Result<Reload, KeyError>> {
-        let reload = |it: &Trusted| Trusted::reload(&it.source, &it.keys);
+        let reload = |it: &Trusted| Trusted::reload(&it.issuer, &it.source, &it.keys);
         self.issuers.iter().map(reload).collect()
     }
 
@@ -293,17 +308,27 @@ struct Proven {
 /// A NumericDate, which may have a fraction (RFC 7519, 2).
 fn seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<i64, D::Error> {
     let number = serde_json::Number::deserialize(deserializer)?;
-    let whole = number.as_i64();
+    whole(&number).ok_or_else(no_date)
+}
+
+fn no_date<E: serde::de::Error>() -> E {
+    E::custom("no date")
+}
+
+fn whole(number: &serde_json::Number) -> Option<i64> {
     #[allow(
         clippy::cast_possible_truncation,
         reason = "far beyond any date it ends at the last one"
     )]
-    let whole = whole.or_else(|| number.as_f64().map(|fraction| fraction.floor() as i64));
-    whole.ok_or_else(|| serde::de::Error::custom("no date"))
+    let floor = |number: f64| number.floor() as i64;
+    number.as_i64().or_else(|| number.as_f64().map(floor))
 }
 
 fn some_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64>, D::Error> {
-    seconds(deserializer).map(Some)
+    let number = Option::<serde_json::Number>::deserialize(deserializer)?;
+    number
+        .map(|number| whole(&number).ok_or_else(no_date))
+        .transpose()
 }
 
 fn from_seconds(seconds: i64) -> Timestamp {

@@ -28,7 +28,7 @@ use tokio::time::{Instant, sleep_until, timeout};
 
 use self::held::{Flow, Holdings};
 use self::rebalance::{Change, Rebalances, carry_out, is_misplaced, truncated_at};
-use self::requests::{Due, Misplaced, Starts, Truncations};
+use self::requests::{Due, Misplaced, Search, Starts, Truncations};
 use super::config::KafkaConfig;
 use super::layout::Layout;
 use super::report::failed;
@@ -52,6 +52,10 @@ const GONE: &str = "Those records are gone from the log before the group has rea
     that was made anew); nothing is skipped in silence. Decide what to do about them, stop the group's members, \
     set its offsets to where it is to go on (kafka-consumer-groups --reset-offsets), and start them";
 
+/// The remedy where librdkafka stopped a partition whose place is there again.
+const STOPPED: &str = "librdkafka does not read it, and a member that joins anew does: restart this process where it \
+    lasts";
+
 /// The remedy where the log is shorter than what the group has read. Offsets alone will not do: what was accepted
 /// since bears versions that the stores have seen, and would be taken for repeats.
 const TRUNCATED: &str = "The log lost records that the group has read, and others stand at their offsets now; \
@@ -74,7 +78,7 @@ pub(super) struct KafkaConsumer {
     /// A commit under way; one that was given up on still is.
     committing: Option<Committing>,
     /// A search for partitions whose next record is not there.
-    searching: Option<JoinHandle<Result<Vec<Misplaced>>>>,
+    searching: Option<JoinHandle<Result<Search>>>,
     /// librdkafka reported a partition while another search was under way, which may not have known it. It
     /// reports each once and then reads it no more.
     search_again: bool,
@@ -119,7 +123,7 @@ enum Event {
     Change,
     Placed(Result<Starts>),
     Seek,
-    Searched(Result<Vec<Misplaced>>),
+    Searched(Result<Search>),
     Remind,
 }
 
@@ -286,7 +290,10 @@ impl KafkaConsumer {
                 return Ok(None);
             }
             *remind_at = now + REMIND;
-            let why = "librdkafka has not begun to read what was assigned; it is waited for";
+            let why = format!(
+                "what was assigned to {} is waited for. {STOPPED}",
+                self.group
+            );
             return Err(Error::unavailable(SEAM, why));
         };
         for (partition, start) in places {
@@ -397,22 +404,33 @@ impl KafkaConsumer {
         }
     }
 
-    fn searched(&mut self, client: &Arc<Client>, found: Result<Vec<Misplaced>>) -> Result<()> {
+    fn searched(&mut self, client: &Arc<Client>, found: Result<Search>) -> Result<()> {
         self.searching = None;
         self.remind_at = Some(Instant::now() + REMIND);
         let again = std::mem::take(&mut self.search_again);
-        let mut found = found?;
-        found.retain(|at| self.holdings.contains(at.partition) || self.is_placing(at.partition));
-        let truncated = found.iter().filter(|at| at.truncated);
+        let Ok(Search {
+            mut misplaced,
+            mut stopped,
+        }) = found
+        else {
+            if again {
+                self.search(client);
+            }
+            return found.map(drop);
+        };
+        misplaced
+            .retain(|at| self.holdings.contains(at.partition) || self.is_placing(at.partition));
+        stopped.retain(|at| self.holdings.contains(*at));
+        let truncated = misplaced.iter().filter(|at| at.truncated);
         (self.truncations.partitions).extend(truncated.map(|at| at.partition));
         self.truncations.positions.clear();
+        self.misplaced = misplaced;
         if again {
             // Its findings hold those of this one.
             self.search(client);
             return Ok(());
         }
-        self.misplaced = found;
-        if self.misplaced.is_empty() {
+        if self.misplaced.is_empty() && stopped.is_empty() {
             // It was there after all, and is read again.
             self.remind_at = None;
             tracing::info!(
@@ -420,6 +438,10 @@ impl KafkaConsumer {
                 "a place in the log was missing for a moment"
             );
             return Ok(());
+        }
+        if self.misplaced.is_empty() {
+            let why = format!("{stopped:?} were missing for a moment. {STOPPED}");
+            return Err(Error::unavailable(SEAM, why));
         }
         let places: Vec<String> = self.misplaced.iter().map(Misplaced::to_string).collect();
         let is_truncated = self.misplaced.iter().any(|at| at.truncated);

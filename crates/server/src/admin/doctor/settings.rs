@@ -38,7 +38,7 @@ impl Doctor {
         served.extend(settings.station.listen);
         served.retain(|address| !address.ip().is_loopback());
         TokenKey {
-            is_well_known: settings.station.auth.key_file.is_none(),
+            is_well_known: settings.station.auth.is_well_known(),
             open: served,
         }
     }

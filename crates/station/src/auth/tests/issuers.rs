@@ -312,7 +312,15 @@ fn a_token_lives_as_long_as_its_issuer_may_say() {
     // Numbers may have fractions, and be beyond any date.
     let fraction = |seconds: i64| Value::from(seconds as f64 + 0.5);
     assert_eq!(with(fraction(begin), fraction(begin + 60)), None);
+    let for_ever = with(begin.into(), i64::MAX.into()).expect("refused");
+    assert!(for_ever.contains("lives longer"), "{for_ever}");
     assert!(with(begin.into(), 1e300.into()).is_some());
+    let mut claims = claims_of("id");
+    claims["nbf"] = Value::Null;
+    assert_eq!(why(&tokens, &pair.sign(&claims)), None);
+    claims["aud"] = "packetboat".into();
+    let refused = why(&tokens, &pair.sign(&claims));
+    assert_eq!(refused.as_deref(), Some("the token is for another service"));
     let mut claims = claims_of("id");
     claims.as_object_mut().expect("an object").remove("iat");
     let refused = why(&tokens, &pair.sign(&claims)).expect("refused");
@@ -362,6 +370,43 @@ fn keys_that_change_are_read_again() {
     files.issuer("id", &set(&[&new]));
     assert_eq!(reload()[0], Ok(Reload::Reloaded));
     assert_eq!(believed(), (false, true));
+    // Somebody has the key: none is better.
+    files.issuer("id", &set(&[]));
+    assert_eq!(reload()[0], Ok(Reload::Reloaded));
+    assert_eq!(believed(), (false, false));
+}
+
+#[test]
+fn one_secret_proves_tokens_whatever_they_call_it_and_is_read_again() {
+    let files = Files::new();
+    let file = files.write("key", [b'a'; 32]);
+    let config = Config {
+        key_file: Some(file.clone()),
+        ..Config::default()
+    };
+    let tokens = SignedTokens::open(&config).expect("fair settings");
+    let sign = |secret: [u8; 32]| {
+        let mut header = Header::new(Algorithm::HS256);
+        header.kid = Some("any".into());
+        let key = EncodingKey::from_secret(&secret);
+        jsonwebtoken::encode(&header, &claims(), &key).expect("signable")
+    };
+    let (before, after) = (sign([b'a'; 32]), sign([b'b'; 32]));
+    let believed = || (is_believed(&tokens, &before), is_believed(&tokens, &after));
+    assert_eq!(believed(), (true, false));
+    files.write("key", [b'b'; 32]);
+    assert!(matches!(tokens.reload()[..], [Ok(Reload::Reloaded)]));
+    assert_eq!(believed(), (false, true));
+    for content in ["", UNSAFE_DEVELOPMENT_SECRET, &"x".repeat(64 * 1024 + 1)] {
+        files.write("key", content);
+        let refused = tokens.reload().remove(0).map_err(|error| error.to_string());
+        let named = file.display().to_string();
+        assert!(
+            refused.is_err_and(|why| why.starts_with(&named)),
+            "{content:.20}"
+        );
+        assert_eq!(believed(), (false, true));
+    }
 }
 
 #[test]
@@ -427,7 +472,7 @@ fn a_set_of_keys_is_read_with_care() {
     ];
     for key in passed_over {
         let alone = read(json!([key])).expect_err("no key");
-        assert!(alone.contains("it has no key for tokens"), "{alone}");
+        assert!(alone.contains("has no key for tokens"), "{alone}");
         let tokens = read(json!([key, good])).expect("a key");
         assert!(is_believed(&tokens, &pair.sign(&claims_of("id"))), "{key}");
     }
@@ -456,7 +501,15 @@ fn a_set_of_keys_is_read_with_care() {
         (json!([weak]), "bits; RSA keys have 2048 to 4096"),
         (json!([long]), "key 0 has 4097 bits"),
         (json!(vec![good.clone(); 65]), "it has 65 keys, at most 64"),
-        (json!("keys"), "it is no JWK set"),
+        (json!("c2VjcmV0"), "it is no JWK set: line 1"),
+        (
+            json!([{"kty": "RSA", "n": text(n), "e": "AQ"}]),
+            "has an e that is no RSA exponent",
+        ),
+        (
+            json!([{"kty": "RSA", "n": text(n), "e": "AQAA"}]),
+            "has an e that is no RSA exponent",
+        ),
         (
             json!([{"kty": "x", "text": "x".repeat(256 * 1024)}]),
             "more than 256 KiB",

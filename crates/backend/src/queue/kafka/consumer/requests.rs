@@ -243,6 +243,14 @@ pub(super) struct Truncations {
     pub(super) positions: BTreeSet<u64>,
 }
 
+/// What a search found.
+#[derive(Debug, Default)]
+pub(super) struct Search {
+    pub(super) misplaced: Vec<Misplaced>,
+    /// Partitions that librdkafka does not read, though their next record is there.
+    pub(super) stopped: Vec<Partition>,
+}
+
 /// Finds the partitions whose next record is not there, and lets the others be read again from where they
 /// are: librdkafka stopped one of them and does not say which. Where a log lost its tail, nothing is read
 /// again: it may have grown beyond the place meanwhile, with other records. Partitions that have only `starts`
@@ -254,8 +262,8 @@ pub(super) fn misplaced(
     truncations: &Truncations,
     layout: &Layout,
     patience: Duration,
-) -> Result<Vec<Misplaced>> {
-    let mut found = Vec::new();
+) -> Result<Search> {
+    let mut found = Search::default();
     let mut there = TopicPartitionList::new();
     let placed = positions.iter().map(|at| (at, true));
     let starting = starts.iter().map(|at| (at, false));
@@ -272,7 +280,7 @@ pub(super) fn misplaced(
                 .add_partition_offset(topic, number, Offset::Offset(next.cast_signed()))
                 .map_err(|error| failed("seeking", error))?;
         } else {
-            found.push(Misplaced {
+            found.misplaced.push(Misplaced {
                 partition,
                 next,
                 first,
@@ -285,15 +293,11 @@ pub(super) fn misplaced(
         let sought = client
             .seek_partitions(there, patience)
             .map_err(|error| failed("seeking", error))?;
-        if let Some(at) = sought.elements().iter().find(|at| at.error().is_err()) {
-            let why = format!(
-                "{} {} is read no more by this member, whose next record was missing for a moment; a member \
-                 that joins anew reads it",
-                at.topic(),
-                at.partition()
-            );
-            return Err(Error::unavailable(SEAM, why));
-        }
+        let sought = sought.elements();
+        let stopped = sought.iter().filter(|at| at.error().is_err());
+        found.stopped = stopped
+            .filter_map(|at| layout.partition(at.topic(), at.partition()))
+            .collect();
     }
     Ok(found)
 }

@@ -13,7 +13,7 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
     let mut consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message).unwrap();
     consumer.searching = Some(tokio::spawn(async {
         tokio::time::sleep(Duration::from_secs(8)).await;
-        Ok(Vec::new())
+        Ok(Search::default())
     }));
     let error = async {
         loop {
