@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(10);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reload {
     Unchanged,
-    /// What is in the files now is in use.
+    /// The present content of the files is in use.
     Reloaded,
 }
 

@@ -18,7 +18,7 @@ pub(super) const OWN: Lifetime = Lifetime::AtMost(Duration::from_secs(24 * 3600)
 
 const THIRTY_DAYS: Duration = Duration::from_secs(30 * 24 * 3600);
 
-/// How long a token is to live.
+/// Life of a token.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lifetime {
     /// No longer than its issuer's tokens may.

@@ -56,7 +56,7 @@ fn settings(file: &Path) -> String {
     )
 }
 
-/// How a sign-in ends: with a session, or with a code.
+/// End of a sign-in: with a session, or with a code.
 fn sign_in(all: &All, token: String) -> Result<RawClient, Code> {
     let mut client = RawClient::tcp(all.tcp());
     client.send(&hello_with(token));

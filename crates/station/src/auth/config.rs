@@ -118,13 +118,13 @@ impl Default for Config {
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
 
 impl Config {
-    /// Whether tokens are proved by the key that everybody knows.
+    /// True where tokens are proved by the key that everybody knows.
     #[must_use]
     pub fn is_well_known(&self) -> bool {
         self.key_file.is_none() && self.issuers.is_empty()
     }
 
-    /// What cannot work, by names of this section.
+    /// Settings that cannot work, by names of this section.
     #[must_use]
     pub fn problems(&self) -> Problems {
         let mut problems = Problems::default();

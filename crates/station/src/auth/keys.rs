@@ -34,7 +34,7 @@ pub(super) struct KeySet {
     digest: [u8; 32],
 }
 
-/// Why no key proves a token.
+/// Reasons why no key proves a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoKey {
     /// The issuer has no key of this name for the token's algorithm.
@@ -89,12 +89,12 @@ impl KeySet {
         })
     }
 
-    /// Whether nothing proves a token.
+    /// True where nothing proves a token.
     pub(super) fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Whether both came from the same bytes.
+    /// True where both came from the same bytes.
     pub(super) fn is_like(&self, other: &KeySet) -> bool {
         self.digest == other.digest
     }
@@ -174,7 +174,7 @@ struct Jwk {
 }
 
 impl Jwk {
-    /// Whether it is for tokens, as far as it says so.
+    /// True for keys of tokens, as far as they say so.
     fn verifies(&self) -> bool {
         let usage = self.usage.as_deref().is_none_or(|usage| usage == "sig");
         let operations = self.key_ops.as_ref();
@@ -256,7 +256,7 @@ fn bits(number: &[u8]) -> usize {
 /// likes. A key that is half there, or that is private, is a mistake somebody must hear of.
 fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
     let set: JwkSet = serde_json::from_slice(content).map_err(|error| {
-        // What stands in it is not for a log.
+        // Its content is not for a log.
         let (line, column) = (error.line(), error.column());
         format!("it is no JWK set: line {line}, column {column}")
     })?;
@@ -270,7 +270,7 @@ fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<Vec<Key>, String> {
     for (index, value) in set.keys.into_iter().enumerate() {
         let wrong = |reason: &str| format!("key {index} {reason}");
         let jwk: Jwk = serde_json::from_value(value)
-            // What stands in it is not for a log.
+            // Its content is not for a log.
             .map_err(|_| wrong("has members of other types than a JWK's"))?;
         if jwk.d.is_some() {
             return Err(wrong(

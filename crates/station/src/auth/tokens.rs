@@ -40,7 +40,7 @@ struct Trusted {
     keys: Arc<ArcSwap<KeySet>>,
 }
 
-/// Where an issuer's keys come from.
+/// Origin of an issuer's keys.
 #[derive(Clone, Debug)]
 enum Source {
     WellKnown,
@@ -283,13 +283,13 @@ impl Authenticator for SignedTokens {
     }
 }
 
-/// What chooses an issuer.
+/// The claim that chooses an issuer.
 #[derive(Deserialize)]
 struct Claimed {
     iss: Option<String>,
 }
 
-/// What is read of a proven token. The audience and the issuer were checked with the signature.
+/// Claims of a proven token. The audience and the issuer were checked with the signature.
 #[derive(Deserialize)]
 struct Proven {
     sub: String,

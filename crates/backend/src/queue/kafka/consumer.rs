@@ -106,7 +106,7 @@ enum Step {
     Seek {
         starts: Starts,
         at: Instant,
-        /// When the member says that it still waits.
+        /// The member says then that it still waits.
         remind_at: Instant,
     },
 }
@@ -365,7 +365,7 @@ impl KafkaConsumer {
         Err(failed(format!("reading as {}", self.group), error))
     }
 
-    /// Where partitions begin that are not at their places yet.
+    /// Starts of partitions that are not at their places yet.
     fn starts(&self) -> Vec<(Partition, u64)> {
         match self.placing.as_ref().map(|placing| &placing.step) {
             Some(Step::Seek { starts, .. }) => requests::offsets(starts, &self.layout),

@@ -366,7 +366,7 @@ fn keys_that_change_are_read_again() {
     assert_eq!(results[1], Ok(Reload::Reloaded));
     assert_eq!(believed(), (true, true));
     assert!(is_believed(&tokens, &renewed.sign(&claims_of("other"))));
-    // What is gone from the set proves nothing.
+    // A key that is gone from the set proves nothing.
     files.issuer("id", &set(&[&new]));
     assert_eq!(reload()[0], Ok(Reload::Reloaded));
     assert_eq!(believed(), (false, true));

@@ -243,7 +243,7 @@ pub(super) struct Truncations {
     pub(super) positions: BTreeSet<u64>,
 }
 
-/// What a search found.
+/// Findings of a search.
 #[derive(Debug, Default)]
 pub(super) struct Search {
     pub(super) misplaced: Vec<Misplaced>,
