@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::Counter;
+use sha2::{Digest, Sha256};
 use tokio::time::sleep;
 use tracing::{info, warn};
 
@@ -17,6 +18,17 @@ pub enum Reload {
     Unchanged,
     /// The present content of the files is in use.
     Reloaded,
+}
+
+/// SHA-256 over the contents of several files, each after its length, so that no byte can move from one to the next.
+pub fn digest(contents: impl IntoIterator<Item = impl AsRef<[u8]>>) -> [u8; 32] {
+    let mut digest = Sha256::new();
+    for content in contents {
+        let content = content.as_ref();
+        digest.update((content.len() as u64).to_be_bytes());
+        digest.update(content);
+    }
+    digest.finalize().into()
 }
 
 /// Looks at files every ten seconds until dropped. Where a look fails, what was read before stays: that is said, and

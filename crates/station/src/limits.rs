@@ -29,7 +29,7 @@ const SEND: NonZeroU32 = NonZeroU32::new(2).expect("positive");
 
 /// The station's part of docs/operations/limits.md.
 pub(crate) struct Limits {
-    /// Of a user's devices, and apart from them of its bots.
+    /// Sign-ins of a user's devices, and apart from them those of its bots.
     sign_ins: RateLimit<(UserId, bool)>,
     user_sends: RateLimit<UserId>,
     bot_sends: RateLimit<UserId>,

@@ -13,14 +13,13 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 use rustls::{Error as RustlsError, InconsistentKeys};
-use sha2::{Digest, Sha256};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use super::CertificateFiles;
 use crate::clock::Clock;
-use crate::files::Reload;
+use crate::files::{Reload, digest};
 
 /// Files that cannot be used, and why.
 #[derive(Debug, thiserror::Error)]
@@ -151,12 +150,7 @@ impl CertificateSet {
         }
         let read = |(index, files): (usize, &CertificateFiles)| {
             let contents = [read_file(&files.cert_file)?, read_file(&files.key_file)?];
-            let mut digest = Sha256::new();
-            for content in &contents {
-                digest.update((content.len() as u64).to_be_bytes());
-                digest.update(content);
-            }
-            let digest: [u8; 32] = digest.finalize().into();
+            let digest = digest(&contents);
             let [cert, key] = contents;
             match known.get(index) {
                 Some(known) if known.digest == digest => Ok(Arc::clone(known)),

@@ -16,7 +16,7 @@ const FLUSH_BYTES: usize = 64 * 1024;
 /// As much as waits for company at most.
 const LINGER_BYTES: usize = 16 * 1024;
 
-/// It holds memory only while something waits in it.
+/// Frames on their way to the wire, in memory that is held only while some wait.
 #[derive(Debug, Default)]
 pub(super) struct OutgoingQueue {
     /// Transmitted and not yet taken by the wire, each with its weight.

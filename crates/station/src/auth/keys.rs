@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::path::Path;
 
+use backend::files::digest;
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::DecodingKey;
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
 use super::KeyError;
 use super::config::{Algorithm, Issuer};
@@ -119,16 +119,6 @@ impl KeySet {
         };
         key.map(|key| &key.key).ok_or(NoKey::Unknown)
     }
-}
-
-fn digest<'a>(contents: impl IntoIterator<Item = impl AsRef<[u8]> + 'a>) -> [u8; 32] {
-    let mut digest = Sha256::new();
-    for content in contents {
-        let content = content.as_ref();
-        digest.update((content.len() as u64).to_be_bytes());
-        digest.update(content);
-    }
-    digest.finalize().into()
 }
 
 /// All of a file; one with more than `bytes_max` cannot be used.

@@ -254,7 +254,7 @@ impl SignedTokens {
         trusted.ok_or_else(|| unauthenticated(what_is_wrong(&ErrorKind::InvalidIssuer)))
     }
 
-    /// Whoever steals a token has it for so long.
+    /// A bound on the life of a token: so long has it whoever steals it.
     fn check_lifetime(
         &self,
         proven: &Proven,
