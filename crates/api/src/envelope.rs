@@ -67,13 +67,16 @@ pub fn changed(schema: &str, before: &Bytes, after: &Bytes) -> Vec<String> {
     fields.into_iter().take(FIELDS).collect()
 }
 
-fn descriptor(schema: &str) -> Result<MessageDescriptor, Refusal> {
+/// All that proto/ says.
+pub(crate) fn descriptors() -> Option<&'static DescriptorPool> {
     static POOL: OnceLock<Option<DescriptorPool>> = OnceLock::new();
     let set = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
     let pool = POOL.get_or_init(|| DescriptorPool::decode(&set[..]).ok());
-    let found = pool
-        .as_ref()
-        .and_then(|pool| pool.get_message_by_name(schema));
+    pool.as_ref()
+}
+
+fn descriptor(schema: &str) -> Result<MessageDescriptor, Refusal> {
+    let found = descriptors().and_then(|pool| pool.get_message_by_name(schema));
     found.ok_or_else(|| {
         let text = format!("this program knows no message {schema:?}");
         Refusal::new(Code::Unsupported, text)

@@ -4,6 +4,7 @@
 
 mod certificates;
 mod config;
+mod identity;
 #[cfg(test)]
 mod tests;
 
@@ -18,6 +19,7 @@ use rustls_platform_verifier::BuilderVerifierExt;
 
 pub use certificates::{CertificateError, Certificates};
 pub use config::{CertificateFiles, TlsConfig, TlsVersion};
+pub use identity::{Identity, IdentityConfig, IdentityError};
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())

@@ -5,7 +5,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use api::transport::{self, Connector, InProcess};
+use api::transport::{Connector, IN_PROCESS, InProcess};
 use backend::clock::{Clock, Entropy};
 use backend::discovery::{Registry, Role};
 use backend::tls::CertificateError;
@@ -39,8 +39,6 @@ pub struct Parts {
     pub connector: Connector,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
-    /// How the gRPC side listens, where it does.
-    pub transport: transport::Config,
     /// Where clients are served. A runtime of their own keeps the few tasks that carry messages from
     /// standing in line behind thousands of connections.
     pub connections: Handle,
@@ -68,6 +66,7 @@ pub struct Running {
     websocket: SocketAddr,
     tcp: SocketAddr,
     grpc: Option<SocketAddr>,
+    address: String,
     shutdown: CancellationToken,
     ended: JoinHandle<()>,
     /// Cancelled when `ended` is over.
@@ -88,6 +87,11 @@ impl Running {
     /// Where gRPC listens, if it does.
     pub fn grpc(&self) -> Option<SocketAddr> {
         self.grpc
+    }
+
+    /// Address at which other services call it.
+    pub fn address(&self) -> &str {
+        &self.address
     }
 
     /// The present life, as others know it.
@@ -166,7 +170,7 @@ pub async fn start(
     boat.begin_life(held.instance.life.clone());
     let lease = Lease {
         registry: parts.registry,
-        address,
+        address: address.clone(),
         held,
     };
     let kept = spawn(&shutdown, keep(Arc::clone(&boat), lease));
@@ -220,6 +224,7 @@ pub async fn start(
         websocket: websocket_at,
         tcp: tcp_at,
         grpc: grpc_at,
+        address,
         shutdown,
         ended,
         left,
@@ -260,22 +265,19 @@ fn serve(
     let (Some(listener), Some(bound)) = (grpc, grpc_at) else {
         let name = format!("boat/{}", boat.config.name);
         let guard = parts.connector.serve_in_process(&name, routes);
-        return (
-            Served::Near(guard),
-            format!("{}{name}", transport::IN_PROCESS),
-        );
+        return (Served::Near(guard), format!("{IN_PROCESS}{name}"));
     };
     let stop = CancellationToken::new();
-    let (config, stopped) = (parts.transport.clone(), stop.clone());
+    let (connector, stopped) = (parts.connector.clone(), stop.clone());
     let ends_boat = shutdown.clone().drop_guard();
     let serving = tokio::spawn(async move {
         let _ends_boat = ends_boat;
-        if let Err(error) = transport::serve(listener, routes, &config, stopped).await {
+        if let Err(error) = connector.serve(listener, routes, stopped).await {
             tracing::error!(%error, "gRPC ended");
         }
     });
     let advertised = boat.config.advertise.clone();
-    let address = advertised.unwrap_or_else(|| format!("http://{bound}"));
+    let address = advertised.unwrap_or_else(|| parts.connector.url(bound));
     (Served::Far { stop, serving }, address)
 }
 

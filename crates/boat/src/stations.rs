@@ -24,6 +24,7 @@ use backend::discovery::{Instance, Roster};
 use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message as _;
+use protocol::access::Role;
 use protocol::frame::{Accepted, Acked, SyncRequest};
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::session::{Admission, Page, PageItem};
@@ -344,7 +345,7 @@ impl Stations {
             self.rests.lock().retain(known);
         }
         let channel = (channels.entry(address.to_owned())).or_insert_with_key(|address| {
-            let channel = self.connector.channel(address);
+            let channel = self.connector.channel(Role::Station, address);
             channel.with_unary_timeout(self.timeout)
         });
         Client::new(channel.clone())

@@ -10,6 +10,7 @@ use api::v1::boat_service_client::BoatServiceClient;
 use api::v1::outcome::Kind;
 use backend::clock::Entropy;
 use protocol::Timestamp;
+use protocol::access::Role;
 use protocol::delivery::{Notice, Outcome, Push, PushToken, Word};
 use protocol::frame::ServerFrame;
 use protocol::presence::BoatLife;
@@ -160,7 +161,7 @@ impl Fleet {
         let stream = Stream {
             life: life.clone(),
             outbox: Arc::clone(&outbox),
-            client: BoatServiceClient::new(self.connector.channel(address)),
+            client: BoatServiceClient::new(self.connector.channel(Role::Boat, address)),
             heard: self.heard.clone(),
             backoff: Backoff::new(config),
             entropy: Arc::clone(&self.entropy),

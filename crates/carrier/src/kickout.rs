@@ -11,6 +11,7 @@ use api::v1::NoticeRequest;
 use api::v1::boat_service_client::BoatServiceClient;
 use backend::clock::Clock;
 use backend::mailbox::MailboxStore;
+use protocol::access::Role;
 use protocol::delivery::{Limits, Source};
 use protocol::keys::Topic;
 use protocol::ledger::DeadReason;
@@ -100,7 +101,7 @@ impl Kicker {
                 })
                 .collect(),
         };
-        let channel = self.connector.channel(&address);
+        let channel = self.connector.channel(Role::Boat, &address);
         let mut boat = BoatServiceClient::new(channel.with_unary_timeout(self.timeout));
         let answer = boat.notice(NoticeRequest::from(&batch)).await;
         // A session that is missing there is closed.

@@ -11,6 +11,7 @@ use backend::clock::Clock;
 use backend::discovery;
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
+use protocol::access::Role;
 use protocol::presence::{BoatLife, Denied, Obituary};
 use tokio::sync::{mpsc, watch};
 
@@ -211,7 +212,9 @@ async fn probe(
     let Some(address) = address else {
         return (life, Answer::Silence);
     };
-    let channel = connector.channel(&address).with_unary_timeout(timeout);
+    let channel = connector
+        .channel(Role::Boat, &address)
+        .with_unary_timeout(timeout);
     let request = v1::ProbeRequest {
         life: Some((&life).into()),
     };

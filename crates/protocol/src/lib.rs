@@ -10,6 +10,7 @@
 //! every call**: call `poll_action` until it returns `None`, then arm one timer for `poll_timeout`.
 
 pub mod accept_backoff;
+pub mod access;
 pub mod admission;
 pub mod bounds;
 pub mod breaker;

@@ -41,6 +41,7 @@ pub struct Settings {
     pub admin: admin::Config,
     pub audit: admin::auditor::Config,
     pub embedded: compose::embedded::Config,
+    pub identity: backend::tls::IdentityConfig,
     #[cfg(feature = "cluster")]
     pub kafka: backend::queue::KafkaConfig,
     #[cfg(feature = "cluster")]

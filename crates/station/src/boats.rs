@@ -14,6 +14,7 @@ use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
 use protocol::Incarnation;
+use protocol::access::Role;
 use protocol::presence::{BoatLife, Denied, LEASE_PATIENCE, Obituary};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{interval, timeout};
@@ -137,7 +138,7 @@ impl Boats {
         let mut known = self.known.lock();
         for instance in present {
             if !known.clients.contains_key(&instance.life) {
-                let channel = self.connector.channel(&instance.address);
+                let channel = self.connector.channel(Role::Boat, &instance.address);
                 let client = BoatServiceClient::new(channel);
                 known.clients.insert(instance.life.clone(), client);
             }

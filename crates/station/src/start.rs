@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use api::trace::Spans;
-use api::transport::{Connector, IN_PROCESS, InProcess, serve};
+use api::transport::{Connector, IN_PROCESS, InProcess};
 use api::v1::station_service_server::StationServiceServer;
 use backend::cache::Cache;
 use backend::changes::ChangeStore;
@@ -456,15 +456,13 @@ async fn open_door(
     let listener = TcpListener::bind(address).await.map_err(unable)?;
     let bound = listener.local_addr().map_err(unable)?;
     let told = config.advertise.clone();
-    let told = told.unwrap_or_else(|| format!("http://{bound}"));
+    let told = told.unwrap_or_else(|| parts.connector.url(bound));
     let closing = stop.child_token();
-    let transport = api::transport::Config {
-        stop_grace: config.drain_deadline,
-        ..api::transport::Config::default()
-    };
+    let connector = parts.connector.clone();
+    let connector = connector.with_stop_grace(config.drain_deadline);
     let close = closing.clone();
     tasks.spawn(async move {
-        if let Err(error) = serve(listener, routes, &transport, close).await {
+        if let Err(error) = connector.serve(listener, routes, close).await {
             tracing::error!(%error, "the station's server ended");
         }
     });

@@ -2,11 +2,15 @@
 
 use std::fmt;
 use std::future::Future;
+use std::hash::{BuildHasher, RandomState};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use parking_lot::Mutex;
+use protocol::access::Role;
+use tokio::time::Instant;
 use tonic::Status;
 use tonic::body::Body;
 use tonic::codegen::Service;
@@ -15,8 +19,10 @@ use tower::ServiceExt;
 
 use super::body::{Bounded, Says};
 use super::call::{broken_off, is_streaming, read_by, tied, time_allowed, unreachable, within};
+use super::identity::Dialer;
 use super::served::Slot;
-use super::{Config, IN_PROCESS};
+use super::{Config, Identity};
+use crate::access::Peer;
 
 /// A clonable service that every generated client takes. Errors are [`Status`]es.
 #[derive(Clone)]
@@ -28,27 +34,87 @@ pub struct Channel {
 
 #[derive(Clone)]
 pub(super) enum Path {
-    Near(Arc<Slot>),
+    Near(Arc<Slot>, Peer),
     Far(tonic::transport::Channel),
-    Nowhere,
+    Proved(Arc<Renewed>),
+    Nowhere(&'static str),
 }
 
+const NO_ADDRESS: &str =
+    "this address leads nowhere: one is inproc:<name>, http://host:port or https://host:port";
+const NO_IDENTITY: &str =
+    "this service shows certificates only to those that have one: section identity has none";
+
 impl Path {
-    pub(super) fn far(address: &str, config: &Config) -> Path {
-        let Ok(endpoint) = Endpoint::from_shared(address.to_owned()) else {
-            return Path::Nowhere;
+    pub(super) fn far(
+        address: &str,
+        config: &Config,
+        identity: Option<&Arc<dyn Identity>>,
+        role: Role,
+    ) -> Path {
+        let (host, secure) = match address.split_once("://") {
+            Some(("http", host)) => (host, identity.is_some_and(|it| it.required())),
+            Some(("https", host)) => (host, true),
+            _ => return Path::Nowhere(NO_ADDRESS),
         };
-        if endpoint.uri().scheme_str() != Some("http") {
-            return Path::Nowhere;
-        }
+        // Our own dialer speaks TLS, not the library's.
+        let Ok(endpoint) = Endpoint::from_shared(format!("http://{host}")) else {
+            return Path::Nowhere(NO_ADDRESS);
+        };
         let endpoint = endpoint
             .tcp_nodelay(true)
             .connect_timeout(config.connect_timeout)
             .http2_keep_alive_interval(config.keepalive_interval)
             .keep_alive_timeout(config.keepalive_timeout)
             .keep_alive_while_idle(true);
-        Path::Far(endpoint.connect_lazy())
+        match identity {
+            _ if !secure => Path::Far(endpoint.connect_lazy()),
+            Some(identity) => {
+                let dialer = Dialer::new(Arc::clone(identity), role);
+                let age = spread(config.connection_age);
+                Path::Proved(Arc::new(Renewed::new(endpoint, dialer, age)))
+            }
+            None => Path::Nowhere(NO_IDENTITY),
+        }
     }
+}
+
+/// Connections to one server, each for a time. It is the caller that leaves the old one: where a server ends it, calls
+/// that are on their way to it fail.
+pub(super) struct Renewed {
+    endpoint: Endpoint,
+    dialer: Dialer,
+    age: Duration,
+    current: Mutex<(tonic::transport::Channel, Instant)>,
+}
+
+impl Renewed {
+    fn new(endpoint: Endpoint, dialer: Dialer, age: Duration) -> Renewed {
+        let channel = endpoint.connect_with_connector_lazy(dialer.clone());
+        Renewed {
+            endpoint,
+            dialer,
+            age,
+            current: Mutex::new((channel, Instant::now())),
+        }
+    }
+
+    /// The present connection, or a new one where it is old.
+    fn channel(&self) -> tonic::transport::Channel {
+        let mut current = self.current.lock();
+        if current.1.elapsed() >= self.age {
+            let dialer = self.dialer.clone();
+            let channel = self.endpoint.connect_with_connector_lazy(dialer);
+            *current = (channel, Instant::now());
+        }
+        current.0.clone()
+    }
+}
+
+/// Ten percent more or less: processes that began together do not all connect anew in one moment.
+fn spread(age: Duration) -> Duration {
+    let share = RandomState::new().hash_one(()) % 2001;
+    age.mul_f64(0.9 + share as f64 / 10_000.0)
 }
 
 impl Path {
@@ -59,11 +125,10 @@ impl Path {
         let path = self.clone();
         async move {
             match path {
-                Path::Near(slot) => near(&slot, request).await,
+                Path::Near(slot, peer) => near(&slot, peer, request).await,
                 Path::Far(channel) => far(channel, request).await,
-                Path::Nowhere => Err(Status::unavailable(format!(
-                    "this address leads nowhere: one is {IN_PROCESS}<name> or http://host:port"
-                ))),
+                Path::Proved(renewed) => far(renewed.channel(), request).await,
+                Path::Nowhere(reason) => Err(Status::unavailable(reason)),
             }
         }
     }
@@ -121,6 +186,7 @@ impl Service<http::Request<Body>> for Channel {
 
 async fn near(
     slot: &Slot,
+    peer: Peer,
     mut request: http::Request<Body>,
 ) -> Result<http::Response<Body>, Status> {
     let Some(served) = slot.get() else {
@@ -130,6 +196,7 @@ async fn near(
     };
     // They would not cross a network.
     request.extensions_mut().clear();
+    request.extensions_mut().insert(peer);
     Ok(served.answer(request).await)
 }
 
@@ -145,4 +212,20 @@ async fn far(
         let never = Box::pin(std::future::pending());
         Body::new(Bounded::new(body, never, Says::Error).translating(broken_off))
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_differ_by_ten_percent_at_most() {
+        let hour = Duration::from_secs(3600);
+        let ages: Vec<Duration> = (0..1000).map(|_| spread(hour)).collect();
+        let (least, most) = (ages.iter().min(), ages.iter().max());
+        let (least, most) = (least.expect("ages"), most.expect("ages"));
+        assert!(*least >= hour.mul_f64(0.9) && *most <= hour.mul_f64(1.1001));
+        assert!(*least < hour.mul_f64(0.95) && *most > hour.mul_f64(1.05));
+        assert_eq!(Config::default().connection_age, hour);
+    }
 }

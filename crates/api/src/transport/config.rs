@@ -25,6 +25,10 @@ pub struct Config {
     /// How long a server that stops waits for calls in flight; after it they get `UNAVAILABLE`.
     #[serde(with = "humantime_serde")]
     pub stop_grace: Duration,
+    /// How long calls share a connection with an identity before the next one opens another, ten percent more or less;
+    /// calls in flight finish on the old one. The new one shows and sees newer certificates.
+    #[serde(with = "humantime_serde")]
+    pub connection_age: Duration,
 }
 
 impl Default for Config {
@@ -35,6 +39,7 @@ impl Default for Config {
             keepalive_interval: Duration::from_secs(10),
             keepalive_timeout: Duration::from_secs(5),
             stop_grace: Duration::from_secs(5),
+            connection_age: Duration::from_secs(3600),
         }
     }
 }

@@ -10,15 +10,16 @@ use protocol::Timestamp;
 use protocol::accept_backoff::AcceptBackoff;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 
+use super::identity::Link;
 use super::served::Served;
-use super::{Config, Opening};
+use super::{Config, Identity, Opening};
 
 /// Calls of one connection that may be in flight; more wait on the caller's side.
 const STREAMS_MAX: u32 = 1024;
@@ -28,6 +29,8 @@ const RESETS_MAX: usize = 32;
 const HEADERS_MAX: u32 = 16 * 1024;
 /// Connections of a listener; further ones wait in the kernel.
 const CONNECTIONS_MAX: usize = 4096;
+/// Handshakes at a time; further connections wait in the kernel.
+const HANDSHAKES_MAX: usize = 1024;
 /// The deadline of a connection's first bytes. From then on the keepalive asks whether it lives.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
@@ -39,23 +42,19 @@ const LAST_WORDS: Duration = Duration::from_secs(1);
 #[error("serving failed: {0}")]
 pub struct ServeError(#[from] tonic::transport::Error);
 
-/// Serves `routes` on `listener` until `stop`: then nothing new is taken, calls in flight may finish
-/// for `stop_grace`, and what is left (streams) ends with `UNAVAILABLE`. Dropping the future ends
-/// those at once.
-///
-/// # Errors
-/// The listener failed for good.
-pub async fn serve(
+/// See [`super::Connector::serve`].
+pub(super) async fn serve(
     listener: TcpListener,
     routes: Routes,
     config: &Config,
+    identity: Option<Arc<dyn Identity>>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let served = Served::new(routes);
     // Also where this future is dropped.
     let _ended = served.gone().clone().drop_guard();
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let incoming = placed(incoming);
+    let incoming = opened(placed(incoming), identity);
     let stopped = stop.clone();
     let mut serving = pin!(
         Server::builder()
@@ -84,7 +83,7 @@ pub async fn serve(
 /// Each connection in a place of its own. After one that could not be accepted comes a pause.
 fn placed(
     incoming: impl Stream<Item = io::Result<TcpStream>>,
-) -> impl Stream<Item = io::Result<Opening<TcpStream>>> {
+) -> impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>> {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
     let (mut backoff, begun) = (AcceptBackoff::default(), Instant::now());
     incoming.then(move |accepted| {
@@ -110,9 +109,36 @@ fn placed(
             let stream = accepted?;
             let place = places.acquire_owned().await;
             let place = place.map_err(io::Error::other)?;
-            Ok(Opening::new(stream, BEGIN_WITHIN, place))
+            Ok((stream, place))
         }
     })
+}
+
+/// Connections whose peers have proved what they are, as each comes to it; those that did not are gone.
+fn opened(
+    incoming: impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>>,
+    identity: Option<Arc<dyn Identity>>,
+) -> impl Stream<Item = io::Result<Opening<Link>>> {
+    let proved = incoming.map(move |accepted| {
+        let identity = identity.clone();
+        async move {
+            let (stream, place) = accepted?;
+            let link = match identity {
+                None => Link::plain(stream),
+                Some(identity) => match Link::accept(stream, &*identity).await {
+                    Ok(link) => link,
+                    Err(error) => {
+                        tracing::warn!(%error, "a connection of no known service is closed");
+                        return Ok(None);
+                    }
+                },
+            };
+            Ok(Some(Opening::new(link, BEGIN_WITHIN, place)))
+        }
+    });
+    proved
+        .buffer_unordered(HANDSHAKES_MAX)
+        .filter_map(|link| std::future::ready(link.transpose()))
 }
 
 #[cfg(test)]

@@ -10,22 +10,30 @@ mod body;
 mod call;
 mod channel;
 mod config;
+mod identity;
 mod listen;
 mod opening;
 mod served;
 
 use std::collections::HashMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use parking_lot::Mutex;
+use protocol::access::{Caller, Role};
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
 pub use channel::Channel;
 pub use config::Config;
-pub use listen::{ServeError, serve};
+pub use identity::Identity;
+pub use listen::ServeError;
 pub use opening::Opening;
 
+use crate::access::Peer;
 use channel::Path;
 use served::{Served, Slot};
 
@@ -42,28 +50,73 @@ pub const IN_PROCESS: &str = "inproc:";
 pub struct Connector {
     config: Config,
     slots: Arc<Mutex<HashMap<String, Weak<Slot>>>>,
+    identity: Option<Arc<dyn Identity>>,
+    peer: Peer,
 }
 
 impl Connector {
     pub fn new(config: Config) -> Connector {
         Connector {
             config,
-            slots: Arc::default(),
+            ..Connector::default()
         }
     }
 
-    /// A channel to `inproc:<name>` or `http://host:port`. Nothing is connected before the first
-    /// call, and a lost connection is made again by the next one. Where nobody serves, calls are
-    /// answered with `UNAVAILABLE`; so are all calls where `address` is neither of the two.
+    /// Proves on the network what this process is, and wants a proof of its peers.
+    #[must_use]
+    pub fn with_identity(mut self, identity: Arc<dyn Identity>) -> Connector {
+        self.identity = Some(identity);
+        self
+    }
+
+    /// Calls in this process as `caller`: what a certificate says elsewhere, the composition says here.
+    #[must_use]
+    pub fn with_caller(mut self, caller: Caller) -> Connector {
+        self.peer = Peer(Some(caller));
+        self
+    }
+
+    /// Its servers wait so long for calls in flight when they stop, instead of `stop_grace`.
+    #[must_use]
+    pub fn with_stop_grace(mut self, stop_grace: Duration) -> Connector {
+        self.config.stop_grace = stop_grace;
+        self
+    }
+
+    /// A channel to a service of `role` at `inproc:<name>`, `http://host:port` or `https://host:port`. The last one asks
+    /// for an identity; with one that is required the other is called in TLS, too. Nothing is connected before the
+    /// first call, and a lost connection is made again by the next one. Where nobody serves, or where another role
+    /// does, calls are answered with `UNAVAILABLE`; so are all calls where `address` is none of these.
     ///
     /// A network channel must be made within a tokio runtime. Keep it and clone it: each one that is
     /// made here has a connection of its own.
-    pub fn channel(&self, address: &str) -> Channel {
+    pub fn channel(&self, role: Role, address: &str) -> Channel {
         let path = match address.strip_prefix(IN_PROCESS) {
-            Some(name) => Path::Near(self.slot(name)),
-            None => Path::far(address, &self.config),
+            Some(name) => Path::Near(self.slot(name), self.peer.clone()),
+            None => Path::far(address, &self.config, self.identity.as_ref(), role),
         };
         Channel::new(address, path, self.config.unary_timeout)
+    }
+
+    /// The address of a listener of [`Connector::serve`], as others call it.
+    pub fn url(&self, bound: SocketAddr) -> String {
+        let secure = self.identity.as_ref().is_some_and(|it| it.required());
+        format!("{}://{bound}", if secure { "https" } else { "http" })
+    }
+
+    /// Serves `routes` on `listener` until `stop`: then nothing new is taken, calls in flight may finish
+    /// for `stop_grace`, and what is left (streams) ends with `UNAVAILABLE`. Dropping the future ends
+    /// those at once.
+    ///
+    /// # Errors
+    /// The listener failed for good.
+    pub async fn serve(
+        &self,
+        listener: TcpListener,
+        routes: Routes,
+        stop: CancellationToken,
+    ) -> Result<(), ServeError> {
+        listen::serve(listener, routes, &self.config, self.identity.clone(), stop).await
     }
 
     /// Serves `inproc:<name>` until the guard is dropped. Who serves the same name later takes it
@@ -92,6 +145,7 @@ impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector")
             .field("config", &self.config)
+            .field("peer", &self.peer)
             .finish_non_exhaustive()
     }
 }

@@ -18,6 +18,7 @@ use tonic::service::Routes;
 
 use super::body::{Bounded, Says};
 use super::call::is_streaming;
+use crate::access::{Peer, permit};
 use crate::trace;
 
 /// What is said where the server goes while a call is in flight.
@@ -53,8 +54,13 @@ impl Served {
         &self.gone
     }
 
-    /// Cancel safe: the handler is dropped with the future.
+    /// Cancel safe: the handler is dropped with the future. Nothing of a call is read before its caller may make it.
     pub(super) async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
+        let caller = Peer::of(request.extensions());
+        if let Err(refused) = permit(request.uri().path(), caller) {
+            tracing::warn!(status = refused.message(), "a call is refused");
+            return refused.into_http();
+        }
         if is_streaming(request.uri().path()) {
             self.answer_stream(request).await
         } else {

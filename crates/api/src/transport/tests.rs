@@ -1,6 +1,7 @@
-//! The contract of a channel, run on both kinds: what holds near must hold far.
+//! The contract of a channel, run on all kinds: what holds near must hold far, and in TLS.
 
 mod hostile;
+mod identity;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,6 +18,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::{Code, Request, Response, Status, Streaming};
 
+use super::listen::serve;
 use super::*;
 use crate::status;
 use crate::trace;
@@ -169,7 +171,7 @@ impl Pair {
         let routes = Routes::new(BoatServiceServer::new(boat.clone()));
         let guard = connector.serve_in_process("boat", routes);
         Pair {
-            channel: connector.channel("inproc:boat"),
+            channel: connector.channel(Role::Boat, "inproc:boat"),
             boat,
             server: Running::Near { _guard: guard },
         }
@@ -182,12 +184,12 @@ impl Pair {
         let routes = Routes::new(BoatServiceServer::new(boat.clone()));
         let task = tokio::spawn(async move {
             let stop = CancellationToken::new();
-            serve(listener, routes, &config(), stop)
-                .await
-                .expect("serving");
+            let config = config();
+            let serving = serve(listener, routes, &config, None, stop);
+            serving.await.expect("serving");
         });
         Pair {
-            channel: Connector::new(config()).channel(&format!("http://{address}")),
+            channel: Connector::new(config()).channel(Role::Boat, &format!("http://{address}")),
             boat,
             server: Running::Far { task, address },
         }
@@ -239,6 +241,12 @@ macro_rules! contract {
             $(#[tokio::test]
             async fn $name() {
                 super::$name(super::Pair::far().await).await;
+            })+
+        }
+        mod proved {
+            $(#[tokio::test]
+            async fn $name() {
+                super::$name(super::Pair::proved().await).await;
             })+
         }
     };
@@ -553,7 +561,7 @@ async fn calls_at_the_same_time_are_told_apart(pair: Pair) {
 async fn a_name_may_be_served_again_and_its_channels_go_on() {
     let connector = Connector::new(config());
     let routes = || Routes::new(BoatServiceServer::new(Obedient::default()));
-    let mut client = BoatServiceClient::new(connector.channel("inproc:boat"));
+    let mut client = BoatServiceClient::new(connector.channel(Role::Boat, "inproc:boat"));
     let status = client.probe(probe("well")).await.expect_err("nobody yet");
     assert_eq!(status.code(), Code::Unavailable);
 
@@ -573,14 +581,16 @@ async fn a_name_may_be_served_again_and_its_channels_go_on() {
 async fn a_network_server_may_come_again_at_its_address() {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
-    let mut client =
-        BoatServiceClient::new(Connector::new(config()).channel(&format!("http://{address}")));
+    let mut client = BoatServiceClient::new(
+        Connector::new(config()).channel(Role::Boat, &format!("http://{address}")),
+    );
     let start = |listener| {
         let stop = CancellationToken::new();
         let stopped = stop.clone();
         let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
         let config = config();
-        let task = tokio::spawn(async move { serve(listener, routes, &config, stopped).await });
+        let task =
+            tokio::spawn(async move { serve(listener, routes, &config, None, stopped).await });
         (stop, task)
     };
     let (stop, task) = start(listener);
@@ -608,8 +618,8 @@ async fn a_stopping_server_lets_calls_finish_and_ends_streams_after_its_grace() 
     let stop = CancellationToken::new();
     let stopped = stop.clone();
     let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
-    let task = tokio::spawn(async move { serve(listener, routes, &config(), stopped).await });
-    let mut client = BoatServiceClient::new(Connector::new(config()).channel(&address));
+    let task = tokio::spawn(async move { serve(listener, routes, &config(), None, stopped).await });
+    let mut client = BoatServiceClient::new(Connector::new(config()).channel(Role::Boat, &address));
     let (sender, receiver) = mpsc::channel(4);
     let answer = client.deliver(ReceiverStream::new(receiver)).await;
     let mut outcomes = answer.expect("opened").into_inner();
@@ -629,14 +639,8 @@ async fn a_stopping_server_lets_calls_finish_and_ends_streams_after_its_grace() 
 #[tokio::test]
 async fn an_address_that_is_none_is_unavailable_and_says_why() {
     let connector = Connector::default();
-    for address in [
-        "boat-7:9000",
-        "https://boat-7:9000",
-        "",
-        "http://",
-        "in proc",
-    ] {
-        let mut client = BoatServiceClient::new(connector.channel(address));
+    for address in ["boat-7:9000", "ftp://boat-7:9000", "", "http://", "in proc"] {
+        let mut client = BoatServiceClient::new(connector.channel(Role::Boat, address));
         let status = client.probe(probe("well")).await.expect_err("nowhere");
         assert_eq!(status.code(), Code::Unavailable, "{address}");
         assert!(status.message().contains("inproc:<name>"), "{status}");
@@ -658,11 +662,11 @@ async fn a_killed_server_is_unavailable() {
         let listener = TcpListener::from_std(listener).expect("a listener");
         let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
         let stop = CancellationToken::new();
-        serve(listener, routes, &config(), stop)
+        serve(listener, routes, &config(), None, stop)
             .await
             .expect("serving");
     });
-    let mut client = BoatServiceClient::new(Connector::new(config()).channel(&address));
+    let mut client = BoatServiceClient::new(Connector::new(config()).channel(Role::Boat, &address));
     let (_sender, receiver) = mpsc::channel::<DeliverBatch>(4);
     let answer = client.deliver(ReceiverStream::new(receiver)).await;
     let mut outcomes = answer.expect("opened").into_inner();
@@ -686,10 +690,9 @@ async fn a_connection_that_does_not_begin_is_closed_after_ten_seconds() {
     let address = listener.local_addr().expect("bound");
     let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
     let config = Config::default();
-    let serving =
-        tokio::spawn(
-            async move { serve(listener, routes, &config, CancellationToken::new()).await },
-        );
+    let serving = tokio::spawn(async move {
+        serve(listener, routes, &config, None, CancellationToken::new()).await
+    });
     let cases: [&[u8]; 3] = [
         b"",
         b"PRI * HTTP/2.0\r\n",

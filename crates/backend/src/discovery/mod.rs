@@ -27,6 +27,17 @@ pub enum Role {
     Horn,
 }
 
+impl From<Role> for protocol::access::Role {
+    fn from(role: Role) -> Self {
+        match role {
+            Role::Boat => Self::Boat,
+            Role::Station => Self::Station,
+            Role::Carrier => Self::Carrier,
+            Role::Horn => Self::Horn,
+        }
+    }
+}
+
 impl Role {
     pub const fn name(self) -> &'static str {
         match self {

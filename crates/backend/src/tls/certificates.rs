@@ -58,12 +58,12 @@ impl CertificateError {
 
 /// A certificate with its chain, its key and the names it is for.
 #[derive(Debug)]
-struct Certificate {
+pub(super) struct Certificate {
     /// Content of its files.
     digest: [u8; 32],
-    key: Arc<CertifiedKey>,
+    pub(super) key: Arc<CertifiedKey>,
     names: Vec<String>,
-    end: Timestamp,
+    pub(super) end: Timestamp,
 }
 
 /// In the order of the settings.
@@ -178,7 +178,7 @@ impl CertificateSet {
 }
 
 impl Certificate {
-    fn parse(
+    pub(super) fn parse(
         files: &CertificateFiles,
         cert: &[u8],
         key: &[u8],
@@ -253,7 +253,28 @@ fn names_and_end(
     Ok((names, end))
 }
 
-fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
+/// Its URIs, and its end.
+pub(super) fn uris_and_end(
+    certificate: &CertificateDer<'_>,
+) -> Result<(Vec<String>, Timestamp), String> {
+    let (_, certificate) =
+        X509Certificate::from_der(certificate).map_err(|error| error.to_string())?;
+    let names = certificate
+        .subject_alternative_name()
+        .map_err(|error| error.to_string())?;
+    let uris = names
+        .into_iter()
+        .flat_map(|names| &names.value.general_names)
+        .filter_map(|name| match name {
+            GeneralName::URI(uri) => Some((*uri).to_owned()),
+            _ => None,
+        });
+    let end = certificate.validity().not_after.timestamp();
+    let end = Timestamp::from_millis(end.saturating_mul(1000));
+    Ok((uris.collect(), end))
+}
+
+pub(super) fn read_file(path: &Path) -> Result<Vec<u8>, CertificateError> {
     std::fs::read(path).map_err(|source| CertificateError::Read {
         path: path.into(),
         source,
@@ -267,7 +288,7 @@ pub(super) fn read_certificates(
     parse_certificates(path, &read_file(path)?)
 }
 
-fn parse_certificates(
+pub(super) fn parse_certificates(
     path: &Path,
     content: &[u8],
 ) -> Result<Vec<CertificateDer<'static>>, CertificateError> {

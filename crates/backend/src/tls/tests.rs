@@ -1,8 +1,11 @@
 //! Files as an operator leaves them, and handshakes of rustls with itself over them.
 
+mod identity;
+
 use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use protocol::Timestamp;

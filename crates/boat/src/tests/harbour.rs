@@ -19,6 +19,7 @@ use backend::discovery::{EmbeddedRegistry, Registration, Registry, Role};
 use backend::embedded::Engine;
 use bytes::Bytes;
 use parking_lot::Mutex;
+use protocol::access;
 use protocol::message::Content;
 use protocol::{
     Code, ConversationId, DeviceId, Message, Options, Placed, Position, Recipient, Refusal, Seq,
@@ -435,7 +436,10 @@ impl Harbour {
     }
 
     pub(super) fn carrier(&self) -> BoatServiceClient<Channel> {
-        BoatServiceClient::new(self.connector.channel("inproc:boat/boat-1"))
+        BoatServiceClient::new(
+            self.connector
+                .channel(access::Role::Boat, "inproc:boat/boat-1"),
+        )
     }
 
     pub(super) fn life(&self) -> v1::BoatLife {
@@ -464,7 +468,6 @@ async fn start_boat(
         connector: connector.clone(),
         clock: Arc::new(SystemClock),
         entropy,
-        transport: api::transport::Config::default(),
         connections: tokio::runtime::Handle::current(),
     };
     start(config, parts, CancellationToken::new()).await

@@ -13,6 +13,7 @@ pub enum Check {
     // Of a process.
     Ready,
     TokenKey,
+    Identity,
     Operators,
     Auditing,
     Copies,
@@ -38,12 +39,13 @@ pub enum Check {
 }
 
 impl Check {
-    pub const ALL: [Check; 27] = [
+    pub const ALL: [Check; 28] = [
         Check::AdminPort,
         Check::Version,
         Check::Clock,
         Check::Ready,
         Check::TokenKey,
+        Check::Identity,
         Check::Operators,
         Check::Auditing,
         Check::Copies,
@@ -75,6 +77,7 @@ impl Check {
             Check::Clock => "clock",
             Check::Ready => "ready",
             Check::TokenKey => "token-key",
+            Check::Identity => "identity",
             Check::Operators => "operators",
             Check::Auditing => "auditing",
             Check::Copies => "copies",

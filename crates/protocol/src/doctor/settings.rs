@@ -32,6 +32,42 @@ impl TokenKey {
     }
 }
 
+/// Proof between services, as the settings ask for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServiceIdentity {
+    /// There is a certificate to show.
+    pub is_on: bool,
+    /// Services without one are refused.
+    pub required: bool,
+    /// The address for services, where other machines reach it.
+    pub open: Option<SocketAddr>,
+}
+
+impl ServiceIdentity {
+    pub fn finding(self) -> Finding {
+        let advice = "let section identity name certificates, with identity.required = true";
+        match (self.is_on, self.required, self.open) {
+            (true, true, _) => Finding::ok(Check::Identity, "services prove what they are"),
+            (true, false, _) => Finding::warning(
+                Check::Identity,
+                "services without a certificate are believed, too, as while a fleet changes over",
+                advice,
+            ),
+            (false, _, None) => Finding::ok(
+                Check::Identity,
+                "only this machine reaches the address for services",
+            ),
+            (false, _, Some(open)) => Finding::warning(
+                Check::Identity,
+                format!(
+                    "whoever reaches {open} is believed to be a service, unless a mesh looks after it"
+                ),
+                advice,
+            ),
+        }
+    }
+}
+
 /// Who may use the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminPort {

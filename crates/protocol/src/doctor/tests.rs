@@ -57,6 +57,25 @@ fn the_development_key_is_for_this_machine_only() {
 }
 
 #[test]
+fn services_that_prove_nothing_are_warned_of_where_others_reach_them() {
+    for (is_on, required, open, wanted) in [
+        (true, true, Some("10.0.0.7:9100"), Verdict::Ok),
+        (true, false, None, Verdict::Warning),
+        (false, true, None, Verdict::Ok),
+        (false, false, Some("10.0.0.7:9100"), Verdict::Warning),
+    ] {
+        let open = open.map(address);
+        let identity = ServiceIdentity {
+            is_on,
+            required,
+            open,
+        };
+        let finding = identity.finding();
+        assert_eq!(verdict(finding.clone()), wanted, "{finding:?}");
+    }
+}
+
+#[test]
 fn an_open_admin_port_wants_operators() {
     let port = |listen: &str, operators| {
         let listen = address(listen);

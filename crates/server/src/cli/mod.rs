@@ -3,6 +3,7 @@
 mod all;
 mod audit;
 pub mod bench;
+mod certs;
 mod chat;
 mod config;
 mod connection;
@@ -96,6 +97,8 @@ pub enum Command {
     Doctor(doctor::Doctor),
     /// Account for every accepted message; name those that are missing.
     Audit(audit::Audit),
+    /// Make certificates of services, for section identity.
+    Certs(certs::Certs),
     /// Show or check the settings.
     Config(config::Config),
     /// Measure: connections and private chat, against a bare floor.
@@ -142,6 +145,7 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Trace(command) => on_runtime(command.run(file)),
         Command::Doctor(command) => on_runtime(command.run(file)),
         Command::Audit(command) => on_runtime(command.run(file)),
+        Command::Certs(command) => command.run(),
         Command::Config(command) => on_runtime(command.run(file)),
         Command::Bench(command) => command.run(file),
     }

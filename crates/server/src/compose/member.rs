@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::access::Access;
 use super::around::Around;
 use super::cluster;
+use super::identity;
 use super::readiness::{log_answers, registered};
 use super::seams::Seams;
 use crate::phase::Condition;
@@ -27,6 +28,7 @@ pub struct Parts {
     needed: Needed,
     /// Held for as long as the service runs: with it end the watches of who is there.
     registry: Option<Arc<EtcdRegistry>>,
+    role: Role,
 }
 
 enum Needed {
@@ -74,7 +76,11 @@ impl Parts {
                 (Needed::Horn(Box::new(parts)), None)
             }
         };
-        Ok(Parts { needed, registry })
+        Ok(Parts {
+            needed,
+            registry,
+            role,
+        })
     }
 
     /// What an operators' desk needs, where this service has it.
@@ -103,13 +109,12 @@ impl Parts {
 }
 
 fn boat_parts(registry: Arc<dyn Registry>, connections: Handle) -> boat::Parts {
-    let transport = transport::Config::default();
     boat::Parts {
         registry,
-        connector: Connector::new(transport.clone()),
+        // Its identity comes at the start.
+        connector: Connector::default(),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
-        transport,
         connections,
     }
 }
@@ -164,20 +169,27 @@ impl Member {
     /// A setting that cannot be, or an address that is taken.
     pub async fn start(settings: &Settings, parts: Parts) -> Result<Member> {
         let stop = CancellationToken::new();
-        let connector = Connector::new(transport::Config::default());
+        let mut connector = Connector::new(transport::Config::default());
+        if let Some(identity) = identity::prove(settings, parts.role.into(), &stop)? {
+            connector = connector.with_identity(identity);
+        }
         let queue = parts.access().queue;
         let service = match parts.needed {
             Needed::Boat(parts) => {
-                let boat = boat::start(settings.boat.clone(), *parts, stop.clone()).await;
+                let parts = boat::Parts {
+                    connector,
+                    ..*parts
+                };
+                let boat = boat::start(settings.boat.clone(), parts, stop.clone()).await;
                 Service::Boat(boat.context("starting the boat")?)
             }
             Needed::Station(seams) => {
-                let parts = seams.station(&connector);
+                let parts = seams.station(connector);
                 let station = station::start(settings.station.clone(), parts, stop.clone()).await;
                 Service::Station(station.context("starting the station")?)
             }
             Needed::Carrier(seams) => {
-                let parts = seams.carrier(&connector);
+                let parts = seams.carrier(connector);
                 let carrier = carrier::start(settings.carrier.clone(), parts, stop.clone()).await;
                 Service::Carrier(carrier.context("starting the carrier")?)
             }
@@ -207,7 +219,7 @@ impl Member {
     /// Where other services find this one, if they call it.
     pub fn address(&self) -> Option<String> {
         match &self.service {
-            Service::Boat(boat) => boat.grpc().map(|grpc| format!("http://{grpc}")),
+            Service::Boat(boat) => boat.grpc().map(|_| boat.address().to_owned()),
             Service::Station(station) => Some(station.instance().address.clone()),
             Service::Carrier(_) | Service::Horn(_) => None,
         }

@@ -6,6 +6,8 @@ mod around;
 mod cluster;
 pub mod embedded;
 #[cfg(feature = "cluster")]
+pub mod identity;
+#[cfg(feature = "cluster")]
 pub mod member;
 mod readiness;
 mod seams;

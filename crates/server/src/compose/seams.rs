@@ -72,7 +72,7 @@ impl Seams {
         }
     }
 
-    pub(super) fn station(&self, connector: &Connector) -> station::Parts {
+    pub(super) fn station(&self, connector: Connector) -> station::Parts {
         station::Parts {
             queue: self.queue.clone(),
             mailbox: self.mailbox.clone(),
@@ -88,13 +88,13 @@ impl Seams {
             ledger: self.ledger.clone(),
             installation: self.installation.clone(),
             registry: self.registry.clone(),
-            connector: connector.clone(),
+            connector,
             clock: self.clock.clone(),
             entropy: self.entropy.clone(),
         }
     }
 
-    pub(super) fn carrier(&self, connector: &Connector) -> carrier::Parts {
+    pub(super) fn carrier(&self, connector: Connector) -> carrier::Parts {
         carrier::Parts {
             queue: self.queue.clone(),
             mailbox: self.mailbox.clone(),
@@ -109,7 +109,7 @@ impl Seams {
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
             registry: self.registry.clone(),
-            connector: connector.clone(),
+            connector,
             clock: self.clock.clone(),
             entropy: self.entropy.clone(),
         }

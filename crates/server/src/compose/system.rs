@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use api::task::{MessageTask, Task, Work};
 use api::transport::{self, Connector};
 use backend::queue::{Partition, Record};
+use protocol::access::{Caller, Role};
 use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
 use tokio::runtime::Handle;
@@ -138,8 +139,8 @@ impl System {
         remember_sends(&seams)
             .await
             .context("reading the newest sends from the log")?;
-        let transport = transport::Config::default();
-        let connector = Connector::new(transport.clone());
+        let connector = Connector::new(transport::Config::default());
+        let calling_as = |role, name: &str| connector.clone().with_caller(Caller::new(role, name));
         let stop_consumers = CancellationToken::new();
         let stop_station = CancellationToken::new();
         let stop_boat = CancellationToken::new();
@@ -160,7 +161,7 @@ impl System {
             .context("starting horn")?;
         let carrier = carrier::start(
             settings.carrier.clone(),
-            seams.carrier(&connector),
+            seams.carrier(calling_as(Role::Carrier, &settings.carrier.name)),
             stop_consumers.clone(),
         )
         .await
@@ -168,17 +169,16 @@ impl System {
         caught_up(&seams, &ends).await?;
         let station = station::start(
             settings.station.clone(),
-            seams.station(&connector),
+            seams.station(calling_as(Role::Station, &settings.station.name)),
             stop_station.clone(),
         )
         .await
         .context("starting station")?;
         let boat_parts = boat::Parts {
             registry: seams.registry.clone(),
-            connector,
+            connector: calling_as(Role::Boat, &settings.boat.name),
             clock: seams.clock.clone(),
             entropy: seams.entropy.clone(),
-            transport,
             connections,
         };
         let boat = boat::start(settings.boat.clone(), boat_parts, stop_boat.clone())

@@ -37,6 +37,8 @@ impl Settings {
             problems.refuse("admin", "", &reason, "");
         }
         self.development_key(&mut problems);
+        problems.section("identity", self.identity.problems());
+        self.services(&mut problems);
         self.audit(&mut problems);
         self.embedded(&mut problems);
         problems.section("boat", self.boat.problems());
@@ -85,6 +87,28 @@ impl Settings {
                  sign in as anybody",
                 "Let station.auth.issuers say whose tokens are believed, or key_file name a secret of your own, or listen \
                  on 127.0.0.1",
+            );
+        }
+    }
+
+    /// Whoever reaches a service that asks for no proof is believed to be another one.
+    fn services(&self, problems: &mut Problems) {
+        if self.identity.is_on() || !self.identity.required {
+            return;
+        }
+        for (key, listen) in [
+            ("boat.listen", self.boat.listen),
+            ("station.listen", self.station.listen),
+        ] {
+            let Some(address) = listen.filter(|address| !address.ip().is_loopback()) else {
+                continue;
+            };
+            problems.refuse(
+                key,
+                address,
+                "others can reach it, and no certificate says which service calls",
+                "Let section identity name certificates (packetboat certs new makes some), or set identity.required = \
+                 false where a mesh looks after it, or listen on 127.0.0.1",
             );
         }
     }
@@ -231,9 +255,35 @@ mod tests {
         assert!(refused(open).starts_with("station.listen is 0.0.0.0:9100"));
         let with_key = refused(|s| {
             open(s);
+            s.identity.required = false;
             s.station.auth.key_file = Some("/a/key".into());
         });
         assert_eq!(with_key, "");
+    }
+
+    // A station believed whoever reached it.
+    #[test]
+    fn services_that_others_reach_prove_what_they_are() {
+        let with = |required: bool, is_on: bool| {
+            refused(|s| {
+                s.station.listen = Some(([0, 0, 0, 0], 9100).into());
+                s.station.auth.key_file = Some("/a/key".into());
+                s.identity.required = required;
+                if is_on {
+                    let folder = std::path::Path::new("/a");
+                    s.identity = backend::tls::IdentityConfig::within(folder, "station");
+                    s.identity.required = required;
+                }
+            })
+        };
+        let nothing = with(true, false);
+        assert!(
+            nothing.starts_with("station.listen is 0.0.0.0:9100"),
+            "{nothing}"
+        );
+        for (required, is_on) in [(true, true), (false, true), (false, false)] {
+            assert_eq!(with(required, is_on), "");
+        }
     }
 
     #[test]

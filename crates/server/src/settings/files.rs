@@ -1,7 +1,10 @@
 //! Files that settings name, read before anything starts.
 
 use std::path::Path;
+use std::sync::Arc;
 
+use backend::clock::SystemClock;
+use backend::tls::Identity;
 use horn::provider::Secret;
 use protocol::settings::Problems;
 use serde_json::Value;
@@ -36,6 +39,7 @@ impl Settings {
             let remedy = "openssl rand -hex 32 makes a secret; public keys are a JWK set";
             problems.refuse(key, "", &error.to_string(), remedy);
         }
+        self.identity(problems);
         if let Err(error) = Operators::load(&self.admin.operators) {
             problems.refuse("admin.operators", "", &format!("{error:#}"), "");
         }
@@ -46,6 +50,17 @@ impl Settings {
         }
         if let Err(error) = self.log.otlp.check_headers() {
             problems.refuse("log.otlp.headers_file", "", &format!("{error:#}"), "");
+        }
+    }
+
+    fn identity(&self, problems: &mut Problems) {
+        if !self.identity.is_on() {
+            return;
+        }
+        let identity = Identity::load(&self.identity, None, Arc::new(SystemClock));
+        if let Err(error) = identity {
+            let remedy = "packetboat certs new makes certificates of services";
+            problems.refuse("identity", "", &error.to_string(), remedy);
         }
     }
 }

@@ -62,6 +62,8 @@ fn the_deployment_files_start() {
     let dir = Dir::new();
     let key = dir.path("token-key");
     fs::write(&key, "0123456789abcdef0123456789abcdef\n").expect("a key");
+    let identity = dir.path("identity");
+    let identity = identity.to_string_lossy();
     let variables = environment();
     for name in ["BOAT__ADVERTISE", "STATION__ADVERTISE", "CARRIER__NAME"] {
         let is_there = variables.iter().any(|(own, _)| own.ends_with(name));
@@ -74,10 +76,19 @@ fn the_deployment_files_start() {
     assert!(files.len() >= 3, "{files:?}");
     for file in files {
         let file = file.to_string_lossy();
+        run(&mut packetboat(&["certs", "new", &identity])).ok();
         let mut check = packetboat(&["--config", &file, "config", "check"]);
         check.envs(variables.clone());
         // The Secret is mounted where the file says; here it lies elsewhere.
         check.env("PACKETBOAT_STATION__AUTH__KEY_FILE", &key);
+        for (variable, name) in [
+            ("CERT_FILE", "boat.crt"),
+            ("KEY_FILE", "boat.key"),
+            ("TRUST_FILE", "ca.crt"),
+        ] {
+            let file = format!("{identity}/{name}");
+            check.env(format!("PACKETBOAT_IDENTITY__{variable}"), file);
+        }
         let ended = run(&mut check);
         assert_eq!(ended.code, Some(0), "{file}: {}", ended.stderr);
     }

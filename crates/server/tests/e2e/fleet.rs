@@ -76,6 +76,7 @@ impl Fleet {
             members,
             door,
         };
+        fleet.certify();
         run(&mut fleet.command(&["topics", "apply"])).ok();
         run(&mut fleet.command(&["schema", "apply"])).ok();
         let names: Vec<String> = fleet.members.keys().cloned().collect();
@@ -103,12 +104,33 @@ impl Fleet {
         format!("http://127.0.0.1:{}", self.members[name].admin)
     }
 
+    /// The address at which other services call a member.
+    pub fn address_of(&self, name: &str) -> String {
+        format!("127.0.0.1:{}", self.members[name].listen)
+    }
+
     /// The admin port of each member.
     pub fn admins(&self) -> Vec<String> {
         let ports = self.members.values().map(|member| member.admin);
         ports
             .map(|port| format!("http://127.0.0.1:{port}"))
             .collect()
+    }
+
+    /// Folder of the fleet's root and of each member's certificate.
+    pub fn identities(&self) -> PathBuf {
+        self.dir.path().join("identity")
+    }
+
+    /// Makes a certificate for each member that calls or is called, or makes them anew.
+    pub fn certify(&self) {
+        let folder = self.identities();
+        let mut command = packetboat(&["certs", "new"]);
+        command.arg(folder);
+        for (name, member) in &self.members {
+            command.args(["--service", &format!("{}/{name}", member.service)]);
+        }
+        run(&mut command).ok();
     }
 
     /// A command with the settings of this fleet.
@@ -185,6 +207,14 @@ impl Fleet {
                 format!("127.0.0.1:{}", member.websocket),
             )
             .env("PACKETBOAT_BOAT__TCP", format!("127.0.0.1:{}", member.tcp));
+        for (variable, file) in [
+            ("CERT_FILE", format!("{name}.crt")),
+            ("KEY_FILE", format!("{name}.key")),
+            ("TRUST_FILE", "ca.crt".into()),
+        ] {
+            let variable = format!("PACKETBOAT_IDENTITY__{variable}");
+            command.env(variable, self.identities().join(file));
+        }
         command
     }
 

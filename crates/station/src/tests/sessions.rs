@@ -11,6 +11,7 @@ use api::v1::station_service_client::StationServiceClient;
 use backend::embedded::Engine;
 use backend::installation::{EmbeddedInstallation, InstallationStore};
 use backend::mailbox::MailboxStore;
+use protocol::access;
 use protocol::mailbox::ReassertAnswer;
 use protocol::presence::SessionKey;
 use protocol::{Code, Platform, Timestamp};
@@ -438,7 +439,10 @@ async fn admission_of_another(world: &World) -> Admission {
     let stop = CancellationToken::new();
     let other = start(config, world.parts.clone(), stop.clone()).await;
     let other = other.expect("a station");
-    let channel = world.parts.connector.channel(&other.instance().address);
+    let channel = world
+        .parts
+        .connector
+        .channel(access::Role::Station, &other.instance().address);
     let connect = world.connect_of(2, Platform::Ios, 12);
     let answer = StationServiceClient::new(channel)
         .connect(v1::ConnectRequest::from(&connect))

@@ -32,6 +32,7 @@ use backend::queue::{
 use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use futures_util::stream::BoxStream;
 use parking_lot::Mutex;
+use protocol::access;
 use protocol::conversation::{ConversationRow, Head, Side};
 use protocol::frame::{Send, ServerFrame};
 use protocol::history::{PrivateRow, Version};
@@ -137,7 +138,9 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     let running = start(config, parts.clone(), shutdown.clone())
         .await
         .expect("a station");
-    let client = StationServiceClient::new(connector.channel(&running.instance().address));
+    let client = StationServiceClient::new(
+        connector.channel(access::Role::Station, &running.instance().address),
+    );
     World {
         client,
         parts,

@@ -141,7 +141,7 @@ async fn a_connection_that_swallows_all_is_noticed_and_made_anew() {
         unary_timeout: Duration::from_secs(60),
         ..config()
     };
-    let channel = Connector::new(config).channel(&format!("http://{at}"));
+    let channel = Connector::new(config).channel(Role::Boat, &format!("http://{at}"));
     let mut client = BoatServiceClient::new(channel);
     let (_sender, receiver) = mpsc::channel::<DeliverBatch>(4);
     let answer = client.deliver(ReceiverStream::new(receiver)).await;

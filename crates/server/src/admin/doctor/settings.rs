@@ -3,7 +3,7 @@
 use backend::discovery::Role;
 #[cfg(feature = "cluster")]
 use protocol::doctor::Copies;
-use protocol::doctor::{AdminPort, Auditing, Finding, TokenKey};
+use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, TokenKey};
 
 use super::Doctor;
 #[cfg(feature = "cluster")]
@@ -20,6 +20,19 @@ impl Doctor {
         let mut findings = vec![port.finding()];
         if self.is(Role::Station) {
             findings.push(self.token_key().finding());
+        }
+        let listen = match self.parts.role {
+            Some(Role::Boat) => Some(settings.boat.listen),
+            Some(Role::Station) => Some(settings.station.listen),
+            _ => None,
+        };
+        if let Some(listen) = listen {
+            let identity = ServiceIdentity {
+                is_on: settings.identity.is_on(),
+                required: settings.identity.required,
+                open: listen.filter(|address| !address.ip().is_loopback()),
+            };
+            findings.push(identity.finding());
         }
         if self.parts.access.whole.is_some() {
             let continuous = settings.audit.continuous;

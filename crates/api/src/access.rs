@@ -1,0 +1,153 @@
+//! Calls that a role may make: the one table, and a proof that every method is in it.
+
+use http::Extensions;
+use protocol::access::{Caller, Role};
+use tonic::Status;
+
+use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
+
+/// Methods and the roles that may call them; a method that is not here is nobody's. The operators' `DeskService` is
+/// served elsewhere, to operators' tokens.
+const METHODS: [(&str, &[Role]); 14] = [
+    ("/packetboat.v1.BoatService/Deliver", &[Carrier]),
+    ("/packetboat.v1.BoatService/Notice", &[Carrier, Station]),
+    (
+        "/packetboat.v1.BoatService/Probe",
+        &[Carrier, Station, Desk],
+    ),
+    ("/packetboat.v1.StationService/Connect", &[Boat]),
+    ("/packetboat.v1.StationService/Disconnect", &[Boat]),
+    ("/packetboat.v1.StationService/Reassert", &[Boat]),
+    ("/packetboat.v1.StationService/SendBatch", &[Boat]),
+    ("/packetboat.v1.StationService/Receipts", &[Boat]),
+    ("/packetboat.v1.StationService/MailPage", &[Boat]),
+    ("/packetboat.v1.StationService/MailAck", &[Boat]),
+    ("/packetboat.v1.StationService/Sync", &[Boat]),
+    (
+        "/packetboat.v1.StationService/Online",
+        &[Station, Carrier, Horn, Backend, Desk],
+    ),
+    (
+        "/packetboat.v1.StationService/OnlineMembers",
+        &[Station, Carrier, Horn, Backend, Desk],
+    ),
+    ("/packetboat.v1.StationService/Kickout", &[Backend, Desk]),
+];
+
+/// Extension of each call: the service that makes it, where it has proved what it is.
+#[derive(Clone, Debug, Default)]
+pub struct Peer(pub Option<Caller>);
+
+impl Peer {
+    /// The caller behind a call, if it proved what it is.
+    pub fn of(extensions: &Extensions) -> Option<&Caller> {
+        extensions.get::<Peer>().and_then(|peer| peer.0.as_ref())
+    }
+}
+
+/// Lets a call pass, or says whose it is. Without a caller every method passes that is somebody's: where services show
+/// no certificates the network is trusted, and the settings have said so.
+///
+/// # Errors
+/// `UNIMPLEMENTED` for a method of no row, `PERMISSION_DENIED` for one of other roles.
+pub fn permit(path: &str, caller: Option<&Caller>) -> Result<(), Status> {
+    let Some((_, roles)) = METHODS.iter().find(|(method, _)| *method == path) else {
+        return Err(Status::unimplemented(format!("nobody may call {path}")));
+    };
+    match caller {
+        Some(caller) if !roles.contains(&caller.role) => {
+            let names: Vec<&str> = roles.iter().map(|role| role.name()).collect();
+            Err(Status::permission_denied(format!(
+                "{path} is for {}, and the certificate says {caller}",
+                names.join(", ")
+            )))
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use tonic::Code;
+
+    use super::*;
+
+    /// Design: each role with the methods that it may call.
+    const ALLOWED: [(Role, &[&str]); 6] = [
+        (
+            Boat,
+            &[
+                "Connect",
+                "Disconnect",
+                "MailAck",
+                "MailPage",
+                "Reassert",
+                "Receipts",
+                "SendBatch",
+                "Sync",
+            ],
+        ),
+        (Station, &["Notice", "Online", "OnlineMembers", "Probe"]),
+        (
+            Carrier,
+            &["Deliver", "Notice", "Online", "OnlineMembers", "Probe"],
+        ),
+        (Horn, &["Online", "OnlineMembers"]),
+        (Backend, &["Kickout", "Online", "OnlineMembers"]),
+        (Desk, &["Kickout", "Online", "OnlineMembers", "Probe"]),
+    ];
+
+    fn methods() -> BTreeSet<String> {
+        let pool = crate::envelope::descriptors().expect("descriptors");
+        let served = pool
+            .services()
+            .filter(|service| service.name() != "DeskService");
+        let methods = served.flat_map(|service| {
+            let path = |method: prost_reflect::MethodDescriptor| {
+                format!("/{}/{}", service.full_name(), method.name())
+            };
+            service.methods().map(path).collect::<Vec<_>>()
+        });
+        methods.collect()
+    }
+
+    #[test]
+    fn every_method_has_one_row() {
+        let rows: Vec<String> = METHODS.iter().map(|(path, _)| (*path).to_owned()).collect();
+        let unique: BTreeSet<String> = rows.iter().cloned().collect();
+        assert_eq!(rows.len(), unique.len(), "a method twice");
+        assert_eq!(unique, methods());
+    }
+
+    // Threat 6: every method with every role, by the descriptors.
+    #[test]
+    fn a_role_calls_what_is_its_own_and_nothing_else() {
+        for path in methods() {
+            for (role, allowed) in ALLOWED {
+                let caller = Caller::new(role, "a");
+                let (_, name) = path.rsplit_once('/').expect("a path");
+                let permitted = permit(&path, Some(&caller));
+                match allowed.contains(&name) {
+                    true => assert!(permitted.is_ok(), "{role} {path}"),
+                    false => {
+                        let status = permitted.expect_err(&path);
+                        assert_eq!(status.code(), Code::PermissionDenied, "{role} {path}");
+                    }
+                }
+            }
+            assert!(permit(&path, None).is_ok(), "{path}");
+        }
+    }
+
+    #[test]
+    fn a_method_without_a_row_is_nobodys() {
+        for caller in [None, Some(Caller::new(Desk, "a"))] {
+            for path in ["/packetboat.v1.StationService/Anything", "/", ""] {
+                let status = permit(path, caller.as_ref()).expect_err(path);
+                assert_eq!(status.code(), Code::Unimplemented);
+            }
+        }
+    }
+}

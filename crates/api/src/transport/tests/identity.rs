@@ -1,0 +1,388 @@
+//! Services that prove what they are: the same contract in TLS, and peers that are none.
+
+use protocol::access::{Caller, Role};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rustls::crypto::aws_lc_rs;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::WebPkiClientVerifier;
+use rustls::version::TLS13;
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
+use tokio::io::AsyncReadExt;
+use tokio::net::TcpStream;
+use tokio::time::{Instant, timeout};
+
+use super::*;
+use crate::transport::Identity;
+use crate::v1::station_service_client::StationServiceClient;
+use crate::v1::{KickoutRequest, SendBatchRequest};
+
+/// A root that signs services of these tests: a certificate's host name is its role.
+pub(super) struct Root(CertifiedIssuer<'static, KeyPair>);
+
+impl Root {
+    pub(super) fn new() -> Root {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let key = KeyPair::generate().expect("a key");
+        Root(CertifiedIssuer::self_signed(params, key).expect("a root"))
+    }
+
+    /// A service of `role`, which trusts this root; its certificate is good for `life` where others see it.
+    pub(super) fn service(&self, role: Role, life: Duration) -> Arc<Proof> {
+        let params = CertificateParams::new([role.name().to_owned()]).expect("a name");
+        let key = KeyPair::generate().expect("a key");
+        let leaf = params.signed_by(&key, &self.0).expect("a certificate");
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).expect("a root");
+        let roots = Arc::new(roots);
+        let provider = Arc::new(aws_lc_rs::default_provider());
+        let chain = || vec![leaf.der().clone()];
+        let private = || PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone()).build();
+        let mut accepting = ServerConfig::builder_with_provider(provider.clone())
+            .with_protocol_versions(&[&TLS13])
+            .expect("a version")
+            .with_client_cert_verifier(clients.expect("a verifier"))
+            .with_single_cert(chain(), private())
+            .expect("a certificate");
+        accepting.alpn_protocols = vec![b"h2".to_vec()];
+        let mut calling = ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&TLS13])
+            .expect("a version")
+            .with_root_certificates(roots)
+            .with_client_auth_cert(chain(), private())
+            .expect("a certificate");
+        calling.alpn_protocols = vec![b"h2".to_vec()];
+        Arc::new(Proof {
+            accepting: Arc::new(accepting),
+            calling: Arc::new(calling),
+            life,
+            required: true,
+        })
+    }
+}
+
+#[derive(Clone)]
+pub(super) struct Proof {
+    accepting: Arc<ServerConfig>,
+    calling: Arc<ClientConfig>,
+    life: Duration,
+    required: bool,
+}
+
+impl Identity for Proof {
+    fn accepting(&self) -> Arc<ServerConfig> {
+        self.accepting.clone()
+    }
+
+    fn calling(&self, _: Role) -> Arc<ClientConfig> {
+        self.calling.clone()
+    }
+
+    fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
+        let named = |role: &&Role| {
+            let name = role.name().as_bytes();
+            certificate.windows(name.len()).any(|bytes| bytes == name)
+        };
+        let role = Role::ALL.iter().find(named)?;
+        Some((Caller::new(*role, "a"), self.life))
+    }
+
+    fn required(&self) -> bool {
+        self.required
+    }
+}
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+fn connector(proof: Arc<Proof>) -> Connector {
+    Connector::new(config()).with_identity(proof)
+}
+
+/// A boat's server that proves what it is.
+async fn serving(proof: Arc<Proof>) -> (SocketAddr, JoinHandle<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
+    let task = tokio::spawn(async move {
+        let stop = CancellationToken::new();
+        let connector = connector(proof);
+        connector
+            .serve(listener, routes, stop)
+            .await
+            .expect("serving");
+    });
+    (address, task)
+}
+
+fn boat_at(connector: &Connector, url: &str) -> BoatServiceClient<Channel> {
+    BoatServiceClient::new(connector.channel(Role::Boat, url))
+}
+
+#[tokio::test]
+async fn a_role_is_refused_what_is_not_its_own() {
+    let root = Root::new();
+    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let url = format!("https://{address}");
+    for (role, is_permitted) in [
+        (Role::Carrier, true),
+        (Role::Station, true),
+        (Role::Desk, true),
+        (Role::Boat, false),
+        (Role::Horn, false),
+        (Role::Backend, false),
+    ] {
+        let caller = connector(root.service(role, HOUR));
+        let answer = boat_at(&caller, &url).probe(probe("well")).await;
+        match answer {
+            Ok(_) => assert!(is_permitted, "{role}"),
+            Err(status) => {
+                assert!(!is_permitted, "{role}: {status}");
+                assert_eq!(status.code(), Code::PermissionDenied, "{role}");
+            }
+        }
+    }
+    // A stream is refused before it begins.
+    let caller = connector(root.service(Role::Station, HOUR));
+    let (_sender, receiver) = mpsc::channel::<DeliverBatch>(1);
+    let mut station = boat_at(&caller, &url);
+    let refused = station.deliver(ReceiverStream::new(receiver)).await;
+    let status = refused.expect_err("only carriers deliver");
+    assert_eq!(status.code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn who_shows_no_certificate_of_ours_has_no_connection() {
+    let root = Root::new();
+    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let plain = Connector::new(config());
+    let stranger = connector(Root::new().service(Role::Carrier, HOUR));
+    for (connector, url) in [
+        (&plain, format!("http://{address}")),
+        (&stranger, format!("https://{address}")),
+    ] {
+        let answer = boat_at(connector, &url).probe(probe("well")).await;
+        let status = answer.expect_err("no connection");
+        assert_eq!(status.code(), Code::Unavailable, "{url}: {status}");
+    }
+    let nowhere = boat_at(&plain, &format!("https://{address}"))
+        .probe(probe("well"))
+        .await;
+    let status = nowhere.expect_err("no identity");
+    assert!(status.message().contains("section identity"), "{status}");
+    let friend = connector(root.service(Role::Carrier, HOUR));
+    let mut friend = boat_at(&friend, &format!("http://{address}"));
+    let answer = friend.probe(probe("well")).await;
+    answer.expect("with an identity that is required, http is called in TLS");
+}
+
+// Threat 6: another role at a boat's address takes no deliveries.
+#[tokio::test]
+async fn a_service_of_another_role_is_not_called() {
+    let root = Root::new();
+    let (address, _task) = serving(root.service(Role::Horn, HOUR)).await;
+    let caller = connector(root.service(Role::Carrier, HOUR));
+    let answer = boat_at(&caller, &format!("https://{address}"))
+        .probe(probe("well"))
+        .await;
+    assert_eq!(
+        answer.expect_err("no boat").code(),
+        Code::Unavailable,
+        "its name is not the role that was called"
+    );
+}
+
+#[tokio::test]
+async fn while_a_fleet_changes_over_both_kinds_are_taken() {
+    let root = Root::new();
+    let proof = Proof {
+        required: false,
+        ..(*root.service(Role::Boat, HOUR)).clone()
+    };
+    let (address, _task) = serving(Arc::new(proof)).await;
+    let plain = Connector::new(config());
+    let proved = connector(root.service(Role::Carrier, HOUR));
+    for (connector, url) in [
+        (&plain, format!("http://{address}")),
+        (&proved, format!("http://{address}")),
+        (&proved, format!("https://{address}")),
+    ] {
+        let answer = boat_at(connector, &url).probe(probe("well")).await;
+        answer.expect(&url);
+    }
+    // A certificate says what its bearer may not do, though none would say nothing.
+    let horn = connector(root.service(Role::Horn, HOUR));
+    let answer = boat_at(&horn, &format!("https://{address}"))
+        .probe(probe("well"))
+        .await;
+    assert_eq!(answer.expect_err("a horn").code(), Code::PermissionDenied);
+}
+
+#[tokio::test]
+async fn in_one_process_the_composition_says_who_calls() {
+    let connector = Connector::default();
+    let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
+    let _guard = connector.serve_in_process("boat", routes);
+    for (role, is_permitted) in [(Role::Carrier, true), (Role::Boat, false)] {
+        let own = connector.clone().with_caller(Caller::new(role, "a"));
+        let answer = boat_at(&own, "inproc:boat").probe(probe("well")).await;
+        assert_eq!(answer.is_ok(), is_permitted, "{role}");
+    }
+}
+
+#[tokio::test]
+async fn a_connection_ends_with_the_certificate_of_its_peer() {
+    let root = Root::new();
+    let server = root.service(Role::Boat, Duration::from_millis(300));
+    let (address, _task) = serving(server).await;
+    let caller = connector(root.service(Role::Carrier, HOUR));
+    let mut client = boat_at(&caller, &format!("https://{address}"));
+    let (_sender, receiver) = mpsc::channel::<DeliverBatch>(1);
+    let answer = client.deliver(ReceiverStream::new(receiver)).await;
+    let mut outcomes = answer.expect("opened").into_inner();
+    let status = timeout(Duration::from_secs(5), outcomes.message()).await;
+    let status = status.expect("in time").expect_err("it has ended");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    // The next one is a handshake of its own.
+    client.probe(probe("well")).await.expect("answered");
+}
+
+// Every call comes through while connections are left behind, and what streams stays where it is.
+#[tokio::test]
+async fn connections_that_are_old_are_left_without_haste() {
+    let root = Root::new();
+    let proof = Counted {
+        proof: root.service(Role::Boat, HOUR),
+        handshakes: Arc::default(),
+    };
+    let handshakes = Arc::clone(&proof.handshakes);
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
+    let server = Connector::new(config()).with_identity(Arc::new(proof));
+    let _serving = tokio::spawn(async move {
+        let stop = CancellationToken::new();
+        server.serve(listener, routes, stop).await
+    });
+    let age = Duration::from_millis(40);
+    let quick = Config {
+        connection_age: age,
+        ..config()
+    };
+    let caller = Connector::new(quick).with_identity(root.service(Role::Carrier, HOUR));
+    let client = boat_at(&caller, &format!("https://{address}"));
+    let (sender, receiver) = mpsc::channel(4);
+    let mut streaming = client.clone();
+    let answer = streaming.deliver(ReceiverStream::new(receiver)).await;
+    let mut outcomes = answer.expect("opened").into_inner();
+    let begun = Instant::now();
+    while begun.elapsed() < age * 20 {
+        let mut calls = (client.clone(), client.clone());
+        let (one, other) = tokio::join!(calls.0.probe(probe("well")), calls.1.probe(probe("well")));
+        one.expect("answered");
+        other.expect("answered");
+        sender.send(batch("well", [1])).await.expect("open");
+        let answer = outcomes.message().await.expect("well").expect("open");
+        assert_eq!(tokens(answer), [1]);
+    }
+    let made = handshakes.load(Ordering::SeqCst);
+    assert!((5..=25).contains(&made), "{made} connections");
+}
+
+/// Counts the connections that are accepted.
+struct Counted {
+    proof: Arc<Proof>,
+    handshakes: Arc<AtomicUsize>,
+}
+
+impl Identity for Counted {
+    fn accepting(&self) -> Arc<ServerConfig> {
+        self.handshakes.fetch_add(1, Ordering::SeqCst);
+        self.proof.accepting()
+    }
+
+    fn calling(&self, role: Role) -> Arc<ClientConfig> {
+        self.proof.calling(role)
+    }
+
+    fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
+        self.proof.peer(certificate)
+    }
+
+    fn required(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_handshake_that_does_not_come_is_given_up_after_five_seconds() {
+    let (address, _task) = serving(Root::new().service(Role::Boat, HOUR)).await;
+    let mut silent = TcpStream::connect(address).await.expect("listens");
+    let begun = Instant::now();
+    let _ = silent.read_to_end(&mut Vec::new()).await;
+    let took = begun.elapsed();
+    let within = Duration::from_secs(5)..Duration::from_secs(6);
+    assert!(within.contains(&took), "{took:?}");
+}
+
+#[tokio::test]
+async fn silent_peers_keep_back_no_other() {
+    let root = Root::new();
+    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let mut silent = Vec::new();
+    for _ in 0..200 {
+        silent.push(TcpStream::connect(address).await.expect("listens"));
+    }
+    let caller = connector(root.service(Role::Carrier, HOUR));
+    let mut client = boat_at(&caller, &format!("https://{address}"));
+    let answer = timeout(Duration::from_secs(3), client.probe(probe("well"))).await;
+    answer.expect("in time").expect("answered");
+}
+
+// A forged send without a certificate: no connection; a boat's and a carrier's at Kickout: refused.
+#[tokio::test]
+async fn a_station_takes_sends_of_boats_alone() {
+    let connector = Connector::default();
+    let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
+    let _guard = connector.serve_in_process("station", routes);
+    for role in Role::ALL {
+        let own = connector.clone().with_caller(Caller::new(role, "a"));
+        let channel = own.channel(Role::Station, "inproc:station");
+        let mut client = StationServiceClient::new(channel);
+        let sent = client.send_batch(SendBatchRequest::default()).await;
+        let kicked = client.kickout(KickoutRequest::default()).await;
+        // This server has no such service: what was permitted finds nothing.
+        let code = |is_permitted| match is_permitted {
+            true => Code::Unimplemented,
+            false => Code::PermissionDenied,
+        };
+        let sent = sent.expect_err("no service").code();
+        assert_eq!(sent, code(role == Role::Boat), "{role}");
+        let kicked = kicked.expect_err("no service").code();
+        let may_kick = matches!(role, Role::Backend | Role::Desk);
+        assert_eq!(kicked, code(may_kick), "{role}");
+    }
+}
+
+impl Pair {
+    pub(super) async fn proved() -> Pair {
+        let root = Root::new();
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let boat = Obedient::default();
+        let routes = Routes::new(BoatServiceServer::new(boat.clone()));
+        let server = connector(root.service(Role::Boat, HOUR));
+        let task = tokio::spawn(async move {
+            let stop = CancellationToken::new();
+            server.serve(listener, routes, stop).await.expect("serving");
+        });
+        let url = connector(root.service(Role::Boat, HOUR)).url(address);
+        let caller = connector(root.service(Role::Carrier, HOUR));
+        Pair {
+            channel: caller.channel(Role::Boat, &url),
+            boat,
+            server: Running::Far { task, address },
+        }
+    }
+}

@@ -1,0 +1,505 @@
+//! The certificate that says what a service is, and the verification of others', both ways.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use protocol::Timestamp;
+use protocol::access::{Caller, Role, Roles, is_pattern};
+use protocol::settings::Problems;
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::verify_server_cert_signed_by_trust_anchor;
+use rustls::crypto::WebPkiSupportedAlgorithms;
+use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{NoServerSessionStorage, ParsedCertificate, WebPkiClientVerifier};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::TLS13;
+use rustls::{
+    ClientConfig, DigitallySignedStruct, DistinguishedName, Error as RustlsError, RootCertStore,
+    ServerConfig, SignatureScheme,
+};
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+use super::certificates::{Certificate, parse_certificates, read_file, uris_and_end};
+use super::{CertificateError, CertificateFiles, provider};
+use crate::clock::Clock;
+use crate::files::{Reload, digest};
+
+const HTTP2: &[u8] = b"h2";
+
+/// Section `identity`: proof of what a service is, between services.
+#[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct IdentityConfig {
+    /// PEM: this service's certificate, with one URI that says its role, then those between it and a root. Read
+    /// again where it changes, as are the other two files. Unset: services show no certificates.
+    #[schemars(extend("examples" = ["/etc/packetboat/identity/tls.crt"]))]
+    pub cert_file: Option<PathBuf>,
+    /// PEM: its private key, without a passphrase.
+    #[schemars(extend("examples" = ["/etc/packetboat/identity/tls.key"]))]
+    pub key_file: Option<PathBuf>,
+    /// PEM: roots of the certificates of other services. The old and the new one while roots change.
+    #[schemars(extend("examples" = ["/etc/packetboat/identity/ca.crt"]))]
+    pub trust_file: Option<PathBuf>,
+    /// `DOMAIN` in `spiffe://DOMAIN/packetboat/ROLE/NAME`, the URI of a service.
+    pub trust_domain: String,
+    /// URIs of roles that have another form, such as
+    /// `boat = "spiffe://cluster.local/ns/packetboat/sa/packetboat-boat"`. The last segment may be `*`, for the
+    /// service's name.
+    pub roles: BTreeMap<Role, String>,
+    /// Refuse services that show no certificate. `false`, with files: both kinds are taken, while a fleet changes
+    /// over. `false`, without files: whoever reaches an address of a service is believed, as where a mesh looks
+    /// after it.
+    pub required: bool,
+}
+
+impl Default for IdentityConfig {
+    fn default() -> IdentityConfig {
+        IdentityConfig {
+            cert_file: None,
+            key_file: None,
+            trust_file: None,
+            trust_domain: "packetboat".into(),
+            roles: BTreeMap::new(),
+            required: true,
+        }
+    }
+}
+
+impl IdentityConfig {
+    pub fn is_on(&self) -> bool {
+        self.cert_file.is_some()
+    }
+
+    /// Files as `packetboat certs new` names them.
+    #[must_use]
+    pub fn within(folder: &Path, stem: &str) -> IdentityConfig {
+        let CertificateFiles {
+            cert_file,
+            key_file,
+        } = CertificateFiles::within(folder, stem);
+        IdentityConfig {
+            cert_file: Some(cert_file),
+            key_file: Some(key_file),
+            trust_file: Some(folder.join("ca.crt")),
+            ..IdentityConfig::default()
+        }
+    }
+
+    /// Settings that cannot work, by names of this section.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        let files = [&self.cert_file, &self.key_file, &self.trust_file];
+        let given = files.iter().filter(|file| file.is_some()).count();
+        if given != 0 && given != files.len() {
+            let remedy = "Name all of cert_file, key_file and trust_file, or none";
+            problems.refuse("cert_file", "", "an identity has three files", remedy);
+        }
+        for (role, pattern) in &self.roles {
+            if !is_pattern(pattern) {
+                let key = format!("roles.{role}");
+                let remedy = "Such as spiffe://cluster.local/ns/packetboat/sa/packetboat-boat";
+                problems.refuse(&key, pattern, "it is no URI of a service", remedy);
+            }
+        }
+        if let Some((one, other)) = self.patterns().ambiguity() {
+            let reason = format!("{one} and {other} would have the same URI");
+            problems.refuse("roles", "", &reason, "Give each role a URI of its own");
+        }
+        problems
+    }
+
+    fn patterns(&self) -> Roles {
+        Roles::new(&self.trust_domain, &self.roles)
+    }
+}
+
+/// Why a service has no identity.
+#[derive(Debug, thiserror::Error)]
+pub enum IdentityError {
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error("cert_file, key_file and trust_file are all needed")]
+    Incomplete,
+    #[error("{path} is not what a service shows: {reason}")]
+    NoService { path: PathBuf, reason: String },
+    #[error("{path} says {found}, and this process is a {wanted}")]
+    OtherRole {
+        path: PathBuf,
+        found: Caller,
+        wanted: Role,
+    },
+    #[error("other services would refuse {path}: {reason}")]
+    Untrusted { path: PathBuf, reason: RustlsError },
+}
+
+/// Certificate, key and roots of a service, read again when their files change. Connections that live go on with what
+/// they began with.
+pub struct Identity {
+    files: Files,
+    role: Option<Role>,
+    required: bool,
+    roles: Arc<Roles>,
+    clock: Arc<dyn Clock>,
+    current: ArcSwap<Current>,
+}
+
+#[derive(Clone, Debug)]
+struct Files {
+    pair: CertificateFiles,
+    trust: PathBuf,
+}
+
+struct Current {
+    digest: [u8; 32],
+    own: Caller,
+    end: Timestamp,
+    accepting: Arc<ServerConfig>,
+    /// In the order of `Role::ALL`.
+    calling: Vec<Arc<ClientConfig>>,
+}
+
+impl Identity {
+    /// Reads the files of a process of this role, or of any, and looks at them as a peer would.
+    ///
+    /// # Errors
+    /// Files that cannot be used, a certificate of another role, or one that its own roots do not verify.
+    pub fn load(
+        config: &IdentityConfig,
+        role: Option<Role>,
+        clock: Arc<dyn Clock>,
+    ) -> Result<Identity, IdentityError> {
+        let (Some(cert_file), Some(key_file), Some(trust)) =
+            (&config.cert_file, &config.key_file, &config.trust_file)
+        else {
+            return Err(IdentityError::Incomplete);
+        };
+        let pair = CertificateFiles {
+            cert_file: cert_file.clone(),
+            key_file: key_file.clone(),
+        };
+        let files = Files {
+            pair,
+            trust: trust.clone(),
+        };
+        let roles = Arc::new(config.patterns());
+        let contents = files.read()?;
+        let current = Current::build(&files, &contents, role, &roles, clock.now())?;
+        Ok(Identity {
+            files,
+            role,
+            required: config.required,
+            roles,
+            clock,
+            current: ArcSwap::from_pointee(current),
+        })
+    }
+
+    /// Looks at the files again. What cannot be used changes nothing. It blocks for three small files.
+    ///
+    /// # Errors
+    /// As for [`Identity::load`].
+    pub fn reload(&self) -> Result<Reload, IdentityError> {
+        let contents = self.files.read()?;
+        if self.current.load().digest == digest(&contents) {
+            return Ok(Reload::Unchanged);
+        }
+        let now = self.clock.now();
+        let current = Current::build(&self.files, &contents, self.role, &self.roles, now)?;
+        self.current.store(Arc::new(current));
+        Ok(Reload::Reloaded)
+    }
+
+    /// For a connection that a peer opened.
+    pub fn accepting(&self) -> Arc<ServerConfig> {
+        Arc::clone(&self.current.load().accepting)
+    }
+
+    /// For a connection to a peer of `role`.
+    pub fn calling(&self, role: Role) -> Arc<ClientConfig> {
+        Arc::clone(&self.current.load().calling[role as usize])
+    }
+
+    /// The service behind a certificate, and the time that is left of it.
+    pub fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
+        let (caller, end) = caller_and_end(certificate, &self.roles).ok()?;
+        Some((caller, end.since(self.clock.now())))
+    }
+
+    /// This process, as others see it.
+    pub fn own(&self) -> Caller {
+        self.current.load().own.clone()
+    }
+
+    pub fn required(&self) -> bool {
+        self.required
+    }
+
+    /// Time until the own certificate ends; nothing once it is over.
+    pub fn expires_in(&self) -> Duration {
+        self.current.load().end.since(self.clock.now())
+    }
+}
+
+impl std::fmt::Debug for Identity {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Identity")
+            .field("files", &self.files)
+            .field("own", &self.own())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Files {
+    /// Certificate, key, roots.
+    fn read(&self) -> Result<[Vec<u8>; 3], CertificateError> {
+        Ok([
+            read_file(&self.pair.cert_file)?,
+            read_file(&self.pair.key_file)?,
+            read_file(&self.trust)?,
+        ])
+    }
+}
+
+impl Current {
+    fn build(
+        files: &Files,
+        contents: &[Vec<u8>; 3],
+        role: Option<Role>,
+        roles: &Arc<Roles>,
+        now: Timestamp,
+    ) -> Result<Current, IdentityError> {
+        let [cert, key, trust] = contents;
+        let Certificate { key, end, .. } =
+            Certificate::parse(&files.pair, cert, key, digest(contents), now)?;
+        let path = || files.pair.cert_file.clone();
+        let mut roots = RootCertStore::empty();
+        for certificate in parse_certificates(&files.trust, trust)? {
+            let added = roots.add(certificate);
+            added.map_err(|error| CertificateError::malformed(&files.trust, &error))?;
+        }
+        let verifier = Verifier::new(Arc::new(roots), Arc::clone(roles))
+            .map_err(|error| CertificateError::malformed(&files.trust, &error))?;
+        let (leaf, between) = key
+            .cert
+            .split_first()
+            .ok_or_else(|| CertificateError::NoCertificate(path()))?;
+        let (own, _) = caller_and_end(leaf, roles).map_err(|reason| IdentityError::NoService {
+            path: path(),
+            reason,
+        })?;
+        if let Some(wanted) = role.filter(|role| *role != own.role) {
+            return Err(IdentityError::OtherRole {
+                path: path(),
+                found: own,
+                wanted,
+            });
+        }
+        let seconds = u64::try_from(now.millis() / 1000).unwrap_or_default();
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let verified = verifier.verify(leaf, between, at).and_then(|_| {
+            verifier.clients.verify_client_cert(leaf, between, at)?;
+            Ok(())
+        });
+        verified.map_err(|reason| IdentityError::Untrusted {
+            path: path(),
+            reason,
+        })?;
+        Ok(Current {
+            digest: digest(contents),
+            own,
+            end,
+            accepting: accepting(&verifier, &key).map_err(CertificateError::from)?,
+            calling: (Role::ALL.iter())
+                .map(|role| calling(&verifier, *role, &key))
+                .collect::<Result<_, _>>()
+                .map_err(CertificateError::from)?,
+        })
+    }
+}
+
+/// TLS 1.3 without resumption: a resumed session would not look at the chain again.
+fn accepting(
+    verifier: &Verifier,
+    key: &Arc<CertifiedKey>,
+) -> Result<Arc<ServerConfig>, RustlsError> {
+    let mut config = ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .with_client_cert_verifier(Arc::new(verifier.clone()))
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(key))));
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    config.send_tls13_tickets = 0;
+    config.session_storage = Arc::new(NoServerSessionStorage {});
+    config.cert_compressors = Vec::new();
+    Ok(Arc::new(config))
+}
+
+fn calling(
+    verifier: &Verifier,
+    role: Role,
+    key: &Arc<CertifiedKey>,
+) -> Result<Arc<ClientConfig>, RustlsError> {
+    let verifier = Verifier {
+        wanted: Some(role),
+        ..verifier.clone()
+    };
+    let mut config = ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&TLS13])?
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(verifier))
+        .with_client_cert_resolver(Arc::new(SingleCertAndKey::from(Arc::clone(key))));
+    config.alpn_protocols = vec![HTTP2.to_vec()];
+    config.resumption = Resumption::disabled();
+    // A service is known by its role; its address is none of its names.
+    config.enable_sni = false;
+    config.cert_decompressors = Vec::new();
+    Ok(Arc::new(config))
+}
+
+fn caller_and_end(
+    certificate: &CertificateDer<'_>,
+    roles: &Roles,
+) -> Result<(Caller, Timestamp), String> {
+    let (uris, end) = uris_and_end(certificate)?;
+    let uris: Vec<&str> = uris.iter().map(String::as_str).collect();
+    let caller = roles.caller(&uris).map_err(|error| error.to_string())?;
+    Ok((caller, end))
+}
+
+/// Verifies chains against the roots, and the role in a URI in the place of a host's name.
+#[derive(Clone, Debug)]
+struct Verifier {
+    roots: Arc<RootCertStore>,
+    clients: Arc<dyn ClientCertVerifier>,
+    algorithms: WebPkiSupportedAlgorithms,
+    roles: Arc<Roles>,
+    /// Role of the peer that is called; unset where peers call.
+    wanted: Option<Role>,
+}
+
+impl Verifier {
+    fn new(
+        roots: Arc<RootCertStore>,
+        roles: Arc<Roles>,
+    ) -> Result<Verifier, rustls::server::VerifierBuilderError> {
+        let provider = provider();
+        let algorithms = provider.signature_verification_algorithms;
+        let clients =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&roots), provider).build()?;
+        Ok(Verifier {
+            roots,
+            clients,
+            algorithms,
+            roles,
+            wanted: None,
+        })
+    }
+
+    /// The chain, as of a server.
+    fn verify(
+        &self,
+        leaf: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<Caller, RustlsError> {
+        let parsed = ParsedCertificate::try_from(leaf)?;
+        let algorithms = self.algorithms.all;
+        verify_server_cert_signed_by_trust_anchor(&parsed, &self.roots, between, now, algorithms)?;
+        self.caller(leaf)
+    }
+
+    fn caller(&self, leaf: &CertificateDer<'_>) -> Result<Caller, RustlsError> {
+        let caller = caller_and_end(leaf, &self.roles);
+        let (caller, _) = caller.map_err(RustlsError::General)?;
+        match self.wanted {
+            Some(wanted) if wanted != caller.role => Err(RustlsError::General(format!(
+                "its certificate says {caller}, and a {wanted} was called"
+            ))),
+            _ => Ok(caller),
+        }
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, RustlsError> {
+        self.verify(leaf, between, now)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, RustlsError> {
+        verify_tls12_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, RustlsError> {
+        verify_tls13_signature(message, certificate, signed, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+}
+
+impl ClientCertVerifier for Verifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.clients.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, RustlsError> {
+        let verified = self.clients.verify_client_cert(leaf, between, now)?;
+        self.caller(leaf)?;
+        Ok(verified)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, RustlsError> {
+        self.clients
+            .verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, RustlsError> {
+        self.clients
+            .verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.clients.supported_verify_schemes()
+    }
+}

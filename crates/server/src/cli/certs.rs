@@ -1,0 +1,372 @@
+//! `packetboat certs`: certificates of services, from a root in a folder.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use backend::clock::{Clock, SystemClock};
+use backend::files::digest;
+use clap::{Args, Subcommand};
+use protocol::access::{Role, Roles};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+use tempfile::NamedTempFile;
+
+const ROOTS: &str = "ca.crt";
+const ROOT_KEY: &str = "ca.key";
+/// A root is replaced by hand, and not in a hurry.
+const ROOT_LIFE: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// Certificates begin a little before now: clocks differ.
+const BEGIN: Duration = Duration::from_secs(3600);
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat certs new identity
+  packetboat certs new identity --service boat/boat-1 --service boat/boat-2 --days 7
+  packetboat certs root identity && packetboat certs new identity && packetboat certs retire identity
+
+A service reads its files again within ten seconds. Where roots change, wait between the steps until every
+service has the new files.")]
+pub struct Certs {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make certificates, and a root for them where the folder has none.
+    New(New),
+    /// Make a new root, and go on trusting the old ones.
+    Root(Folder),
+    /// Trust the newest root alone.
+    Retire(Folder),
+}
+
+#[derive(Debug, Args)]
+struct New {
+    #[command(flatten)]
+    folder: Folder,
+    /// A service that gets one; its files are NAME.crt and NAME.key. Otherwise one for each role, named as the role.
+    #[arg(long = "service", value_name = "ROLE/NAME")]
+    services: Vec<Service>,
+    /// Domain in their URIs (settings: identity.trust_domain).
+    #[arg(long, default_value = "packetboat")]
+    domain: String,
+    /// Life of a certificate.
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=825))]
+    days: u32,
+}
+
+#[derive(Debug, Args)]
+struct Folder {
+    /// Folder of root and certificates. Its ca.key can make any service: keep it away from all of them.
+    #[arg(value_name = "DIR")]
+    path: PathBuf,
+}
+
+#[derive(Clone, Debug)]
+struct Service {
+    role: Role,
+    name: String,
+}
+
+impl FromStr for Service {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Service, String> {
+        let (role, name) = text.split_once('/').unwrap_or((text, text));
+        let named = Role::ALL.into_iter().find(|known| known.name() == role);
+        let role = named.ok_or_else(|| {
+            let names = Role::ALL.map(Role::name).join(", ");
+            format!("{role} is no role: there are {names}")
+        })?;
+        let name = name.to_owned();
+        // A root's files are not to be overwritten.
+        if name == "ca" {
+            return Err("ca is the name of the root's files".into());
+        }
+        Ok(Service { role, name })
+    }
+}
+
+impl Certs {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self.verb {
+            Verb::New(new) => new.run()?,
+            Verb::Root(folder) => folder.add_root()?,
+            Verb::Retire(folder) => folder.retire()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl New {
+    fn run(self) -> Result<()> {
+        let services = match self.services.is_empty() {
+            true => Role::ALL
+                .map(|role| Service {
+                    role,
+                    name: role.name().into(),
+                })
+                .to_vec(),
+            false => self.services,
+        };
+        // The settings would not know them otherwise.
+        let roles = Roles::new(&self.domain, &Default::default());
+        for Service { role, name } in &services {
+            let uri = uri(&self.domain, *role, name);
+            roles.caller(&[&uri]).with_context(|| {
+                format!("{name:?} is no name of a service: letters, digits, '.', '_' and '-'")
+            })?;
+        }
+        if !self.folder.file(ROOT_KEY).exists() {
+            self.folder.add_root()?;
+        }
+        let root = self.folder.root()?;
+        let life = Duration::from_secs(u64::from(self.days) * 86_400);
+        for Service { role, name } in services {
+            let uri = uri(&self.domain, role, &name);
+            let (certificate, key) = issue(&root, &uri, life)?;
+            self.folder.write(&format!("{name}.key"), &key, false)?;
+            self.folder
+                .write(&format!("{name}.crt"), &certificate, true)?;
+            println!(
+                "{} {uri}",
+                self.folder.file(&format!("{name}.crt")).display()
+            );
+        }
+        Ok(())
+    }
+}
+
+fn uri(domain: &str, role: Role, name: &str) -> String {
+    format!("spiffe://{domain}/packetboat/{role}/{name}")
+}
+
+/// A certificate of a service and its key, both in PEM.
+fn issue(root: &Issuer<'_, KeyPair>, uri: &str, life: Duration) -> Result<(String, String)> {
+    let mut params = lasting(life);
+    params.subject_alt_names = vec![SanType::URI(uri.try_into()?)];
+    params.use_authority_key_identifier_extension = true;
+    params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+    params.extended_key_usages = vec![
+        ExtendedKeyUsagePurpose::ServerAuth,
+        ExtendedKeyUsagePurpose::ClientAuth,
+    ];
+    let key = KeyPair::generate()?;
+    let certificate = params.signed_by(&key, root)?;
+    Ok((certificate.pem(), key.serialize_pem()))
+}
+
+fn lasting(life: Duration) -> CertificateParams {
+    let now = u64::try_from(SystemClock.now().millis()).unwrap_or_default();
+    let now = rcgen::date_time_ymd(1970, 1, 1) + Duration::from_millis(now);
+    let mut params = CertificateParams::default();
+    params.not_before = now - BEGIN;
+    params.not_after = now + life;
+    // Without a name of its own it would be called after the library.
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    params
+}
+
+/// The root of this key: its name follows from the key, so that the key alone can sign for it.
+fn root_of(key: &KeyPair) -> CertificateParams {
+    let mut params = lasting(ROOT_LIFE);
+    let mark: String = digest([key.public_key_raw()])[..4]
+        .iter()
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let name = format!("Packetboat services {mark}");
+    params.distinguished_name.push(DnType::CommonName, name);
+    params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+    params.key_usages = vec![KeyUsagePurpose::KeyCertSign, KeyUsagePurpose::CrlSign];
+    params
+}
+
+impl Folder {
+    fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    fn root(&self) -> Result<Issuer<'static, KeyPair>> {
+        let path = self.file(ROOT_KEY);
+        let text = std::fs::read_to_string(&path);
+        let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
+        // Not what the parser says: it could quote the key.
+        let Ok(key) = KeyPair::from_pem(&text) else {
+            bail!("{} holds no private key in PEM", path.display());
+        };
+        Ok(Issuer::new(root_of(&key), key))
+    }
+
+    /// The newest root stands first.
+    fn add_root(&self) -> Result<()> {
+        std::fs::create_dir_all(&self.path)
+            .with_context(|| format!("{} cannot be made", self.path.display()))?;
+        let key = KeyPair::generate()?;
+        let mut roots = root_of(&key).self_signed(&key)?.pem();
+        roots.push_str(&self.roots()?);
+        // Trusted before there is anything to trust: a crash in between leaves a root that nobody can use.
+        self.write(ROOTS, &roots, true)?;
+        self.write(ROOT_KEY, &key.serialize_pem(), false)?;
+        println!("{}", self.file(ROOTS).display());
+        Ok(())
+    }
+
+    fn retire(&self) -> Result<()> {
+        const END: &str = "-----END CERTIFICATE-----\n";
+        let roots = self.roots()?;
+        let Some((newest, _)) = roots.split_once(END) else {
+            bail!("{} has no root", self.file(ROOTS).display());
+        };
+        self.write(ROOTS, &format!("{newest}{END}"), true)?;
+        println!("{}", self.file(ROOTS).display());
+        Ok(())
+    }
+
+    /// Nothing where there is no file.
+    fn roots(&self) -> Result<String> {
+        let path = self.file(ROOTS);
+        match path.exists() {
+            true => {
+                let text = std::fs::read_to_string(&path);
+                let text = text.with_context(|| format!("{} cannot be read", path.display()))?;
+                Ok(text.replace("\r\n", "\n"))
+            }
+            false => Ok(String::new()),
+        }
+    }
+
+    /// Whole or not at all, and a key for its owner's eyes only.
+    fn write(&self, name: &str, text: &str, is_public: bool) -> Result<()> {
+        let path = self.file(name);
+        let written = write(&self.path, &path, text, is_public);
+        written.with_context(|| format!("{} cannot be written", path.display()))
+    }
+}
+
+fn write(folder: &Path, path: &Path, text: &str, is_public: bool) -> Result<()> {
+    let mut file = NamedTempFile::new_in(folder)?;
+    file.write_all(text.as_bytes())?;
+    if is_public {
+        use std::os::unix::fs::PermissionsExt;
+        let everybody = std::fs::Permissions::from_mode(0o644);
+        file.as_file().set_permissions(everybody)?;
+    }
+    file.as_file().sync_all()?;
+    file.persist(path)?;
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+    use std::sync::Arc;
+
+    use backend::tls::{Identity, IdentityConfig};
+
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let dir = tempfile::tempdir().expect("a directory");
+        let path = dir.path().join("identity");
+        (dir, Folder { path })
+    }
+
+    fn new(folder: &Folder, services: &[&str]) -> Result<()> {
+        let services = services
+            .iter()
+            .map(|text| text.parse().map_err(anyhow::Error::msg))
+            .collect::<Result<_>>()?;
+        let folder = Folder {
+            path: folder.path.clone(),
+        };
+        let new = New {
+            folder,
+            services,
+            domain: "packetboat".into(),
+            days: 30,
+        };
+        new.run()
+    }
+
+    fn load(folder: &Folder, stem: &str, role: Role) -> Result<Identity> {
+        let config = IdentityConfig::within(&folder.path, stem);
+        Ok(Identity::load(&config, Some(role), Arc::new(SystemClock))?)
+    }
+
+    #[test]
+    fn each_role_gets_what_a_process_of_it_takes() {
+        let (_dir, folder) = folder();
+        new(&folder, &[]).expect("made");
+        for role in Role::ALL {
+            let identity = load(&folder, role.name(), role).expect("an identity");
+            assert_eq!(
+                identity.own(),
+                protocol::access::Caller::new(role, role.name())
+            );
+            let days = identity.expires_in().as_secs() / 86_400;
+            assert!((29..=30).contains(&days), "{days}");
+        }
+        assert!(load(&folder, "boat", Role::Station).is_err());
+        for (name, mode) in [("ca.key", 0o600), ("boat.key", 0o600), ("ca.crt", 0o644)] {
+            let about = std::fs::metadata(folder.file(name)).expect("a file");
+            assert_eq!(about.permissions().mode() & 0o777, mode, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_same_root_signs_again() {
+        let (_dir, folder) = folder();
+        new(&folder, &["boat/boat-1"]).expect("made");
+        let root = folder.roots().expect("a root");
+        new(&folder, &["boat/boat-2", "carrier"]).expect("made");
+        assert_eq!(folder.roots().expect("a root"), root);
+        for (stem, role) in [
+            ("boat-1", Role::Boat),
+            ("boat-2", Role::Boat),
+            ("carrier", Role::Carrier),
+        ] {
+            load(&folder, stem, role).expect(stem);
+        }
+    }
+
+    #[test]
+    fn roots_change_in_three_steps_and_each_of_them_works() {
+        let (_dir, folder) = folder();
+        new(&folder, &["boat/old", "boat/new"]).expect("made");
+        folder.add_root().expect("a second root");
+        load(&folder, "old", Role::Boat).expect("of the old root");
+        new(&folder, &["boat/new"]).expect("of the new root");
+        load(&folder, "new", Role::Boat).expect("of the new root");
+        load(&folder, "old", Role::Boat).expect("of the old root");
+        folder.retire().expect("one root");
+        load(&folder, "new", Role::Boat).expect("of the new root");
+        let refused = load(&folder, "old", Role::Boat).expect_err("its root is gone");
+        assert!(
+            refused.to_string().contains("other services would refuse"),
+            "{refused}"
+        );
+    }
+
+    #[test]
+    fn names_that_no_service_has_are_refused_before_anything_is_written() {
+        let (_dir, folder) = folder();
+        for service in [
+            "boat/",
+            "boat/a b",
+            "boat/a/b",
+            "boat/../ca",
+            "captain/a",
+            "boat/ca",
+        ] {
+            assert!(new(&folder, &[service]).is_err(), "{service}");
+        }
+        assert!(!folder.path.exists());
+    }
+}

@@ -1,0 +1,195 @@
+//! Services of a fleet prove what they are: strangers and wrong roles at their ports, and renewals under load.
+
+use std::time::Duration;
+
+use api::transport::{Config, Connector};
+use api::v1::boat_service_client::BoatServiceClient;
+use api::v1::station_service_client::StationServiceClient;
+use api::v1::{
+    BoatLife, KickoutRequest, OnlineRequest, ProbeRequest, Send, SendBatchRequest, SendItem,
+};
+use backend::tls::IdentityConfig;
+use protocol::access::Role;
+use server::compose::identity::prove;
+use server::settings::Settings;
+use tokio_util::sync::CancellationToken;
+use tonic::{Code, Status};
+
+use crate::door::get;
+use crate::fleet::Fleet;
+use crate::process::{Process, packetboat, run};
+use crate::real::eventually;
+
+/// Calls as the service whose certificate is `NAME.crt` in the fleet's folder, or as nobody.
+fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector {
+    let connector = Connector::new(Config::default());
+    let Some((role, name)) = service else {
+        return connector;
+    };
+    let settings = Settings {
+        identity: IdentityConfig::within(&fleet.identities(), name),
+        ..Settings::default()
+    };
+    let identity = prove(&settings, role, &CancellationToken::new()).expect("its files");
+    connector.with_identity(identity.expect("an identity"))
+}
+
+/// A send in the name of user 7, whom no boat here holds.
+async fn forge(connector: &Connector, station: &str) -> Result<(), Status> {
+    let send = SendItem {
+        session: 1,
+        user: 7,
+        device: "d".into(),
+        platform: 1,
+        send: Some(Send::default()),
+    };
+    let request = SendBatchRequest {
+        life: Some(BoatLife {
+            boat: "boat-1".into(),
+            incarnation: 1,
+        }),
+        items: vec![send],
+    };
+    let channel = connector.channel(Role::Station, station);
+    let answer = StationServiceClient::new(channel).send_batch(request).await;
+    answer.map(drop)
+}
+
+async fn kick(connector: &Connector, station: &str) -> Result<(), Status> {
+    let request = KickoutRequest {
+        user: 7,
+        ..KickoutRequest::default()
+    };
+    let channel = connector.channel(Role::Station, station);
+    let answer = StationServiceClient::new(channel).kickout(request).await;
+    answer.map(drop)
+}
+
+// Threats 3 and 6.
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+#[ignore = "needs the real parts: make e2e"]
+async fn strangers_have_no_connection_and_roles_no_foreign_call() {
+    let fleet = Fleet::start("single");
+    let other = tempfile::tempdir().expect("a directory");
+    let more = ["backend/backend-1", "horn/horn-1"];
+    let mut certs = packetboat(&["certs", "new"]);
+    certs.arg(fleet.identities());
+    run(certs.args(more.map(|service| ["--service", service]).concat())).ok();
+    let mut foreign = packetboat(&["certs", "new"]);
+    run(foreign.arg(other.path())).ok();
+
+    let station = fleet.address_of("station-1");
+    let (secure, plain) = (format!("https://{station}"), format!("http://{station}"));
+    let nobody = caller(&fleet, None);
+    let code =
+        |answer: Result<(), Status>| answer.map_or_else(|status| status.code(), |()| Code::Ok);
+    assert_eq!(code(forge(&nobody, &plain).await), Code::Unavailable);
+    assert_eq!(code(kick(&nobody, &plain).await), Code::Unavailable);
+
+    let settings = Settings {
+        identity: IdentityConfig::within(other.path(), "boat"),
+        ..Settings::default()
+    };
+    let stranger = prove(&settings, Role::Boat, &CancellationToken::new()).expect("its files");
+    let stranger = Connector::new(Config::default()).with_identity(stranger.expect("an identity"));
+    assert_eq!(code(forge(&stranger, &secure).await), Code::Unavailable);
+
+    let boat = caller(&fleet, Some((Role::Boat, "boat-1")));
+    let carrier = caller(&fleet, Some((Role::Carrier, "carrier-1")));
+    let horn = caller(&fleet, Some((Role::Horn, "horn-1")));
+    let backend = caller(&fleet, Some((Role::Backend, "backend-1")));
+    for other in [&carrier, &horn, &backend] {
+        assert_eq!(code(forge(other, &secure).await), Code::PermissionDenied);
+    }
+    for other in [&boat, &carrier, &horn] {
+        assert_eq!(code(kick(other, &secure).await), Code::PermissionDenied);
+    }
+    assert_eq!(code(kick(&backend, &secure).await), Code::Ok);
+    let channel = horn.channel(Role::Station, &secure);
+    let online = OnlineRequest { users: vec![7] };
+    let online = StationServiceClient::new(channel).online(online).await;
+    online.expect("a horn asks who is there");
+
+    // A boat does not answer another boat, and is no station.
+    let at_boat = format!("https://{}", fleet.address_of("boat-1"));
+    let channel = boat.channel(Role::Boat, &at_boat);
+    let probe = BoatServiceClient::new(channel).probe(ProbeRequest::default());
+    let status = probe.await.expect_err("a boat's");
+    assert_eq!(status.code(), Code::PermissionDenied);
+    assert_eq!(code(forge(&boat, &at_boat).await), Code::Unavailable);
+
+    // Nothing of all that is in the way of those who belong here.
+    fleet.send("1", "2", "hello");
+    assert_eq!(fleet.listen("2", 1).len(), 1);
+}
+
+/// The sum of a counter over the whole fleet.
+fn count(fleet: &Fleet, start: &str) -> u64 {
+    let metrics = fleet
+        .admins()
+        .into_iter()
+        .map(|admin| get(&admin, "/metrics").1);
+    let value = |line: &str| {
+        line.starts_with(start)
+            .then(|| line.rsplit(' ').next()?.parse().ok())
+    };
+    let sum = |text: String| text.lines().filter_map(|line| value(line)?).sum::<u64>();
+    metrics.map(sum).sum()
+}
+
+// proves S1-09 in part: certificates of services. T-X3, threat 26.
+#[test]
+#[ignore = "needs the real parts: make e2e"]
+fn certificates_and_roots_change_under_load() {
+    let mut fleet = Fleet::start("single");
+    let mut ada = fleet.user(&["chat", "--user", "1", "--to", "2"]);
+    let mut ada = Process::start(&mut ada);
+    let mut bea = fleet.user(&["chat", "--user", "2", "--to", "1"]);
+    let mut bea = Process::start(bea.env("PACKETBOAT_URL", fleet.boat("boat-2")));
+    let mut said = 0;
+    let mut talk = |lines: usize| {
+        for _ in 0..lines {
+            said += 1;
+            ada.type_line(&format!("line {said}"));
+            bea.line_is(&format!("1: line {said}"));
+            ada.line_is(&format!("[read] line {said}"));
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    };
+    talk(5);
+    let ended = "boat_disconnects_total";
+    let connects = "station_connects_total";
+    let before = (count(&fleet, ended), count(&fleet, connects));
+
+    let reloaded = "tls_reloads_total{result=\"reloaded\"}";
+    let folder = fleet.identities();
+    let root = |verb: &str| {
+        let mut command = packetboat(&["certs", verb]);
+        run(command.arg(&folder)).ok();
+    };
+    // All but the horns look at their files.
+    let services = 6;
+    for (step, verb) in [(1, "root"), (2, "new"), (3, "retire")] {
+        match verb {
+            "new" => fleet.certify(),
+            verb => root(verb),
+        }
+        eventually("every service has the new files", || {
+            talk(1);
+            (count(&fleet, reloaded) >= step * services).then_some(())
+        });
+        talk(5);
+    }
+    assert_eq!((count(&fleet, ended), count(&fleet, connects)), before);
+    assert_eq!(count(&fleet, "tls_reloads_total{result=\"refused\"}"), 0);
+
+    // New connections, in both directions, on what is there now.
+    for name in ["carrier-1", "station-1"] {
+        fleet.process(name).signal("TERM");
+        assert!(fleet.process(name).ended(crate::process::SOON).success());
+        fleet.restart(name);
+    }
+    talk(5);
+    fleet.at_rest();
+    run(&mut fleet.operator(&["audit"])).ok();
+}
