@@ -77,7 +77,7 @@ pub struct Cluster {
 impl Cluster {
     /// In memory, or on the real parts.
     pub async fn start() -> Cluster {
-        Cluster::with(settings(), |seams| seams).await
+        Box::pin(Cluster::with(settings(), |seams| seams)).await
     }
 
     /// The same with other settings, and seams as `wrap` makes them.
