@@ -26,6 +26,7 @@ pub mod group;
 pub mod hidden;
 pub mod history;
 pub mod id;
+pub mod key_refresh;
 pub mod keys;
 pub mod ledger;
 pub mod loaded;

@@ -1,7 +1,10 @@
 //! Who is it? A token answers, and the station believes it only after proof.
 
 mod config;
+mod copy;
 mod keys;
+mod provider;
+mod published;
 mod signing;
 #[cfg(test)]
 mod tests;
@@ -117,6 +120,8 @@ pub enum KeyError {
         issuer: String,
         algorithms: Vec<Algorithm>,
     },
+    #[error("issuer {issuer}: no HTTP client can be made: {reason}")]
+    Client { issuer: String, reason: String },
     #[error("the settings name public keys only, and no secret that could sign a token")]
     NoSecret,
     #[error("station.auth.{0}")]

@@ -146,10 +146,11 @@ pub async fn start(
     let stop = CancellationToken::new();
     // Nothing that was started outlives a start that fails.
     let unless_started = stop.clone().drop_guard();
-    let rereading = stop
+    tokens.restore(parts.clock.now());
+    let rereading = tokens
         .clone()
-        .run_until_cancelled_owned(tokens.clone().keep());
-    tasks.spawn(rereading);
+        .keep(parts.clock.clone(), parts.entropy.clone());
+    tasks.spawn(stop.clone().run_until_cancelled_owned(rereading));
     let station = assemble(&config, &parts, tokens, &tasks, &calls, &stop).await?;
     let routes = Routes::new(StationServiceServer::new(Door(station)));
     let (address, served) = open_door(&config, &parts, routes, &tasks, &stop).await?;

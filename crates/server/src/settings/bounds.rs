@@ -112,6 +112,14 @@ mod tests {
             ),
             (refused(|s| s.horn.age_max = Duration::MAX), "horn.age_max"),
             (
+                refused(|s| s.station.auth.stale_max = Duration::from_secs(7_199)),
+                "station.auth.stale_max is 1h 59m 59s",
+            ),
+            (
+                refused(|s| s.station.auth.stale_max = Duration::from_secs(30 * 86_400 + 1)),
+                "station.auth.stale_max is 30days 1s",
+            ),
+            (
                 refused(|s| s.carrier.retry_delays[0] = Duration::ZERO),
                 "carrier.retry_delays",
             ),

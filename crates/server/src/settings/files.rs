@@ -133,6 +133,36 @@ mod tests {
         assert!(!refusal.contains("0123456789"), "{refusal}");
     }
 
+    #[test]
+    fn keys_at_a_url_are_nobody_s_business_before_a_start() {
+        let provider = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+        provider.set_nonblocking(true).expect("a socket");
+        let address = provider.local_addr().expect("bound");
+        let issuer = |url: &str| {
+            let issuer = serde_json::json!({
+                "issuer": "id", "algorithms": ["EdDSA"], "jwks_url": url, "lifetime_max": "1h",
+            });
+            serde_json::from_value(issuer).expect("an issuer")
+        };
+        let url = format!("http://{address}/keys");
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let with = |cache_dir: Option<&Path>| {
+            refused(|s| {
+                s.station.auth.issuers = vec![issuer(&url)];
+                s.station.auth.cache_dir = cache_dir.map(Path::to_owned);
+            })
+        };
+        let folder = tempfile::tempdir().expect("a directory");
+        let not_yet = folder.path().join("keys");
+        for cache_dir in [None, Some(folder.path()), Some(&*not_yet)] {
+            assert_eq!(with(cache_dir), "");
+        }
+        assert!(!not_yet.exists(), "a check makes no folder");
+        let refusal = with(Some(file.path()));
+        assert!(refusal.contains("it is no folder"), "{refusal}");
+        assert!(provider.accept().is_err(), "nobody was dialled");
+    }
+
     #[cfg(feature = "otlp")]
     #[test]
     fn headers_for_the_collector_are_names_and_values() {

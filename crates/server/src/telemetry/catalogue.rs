@@ -120,6 +120,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_ids_refused_total", "Message ids that could not be made: their sends are refused"),
     metric(Counter, "station_installation_differs_total", "Looks at which discovery and store had two installation numbers"),
     metric(Counter, "station_installation_restored_total", "Installation numbers that were put back where one was missing"),
+    metric(Gauge, "station_jwks_age_seconds", "Age of the last good set of keys from a URL, by issuer; time since the start where none came"),
     metric(Counter, "station_kickouts_given_up_total", "Kickouts that could not be published"),
     metric(Counter, "station_kickouts_published_total", "Kickouts that were published"),
     metric(Counter, "station_last_received_total", "Places of devices, by result: written or dropped"),
@@ -137,7 +138,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_sessions_displaced_total", "Sessions that another sign-in of the platform ended"),
     metric(Counter, "station_sessions_replaced_total", "Sessions that the same device replaced"),
     metric(Counter, "station_store_failures_total", "Answers of stores that were failures or late, by seam"),
-    metric(Counter, "station_token_key_reloads_total", "Keys of tokens that changed in their files, by issuer and result: reloaded or refused"),
+    metric(Counter, "station_token_key_reloads_total", "Keys of tokens that changed in their files or at their URL, by issuer and result: reloaded or refused; unanswered where a URL gave none"),
     metric(Counter, "tls_reloads_total", "Certificates that changed in their files, by result: reloaded or refused"),
 ];
 

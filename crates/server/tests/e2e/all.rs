@@ -120,7 +120,8 @@ impl All {
         All::of(Process::start(&mut command), dir)
     }
 
-    fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
+    /// In this folder, on these ports.
+    pub fn over(dir: Dir, ports: [&str; 3], more: &str) -> All {
         let file = dir.settings(ports, more);
         let process = Process::start(&mut all(&file, &dir.path("data")));
         All::of(process, dir)

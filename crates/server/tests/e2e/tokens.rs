@@ -1,6 +1,9 @@
 //! Tokens of an issuer of one's own, whose keys change while users are there.
 
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 
 use backend::clock::{Clock, SystemClock};
 use base64::Engine;
@@ -11,7 +14,7 @@ use protocol::frame::ServerFrame;
 use rcgen::{KeyPair, PKCS_ED25519, PublicKeyData};
 use serde_json::{Value, json};
 
-use crate::all::All;
+use crate::all::{All, Dir};
 use crate::process::{SOON, packetboat, run, within};
 use crate::raw::{RawClient, hello_with, message};
 
@@ -111,6 +114,88 @@ fn a_key_that_changes_ends_no_session_and_refuses_no_send() {
     within(SOON, || is_welcome(&old) == Err(Code::Unauthenticated));
     assert_eq!(is_welcome(&new), Ok(()));
     goes_on();
+}
+
+/// A provider that publishes one answer, or is away.
+#[derive(Clone, Default)]
+struct Provider(Arc<Mutex<Option<String>>>);
+
+impl Provider {
+    /// Its URL, and itself.
+    fn start() -> (String, Provider) {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+        let url = format!("http://{}/keys", listener.local_addr().expect("bound"));
+        let provider = Provider::default();
+        let present = provider.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                // A client that leaves is nobody's error.
+                let _ = present.answer(stream.expect("a connection"));
+            }
+        });
+        (url, provider)
+    }
+
+    fn publish(&self, keys: &[&Key]) {
+        let keys: Vec<_> = keys.iter().map(|key| key.public()).collect();
+        self.be(Some(json!({ "keys": keys }).to_string()));
+    }
+
+    fn be(&self, set: Option<String>) {
+        *self.0.lock().expect("nobody panics with it") = set;
+    }
+
+    fn answer(&self, mut stream: TcpStream) -> std::io::Result<()> {
+        let mut line = String::new();
+        let mut request = BufReader::new(stream.try_clone()?);
+        while request.read_line(&mut line)? > 2 {
+            line.clear();
+        }
+        let set = self.0.lock().expect("nobody panics with it").clone();
+        let status = if set.is_some() { "200 OK" } else { "503 Away" };
+        let body = set.unwrap_or_default();
+        let length = body.len();
+        let head = format!("HTTP/1.1 {status}\r\ncontent-length: {length}\r\n\r\n");
+        stream.write_all((head + &body).as_bytes())
+    }
+}
+
+#[test]
+fn a_station_starts_without_its_provider_and_again_with_its_keys_of_before() {
+    let (url, provider) = Provider::start();
+    let key = Key::new("2026-10");
+    let dir = Dir::new();
+    let cache = dir.path("keys");
+    let settings = format!(
+        "station.auth.cache_dir = {:?}\n[[station.auth.issuers]]\nissuer = \"{ISSUER}\"\nalgorithms = [\"EdDSA\"]\n\
+         jwks_url = \"{url}\"",
+        cache.display().to_string()
+    );
+    let all = All::over(dir, ["127.0.0.1:0"; 3], &settings);
+    let code = |all: &All| sign_in(all, key.token(1)).err();
+    assert_eq!(code(&all), Some(Code::Unavailable));
+    provider.publish(&[&key]);
+    within(SOON, || code(&all).is_none());
+    let forged = Key::new("2026-10");
+    let refused = sign_in(&all, forged.token(1)).err();
+    assert_eq!(refused, Some(Code::Unauthenticated));
+    let series = |name: &str, result: &str| {
+        let result = match result {
+            "" => String::new(),
+            result => format!(",result=\"{result}\""),
+        };
+        all.metric(&format!("{name}{{issuer=\"{ISSUER}\"{result}}}"))
+    };
+    assert!(series("station_token_key_reloads_total", "unanswered") >= 1);
+    assert_eq!(series("station_token_key_reloads_total", "reloaded"), 1);
+    assert!(series("station_jwks_age_seconds", "") <= 20);
+    within(SOON, || {
+        std::fs::read_dir(&cache).is_ok_and(|mut copies| copies.next().is_some())
+    });
+
+    provider.be(None);
+    let again = all.again(&settings);
+    assert_eq!(code(&again), None);
 }
 
 #[test]

@@ -1,9 +1,11 @@
 //! Section `station.auth`: whose tokens are believed.
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::settings::Problems;
+use protocol::settings::{Link, Problems};
+use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -23,6 +25,15 @@ pub struct Config {
     /// Issuers whose tokens are believed, instead of `key_file` and `issuer`. A token's `iss` chooses
     /// one of them, its `kid` one of that issuer's keys, and the key says which algorithm it is for.
     pub issuers: Vec<Issuer>,
+    /// Folder with the last good set of each `jwks_url`, for a station that starts while a provider is
+    /// away. Whoever writes there says whose tokens are believed. Unset: no copies.
+    #[schemars(extend("examples" = ["/var/lib/packetboat/keys"]))]
+    pub cache_dir: Option<PathBuf>,
+    /// Age of the last good set of a `jwks_url`, from which on its issuer's sign-ins are refused as
+    /// `unavailable`.
+    #[serde(with = "humantime_serde")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMinimum" = "2h", "spanMaximum" = "30days"))]
+    pub stale_max: Duration,
     /// Difference of clocks that is forgiven when a token begins and ends.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "1m", "zero" = true))]
@@ -49,6 +60,11 @@ pub struct Issuer {
     /// where it changes. RSA keys have 2,048 to 4,096 bits.
     #[serde(default)]
     pub jwks_file: Option<PathBuf>,
+    /// Address of its public keys, a JWK set as in `jwks_file`: https, or http on loopback. It is asked
+    /// every ten minutes or as its `Cache-Control` says, from a minute to an hour, and where a token
+    /// names an unknown key; redirects are not followed.
+    #[serde(default)]
+    pub jwks_url: Option<Link>,
     /// Secrets by `kid`, for `HS256`, read again where they change. The first one signs what
     /// `packetboat token` makes.
     #[serde(default)]
@@ -108,6 +124,8 @@ impl Default for Config {
             key_file: None,
             issuer: "packetboat".into(),
             issuers: Vec::new(),
+            cache_dir: None,
+            stale_max: Duration::from_secs(24 * 3600),
             leeway: Duration::from_secs(30),
             token_bytes_max: 4096,
         }
@@ -181,23 +199,7 @@ impl Issuer {
                 remedy,
             );
         }
-        match (&self.jwks_file, self.secrets.is_empty()) {
-            (Some(file), _) if has_secret => {
-                let file = file.display().to_string();
-                let reason = "a set of public keys holds no secret";
-                refuse("jwks_file", &file, reason, "HS256 takes secrets");
-            }
-            (_, false) if !has_secret => {
-                let reason = "only HS256 has secrets";
-                refuse("secrets", "", reason, "Say algorithms = [\"HS256\"]");
-            }
-            (None, true) => {
-                let reason = "nothing proves its tokens";
-                let remedy = "Set jwks_file, or secrets with HS256";
-                refuse("jwks_file", "", reason, remedy);
-            }
-            _ => {}
-        }
+        self.check_source(has_secret, refuse);
         for (index, secret) in self.secrets.iter().enumerate() {
             let mut before = self.secrets.iter().take(index);
             if secret.kid.is_empty() || before.any(|other| other.kid == secret.kid) {
@@ -206,4 +208,57 @@ impl Issuer {
             }
         }
     }
+
+    /// One of `jwks_url`, `jwks_file` and `secrets`, as the algorithms ask.
+    fn check_source(&self, has_secret: bool, refuse: &mut impl FnMut(&str, &str, &str, &str)) {
+        let file = self.jwks_file.as_ref();
+        let file = file.map(|file| ("jwks_file", file.display().to_string()));
+        let url = self.jwks_url.as_ref();
+        let url = url.map(|url| ("jwks_url", url.to_string()));
+        match (file.or(url), self.secrets.is_empty()) {
+            (Some((key, value)), _) if has_secret => {
+                let reason = "a set of public keys holds no secret";
+                refuse(key, &value, reason, "HS256 takes secrets");
+            }
+            (_, false) if !has_secret => {
+                let reason = "only HS256 has secrets";
+                refuse("secrets", "", reason, "Say algorithms = [\"HS256\"]");
+            }
+            (None, true) => {
+                let reason = "nothing proves its tokens";
+                let remedy = "Set jwks_url, jwks_file, or secrets with HS256";
+                refuse("jwks_file", "", reason, remedy);
+            }
+            _ => {}
+        }
+        let Some(url) = &self.jwks_url else {
+            return;
+        };
+        if self.jwks_file.is_some() {
+            let reason = "jwks_file stands beside it, and only one of both can have the keys";
+            refuse("jwks_url", &url.to_string(), reason, "Leave one out");
+        }
+        if let Err(reason) = address(url) {
+            let remedy = "Such as https://host/path";
+            refuse("jwks_url", &url.to_string(), reason, remedy);
+        }
+    }
+}
+
+/// Whoever stands between here and a provider that is asked without TLS could sign in as anybody.
+pub(super) fn address(link: &Link) -> Result<Url, &'static str> {
+    let url = Url::parse(link.expose()).map_err(|_| "it is no address")?;
+    match url.scheme() {
+        "https" => Ok(url),
+        "http" if is_loopback(&url) => Ok(url),
+        "http" => Err("http is for loopback only"),
+        _ => Err("it is no https:// address"),
+    }
+}
+
+/// True where the host is this machine.
+pub(super) fn is_loopback(url: &Url) -> bool {
+    let host = url.host_str().unwrap_or_default();
+    let ip = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || ip.is_ok_and(|ip| ip.is_loopback())
 }

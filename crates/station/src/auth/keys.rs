@@ -2,8 +2,10 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
 
-use backend::files::digest;
+use arc_swap::ArcSwap;
+use backend::files::{Reload, digest};
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use jsonwebtoken::DecodingKey;
@@ -16,7 +18,7 @@ use super::signing::Secret;
 /// Keys of one set: an issuer in the middle of a rotation has two or three.
 const KEYS_MAX: usize = 64;
 /// Bytes of one set.
-const SET_BYTES_MAX: u64 = 256 * 1024;
+pub(super) const SET_BYTES_MAX: u64 = 256 * 1024;
 /// RFC 7518, 3.3 asks for 2,048 bits; longer than 4,096 is a way to make checks slow.
 const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=4096;
 
@@ -57,19 +59,36 @@ impl KeySet {
         }
     }
 
+    /// Nothing, like no set that was read.
+    pub(super) fn none() -> KeySet {
+        KeySet {
+            keys: Vec::new(),
+            any_kid: false,
+            digest: digest(std::iter::empty::<&[u8]>()),
+        }
+    }
+
+    /// A JWK set's keys of `algorithms`.
+    ///
+    /// # Errors
+    /// The reason why the set cannot be used; nothing of its content.
+    pub(super) fn parse(content: &[u8], algorithms: &[Algorithm]) -> Result<KeySet, String> {
+        Ok(KeySet {
+            keys: parse(content, algorithms)?,
+            any_kid: false,
+            digest: digest([content]),
+        })
+    }
+
     /// All files of an issuer, which must all be right.
     pub(super) fn read(issuer: &Issuer) -> Result<KeySet, KeyError> {
         if let Some(path) = &issuer.jwks_file {
             let content = read_file(path, SET_BYTES_MAX)?;
-            let keys = parse(&content, &issuer.algorithms).map_err(|reason| KeyError::File {
+            let unusable = |reason| KeyError::File {
                 path: path.clone(),
                 reason,
-            })?;
-            return Ok(KeySet {
-                keys,
-                any_kid: false,
-                digest: digest([&content]),
-            });
+            };
+            return KeySet::parse(&content, &issuer.algorithms).map_err(unusable);
         }
         let mut keys = Vec::with_capacity(issuer.secrets.len());
         let mut secrets = Vec::with_capacity(issuer.secrets.len());
@@ -119,6 +138,21 @@ impl KeySet {
         };
         key.map(|key| &key.key).ok_or(NoKey::Unknown)
     }
+}
+
+/// Takes a set that was read. One without keys is taken, too: its owner wants no token believed.
+pub(super) fn replace(issuer: &str, keys: &ArcSwap<KeySet>, read: KeySet) -> Reload {
+    if keys.load().is_like(&read) {
+        return Reload::Unchanged;
+    }
+    if read.is_empty() {
+        tracing::warn!(
+            issuer,
+            "no key is left: no token of this issuer is believed"
+        );
+    }
+    keys.store(Arc::new(read));
+    Reload::Reloaded
 }
 
 /// All of a file; one with more than `bytes_max` cannot be used.

@@ -1,4 +1,6 @@
 mod issuers;
+mod provider;
+mod published;
 
 use jsonwebtoken::{Algorithm, EncodingKey};
 use proptest::prelude::*;

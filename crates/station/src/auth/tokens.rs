@@ -4,19 +4,21 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Guard};
 use async_trait::async_trait;
+use backend::clock::{Clock, Entropy};
 use backend::files::{Reload, reread};
 use futures_util::future::join_all;
 use jsonwebtoken::Validation;
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::errors::ErrorKind;
-use metrics::counter;
 use protocol::{Code, Refusal, Timestamp};
 use serde::{Deserialize, Deserializer};
 
 use super::config::{Algorithm, Config, Issuer};
-use super::keys::{KeySet, NoKey};
+use super::keys::{KeySet, NoKey, replace};
+use super::provider::{Https, Providers};
+use super::published::{Published, reloads};
 use super::signing::Secret;
 use super::{AUDIENCE, Authenticator, Identity, KeyError, unauthenticated};
 
@@ -36,11 +38,17 @@ struct Trusted {
     lifetime_max: Option<Duration>,
     /// One for each algorithm, since a list of them would let a token choose.
     validations: Vec<Validation>,
-    source: Source,
+    origin: Origin,
     keys: Arc<ArcSwap<KeySet>>,
 }
 
 /// Origin of an issuer's keys.
+enum Origin {
+    Files(Source),
+    Url(Box<Published>),
+}
+
+/// Files with an issuer's keys.
 #[derive(Clone, Debug)]
 enum Source {
     WellKnown,
@@ -68,53 +76,62 @@ impl Trusted {
     fn of_key_file(config: &Config) -> Result<Trusted, KeyError> {
         let source = config.key_file.clone();
         let source = source.map_or(Source::WellKnown, Source::KeyFile);
-        let algorithms = [Algorithm::HS256];
-        Trusted::open(&config.issuer, AUDIENCE, &algorithms, None, source)
-    }
-
-    fn of(issuer: &Issuer) -> Result<Trusted, KeyError> {
-        let Issuer {
-            issuer: name,
-            audience,
-            algorithms,
-            lifetime_max,
-            ..
-        } = issuer;
-        let source = Source::Issuer(Box::new(issuer.clone()));
-        Trusted::open(name, audience, algorithms, Some(*lifetime_max), source)
-    }
-
-    fn open(
-        issuer: &str,
-        audience: &str,
-        algorithms: &[Algorithm],
-        lifetime_max: Option<Duration>,
-        source: Source,
-    ) -> Result<Trusted, KeyError> {
-        let validation = |&algorithm: &Algorithm| {
-            let mut validation = Validation::new(algorithm.into());
-            validation.set_audience(&[audience]);
-            validation.set_issuer(&[issuer]);
-            validation.set_required_spec_claims(&["aud", "exp", "iss", "sub"]);
-            // Times are checked below, by the clock that the whole station goes by.
-            validation.validate_exp = false;
-            validation.validate_nbf = false;
-            validation
-        };
-        let keys = source.read()?;
-        if keys.is_empty() {
-            return Err(KeyError::Empty {
-                issuer: issuer.into(),
-                algorithms: algorithms.to_vec(),
-            });
-        }
+        let keys = Arc::new(ArcSwap::from_pointee(source.read()?));
         Ok(Trusted {
-            issuer: issuer.into(),
-            lifetime_max,
-            validations: algorithms.iter().map(validation).collect(),
-            keys: Arc::new(ArcSwap::from_pointee(keys)),
-            source,
+            issuer: config.issuer.clone(),
+            lifetime_max: None,
+            validations: validations(&config.issuer, AUDIENCE, &[Algorithm::HS256]),
+            origin: Origin::Files(source),
+            keys,
         })
+    }
+
+    fn of(issuer: &Issuer, config: &Config, providers: Providers<'_>) -> Result<Trusted, KeyError> {
+        let (origin, keys) = match &issuer.jwks_url {
+            None => Origin::of_files(issuer)?,
+            Some(url) => {
+                let provider = providers(issuer, url)?;
+                let published = Published::new(issuer, url, config, provider)?;
+                let keys = Arc::clone(&published.keys);
+                (Origin::Url(Box::new(published)), keys)
+            }
+        };
+        Ok(Trusted {
+            issuer: issuer.issuer.clone(),
+            lifetime_max: Some(issuer.lifetime_max),
+            validations: validations(&issuer.issuer, &issuer.audience, &issuer.algorithms),
+            origin,
+            keys,
+        })
+    }
+
+    /// Waits where the token's key may be on its way.
+    async fn await_key(&self, token: &str) {
+        let Origin::Url(published) = &self.origin else {
+            return;
+        };
+        let Ok(header) = jsonwebtoken::decode_header(token) else {
+            return;
+        };
+        if self.validation_of(header.alg).is_some() {
+            published.await_key(header.kid.as_deref(), header.alg).await;
+        }
+    }
+
+    fn validation_of(&self, algorithm: jsonwebtoken::Algorithm) -> Option<&Validation> {
+        let mut validations = self.validations.iter();
+        validations.find(|validation| validation.algorithms == [algorithm])
+    }
+
+    /// Keys that are too old prove nothing, and their owner cannot be asked.
+    fn present_keys(&self) -> Result<Guard<Arc<KeySet>>, Refusal> {
+        match &self.origin {
+            Origin::Url(published) if !published.is_fit() => Err(Refusal::new(
+                Code::Unavailable,
+                "the keys of the token's issuer cannot be had at present",
+            )),
+            _ => Ok(self.keys.load()),
+        }
     }
 
     /// Proves the signature, the issuer and the audience.
@@ -128,11 +145,9 @@ impl Trusted {
                 "the token's header has one of crit, jku, jwk, x5u, which are not accepted here",
             ));
         }
-        let mut validations = self.validations.iter();
-        let validation = validations
-            .find(|validation| validation.algorithms == [header.alg])
-            .ok_or_else(|| read(ErrorKind::InvalidAlgorithm.into()))?;
-        let keys = self.keys.load();
+        let validation = self.validation_of(header.alg);
+        let validation = validation.ok_or_else(|| read(ErrorKind::InvalidAlgorithm.into()))?;
+        let keys = self.present_keys()?;
         let key = keys
             .find(header.kid.as_deref(), header.alg)
             .map_err(|why| match why {
@@ -143,30 +158,69 @@ impl Trusted {
         Ok(token.claims)
     }
 
-    /// Looks at the files again; where one of them cannot be used, all keys stay as they were. A set without keys is
-    /// taken: its owner wants no token believed.
+    /// Looks at the files again; where one of them cannot be used, all keys stay as they were.
     fn reload(issuer: &str, source: &Source, keys: &ArcSwap<KeySet>) -> Result<Reload, KeyError> {
-        let read = source.read()?;
-        if keys.load().is_like(&read) {
-            return Ok(Reload::Unchanged);
-        }
-        if read.is_empty() {
-            tracing::warn!(
-                issuer,
-                "no key is left: no token of this issuer is believed"
-            );
-        }
-        keys.store(Arc::new(read));
-        Ok(Reload::Reloaded)
+        Ok(replace(issuer, keys, source.read()?))
+    }
+
+    /// Reads keys again that change, until dropped.
+    async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
+        let source = match &self.origin {
+            Origin::Url(published) => return published.keep(clock, entropy).await,
+            Origin::Files(source) => source.clone(),
+        };
+        let (issuer, keys) = (self.issuer.clone(), Arc::clone(&self.keys));
+        let look = move || Trusted::reload(&issuer, &source, &keys);
+        let files = format!("token keys of {}", self.issuer);
+        reread(&files, |result| reloads(&self.issuer, result), look).await;
     }
 }
 
+impl Origin {
+    fn of_files(issuer: &Issuer) -> Result<(Origin, Arc<ArcSwap<KeySet>>), KeyError> {
+        let source = Source::Issuer(Box::new(issuer.clone()));
+        let keys = source.read()?;
+        if keys.is_empty() {
+            return Err(KeyError::Empty {
+                issuer: issuer.issuer.clone(),
+                algorithms: issuer.algorithms.clone(),
+            });
+        }
+        Ok((Origin::Files(source), Arc::new(ArcSwap::from_pointee(keys))))
+    }
+}
+
+/// One for each algorithm of an issuer.
+fn validations(issuer: &str, audience: &str, algorithms: &[Algorithm]) -> Vec<Validation> {
+    let validation = |&algorithm: &Algorithm| {
+        let mut validation = Validation::new(algorithm.into());
+        validation.set_audience(&[audience]);
+        validation.set_issuer(&[issuer]);
+        validation.set_required_spec_claims(&["aud", "exp", "iss", "sub"]);
+        // Times are checked below, by the clock that the whole station goes by.
+        validation.validate_exp = false;
+        validation.validate_nbf = false;
+        validation
+    };
+    algorithms.iter().map(validation).collect()
+}
+
 impl SignedTokens {
-    /// Reads all keys that the settings name.
+    /// Reads all keys that the settings name in files. Those at URLs come later: see [`SignedTokens::keep`].
     ///
     /// # Errors
     /// A setting or a file that cannot be.
     pub fn open(config: &Config) -> Result<SignedTokens, KeyError> {
+        SignedTokens::open_with(config, &|issuer, url| {
+            let https = Https::open(&issuer.issuer, url)?;
+            Ok(Box::new(https))
+        })
+    }
+
+    pub(super) fn open_with(
+        config: &Config,
+        providers: Providers<'_>,
+    ) -> Result<SignedTokens, KeyError> {
         let problems = config.problems();
         if !problems.is_empty() {
             return Err(KeyError::Settings(problems.to_string()));
@@ -174,7 +228,8 @@ impl SignedTokens {
         let issuers = match config.issuers.is_empty() {
             true => vec![Trusted::of_key_file(config)?],
             false => {
-                let issuers = config.issuers.iter().map(Trusted::of);
+                let issuers = config.issuers.iter();
+                let issuers = issuers.map(|issuer| Trusted::of(issuer, config, providers));
                 issuers.collect::<Result<_, _>>()?
             }
         };
@@ -185,36 +240,34 @@ impl SignedTokens {
         })
     }
 
-    /// Reads keys again that change in their files, those of each issuer by themselves, until dropped.
-    pub async fn keep(self: Arc<Self>) {
-        let keep = self.issuers.iter().map(|trusted| {
-            let (source, keys) = (trusted.source.clone(), Arc::clone(&trusted.keys));
-            let issuer = trusted.issuer.clone();
-            let look = move || Trusted::reload(&issuer, &source, &keys);
-            let reloads = |result: &'static str| {
-                let issuer = trusted.issuer.clone();
-                counter!("station_token_key_reloads_total", "issuer" => issuer, "result" => result)
-            };
-            let files = format!("token keys of {}", trusted.issuer);
-            async move { reread(&files, reloads, look).await }
-        });
-        join_all(keep).await;
+    /// Takes the copies in `cache_dir` of sets that came from URLs, as far as they are young enough at `now`, the time
+    /// of day.
+    pub fn restore(&self, now: Timestamp) {
+        for trusted in &self.issuers {
+            if let Origin::Url(published) = &trusted.origin {
+                published.restore(now);
+            }
+        }
+    }
+
+    /// Reads keys again that change in their files, and asks URLs for theirs, those of each issuer by themselves, until
+    /// dropped.
+    pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
+        let issuers = self.issuers.iter();
+        join_all(issuers.map(|trusted| trusted.keep(&*clock, &*entropy))).await;
     }
 
     /// Looks at all files once, as [`SignedTokens::keep`] does.
     #[cfg(test)]
     pub(super) fn reload(&self) -> Vec<Result<Reload, KeyError>> {
-        let reload = |it: &Trusted| Trusted::reload(&it.issuer, &it.source, &it.keys);
+        let reload = |it: &Trusted| match &it.origin {
+            Origin::Files(source) => Trusted::reload(&it.issuer, source, &it.keys),
+            Origin::Url(_) => Ok(Reload::Unchanged),
+        };
         self.issuers.iter().map(reload).collect()
     }
 
     pub(super) fn prove(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
-        if token.is_empty() {
-            return Err(unauthenticated("the token is missing"));
-        }
-        if token.len() > self.token_bytes_max {
-            return Err(unauthenticated("the token is too long"));
-        }
         let trusted = self.issuer_of(token)?;
         let proven = trusted.open_token(token)?;
         let user = proven
@@ -244,6 +297,12 @@ impl SignedTokens {
 
     /// By what the token says before anything is proved: it chooses among those that are trusted anyway.
     fn issuer_of(&self, token: &str) -> Result<&Trusted, Refusal> {
+        if token.is_empty() {
+            return Err(unauthenticated("the token is missing"));
+        }
+        if token.len() > self.token_bytes_max {
+            return Err(unauthenticated("the token is too long"));
+        }
         let claimed: Claimed = insecure_decode_claims(token)
             .map_err(|error| unauthenticated(what_is_wrong(error.kind())))?;
         let Some(issuer) = claimed.iss else {
@@ -279,6 +338,7 @@ impl SignedTokens {
 #[async_trait]
 impl Authenticator for SignedTokens {
     async fn authenticate(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
+        self.issuer_of(token)?.await_key(token).await;
         self.prove(token, now)
     }
 }

@@ -16,14 +16,14 @@ use super::*;
 use crate::auth::Algorithm as Allowed;
 
 /// A pair of keys, as a provider has it: it signs, and publishes one half.
-struct Pair {
+pub(super) struct Pair {
     algorithm: Algorithm,
     kid: Option<&'static str>,
     pair: KeyPair,
 }
 
 impl Pair {
-    fn new(algorithm: Algorithm, kid: Option<&'static str>) -> Pair {
+    pub(super) fn new(algorithm: Algorithm, kid: Option<&'static str>) -> Pair {
         let pair = match algorithm {
             Algorithm::EdDSA => KeyPair::generate_for(&PKCS_ED25519),
             Algorithm::ES256 => KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256),
@@ -36,7 +36,7 @@ impl Pair {
         }
     }
 
-    fn sign_with(&self, claims: &Value, change: impl FnOnce(&mut Header)) -> String {
+    pub(super) fn sign_with(&self, claims: &Value, change: impl FnOnce(&mut Header)) -> String {
         let pem = self.pair.serialize_pem();
         let key = match self.algorithm {
             Algorithm::EdDSA => EncodingKey::from_ed_pem(pem.as_bytes()),
@@ -49,11 +49,11 @@ impl Pair {
         jsonwebtoken::encode(&header, claims, &key.expect("its key")).expect("signable")
     }
 
-    fn sign(&self, claims: &Value) -> String {
+    pub(super) fn sign(&self, claims: &Value) -> String {
         self.sign_with(claims, |_| {})
     }
 
-    fn jwk(&self) -> Value {
+    pub(super) fn jwk(&self) -> Value {
         let public = self.pair.der_bytes();
         let text = |bytes: &[u8]| BASE64_URL_SAFE_NO_PAD.encode(bytes);
         let mut jwk = match self.algorithm {
@@ -92,11 +92,11 @@ fn rsa(der: &[u8]) -> (&[u8], &[u8]) {
     (n, take(rest).0)
 }
 
-fn set(pairs: &[&Pair]) -> Value {
+pub(super) fn set(pairs: &[&Pair]) -> Value {
     json!({ "keys": pairs.iter().map(|pair| pair.jwk()).collect::<Vec<_>>() })
 }
 
-const ALL: [Allowed; 3] = [Allowed::EdDSA, Allowed::ES256, Allowed::RS256];
+pub(super) const ALL: [Allowed; 3] = [Allowed::EdDSA, Allowed::ES256, Allowed::RS256];
 
 /// Files of issuers, in a folder of their own.
 struct Files(TempDir);
@@ -118,7 +118,7 @@ impl Files {
     }
 }
 
-fn issuer(
+pub(super) fn issuer(
     name: &str,
     algorithms: &[Allowed],
     jwks_file: Option<&Path>,
@@ -129,6 +129,7 @@ fn issuer(
         audience: "boats".into(),
         algorithms: algorithms.to_vec(),
         jwks_file: jwks_file.map(Path::to_owned),
+        jwks_url: None,
         secrets: secrets.to_vec(),
         lifetime_max: Duration::from_secs(24 * 3600),
     }
@@ -141,7 +142,7 @@ fn open(issuers: &[Issuer]) -> Result<SignedTokens, KeyError> {
     })
 }
 
-fn claims_of(issuer: &str) -> Value {
+pub(super) fn claims_of(issuer: &str) -> Value {
     let begin = NOW.millis() / 1000;
     json!({"sub": "7", "aud": "boats", "iss": issuer, "iat": begin, "exp": begin + 3600})
 }
@@ -538,7 +539,7 @@ fn settings_of_issuers_make_sense() {
         change(&mut issuer, secret.clone());
         open(&[issuer]).expect_err("refused").to_string()
     };
-    let cases: [(Change, &str); 9] = [
+    let cases: [(Change, &str); 14] = [
         (|it, _| it.issuer.clear(), "issuers[0].issuer"),
         (|it, _| it.audience.clear(), "issuers[0].audience"),
         (
@@ -564,6 +565,40 @@ fn settings_of_issuers_make_sense() {
             },
             "issuers[0].secrets is 1",
         ),
+        (
+            |it, _| it.jwks_url = Some("https://id.example/keys".into()),
+            "issuers[0].jwks_url is https://id.example/keys: jwks_file",
+        ),
+        (
+            |it, _| {
+                it.jwks_file = None;
+                it.jwks_url = Some("https://id.example/keys".into());
+                it.algorithms = vec![Allowed::HS256];
+            },
+            "issuers[0].jwks_url is https://id.example/keys: a set",
+        ),
+        (
+            |it, secret| {
+                it.jwks_file = None;
+                it.jwks_url = Some("https://id.example/keys".into());
+                it.secrets.push(secret);
+            },
+            "issuers[0].secrets",
+        ),
+        (
+            |it, _| {
+                it.jwks_file = None;
+                it.jwks_url = Some("ftp://user:hunter2@id.example/keys".into());
+            },
+            "issuers[0].jwks_url is ftp://(redacted)@id.example/keys: it is no https://",
+        ),
+        (
+            |it, _| {
+                it.jwks_file = None;
+                it.jwks_url = Some("id.example/keys".into());
+            },
+            "issuers[0].jwks_url is id.example/keys: it is no address",
+        ),
     ];
     for (change, key) in cases {
         let text = reason(change);
@@ -588,4 +623,40 @@ fn settings_of_issuers_make_sense() {
         ..Config::default()
     };
     assert!(matches!(Signer::open(&config), Err(KeyError::NoSecret)));
+}
+
+// Whoever stands between here and a provider that is asked without TLS could sign in as anybody.
+#[test]
+fn keys_come_by_https_or_from_this_machine() {
+    let refused = |url: &str| {
+        let mut issuer = issuer("id", &ALL, None, &[]);
+        issuer.jwks_url = Some(url.into());
+        open(&[issuer]).err().map(|error| error.to_string())
+    };
+    for url in [
+        "https://id.example/keys",
+        "https://10.0.0.7:8443/keys?tenant=1",
+        "http://localhost:8080/keys",
+        "http://127.0.0.1/keys",
+        "http://127.9.9.9/keys",
+        "http://[::1]:8080/keys",
+        "HTTP://LOCALHOST/keys",
+    ] {
+        assert_eq!(refused(url), None, "{url}");
+    }
+    for url in [
+        "http://id.example/keys",
+        "http://10.0.0.7/keys",
+        "http://127.0.0.1.id.example/keys",
+        "http://localhost.id.example/keys",
+        "http://127.0.0.1@id.example/keys",
+        "http://[::2]/keys",
+        "http://0.0.0.0/keys",
+    ] {
+        let refusal = refused(url).expect(url);
+        assert!(
+            refusal.contains("http is for loopback only. Such as https://"),
+            "{refusal}"
+        );
+    }
 }

@@ -1,0 +1,279 @@
+use proptest::prelude::*;
+
+use super::*;
+
+const START: Timestamp = Timestamp::from_millis(1_000_000_000);
+const STALE_MAX: Duration = Duration::from_secs(24 * 3600);
+
+fn at(millis: u64) -> Timestamp {
+    START + Duration::from_millis(millis)
+}
+
+fn secs(seconds: u64) -> Duration {
+    Duration::from_secs(seconds)
+}
+
+/// With a set that arrived at the start, and the next look in ten minutes.
+fn settled() -> KeyRefresh {
+    let mut refresh = KeyRefresh::new(STALE_MAX, START);
+    assert!(refresh.begin(START));
+    refresh.arrived(None, START, 60_000);
+    assert_eq!(refresh.due(), at(600_000));
+    refresh
+}
+
+/// From an arrival to the next look, for this random number.
+fn period_of(fresh_for: Option<Duration>, random: u64) -> Duration {
+    let mut refresh = KeyRefresh::new(STALE_MAX, START);
+    refresh.arrived(fresh_for, START, random);
+    refresh.due().since(START)
+}
+
+#[test]
+fn the_first_look_is_due_at_once_and_alone() {
+    let mut refresh = KeyRefresh::new(STALE_MAX, START);
+    assert!(!refresh.is_fit(START));
+    assert!(refresh.begin(START));
+    assert!(!refresh.begin(at(3_600_000)), "single flight");
+    assert_eq!(refresh.missing(Some("a"), at(1)), Missing::Wait);
+    refresh.arrived(None, at(10), 0);
+    assert!(refresh.is_fit(at(10)));
+    assert!(!refresh.begin(at(11)));
+}
+
+#[test]
+fn looks_are_ten_minutes_apart_more_or_less_by_a_tenth() {
+    for (random, period) in [
+        (0, 540_000),
+        (60_000, 600_000),
+        (120_000, 660_000),
+        (120_001, 540_000),
+    ] {
+        assert_eq!(period_of(None, random).as_millis(), period, "{random}");
+    }
+    let mut refresh = settled();
+    assert!(!refresh.begin(at(599_999)));
+    assert!(refresh.begin(at(600_000)));
+}
+
+#[test]
+fn a_provider_says_when_to_look_again_from_a_minute_to_an_hour() {
+    for (fresh_for, random, period) in [
+        (300, 0, 270_000),
+        (300, 60_000, 330_000),
+        (0, 0, 60_000),
+        (59, 0, 60_000),
+        (60, 0, 60_000),
+        (60, 12_000, 66_000),
+        (3600, 0, 3_240_000),
+        (3600, 720_000, 3_600_000),
+        (3601, 0, 3_240_000),
+        (u64::MAX, 360_000, 3_600_000),
+    ] {
+        let fresh_for = Some(secs(fresh_for));
+        let found = period_of(fresh_for, random).as_millis();
+        assert_eq!(found, period, "{fresh_for:?} {random}");
+    }
+}
+
+#[test]
+fn cache_control_is_read_as_it_is_written() {
+    for (text, expected) in [
+        ("max-age=300", Some(300)),
+        ("public, Max-Age=\"300\" , must-revalidate", Some(300)),
+        ("max-age=300, max-age=400", Some(300)),
+        ("max-age=300, no-cache", Some(0)),
+        ("No-Store", Some(0)),
+        ("no-cache=\"set-cookie\", max-age=300", Some(0)),
+        ("s-maxage=300", None),
+        ("max-age=-1", None),
+        ("max-age=+1", None),
+        ("max-age=", None),
+        ("max-age", None),
+        ("max-age=5m", None),
+        ("public", None),
+        ("", None),
+        ("max-age=99999999999999999999999", Some(u64::MAX)),
+    ] {
+        assert_eq!(fresh_for(text), expected.map(secs), "{text}");
+    }
+}
+
+#[test]
+fn pauses_after_failures_double_from_a_second_to_a_minute() {
+    let pauses = |random| {
+        let (mut refresh, mut now) = (KeyRefresh::new(STALE_MAX, START), START);
+        let mut pauses = Vec::new();
+        for _ in 0..8 {
+            assert!(refresh.begin(now));
+            refresh.failed(now, random);
+            assert!(!refresh.begin(refresh.due() - Duration::from_millis(1)));
+            pauses.push(refresh.due().since(now).as_millis());
+            now = refresh.due();
+        }
+        refresh.arrived(None, now, 0);
+        refresh.failed(now, random);
+        assert_eq!(refresh.due().since(now).as_millis(), pauses[0]);
+        pauses
+    };
+    let whole = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000];
+    assert_eq!(pauses(0), whole);
+    for (random, first, last) in [(500, 500, 59_500), (30_000, 1_000 - 30_000 % 501, 30_000)] {
+        let pauses = pauses(random);
+        assert_eq!((pauses[0], pauses[7]), (first, last));
+    }
+}
+
+#[test]
+fn an_unknown_kid_causes_one_look_in_half_a_minute() {
+    let mut refresh = settled();
+    assert_eq!(refresh.missing(Some("a"), at(29_999)), Missing::Refuse);
+    assert!(!refresh.begin(at(29_999)));
+    assert_eq!(refresh.missing(Some("a"), at(30_000)), Missing::Wait);
+    assert!(refresh.begin(at(30_000)));
+    assert_eq!(refresh.missing(Some("b"), at(30_001)), Missing::Wait);
+    assert!(!refresh.begin(at(30_001)), "single flight");
+    refresh.failed(at(35_000), 0);
+    assert_eq!(refresh.missing(Some("b"), at(35_001)), Missing::Refuse);
+    assert_eq!(refresh.due(), at(36_000), "a look that failed comes again");
+}
+
+#[test]
+fn a_kid_that_was_not_found_causes_no_look_for_a_minute() {
+    let mut refresh = settled();
+    refresh.remember_unknown("a", at(40_000));
+    refresh.remember_unknown("a", at(50_000));
+    assert_eq!(refresh.missing(Some("a"), at(99_999)), Missing::Refuse);
+    assert_eq!(refresh.missing(None, at(99_999)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some("a"), at(100_000)), Missing::Wait);
+    let mut refresh = settled();
+    refresh.remember_unknown("a", at(40_000));
+    assert_eq!(refresh.missing(Some("b"), at(40_000)), Missing::Wait);
+    // Also while a look is under way for others.
+    assert!(refresh.begin(at(40_000)));
+    assert_eq!(refresh.missing(Some("a"), at(40_001)), Missing::Refuse);
+}
+
+#[test]
+fn kids_that_were_not_found_are_1024_at_most() {
+    let full = |count: usize| {
+        let mut refresh = settled();
+        for kid in 0..count {
+            refresh.remember_unknown(&kid.to_string(), at(30_000));
+        }
+        assert!(refresh.unknown.len() == refresh.names.len());
+        (
+            refresh.names.len(),
+            refresh.missing(Some("0"), at(30_000)),
+            refresh.missing(Some("1"), at(30_000)),
+        )
+    };
+    assert_eq!(full(1024), (1024, Missing::Refuse, Missing::Refuse));
+    let (count, first, _) = full(1025);
+    assert_eq!((count, first), (1024, Missing::Wait), "the oldest goes");
+    let mut refresh = settled();
+    for kid in 0..1025 {
+        refresh.remember_unknown(&kid.to_string(), at(30_000));
+    }
+    assert_eq!(refresh.missing(Some("1"), at(30_000)), Missing::Refuse);
+}
+
+#[test]
+fn a_long_kid_causes_nothing_and_is_not_remembered() {
+    let (longest, longer) = ("k".repeat(256), "k".repeat(257));
+    let mut refresh = settled();
+    assert_eq!(refresh.missing(Some(&longer), at(40_000)), Missing::Refuse);
+    refresh.remember_unknown(&longer, at(40_000));
+    assert_eq!(refresh.names.len(), 0);
+    assert_eq!(refresh.missing(Some(&longest), at(40_000)), Missing::Wait);
+    refresh.remember_unknown(&longest, at(40_000));
+    assert_eq!(refresh.missing(Some(&longest), at(40_000)), Missing::Refuse);
+}
+
+#[test]
+fn keys_prove_nothing_once_they_are_stale() {
+    let refresh = settled();
+    let stale = STALE_MAX.as_millis() as u64;
+    assert!(refresh.is_fit(at(stale)));
+    assert!(!refresh.is_fit(at(stale + 1)));
+    // Then every token asks, once in half a minute.
+    let mut refresh = settled();
+    assert!(refresh.begin(at(stale)));
+    refresh.failed(at(stale + 1), 0);
+    for _ in 0..7 {
+        let due = refresh.due();
+        assert!(refresh.begin(due));
+        refresh.failed(due, 0);
+    }
+    let begun = refresh.begun_at.expect("it began");
+    let early = begun + Duration::from_millis(29_999);
+    assert_eq!(refresh.missing(None, early), Missing::Refuse);
+    assert_eq!(refresh.missing(None, begun + secs(30)), Missing::Wait);
+    assert!(refresh.begin(begun + secs(30)));
+}
+
+#[test]
+fn keys_that_were_put_by_have_their_age_and_the_first_look_stays_due() {
+    let mut refresh = KeyRefresh::new(STALE_MAX, START);
+    refresh.restore(STALE_MAX - secs(1), START);
+    assert!(refresh.is_fit(at(1_000)) && !refresh.is_fit(at(1_001)));
+    assert_eq!(refresh.age(at(500)), STALE_MAX - Duration::from_millis(500));
+    assert!(refresh.begin(START));
+    let wall = |seconds: i64| Timestamp::from_millis(seconds * 1000);
+    assert_eq!(age_of_copy(wall(100), wall(400)), Some(secs(300)));
+    assert_eq!(age_of_copy(wall(460), wall(400)), Some(Duration::ZERO));
+    assert_eq!(age_of_copy(wall(461), wall(400)), None, "of no age");
+}
+
+#[test]
+fn an_age_is_said_from_half_an_hour_on_every_ten_minutes() {
+    let mut refresh = settled();
+    let minute = 60_000;
+    assert_eq!(refresh.age(at(29 * minute)), secs(29 * 60));
+    let mut warned = |millis| refresh.warns(at(millis));
+    let times = [30 * minute - 1, 30 * minute, 40 * minute - 1, 40 * minute];
+    assert_eq!(times.map(&mut warned), [false, true, false, true]);
+    refresh.arrived(None, at(41 * minute), 0);
+    assert!(!refresh.warns(at(70 * minute)));
+    assert!(refresh.warns(at(71 * minute)), "a new trouble");
+    let mut none = KeyRefresh::new(STALE_MAX, START);
+    assert!(!none.warns(at(30 * minute - 1)) && none.warns(at(30 * minute)));
+}
+
+#[test]
+fn a_sign_in_waits_two_seconds() {
+    assert_eq!(PATIENCE, secs(2));
+}
+
+proptest! {
+    // Strangers ask for whatever they like, as often as they like, and the provider has two looks a minute.
+    #[test]
+    fn strangers_cause_two_looks_a_minute_at_most(
+        steps in prop::collection::vec((0_u64..3_000, 0_u8..4, 0_u64..6_000), 1..400),
+        seed in any::<u64>(),
+    ) {
+        let mut refresh = settled();
+        let (mut now, mut ends, mut begun) = (0, None, vec![0_u64]);
+        for (step, (pause, kid, length)) in steps.into_iter().enumerate() {
+            now += pause;
+            if ends.is_some_and(|end| end <= now) {
+                refresh.arrived(Some(Duration::ZERO), at(now), seed);
+                ends = None;
+            }
+            let kid = match kid {
+                0 => format!("new {step}"),
+                kid => kid.to_string(),
+            };
+            if refresh.missing(Some(&kid), at(now)) == Missing::Refuse && kid.len() < 3 {
+                refresh.remember_unknown(&kid, at(now));
+            }
+            if refresh.begin(at(now)) {
+                begun.push(now);
+                ends = Some(now + length);
+            }
+        }
+        for pair in begun.windows(2) {
+            prop_assert!(pair[1] - pair[0] >= 30_000, "{pair:?}");
+        }
+    }
+}

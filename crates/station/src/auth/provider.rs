@@ -1,0 +1,134 @@
+//! The seam to whoever publishes keys, and how it is asked by HTTP.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::key_refresh::fresh_for;
+use protocol::settings::Link;
+use reqwest::header::{ACCEPT, CACHE_CONTROL, HeaderMap};
+use reqwest::{Client, ClientBuilder, StatusCode, Url, redirect};
+use thiserror::Error;
+
+use super::KeyError;
+use super::config::{Issuer, address, is_loopback};
+use super::keys::SET_BYTES_MAX;
+
+/// From the first packet to the last byte.
+const DEADLINE: Duration = Duration::from_secs(5);
+
+/// A set that was published.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Answer {
+    pub(super) content: Vec<u8>,
+    /// The provider's word, if it gave one.
+    pub(super) fresh_for: Option<Duration>,
+}
+
+/// Reasons why a provider gave no set. A URL may hold a token: none is repeated.
+#[derive(Debug, Error)]
+pub(super) enum ProviderError {
+    #[error("{0}")]
+    Unanswered(&'static str),
+    #[error("{0}")]
+    Refused(String),
+}
+
+/// Somebody who publishes keys.
+#[async_trait]
+pub(super) trait Provider: Send + Sync {
+    /// Ends within a bounded time, with a set of at most 256 KiB. May be dropped at any time.
+    async fn fetch(&self) -> Result<Answer, ProviderError>;
+}
+
+/// The provider of an issuer at a URL.
+pub(super) type Providers<'a> = &'a dyn Fn(&Issuer, &Link) -> Result<Box<dyn Provider>, KeyError>;
+
+/// Asks one URL.
+pub(super) struct Https {
+    client: Client,
+    url: Url,
+}
+
+impl Https {
+    /// Dials nobody.
+    ///
+    /// # Errors
+    /// An address that cannot be, or certificates of authorities that cannot be read.
+    pub(super) fn open(issuer: &str, link: &Link) -> Result<Https, KeyError> {
+        let unusable = |reason: String| KeyError::Client {
+            issuer: issuer.into(),
+            reason,
+        };
+        let url = address(link).map_err(|reason| unusable(reason.into()))?;
+        let client = builder(&url).build();
+        let client = client.map_err(|error| unusable(error.to_string()))?;
+        Ok(Https { client, url })
+    }
+
+    #[cfg(test)]
+    pub(super) fn trusting(url: Url, authority: reqwest::Certificate) -> Https {
+        let builder = builder(&url).tls_certs_only([authority]);
+        let client = builder.build().expect("a client");
+        Https { client, url }
+    }
+}
+
+fn builder(url: &Url) -> ClientBuilder {
+    // Whoever comes first chooses for the process; all of ours choose the same.
+    let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+    let builder = Client::builder()
+        .user_agent(concat!("packetboat/", env!("CARGO_PKG_VERSION")))
+        .timeout(DEADLINE)
+        .redirect(redirect::Policy::none())
+        // Minutes pass between two calls.
+        .pool_max_idle_per_host(0);
+    match is_loopback(url) {
+        // A proxy's loopback is another one.
+        true => builder.no_proxy(),
+        false => builder,
+    }
+}
+
+#[async_trait]
+impl Provider for Https {
+    async fn fetch(&self) -> Result<Answer, ProviderError> {
+        let request = self.client.get(self.url.clone());
+        let request = request.header(ACCEPT, "application/jwk-set+json, application/json");
+        let mut response = request.send().await.map_err(|error| unanswered(&error))?;
+        let status = response.status();
+        if status.is_server_error() {
+            return Err(ProviderError::Unanswered("the provider has an error"));
+        }
+        if status != StatusCode::OK {
+            let text = format!("the provider answered {status}");
+            return Err(ProviderError::Refused(text));
+        }
+        let fresh_for = word(response.headers());
+        let mut content = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(|error| unanswered(&error))? {
+            if (content.len() + chunk.len()) as u64 > SET_BYTES_MAX {
+                let text = format!("the set has more than {} KiB", SET_BYTES_MAX / 1024);
+                return Err(ProviderError::Refused(text));
+            }
+            content.extend_from_slice(&chunk);
+        }
+        Ok(Answer { content, fresh_for })
+    }
+}
+
+/// Several lines of a header are one list (RFC 9110, 5.3).
+fn word(headers: &HeaderMap) -> Option<Duration> {
+    let lines = headers.get_all(CACHE_CONTROL).iter();
+    let lines: Vec<_> = lines.filter_map(|line| line.to_str().ok()).collect();
+    fresh_for(&lines.join(","))
+}
+
+fn unanswered(error: &reqwest::Error) -> ProviderError {
+    ProviderError::Unanswered(if error.is_timeout() {
+        "the provider did not answer in time"
+    } else if error.is_connect() {
+        "the provider cannot be reached"
+    } else {
+        "the call to the provider broke off"
+    })
+}

@@ -1,0 +1,237 @@
+//! Keys that an issuer publishes at a URL. One task looks after them; sign-ins read what it brought, and wait for it where
+//! a key may be on its way. When to look, and for whom, is decided in [`KeyRefresh`].
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use arc_swap::ArcSwap;
+use backend::clock::{Clock, Entropy, TimerClock};
+use backend::files::Reload;
+use metrics::{Counter, Gauge, counter, gauge};
+use parking_lot::Mutex;
+use protocol::Timestamp;
+use protocol::key_refresh::{KeyRefresh, Missing, PATIENCE, age_of_copy};
+use protocol::settings::Link;
+use tokio::sync::{Notify, watch};
+use tokio::task::{JoinHandle, spawn_blocking};
+use tokio::time::timeout;
+use tracing::{info, warn};
+
+use super::KeyError;
+use super::config::{Algorithm, Config, Issuer};
+use super::copy::Copy;
+use super::keys::{KeySet, NoKey, replace};
+use super::provider::{Provider, ProviderError};
+
+/// Between two looks at the age, which nobody else notices.
+const TICK: Duration = Duration::from_secs(10);
+
+/// An issuer's keys, and their provider.
+pub(super) struct Published {
+    issuer: String,
+    algorithms: Vec<Algorithm>,
+    pub(super) keys: Arc<ArcSwap<KeySet>>,
+    provider: Box<dyn Provider>,
+    copy: Option<Copy>,
+    refresh: Mutex<KeyRefresh>,
+    /// The clock of `refresh`: a step of the time of day makes no key older.
+    timer: TimerClock,
+    /// A look is due before its time.
+    wake: Notify,
+    /// Looks that ended.
+    ends: watch::Sender<u64>,
+    age: Gauge,
+}
+
+/// The counter of looks at an issuer's keys: `reloaded`, `refused` or `unanswered`.
+pub(super) fn reloads(issuer: &str, result: &'static str) -> Counter {
+    let issuer = issuer.to_owned();
+    counter!("station_token_key_reloads_total", "issuer" => issuer, "result" => result)
+}
+
+impl Published {
+    /// Without keys.
+    pub(super) fn new(
+        issuer: &Issuer,
+        url: &Link,
+        config: &Config,
+        provider: Box<dyn Provider>,
+    ) -> Result<Published, KeyError> {
+        let name = &issuer.issuer;
+        let dir = config.cache_dir.as_deref();
+        let copy = dir.map(|dir| Copy::new(dir, name, url)).transpose()?;
+        let timer = TimerClock::starting_at(Timestamp::ZERO);
+        let refresh = KeyRefresh::new(config.stale_max, timer.now());
+        Ok(Published {
+            issuer: name.clone(),
+            algorithms: issuer.algorithms.clone(),
+            keys: Arc::new(ArcSwap::from_pointee(KeySet::none())),
+            provider,
+            copy,
+            refresh: Mutex::new(refresh),
+            timer,
+            wake: Notify::new(),
+            ends: watch::Sender::new(0),
+            age: gauge!("station_jwks_age_seconds", "issuer" => name.clone()),
+        })
+    }
+
+    /// Takes the copy, if it is young enough. One that cannot be used is none.
+    pub(super) fn restore(&self, now: Timestamp) {
+        let Some(copy) = &self.copy else {
+            return;
+        };
+        let issuer = &self.issuer;
+        match copy.read() {
+            Ok(None) => {}
+            Ok(Some((written, set))) => match age_of_copy(written, now) {
+                None => warn!(
+                    issuer,
+                    "the copy of its keys is of a later date: no key is taken"
+                ),
+                Some(age) => match KeySet::parse(&set, &self.algorithms) {
+                    Ok(set) => self.put_back(set, age),
+                    Err(reason) => {
+                        warn!(issuer, reason, "the copy of its keys cannot be used");
+                    }
+                },
+            },
+            Err(error) => warn!(issuer, %error, "the copy of its keys cannot be used"),
+        }
+    }
+
+    fn put_back(&self, set: KeySet, age: Duration) {
+        replace(&self.issuer, &self.keys, set);
+        self.refresh.lock().restore(age, self.timer.now());
+    }
+
+    /// True where the keys may prove a token.
+    pub(super) fn is_fit(&self) -> bool {
+        self.refresh.lock().is_fit(self.timer.now())
+    }
+
+    /// Waits two seconds at most for a key that a look may bring.
+    pub(super) async fn await_key(&self, kid: Option<&str>, algorithm: jsonwebtoken::Algorithm) {
+        let lacks = || {
+            let keys = self.keys.load();
+            matches!(keys.find(kid, algorithm), Err(NoKey::Unknown))
+        };
+        if self.is_fit() && !lacks() {
+            return;
+        }
+        let mut ends = self.ends.subscribe();
+        let missing = self.refresh.lock().missing(kid, self.timer.now());
+        if missing == Missing::Refuse {
+            return;
+        }
+        self.wake.notify_one();
+        let ended = timeout(PATIENCE, ends.changed()).await;
+        if let (Ok(_), Some(kid), true) = (ended, kid, lacks()) {
+            let now = self.timer.now();
+            self.refresh.lock().remember_unknown(kid, now);
+        }
+    }
+
+    /// Looks when a look is due, until dropped. `clock` is the time of day, for copies.
+    pub(super) async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
+        let mut trouble = None;
+        let mut copying = None;
+        loop {
+            self.say_age();
+            if self.begins() {
+                let answer = self.look(entropy).await;
+                self.ends.send_modify(|ends| *ends += 1);
+                match answer {
+                    Ok(set) => {
+                        trouble = None;
+                        copying = self.put_by(copying, set, clock.now());
+                    }
+                    Err(error) => trouble = self.report(&error, trouble),
+                }
+                continue;
+            }
+            let due = self.refresh.lock().due();
+            let pause = due.since(self.timer.now()).min(TICK);
+            // An early call is only a reason to look at the time again.
+            let _ = timeout(pause, self.wake.notified()).await;
+        }
+    }
+
+    fn begins(&self) -> bool {
+        self.refresh.lock().begin(self.timer.now())
+    }
+
+    /// One look. The set is in use where it returns one.
+    async fn look(&self, entropy: &dyn Entropy) -> Result<Vec<u8>, ProviderError> {
+        let answer = self.provider.fetch().await.and_then(|answer| {
+            let set = KeySet::parse(&answer.content, &self.algorithms);
+            Ok((set.map_err(ProviderError::Refused)?, answer))
+        });
+        let mut refresh = self.refresh.lock();
+        let (now, random) = (self.timer.now(), entropy.next());
+        match answer {
+            Ok((set, answer)) => {
+                if replace(&self.issuer, &self.keys, set) == Reload::Reloaded {
+                    info!(issuer = self.issuer, "keys that changed are in use");
+                    reloads(&self.issuer, "reloaded").increment(1);
+                }
+                refresh.arrived(answer.fresh_for, now, random);
+                Ok(answer.content)
+            }
+            Err(error) => {
+                refresh.failed(now, random);
+                Err(error)
+            }
+        }
+    }
+
+    /// Counts each failure, and says it once for each reason.
+    fn report(&self, error: &ProviderError, before: Option<String>) -> Option<String> {
+        let result = match error {
+            ProviderError::Unanswered(_) => "unanswered",
+            ProviderError::Refused(_) => "refused",
+        };
+        reloads(&self.issuer, result).increment(1);
+        let text = error.to_string();
+        if before.as_ref() != Some(&text) {
+            let issuer = &self.issuer;
+            warn!(issuer, %error, "keys cannot be read again: those of before stay");
+        }
+        Some(text)
+    }
+
+    /// Writes a copy, unless the one before still waits for its disk.
+    fn put_by(
+        &self,
+        before: Option<JoinHandle<()>>,
+        set: Vec<u8>,
+        now: Timestamp,
+    ) -> Option<JoinHandle<()>> {
+        let copy = self.copy.clone()?;
+        if before.as_ref().is_some_and(|task| !task.is_finished()) {
+            return before;
+        }
+        let issuer = self.issuer.clone();
+        Some(spawn_blocking(move || {
+            if let Err(error) = copy.write(&set, now) {
+                warn!(issuer, %error, "its keys cannot be copied: a restart would have none");
+            }
+        }))
+    }
+
+    fn say_age(&self) {
+        let now = self.timer.now();
+        let (age, warns) = {
+            let mut refresh = self.refresh.lock();
+            (refresh.age(now), refresh.warns(now))
+        };
+        self.age.set(age.as_secs_f64());
+        if warns {
+            let (issuer, seconds) = (&self.issuer, age.as_secs());
+            warn!(
+                issuer,
+                seconds, "its keys grow old: the provider gives no new ones"
+            );
+        }
+    }
+}

@@ -1,0 +1,412 @@
+//! Keys at a URL, over a provider and a time that do as the test says: nobody hears a wire here.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use backend::clock::{SeededEntropy, TimerClock};
+use parking_lot::Mutex;
+use protocol::settings::Link;
+use serde_json::Value;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+use super::issuers::{ALL, Pair, claims_of, issuer, set};
+use super::*;
+use crate::auth::provider::{Answer, Provider, ProviderError};
+
+const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+const DAY: Duration = Duration::from_secs(24 * 3600);
+
+#[derive(Default)]
+struct Script {
+    /// None: the provider is away.
+    set: Option<Value>,
+    fresh_for: Option<Duration>,
+    /// The time that an answer takes, or a failure.
+    delay: Duration,
+    calls: usize,
+}
+
+/// A provider that counts who asks.
+#[derive(Clone, Default)]
+struct Scripted(Arc<Mutex<Script>>);
+
+#[async_trait]
+impl Provider for Scripted {
+    async fn fetch(&self) -> Result<Answer, ProviderError> {
+        let delay = {
+            let mut script = self.0.lock();
+            script.calls += 1;
+            script.delay
+        };
+        sleep(delay).await;
+        let script = self.0.lock();
+        let set = script.set.as_ref();
+        let set = set.ok_or(ProviderError::Unanswered("the provider is away"))?;
+        Ok(Answer {
+            content: set.to_string().into_bytes(),
+            fresh_for: script.fresh_for,
+        })
+    }
+}
+
+impl Scripted {
+    fn of(pairs: &[&Pair]) -> Scripted {
+        let scripted = Scripted::default();
+        scripted.publish(pairs);
+        scripted
+    }
+
+    fn publish(&self, pairs: &[&Pair]) {
+        self.0.lock().set = Some(set(pairs));
+    }
+
+    fn leave(&self) {
+        self.0.lock().set = None;
+    }
+
+    fn delay(&self, delay: Duration) {
+        self.0.lock().delay = delay;
+    }
+
+    fn calls(&self) -> usize {
+        self.0.lock().calls
+    }
+
+    fn url(name: &str) -> Link {
+        Link::from(format!("https://{name}.example/keys").as_str())
+    }
+}
+
+/// Tokens that a station looks after until the end of the test.
+struct World {
+    tokens: Arc<SignedTokens>,
+    keeper: JoinHandle<()>,
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        self.keeper.abort();
+    }
+}
+
+impl World {
+    fn of(providers: &[(&str, &Scripted)]) -> World {
+        World::start(providers, None, NOW)
+    }
+
+    fn start(providers: &[(&str, &Scripted)], cache: Option<&Path>, now: Timestamp) -> World {
+        let by_url = |(name, _): &(&str, &Scripted)| Issuer {
+            jwks_url: Some(Scripted::url(name)),
+            ..issuer(name, &ALL, None, &[])
+        };
+        let config = Config {
+            issuers: providers.iter().map(by_url).collect(),
+            cache_dir: cache.map(Path::to_owned),
+            ..Config::default()
+        };
+        let tokens = SignedTokens::open_with(&config, &|issuer, _| {
+            let provider = providers.iter().find(|(name, _)| *name == issuer.issuer);
+            let (_, provider) = provider.expect("one of them");
+            Ok(Box::new(Scripted::clone(provider)))
+        });
+        let tokens = Arc::new(tokens.expect("fair settings"));
+        tokens.restore(now);
+        let clock = Arc::new(TimerClock::starting_at(now));
+        let entropy = Arc::new(SeededEntropy::new(1));
+        let keeper = tokio::spawn(tokens.clone().keep(clock, entropy));
+        World { tokens, keeper }
+    }
+
+    /// None where it is believed.
+    async fn code(&self, token: &str) -> Option<Code> {
+        let answer = self.tokens.authenticate(token, NOW).await;
+        answer.err().map(|refusal| refusal.code)
+    }
+}
+
+fn ed(kid: &'static str) -> Pair {
+    Pair::new(Algorithm::EdDSA, Some(kid))
+}
+
+fn named(pair: &Pair, kid: &str) -> String {
+    pair.sign_with(&claims_of("id"), |header| header.kid = Some(kid.into()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sign_in_waits_for_the_first_set() {
+    let pair = ed("1");
+    let provider = Scripted::of(&[&pair]);
+    provider.delay(SECOND);
+    let world = World::of(&[("id", &provider)]);
+    assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
+    assert_eq!(provider.calls(), 1);
+}
+
+// T-X2: unknown kids, 1,000 of them in a minute, are two looks at most, whether they differ or not.
+#[tokio::test(start_paused = true)]
+async fn a_thousand_unknown_kids_are_two_looks_a_minute() {
+    let pair = ed("1");
+    for differ in [false, true] {
+        let provider = Scripted::of(&[&pair]);
+        let world = World::of(&[("id", &provider)]);
+        assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
+        sleep(5 * MINUTE).await;
+        let (before, begin) = (provider.calls(), Instant::now());
+        for number in 0..1_000 {
+            let kid = if differ { number } else { 0 };
+            let token = named(&pair, &format!("unknown {kid}"));
+            assert_eq!(world.code(&token).await, Some(Code::Unauthenticated));
+            sleep(MINUTE / 1_000).await;
+        }
+        assert!(begin.elapsed() >= MINUTE && begin.elapsed() < MINUTE + SECOND);
+        let looks = provider.calls() - before;
+        let expected = if differ { 2 } else { 1 };
+        assert_eq!(looks, expected, "{differ}");
+        // The kid that is known is believed meanwhile.
+        assert_eq!(world.code(&pair.sign(&claims_of("id"))).await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_new_key_is_looked_for_when_a_token_names_it() {
+    let (old, new) = (ed("old"), ed("new"));
+    let provider = Scripted::of(&[&old]);
+    let world = World::of(&[("id", &provider)]);
+    let (by_old, by_new) = (old.sign(&claims_of("id")), new.sign(&claims_of("id")));
+    assert_eq!(world.code(&by_old).await, None);
+    sleep(MINUTE).await;
+    provider.publish(&[&old, &new]);
+    assert_eq!(world.code(&by_new).await, None);
+    assert_eq!(world.code(&by_old).await, None);
+    assert_eq!(provider.calls(), 2);
+    // A set that shrinks forgets: the key that is gone proves nothing.
+    provider.publish(&[&new]);
+    sleep(11 * MINUTE).await;
+    assert_eq!(world.code(&by_old).await, Some(Code::Unauthenticated));
+    assert_eq!(world.code(&by_new).await, None);
+    // Its owner wants no token believed.
+    provider.publish(&[]);
+    sleep(11 * MINUTE).await;
+    assert_eq!(world.code(&by_new).await, Some(Code::Unauthenticated));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kid_is_one_issuer_s() {
+    let (ours, theirs) = (ed("1"), ed("1"));
+    let (our, their) = (Scripted::of(&[&ours]), Scripted::of(&[&theirs]));
+    let world = World::of(&[("id", &our), ("other", &their)]);
+    assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
+    assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
+    let crossed = [
+        theirs.sign(&claims_of("id")),
+        ours.sign(&claims_of("other")),
+        ours.sign(&claims_of("stranger")),
+    ];
+    for token in crossed {
+        assert_eq!(world.code(&token).await, Some(Code::Unauthenticated));
+    }
+    assert_eq!((our.calls(), their.calls()), (1, 1), "nobody was asked");
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_believed_for_a_day_while_their_provider_is_away() {
+    let pair = ed("1");
+    let provider = Scripted::of(&[&pair]);
+    let world = World::of(&[("id", &provider)]);
+    let token = pair.sign(&claims_of("id"));
+    assert_eq!(world.code(&token).await, None);
+    let begin = Instant::now();
+    provider.leave();
+    sleep(DAY - SECOND).await;
+    assert_eq!(world.code(&token).await, None);
+    let stranger = named(&pair, "unknown");
+    assert_eq!(world.code(&stranger).await, Some(Code::Unauthenticated));
+    sleep((DAY + SECOND).saturating_sub(begin.elapsed())).await;
+    assert_eq!(world.code(&token).await, Some(Code::Unavailable));
+    assert_eq!(world.code(&stranger).await, Some(Code::Unavailable));
+    // Between two tries lies a minute at most.
+    provider.publish(&[&pair]);
+    sleep(MINUTE).await;
+    assert_eq!(world.code(&token).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_hangs_holds_its_own_for_two_seconds() {
+    let (ours, theirs) = (ed("1"), ed("2"));
+    let (hangs, other) = (Scripted::of(&[&ours]), Scripted::of(&[&theirs]));
+    let world = World::of(&[("id", &hangs), ("other", &other)]);
+    assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
+    assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
+    sleep(MINUTE).await;
+    hangs.leave();
+    hangs.delay(5 * SECOND);
+    let begin = Instant::now();
+    let unknown: Vec<_> = (0..100)
+        .map(|number| named(&ours, &format!("unknown {number}")))
+        .collect();
+    let waiting = unknown.iter().map(|token| world.code(token));
+    let waiting = async {
+        let codes = futures_util::future::join_all(waiting).await;
+        assert_eq!(begin.elapsed(), 2 * SECOND);
+        assert_eq!(codes, [Some(Code::Unauthenticated); 100]);
+    };
+    let meanwhile = async {
+        sleep(SECOND / 10).await;
+        assert_eq!(world.code(&theirs.sign(&claims_of("other"))).await, None);
+        assert_eq!(world.code(&ours.sign(&claims_of("id"))).await, None);
+        assert_eq!(begin.elapsed(), SECOND / 10, "nobody waits with them");
+    };
+    tokio::join!(waiting, meanwhile);
+    assert_eq!((hangs.calls(), other.calls()), (2, 1), "single flight");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_station_starts_without_keys_and_says_so_to_their_users() {
+    let (ours, theirs) = (ed("1"), ed("2"));
+    let (away, other) = (Scripted::default(), Scripted::of(&[&theirs]));
+    let world = World::of(&[("id", &away), ("other", &other)]);
+    let (our, their) = (
+        ours.sign(&claims_of("id")),
+        theirs.sign(&claims_of("other")),
+    );
+    assert_eq!(world.code(&our).await, Some(Code::Unavailable));
+    assert_eq!(world.code(&their).await, None);
+    // An algorithm that is not the issuer's is nobody's, whoever is away.
+    let secret = Signer::default();
+    let forged = secret.sign(&Claims {
+        iss: "id".into(),
+        ..claims()
+    });
+    let forged = world.code(&forged.expect("signable")).await;
+    assert_eq!(forged, Some(Code::Unauthenticated));
+    away.publish(&[&ours]);
+    sleep(2 * SECOND).await;
+    assert_eq!(world.code(&our).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_provider_that_says_how_long_its_set_is_good_is_asked_then() {
+    let pair = ed("1");
+    for (fresh_for, minutes, looks) in [
+        (None, 100, 9..=12),
+        (Some(Duration::ZERO), 100, 90..=101),
+        (Some(2 * MINUTE), 100, 45..=56),
+        (Some(DAY), 600, 10..=12),
+    ] {
+        let provider = Scripted::of(&[&pair]);
+        provider.0.lock().fresh_for = fresh_for;
+        let _world = World::of(&[("id", &provider)]);
+        sleep(minutes * MINUTE).await;
+        let calls = provider.calls();
+        assert!(looks.contains(&calls), "{fresh_for:?}: {calls}");
+    }
+}
+
+/// Waits for what another thread does.
+async fn until(mut done: impl FnMut() -> bool) {
+    for _ in 0..1_000 {
+        if done() {
+            return;
+        }
+        tokio::task::spawn_blocking(|| std::thread::sleep(SECOND / 100))
+            .await
+            .expect("a pause");
+    }
+    panic!("not in time");
+}
+
+fn copies(dir: &Path) -> Vec<std::path::PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten();
+    entries
+        .map(|entry| entry.expect("an entry").path())
+        .collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_restart_while_the_provider_is_away_has_the_keys_of_before() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let cache = dir.path().join("keys");
+    let pair = ed("1");
+    let provider = Scripted::of(&[&pair]);
+    let token = pair.sign(&claims_of("id"));
+    let world = World::start(&[("id", &provider)], Some(&cache), NOW);
+    assert_eq!(world.code(&token).await, None);
+    until(|| copies(&cache).len() == 1).await;
+    let name = copies(&cache).remove(0);
+    assert_eq!(name.extension().and_then(|it| it.to_str()), Some("jwks"));
+    drop(world);
+
+    provider.leave();
+    let start = |name: &'static str, now| World::start(&[(name, &provider)], Some(&cache), now);
+    let restarted = start("id", NOW + DAY - MINUTE);
+    assert_eq!(restarted.code(&token).await, None);
+    sleep(2 * MINUTE).await;
+    assert_eq!(restarted.code(&token).await, Some(Code::Unavailable));
+    // Copies have their age, and belong to one issuer at one URL.
+    let too_late = start("id", NOW + DAY + SECOND);
+    assert_eq!(too_late.code(&token).await, Some(Code::Unavailable));
+    let too_early = start("id", NOW - 2 * MINUTE);
+    assert_eq!(too_early.code(&token).await, Some(Code::Unavailable));
+    let other = start("other", NOW);
+    let theirs = pair.sign(&claims_of("other"));
+    assert_eq!(other.code(&theirs).await, Some(Code::Unavailable));
+
+    for content in ["", "no date\n{}", "1800000000000\n{", "1800000000000"] {
+        std::fs::write(&name, content).expect("written");
+        let broken = start("id", NOW);
+        let code = broken.code(&token).await;
+        assert_eq!(code, Some(Code::Unavailable), "{content}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_copy_follows_the_set_and_nobody_else_reads_it() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let (old, new) = (ed("old"), ed("new"));
+    let provider = Scripted::of(&[&old]);
+    let _world = World::start(&[("id", &provider)], Some(dir.path()), NOW);
+    let content = || {
+        let copy = copies(dir.path()).pop();
+        copy.and_then(|copy| std::fs::read_to_string(copy).ok())
+            .unwrap_or_default()
+    };
+    sleep(SECOND).await;
+    until(|| content().ends_with(&set(&[&old]).to_string())).await;
+    provider.publish(&[&new]);
+    sleep(11 * MINUTE).await;
+    until(|| content().ends_with(&set(&[&new]).to_string())).await;
+    let files = copies(dir.path());
+    assert_eq!(files.len(), 1, "{files:?}");
+    let date: i64 = content()
+        .lines()
+        .next()
+        .expect("a date")
+        .parse()
+        .expect("a number");
+    let age = Timestamp::from_millis(date).since(NOW);
+    assert!(age >= 9 * MINUTE && age <= 11 * MINUTE, "{age:?}");
+    use std::os::unix::fs::PermissionsExt;
+    let mode = files[0].metadata().expect("a file").permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+}
+
+#[test]
+fn a_folder_of_copies_is_a_folder() {
+    let file = tempfile::NamedTempFile::new().expect("a file");
+    let by_url = Issuer {
+        jwks_url: Some(Scripted::url("id")),
+        ..issuer("id", &ALL, None, &[])
+    };
+    let config = Config {
+        issuers: vec![by_url],
+        cache_dir: Some(file.path().into()),
+        ..Config::default()
+    };
+    let refused = SignedTokens::open(&config)
+        .expect_err("refused")
+        .to_string();
+    assert!(refused.ends_with("it is no folder"), "{refused}");
+}
