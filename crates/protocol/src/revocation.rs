@@ -299,26 +299,21 @@ impl PageStart {
     }
 }
 
-/// A boat's view: how far it has asked, and who is to go.
-#[derive(Clone, Debug)]
+/// Progress of a boat. Its first question is for all: its clock may differ from theirs.
+#[derive(Clone, Debug, Default)]
 pub struct Follower {
     latest: Timestamp,
 }
 
 impl Follower {
-    /// A boat that begins now has no session from before.
-    pub fn new(now: Timestamp) -> Follower {
-        Follower { latest: now }
-    }
-
     /// The beginning of the next question.
     pub fn start(&self) -> PageStart {
         PageStart::of(self.latest - CLOCKS_APART)
     }
 
-    /// All pages of a question were answered.
-    pub fn handle_answers(&mut self, pages: &[UserRevocation]) {
-        let times = pages.iter().map(|revocation| revocation.at);
+    /// A page was answered.
+    pub fn handle_page(&mut self, page: &[UserRevocation]) {
+        let times = page.iter().map(|revocation| revocation.at);
         self.latest = times.fold(self.latest, Ord::max);
     }
 }
@@ -328,8 +323,8 @@ impl Follower {
 pub struct Endings(BTreeMap<UserId, Timestamp>);
 
 impl Endings {
-    pub fn of(pages: &[UserRevocation]) -> Endings {
-        let before = pages.iter().map(|of| (of.user, of.before));
+    pub fn of(page: &[UserRevocation]) -> Endings {
+        let before = page.iter().map(|of| (of.user, of.before));
         Endings(before.collect())
     }
 

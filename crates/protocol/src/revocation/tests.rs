@@ -115,7 +115,7 @@ fn a_revocation_goes_when_the_last_token_has() {
     assert!(set.refuses(user(2), at(0)));
     set.forget(at(200) + retention, retention);
     assert!(set.is_empty());
-    assert_eq!(set.page(Follower::new(at(0)).start(), 9), []);
+    assert_eq!(set.page(Follower::default().start(), 9), []);
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn a_clock_that_is_ahead_hides_nothing() {
 #[test]
 fn a_boat_ends_older_sessions_and_those_it_knows_the_time_of() {
     let set = set_of(&[revocation(1, 100, 100)]);
-    let endings = Endings::of(&set.page(Follower::new(at(110)).start(), PAGE));
+    let endings = Endings::of(&set.page(Follower::default().start(), PAGE));
     assert!(endings.ends(user(1), Some(at(99))));
     assert!(endings.ends(user(1), Some(UNDATED)));
     assert!(!endings.ends(user(1), Some(at(100))));
@@ -208,7 +208,7 @@ proptest! {
         (rows, shuffled) in rows().prop_flat_map(|rows| (Just(rows.clone()), Just(rows).prop_shuffle())),
     ) {
         let (one, other) = (set_of(&rows), set_of(&shuffled));
-        let start = Follower::new(at(0)).start();
+        let start = Follower::default().start();
         prop_assert_eq!(one.page(start, PAGE), other.page(start, PAGE));
         for number in 1..6 {
             for issued in (0..300).step_by(7) {
@@ -272,7 +272,7 @@ proptest! {
         writes in vec((0..600i64, 1..50i64), 0..30),
         asks in vec((1..60i64, any::<bool>(), 0..50i64), 1..40),
     ) {
-        let (mut follower, mut now, mut through) = (Follower::new(at(0)), 0, -1);
+        let (mut follower, mut now, mut through) = (Follower::default(), 0, -1);
         let mut ends = BTreeMap::new();
         for (pause, succeeds, lag) in asks {
             now += pause;
@@ -284,7 +284,7 @@ proptest! {
                 .map(|&(written, number)| revocation(number, written, written))
                 .collect();
             let page = set_of(&rows).page(follower.start(), PAGE);
-            follower.handle_answers(&page);
+            follower.handle_page(&page);
             for one in page {
                 let before = ends.entry(one.user).or_insert(one.before);
                 *before = one.before.max(*before);
