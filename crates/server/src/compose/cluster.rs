@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use api::transport::{self, Connector};
 use backend::audit::ScyllaAudit;
 use backend::cache::RedisCache;
 use backend::changes::ScyllaChanges;
@@ -19,6 +20,7 @@ use backend::installation::ScyllaInstallation;
 use backend::ledger::ScyllaLedger;
 use backend::mailbox::RedisMailbox;
 use backend::queue::{KafkaQueue, Queue};
+use backend::revocations::ScyllaRevocations;
 use backend::scylla::Cql;
 use backend::timeline::RedisTimeline;
 
@@ -50,8 +52,10 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
         ledger: Arc::new(ScyllaLedger::new(cql.clone())),
         audit: Arc::new(ScyllaAudit::new(cql.clone())),
-        installation: Arc::new(ScyllaInstallation::new(cql)),
+        installation: Arc::new(ScyllaInstallation::new(cql.clone())),
+        revocations: Arc::new(ScyllaRevocations::new(cql)),
         registry: registry.clone(),
+        connector: Connector::new(transport::Config::default()),
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     };

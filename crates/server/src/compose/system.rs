@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::task::{MessageTask, Task, Work};
-use api::transport::{self, Connector};
+use api::transport;
 use backend::queue::{Partition, Record};
 use protocol::keys::Topic;
 use protocol::mailbox::{DedupeKey, FirstSend};
@@ -139,7 +139,7 @@ impl System {
             .await
             .context("reading the newest sends from the log")?;
         let transport = transport::Config::default();
-        let connector = Connector::new(transport.clone());
+        let connector = seams.connector.clone();
         let stop_consumers = CancellationToken::new();
         let stop_station = CancellationToken::new();
         let stop_boat = CancellationToken::new();

@@ -295,6 +295,7 @@ fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
         key: world.key(number, at),
         platform: Platform::Ios,
         device: device(&format!("phone-{at}")),
+        issued_at: None,
     })
         .into()
 }
