@@ -56,7 +56,7 @@ pub struct Admission {
     pub expires_at: Timestamp,
     /// The mailbox does not answer: the session is not registered yet, and the boat asserts it until it is.
     pub degraded: bool,
-    /// Of the token; an older station does not say.
+    /// Issue of the token; an older station does not say.
     pub issued_at: Option<Timestamp>,
 }
 
@@ -66,7 +66,7 @@ pub struct Reassert {
     pub key: SessionKey,
     pub platform: Platform,
     pub device: DeviceId,
-    /// Of the token, where it is known.
+    /// Issue of the token, where it is known.
     pub issued_at: Option<Timestamp>,
 }
 

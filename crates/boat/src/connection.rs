@@ -29,7 +29,7 @@ pub(crate) struct State {
     pub(crate) in_doubt: bool,
     /// Admitted while the mailbox was away, and not registered since.
     pub(crate) unregistered: bool,
-    /// Of its token; zero where the station did not say.
+    /// Issue of its token; zero where the station did not say.
     issued_at: Timestamp,
 }
 

@@ -51,7 +51,7 @@ type Client = StationServiceClient<Channel>;
 pub(crate) struct Admitted {
     pub(crate) admission: Admission,
     pub(crate) is_registered: bool,
-    /// Of its token, where the station says.
+    /// Issue of its token, where the station says.
     pub(crate) issued_at: Option<Timestamp>,
 }
 

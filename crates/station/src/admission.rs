@@ -164,7 +164,7 @@ impl Admissions {
                 self.boats.hear(&session.key.life);
             }
         }
-        // Whoever was revoked is not registered again.
+        // A session whose token was revoked is not registered again.
         let revoked: Vec<bool> = (sessions.iter())
             .map(|session| {
                 self.revocations

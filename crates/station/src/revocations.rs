@@ -139,7 +139,7 @@ impl RevocationDoor {
         }
     }
 
-    /// Of a session it is not known when its token was issued, where an older station admitted it.
+    /// A session that an older station admitted has no time of issue, and passes.
     pub(crate) fn refuses(&self, user: UserId, issued_at: Option<Timestamp>) -> bool {
         issued_at.is_some_and(|issued_at| self.set.read().refuses(user, issued_at))
     }

@@ -1,4 +1,4 @@
-//! What every store of revocations promises. A check uses its own hours.
+//! Promises of every store of revocations. A check uses its own hours.
 
 use std::time::Duration;
 

@@ -42,7 +42,7 @@ pub(super) struct Peer {
     /// Users whose part of the mailbox does not answer.
     pub(super) boxes_away: Mutex<Vec<i64>>,
     pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
-    /// Of the tokens of new sessions, in ms; 0 for an older station.
+    /// Issue of the tokens of new sessions, in ms; 0 for an older station.
     pub(super) issued_at: AtomicI64,
     pub(super) revoked: Mutex<Vec<v1::RevokedUser>>,
     /// Waiting messages, oldest first.

@@ -22,7 +22,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
   packetboat kick --user 7 --revoke --reason \"the phone was stolen\"
   packetboat kick --user 7 --platform web --reason \"asked by phone\"")]
 pub struct Kick {
-    /// Whose sessions end.
+    /// The user.
     #[arg(long)]
     user: UserId,
     /// Only those of this platform; they may sign in again.

@@ -252,7 +252,7 @@ async fn an_assertion_of_a_revoked_session_says_so() {
         sessions: vec![
             asserted(1, 11, Some(BEGIN)),
             asserted(2, 12, Some(BEGIN)),
-            // Of an older station, and of a newer token.
+            // One of an older station, one of a newer token.
             asserted(1, 11, None),
             asserted(1, 11, Some(BEGIN + SECOND * 2)),
         ],

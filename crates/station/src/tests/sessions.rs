@@ -22,7 +22,7 @@ use super::world::*;
 use crate::{Config, StartError, start};
 
 impl World {
-    fn key(&self, number: i64, at: i64) -> SessionKey {
+    pub(super) fn key(&self, number: i64, at: i64) -> SessionKey {
         SessionKey {
             user: user(number),
             session: session(at),
