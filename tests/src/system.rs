@@ -83,13 +83,13 @@ impl Cluster {
     /// The same with other settings, and seams as `wrap` makes them.
     pub async fn with(mut settings: Settings, wrap: impl FnOnce(Seams) -> Seams) -> Cluster {
         let seams = parts::new(&mut settings).await;
-        Cluster::over(settings, wrap(seams)).await
+        Box::pin(Cluster::over(settings, wrap(seams))).await
     }
 
     /// On a directory, as an earlier one may have left it.
     pub async fn on_disk(settings: Settings, dir: &Path) -> Cluster {
         let seams = Seams::on_disk(dir, &settings.embedded).expect("stores on disk");
-        Cluster::over(settings, seams).await
+        Box::pin(Cluster::over(settings, seams)).await
     }
 
     async fn over(settings: Settings, seams: Seams) -> Cluster {
