@@ -8,7 +8,7 @@ use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
 /// Methods and the roles that may call them; a method that is not here is nobody's. The operators' `DeskService` is
 /// served elsewhere, to operators' tokens.
-const METHODS: [(&str, &[Role]); 14] = [
+const METHODS: [(&str, &[Role]); 16] = [
     ("/packetboat.v1.BoatService/Deliver", &[Carrier]),
     ("/packetboat.v1.BoatService/Notice", &[Carrier, Station]),
     (
@@ -31,7 +31,16 @@ const METHODS: [(&str, &[Role]); 14] = [
         "/packetboat.v1.StationService/OnlineMembers",
         &[Station, Carrier, Horn, Backend, Desk],
     ),
-    ("/packetboat.v1.StationService/Kickout", &[Backend, Desk]),
+    // A desk is part of a station's process and shows its certificate.
+    (
+        "/packetboat.v1.StationService/Kickout",
+        &[Station, Backend, Desk],
+    ),
+    (
+        "/packetboat.v1.StationService/Revoke",
+        &[Station, Backend, Desk],
+    ),
+    ("/packetboat.v1.StationService/Revoked", &[Boat]),
 ];
 
 /// Extension of each call: the service that makes it, where it has proved what it is.
@@ -85,18 +94,32 @@ mod tests {
                 "MailPage",
                 "Reassert",
                 "Receipts",
+                "Revoked",
                 "SendBatch",
                 "Sync",
             ],
         ),
-        (Station, &["Notice", "Online", "OnlineMembers", "Probe"]),
+        (
+            Station,
+            &[
+                "Kickout",
+                "Notice",
+                "Online",
+                "OnlineMembers",
+                "Probe",
+                "Revoke",
+            ],
+        ),
         (
             Carrier,
             &["Deliver", "Notice", "Online", "OnlineMembers", "Probe"],
         ),
         (Horn, &["Online", "OnlineMembers"]),
-        (Backend, &["Kickout", "Online", "OnlineMembers"]),
-        (Desk, &["Kickout", "Online", "OnlineMembers", "Probe"]),
+        (Backend, &["Kickout", "Online", "OnlineMembers", "Revoke"]),
+        (
+            Desk,
+            &["Kickout", "Online", "OnlineMembers", "Probe", "Revoke"],
+        ),
     ];
 
     fn methods() -> BTreeSet<String> {

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::presence::{BoatLife, SessionKey};
+use protocol::revocation::UserRevocation;
 use protocol::{
     DeviceId, GroupId, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId,
 };
@@ -55,6 +56,8 @@ pub struct Admission {
     pub expires_at: Timestamp,
     /// The mailbox does not answer: the session is not registered yet, and the boat asserts it until it is.
     pub degraded: bool,
+    /// Issue of the token; an older station does not say.
+    pub issued_at: Option<Timestamp>,
 }
 
 /// A boat says again that it holds this session.
@@ -63,12 +66,16 @@ pub struct Reassert {
     pub key: SessionKey,
     pub platform: Platform,
     pub device: DeviceId,
+    /// Issue of the token, where it is known.
+    pub issued_at: Option<Timestamp>,
 }
 
 /// What a boat learns of one session it said again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reasserted {
     Answer(ReassertAnswer),
+    /// Its token was revoked.
+    Revoked,
     /// The store did not answer for this one: ask again later.
     Unavailable,
 }
@@ -175,4 +182,20 @@ pub struct Kickout {
     pub user: UserId,
     pub platform: Option<Platform>,
     pub text: String,
+}
+
+/// Has tokens of a user refused that were issued before a time, or before now.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Revoke {
+    pub user: UserId,
+    pub before: Option<Timestamp>,
+    pub reason: String,
+    pub by: String,
+}
+
+/// Some of the users whose tokens were revoked.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RevokedPage {
+    pub users: Vec<UserRevocation>,
+    pub more: bool,
 }

@@ -29,6 +29,7 @@ pub mod rate_limit;
 mod real;
 #[cfg(feature = "redis")]
 pub(crate) mod redis;
+pub mod revocations;
 #[cfg(feature = "scylla")]
 pub mod scylla;
 pub mod table;

@@ -12,7 +12,7 @@ use parking_lot::{Mutex, RwLock};
 use protocol::frame::{Hello, SyncRequest};
 use protocol::presence::{BoatLife, Restoration};
 use protocol::proxy::TrustedNetworks;
-use protocol::session::{Admission, Limits, Outgoing};
+use protocol::session::{Limits, Outgoing};
 use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
 use rustls::ServerConfig;
 use tokio::runtime::Handle;
@@ -32,7 +32,7 @@ use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
 use crate::sources::Sources;
-use crate::stations::Stations;
+use crate::stations::{Admitted, Stations};
 use crate::tracer::Tracer;
 use crate::unregistered::Unregistered;
 
@@ -262,9 +262,10 @@ impl Boat {
             if let Err(refusal) = &answer {
                 boat.address_limits.sign_in_failed(peer.ip(), refusal);
             }
-            if let Ok((admission, is_registered)) = &answer {
-                if *is_registered {
-                    boat.is_new_marker(admission.marker);
+            if let Ok(admitted) = &answer {
+                connection.lock().set_issued_at(admitted.issued_at);
+                if admitted.is_registered {
+                    boat.is_new_marker(admitted.admission.marker);
                 } else {
                     boat.metrics.degraded.increment(1);
                     boat.unregistered.add(&connection);
@@ -272,7 +273,7 @@ impl Boat {
                 boat.sessions.fetch_add(1, Ordering::Relaxed);
                 boat.metrics.sessions.increment(1.0);
             }
-            let answer = answer.map(|(admission, _)| admission);
+            let answer = answer.map(|admitted| admitted.admission);
             connection.update(|session| session.handle_admitted(answer, boat.now()));
         };
         self.tasks.spawn_on(call, &self.services);
@@ -318,7 +319,7 @@ impl Boat {
         connection: &Connection,
         hello: Hello,
         peer: SocketAddr,
-    ) -> Result<(Admission, bool), Refusal> {
+    ) -> Result<Admitted, Refusal> {
         self.address_limits.check_sign_in(peer.ip())?;
         let _call = self.sign_in_calls.place().await?;
         if connection.lock().session.is_closed() {

@@ -29,6 +29,18 @@ pub(crate) struct State {
     pub(crate) in_doubt: bool,
     /// Admitted while the mailbox was away, and not registered since.
     pub(crate) unregistered: bool,
+    /// Issue of its token; zero where the station did not say.
+    issued_at: Timestamp,
+}
+
+impl State {
+    pub(crate) fn issued_at(&self) -> Option<Timestamp> {
+        (self.issued_at != Timestamp::ZERO).then_some(self.issued_at)
+    }
+
+    pub(crate) fn set_issued_at(&mut self, issued_at: Option<Timestamp>) {
+        self.issued_at = issued_at.unwrap_or_default();
+    }
 }
 
 impl Connection {
@@ -45,6 +57,7 @@ impl Connection {
                 session: Session::new(id, limits, now),
                 in_doubt: false,
                 unregistered: false,
+                issued_at: Timestamp::ZERO,
             }),
             is_ready: AtomicBool::new(true),
             slot: AtomicU32::new(0),

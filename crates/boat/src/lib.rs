@@ -21,6 +21,7 @@ mod metrics;
 mod pace;
 mod pauses;
 mod registration;
+mod revocations;
 mod running;
 mod service;
 mod sources;

@@ -27,6 +27,8 @@ pub(crate) struct Metrics {
     pub(crate) known: Counter,
     pub(crate) displaced: Counter,
     pub(crate) replaced: Counter,
+    /// Sessions whose token was revoked.
+    pub(crate) revoked: Counter,
     pub(crate) leases_lost: Counter,
     pub(crate) pauses: Counter,
     pub(crate) losses: Counter,
@@ -67,6 +69,7 @@ impl Metrics {
             known: recover("known"),
             displaced: recover("displaced"),
             replaced: recover("replaced"),
+            revoked: counter!("boat_sessions_revoked_total"),
             leases_lost: counter!("boat_leases_lost_total"),
             pauses: counter!("boat_pauses_total"),
             losses: counter!("boat_store_losses_total"),

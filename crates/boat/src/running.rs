@@ -27,6 +27,7 @@ use crate::listener::{bind, serve_tcp, serve_websocket};
 use crate::memory::watch_memory;
 use crate::pauses::watch_pauses;
 use crate::registration::{Lease, keep, within};
+use crate::revocations::follow;
 use crate::service::routes;
 use crate::stations::Stations;
 use crate::sweep::sweep;
@@ -178,6 +179,7 @@ pub async fn start(
     let mut watched = vec![
         spawn(&shutdown, sweep(Arc::clone(&boat))),
         spawn(&shutdown, register(Arc::clone(&boat))),
+        spawn(&shutdown, follow(Arc::clone(&boat))),
         spawn(&shutdown, watch_pauses(Arc::clone(&boat))),
         spawn(&shutdown, watch_memory(Arc::clone(&boat))),
     ];

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::station::{
-    Connect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem,
-    SyncCall,
+    Connect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, RevokedPage, SendAnswer,
+    SendItem, SyncCall,
 };
 use api::status::{carries_refusal, to_refusal};
 use api::transport::{Channel, Connector};
@@ -27,8 +27,9 @@ use prost::Message as _;
 use protocol::access::Role;
 use protocol::frame::{Accepted, Acked, SyncRequest};
 use protocol::presence::{BoatLife, SessionKey};
+use protocol::revocation::PageStart;
 use protocol::session::{Admission, Page, PageItem};
-use protocol::{Code, Refusal, SessionId, UserId};
+use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tonic::{Code as Grpc, Response, Status};
@@ -46,6 +47,14 @@ const RETRIES_ALWAYS: u32 = 5;
 const BUDGET_WINDOW: Duration = Duration::from_secs(10);
 
 type Client = StationServiceClient<Channel>;
+
+/// A session that a station has admitted.
+pub(crate) struct Admitted {
+    pub(crate) admission: Admission,
+    pub(crate) is_registered: bool,
+    /// Issue of its token, where the station says.
+    pub(crate) issued_at: Option<Timestamp>,
+}
 
 /// Asks a station; the call bears the name of its method.
 macro_rules! ask {
@@ -107,14 +116,13 @@ impl Stations {
         self.born.elapsed().saturating_sub(heard)
     }
 
-    /// The admission, and whether the session is registered.
-    pub(crate) async fn connect(&self, connect: &Connect) -> Result<(Admission, bool), Refusal> {
+    pub(crate) async fn connect(&self, connect: &Connect) -> Result<Admitted, Refusal> {
         let lane = self.lane_of(connect.session);
         let request = v1::ConnectRequest::from(connect);
         let wire = ask!(self, connect, lane, request).await?;
         let admission = Result::<api::station::Admission, Refusal>::try_from(wire)
             .map_err(|refusal| broken("connect", &refusal))??;
-        let is_registered = !admission.degraded;
+        let (is_registered, issued_at) = (!admission.degraded, admission.issued_at);
         let admission = Admission {
             user: admission.user,
             marker: admission.marker,
@@ -124,7 +132,11 @@ impl Stations {
             server_time: admission.server_time,
             expires_at: admission.expires_at,
         };
-        Ok((admission, is_registered))
+        Ok(Admitted {
+            admission,
+            is_registered,
+            issued_at,
+        })
     }
 
     /// One answer for each item, in order; a missing one is the caller's to notice.
@@ -241,6 +253,18 @@ impl Stations {
         let answers = wire.results.into_iter().map(Reasserted::try_from);
         let answers: Result<Vec<_>, _> = answers.collect();
         answers.map_err(|refusal| broken("reassert", &refusal))
+    }
+
+    /// Users whose tokens were revoked, from there on.
+    pub(crate) async fn revoked(
+        &self,
+        lane: usize,
+        from: PageStart,
+    ) -> Result<RevokedPage, Refusal> {
+        let request = v1::RevokedRequest::from(from);
+        let wire = ask!(self, revoked, lane, request).await?;
+        wire.try_into()
+            .map_err(|refusal| broken("revoked", &refusal))
     }
 
     /// Asks nothing, only whether a station answers.

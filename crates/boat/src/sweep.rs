@@ -8,6 +8,7 @@ use api::station::{Reassert, Reasserted};
 use backend::clock::Entropy;
 use protocol::mailbox::{ReassertAnswer, signed_in_again};
 use protocol::presence::{Losses, RESYNC_REST, SessionKey, syncs_restored};
+use protocol::revocation::closing;
 use protocol::{Code, Refusal};
 use tokio::time::{Instant, sleep};
 use tracing::{debug, warn};
@@ -119,6 +120,7 @@ pub(crate) async fn reassert(
                 },
                 platform: session.platform(),
                 device: session.device()?.clone(),
+                issued_at: state.issued_at(),
             };
             Some((connection, asserted))
         })
@@ -149,10 +151,10 @@ pub(crate) async fn reassert(
             let _ = boat.lanes.get(lane).leaves.push(asserted.key);
             continue;
         }
-        found.answered += usize::from(!matches!(answer, Reasserted::Unavailable));
+        found.answered += usize::from(matches!(answer, Reasserted::Answer(_)));
         let was_unregistered = match answer {
             Reasserted::Answer(_) => std::mem::take(&mut connection.lock().unregistered),
-            Reasserted::Unavailable => false,
+            Reasserted::Unavailable | Reasserted::Revoked => false,
         };
         match answer {
             Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
@@ -196,6 +198,10 @@ pub(crate) async fn reassert(
                 connection.update(|session| session.close(signed_in_again(), boat.now()));
             }
             Reasserted::Unavailable => connection.lock().in_doubt = true,
+            Reasserted::Revoked => {
+                boat.metrics.revoked.increment(1);
+                connection.update(|session| session.close(closing(), boat.now()));
+            }
         }
     }
 }

@@ -12,6 +12,7 @@ mod leaving;
 mod limits;
 mod listening;
 mod malformed;
+mod revoked;
 mod sending;
 mod shortage;
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::keys::Topic;
-use crate::{Code, Refusal, Timestamp, UserId};
+use crate::{Code, Platform, Refusal, Timestamp, UserId};
 
 pub use self::cause::Cause;
 pub use self::edit::{Edit, Edited, NotEdited, Spot, Version};
@@ -95,6 +95,15 @@ pub enum Act {
         what: Vec<String>,
         why: String,
     },
+    /// An operator ends sessions of a user, and has tokens refused that were issued before a time.
+    SignedOut {
+        user: UserId,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        platform: Option<Platform>,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        revoked_before: Option<Timestamp>,
+        why: String,
+    },
     /// An operator changed what a letter holds; the new bytes are in the log already.
     Edited(Edited),
     /// The log has dropped these letters.
@@ -114,6 +123,7 @@ impl Act {
             | Act::Exported { .. }
             | Act::Imported { .. }
             | Act::Repaired { .. }
+            | Act::SignedOut { .. }
             | Act::Edited(_) => true,
             Act::Paused { by_itself, .. } => !*by_itself,
             Act::Chosen { .. }
@@ -269,7 +279,8 @@ impl Desk {
             Act::Looked { .. }
             | Act::Exported { .. }
             | Act::Imported { .. }
-            | Act::Repaired { .. } => {}
+            | Act::Repaired { .. }
+            | Act::SignedOut { .. } => {}
         }
     }
 

@@ -39,6 +39,7 @@ pub mod presence;
 pub mod proxy;
 pub mod read_pace;
 pub mod receipt;
+pub mod revocation;
 pub mod session;
 pub mod settings;
 pub mod sync;

@@ -19,6 +19,7 @@ use crate::deadline::{in_time, unavailable, within};
 use crate::kickout::{Kick, Kicks};
 use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
+use crate::revocations::RevocationDoor;
 
 /// For the devices' store, whose answer changes nothing: where it is slow, sign-ins must not wait with it.
 const SEEN_WITHIN: Duration = Duration::from_millis(500);
@@ -33,6 +34,7 @@ pub(crate) struct Admissions {
     pub(crate) boats: Arc<Boats>,
     pub(crate) kicks: Kicks,
     pub(crate) ended: Background<Kick>,
+    pub(crate) revocations: Arc<RevocationDoor>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) cluster: u64,
     pub(crate) deadline: Duration,
@@ -56,6 +58,7 @@ impl Admissions {
         let identity = self.authenticator.authenticate(&connect.token, now).await?;
         identity.permits(connect.platform, &connect.device)?;
         let user = identity.user;
+        self.revocations.check(user, identity.issued_at)?;
         self.limits.sign_in(user, connect.platform)?;
         self.boats.hear(&connect.life);
         let request = ConnectRequest {
@@ -102,6 +105,7 @@ impl Admissions {
                     server_time: now,
                     expires_at: identity.expires_at,
                     degraded: true,
+                    issued_at: Some(identity.issued_at),
                 });
             }
         };
@@ -128,6 +132,7 @@ impl Admissions {
             server_time: now,
             expires_at: identity.expires_at,
             degraded: false,
+            issued_at: Some(identity.issued_at),
         })
     }
 
@@ -153,16 +158,22 @@ impl Admissions {
 
     /// A boat says again what it holds; one answer a session, in order.
     pub(crate) async fn reassert(&self, sessions: Vec<Reassert>) -> Vec<Reasserted> {
-        let count = sessions.len();
         // All are of one boat; seldom of two of its lives.
         for (index, session) in sessions.iter().enumerate() {
             if index == 0 || sessions[index - 1].key.life != session.key.life {
                 self.boats.hear(&session.key.life);
             }
         }
-        let sessions = sessions
-            .into_iter()
+        // A session whose token was revoked is not registered again.
+        let revoked: Vec<bool> = (sessions.iter())
             .map(|session| {
+                self.revocations
+                    .refuses(session.key.user, session.issued_at)
+            })
+            .collect();
+        let sessions = (sessions.into_iter().zip(&revoked))
+            .filter(|(_, revoked)| !**revoked)
+            .map(|(session, _)| {
                 let user = session.key.user;
                 let entry = NewSession {
                     key: session.key,
@@ -175,13 +186,13 @@ impl Admissions {
         let denied = self.boats.denied();
         let asked = self.mailbox.reassert(sessions, denied, self.clock.now());
         let answers = tokio::time::timeout(self.deadline, asked).await;
-        let mut answers: Vec<Reasserted> = answers
-            .unwrap_or_default()
-            .into_iter()
-            .map(|answer| answer.map_or(Reasserted::Unavailable, Reasserted::Answer))
-            .collect();
-        answers.resize(count, Reasserted::Unavailable);
-        answers
+        let mut answers = (answers.unwrap_or_default().into_iter())
+            .map(|answer| answer.map_or(Reasserted::Unavailable, Reasserted::Answer));
+        let mut answer = |revoked| match revoked {
+            true => Reasserted::Revoked,
+            false => answers.next().unwrap_or(Reasserted::Unavailable),
+        };
+        revoked.into_iter().map(&mut answer).collect()
     }
 
     /// Where each of these users is connected, as far as it is known. Sessions of boats that are gone do not count.
@@ -219,23 +230,25 @@ impl Admissions {
     }
 
     /// Ends the sessions that a user has now, all or those of one platform. Answered when the log has
-    /// the task.
-    pub(crate) async fn kick_out(&self, kickout: Kickout) -> Result<(), Refusal> {
+    /// the task, with their number.
+    pub(crate) async fn kick_out(&self, kickout: Kickout) -> Result<usize, Refusal> {
         let answers: Result<Vec<_>, Refusal> =
             self.sessions(&[kickout.user]).await?.into_iter().collect();
         let sessions: Vec<SessionKey> = (answers?.into_iter().flatten())
             .filter(|entry| kickout.platform.is_none_or(|only| only == entry.platform))
             .map(|entry| entry.into_key(kickout.user))
             .collect();
-        if sessions.is_empty() {
-            return Ok(());
+        let count = sessions.len();
+        if count == 0 {
+            return Ok(0);
         }
         let kick = Kick {
             user: kickout.user,
             sessions,
             refusal: Refusal::new(Code::KickedOut, kickout.text),
         };
-        self.kicks.publish(kick).await
+        self.kicks.publish(kick).await?;
+        Ok(count)
     }
 
     /// One answer a user, in order.

@@ -33,6 +33,8 @@ pub struct Identity {
     pub platform: Option<Platform>,
     /// Set where the token is for one device only.
     pub device: Option<DeviceId>,
+    /// Before every revocation where the token does not say.
+    pub issued_at: Timestamp,
     /// When the token ends; the session ends with it.
     pub expires_at: Timestamp,
 }

@@ -4,13 +4,14 @@
 use std::sync::Arc;
 
 use api::station::{
-    Connect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem,
+    Connect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem, Revoke,
 };
 use api::station::{SendAnswer, SendItem, SyncCall};
 use api::status::from_refusal;
 use api::v1;
 use api::v1::station_service_server::StationService;
 use protocol::presence::{BoatLife, SessionKey};
+use protocol::revocation::PageStart;
 use protocol::{Code, Refusal, UserId};
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -175,8 +176,26 @@ impl StationService for Door {
     async fn kickout(&self, request: Request<v1::KickoutRequest>) -> Answer<v1::KickoutResponse> {
         let _call = self.0.calls.token();
         let kickout: Kickout = answer(request.into_inner().try_into())?;
-        answer(self.0.admissions.kick_out(kickout).await)?;
-        Ok(Response::new(v1::KickoutResponse {}))
+        let sessions = answer(self.0.admissions.kick_out(kickout).await)?;
+        Ok(Response::new(v1::KickoutResponse {
+            sessions: u32::try_from(sessions).unwrap_or(u32::MAX),
+        }))
+    }
+
+    async fn revoke(&self, request: Request<v1::RevokeRequest>) -> Answer<v1::RevokeResponse> {
+        let _call = self.0.calls.token();
+        let revoke: Revoke = answer(request.into_inner().try_into())?;
+        let before = answer(self.0.admissions.revocations.revoke(revoke).await)?;
+        Ok(Response::new(v1::RevokeResponse {
+            before: before.millis(),
+        }))
+    }
+
+    async fn revoked(&self, request: Request<v1::RevokedRequest>) -> Answer<v1::RevokedResponse> {
+        let _call = self.0.calls.token();
+        let from: PageStart = answer(request.into_inner().try_into())?;
+        let page = self.0.admissions.revocations.page(from);
+        Ok(Response::new(page.into()))
     }
 }
 

@@ -21,6 +21,7 @@ use backend::installation::InstallationStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
+use backend::revocations::RevocationStore;
 use backend::timeline::Timeline;
 use protocol::admission::SendLimits;
 use thiserror::Error;
@@ -57,6 +58,7 @@ use crate::receipts::Receipts;
 use crate::received::Received;
 use crate::recent::Recent;
 use crate::records::Records;
+use crate::revocations::RevocationDoor;
 use crate::seen::remember;
 use crate::service::{Door, Station};
 use crate::sync::Lookup;
@@ -78,6 +80,7 @@ pub struct Parts {
     pub devices: Arc<dyn DeviceStore>,
     pub ledger: Arc<dyn LedgerStore>,
     pub installation: Arc<dyn InstallationStore>,
+    pub revocations: Arc<dyn RevocationStore>,
     pub registry: Arc<dyn Registry>,
     pub connector: Connector,
     pub clock: Arc<dyn Clock>,
@@ -222,6 +225,17 @@ async fn assemble(
     boats.adopt(&roster.borrow());
     let stations = answered_within(deadline, parts.registry.watch(Role::Station)).await?;
 
+    let revocations = RevocationDoor::new(
+        parts.revocations.clone(),
+        clock.clone(),
+        parts.entropy.clone(),
+        deadline,
+        &config.auth,
+    );
+    // A station that does not know them lets in whom another one has shown out.
+    revocations.read().await?;
+    let revocations = Arc::new(revocations);
+
     let admission_metrics = AdmissionMetrics::new();
     let kicks = Kicks {
         producer: producer.clone(),
@@ -299,6 +313,7 @@ async fn assemble(
             boats: boats.clone(),
             kicks,
             ended,
+            revocations: revocations.clone(),
             clock: clock.clone(),
             cluster,
             deadline,
@@ -388,6 +403,8 @@ async fn assemble(
 
     let token = stop.clone();
     tasks.spawn(token.run_until_cancelled_owned(async move { installation.keep(cluster).await }));
+    let token = stop.clone();
+    tasks.spawn(token.run_until_cancelled_owned(async move { revocations.follow().await }));
     let (keeper, token) = (station.clone(), stop.clone());
     tasks.spawn(token.run_until_cancelled_owned(async move {
         keeper.accept.ids.keep_reserved().await;

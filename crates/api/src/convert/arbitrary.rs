@@ -26,6 +26,7 @@ use protocol::message::{Content, Target};
 use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
+use protocol::revocation::{PageStart, UserRevocation};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
     Placed, Platform, Position, Recipient, Refusal, SendId, Seq, SessionId, Timestamp,
@@ -36,7 +37,8 @@ use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outco
 use crate::dead_letter::{DeadLetter, Origin};
 use crate::station::{
     Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineMembers,
-    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer,
+    SendItem, SyncCall,
 };
 use crate::task::{self, DeliverTask, KickoutTask, MessageTask, NotificationTask, Task, Work};
 
@@ -72,6 +74,11 @@ fn platform() -> impl Strategy<Value = Platform> {
 
 fn time() -> impl Strategy<Value = Timestamp> {
     any::<i64>().prop_map(Timestamp::from_millis)
+}
+
+/// The wire says 0 for none.
+fn optional_time() -> impl Strategy<Value = Option<Timestamp>> {
+    time().prop_map(|time| (time != Timestamp::ZERO).then_some(time))
 }
 
 /// A time that is not the wire's "not yet".
@@ -695,8 +702,9 @@ pub(crate) fn connect() -> impl Strategy<Value = Connect> {
 
 pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {
     let numbers = any::<(u64, u64, u64)>();
-    let admission = (user(), numbers, any::<(bool, bool, bool)>(), time(), time()).prop_map(
-        |(user, numbers, flags, server_time, expires_at)| Admission {
+    let times = (time(), time(), optional_time());
+    let admission = (user(), numbers, any::<(bool, bool, bool)>(), times).prop_map(
+        |(user, numbers, flags, (server_time, expires_at, issued_at))| Admission {
             user,
             login: numbers.0,
             marker: numbers.1,
@@ -706,16 +714,19 @@ pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {
             server_time,
             expires_at,
             degraded: flags.2,
+            issued_at,
         },
     );
     prop_oneof![admission.prop_map(Ok), refusal().prop_map(Err)]
 }
 
 pub(crate) fn reassert() -> impl Strategy<Value = Reassert> {
-    (session_key(), platform(), device()).prop_map(|(key, platform, device)| Reassert {
+    let session = (session_key(), platform(), device(), optional_time());
+    session.prop_map(|(key, platform, device, issued_at)| Reassert {
         key,
         platform,
         device,
+        issued_at,
     })
 }
 
@@ -729,6 +740,7 @@ pub(crate) fn reasserted() -> impl Strategy<Value = Reasserted> {
         Just(Reasserted::Answer(ReassertAnswer::Displaced)),
         Just(Reasserted::Answer(ReassertAnswer::Replaced)),
         Just(Reasserted::Unavailable),
+        Just(Reasserted::Revoked),
     ]
 }
 
@@ -816,6 +828,25 @@ pub(crate) fn kickout() -> impl Strategy<Value = Kickout> {
         platform,
         text,
     })
+}
+
+pub(crate) fn revoke() -> impl Strategy<Value = Revoke> {
+    (user(), optional_time(), TEXT, TEXT).prop_map(|(user, before, reason, by)| Revoke {
+        user,
+        before,
+        reason,
+        by,
+    })
+}
+
+pub(crate) fn page_start() -> impl Strategy<Value = PageStart> {
+    (time(), option::of(user())).prop_map(|(since, after)| PageStart { since, after })
+}
+
+pub(crate) fn revoked_page() -> impl Strategy<Value = RevokedPage> {
+    let revocation =
+        (user(), time(), time()).prop_map(|(user, before, at)| UserRevocation { user, before, at });
+    (vec(revocation, 0..4), any::<bool>()).prop_map(|(users, more)| RevokedPage { users, more })
 }
 
 fn target() -> impl Strategy<Value = Target> {

@@ -2,13 +2,15 @@
 
 use protocol::frame::Accepted;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
+use protocol::revocation::{PageStart, UserRevocation};
 use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
 use super::{TOKEN_BYTES_MAX, by_value, field, invalid, life, list, message_ids};
 use super::{optional_platform, optional_user, platform, platform_number, present};
 use crate::station::{
     Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineMembers,
-    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer,
+    SendItem, SyncCall,
 };
 use crate::v1;
 use crate::v1::connect_response::Result as ConnectResult;
@@ -62,6 +64,7 @@ impl TryFrom<v1::Admission> for Admission {
             server_time: Timestamp::from_millis(wire.server_time),
             expires_at: Timestamp::from_millis(wire.expires_at),
             degraded: wire.degraded,
+            issued_at: optional_time(wire.issued_at),
         })
     }
 }
@@ -78,6 +81,7 @@ impl From<Admission> for v1::Admission {
             server_time: admission.server_time.millis(),
             expires_at: admission.expires_at.millis(),
             degraded: admission.degraded,
+            issued_at: admission.issued_at.map_or(0, Timestamp::millis),
         }
     }
 }
@@ -106,6 +110,10 @@ impl From<Result<Admission, Refusal>> for v1::ConnectResponse {
     }
 }
 
+fn optional_time(millis: i64) -> Option<Timestamp> {
+    (millis != 0).then(|| Timestamp::from_millis(millis))
+}
+
 impl TryFrom<v1::ReassertSession> for Reassert {
     type Error = Refusal;
 
@@ -114,6 +122,7 @@ impl TryFrom<v1::ReassertSession> for Reassert {
             key: present("reassert.key", wire.key)?.try_into()?,
             platform: platform("reassert.platform", wire.platform)?,
             device: field("reassert.device", DeviceId::new(&wire.device))?,
+            issued_at: optional_time(wire.issued_at),
         })
     }
 }
@@ -124,6 +133,7 @@ impl From<&Reassert> for v1::ReassertSession {
             key: Some((&reassert.key).into()),
             platform: platform_number(reassert.platform),
             device: reassert.device.as_str().to_owned(),
+            issued_at: reassert.issued_at.map_or(0, Timestamp::millis),
         }
     }
 }
@@ -143,6 +153,7 @@ impl TryFrom<v1::ReassertResult> for Reasserted {
             Ok(Outcome::Displaced) => Reasserted::Answer(ReassertAnswer::Displaced),
             Ok(Outcome::Replaced) => Reasserted::Answer(ReassertAnswer::Replaced),
             Ok(Outcome::Unavailable) => Reasserted::Unavailable,
+            Ok(Outcome::Revoked) => Reasserted::Revoked,
             Ok(Outcome::Unspecified) | Err(_) => {
                 return Err(invalid(format!(
                     "reassert outcome {} is unknown",
@@ -165,6 +176,7 @@ impl From<Reasserted> for v1::ReassertResult {
             Reasserted::Answer(ReassertAnswer::Displaced) => (Outcome::Displaced, 0, false),
             Reasserted::Answer(ReassertAnswer::Replaced) => (Outcome::Replaced, 0, false),
             Reasserted::Unavailable => (Outcome::Unavailable, 0, false),
+            Reasserted::Revoked => (Outcome::Revoked, 0, false),
         };
         v1::ReassertResult {
             outcome: outcome.into(),
@@ -479,6 +491,92 @@ impl From<&Kickout> for v1::KickoutRequest {
     }
 }
 
+impl TryFrom<v1::RevokeRequest> for Revoke {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::RevokeRequest) -> Result<Self, Refusal> {
+        Ok(Revoke {
+            user: field("revoke.user", UserId::new(wire.user))?,
+            before: optional_time(wire.before),
+            reason: wire.reason,
+            by: wire.by,
+        })
+    }
+}
+
+impl From<&Revoke> for v1::RevokeRequest {
+    fn from(revoke: &Revoke) -> Self {
+        v1::RevokeRequest {
+            user: revoke.user.get(),
+            before: revoke.before.map_or(0, Timestamp::millis),
+            reason: revoke.reason.clone(),
+            by: revoke.by.clone(),
+        }
+    }
+}
+
+impl TryFrom<v1::RevokedRequest> for PageStart {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::RevokedRequest) -> Result<Self, Refusal> {
+        Ok(PageStart {
+            since: Timestamp::from_millis(wire.since),
+            after: optional_user("revoked.after_user", wire.after_user)?,
+        })
+    }
+}
+
+impl From<PageStart> for v1::RevokedRequest {
+    fn from(start: PageStart) -> Self {
+        v1::RevokedRequest {
+            since: start.since.millis(),
+            after_user: start.after.map_or(0, UserId::get),
+        }
+    }
+}
+
+impl TryFrom<v1::RevokedUser> for UserRevocation {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::RevokedUser) -> Result<Self, Refusal> {
+        Ok(UserRevocation {
+            user: field("revoked.user", UserId::new(wire.user))?,
+            before: Timestamp::from_millis(wire.before),
+            at: Timestamp::from_millis(wire.at),
+        })
+    }
+}
+
+impl From<UserRevocation> for v1::RevokedUser {
+    fn from(revocation: UserRevocation) -> Self {
+        v1::RevokedUser {
+            user: revocation.user.get(),
+            before: revocation.before.millis(),
+            at: revocation.at.millis(),
+        }
+    }
+}
+
+impl TryFrom<v1::RevokedResponse> for RevokedPage {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::RevokedResponse) -> Result<Self, Refusal> {
+        Ok(RevokedPage {
+            users: list("revoked.users", wire.users, usize::MAX)?,
+            more: wire.more,
+        })
+    }
+}
+
+impl From<RevokedPage> for v1::RevokedResponse {
+    fn from(page: RevokedPage) -> Self {
+        v1::RevokedResponse {
+            users: page.users.into_iter().map(v1::RevokedUser::from).collect(),
+            more: page.more,
+        }
+    }
+}
+
 by_value! {
     Connect => v1::ConnectRequest,
     Reassert => v1::ReassertSession,
@@ -489,4 +587,5 @@ by_value! {
     OnlineUser => v1::OnlineUser,
     OnlineSession => v1::OnlineSession,
     Kickout => v1::KickoutRequest,
+    Revoke => v1::RevokeRequest,
 }

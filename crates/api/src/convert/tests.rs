@@ -4,13 +4,14 @@ use prost::Message as _;
 use protocol::frame::{ClientFrame, HistoryRange, Send, ServerFrame};
 use protocol::group::GroupRow;
 use protocol::history::{PrivateRow, Version};
+use protocol::revocation::PageStart;
 use protocol::{Message, Placed, Recipient};
 
 use super::*;
 use crate::boat::{DeliverBatch, NoticeBatch, Outcome};
 use crate::station::{
     Admission, Connect, Kickout, MailAck, MailPage, MailPageRequest, OnlineMembers, OnlineUser,
-    Reassert, Reasserted, ReceiptItem, SendAnswer, SendItem, SyncCall,
+    Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 
 /// Through the wire's type, its bytes, and back.
@@ -58,6 +59,9 @@ round_trips! {
     online_members: online_members, OnlineMembers, v1::OnlineMembersRequest;
     online_users: online_user, OnlineUser, v1::OnlineUser;
     kickouts: kickout, Kickout, v1::KickoutRequest;
+    revokes: revoke, Revoke, v1::RevokeRequest;
+    page_starts: page_start, PageStart, v1::RevokedRequest;
+    revoked_pages: revoked_page, RevokedPage, v1::RevokedResponse;
     deliver_batches: deliver_batch, DeliverBatch, v1::DeliverBatch;
     notice_batches: notice_batch, NoticeBatch, v1::NoticeRequest;
     outcomes: outcome, Outcome, v1::Outcome;

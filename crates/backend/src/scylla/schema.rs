@@ -35,7 +35,7 @@ struct Migration {
 }
 
 /// In order; what stands here is never changed, only followed.
-const MIGRATIONS: [Migration; 12] = [
+const MIGRATIONS: [Migration; 13] = [
     Migration {
         number: 1,
         name: "history",
@@ -95,6 +95,11 @@ const MIGRATIONS: [Migration; 12] = [
         number: 12,
         name: "installation",
         text: include_str!("schema/0012_installation.cql"),
+    },
+    Migration {
+        number: 13,
+        name: "revocations",
+        text: include_str!("schema/0013_revocations.cql"),
     },
 ];
 

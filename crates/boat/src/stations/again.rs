@@ -41,6 +41,7 @@ impl Again for v1::MailPageRequest {}
 impl Again for v1::MailAckRequest {}
 impl Again for v1::SyncCall {}
 impl Again for v1::OnlineRequest {}
+impl Again for v1::RevokedRequest {}
 
 #[cfg(test)]
 mod tests {

@@ -43,6 +43,9 @@ pub(super) struct Peer {
     /// Users whose part of the mailbox does not answer.
     pub(super) boxes_away: Mutex<Vec<i64>>,
     pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
+    /// Issue of the tokens of new sessions, in ms; 0 for an older station.
+    pub(super) issued_at: AtomicI64,
+    pub(super) revoked: Mutex<Vec<v1::RevokedUser>>,
     /// Waiting messages, oldest first.
     pub(super) mail: Mutex<VecDeque<v1::MailItem>>,
     pub(super) reassert_as: Mutex<v1::reassert_result::Outcome>,
@@ -79,6 +82,8 @@ impl Peer {
             removed: Mutex::default(),
             boxes_away: Mutex::default(),
             reasserted: Mutex::default(),
+            issued_at: AtomicI64::new(0),
+            revoked: Mutex::default(),
             mail: Mutex::default(),
             reassert_as: Mutex::new(v1::reassert_result::Outcome::Known),
             marker: AtomicU64::new(7),
@@ -154,6 +159,7 @@ impl StationService for PeerService {
             server_time: 1,
             expires_at: i64::MAX,
             degraded: self.0.degraded.load(Ordering::Relaxed),
+            issued_at: self.0.issued_at.load(Ordering::Relaxed),
         };
         let result = Some(v1::connect_response::Result::Admission(admission));
         Ok(Response::new(v1::ConnectResponse { result }))
@@ -308,6 +314,29 @@ impl StationService for PeerService {
         _: Request<v1::KickoutRequest>,
     ) -> Result<Response<v1::KickoutResponse>, Status> {
         Err(Status::unimplemented("boats do not ask for it"))
+    }
+
+    async fn revoke(
+        &self,
+        _: Request<v1::RevokeRequest>,
+    ) -> Result<Response<v1::RevokeResponse>, Status> {
+        Err(Status::unimplemented("boats do not ask for it"))
+    }
+
+    /// Two a page; sends that are held hold these, too.
+    async fn revoked(
+        &self,
+        request: Request<v1::RevokedRequest>,
+    ) -> Result<Response<v1::RevokedResponse>, Status> {
+        self.0.up()?;
+        self.0.pass().await;
+        let from = request.into_inner();
+        let revoked = self.0.revoked.lock();
+        let behind = |one: &&v1::RevokedUser| (one.at, one.user) > (from.since, from.after_user);
+        let mut rest = revoked.iter().filter(behind).cloned();
+        let users: Vec<_> = rest.by_ref().take(2).collect();
+        let more = rest.next().is_some();
+        Ok(Response::new(v1::RevokedResponse { users, more }))
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use backend::Error;
 use backend::queue::NewRecord;
 use protocol::desk::{Act, Begun, Desk, Entry, NotEdited, Pace, Progress, Task, TaskId, Work};
-use protocol::{Code, Refusal, UserId};
+use protocol::{Code, Platform, Refusal, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 use tokio::time::{Instant, sleep};
@@ -238,6 +238,23 @@ impl DeadLetters {
         let why = why.to_owned();
         let repaired = vec![Act::Repaired { user, what, why }];
         self.say(by, repaired).await.map(drop)
+    }
+
+    /// Writes down who is signed out, before it is done.
+    pub async fn signed_out(
+        &self,
+        by: &str,
+        (user, platform): (UserId, Option<Platform>),
+        revoked_before: Option<Timestamp>,
+        why: &str,
+    ) -> Result<()> {
+        let signed_out = vec![Act::SignedOut {
+            user,
+            platform,
+            revoked_before,
+            why: why.to_owned(),
+        }];
+        self.say(by, signed_out).await.map(drop)
     }
 
     /// Writes entries; answers the offset of the last.

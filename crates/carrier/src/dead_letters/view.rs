@@ -82,7 +82,7 @@ pub(super) fn record(entry: &Entry) -> Result<NewRecord> {
         Act::Looked { letter, .. } => letter.clone(),
         Act::Exported { from, .. } => from.clone(),
         Act::Imported { letters, .. } => letters.first().cloned().unwrap_or_default(),
-        Act::Repaired { user, .. } => user.to_string(),
+        Act::Repaired { user, .. } | Act::SignedOut { user, .. } => user.to_string(),
         Act::Edited(edited) => edited.letter.clone(),
         Act::Forgotten { letters } => letters.first().cloned().unwrap_or_default(),
     };

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::{Path, Query, State};
 use axum::http::StatusCode;
-use axum::routing::get;
+use axum::routing::{get, post};
 use axum::{Extension, Json, Router, middleware};
 use backend::audit::AuditStore;
 use backend::clock::Clock;
@@ -14,10 +14,12 @@ use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use carrier::DeadLetters;
 use carrier::dead_letters::DeskParts;
+use protocol::access::{Caller, Role};
 use tokio_util::sync::CancellationToken;
 
 use super::auditor::{self, Auditor};
 use super::keep::keep;
+use super::kick::{self, Stations};
 use super::log::{Busy, Log};
 use super::operators::{Operator, Operators, authenticate};
 use super::{answer, audit, letters, trace, verify};
@@ -32,7 +34,8 @@ pub struct Desk {
     mailbox: Arc<dyn MailboxStore>,
     audit: Arc<dyn AuditStore>,
     pub(super) registry: Arc<dyn Registry>,
-    clock: Arc<dyn Clock>,
+    pub(super) stations: Stations,
+    pub(super) clock: Arc<dyn Clock>,
     pub(super) operators: Arc<Operators>,
 }
 
@@ -55,6 +58,13 @@ impl Desk {
             mailbox: seams.mailbox.clone(),
             audit: seams.audit.clone(),
             registry: seams.registry.clone(),
+            stations: Stations {
+                registry: seams.registry.clone(),
+                connector: seams
+                    .connector
+                    .clone()
+                    .with_caller(Caller::new(Role::Desk, "desk")),
+            },
             clock: seams.clock.clone(),
             operators: Arc::new(operators),
         }
@@ -110,6 +120,7 @@ pub(super) fn routes(desk: Arc<Desk>) -> Router {
         .route("/trace/{id}", get(trace_one))
         .route("/audit", get(audit_all))
         .route("/audit/verify", get(verify_chain))
+        .route("/users/{user}/kick", post(kick::kick))
         .nest("/dead-letters", letters::routes())
         .layer(middleware::from_fn_with_state(operators, authenticate))
         .with_state(desk)

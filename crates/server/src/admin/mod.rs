@@ -11,6 +11,7 @@ mod grpc;
 mod guard;
 pub mod health;
 mod keep;
+pub mod kick;
 pub mod letters;
 pub mod log;
 pub mod operators;

@@ -39,10 +39,12 @@ pub enum Role {
     Import,
     /// What a letter holds: whoever may do this may make one say anything, too.
     Edit,
+    /// Sessions and tokens of users.
+    SignOut,
 }
 
 impl Role {
-    pub(super) const ALL: [Role; 7] = [
+    pub(super) const ALL: [Role; 8] = [
         Role::View,
         Role::ViewBody,
         Role::Redrive,
@@ -50,6 +52,7 @@ impl Role {
         Role::Repair,
         Role::Import,
         Role::Edit,
+        Role::SignOut,
     ];
 
     const fn name(self) -> &'static str {
@@ -61,6 +64,7 @@ impl Role {
             Role::Repair => "repair",
             Role::Import => "import",
             Role::Edit => "edit",
+            Role::SignOut => "sign-out",
         }
     }
 }
@@ -128,6 +132,16 @@ impl Operator {
 
     pub(super) fn may_import(&self, why: &str) -> Result<(), Refused> {
         self.may_because(Role::Import, why, "an import is written down")
+    }
+
+    /// The reason is wanted of everybody: a user may ask for it.
+    pub(super) fn may_sign_out(&self, why: &str) -> Result<(), Refused> {
+        self.may(Role::SignOut)?;
+        if why.trim().is_empty() {
+            let text = "say why (reason): a kick is written down\n".to_owned();
+            return Err((StatusCode::BAD_REQUEST, text));
+        }
+        Ok(())
     }
 
     /// Whoever edits sees what people wrote.

@@ -11,6 +11,7 @@ mod desk;
 mod dlq;
 mod doctor;
 mod group;
+mod kick;
 mod listen;
 #[cfg(feature = "cluster")]
 mod member;
@@ -91,6 +92,8 @@ pub enum Command {
     Group(group::Group),
     /// Look into the dead letters, and send them on their way again.
     Dlq(dlq::Dlq),
+    /// End the sessions of a user, and revoke tokens.
+    Kick(kick::Kick),
     /// Tell the life of one message.
     Trace(trace::Trace),
     /// Check an installation, or one user: what is wrong, and what to do.
@@ -142,6 +145,7 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Chat(command) => on_runtime(command.run(file)),
         Command::Group(command) => on_runtime(command.run(file)),
         Command::Dlq(command) => on_runtime(command.run(file)),
+        Command::Kick(command) => on_runtime(command.run(file)),
         Command::Trace(command) => on_runtime(command.run(file)),
         Command::Doctor(command) => on_runtime(command.run(file)),
         Command::Audit(command) => on_runtime(command.run(file)),

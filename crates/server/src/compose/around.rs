@@ -15,6 +15,7 @@ use backend::history::HistoryStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
+use backend::revocations::RevocationStore;
 use backend::timeline::Timeline;
 
 /// Puts something around parts before the services get them. A test ends a process between two effects so.
@@ -68,6 +69,10 @@ pub trait Around: Sync {
     }
 
     fn audit(&self, inner: Arc<dyn AuditStore>) -> Arc<dyn AuditStore> {
+        inner
+    }
+
+    fn revocations(&self, inner: Arc<dyn RevocationStore>) -> Arc<dyn RevocationStore> {
         inner
     }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use api::transport::Connector;
 use backend::audit::ScyllaAudit;
 use backend::cache::RedisCache;
 use backend::changes::ScyllaChanges;
@@ -19,6 +20,7 @@ use backend::installation::ScyllaInstallation;
 use backend::ledger::ScyllaLedger;
 use backend::mailbox::RedisMailbox;
 use backend::queue::{KafkaQueue, Queue};
+use backend::revocations::ScyllaRevocations;
 use backend::scylla::Cql;
 use backend::timeline::RedisTimeline;
 
@@ -26,7 +28,10 @@ use super::seams::Seams;
 use crate::settings::Settings;
 
 /// Everything that station and carrier stand on; the registry once more, to be flushed at the end.
-pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegistry>)> {
+pub(super) async fn connect(
+    settings: &Settings,
+    connector: Connector,
+) -> Result<(Seams, Arc<EtcdRegistry>)> {
     let (queue, cql, mailbox, timeline, cache, registry) = tokio::try_join!(
         queue(settings),
         cql(settings),
@@ -50,8 +55,10 @@ pub(super) async fn connect(settings: &Settings) -> Result<(Seams, Arc<EtcdRegis
         devices: Arc::new(ScyllaDevices::new(cql.clone())),
         ledger: Arc::new(ScyllaLedger::new(cql.clone())),
         audit: Arc::new(ScyllaAudit::new(cql.clone())),
-        installation: Arc::new(ScyllaInstallation::new(cql)),
+        installation: Arc::new(ScyllaInstallation::new(cql.clone())),
+        revocations: Arc::new(ScyllaRevocations::new(cql)),
         registry: registry.clone(),
+        connector,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
     };
@@ -64,7 +71,7 @@ impl Seams {
     /// # Errors
     /// A part that does not answer, or is not set up.
     pub async fn on_real_parts(settings: &Settings) -> Result<Seams> {
-        let (seams, _) = connect(settings).await?;
+        let (seams, _) = connect(settings, Connector::default()).await?;
         Ok(seams)
     }
 }

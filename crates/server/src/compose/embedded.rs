@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use api::transport::Connector;
 use backend::audit::EmbeddedAudit;
 use backend::cache::{CacheConfig, EmbeddedCache};
 use backend::changes::EmbeddedChanges;
@@ -21,6 +22,7 @@ use backend::installation::EmbeddedInstallation;
 use backend::ledger::EmbeddedLedger;
 use backend::mailbox::{EmbeddedMailbox, MailboxConfig};
 use backend::queue::{EmbeddedQueue, QueueConfig};
+use backend::revocations::EmbeddedRevocations;
 use backend::timeline::{EmbeddedTimeline, TimelineConfig};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -123,7 +125,9 @@ impl Seams {
             ledger,
             audit: Arc::new(EmbeddedAudit::new(engine.clone())),
             installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
+            revocations: Arc::new(EmbeddedRevocations::new(engine.clone())),
             registry: Arc::new(EmbeddedRegistry::new(engine)),
+            connector: Connector::default(),
             clock,
             entropy,
         })

@@ -28,7 +28,7 @@ pub struct Parts {
     needed: Needed,
     /// Held for as long as the service runs: with it end the watches of who is there.
     registry: Option<Arc<EtcdRegistry>>,
-    role: Role,
+    stop: CancellationToken,
 }
 
 enum Needed {
@@ -49,21 +49,27 @@ impl Parts {
         connections: Handle,
         around: &dyn Around,
     ) -> Result<Parts> {
+        let stop = CancellationToken::new();
+        let mut connector = Connector::new(transport::Config::default());
+        if let Some(identity) = identity::prove(settings, role.into(), &stop)? {
+            connector = connector.with_identity(identity);
+        }
         let (needed, registry) = match role {
             Role::Boat => {
                 let registry = cluster::registry(settings).await?;
-                let parts = boat_parts(around.registry(registry.clone()), connections);
+                let registered = around.registry(registry.clone());
+                let parts = boat_parts(registered, connector, connections);
                 (Needed::Boat(Box::new(parts)), Some(registry))
             }
             Role::Station => {
-                let (seams, registry) = cluster::connect(settings).await?;
+                let (seams, registry) = cluster::connect(settings, connector).await?;
                 (
                     Needed::Station(Box::new(seams.with(around))),
                     Some(registry),
                 )
             }
             Role::Carrier => {
-                let (seams, registry) = cluster::connect(settings).await?;
+                let (seams, registry) = cluster::connect(settings, connector).await?;
                 (
                     Needed::Carrier(Box::new(seams.with(around))),
                     Some(registry),
@@ -79,7 +85,7 @@ impl Parts {
         Ok(Parts {
             needed,
             registry,
-            role,
+            stop,
         })
     }
 
@@ -108,11 +114,14 @@ impl Parts {
     }
 }
 
-fn boat_parts(registry: Arc<dyn Registry>, connections: Handle) -> boat::Parts {
+fn boat_parts(
+    registry: Arc<dyn Registry>,
+    connector: Connector,
+    connections: Handle,
+) -> boat::Parts {
     boat::Parts {
         registry,
-        // Its identity comes at the start.
-        connector: Connector::default(),
+        connector,
         clock: Arc::new(SystemClock),
         entropy: Arc::new(SystemEntropy),
         connections,
@@ -168,28 +177,20 @@ impl Member {
     /// # Errors
     /// A setting that cannot be, or an address that is taken.
     pub async fn start(settings: &Settings, parts: Parts) -> Result<Member> {
-        let stop = CancellationToken::new();
-        let mut connector = Connector::new(transport::Config::default());
-        if let Some(identity) = identity::prove(settings, parts.role.into(), &stop)? {
-            connector = connector.with_identity(identity);
-        }
+        let stop = parts.stop.clone();
         let queue = parts.access().queue;
         let service = match parts.needed {
             Needed::Boat(parts) => {
-                let parts = boat::Parts {
-                    connector,
-                    ..*parts
-                };
-                let boat = boat::start(settings.boat.clone(), parts, stop.clone()).await;
+                let boat = boat::start(settings.boat.clone(), *parts, stop.clone()).await;
                 Service::Boat(boat.context("starting the boat")?)
             }
             Needed::Station(seams) => {
-                let parts = seams.station(connector);
+                let parts = seams.station(seams.connector.clone());
                 let station = station::start(settings.station.clone(), parts, stop.clone()).await;
                 Service::Station(station.context("starting the station")?)
             }
             Needed::Carrier(seams) => {
-                let parts = seams.carrier(connector);
+                let parts = seams.carrier(seams.connector.clone());
                 let carrier = carrier::start(settings.carrier.clone(), parts, stop.clone()).await;
                 Service::Carrier(carrier.context("starting the carrier")?)
             }

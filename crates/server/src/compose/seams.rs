@@ -18,6 +18,7 @@ use backend::installation::InstallationStore;
 use backend::ledger::LedgerStore;
 use backend::mailbox::MailboxStore;
 use backend::queue::Queue;
+use backend::revocations::RevocationStore;
 use backend::timeline::Timeline;
 
 use super::around::Around;
@@ -42,7 +43,10 @@ pub struct Seams {
     pub ledger: Arc<dyn LedgerStore>,
     pub audit: Arc<dyn AuditStore>,
     pub installation: Arc<dyn InstallationStore>,
+    pub revocations: Arc<dyn RevocationStore>,
     pub registry: Arc<dyn Registry>,
+    /// Calls between services, of which some are in this process.
+    pub connector: Connector,
     pub clock: Arc<dyn Clock>,
     pub entropy: Arc<dyn Entropy>,
 }
@@ -66,7 +70,9 @@ impl Seams {
             ledger: around.ledger(self.ledger),
             audit: around.audit(self.audit),
             installation: self.installation,
+            revocations: around.revocations(self.revocations),
             registry: around.registry(self.registry),
+            connector: self.connector,
             clock: self.clock,
             entropy: self.entropy,
         }
@@ -87,6 +93,7 @@ impl Seams {
             devices: self.devices.clone(),
             ledger: self.ledger.clone(),
             installation: self.installation.clone(),
+            revocations: self.revocations.clone(),
             registry: self.registry.clone(),
             connector,
             clock: self.clock.clone(),

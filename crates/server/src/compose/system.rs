@@ -5,7 +5,6 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use api::task::{MessageTask, Task, Work};
-use api::transport::{self, Connector};
 use backend::queue::{Partition, Record};
 use protocol::access::{Caller, Role};
 use protocol::keys::Topic;
@@ -139,7 +138,7 @@ impl System {
         remember_sends(&seams)
             .await
             .context("reading the newest sends from the log")?;
-        let connector = Connector::new(transport::Config::default());
+        let connector = &seams.connector;
         let calling_as = |role, name: &str| connector.clone().with_caller(Caller::new(role, name));
         let stop_consumers = CancellationToken::new();
         let stop_station = CancellationToken::new();

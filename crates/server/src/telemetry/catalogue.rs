@@ -49,8 +49,10 @@ const METRICS: &[Metric] = &[
     metric(Counter, "boat_pauses_total", "Times at which this process did not run for seconds"),
     metric(Counter, "boat_proxy_headers_refused_total", "Connections of balancers whose header was missing or wrong"),
     metric(Counter, "boat_recover_total", "Sessions that were asserted again after a loss, by result"),
+    metric(Gauge, "boat_revocations_age_seconds", "Time since a station said last who was revoked"),
     metric(Counter, "boat_sends_total", "Messages that clients sent"),
     metric(Gauge, "boat_sessions", "Admitted sessions"),
+    metric(Counter, "boat_sessions_revoked_total", "Sessions that ended because their token was revoked"),
     metric(Counter, "boat_sign_ins_degraded_total", "Sessions that were admitted while the mailbox was away"),
     metric(Counter, "boat_socket_reads_total", "Reads of sessions' sockets that gave bytes: system calls, to be set beside the frames"),
     metric(Counter, "boat_socket_writes_total", "Writes to sessions' sockets that took bytes: system calls, to be set beside the frames"),
@@ -132,6 +134,9 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_pages_total", "Pages of history, by where they came from: memory or stores"),
     metric(Counter, "station_receipt_pushes_total", "Receipts for other devices, by result"),
     metric(Counter, "station_receipts_total", "Receipts, by result"),
+    metric(Gauge, "station_revocations", "Users whose tokens were revoked and may not have ended"),
+    metric(Gauge, "station_revocations_age_seconds", "Time since revocations were read last: from a minute on a revoked token may be let in"),
+    metric(Counter, "station_revocations_dropped_total", "Revocations that a station had no room for"),
     metric(Counter, "station_route_lookups_total", "Questions for a user's sessions, by result"),
     metric(Counter, "station_sends_to_partitions_away_total", "Sends that were refused at once, because their partition was away"),
     metric(Counter, "station_sends_total", "Sends, by result: accepted, or the code of the refusal"),
@@ -139,6 +144,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_sessions_replaced_total", "Sessions that the same device replaced"),
     metric(Counter, "station_store_failures_total", "Answers of stores that were failures or late, by seam"),
     metric(Counter, "station_token_key_reloads_total", "Keys of tokens that changed in their files or at their URL, by issuer and result: reloaded or refused; unanswered where a URL gave none"),
+    metric(Counter, "station_tokens_revoked_total", "Sign-ins with a token that was revoked"),
     metric(Counter, "tls_reloads_total", "Certificates that changed in their files, by result: reloaded or refused"),
 ];
 

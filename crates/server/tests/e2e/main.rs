@@ -23,6 +23,7 @@ mod raw;
 mod relay;
 mod secure;
 mod settings;
+mod signing_out;
 mod slow;
 mod stopping;
 mod tokens;

@@ -41,6 +41,9 @@ pub struct Config {
     /// Bytes of the longest token; longer ones are refused unread.
     #[schemars(range(min = 256, max = 65_536))]
     pub token_bytes_max: usize,
+    /// Refusal of all sign-ins as `unavailable` while revocations have not been read for a minute.
+    /// Off: sign-ins go on, and the alarm says that a revoked token may be among them.
+    pub strict: bool,
 }
 
 /// See [`Config::issuers`].
@@ -128,9 +131,13 @@ impl Default for Config {
             stale_max: Duration::from_secs(24 * 3600),
             leeway: Duration::from_secs(30),
             token_bytes_max: 4096,
+            strict: false,
         }
     }
 }
+
+/// Life of the tokens that `packetboat token` signs with `key_file`.
+const KEY_FILE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// The most that `leeway` may be.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
@@ -140,6 +147,14 @@ impl Config {
     #[must_use]
     pub fn is_well_known(&self) -> bool {
         self.key_file.is_none() && self.issuers.is_empty()
+    }
+
+    /// Life of the longest token, which its revocation outlives. A token of `key_file` may live longer: then
+    /// its revocation ends before it does.
+    #[must_use]
+    pub fn lifetime_max(&self) -> Duration {
+        let lifetimes = self.issuers.iter().map(|issuer| issuer.lifetime_max);
+        lifetimes.max().unwrap_or(KEY_FILE_LIFETIME)
     }
 
     /// Settings that cannot work, by names of this section.

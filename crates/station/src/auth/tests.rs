@@ -64,6 +64,7 @@ fn a_signed_token_says_who_it_is() {
     let identity = tokens().prove(&token, NOW).expect("a good token");
     assert_eq!(identity.user, user());
     assert_eq!(identity.expires_at, NOW + HOUR);
+    assert_eq!(identity.issued_at, NOW);
     assert_eq!(identity.permits(Platform::Ios, &device), Ok(()));
     let other = DeviceId::new("tablet").expect("short");
     for wrong in [
@@ -72,6 +73,27 @@ fn a_signed_token_says_who_it_is() {
     ] {
         assert_eq!(wrong.map_err(|r| r.code), Err(Code::Unauthenticated));
     }
+}
+
+#[test]
+fn a_token_that_does_not_say_when_it_was_issued_is_older_than_every_revocation() {
+    let token = forge(r#"{"alg":"HS256","typ":"JWT"}"#, &payload());
+    let identity = tokens().prove(&token, NOW).expect("a good token");
+    assert_eq!(identity.issued_at, protocol::revocation::UNDATED);
+}
+
+#[test]
+fn a_revocation_outlives_the_longest_token() {
+    let mut config = Config::default();
+    assert_eq!(config.lifetime_max(), HOUR * 24 * 30);
+    let issuer = |lifetime_max: &str| -> Issuer {
+        let said = serde_json::json!({
+            "issuer": "a", "algorithms": ["HS256"], "lifetime_max": lifetime_max,
+        });
+        serde_json::from_value(said).expect("an issuer")
+    };
+    config.issuers = vec![issuer("1h"), issuer("5h")];
+    assert_eq!(config.lifetime_max(), HOUR * 5);
 }
 
 #[test]

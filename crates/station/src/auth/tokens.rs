@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use jsonwebtoken::Validation;
 use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::errors::ErrorKind;
+use protocol::revocation::UNDATED;
 use protocol::{Code, Refusal, Timestamp};
 use serde::{Deserialize, Deserializer};
 
@@ -291,6 +292,7 @@ impl SignedTokens {
             user,
             platform: restriction(proven.platform)?,
             device: restriction(proven.device)?,
+            issued_at: issue(proven.iat),
             expires_at,
         })
     }
@@ -389,6 +391,10 @@ fn some_seconds<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<i64
     number
         .map(|number| whole(&number).ok_or_else(no_date))
         .transpose()
+}
+
+fn issue(iat: Option<i64>) -> Timestamp {
+    iat.map_or(UNDATED, from_seconds).max(UNDATED)
 }
 
 fn from_seconds(seconds: i64) -> Timestamp {

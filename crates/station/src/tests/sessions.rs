@@ -23,7 +23,7 @@ use super::world::*;
 use crate::{Config, StartError, start};
 
 impl World {
-    fn key(&self, number: i64, at: i64) -> SessionKey {
+    pub(super) fn key(&self, number: i64, at: i64) -> SessionKey {
         SessionKey {
             user: user(number),
             session: session(at),
@@ -296,6 +296,7 @@ fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
         key: world.key(number, at),
         platform: Platform::Ios,
         device: device(&format!("phone-{at}")),
+        issued_at: None,
     })
         .into()
 }

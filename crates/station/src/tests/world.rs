@@ -54,6 +54,7 @@ use tonic::service::Routes;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::counted::{CountedGroups, CountedHistory};
+use super::revocations::FaultyRevocations;
 use crate::auth::{Claims, Signer};
 use crate::{Config, Parts, Running, start};
 
@@ -68,6 +69,7 @@ pub(super) struct World {
     pub(super) mailbox: Arc<FaultyMailbox>,
     pub(super) groups: Arc<CountedGroups>,
     pub(super) history_reads: Arc<CountedHistory>,
+    pub(super) revocations: Arc<FaultyRevocations>,
     pub(super) boat: Arc<Noting>,
     pub(super) life: BoatLife,
     pub(super) running: Running,
@@ -115,6 +117,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     let life = registration.instance.life.clone();
     let groups = CountedGroups::over(EmbeddedGroups::new(engine.clone(), clock.clone()));
     let history_reads = CountedHistory::over(EmbeddedGroupHistory::new(engine.clone()));
+    let revocations = FaultyRevocations::over(engine.clone());
     let parts = Parts {
         queue: queue.clone(),
         mailbox: mailbox.clone(),
@@ -129,6 +132,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
         devices: Arc::new(EmbeddedDevices::new(engine.clone())),
         ledger: Arc::new(EmbeddedLedger::open(engine.clone()).expect("a new ledger")),
         installation: Arc::new(EmbeddedInstallation::new(engine.clone())),
+        revocations: revocations.clone(),
         registry: registry.clone(),
         connector: connector.clone(),
         clock,
@@ -148,6 +152,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
         mailbox,
         groups,
         history_reads,
+        revocations,
         boat,
         life,
         running,

@@ -31,6 +31,12 @@ export function told(act: Act): Told {
     return { verb: 'exported', letter: from, text: counted(letters, 'letter'), why };
   }
   if ('imported' in act) return { verb: 'imported', text: counted(act.imported.letters.length, 'letter'), why: act.imported.why };
+  if ('signed_out' in act) {
+    const { user, platform, revoked_before, why } = act.signed_out;
+    const on = platform === undefined ? '' : ` on ${platform}`;
+    const tokens = revoked_before === undefined ? '' : ', tokens revoked';
+    return { verb: 'signed out', text: `user ${user}${on}${tokens}`, why };
+  }
   if ('repaired' in act) {
     const { user, what, why } = act.repaired;
     return { verb: 'repaired', text: `user ${user}: ${what.join('; ')}`, why };

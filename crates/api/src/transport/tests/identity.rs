@@ -360,7 +360,7 @@ async fn a_station_takes_sends_of_boats_alone() {
         let sent = sent.expect_err("no service").code();
         assert_eq!(sent, code(role == Role::Boat), "{role}");
         let kicked = kicked.expect_err("no service").code();
-        let may_kick = matches!(role, Role::Backend | Role::Desk);
+        let may_kick = matches!(role, Role::Station | Role::Backend | Role::Desk);
         assert_eq!(kicked, code(may_kick), "{role}");
     }
 }

@@ -25,6 +25,7 @@ macro_rules! tables {
                         | Table::GroupSend
                         | Table::UserGroup
                         | Table::GroupLeft
+                        | Table::Revocation
                 )
             }
 
@@ -101,4 +102,6 @@ tables! {
     UserGroup => "user-group",
     /// Who left a group, by the time at which that was written.
     GroupLeft => "group-left",
+    /// Revocations of tokens, by their time.
+    Revocation => "revocation",
 }

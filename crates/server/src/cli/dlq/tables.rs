@@ -257,6 +257,16 @@ fn act(act: &Act) -> String {
         Act::Repaired { user, what, why } => {
             format!("repairs user {user}: {}. {why}", what.join("; "))
         }
+        Act::SignedOut {
+            user,
+            platform,
+            revoked_before,
+            why,
+        } => {
+            let on = platform.map_or_else(String::new, |platform| format!(" on {platform}"));
+            let tokens = revoked_before.map_or("", |_| " and revokes the tokens until now");
+            format!("signs user {user} out{on}{tokens}: {why}")
+        }
     }
 }
 

@@ -113,8 +113,9 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
     // A boat does not answer another boat, and is no station.
     let at_boat = format!("https://{}", fleet.address_of("boat-1"));
     let channel = boat.channel(Role::Boat, &at_boat);
-    let probe = BoatServiceClient::new(channel).probe(ProbeRequest::default());
-    let status = probe.await.expect_err("a boat's");
+    let mut other = BoatServiceClient::new(channel);
+    let probe = other.probe(ProbeRequest::default()).await;
+    let status = probe.expect_err("a boat's");
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(code(forge(&boat, &at_boat).await), Code::Unavailable);
 
@@ -129,11 +130,11 @@ fn count(fleet: &Fleet, start: &str) -> u64 {
         .admins()
         .into_iter()
         .map(|admin| get(&admin, "/metrics").1);
-    let value = |line: &str| {
-        line.starts_with(start)
-            .then(|| line.rsplit(' ').next()?.parse().ok())
+    let value = |line: &str| -> Option<u64> {
+        let value = line.starts_with(start).then(|| line.rsplit(' ').next())??;
+        value.parse().ok()
     };
-    let sum = |text: String| text.lines().filter_map(|line| value(line)?).sum::<u64>();
+    let sum = |text: String| text.lines().filter_map(value).sum::<u64>();
     metrics.map(sum).sum()
 }
 
@@ -145,7 +146,7 @@ fn certificates_and_roots_change_under_load() {
     let mut ada = fleet.user(&["chat", "--user", "1", "--to", "2"]);
     let mut ada = Process::start(&mut ada);
     let mut bea = fleet.user(&["chat", "--user", "2", "--to", "1"]);
-    let mut bea = Process::start(bea.env("PACKETBOAT_URL", fleet.boat("boat-2")));
+    let bea = Process::start(bea.env("PACKETBOAT_URL", fleet.boat("boat-2")));
     let mut said = 0;
     let mut talk = |lines: usize| {
         for _ in 0..lines {

@@ -1,0 +1,134 @@
+//! Promises of every store of revocations. A check uses its own hours.
+
+use std::time::Duration;
+
+use protocol::revocation::{PageStart, Revocation};
+use protocol::{Timestamp, UserId};
+
+use super::RevocationStore;
+use crate::fresh::Fresh;
+
+const RETENTION: Duration = Duration::from_secs(3600);
+const HOUR_MILLIS: i64 = 3_600_000;
+const ALL: usize = 1000;
+
+/// An hour whose neighbours nobody uses either.
+fn hour(fresh: &Fresh) -> i64 {
+    450_000 + 3 * (fresh.user().get() % 9_999_999)
+}
+
+fn at(hour: i64, millis: i64) -> Timestamp {
+    Timestamp::from_millis(hour * HOUR_MILLIS + millis)
+}
+
+fn revocation(user: UserId, at: Timestamp) -> Revocation {
+    Revocation {
+        user,
+        before: at - Duration::from_millis(5),
+        reason: "a phone was stolen".to_owned(),
+        by: "ann".to_owned(),
+        at,
+    }
+}
+
+async fn add(store: &dyn RevocationStore, revocation: &Revocation) {
+    store.add(revocation, RETENTION).await.expect("writes");
+}
+
+async fn rows(store: &dyn RevocationStore, hour: i64) -> Vec<Revocation> {
+    let all = PageStart::of(Timestamp::ZERO);
+    store.page(hour, all, ALL).await.expect("reads")
+}
+
+pub(super) async fn a_row_comes_back_whole(store: &dyn RevocationStore, fresh: &Fresh) {
+    let hour = hour(fresh);
+    assert_eq!(rows(store, hour).await, []);
+    let added = revocation(fresh.user(), at(hour, 7));
+    add(store, &added).await;
+    add(store, &added).await;
+    assert_eq!(rows(store, hour).await, [added]);
+}
+
+pub(super) async fn pages_go_by_time_and_user(store: &dyn RevocationStore, fresh: &Fresh) {
+    let hour = hour(fresh);
+    let users: Vec<UserId> = (0..3).map(|_| fresh.user()).collect();
+    let mut expected = Vec::new();
+    for millis in [0, 10, 11] {
+        expected.extend(users.iter().map(|user| revocation(*user, at(hour, millis))));
+    }
+    for revocation in expected.iter().rev() {
+        add(store, revocation).await;
+    }
+    assert_eq!(rows(store, hour).await, expected);
+    for (from, limit, places) in [
+        (PageStart::of(at(hour, 10)), ALL, 3..9),
+        (PageStart::of(at(hour, 5)), 4, 3..7),
+        (PageStart::behind(at(hour, 10), users[1]), ALL, 5..9),
+        (PageStart::behind(at(hour, 10), users[1]), 2, 5..7),
+        (PageStart::behind(at(hour, 11), users[2]), ALL, 9..9),
+        (PageStart::of(Timestamp::ZERO), 0, 0..0),
+    ] {
+        let page = store.page(hour, from, limit).await.expect("reads");
+        assert_eq!(page, expected[places], "{from:?}");
+    }
+}
+
+pub(super) async fn an_hour_ends_with_its_last_millisecond(
+    store: &dyn RevocationStore,
+    fresh: &Fresh,
+) {
+    let hour = hour(fresh);
+    let last = revocation(fresh.user(), at(hour, HOUR_MILLIS - 1));
+    let next = revocation(fresh.user(), at(hour + 1, 0));
+    add(store, &last).await;
+    add(store, &next).await;
+    assert_eq!(rows(store, hour).await, [last]);
+    assert_eq!(rows(store, hour + 1).await, [next]);
+    let late = PageStart::of(at(hour + 1, 0));
+    assert_eq!(store.page(hour, late, ALL).await.expect("reads"), []);
+}
+
+pub(super) async fn of_one_time_the_larger_stays(store: &dyn RevocationStore, fresh: &Fresh) {
+    let hour = hour(fresh);
+    let (early, late) = (fresh.user(), fresh.user());
+    let of = |user, before| Revocation {
+        before: at(hour, before),
+        ..revocation(user, at(hour, 9))
+    };
+    for (user, befores) in [(early, [1, 2]), (late, [2, 1])] {
+        for before in befores {
+            add(store, &of(user, before)).await;
+        }
+    }
+    assert_eq!(rows(store, hour).await, [of(early, 2), of(late, 2)]);
+}
+
+/// By the time that passes, or by that of the next one.
+pub(super) async fn a_revocation_outlives_its_retention_only_until_the_next(
+    store: &dyn RevocationStore,
+    fresh: &Fresh,
+) {
+    let (hour, retention) = (hour(fresh), Duration::from_secs(1));
+    let first = revocation(fresh.user(), at(hour, 0));
+    store.add(&first, retention).await.expect("writes");
+    tokio::time::sleep(retention * 2).await;
+    let next = revocation(fresh.user(), at(hour, 2000));
+    store.add(&next, RETENTION).await.expect("writes");
+    store.add(&next, retention).await.expect("writes");
+    let left = rows(store, hour).await;
+    assert!(!left.contains(&first), "{left:?}");
+}
+
+/// Hands the names of all checks to another macro: no backend can leave one out.
+macro_rules! checks {
+    ($then:ident!($($with:tt)*)) => {
+        $then!($($with)*:
+            a_row_comes_back_whole,
+            pages_go_by_time_and_user,
+            an_hour_ends_with_its_last_millisecond,
+            of_one_time_the_larger_stays,
+            a_revocation_outlives_its_retention_only_until_the_next,
+        );
+    };
+}
+pub(crate) use checks;

@@ -1,0 +1,98 @@
+//! Revocations in ScyllaDB or Cassandra: table `revocation`, a partition for each hour. A row goes by itself when its
+//! time is over.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use protocol::revocation::{PageStart, Revocation};
+use protocol::{Timestamp, UserId};
+
+use super::RevocationStore;
+use crate::scylla::{Cql, SeamCql, Statement, write_time};
+use crate::{Error, Result};
+
+const SEAM: &str = "revocations";
+
+/// Twenty years: no server takes more.
+const TTL_MAX: i32 = 630_720_000;
+
+/// Revocations in ScyllaDB or Cassandra. Several may write at once.
+pub struct ScyllaRevocations {
+    cql: SeamCql,
+    insert: Statement,
+    select: Statement,
+}
+
+/// Time, user, before, reason, by.
+type Stored = (i64, i64, i64, String, String);
+
+impl ScyllaRevocations {
+    pub fn new(cql: Cql) -> ScyllaRevocations {
+        ScyllaRevocations {
+            cql: cql.at(SEAM),
+            insert: Statement::new(
+                "INSERT INTO revocation (hour, tm, uid, before, reason, done_by) VALUES (?, ?, ?, ?, ?, ?) \
+                 USING TTL ? AND TIMESTAMP ?",
+            ),
+            select: Statement::new(
+                "SELECT tm, uid, before, reason, done_by FROM revocation \
+                 WHERE hour = ? AND (tm, uid) > (?, ?) LIMIT ?",
+            ),
+        }
+    }
+}
+
+#[async_trait]
+impl RevocationStore for ScyllaRevocations {
+    async fn add(&self, revocation: &Revocation, retention: Duration) -> Result<()> {
+        let Revocation {
+            user,
+            before,
+            reason,
+            by,
+            at,
+        } = revocation;
+        let seconds = i32::try_from(retention.as_secs()).unwrap_or(i32::MAX);
+        let values = (
+            revocation.hour(),
+            at.millis(),
+            user.get(),
+            before.millis(),
+            reason,
+            by,
+            seconds.clamp(1, TTL_MAX),
+            write_time::of_time(SEAM, *before)?,
+        );
+        self.cql.write(&self.insert, values).await
+    }
+
+    async fn page(&self, hour: i64, from: PageStart, limit: usize) -> Result<Vec<Revocation>> {
+        let limit = i32::try_from(limit).unwrap_or(i32::MAX);
+        if limit == 0 {
+            return Ok(Vec::new());
+        }
+        let after = from.after.map_or(0, UserId::get);
+        let values = (hour, from.since.millis(), after, limit);
+        let rows: Vec<Stored> = self.cql.rows(&self.select, values).await?;
+        let revocation = |(tm, uid, before, reason, by): Stored| {
+            let user = UserId::new(uid).map_err(|error| Error::corrupt(SEAM, error))?;
+            Ok(Revocation {
+                user,
+                before: Timestamp::from_millis(before),
+                reason,
+                by,
+                at: Timestamp::from_millis(tm),
+            })
+        };
+        rows.into_iter().map(revocation).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ScyllaRevocations;
+    use crate::revocations::contract;
+    use crate::scylla::fixture::on_cql;
+
+    contract::checks!(on_cql!("revocations", ScyllaRevocations::new));
+}

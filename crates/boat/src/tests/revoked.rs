@@ -1,0 +1,106 @@
+//! Tokens that were revoked end their sessions.
+
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::v1;
+use api::v1::reassert_result::Outcome;
+use protocol::revocation::{ASK, CLOCKS_APART, Follower};
+use protocol::{Code, Refusal, Timestamp};
+
+use super::client::Client;
+use super::harbour::Harbour;
+use crate::revocations::ask;
+
+fn revoked(user: i64, before: i64) -> v1::RevokedUser {
+    let at = before;
+    v1::RevokedUser { user, before, at }
+}
+
+impl Harbour {
+    /// A session whose token was issued then; 0: its station does not say.
+    async fn signed_in(&self, user: i64, issued_at: i64) -> Client {
+        self.peer.issued_at.store(issued_at, Ordering::Relaxed);
+        let mut client = self.tcp().await;
+        client.hello(user).await;
+        client
+    }
+
+    async fn ask(&self, follower: &mut Follower) -> Result<(), Refusal> {
+        ask(&self.running.boat, follower, 0).await
+    }
+}
+
+#[tokio::test]
+async fn older_sessions_of_a_user_end_and_no_others() {
+    let harbour = Harbour::open().await;
+    let mut older = harbour.signed_in(1, 4_999).await;
+    let mut newer = harbour.signed_in(1, 5_000).await;
+    let mut unknown = harbour.signed_in(1, 0).await;
+    let mut other = harbour.signed_in(2, 4_999).await;
+    let mut follower = Follower::default();
+    harbour.ask(&mut follower).await.expect("answered");
+    older.ping().await;
+    *harbour.peer.revoked.lock() = vec![revoked(1, 5_000)];
+    harbour.ask(&mut follower).await.expect("answered");
+    assert_eq!(older.closing().await, Some(Code::KickedOut));
+    for client in [&mut newer, &mut unknown, &mut other] {
+        client.ping().await;
+    }
+}
+
+// The last page is asked for, too, and the next question begins a minute before it.
+#[tokio::test]
+async fn all_pages_are_read() {
+    let harbour = Harbour::open().await;
+    let mut last = harbour.signed_in(5, 1).await;
+    *harbour.peer.revoked.lock() = (1..=5).map(|user| revoked(user, 100_000 * user)).collect();
+    let mut follower = Follower::default();
+    harbour.ask(&mut follower).await.expect("answered");
+    assert_eq!(last.closing().await, Some(Code::KickedOut));
+    let next = follower.start();
+    assert_eq!(next.since, Timestamp::from_millis(500_000) - CLOCKS_APART);
+}
+
+#[tokio::test]
+async fn a_question_that_is_lost_is_made_up_for() {
+    let harbour = Harbour::open().await;
+    let mut client = harbour.signed_in(1, 1).await;
+    *harbour.peer.revoked.lock() = vec![revoked(1, 5_000)];
+    let mut follower = Follower::default();
+    harbour.peer.down.store(true, Ordering::Relaxed);
+    assert!(harbour.ask(&mut follower).await.is_err());
+    harbour.peer.down.store(false, Ordering::Relaxed);
+    // One that is silent keeps nobody waiting.
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    let silent = harbour.ask(&mut follower).await.expect_err("no answer");
+    assert_eq!(silent.code, Code::DeadlineExceeded);
+    client.ping().await;
+    harbour.peer.held.store(false, Ordering::Relaxed);
+    harbour.ask(&mut follower).await.expect("answered");
+    assert_eq!(client.closing().await, Some(Code::KickedOut));
+}
+
+#[tokio::test]
+async fn an_assertion_says_when_the_token_was_issued_and_ends_the_session() {
+    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_millis(300)).await;
+    let mut client = harbour.signed_in(1, 4_999).await;
+    *harbour.peer.reassert_as.lock() = Outcome::Revoked;
+    assert_eq!(client.closing().await, Some(Code::KickedOut));
+    let asserted = harbour.peer.reasserted.lock();
+    assert!(asserted.iter().all(|session| session.issued_at == 4_999));
+}
+
+#[tokio::test]
+async fn a_boat_asks_by_itself() {
+    let harbour = Harbour::open().await;
+    let _client = harbour.signed_in(1, 4_999).await;
+    *harbour.peer.revoked.lock() = vec![revoked(1, 5_000)];
+    for _ in 0..(ASK.longest() * 2).as_secs() {
+        if harbour.running.sessions() == 0 {
+            return;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+    }
+    panic!("nobody asked");
+}

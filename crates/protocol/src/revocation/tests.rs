@@ -1,0 +1,300 @@
+use proptest::collection::vec;
+use proptest::prelude::*;
+
+use super::*;
+
+const LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+fn at(secs: i64) -> Timestamp {
+    Timestamp::from_millis(1_800_000_000_000 + secs * 1000)
+}
+
+fn user(number: i64) -> UserId {
+    UserId::new(number).expect("positive")
+}
+
+fn revocation(number: i64, before: i64, written: i64) -> Revocation {
+    Revocation {
+        user: user(number),
+        before: at(before),
+        reason: "stolen".to_owned(),
+        by: "ann".to_owned(),
+        at: at(written),
+    }
+}
+
+fn set_of(rows: &[Revocation]) -> Revocations {
+    let mut set = Revocations::default();
+    for row in rows {
+        assert!(set.insert(row));
+    }
+    set
+}
+
+/// Rows of a store that a window asks for.
+fn read(store: &[Revocation], window: &Window) -> Vec<Revocation> {
+    let asked = |row: &&Revocation| row.at >= window.since && window.hours.contains(&row.hour());
+    store.iter().filter(asked).cloned().collect()
+}
+
+#[test]
+fn numbers_are_those_of_the_promise() {
+    let secs = Duration::from_secs;
+    assert_eq!(REVOCATIONS_MAX, 1_000_000);
+    assert_eq!(CLOCKS_APART, secs(60));
+    assert_eq!(retention(LIFETIME), secs(26 * 3600));
+    assert_eq!((POLL.mean, POLL.around), (secs(5), secs(1)));
+    assert_eq!((ASK.mean, ASK.around), (secs(10), secs(2)));
+    assert_eq!(ASK_WITHIN, secs(2));
+    assert_eq!(STALE_FROM, secs(60));
+    assert_eq!(PAGE, 10_000);
+}
+
+// Reads and questions that all are answered late, and one of each lost.
+#[test]
+fn a_session_ends_within_a_minute() {
+    let store_within = Duration::from_secs(3);
+    let station = (POLL.longest() + store_within) * 2;
+    let boat = (ASK.longest() + ASK_WITHIN) * 2;
+    assert!(station + boat < Duration::from_secs(60));
+}
+
+#[test]
+fn pauses_differ_and_stay_near_their_mean() {
+    let secs = Duration::from_secs;
+    assert_eq!(POLL.draw(0), secs(4));
+    assert_eq!(POLL.draw(2000), secs(6));
+    assert_eq!(POLL.draw(2001), secs(4));
+    assert_eq!(ASK.draw(4000), secs(12));
+    assert_eq!(ASK.longest(), secs(12));
+}
+
+#[test]
+fn a_token_is_refused_that_was_issued_before() {
+    let set = set_of(&[revocation(1, 100, 100)]);
+    assert!(set.refuses(user(1), at(99)));
+    assert!(set.refuses(user(1), UNDATED));
+    assert!(!set.refuses(user(1), at(100)));
+    assert!(!set.refuses(user(2), at(99)));
+}
+
+#[test]
+fn the_largest_time_of_a_user_counts() {
+    for order in [[0, 1], [1, 0]] {
+        let rows = [revocation(1, 100, 200), revocation(1, 150, 160)];
+        let set = set_of(&order.map(|place| rows[place].clone()));
+        assert!(set.refuses(user(1), at(149)));
+        assert!(!set.refuses(user(1), at(150)));
+        assert_eq!(set.len(), 1);
+    }
+}
+
+#[test]
+fn at_the_bound_no_further_user_is_revoked() {
+    let mut set = Revocations::with_room_for(2);
+    assert!(set.insert(&revocation(1, 1, 1)));
+    assert!(set.insert(&revocation(2, 1, 1)));
+    assert!(!set.insert(&revocation(3, 1, 1)));
+    let refusal = set.admit(user(3)).expect_err("it is full");
+    assert_eq!(refusal.code, Code::Forbidden);
+    assert!(refusal.text.contains("new keys"), "{refusal}");
+    assert!(set.admit(user(2)).is_ok());
+    assert!(set.insert(&revocation(2, 5, 5)));
+    assert!(set.refuses(user(2), at(4)));
+    assert_eq!(Revocations::default().max, REVOCATIONS_MAX);
+}
+
+#[test]
+fn a_revocation_goes_when_the_last_token_has() {
+    let retention = retention(LIFETIME);
+    let mut set = set_of(&[revocation(1, 100, 100), revocation(2, 200, 200)]);
+    set.forget(at(99) + retention, retention);
+    assert_eq!(set.len(), 2);
+    set.forget(at(100) + retention, retention);
+    assert!(!set.refuses(user(1), at(0)));
+    assert!(set.refuses(user(2), at(0)));
+    set.forget(at(200) + retention, retention);
+    assert!(set.is_empty());
+    assert_eq!(set.page(Follower::default().start(), 9), []);
+}
+
+#[test]
+fn tokens_of_the_future_and_long_words_are_no_revocation() {
+    let code = |revocation: Revocation| revocation.check().map_err(|refusal| refusal.code);
+    assert_eq!(code(revocation(1, 60, 0)), Ok(()));
+    assert_eq!(code(revocation(1, 61, 0)), Err(Code::InvalidArgument));
+    let mut wordy = revocation(1, 0, 0);
+    wordy.reason = "x".repeat(1024);
+    wordy.by = "x".repeat(256);
+    assert_eq!(code(wordy.clone()), Ok(()));
+    wordy.by.push('x');
+    assert_eq!(code(wordy.clone()), Err(Code::InvalidArgument));
+    wordy.by.pop();
+    wordy.reason.push('x');
+    assert_eq!(code(wordy), Err(Code::InvalidArgument));
+}
+
+#[test]
+fn the_first_read_is_of_all_that_may_matter_and_the_next_of_two_hours() {
+    let retention = retention(LIFETIME);
+    // Half an hour after a full one.
+    let now = at(0);
+    let this = hour(now);
+    let mut cursor = Cursor::default();
+    let window = cursor.window(now, retention);
+    assert_eq!(window.since, now - retention);
+    assert_eq!(window.hours, this - 26..=this);
+
+    cursor.handle_read(now, []);
+    let later = at(5);
+    assert_eq!(cursor.window(later, retention).hours, this - 1..=this);
+    cursor.handle_read(later, [at(3)]);
+    let window = cursor.window(at(10), retention);
+    assert_eq!(window.since, at(3 - 60));
+    assert_eq!(window.hours, this - 1..=this);
+
+    // Three hours in which nothing was read.
+    let window = cursor.window(at(3 * 3600), retention);
+    assert_eq!(window.since, at(3 - 60));
+    assert_eq!(window.hours, this - 1..=this + 3);
+}
+
+#[test]
+fn a_clock_that_is_ahead_hides_nothing() {
+    let mut cursor = Cursor::default();
+    cursor.handle_read(at(5), [at(600)]);
+    let window = cursor.window(at(10), retention(LIFETIME));
+    assert_eq!(window.since, at(5 - 60));
+    let full = (hour(at(0)) + 1) * HOUR_MILLIS;
+    let before = Timestamp::from_millis(full) - Duration::from_secs(59);
+    let window = cursor.window(before, retention(LIFETIME));
+    assert_eq!(*window.hours.end(), hour(before) + 1);
+}
+
+#[test]
+fn a_boat_ends_older_sessions_and_those_it_knows_the_time_of() {
+    let set = set_of(&[revocation(1, 100, 100)]);
+    let endings = Endings::of(&set.page(Follower::default().start(), PAGE));
+    assert!(endings.ends(user(1), Some(at(99))));
+    assert!(endings.ends(user(1), Some(UNDATED)));
+    assert!(!endings.ends(user(1), Some(at(100))));
+    assert!(!endings.ends(user(1), None));
+    assert!(!endings.ends(user(2), Some(at(99))));
+    assert!(Endings::default().is_empty());
+}
+
+#[test]
+fn refusals_say_what_helps() {
+    assert_eq!(refusal().code, Code::Unauthenticated);
+    assert_eq!(closing().code, Code::KickedOut);
+    assert!(!closing().code.retryable(), "clients stay away");
+    let stale = stale_refusal(Duration::from_secs(61));
+    assert_eq!(stale.code, Code::Unavailable);
+    assert!(stale.text.contains("61 s"), "{stale}");
+}
+
+/// (user, before, at), in seconds.
+fn rows() -> impl Strategy<Value = Vec<Revocation>> {
+    let row = (1..6i64, 0..300i64, 0..300i64).prop_map(|(number, before, written)| {
+        // Before it was written.
+        revocation(number, before.min(written), written)
+    });
+    vec(row, 0..20)
+}
+
+proptest! {
+    #[test]
+    fn the_order_of_arrival_does_not_matter(
+        (rows, shuffled) in rows().prop_flat_map(|rows| (Just(rows.clone()), Just(rows).prop_shuffle())),
+    ) {
+        let (one, other) = (set_of(&rows), set_of(&shuffled));
+        let start = Follower::default().start();
+        prop_assert_eq!(one.page(start, PAGE), other.page(start, PAGE));
+        for number in 1..6 {
+            for issued in (0..300).step_by(7) {
+                let before = |row: &Revocation| row.user == user(number) && at(issued) < row.before;
+                let expected = rows.iter().any(before);
+                prop_assert_eq!(one.refuses(user(number), at(issued)), expected);
+                prop_assert_eq!(other.refuses(user(number), at(issued)), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn pages_together_are_all(rows in rows(), limit in 1..5usize, since in -60..300i64) {
+        let set = set_of(&rows);
+        let start = PageStart::of(at(since));
+        let mut pages = Vec::new();
+        let mut next = Some(start);
+        while let Some(from) = next {
+            let page = set.page(from, limit);
+            prop_assert!(page.len() <= limit);
+            next = page.last().map(|last| PageStart::behind(last.at, last.user));
+            pages.extend(page);
+        }
+        prop_assert_eq!(pages, set.page(start, PAGE));
+    }
+
+    // A station whose reads are lost now and then, and writers whose clocks are up to a minute off.
+    #[test]
+    fn a_lost_poll_is_made_up_for(
+        writes in vec((0..20_000i64, -59..=59i64, 1..50i64), 0..30),
+        polls in vec((1..4000i64, any::<bool>()), 1..40),
+    ) {
+        let retention = retention(LIFETIME);
+        let (mut set, mut cursor, mut now, mut through) = (Revocations::default(), Cursor::default(), 0, -1);
+        for (pause, succeeds) in polls {
+            now += pause;
+            let store: Vec<_> = (writes.iter())
+                .filter(|(written, ..)| *written <= now)
+                .map(|&(written, skew, number)| revocation(number, written, written + skew))
+                .collect();
+            if !succeeds {
+                continue;
+            }
+            let rows = read(&store, &cursor.window(at(now), retention));
+            for row in &rows {
+                set.insert(row);
+            }
+            cursor.handle_read(at(now), rows.iter().map(|row| row.at));
+            through = now;
+        }
+        for &(written, _, number) in &writes {
+            if written <= through {
+                prop_assert!(set.refuses(user(number), at(written - 1)));
+            }
+        }
+    }
+
+    // A boat whose questions are lost, or answered by a station that lags.
+    #[test]
+    fn a_question_that_was_lost_is_made_up_for(
+        writes in vec((0..600i64, 1..50i64), 0..30),
+        asks in vec((1..60i64, any::<bool>(), 0..50i64), 1..40),
+    ) {
+        let (mut follower, mut now, mut through) = (Follower::default(), 0, -1);
+        let mut ends = BTreeMap::new();
+        for (pause, succeeds, lag) in asks {
+            now += pause;
+            if !succeeds {
+                continue;
+            }
+            let rows: Vec<_> = (writes.iter())
+                .filter(|(written, _)| *written <= now - lag)
+                .map(|&(written, number)| revocation(number, written, written))
+                .collect();
+            let page = set_of(&rows).page(follower.start(), PAGE);
+            follower.handle_page(&page);
+            for one in page {
+                let before = ends.entry(one.user).or_insert(one.before);
+                *before = one.before.max(*before);
+            }
+            through = through.max(now - lag);
+        }
+        for &(written, number) in &writes {
+            if written <= through {
+                prop_assert!(ends.get(&user(number)).is_some_and(|before| *before >= at(written)));
+            }
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! `packetboat kick`: ends the sessions of a user, and revokes tokens.
+
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use protocol::{Platform, Timestamp, UserId};
+use tokio::time::timeout;
+
+use super::Output;
+use super::desk::Desk;
+use crate::admin::kick::{KickQuestion, Kicked};
+use crate::admin::utc;
+
+/// Three stations for each of both steps, and discovery.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat kick --user 7 --revoke --reason \"the phone was stolen\"
+  packetboat kick --user 7 --platform web --reason \"asked by phone\"")]
+pub struct Kick {
+    /// The user.
+    #[arg(long)]
+    user: UserId,
+    /// Only those of this platform; they may sign in again.
+    #[arg(long, conflicts_with = "revoke")]
+    platform: Option<Platform>,
+    /// And refuse every token that was issued until now.
+    #[arg(long)]
+    revoke: bool,
+    /// Why; written into the log of operations (packetboat dlq log), and not shown to the user.
+    #[arg(long, value_name = "TEXT")]
+    reason: String,
+    #[command(flatten)]
+    desk: Desk,
+    #[arg(long, value_enum, default_value_t)]
+    output: Output,
+}
+
+impl Kick {
+    pub(super) async fn run(self, _config: Option<&Path>) -> Result<ExitCode> {
+        let path = format!("/api/v1/users/{}/kick", self.user);
+        let question = KickQuestion {
+            platform: self.platform.map(|platform| platform.name().to_owned()),
+            revoke: self.revoke,
+            reason: self.reason,
+        };
+        let answer = timeout(PATIENCE, self.desk.post(&path, &question)).await;
+        let kicked: Kicked = answer.context("no answer in time: ask again")??;
+        match self.output {
+            Output::Json => println!("{}", serde_json::to_string(&kicked)?),
+            Output::Table => print(self.user, &kicked),
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+fn print(user: UserId, kicked: &Kicked) {
+    if let Some(before) = kicked.revoked_before {
+        let before = utc(Timestamp::from_millis(before));
+        println!("tokens of user {user} that were issued before {before} are refused");
+    }
+    println!("user {user}: {} sessions end", kicked.sessions);
+}

@@ -1,0 +1,177 @@
+//! Revocations of tokens: read from the store before the station is ready, then again every few seconds. Sign-ins and
+//! assertions are checked against them, and boats ask for them.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::{Revoke, RevokedPage};
+use backend::clock::{Clock, Entropy};
+use backend::revocations::RevocationStore;
+use futures_util::StreamExt;
+use futures_util::stream;
+use metrics::gauge;
+use parking_lot::{Mutex, RwLock};
+use protocol::revocation::{
+    Cursor, PAGE, POLL, PageStart, Revocation, Revocations, STALE_FROM, refusal, stale_refusal,
+};
+use protocol::{Refusal, Timestamp, UserId};
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::deadline::within;
+
+/// Rows of one question to the store.
+const ROWS: usize = 1000;
+/// Hours that are read at a time.
+const HOURS_AT_ONCE: usize = 8;
+
+pub(crate) struct RevocationDoor {
+    store: Arc<dyn RevocationStore>,
+    clock: Arc<dyn Clock>,
+    entropy: Arc<dyn Entropy>,
+    deadline: Duration,
+    retention: Duration,
+    strict: bool,
+    set: RwLock<Revocations>,
+    cursor: Mutex<Cursor>,
+    /// The beginning of the last read that succeeded.
+    read_at: Mutex<Instant>,
+}
+
+impl RevocationDoor {
+    pub(crate) fn new(
+        store: Arc<dyn RevocationStore>,
+        clock: Arc<dyn Clock>,
+        entropy: Arc<dyn Entropy>,
+        deadline: Duration,
+        auth: &crate::auth::Config,
+    ) -> RevocationDoor {
+        RevocationDoor {
+            store,
+            clock,
+            entropy,
+            deadline,
+            retention: protocol::revocation::retention(auth.lifetime_max()),
+            strict: auth.strict,
+            set: RwLock::default(),
+            cursor: Mutex::default(),
+            read_at: Mutex::new(Instant::now()),
+        }
+    }
+
+    /// Reads again and again, for ever. A read that fails is made up for by the next.
+    pub(crate) async fn follow(&self) {
+        loop {
+            sleep(POLL.draw(self.entropy.next())).await;
+            if let Err(error) = self.read().await {
+                tracing::warn!(%error, source = %error.source, "revocations cannot be read");
+            }
+            gauge!("station_revocations_age_seconds").set(self.age().as_secs_f64());
+        }
+    }
+
+    /// Reads what is new since the last time; at first everything that may matter.
+    pub(crate) async fn read(&self) -> backend::Result<()> {
+        let (began, now) = (Instant::now(), self.clock.now());
+        let window = self.cursor.lock().window(now, self.retention);
+        let hours = window.hours.map(|hour| self.read_hour(hour, window.since));
+        let mut read = stream::iter(hours).buffer_unordered(HOURS_AT_ONCE);
+        let mut latest = None;
+        while let Some(times) = read.next().await {
+            latest = latest.max(times?);
+        }
+        self.cursor.lock().handle_read(now, latest);
+        *self.read_at.lock() = began;
+        self.set.write().forget(now, self.retention);
+        gauge!("station_revocations").set(self.set.read().len() as f64);
+        Ok(())
+    }
+
+    /// The latest time of those of an hour.
+    async fn read_hour(&self, hour: i64, since: Timestamp) -> backend::Result<Option<Timestamp>> {
+        let (mut from, mut latest) = (PageStart::of(since), None);
+        loop {
+            let page = self.store.page(hour, from, ROWS);
+            let rows = timeout(self.deadline, page).await;
+            let rows = rows.unwrap_or_else(|_| Err(silence(self.deadline)))?;
+            self.add(&rows);
+            let Some(last) = rows.last() else {
+                return Ok(latest);
+            };
+            latest = Some(last.at);
+            if rows.len() < ROWS {
+                return Ok(latest);
+            }
+            from = PageStart::behind(last.at, last.user);
+        }
+    }
+
+    fn add(&self, rows: &[Revocation]) {
+        if rows.is_empty() {
+            return;
+        }
+        let mut set = self.set.write();
+        let surplus = rows.iter().filter(|row| !set.insert(row)).count();
+        drop(set);
+        if surplus > 0 {
+            metrics::counter!("station_revocations_dropped_total").increment(surplus as u64);
+            tracing::error!(
+                surplus,
+                "more users are revoked than a station can know: sign tokens with new keys"
+            );
+        }
+    }
+
+    /// Time since the last read that succeeded.
+    fn age(&self) -> Duration {
+        self.read_at.lock().elapsed()
+    }
+
+    /// May somebody come in with a token of this time?
+    pub(crate) fn check(&self, user: UserId, issued_at: Timestamp) -> Result<(), Refusal> {
+        if self.set.read().refuses(user, issued_at) {
+            metrics::counter!("station_tokens_revoked_total").increment(1);
+            return Err(refusal());
+        }
+        let age = self.age();
+        match self.strict && age >= STALE_FROM {
+            true => Err(stale_refusal(age)),
+            false => Ok(()),
+        }
+    }
+
+    /// A session that an older station admitted has no time of issue, and passes.
+    pub(crate) fn refuses(&self, user: UserId, issued_at: Option<Timestamp>) -> bool {
+        issued_at.is_some_and(|issued_at| self.set.read().refuses(user, issued_at))
+    }
+
+    /// Writes one down, and answers the time before which tokens are refused. Known here at once.
+    pub(crate) async fn revoke(&self, revoke: Revoke) -> Result<Timestamp, Refusal> {
+        let now = self.clock.now();
+        let revocation = Revocation {
+            user: revoke.user,
+            before: revoke.before.unwrap_or(now),
+            reason: revoke.reason,
+            by: revoke.by,
+            at: now,
+        };
+        revocation.check()?;
+        self.set.read().admit(revocation.user)?;
+        within(self.deadline, self.store.add(&revocation, self.retention)).await?;
+        self.add(std::slice::from_ref(&revocation));
+        tracing::info!(user = %revocation.user, by = %revocation.by, "tokens were revoked");
+        Ok(revocation.before)
+    }
+
+    /// For boats.
+    pub(crate) fn page(&self, from: PageStart) -> RevokedPage {
+        let users = self.set.read().page(from, PAGE);
+        RevokedPage {
+            more: users.len() == PAGE,
+            users,
+        }
+    }
+}
+
+fn silence(deadline: Duration) -> backend::Error {
+    backend::Error::unavailable("revocations", format!("no answer within {deadline:?}"))
+}

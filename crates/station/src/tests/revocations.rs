@@ -1,0 +1,324 @@
+//! Tokens that were revoked: refused here and at the other stations, also after a read that was lost.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use api::station::{Admission, Connect, Reassert, Reasserted, RevokedPage};
+use api::v1;
+use api::v1::station_service_client::StationServiceClient;
+use async_trait::async_trait;
+use backend::embedded::Engine;
+use backend::revocations::{EmbeddedRevocations, RevocationStore};
+use protocol::access;
+use protocol::mailbox::ReassertAnswer;
+use protocol::revocation::{PageStart, Revocation};
+use protocol::{Code, Platform, Refusal, Timestamp};
+use tokio::time::sleep;
+use tokio_util::sync::CancellationToken;
+
+use super::world::{BEGIN, Client, World, code_of, device, user, world, world_with};
+use crate::{Config, StartError, auth, start};
+
+/// Longer than a station waits between two reads.
+const POLL: Duration = Duration::from_millis(6100);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// The embedded store, which can be away.
+pub(super) struct FaultyRevocations {
+    store: EmbeddedRevocations,
+    pub(super) away: AtomicBool,
+}
+
+impl FaultyRevocations {
+    pub(super) fn over(engine: Engine) -> Arc<FaultyRevocations> {
+        Arc::new(FaultyRevocations {
+            store: EmbeddedRevocations::new(engine),
+            away: AtomicBool::new(false),
+        })
+    }
+
+    fn set_away(&self, away: bool) {
+        self.away.store(away, Ordering::Relaxed);
+    }
+
+    fn up(&self) -> backend::Result<()> {
+        match self.away.load(Ordering::Relaxed) {
+            true => Err(backend::Error::unavailable("revocations", "switched off")),
+            false => Ok(()),
+        }
+    }
+}
+
+#[async_trait]
+impl RevocationStore for FaultyRevocations {
+    async fn add(&self, revocation: &Revocation, retention: Duration) -> backend::Result<()> {
+        self.up()?;
+        self.store.add(revocation, retention).await
+    }
+
+    async fn page(
+        &self,
+        hour: i64,
+        from: PageStart,
+        limit: usize,
+    ) -> backend::Result<Vec<Revocation>> {
+        self.up()?;
+        self.store.page(hour, from, limit).await
+    }
+}
+
+fn strict() -> Config {
+    Config {
+        auth: auth::Config {
+            strict: true,
+            ..auth::Config::default()
+        },
+        ..Config::default()
+    }
+}
+
+impl World {
+    async fn revoke(&self, number: i64, before: i64) -> Result<Timestamp, Code> {
+        let request = v1::RevokeRequest {
+            user: number,
+            before,
+            reason: "stolen".into(),
+            by: "ann".into(),
+        };
+        let answer = self.client.clone().revoke(request).await;
+        let answer = answer.map_err(|status| code_of(&status))?;
+        Ok(Timestamp::from_millis(answer.into_inner().before))
+    }
+
+    /// As another station does.
+    async fn revoke_elsewhere(&self, number: i64) {
+        let now = self.parts.clock.now();
+        let revocation = Revocation {
+            user: user(number),
+            before: now,
+            reason: "stolen".into(),
+            by: "ann".into(),
+            at: now,
+        };
+        let added = self.parts.revocations.add(&revocation, SECOND * 3600).await;
+        added.expect("written");
+    }
+
+    async fn code(&self, connect: &Connect) -> Option<Code> {
+        self.connect(connect)
+            .await
+            .err()
+            .map(|refusal| refusal.code)
+    }
+
+    async fn revoked(&self, from: PageStart) -> RevokedPage {
+        let request = v1::RevokedRequest::from(from);
+        let answer = self.client.clone().revoked(request).await;
+        answer
+            .expect("answered")
+            .into_inner()
+            .try_into()
+            .expect("whole")
+    }
+}
+
+// proves S1-34 in part: who was revoked is registered no more.
+#[tokio::test(start_paused = true)]
+async fn a_revoked_token_is_refused_and_a_newer_one_is_not() {
+    let world = world().await;
+    let old = world.connect_of(1, Platform::Ios, 11);
+    let other = world.connect_of(2, Platform::Ios, 12);
+    world.connect(&old).await.expect("admitted");
+    sleep(SECOND * 3 / 2).await;
+    assert_eq!(world.revoke(1, 0).await, Ok(BEGIN + SECOND * 3 / 2));
+    let refusal = world.connect(&old).await.expect_err("revoked");
+    assert_eq!(refusal.code, Code::Unauthenticated);
+    assert!(refusal.text.contains("revoked"), "{refusal}");
+    sleep(SECOND).await;
+    assert_eq!(
+        world.code(&world.connect_of(1, Platform::Ios, 13)).await,
+        None
+    );
+    assert_eq!(world.code(&other).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_revocation_of_another_station_is_known_within_one_read() {
+    let world = world().await;
+    let connect = world.connect_of(1, Platform::Ios, 11);
+    sleep(SECOND).await;
+    world.revoke_elsewhere(1).await;
+    assert_eq!(world.code(&connect).await, None, "not read yet");
+    sleep(POLL).await;
+    assert_eq!(world.code(&connect).await, Some(Code::Unauthenticated));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_read_that_is_lost_is_made_up_for_by_the_next() {
+    let world = world().await;
+    let connect = world.connect_of(1, Platform::Ios, 11);
+    sleep(SECOND).await;
+    world.revoke_elsewhere(1).await;
+    world.revocations.set_away(true);
+    sleep(POLL).await;
+    assert_eq!(world.code(&connect).await, None, "the read was lost");
+    world.revocations.set_away(false);
+    sleep(POLL).await;
+    assert_eq!(world.code(&connect).await, Some(Code::Unauthenticated));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_store_sign_ins_go_on() {
+    let world = world().await;
+    let revoked = world.connect_of(1, Platform::Ios, 11);
+    sleep(SECOND).await;
+    world.revoke(1, 0).await.expect("written");
+    world.revocations.set_away(true);
+    sleep(SECOND * 600).await;
+    let other = world.connect_of(2, Platform::Ios, 12);
+    assert_eq!(world.code(&other).await, None);
+    assert_eq!(world.code(&revoked).await, Some(Code::Unauthenticated));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_strict_station_lets_nobody_in_that_it_knows_too_little_of() {
+    let world = world_with(strict()).await;
+    let connect = || world.connect_of(2, Platform::Ios, 12);
+    world.revocations.set_away(true);
+    sleep(SECOND * 50).await;
+    assert_eq!(world.code(&connect()).await, None);
+    sleep(SECOND * 11).await;
+    let refusal = world.connect(&connect()).await.expect_err("too old");
+    assert_eq!(refusal.code, Code::Unavailable);
+    assert!(refusal.text.contains("strict"), "{refusal}");
+    world.revocations.set_away(false);
+    sleep(POLL).await;
+    assert_eq!(world.code(&connect()).await, None);
+}
+
+/// Another station on the same parts, until its token is cancelled.
+async fn another(world: &World) -> Result<(Client, CancellationToken), StartError> {
+    let config = Config {
+        name: "station-2".into(),
+        ..Config::default()
+    };
+    let stop = CancellationToken::new();
+    let other = start(config, world.parts.clone(), stop.clone()).await?;
+    let channel = world
+        .parts
+        .connector
+        .channel(access::Role::Station, &other.instance().address);
+    Ok((StationServiceClient::new(channel), stop))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_station_that_starts_knows_what_was_revoked() {
+    let world = world().await;
+    let connect = world.connect_of(1, Platform::Ios, 11);
+    sleep(SECOND).await;
+    world.revoke(1, 0).await.expect("written");
+    // Many hours later, and the token has not ended.
+    sleep(SECOND * 1800).await;
+    let (mut other, stop) = another(&world).await.expect("a station");
+    let request = v1::ConnectRequest::from(&connect);
+    let answer = other.connect(request).await.expect("answered").into_inner();
+    let answer: Result<Admission, Refusal> = answer.try_into().expect("whole");
+    let refusal = answer.expect_err("revoked");
+    assert_eq!(refusal.code, Code::Unauthenticated);
+    stop.cancel();
+
+    world.revocations.set_away(true);
+    let refused = another(&world).await;
+    assert!(
+        matches!(refused, Err(StartError::Part(_))),
+        "it knows nothing"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_assertion_of_a_revoked_session_says_so() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    let admitted = world.sign_in(2, Platform::Ios, 12).await;
+    assert_eq!(admitted.issued_at, Some(BEGIN));
+    sleep(SECOND).await;
+    world.revoke(1, 0).await.expect("written");
+    let asserted = |number, at, issued_at| {
+        v1::ReassertSession::from(&Reassert {
+            key: world.key(number, at),
+            platform: Platform::Ios,
+            device: device(&format!("phone-{at}")),
+            issued_at,
+        })
+    };
+    let request = v1::ReassertRequest {
+        sessions: vec![
+            asserted(1, 11, Some(BEGIN)),
+            asserted(2, 12, Some(BEGIN)),
+            // One of an older station, one of a newer token.
+            asserted(1, 11, None),
+            asserted(1, 11, Some(BEGIN + SECOND * 2)),
+        ],
+    };
+    let answer = world.client.clone().reassert(request).await;
+    let results = answer.expect("answered").into_inner().results;
+    let results: Vec<_> = results.into_iter().map(Reasserted::try_from).collect();
+    let known = || {
+        Ok(Reasserted::Answer(ReassertAnswer::Known {
+            mail_waits: false,
+        }))
+    };
+    assert_eq!(
+        results,
+        [Ok(Reasserted::Revoked), known(), known(), known()]
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn boats_are_told_of_all_from_a_time_on() {
+    let world = world().await;
+    for number in [3, 1, 2] {
+        sleep(SECOND).await;
+        world.revoke(number, 0).await.expect("written");
+    }
+    let page = world.revoked(PageStart::of(BEGIN + SECOND * 2)).await;
+    let users: Vec<_> = page.users.iter().map(|one| one.user).collect();
+    assert_eq!(users, [user(1), user(2)]);
+    assert!(!page.more);
+    assert_eq!(page.users[0].before, BEGIN + SECOND * 2);
+    let behind = PageStart::behind(BEGIN + SECOND * 2, user(1));
+    assert_eq!(world.revoked(behind).await.users.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_cannot_be_revoked_is_refused_and_changes_nothing() {
+    let world = world().await;
+    let later = (BEGIN + SECOND * 120).millis();
+    assert_eq!(world.revoke(1, later).await, Err(Code::InvalidArgument));
+    assert_eq!(world.revoke(0, 0).await, Err(Code::InvalidArgument));
+    let connect = world.connect_of(1, Platform::Ios, 11);
+    sleep(SECOND).await;
+    world.revocations.set_away(true);
+    assert_eq!(world.revoke(1, 0).await, Err(Code::Unavailable));
+    assert_eq!(world.code(&connect).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_kick_says_how_many_sessions_end() {
+    let world = world().await;
+    world.sign_in(1, Platform::Ios, 11).await;
+    world.sign_in(1, Platform::Web, 12).await;
+    let kick = async |number, platform| {
+        let request = v1::KickoutRequest {
+            user: number,
+            platform,
+            text: "out".into(),
+        };
+        let answer = world.client.clone().kickout(request).await;
+        answer.expect("answered").into_inner().sessions
+    };
+    assert_eq!(kick(1, v1::Platform::Web.into()).await, 1);
+    assert_eq!(kick(1, 0).await, 2);
+    assert_eq!(kick(2, 0).await, 0);
+}
