@@ -46,9 +46,9 @@ struct Bounds {
     idle_bytes: i64,
 }
 
-/// 117 and 1,818.
+/// 124 and 1,722; 117 before keys came by URL and tokens could be revoked.
 const PLAIN: Bounds = Bounds {
-    allocations: 123,
+    allocations: 130,
     idle_bytes: 1910,
 };
 /// 361, the client's own included, and 4,171.

@@ -1,8 +1,7 @@
 //! Calls that a role may make: the one table, and a proof that every method is in it.
 
-use http::Extensions;
 use protocol::access::{Caller, Role};
-use tonic::Status;
+use tonic::{Code, Status};
 
 use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
@@ -31,7 +30,7 @@ const METHODS: [(&str, &[Role]); 16] = [
         "/packetboat.v1.StationService/OnlineMembers",
         &[Station, Carrier, Horn, Backend, Desk],
     ),
-    // A desk is part of a station's process and shows its certificate.
+    // A desk shows the certificate of its process: a station's may sign users out, a carrier's may not.
     (
         "/packetboat.v1.StationService/Kickout",
         &[Station, Backend, Desk],
@@ -43,25 +42,19 @@ const METHODS: [(&str, &[Role]); 16] = [
     ("/packetboat.v1.StationService/Revoked", &[Boat]),
 ];
 
-/// Extension of each call: the service that makes it, where it has proved what it is.
+/// The service that makes a call, where it has proved what it is.
 #[derive(Clone, Debug, Default)]
-pub struct Peer(pub Option<Caller>);
-
-impl Peer {
-    /// The caller behind a call, if it proved what it is.
-    pub fn of(extensions: &Extensions) -> Option<&Caller> {
-        extensions.get::<Peer>().and_then(|peer| peer.0.as_ref())
-    }
-}
+pub(crate) struct Peer(pub(crate) Option<Caller>);
 
 /// Lets a call pass, or says whose it is. Without a caller every method passes that is somebody's: where services show
 /// no certificates the network is trusted, and the settings have said so.
 ///
 /// # Errors
 /// `UNIMPLEMENTED` for a method of no row, `PERMISSION_DENIED` for one of other roles.
-pub fn permit(path: &str, caller: Option<&Caller>) -> Result<(), Status> {
+pub(crate) fn permit(path: &str, caller: Option<&Caller>) -> Result<(), Status> {
     let Some((_, roles)) = METHODS.iter().find(|(method, _)| *method == path) else {
-        return Err(Status::unimplemented(format!("nobody may call {path}")));
+        let text = format!("nobody may call {path}");
+        return Err(Status::new(Code::Unimplemented, text));
     };
     match caller {
         Some(caller) if !roles.contains(&caller.role) => {
@@ -78,8 +71,6 @@ pub fn permit(path: &str, caller: Option<&Caller>) -> Result<(), Status> {
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
-
-    use tonic::Code;
 
     use super::*;
 

@@ -40,6 +40,10 @@ pub async fn reread<E>(
 ) where
     E: Display + Send + 'static,
 {
+    // An alarm sees a first increment only where there was a number before it.
+    for result in ["reloaded", "refused"] {
+        counter(result).increment(0);
+    }
     let look = Arc::new(look);
     let mut trouble = None;
     loop {

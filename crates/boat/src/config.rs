@@ -40,7 +40,8 @@ pub struct Config {
     /// Address of gRPC, for stations and carriers. Unset: inside this process only.
     #[schemars(extend("examples" = ["127.0.0.1:9110"]))]
     pub listen: Option<SocketAddr>,
-    /// Address at which others call this boat, `http://host:port`. Unset: `listen` as it was bound.
+    /// Address at which others call this boat, `http://host:port`, or `https://` with an identity. Unset: `listen` as
+    /// it was bound.
     #[schemars(extend("examples" = ["http://10.0.0.7:9110"]))]
     pub advertise: Option<String>,
     /// Connections at a time; further ones are closed with `full`. No more than the files that the
@@ -328,7 +329,12 @@ impl Config {
         let mut problems = Problems::default();
         if let Some(advertise) = self.advertise.as_deref().filter(|it| !is_http_address(it)) {
             let reason = "stations and carriers could not call it";
-            problems.refuse("advertise", advertise, reason, "Say http://host:port");
+            problems.refuse(
+                "advertise",
+                advertise,
+                reason,
+                "Say http://host:port, or https://host:port where services show certificates",
+            );
         }
         if self.origins.iter().any(|origin| origin.trim().is_empty()) {
             let reason = "one is empty, and no page has it";

@@ -106,10 +106,12 @@ pub fn is_address(text: &str) -> bool {
     !host.is_empty() && (plain || (open && close)) && port.parse::<u16>().is_ok_and(|port| port > 0)
 }
 
-/// `http://host:port`, for services that call each other.
+/// `http://host:port` or `https://host:port`, for services that call each other.
 #[must_use]
 pub fn is_http_address(text: &str) -> bool {
-    let rest = text.strip_prefix("http://").unwrap_or_default();
+    let rest = text.strip_prefix("http://");
+    let rest = rest.or_else(|| text.strip_prefix("https://"));
+    let rest = rest.unwrap_or_default();
     is_address(rest.strip_suffix('/').unwrap_or(rest))
 }
 
@@ -297,6 +299,7 @@ mod tests {
             assert_eq!(is_address(text), is_one, "{text}");
         }
         assert!(is_http_address("http://10.0.0.7:9110"));
+        assert!(is_http_address("https://boat:9110"));
         assert!(!is_http_address("10.0.0.7:9110"));
         assert!(!is_http_address("http://10.0.0.7"));
     }

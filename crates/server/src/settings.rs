@@ -110,6 +110,28 @@ impl Settings {
         refuse(&self.file_problems())
     }
 
+    /// For all services in one process, which show no certificates: nobody else may reach their addresses, unless a mesh
+    /// looks after it.
+    pub fn check_all(&self) -> Result<(), SettingsError> {
+        if !self.identity.required {
+            return Ok(());
+        }
+        let listens = [
+            ("boat.listen", self.boat.listen),
+            ("station.listen", self.station.listen),
+        ];
+        let far = |address: &std::net::SocketAddr| !address.ip().is_loopback();
+        match listens
+            .iter()
+            .find(|(_, listen)| listen.as_ref().is_some_and(far))
+        {
+            Some((key, _)) => Err(SettingsError::Contradiction(format!(
+                "{key} can be reached by others, and services in one process show no certificates: leave it unset"
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Once more after the command line, with what only a process of its own needs: an address that others can
     /// reach.
     #[cfg(feature = "cluster")]
@@ -193,6 +215,22 @@ mod tests {
         std::fs::write(&file, text).expect("written");
         let error = Settings::load(Some(&file)).expect_err(text);
         format!("{:#}", anyhow::Error::from(error))
+    }
+
+    #[test]
+    fn in_one_process_no_service_is_reached_from_elsewhere() {
+        let with = |address: &str, required| {
+            let mut settings = Settings {
+                identity: backend::tls::IdentityConfig::within(Path::new("/a"), "station"),
+                ..Settings::default()
+            };
+            settings.identity.required = required;
+            settings.station.listen = Some(address.parse().expect("an address"));
+            settings.check_all().is_ok()
+        };
+        assert!(!with("0.0.0.0:9100", true));
+        assert!(with("127.0.0.1:9100", true));
+        assert!(with("0.0.0.0:9100", false));
     }
 
     #[test]

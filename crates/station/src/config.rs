@@ -20,7 +20,7 @@ pub struct Config {
     /// Address of gRPC, for boats. Unset: inside this process only.
     #[schemars(extend("examples" = ["127.0.0.1:9100"]))]
     pub listen: Option<SocketAddr>,
-    /// Address at which boats call this station, `http://host:port`. Unset: `listen` as it was
+    /// Address at which boats call this station, `http://host:port`, or `https://` with an identity. Unset: `listen` as it was
     /// bound.
     #[schemars(extend("examples" = ["http://10.0.0.8:9100"]))]
     pub advertise: Option<String>,
@@ -235,7 +235,12 @@ impl Config {
         let mut problems = Problems::default();
         if let Some(advertise) = self.advertise.as_deref().filter(|it| !is_http_address(it)) {
             let reason = "boats could not call it";
-            problems.refuse("advertise", advertise, reason, "Say http://host:port");
+            problems.refuse(
+                "advertise",
+                advertise,
+                reason,
+                "Say http://host:port, or https://host:port where services show certificates",
+            );
         }
         problems.section("auth", self.auth.problems());
         problems

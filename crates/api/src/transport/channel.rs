@@ -125,7 +125,7 @@ impl Path {
         let path = self.clone();
         async move {
             match path {
-                Path::Near(slot, peer) => near(&slot, peer, request).await,
+                Path::Near(slot, peer) => near(&slot, &peer, request).await,
                 Path::Far(channel) => far(channel, request).await,
                 Path::Proved(renewed) => far(renewed.channel(), request).await,
                 Path::Nowhere(reason) => Err(Status::unavailable(reason)),
@@ -186,7 +186,7 @@ impl Service<http::Request<Body>> for Channel {
 
 async fn near(
     slot: &Slot,
-    peer: Peer,
+    peer: &Peer,
     mut request: http::Request<Body>,
 ) -> Result<http::Response<Body>, Status> {
     let Some(served) = slot.get() else {
@@ -196,8 +196,7 @@ async fn near(
     };
     // They would not cross a network.
     request.extensions_mut().clear();
-    request.extensions_mut().insert(peer);
-    Ok(served.answer(request).await)
+    Ok(served.answer(request, peer).await)
 }
 
 async fn far(

@@ -106,18 +106,25 @@ impl Connected for Link {
     }
 }
 
+impl Link {
+    /// Fails once the peer's certificate has ended: also a peer that takes no bytes is left then.
+    fn look_at_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        let ended = |end: &mut Pin<Box<Sleep>>| end.as_mut().poll(cx).is_ready();
+        if self.end.as_mut().is_some_and(ended) {
+            let text = "the certificate of the peer has ended";
+            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        }
+        Ok(())
+    }
+}
+
 impl AsyncRead for Link {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        if let Some(end) = &mut self.end
-            && end.as_mut().poll(cx).is_ready()
-        {
-            let text = "the certificate of the peer has ended";
-            return Poll::Ready(Err(io::Error::new(io::ErrorKind::PermissionDenied, text)));
-        }
+        self.look_at_end(cx)?;
         Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
@@ -128,10 +135,12 @@ impl AsyncWrite for Link {
         cx: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.look_at_end(cx)?;
         Pin::new(&mut self.stream).poll_write(cx, bytes)
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.look_at_end(cx)?;
         Pin::new(&mut self.stream).poll_flush(cx)
     }
 
@@ -144,6 +153,7 @@ impl AsyncWrite for Link {
         cx: &mut Context<'_>,
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.look_at_end(cx)?;
         Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
     }
 

@@ -55,9 +55,12 @@ impl Served {
     }
 
     /// Cancel safe: the handler is dropped with the future. Nothing of a call is read before its caller may make it.
-    pub(super) async fn answer(&self, request: http::Request<Body>) -> http::Response<Body> {
-        let caller = Peer::of(request.extensions());
-        if let Err(refused) = permit(request.uri().path(), caller) {
+    pub(super) async fn answer(
+        &self,
+        request: http::Request<Body>,
+        peer: &Peer,
+    ) -> http::Response<Body> {
+        if let Err(refused) = permit(request.uri().path(), peer.0.as_ref()) {
             tracing::warn!(status = refused.message(), "a call is refused");
             return refused.into_http();
         }
@@ -118,7 +121,9 @@ impl Service<http::Request<Body>> for Served {
 
     fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let served = self.clone();
-        Box::pin(async move { Ok(served.answer(request).await) })
+        let peer = request.extensions().get::<Peer>();
+        let peer = peer.cloned().unwrap_or_default();
+        Box::pin(async move { Ok(served.answer(request, &peer).await) })
     }
 }
 

@@ -41,6 +41,7 @@ pub struct All {
 impl All {
     pub(super) fn run(self, config: Option<&Path>, around: &dyn Around) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
+        settings.check_all()?;
         let operators = Operators::load(&settings.admin.operators)?;
         let reload = Reload::new(config, settings.clone(), operators);
         if let Some(data) = &self.data {

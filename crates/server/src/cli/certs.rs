@@ -15,6 +15,8 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
 use tempfile::NamedTempFile;
 
 const ROOTS: &str = "ca.crt";
@@ -124,6 +126,15 @@ impl New {
                 format!("{name:?} is no name of a service: letters, digits, '.', '_' and '-'")
             })?;
         }
+        for (index, service) in services.iter().enumerate() {
+            let mut others = services[..index].iter();
+            if others.any(|other| other.name == service.name) {
+                bail!(
+                    "two services are called {}: their files would be the same",
+                    service.name
+                );
+            }
+        }
         if !self.folder.file(ROOT_KEY).exists() {
             self.folder.add_root()?;
         }
@@ -218,13 +229,21 @@ impl Folder {
         Ok(())
     }
 
+    /// Keeps the root of the key that is there, whatever stands first.
     fn retire(&self) -> Result<()> {
         const END: &str = "-----END CERTIFICATE-----\n";
         let roots = self.roots()?;
-        let Some((newest, _)) = roots.split_once(END) else {
-            bail!("{} has no root", self.file(ROOTS).display());
+        let root = self.root()?;
+        let key = root.key().public_key_raw();
+        let is_of_key = |pem: &&str| {
+            let der = CertificateDer::from_pem_slice(pem.as_bytes());
+            der.is_ok_and(|der| der.windows(key.len()).any(|bytes| bytes == key))
         };
-        self.write(ROOTS, &format!("{newest}{END}"), true)?;
+        let Some(present) = roots.split_inclusive(END).find(is_of_key) else {
+            let (roots, key) = (self.file(ROOTS), self.file(ROOT_KEY));
+            bail!("{} has no root of {}", roots.display(), key.display());
+        };
+        self.write(ROOTS, present, true)?;
         println!("{}", self.file(ROOTS).display());
         Ok(())
     }
@@ -357,6 +376,7 @@ mod tests {
     #[test]
     fn names_that_no_service_has_are_refused_before_anything_is_written() {
         let (_dir, folder) = folder();
+        assert!(new(&folder, &["boat/a", "station/a"]).is_err());
         for service in [
             "boat/",
             "boat/a b",

@@ -46,6 +46,9 @@ pub fn prove(
     stop: &CancellationToken,
 ) -> Result<Option<Arc<dyn transport::Identity>>> {
     // A horn calls no service, and none calls it.
+    if !settings.identity.required && role != Role::Horn {
+        tracing::warn!("identity.required is false: services without a certificate are believed");
+    }
     if !settings.identity.is_on() || role == Role::Horn {
         return Ok(None);
     }
