@@ -45,11 +45,10 @@ pub fn prove(
     role: Role,
     stop: &CancellationToken,
 ) -> Result<Option<Arc<dyn transport::Identity>>> {
-    // A horn calls no service, and none calls it.
-    if !settings.identity.required && role != Role::Horn {
+    if !settings.identity.required {
         tracing::warn!("identity.required is false: services without a certificate are believed");
     }
-    if !settings.identity.is_on() || role == Role::Horn {
+    if !settings.identity.is_on() {
         return Ok(None);
     }
     let identity = tls::Identity::load(&settings.identity, Some(role), Arc::new(SystemClock));

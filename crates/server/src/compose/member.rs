@@ -51,7 +51,10 @@ impl Parts {
     ) -> Result<Parts> {
         let stop = CancellationToken::new();
         let mut connector = Connector::new(transport::Config::default());
-        if let Some(identity) = identity::prove(settings, role.into(), &stop)? {
+        // A horn calls no service, and none calls it.
+        if role != Role::Horn
+            && let Some(identity) = identity::prove(settings, role.into(), &stop)?
+        {
             connector = connector.with_identity(identity);
         }
         let (needed, registry) = match role {
