@@ -12,7 +12,7 @@ const NAME_MAX: usize = 128;
 /// Longest URI that is read, in bytes: the limit of a SPIFFE ID (SPIFFE-ID, 2.4).
 const URI_MAX: usize = 2048;
 
-/// What a caller is, and with it what it may call.
+/// Kind of a caller, and with it the calls that it may make.
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, JsonSchema, Serialize, Deserialize,
 )]
@@ -81,7 +81,7 @@ impl fmt::Display for Caller {
     }
 }
 
-/// Why a certificate is nobody's here.
+/// Reason for a certificate to be nobody's here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum IdentityError {
     #[error("it has {0} URIs, and exactly one says what a service is")]
@@ -90,7 +90,7 @@ pub enum IdentityError {
     Role(String),
 }
 
-/// Which URI stands for which role.
+/// URIs and the roles that they stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Roles(Vec<(Role, String)>);
 

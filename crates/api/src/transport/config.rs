@@ -25,7 +25,7 @@ pub struct Config {
     /// How long a server that stops waits for calls in flight; after it they get `UNAVAILABLE`.
     #[serde(with = "humantime_serde")]
     pub stop_grace: Duration,
-    /// How long calls share a connection with an identity before the next one opens another, ten percent more or less;
+    /// Time for which calls share a connection with an identity before the next one opens another, ten percent more or less;
     /// calls in flight finish on the old one. The new one shows and sees newer certificates.
     #[serde(with = "humantime_serde")]
     pub connection_age: Duration,

@@ -39,7 +39,7 @@ pub trait Identity: Send + Sync {
     /// The service behind a certificate that was verified, and the time until the certificate ends.
     fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)>;
 
-    /// Whether peers without a certificate are refused. Otherwise a listener takes both, while a fleet changes over.
+    /// True where peers without a certificate are refused. Otherwise a listener takes both, while a fleet changes over.
     fn required(&self) -> bool;
 }
 

@@ -121,7 +121,7 @@ impl IdentityConfig {
     }
 }
 
-/// Why a service has no identity.
+/// Reason for a service to have no identity.
 #[derive(Debug, thiserror::Error)]
 pub enum IdentityError {
     #[error(transparent)]

@@ -36,7 +36,7 @@ impl transport::Identity for Proof {
     }
 }
 
-/// What a process proves with, read again until `stop`; none where services show no certificates.
+/// Proof of this process, read again until `stop`; none where services show no certificates.
 ///
 /// # Errors
 /// Files that cannot be used, or that are of another role.

@@ -91,7 +91,7 @@ impl Settings {
         }
     }
 
-    /// Whoever reaches a service that asks for no proof is believed to be another one.
+    /// A service that asks for no proof believes everybody who reaches it.
     fn services(&self, problems: &mut Problems) {
         if self.identity.is_on() || !self.identity.required {
             return;

@@ -260,7 +260,7 @@ impl Issuer {
     }
 }
 
-/// Whoever stands between here and a provider that is asked without TLS could sign in as anybody.
+/// Between here and a provider without TLS anybody could put keys of their own.
 pub(super) fn address(link: &Link) -> Result<Url, &'static str> {
     let url = Url::parse(link.expose()).map_err(|_| "it is no address")?;
     match url.scheme() {

@@ -74,7 +74,7 @@ impl Https {
 }
 
 fn builder(url: &Url) -> ClientBuilder {
-    // Whoever comes first chooses for the process; all of ours choose the same.
+    // The first one chooses for the process; all of ours choose the same.
     let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
     let builder = Client::builder()
         .user_agent(concat!("packetboat/", env!("CARGO_PKG_VERSION")))

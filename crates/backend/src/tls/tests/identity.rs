@@ -18,7 +18,7 @@ const CARRIER: &str = "spiffe://packetboat/packetboat/carrier/carrier-1";
 
 struct Root(CertifiedIssuer<'static, KeyPair>);
 
-/// What a leaf may have otherwise than it should.
+/// Contents of a leaf, right ones or not.
 struct Leaf<'a> {
     uris: &'a [&'a str],
     uses: &'a [ExtendedKeyUsagePurpose],

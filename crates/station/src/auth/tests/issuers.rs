@@ -625,7 +625,7 @@ fn settings_of_issuers_make_sense() {
     assert!(matches!(Signer::open(&config), Err(KeyError::NoSecret)));
 }
 
-// Whoever stands between here and a provider that is asked without TLS could sign in as anybody.
+// Between here and a provider without TLS anybody could put keys of their own.
 #[test]
 fn keys_come_by_https_or_from_this_machine() {
     let refused = |url: &str| {

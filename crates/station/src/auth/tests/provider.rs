@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::PrivatePkcs8KeyDer;
 use super::*;
 use crate::auth::provider::{Answer, Https, Provider, ProviderError};
 
-/// How a server answers.
+/// Answers of a server.
 #[derive(Clone)]
 enum Conduct {
     /// These bytes, and the end.
