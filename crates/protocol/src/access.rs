@@ -105,7 +105,7 @@ impl Roles {
         Roles(Role::ALL.map(|role| (role, pattern(role))).into())
     }
 
-    /// Whose certificate it is that has these URIs.
+    /// Service behind a certificate with these URIs.
     ///
     /// # Errors
     /// Not exactly one URI, or one that no role has.
