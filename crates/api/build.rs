@@ -37,13 +37,22 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Messages that hold a token or a body: `hidden.rs` says what of them may be shown.
-const HIDDEN: [&str; 5] = [
+/// Messages that hold a token, a ticket or a body: `hidden.rs` says what of them may be shown.
+const HIDDEN: [&str; 14] = [
+    ".packetboat.v1.Admission",
     ".packetboat.v1.ConnectRequest",
     ".packetboat.v1.Delivery",
+    ".packetboat.v1.DisconnectRequest",
     ".packetboat.v1.Hello",
+    ".packetboat.v1.MailAckItem",
     ".packetboat.v1.MailItem",
+    ".packetboat.v1.MailPageRequest",
     ".packetboat.v1.MsgChat",
+    ".packetboat.v1.ReassertResult",
+    ".packetboat.v1.ReassertSession",
+    ".packetboat.v1.ReceiptItem",
+    ".packetboat.v1.SendItem",
+    ".packetboat.v1.SyncCall",
 ];
 
 /// Without what people wrote beside it.

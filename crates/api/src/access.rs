@@ -1,7 +1,7 @@
 //! Calls that a role may make: the one table, and a proof that every method is in it.
 
 use protocol::access::{Caller, Role};
-use tonic::{Code, Status};
+use tonic::{Code, Request, Status};
 
 use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
@@ -45,6 +45,11 @@ const METHODS: [(&str, &[Role]); 16] = [
 /// The service that makes a call, where it has proved what it is.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peer(pub(crate) Option<Caller>);
+
+/// Service that makes a call, as its certificate says.
+pub fn caller_of<T>(request: &Request<T>) -> Option<Caller> {
+    request.extensions().get().cloned()
+}
 
 /// Lets a call pass, or says whose it is. Without a caller every method passes that is somebody's: where services show
 /// no certificates the network is trusted, and the settings have said so.

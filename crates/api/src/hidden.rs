@@ -4,7 +4,43 @@ use std::fmt;
 
 use protocol::Hidden;
 
-use crate::v1::{ConnectRequest, Delivery, Hello, MailItem, MsgChat};
+use crate::v1::{
+    Admission, ConnectRequest, Delivery, DisconnectRequest, Hello, MailAckItem, MailItem,
+    MailPageRequest, MsgChat, ReassertResult, ReassertSession, ReceiptItem, SendItem, SyncCall,
+};
+
+/// Shows these fields of a message, and of its ticket the length.
+macro_rules! hides_ticket {
+    ($($message:ident: $($field:ident),+;)+) => {
+        $(impl fmt::Debug for $message {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.debug_struct(stringify!($message))
+                    $(.field(stringify!($field), &self.$field))+
+                    .field("ticket", &Hidden::of(&self.ticket))
+                    .finish_non_exhaustive()
+            }
+        })+
+    };
+}
+
+hides_ticket! {
+    Admission: user, login, marker, recovered, mail_waits, expires_at, degraded, issued_at;
+    ReassertSession: key, platform, device, issued_at;
+    ReassertResult: outcome, marker, mail_waits;
+    SendItem: session, user, device, platform, send;
+    ReceiptItem: session, user, ack;
+    MailPageRequest: session, user, platform, after_ms, after_id, limit;
+    MailAckItem: session, user, platform, msg_ids;
+    SyncCall: session, user, request;
+}
+
+impl fmt::Debug for DisconnectRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DisconnectRequest")
+            .field("sessions", &self.sessions)
+            .finish_non_exhaustive()
+    }
+}
 
 impl fmt::Debug for Hello {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -3,7 +3,7 @@
 //! Services work with the values of `protocol` and of [`task`], [`boat`] and [`station`]; the
 //! generated types ([`v1`]) are only what these look like on the wire.
 
-mod access;
+pub mod access;
 pub mod boat;
 pub mod codec;
 pub mod convert;

@@ -4,12 +4,14 @@
 //! refused does not cost the others their answer.
 
 use std::fmt;
+use std::time::Duration;
 
 use bytes::Bytes;
 use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::revocation::UserRevocation;
+use protocol::ticket::Ticket;
 use protocol::{
     DeviceId, GroupId, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId,
 };
@@ -58,6 +60,15 @@ pub struct Admission {
     pub degraded: bool,
     /// Issue of the token; an older station does not say.
     pub issued_at: Option<Timestamp>,
+    /// Shown with every call for the session, where the station makes them.
+    pub ticket: Option<Ticket>,
+}
+
+/// A session is over.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Disconnect {
+    pub key: SessionKey,
+    pub ticket: Option<Ticket>,
 }
 
 /// A boat says again that it holds this session.
@@ -68,16 +79,38 @@ pub struct Reassert {
     pub device: DeviceId,
     /// Issue of the token, where it is known.
     pub issued_at: Option<Timestamp>,
+    /// Good for this call for some time after its end.
+    pub ticket: Option<Ticket>,
 }
 
-/// What a boat learns of one session it said again.
+/// Answer to [`Reassert`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reasserted {
+pub struct Reasserted {
+    pub outcome: ReassertOutcome,
+    /// The ticket from now on.
+    pub ticket: Option<Ticket>,
+}
+
+/// State of a session that was asserted again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReassertOutcome {
     Answer(ReassertAnswer),
     /// Its token was revoked.
     Revoked,
+    /// Nothing proves that its user has signed in.
+    Unproved,
     /// The store did not answer for this one: ask again later.
     Unavailable,
+}
+
+impl From<ReassertOutcome> for Reasserted {
+    /// The boat keeps the ticket that it has.
+    fn from(outcome: ReassertOutcome) -> Reasserted {
+        Reasserted {
+            outcome,
+            ticket: None,
+        }
+    }
 }
 
 /// One message of a batch of sends.
@@ -88,6 +121,7 @@ pub struct SendItem {
     pub device: DeviceId,
     pub platform: Platform,
     pub send: Send,
+    pub ticket: Option<Ticket>,
 }
 
 /// msg:A, yes or no.
@@ -112,6 +146,7 @@ pub struct ReceiptItem {
     pub user: UserId,
     pub session: SessionId,
     pub ack: Ack,
+    pub ticket: Option<Ticket>,
 }
 
 /// Asks for waiting messages of one platform, oldest first.
@@ -122,6 +157,9 @@ pub struct MailPageRequest {
     /// Go on after this entry; `None` for the oldest.
     pub after: Option<MailCursor>,
     pub limit: u32,
+    /// An older boat does not say.
+    pub session: Option<SessionId>,
+    pub ticket: Option<Ticket>,
 }
 
 /// Waiting messages, encoded as the frames to be written.
@@ -145,6 +183,7 @@ pub struct MailAck {
     pub platform: Platform,
     pub session: SessionId,
     pub ids: Vec<MessageId>,
+    pub ticket: Option<Ticket>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,6 +191,7 @@ pub struct SyncCall {
     pub user: UserId,
     pub session: SessionId,
     pub request: SyncRequest,
+    pub ticket: Option<Ticket>,
 }
 
 /// Asks which members of a group are connected, of those behind `after`.
@@ -198,4 +238,8 @@ pub struct Revoke {
 pub struct RevokedPage {
     pub users: Vec<UserRevocation>,
     pub more: bool,
+    /// All of the time before this are known to the station, by its clock; zero where it does not say.
+    pub complete_until: Timestamp,
+    /// Time for which a revocation matters, where the station says.
+    pub retention: Option<Duration>,
 }

@@ -5,15 +5,15 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use api::station::{Connect, MailPageRequest};
+use api::station::{Connect, MailPageRequest, SyncCall};
 use api::trace::Spans;
 use backend::clock::{Clock, Entropy, TimerClock};
 use parking_lot::{Mutex, RwLock};
-use protocol::frame::{Hello, SyncRequest};
+use protocol::frame::Hello;
 use protocol::presence::{BoatLife, Restoration};
 use protocol::proxy::TrustedNetworks;
 use protocol::session::{Limits, Outgoing};
-use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
+use protocol::{Code, Refusal, SessionId, Timestamp};
 use rustls::ServerConfig;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
@@ -31,6 +31,7 @@ use crate::connections::Connections;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
+use crate::revocations::RevokedUsers;
 use crate::sources::Sources;
 use crate::stations::{Admitted, Stations};
 use crate::tracer::Tracer;
@@ -66,6 +67,7 @@ pub(crate) struct Boat {
     leased: AtomicBool,
     restoration: Mutex<Restoration>,
     pub(crate) unregistered: Unregistered,
+    pub(crate) revocations: RevokedUsers,
     draining: CancellationToken,
     abandoned: AtomicBool,
     sessions: AtomicUsize,
@@ -127,6 +129,7 @@ impl Boat {
             leased: AtomicBool::new(false),
             restoration: Mutex::default(),
             unregistered: Unregistered::default(),
+            revocations: RevokedUsers::default(),
             draining: CancellationToken::new(),
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
@@ -263,7 +266,10 @@ impl Boat {
                 boat.address_limits.sign_in_failed(peer.ip(), refusal);
             }
             if let Ok(admitted) = &answer {
-                connection.lock().set_issued_at(admitted.issued_at);
+                let mut state = connection.lock();
+                state.set_issued_at(admitted.issued_at);
+                state.ticket = admitted.ticket;
+                drop(state);
                 if admitted.is_registered {
                     boat.is_new_marker(admitted.admission.marker);
                 } else {
@@ -275,6 +281,8 @@ impl Boat {
             }
             let answer = answer.map(|admitted| admitted.admission);
             connection.update(|session| session.handle_admitted(answer, boat.now()));
+            // The station may not have read it yet, and the page that told it may have come before.
+            boat.revocations.end_if_revoked(&boat, &connection);
         };
         self.tasks.spawn_on(call, &self.services);
     }
@@ -295,17 +303,12 @@ impl Boat {
         self.tasks.spawn_on(call, &self.services);
     }
 
-    pub(crate) fn ask(
-        self: &Arc<Self>,
-        connection: &Arc<Connection>,
-        user: UserId,
-        request: SyncRequest,
-    ) {
+    pub(crate) fn ask(self: &Arc<Self>, connection: &Arc<Connection>, call: SyncCall) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
-            let number = request.request;
+            let number = call.request.request;
             let page = match boat.question_calls.place().await {
-                Ok(_call) => boat.stations.sync(connection.id(), user, request).await,
+                Ok(_call) => boat.stations.sync(&call).await,
                 Err(refusal) => Err(refusal),
             };
             let answer = page.map(Outgoing::Encoded);

@@ -148,9 +148,9 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub retry_pause: Duration,
-    /// Interval in which each session is asserted once to a station.
+    /// Interval in which each session is asserted once to a station, which renews its ticket.
     #[serde(with = "humantime_serde")]
-    #[schemars(with = "protocol::settings::Span")]
+    #[schemars(with = "protocol::settings::Span", extend("spanMaximum" = "5m"))]
     pub sweep_interval: Duration,
     /// Longest pause between two of these assertions, however few sessions there are: a loss in the
     /// store is noticed this soon.

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use futures_util::task::ArcWake;
 use parking_lot::{Mutex, MutexGuard};
 use protocol::session::{Limits, Session};
+use protocol::ticket::Ticket;
 use protocol::{SessionId, Timestamp};
 
 use crate::connection_loop::ReadyQueue;
@@ -31,6 +32,8 @@ pub(crate) struct State {
     pub(crate) unregistered: bool,
     /// Issue of its token; zero where the station did not say.
     issued_at: Timestamp,
+    /// Shown to stations with every call for the session, and renewed by each assertion.
+    pub(crate) ticket: Option<Ticket>,
 }
 
 impl State {
@@ -58,6 +61,7 @@ impl Connection {
                 in_doubt: false,
                 unregistered: false,
                 issued_at: Timestamp::ZERO,
+                ticket: None,
             }),
             is_ready: AtomicBool::new(true),
             slot: AtomicU32::new(0),

@@ -17,7 +17,7 @@ use tokio_util::task::task_tracker::TaskTrackerToken;
 
 use self::outgoing_queue::OutgoingQueue;
 use crate::boat::{Boat, Shortage};
-use crate::connection::Connection;
+use crate::connection::{Connection, State};
 use crate::connection_loop::ReadyQueue;
 use crate::listener::Peer;
 use crate::memory;
@@ -225,7 +225,7 @@ impl ConnectionDriver {
         let connection = Arc::clone(&self.connection);
         let mut state = connection.lock();
         while let Some(action) = state.session.poll_action() {
-            self.perform(action, &mut state.session, now);
+            self.perform(action, &mut state, now);
         }
         // It has arrived: others may.
         if self.peer.is_some() && state.session.is_open() {
@@ -233,7 +233,8 @@ impl ConnectionDriver {
         }
     }
 
-    fn perform(&mut self, action: Action, session: &mut Session, now: Timestamp) {
+    fn perform(&mut self, action: Action, state: &mut State, now: Timestamp) {
+        let (session, ticket) = (&mut state.session, state.ticket);
         let boat = &self.boat;
         match action {
             // There is nobody to read it.
@@ -270,7 +271,7 @@ impl ConnectionDriver {
             | Action::Leave => {
                 // All of these follow an admission, which named the user.
                 if let Some(user) = session.user() {
-                    self.tell_station(action, user, session);
+                    self.tell_station(action, user, session, ticket);
                 }
             }
         }

@@ -4,10 +4,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::{MailAck, ReceiptItem, SendItem};
+use api::station::{Disconnect, MailAck, ReceiptItem, SendItem};
 use api::trace;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use protocol::presence::SessionKey;
 use protocol::session::Session;
 use protocol::{Code, Refusal, TraceContext};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -25,7 +24,7 @@ pub(crate) struct Lane {
     pub(crate) sends: Gather<Submission>,
     pub(crate) receipts: Gather<Receipt>,
     pub(crate) mail_acks: Gather<MailAck>,
-    pub(crate) leaves: Gather<SessionKey>,
+    pub(crate) leaves: Gather<Disconnect>,
 }
 
 /// The sends of one session that wait for their answers.
@@ -47,7 +46,7 @@ impl Gathered for Submission {
 
     fn bytes(&self) -> usize {
         (self.items.iter())
-            .map(|item| 128 + item.send.content.data.len())
+            .map(|item| 160 + item.send.content.data.len())
             .sum()
     }
 }
@@ -58,19 +57,19 @@ impl Gathered for Receipt {
     }
 
     fn bytes(&self) -> usize {
-        48 + 40 * self.item.ack.items.len()
+        80 + 40 * self.item.ack.items.len()
     }
 }
 
 impl Gathered for MailAck {
     fn bytes(&self) -> usize {
-        32 + 10 * self.ids.len()
+        64 + 10 * self.ids.len()
     }
 }
 
-impl Gathered for SessionKey {
+impl Gathered for Disconnect {
     fn bytes(&self) -> usize {
-        32 + self.life.boat.as_str().len()
+        64 + self.key.life.boat.as_str().len()
     }
 }
 
@@ -302,7 +301,7 @@ fn overflow() -> Refusal {
 
 #[cfg(test)]
 mod tests {
-    use protocol::presence::BoatLife;
+    use protocol::presence::{BoatLife, SessionKey};
     use protocol::{BoatId, Incarnation, SessionId, UserId};
 
     use super::*;
@@ -325,7 +324,8 @@ mod tests {
                 life: life.clone(),
             };
             let leaves = &lanes.get(n as usize % lanes.len()).leaves;
-            assert_eq!(leaves.push(key), Ok(()), "{n}");
+            let leave = Disconnect { key, ticket: None };
+            assert_eq!(leaves.push(leave), Ok(()), "{n}");
         }
         let mut calls = Vec::new();
         for lane in 0..lanes.len() {

@@ -29,6 +29,8 @@ pub(crate) struct Metrics {
     pub(crate) replaced: Counter,
     /// Sessions whose token was revoked.
     pub(crate) revoked: Counter,
+    /// Sessions that had to sign in again, as no ticket proved them.
+    pub(crate) unproved: Counter,
     pub(crate) leases_lost: Counter,
     pub(crate) pauses: Counter,
     pub(crate) losses: Counter,
@@ -70,6 +72,7 @@ impl Metrics {
             displaced: recover("displaced"),
             replaced: recover("replaced"),
             revoked: counter!("boat_sessions_revoked_total"),
+            unproved: counter!("boat_sessions_unproved_total"),
             leases_lost: counter!("boat_leases_lost_total"),
             pauses: counter!("boat_pauses_total"),
             losses: counter!("boat_store_losses_total"),

@@ -1,17 +1,53 @@
-//! Ends sessions whose tokens were revoked: a station is asked again and again, each time from a little before the last
-//! revocation that is known, so that a question that is lost or a station that lags is made up for.
+//! Ends sessions whose tokens were revoked: a station is asked again and again, each time from a little before what is
+//! surely known, so that a question that is lost or a station that lags is made up for.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use metrics::gauge;
+use parking_lot::RwLock;
 use protocol::Refusal;
-use protocol::revocation::{ASK, ASK_WITHIN, Endings, Follower, PageStart, closing};
+use protocol::revocation::{
+    ASK, ASK_WITHIN, Endings, Follower, Insertion, PageStart, Revocations, UserRevocation, closing,
+};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 use tracing::{debug, info};
 
 use crate::boat::Boat;
+use crate::connection::Connection;
+
+/// Revocations that the boat was told of: a station that has not read one yet may let in whom it is about.
+#[derive(Default)]
+pub(crate) struct RevokedUsers(RwLock<Revocations>);
+
+impl RevokedUsers {
+    /// Answers those that are news.
+    fn insert(&self, page: &[UserRevocation]) -> Endings {
+        let mut known = self.0.write();
+        let mut is_news = |of: &&UserRevocation| known.insert(**of) == Insertion::Changed;
+        Endings::of(page.iter().filter(&mut is_news).copied())
+    }
+
+    fn forget(&self, boat: &Boat, retention: Option<Duration>) {
+        if let Some(retention) = retention {
+            self.0.write().forget(boat.now(), retention);
+        }
+    }
+
+    /// For a session that was just admitted: those that come later end it by themselves.
+    pub(crate) fn end_if_revoked(&self, boat: &Boat, connection: &Connection) {
+        let issued_by = {
+            let state = connection.lock();
+            state.session.user().zip(state.issued_at())
+        };
+        let is_revoked =
+            issued_by.is_some_and(|(user, issued_at)| self.0.read().refuses(user, issued_at));
+        if is_revoked {
+            end_one(boat, connection);
+        }
+    }
+}
 
 /// Asks until dropped. Each time another lane's station: one that is silent keeps nobody aboard.
 pub(crate) async fn follow(boat: Arc<Boat>) {
@@ -30,14 +66,22 @@ pub(crate) async fn follow(boat: Arc<Boat>) {
 /// Asks once, and ends the sessions of each page before the next is read.
 pub(crate) async fn ask(boat: &Boat, follower: &mut Follower, lane: usize) -> Result<(), Refusal> {
     let mut from = Some(follower.start());
+    // Each page may be of another station.
+    let mut complete_until = None;
+    let mut retention = None;
     while let Some(start) = from {
         let asked = timeout(ASK_WITHIN, boat.stations.revoked(lane, start));
         let page = asked.await.unwrap_or_else(|_| Err(silence(ASK_WITHIN)))?;
-        end(boat, &Endings::of(&page.users)).await;
+        end(boat, &boat.revocations.insert(&page.users)).await;
         follower.handle_page(&page.users);
+        let until = complete_until.get_or_insert(page.complete_until);
+        *until = page.complete_until.min(*until);
+        retention = page.retention;
         let last = page.users.last().filter(|_| page.more);
         from = last.map(|last| PageStart::behind(last.at, last.user));
     }
+    follower.handle_end(complete_until.unwrap_or_default());
+    boat.revocations.forget(boat, retention);
     Ok(())
 }
 
@@ -58,11 +102,15 @@ async fn end(boat: &Boat, endings: &Endings) {
                 user.is_some_and(|user| endings.ends(user, state.issued_at()))
             };
             if is_revoked {
-                info!(session = connection.id().get(), "its token was revoked");
-                boat.metrics.revoked.increment(1);
-                connection.update(|session| session.close(closing(), boat.now()));
+                end_one(boat, &connection);
             }
         }
         yield_now().await;
     }
+}
+
+fn end_one(boat: &Boat, connection: &Connection) {
+    info!(session = connection.id().get(), "its token was revoked");
+    boat.metrics.revoked.increment(1);
+    connection.update(|session| session.close(closing(), boat.now()));
 }

@@ -9,12 +9,12 @@ mod rests;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::station::{
-    Connect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, RevokedPage, SendAnswer,
-    SendItem, SyncCall,
+    Connect, Disconnect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, RevokedPage,
+    SendAnswer, SendItem, SyncCall,
 };
 use api::status::{carries_refusal, to_refusal};
 use api::transport::{Channel, Connector};
@@ -25,11 +25,12 @@ use bytes::Bytes;
 use parking_lot::Mutex;
 use prost::Message as _;
 use protocol::access::Role;
-use protocol::frame::{Accepted, Acked, SyncRequest};
-use protocol::presence::{BoatLife, SessionKey};
+use protocol::frame::{Accepted, Acked};
+use protocol::presence::BoatLife;
 use protocol::revocation::PageStart;
 use protocol::session::{Admission, Page, PageItem};
-use protocol::{Code, Refusal, SessionId, Timestamp, UserId};
+use protocol::ticket::{SILENCE, Ticket};
+use protocol::{Code, Refusal, SessionId, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tonic::{Code as Grpc, Response, Status};
@@ -54,6 +55,7 @@ pub(crate) struct Admitted {
     pub(crate) is_registered: bool,
     /// Issue of its token, where the station says.
     pub(crate) issued_at: Option<Timestamp>,
+    pub(crate) ticket: Option<Ticket>,
 }
 
 /// Asks a station; the call bears the name of its method.
@@ -83,6 +85,8 @@ pub(crate) struct Stations {
     born: Instant,
     /// When a station answered last, in milliseconds since `born`.
     heard: AtomicU64,
+    /// One answered after a silence in which tickets may have ended.
+    is_back: AtomicBool,
 }
 
 impl Stations {
@@ -102,6 +106,7 @@ impl Stations {
             budget: TpsBudget::new(BUDGET_WINDOW, RETRIES_ALWAYS, RETRIES_SHARE),
             born: Instant::now(),
             heard: AtomicU64::new(0),
+            is_back: AtomicBool::new(false),
         }
     }
 
@@ -116,6 +121,11 @@ impl Stations {
         self.born.elapsed().saturating_sub(heard)
     }
 
+    /// True once after a long silence: every ticket is to be renewed.
+    pub(crate) fn take_return(&self) -> bool {
+        self.is_back.swap(false, Ordering::Relaxed)
+    }
+
     pub(crate) async fn connect(&self, connect: &Connect) -> Result<Admitted, Refusal> {
         let lane = self.lane_of(connect.session);
         let request = v1::ConnectRequest::from(connect);
@@ -123,6 +133,7 @@ impl Stations {
         let admission = Result::<api::station::Admission, Refusal>::try_from(wire)
             .map_err(|refusal| broken("connect", &refusal))??;
         let (is_registered, issued_at) = (!admission.degraded, admission.issued_at);
+        let ticket = admission.ticket;
         let admission = Admission {
             user: admission.user,
             marker: admission.marker,
@@ -136,6 +147,7 @@ impl Stations {
             admission,
             is_registered,
             issued_at,
+            ticket,
         })
     }
 
@@ -210,18 +222,9 @@ impl Stations {
     }
 
     /// The page as the complete frame for the client: what the station says is passed on as it is.
-    pub(crate) async fn sync(
-        &self,
-        session: SessionId,
-        user: UserId,
-        request: SyncRequest,
-    ) -> Result<Bytes, Refusal> {
-        let request = v1::SyncCall::from(&SyncCall {
-            user,
-            session,
-            request,
-        });
-        let page = ask!(self, sync, self.lane_of(session), request).await?;
+    pub(crate) async fn sync(&self, call: &SyncCall) -> Result<Bytes, Refusal> {
+        let request = v1::SyncCall::from(call);
+        let page = ask!(self, sync, self.lane_of(call.session), request).await?;
         let frame = v1::ServerFrame {
             frame: Some(v1::server_frame::Frame::Page(page)),
         };
@@ -231,11 +234,9 @@ impl Stations {
     pub(crate) async fn disconnect(
         &self,
         lane: usize,
-        sessions: &[SessionKey],
+        sessions: &[Disconnect],
     ) -> Result<Vec<u32>, Refusal> {
-        let request = v1::DisconnectRequest {
-            sessions: sessions.iter().map(v1::SessionKey::from).collect(),
-        };
+        let request = v1::DisconnectRequest::from(sessions);
         let response = ask!(self, disconnect, lane, request).await?;
         Ok(response.unanswered)
     }
@@ -332,7 +333,10 @@ impl Stations {
             Ok(_) | Err(_) => {
                 self.rests.lock().answered(station);
                 let now = self.born.elapsed().as_millis() as u64;
-                self.heard.store(now, Ordering::Relaxed);
+                let before = self.heard.swap(now, Ordering::Relaxed);
+                if Duration::from_millis(now.saturating_sub(before)) >= SILENCE {
+                    self.is_back.store(true, Ordering::Relaxed);
+                }
             }
         }
         answer

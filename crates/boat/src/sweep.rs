@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::{Reassert, Reasserted};
+use api::station::{Disconnect, Reassert, ReassertOutcome, Reasserted};
 use backend::clock::Entropy;
 use protocol::mailbox::{ReassertAnswer, signed_in_again};
 use protocol::presence::{Losses, RESYNC_REST, SessionKey, syncs_restored};
@@ -27,13 +27,16 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
         let used = boat.connections.shards_used().max(1) as u32;
         let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
         let life = boat.life();
-        let lost = go_over(&boat, interval, Some((rested_at, &mut losses)), || false).await;
+        let ending = go_over(&boat, interval, Some((rested_at, &mut losses)), || false).await;
         if boat.life() != life {
             // Under a new life every session is registered anew, and that is done already.
             let all = boat.assertions.time_of(boat.connections.len());
             rested_at = rested_at.max(Instant::now() + (REASSERT_WITHIN + all) * 2);
             losses = Losses::default();
-        } else if lost {
+        } else if ending == Ending::Return {
+            warn!("stations are back after a long silence: all sessions are asserted");
+            pass(&boat, boat.config.restore_spread, || false).await;
+        } else if ending == Ending::Loss {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);
             pass(&boat, boat.config.restore_spread, || false).await;
@@ -48,13 +51,24 @@ pub(crate) async fn pass(boat: &Boat, interval: Duration, is_over: impl Fn() -> 
     go_over(boat, interval, None, is_over).await;
 }
 
-/// As `pass`; ends, and answers true, where what is asserted from a time on tells of a loss.
+/// End of a pass over all sessions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Whole,
+    /// The store has lost sessions.
+    Loss,
+    /// No station answered for long, and tickets may have ended meanwhile.
+    Return,
+}
+
+/// As `pass`; with `seeks` it ends early where stations are back, or where what is asserted from a time on tells of a
+/// loss.
 async fn go_over(
     boat: &Boat,
     interval: Duration,
     mut seeks: Option<(Instant, &mut Losses)>,
     is_over: impl Fn() -> bool,
-) -> bool {
+) -> Ending {
     let pause = interval / boat.connections.shards_used().max(1) as u32;
     let mut is_empty = true;
     for (lane, connections) in boat.connections.by_shard().enumerate() {
@@ -68,9 +82,12 @@ async fn go_over(
         let mut found = Found::default();
         for batch in connections.chunks(boat.config.batch_items_max) {
             if is_over() {
-                return false;
+                return Ending::Whole;
             }
             reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
+        }
+        if seeks.is_some() && boat.stations.take_return() {
+            return Ending::Return;
         }
         // A store that is not well is not asked for everything again and again, but another one is.
         if let Some((since, losses)) = &mut seeks
@@ -78,14 +95,14 @@ async fn go_over(
         {
             losses.handle_answers(found.answered, found.forgotten, boat.connections.len());
             if losses.is_loss() {
-                return true;
+                return Ending::Loss;
             }
         }
     }
     if is_empty {
         sleep(pause).await;
     }
-    false
+    Ending::Whole
 }
 
 /// What the store said of sessions; who got no answer says nothing of it.
@@ -121,6 +138,7 @@ pub(crate) async fn reassert(
                 platform: session.platform(),
                 device: session.device()?.clone(),
                 issued_at: state.issued_at(),
+                ticket: state.ticket,
             };
             Some((connection, asserted))
         })
@@ -142,22 +160,27 @@ pub(crate) async fn reassert(
         return;
     };
     for ((connection, answer), asserted) in connections.into_iter().zip(answers).zip(sessions) {
+        let Reasserted { outcome, ticket } = answer;
+        if ticket.is_some() {
+            connection.lock().ticket = ticket;
+        }
         let is_registered = matches!(
-            &answer,
-            Reasserted::Answer(ReassertAnswer::Known { .. } | ReassertAnswer::Restored { .. })
+            &outcome,
+            ReassertOutcome::Answer(ReassertAnswer::Known { .. } | ReassertAnswer::Restored { .. })
         );
         if is_registered && connection.lock().session.is_closed() {
             // Its sign-off may have been done before; a lane without room leaves it to whoever pushes there.
-            let _ = boat.lanes.get(lane).leaves.push(asserted.key);
+            let _ = boat.lanes.get(lane).leaves.push(Disconnect {
+                key: asserted.key,
+                ticket: ticket.or(asserted.ticket),
+            });
             continue;
         }
-        found.answered += usize::from(matches!(answer, Reasserted::Answer(_)));
-        let was_unregistered = match answer {
-            Reasserted::Answer(_) => std::mem::take(&mut connection.lock().unregistered),
-            Reasserted::Unavailable | Reasserted::Revoked => false,
-        };
-        match answer {
-            Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
+        let is_answer = matches!(outcome, ReassertOutcome::Answer(_));
+        found.answered += usize::from(is_answer);
+        let was_unregistered = is_answer && std::mem::take(&mut connection.lock().unregistered);
+        match outcome {
+            ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits }) => {
                 boat.metrics.known.increment(1);
                 if std::mem::take(&mut connection.lock().in_doubt) {
                     // Known perhaps only since the assertion whose answer was lost.
@@ -167,7 +190,7 @@ pub(crate) async fn reassert(
                     connection.update(|session| session.hint());
                 }
             }
-            Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
+            ReassertOutcome::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
                 debug!(session = connection.id().get(), "registered again");
                 boat.metrics.restored.increment(1);
                 found.forgotten += 1;
@@ -181,24 +204,30 @@ pub(crate) async fn reassert(
                 }
             }
             // An earlier session is registered: a sign-in that is a later one says which of them is to go.
-            Reasserted::Answer(ReassertAnswer::Displaced | ReassertAnswer::Replaced)
+            ReassertOutcome::Answer(ReassertAnswer::Displaced | ReassertAnswer::Replaced)
                 if was_unregistered =>
             {
                 let text = "an earlier session of yours is still registered; sign in again";
                 let refusal = Refusal::new(Code::Unavailable, text);
                 connection.update(|session| session.close(refusal, boat.now()));
             }
-            Reasserted::Answer(ReassertAnswer::Displaced) => {
+            ReassertOutcome::Answer(ReassertAnswer::Displaced) => {
                 boat.metrics.displaced.increment(1);
                 let refusal = Refusal::new(Code::Displaced, "signed in elsewhere on this platform");
                 connection.update(|session| session.close(refusal, boat.now()));
             }
-            Reasserted::Answer(ReassertAnswer::Replaced) => {
+            ReassertOutcome::Answer(ReassertAnswer::Replaced) => {
                 boat.metrics.replaced.increment(1);
                 connection.update(|session| session.close(signed_in_again(), boat.now()));
             }
-            Reasserted::Unavailable => connection.lock().in_doubt = true,
-            Reasserted::Revoked => {
+            ReassertOutcome::Unproved => {
+                boat.metrics.unproved.increment(1);
+                let text = "nothing proves any more that you have signed in; sign in again";
+                let refusal = Refusal::new(Code::Reconnect, text);
+                connection.update(|session| session.close(refusal, boat.now()));
+            }
+            ReassertOutcome::Unavailable => connection.lock().in_doubt = true,
+            ReassertOutcome::Revoked => {
                 boat.metrics.revoked.increment(1);
                 connection.update(|session| session.close(closing(), boat.now()));
             }

@@ -15,6 +15,7 @@ mod malformed;
 mod revoked;
 mod sending;
 mod shortage;
+mod tickets;
 
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Revocation of tokens: those of a user that were issued before some time are refused, and their sessions end.
 //!
 //! A revocation is written once. Every station reads the store again and again, and every boat asks a station: each
-//! begins a little before the last that it knows, so that a poll that was lost is made up for by the next.
+//! begins a little before what it is sure of, so that a poll that was lost is made up for by the next.
 
 #[cfg(test)]
 mod tests;
@@ -169,6 +169,11 @@ impl Cursor {
         }
     }
 
+    /// Beginning of the last read that succeeded, by this station's clock: what was written before it is known.
+    pub fn complete_until(&self) -> Timestamp {
+        self.position.map_or(Timestamp::ZERO, |(read, _)| read)
+    }
+
     /// A read that began then succeeded, with revocations of these times.
     pub fn handle_read(&mut self, began: Timestamp, times: impl IntoIterator<Item = Timestamp>) {
         let latest = self.position.map_or(Timestamp::ZERO, |(_, latest)| latest);
@@ -185,7 +190,27 @@ pub struct UserRevocation {
     pub at: Timestamp,
 }
 
-/// All revocations that a station knows.
+impl From<&Revocation> for UserRevocation {
+    fn from(revocation: &Revocation) -> UserRevocation {
+        UserRevocation {
+            user: revocation.user,
+            before: revocation.before,
+            at: revocation.at,
+        }
+    }
+}
+
+/// Outcome of one more revocation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Insertion {
+    /// More tokens are refused than before.
+    Changed,
+    Unchanged,
+    /// As many users are revoked as there may be.
+    Full,
+}
+
+/// Revocations that a station or a boat knows.
 #[derive(Clone, Debug)]
 pub struct Revocations {
     users: BTreeMap<UserId, UserRevocation>,
@@ -237,21 +262,22 @@ impl Revocations {
         Err(Refusal::new(Code::Forbidden, text))
     }
 
-    /// Adds one: of a user the largest `before` counts. False: there was no room.
-    pub fn insert(&mut self, revocation: &Revocation) -> bool {
-        let Revocation {
-            user, before, at, ..
-        } = *revocation;
+    /// Adds one: of a user the largest `before` counts.
+    pub fn insert(&mut self, revocation: UserRevocation) -> Insertion {
+        let UserRevocation { user, before, at } = revocation;
         if self.admit(user).is_err() {
-            return false;
+            return Insertion::Full;
         }
-        let first = UserRevocation { user, before, at };
-        let standing = self.users.entry(user).or_insert(first);
+        let earlier = self.users.get(&user).map(|standing| standing.before);
+        let standing = self.users.entry(user).or_insert(revocation);
         self.times.remove(&(standing.at, user.get()));
         standing.before = standing.before.max(before);
         standing.at = standing.at.max(at);
         self.times.insert((standing.at, user.get()));
-        true
+        match earlier.is_none_or(|earlier| earlier < before) {
+            true => Insertion::Changed,
+            false => Insertion::Unchanged,
+        }
     }
 
     /// Drops those that refuse no token any more.
@@ -300,21 +326,36 @@ impl PageStart {
 }
 
 /// Progress of a boat. Its first question is for all: its clock may differ from theirs.
+///
+/// Three things keep it from passing what it was not told: a station's newest revocation may be one of its own, while
+/// others are not read yet; it may have read nothing for an hour; and its clock may be ahead.
 #[derive(Clone, Debug, Default)]
 pub struct Follower {
-    latest: Timestamp,
+    /// All of this time and before are known, as far as clocks agree.
+    complete: Timestamp,
+    /// The newest of all pages.
+    newest: Timestamp,
+    /// The end of what the station before knew, in its own words.
+    until: Timestamp,
 }
 
 impl Follower {
     /// The beginning of the next question.
     pub fn start(&self) -> PageStart {
-        PageStart::of(self.latest - CLOCKS_APART)
+        PageStart::of(self.complete - CLOCKS_APART)
     }
 
     /// A page was answered.
     pub fn handle_page(&mut self, page: &[UserRevocation]) {
         let times = page.iter().map(|revocation| revocation.at);
-        self.latest = times.fold(self.latest, Ord::max);
+        self.newest = times.fold(self.newest, Ord::max);
+    }
+
+    /// The last page was answered, by a station that knows all up to `until`, by its own clock.
+    pub fn handle_end(&mut self, until: Timestamp) {
+        let before = std::mem::replace(&mut self.until, until);
+        let reached = self.newest.min(until).min(before);
+        self.complete = self.complete.max(reached);
     }
 }
 
@@ -323,8 +364,8 @@ impl Follower {
 pub struct Endings(BTreeMap<UserId, Timestamp>);
 
 impl Endings {
-    pub fn of(page: &[UserRevocation]) -> Endings {
-        let before = page.iter().map(|of| (of.user, of.before));
+    pub fn of(revocations: impl IntoIterator<Item = UserRevocation>) -> Endings {
+        let before = (revocations.into_iter()).map(|of| (of.user, of.before));
         Endings(before.collect())
     }
 

@@ -1,16 +1,22 @@
 //! Sessions: who may come in, who had to leave for it, and where users are (S1-59, S1-60).
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::{Admission, Connect, Kickout, OnlineSession, OnlineUser, Reassert, Reasserted};
+use api::station::{
+    Admission, Connect, Kickout, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted,
+};
 use backend::clock::Clock;
 use backend::devices::{DeviceStore, Seen};
 use backend::groups::GroupStore;
 use backend::mailbox::MailboxStore;
-use protocol::mailbox::{ConnectRequest, NewSession};
+use protocol::access::Caller;
+use protocol::mailbox::{ConnectRequest, NewSession, ReassertAnswer};
 use protocol::presence::{SessionEntry, SessionKey};
-use protocol::{Code, GroupId, Refusal, UserId};
+use protocol::ticket::{Renewal, SignIn, TicketError};
+use protocol::{Code, GroupId, Refusal, SessionId, UserId};
+use tokio::time::{Instant, timeout_at};
 
 use crate::auth::Authenticator;
 use crate::background::Background;
@@ -20,9 +26,26 @@ use crate::kickout::{Kick, Kicks};
 use crate::limits::Limits;
 use crate::metrics::AdmissionMetrics;
 use crate::revocations::RevocationDoor;
+use crate::tickets::{TicketDoor, name_of};
 
 /// For the devices' store, whose answer changes nothing: where it is slow, sign-ins must not wait with it.
 const SEEN_WITHIN: Duration = Duration::from_millis(500);
+
+/// Verdict on a session before the mailbox is asked.
+enum Verdict {
+    Ended(ReassertOutcome),
+    /// With what its ticket proves.
+    Asserted(Option<SignIn>),
+}
+
+/// True where the session lives, as far as the mailbox says.
+fn goes_on(outcome: &ReassertOutcome) -> bool {
+    matches!(
+        outcome,
+        ReassertOutcome::Answer(ReassertAnswer::Known { .. } | ReassertAnswer::Restored { .. })
+            | ReassertOutcome::Unavailable
+    )
+}
 
 /// Admits and dismisses sessions.
 pub(crate) struct Admissions {
@@ -35,6 +58,7 @@ pub(crate) struct Admissions {
     pub(crate) kicks: Kicks,
     pub(crate) ended: Background<Kick>,
     pub(crate) revocations: Arc<RevocationDoor>,
+    pub(crate) tickets: Arc<TicketDoor>,
     pub(crate) clock: Arc<dyn Clock>,
     pub(crate) cluster: u64,
     pub(crate) deadline: Duration,
@@ -44,8 +68,12 @@ pub(crate) struct Admissions {
 impl Admissions {
     /// Registers a session and tells the others of its platform to go. Repeating it changes nothing. Where the
     /// mailbox does not answer, the session is admitted all the same: it sends, and reads from history.
-    pub(crate) async fn connect(&self, connect: Connect) -> Result<Admission, Refusal> {
-        let answer = self.admit(connect).await;
+    pub(crate) async fn connect(
+        &self,
+        connect: Connect,
+        boat: Option<&Caller>,
+    ) -> Result<Admission, Refusal> {
+        let answer = self.admit(connect, boat).await;
         match &answer {
             Ok(_) => self.metrics.connected.increment(1),
             Err(refusal) => self.metrics.refused(refusal.code),
@@ -53,7 +81,7 @@ impl Admissions {
         answer
     }
 
-    async fn admit(&self, connect: Connect) -> Result<Admission, Refusal> {
+    async fn admit(&self, connect: Connect, boat: Option<&Caller>) -> Result<Admission, Refusal> {
         let now = self.clock.now();
         let identity = self.authenticator.authenticate(&connect.token, now).await?;
         identity.permits(connect.platform, &connect.device)?;
@@ -61,6 +89,14 @@ impl Admissions {
         self.revocations.check(user, identity.issued_at)?;
         self.limits.sign_in(user, connect.platform)?;
         self.boats.hear(&connect.life);
+        let sign_in = SignIn {
+            user,
+            session: connect.session,
+            platform: connect.platform,
+            issued_at: identity.issued_at,
+            ends_at: identity.expires_at,
+        };
+        let ticket = self.tickets.sign(&sign_in, name_of(boat));
         let request = ConnectRequest {
             user,
             entry: NewSession {
@@ -106,6 +142,7 @@ impl Admissions {
                     expires_at: identity.expires_at,
                     degraded: true,
                     issued_at: Some(identity.issued_at),
+                    ticket,
                 });
             }
         };
@@ -133,6 +170,7 @@ impl Admissions {
             expires_at: identity.expires_at,
             degraded: false,
             issued_at: Some(identity.issued_at),
+            ticket,
         })
     }
 
@@ -157,22 +195,36 @@ impl Admissions {
     }
 
     /// A boat says again what it holds; one answer a session, in order.
-    pub(crate) async fn reassert(&self, sessions: Vec<Reassert>) -> Vec<Reasserted> {
+    ///
+    /// # Errors
+    /// A ticket that is forged.
+    pub(crate) async fn reassert(
+        &self,
+        sessions: Vec<Reassert>,
+        boat: Option<&Caller>,
+    ) -> Result<Vec<Reasserted>, Refusal> {
+        let mut renewals = Vec::with_capacity(sessions.len());
+        for session in &sessions {
+            match self.tickets.renew(session, boat) {
+                Err(error @ TicketError::Forged) => return Err(error.refusal()),
+                renewal => renewals.push(renewal),
+            }
+        }
         // All are of one boat; seldom of two of its lives.
         for (index, session) in sessions.iter().enumerate() {
             if index == 0 || sessions[index - 1].key.life != session.key.life {
                 self.boats.hear(&session.key.life);
             }
         }
-        // A session whose token was revoked is not registered again.
-        let revoked: Vec<bool> = (sessions.iter())
-            .map(|session| {
-                self.revocations
-                    .refuses(session.key.user, session.issued_at)
-            })
+        // One deadline for both questions to the mailbox: a boat waits for the answer.
+        let until = Instant::now() + self.deadline;
+        let present = timeout_at(until, self.present(&renewals)).await;
+        let present = present.unwrap_or_default();
+        let verdicts: Vec<Verdict> = (sessions.iter().zip(renewals))
+            .map(|(session, renewal)| self.judge(session, renewal, &present))
             .collect();
-        let sessions = (sessions.into_iter().zip(&revoked))
-            .filter(|(_, revoked)| !**revoked)
+        let asserted = (sessions.into_iter().zip(&verdicts))
+            .filter(|(_, verdict)| matches!(verdict, Verdict::Asserted(_)))
             .map(|(session, _)| {
                 let user = session.key.user;
                 let entry = NewSession {
@@ -184,15 +236,72 @@ impl Admissions {
             })
             .collect();
         let denied = self.boats.denied();
-        let asked = self.mailbox.reassert(sessions, denied, self.clock.now());
-        let answers = tokio::time::timeout(self.deadline, asked).await;
+        let asked = self.mailbox.reassert(asserted, denied, self.clock.now());
+        let answers = timeout_at(until, asked).await;
         let mut answers = (answers.unwrap_or_default().into_iter())
-            .map(|answer| answer.map_or(Reasserted::Unavailable, Reasserted::Answer));
-        let mut answer = |revoked| match revoked {
-            true => Reasserted::Revoked,
-            false => answers.next().unwrap_or(Reasserted::Unavailable),
+            .map(|answer| answer.map_or(ReassertOutcome::Unavailable, ReassertOutcome::Answer));
+        let reasserted = |verdict| match verdict {
+            Verdict::Ended(outcome) => outcome.into(),
+            Verdict::Asserted(proof) => {
+                let outcome = answers.next().unwrap_or(ReassertOutcome::Unavailable);
+                // A mailbox that is away keeps nobody from sending (T-R1).
+                let ticket = proof
+                    .filter(|_| goes_on(&outcome))
+                    .and_then(|sign_in| self.tickets.sign(&sign_in, name_of(boat)));
+                Reasserted { outcome, ticket }
+            }
         };
-        revoked.into_iter().map(&mut answer).collect()
+        Ok(verdicts.into_iter().map(reasserted).collect())
+    }
+
+    /// Sessions of users whose ticket has ended, where the mailbox says.
+    async fn present(
+        &self,
+        renewals: &[Result<Renewal, TicketError>],
+    ) -> BTreeMap<UserId, Vec<SessionId>> {
+        let late = renewals.iter().filter_map(|renewal| match renewal {
+            Ok(Renewal::Late(sign_in)) => Some(sign_in.user),
+            _ => None,
+        });
+        let late: BTreeSet<UserId> = late.collect();
+        if late.is_empty() {
+            return BTreeMap::new();
+        }
+        let users: Vec<UserId> = late.into_iter().collect();
+        let answers = self.sessions(&users).await.unwrap_or_default();
+        let answered = users
+            .into_iter()
+            .zip(answers)
+            .filter_map(|(user, entries)| {
+                let sessions = entries.ok()?.into_iter().map(|entry| entry.session);
+                Some((user, sessions.collect()))
+            });
+        answered.collect()
+    }
+
+    /// A session whose token was revoked, or whose ticket proves nothing, is not registered again.
+    fn judge(
+        &self,
+        session: &Reassert,
+        renewal: Result<Renewal, TicketError>,
+        present: &BTreeMap<UserId, Vec<SessionId>>,
+    ) -> Verdict {
+        let (issued_at, proof) = match renewal {
+            Err(_) => return Verdict::Ended(ReassertOutcome::Unproved),
+            Ok(Renewal::Unproved) => (session.issued_at, None),
+            Ok(Renewal::Proved(sign_in)) => (Some(sign_in.issued_at), Some(sign_in)),
+            Ok(Renewal::Late(sign_in)) => match present.get(&sign_in.user) {
+                None => return Verdict::Ended(ReassertOutcome::Unavailable),
+                Some(sessions) if !sessions.contains(&sign_in.session) => {
+                    return Verdict::Ended(ReassertOutcome::Unproved);
+                }
+                Some(_) => (Some(sign_in.issued_at), Some(sign_in)),
+            },
+        };
+        match self.revocations.refuses(session.key.user, issued_at) {
+            true => Verdict::Ended(ReassertOutcome::Revoked),
+            false => Verdict::Asserted(proof),
+        }
     }
 
     /// Where each of these users is connected, as far as it is known. Sessions of boats that are gone do not count.

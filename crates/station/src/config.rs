@@ -9,7 +9,7 @@ use protocol::settings::{Problems, is_http_address};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::{auth, pages};
+use crate::{auth, pages, tickets};
 
 /// Section `station`: admission of sessions, acceptance of messages, answers to questions.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -25,6 +25,7 @@ pub struct Config {
     #[schemars(extend("examples" = ["http://10.0.0.8:9100"]))]
     pub advertise: Option<String>,
     pub auth: auth::Config,
+    pub tickets: tickets::Config,
     /// Bytes of the largest body of a message; a larger one is refused as `too_large`.
     #[schemars(range(max = 16_777_216))]
     pub body_bytes_max: usize,
@@ -188,6 +189,7 @@ impl Default for Config {
             listen: None,
             advertise: None,
             auth: auth::Config::default(),
+            tickets: tickets::Config::default(),
             body_bytes_max: 60 * 1024,
             record_bytes_max: bounds.record_bytes,
             group_size_max: bounds.group_members,
@@ -243,6 +245,7 @@ impl Config {
             );
         }
         problems.section("auth", self.auth.problems());
+        problems.section("tickets", self.tickets.problems());
         problems
     }
 }

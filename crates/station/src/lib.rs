@@ -35,6 +35,7 @@ mod service;
 mod start;
 mod sync;
 mod tell;
+pub mod tickets;
 
 pub use config::Config;
 pub use start::{Parts, Running, StartError, start};

@@ -12,7 +12,8 @@ use futures_util::stream;
 use metrics::gauge;
 use parking_lot::{Mutex, RwLock};
 use protocol::revocation::{
-    Cursor, PAGE, POLL, PageStart, Revocation, Revocations, STALE_FROM, refusal, stale_refusal,
+    Cursor, Insertion, PAGE, POLL, PageStart, Revocation, Revocations, STALE_FROM, refusal,
+    stale_refusal,
 };
 use protocol::{Refusal, Timestamp, UserId};
 use tokio::time::{Instant, sleep, timeout};
@@ -110,7 +111,8 @@ impl RevocationDoor {
             return;
         }
         let mut set = self.set.write();
-        let surplus = rows.iter().filter(|row| !set.insert(row)).count();
+        let is_surplus = |row: &&Revocation| set.insert((*row).into()) == Insertion::Full;
+        let surplus = rows.iter().filter(is_surplus).count();
         drop(set);
         if surplus > 0 {
             metrics::counter!("station_revocations_dropped_total").increment(surplus as u64);
@@ -164,10 +166,14 @@ impl RevocationDoor {
 
     /// For boats.
     pub(crate) fn page(&self, from: PageStart) -> RevokedPage {
+        // Before the set: what is read meanwhile is a gift.
+        let complete_until = self.cursor.lock().complete_until();
         let users = self.set.read().page(from, PAGE);
         RevokedPage {
             more: users.len() == PAGE,
             users,
+            complete_until,
+            retention: Some(self.retention),
         }
     }
 }

@@ -3,15 +3,19 @@
 
 use std::sync::Arc;
 
+use api::access::caller_of;
 use api::station::{
-    Connect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem, Revoke,
+    Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem,
+    Revoke,
 };
 use api::station::{SendAnswer, SendItem, SyncCall};
 use api::status::from_refusal;
 use api::v1;
 use api::v1::station_service_server::StationService;
-use protocol::presence::{BoatLife, SessionKey};
+use protocol::access::Caller;
+use protocol::presence::BoatLife;
 use protocol::revocation::PageStart;
+use protocol::ticket::TicketError;
 use protocol::{Code, Refusal, UserId};
 use tokio_util::task::TaskTracker;
 use tonic::{Request, Response, Status};
@@ -21,6 +25,7 @@ use crate::admission::Admissions;
 use crate::mail::MailRoom;
 use crate::receipts::Receipts;
 use crate::sync::Lookup;
+use crate::tickets::{Proof, TicketDoor};
 
 /// What the gRPC service stands on.
 pub(crate) struct Station {
@@ -29,6 +34,7 @@ pub(crate) struct Station {
     pub(crate) receipts: Receipts,
     pub(crate) mail: MailRoom,
     pub(crate) lookup: Lookup,
+    pub(crate) tickets: Arc<TicketDoor>,
     pub(crate) batch_items_max: usize,
     /// Calls in flight, which the end of the station waits for.
     pub(crate) calls: TaskTracker,
@@ -44,8 +50,9 @@ type Answer<T> = Result<Response<T>, Status>;
 impl StationService for Door {
     async fn connect(&self, request: Request<v1::ConnectRequest>) -> Answer<v1::ConnectResponse> {
         let _call = self.0.calls.token();
+        let boat = caller_of(&request);
         let answer = match Connect::try_from(request.into_inner()) {
-            Ok(connect) => self.0.admissions.connect(connect).await,
+            Ok(connect) => self.0.admissions.connect(connect, boat.as_ref()).await,
             Err(refusal) => Err(refusal),
         };
         Ok(Response::new(answer.into()))
@@ -56,8 +63,20 @@ impl StationService for Door {
         request: Request<v1::DisconnectRequest>,
     ) -> Answer<v1::DisconnectResponse> {
         let _call = self.0.calls.token();
-        let sessions: Vec<SessionKey> = self.all(request.into_inner().sessions)?;
+        let boat = caller_of(&request);
+        let request = request.into_inner();
+        self.within(request.sessions.len())?;
+        let sessions: Vec<Disconnect> = answer(request.try_into())?;
+        // A late ticket does for an end; who has none is found gone by whoever pushes there.
+        let proved = self.proved(sessions, |one| {
+            let renewed = self.0.tickets.renew(one, boat.as_ref());
+            renewed.map(drop)
+        })?;
+        let (at, sessions): (Vec<_>, Vec<_>) = (proved.into_iter())
+            .map(|(place, one)| (place, one.key))
+            .unzip();
         let unanswered = answer(self.0.admissions.disconnect(sessions).await)?;
+        let unanswered = unanswered.into_iter().map(|place| at[place]).collect();
         Ok(Response::new(v1::DisconnectResponse {
             unanswered: places(unanswered),
         }))
@@ -68,8 +87,10 @@ impl StationService for Door {
         request: Request<v1::ReassertRequest>,
     ) -> Answer<v1::ReassertResponse> {
         let _call = self.0.calls.token();
+        let boat = caller_of(&request);
         let sessions: Vec<Reassert> = self.all(request.into_inner().sessions)?;
-        let results = self.0.admissions.reassert(sessions).await;
+        let reasserted = self.0.admissions.reassert(sessions, boat.as_ref()).await;
+        let results = answer(reasserted)?;
         Ok(Response::new(v1::ReassertResponse {
             results: results.into_iter().map(v1::ReassertResult::from).collect(),
         }))
@@ -80,11 +101,12 @@ impl StationService for Door {
         request: Request<v1::SendBatchRequest>,
     ) -> Answer<v1::SendBatchResponse> {
         let _call = self.0.calls.token();
+        let boat = caller_of(&request);
         let request = request.into_inner();
         self.within(request.items.len())?;
         let life = request.life.ok_or_else(|| missing("life"))?;
         let life: BoatLife = answer(life.try_into())?;
-        let (items, answers) = read_sends(request.items);
+        let (items, answers) = read_sends(request.items, |item| self.prove(item, boat.as_ref()))?;
         let send_ids: Vec<protocol::SendId> = items.iter().map(|item| item.send.send_id).collect();
         let outcomes = self.0.accept.accept(&life, items).await;
         let answered = send_ids
@@ -107,9 +129,10 @@ impl StationService for Door {
         request: Request<v1::ReceiptsRequest>,
     ) -> Answer<v1::ReceiptsResponse> {
         let _call = self.0.calls.token();
+        let boat = caller_of(&request);
         let items = request.into_inner().items;
         self.within(items.len())?;
-        let (items, answers) = read_receipts(items);
+        let (items, answers) = read_receipts(items, |item| self.prove(item, boat.as_ref()))?;
         let recorded = self.0.receipts.record(items).await;
         let recorded = recorded.iter().map(v1::AckAnswer::from);
         Ok(Response::new(v1::ReceiptsResponse {
@@ -122,15 +145,22 @@ impl StationService for Door {
         request: Request<v1::MailPageRequest>,
     ) -> Answer<v1::MailPageResponse> {
         let _call = self.0.calls.token();
+        let boat = caller_of(&request);
         let request: MailPageRequest = answer(request.into_inner().try_into())?;
+        answer(self.prove(&request, boat.as_ref())?)?;
         let page = answer(self.0.mail.page(request).await)?;
         Ok(Response::new(page.into()))
     }
 
     async fn mail_ack(&self, request: Request<v1::MailAckRequest>) -> Answer<v1::MailAckResponse> {
         let _call = self.0.calls.token();
+        let boat = caller_of(&request);
         let acks: Vec<MailAck> = self.all(request.into_inner().items)?;
+        // Mail whose end is not proved stays, and comes again.
+        let proved = self.proved(acks, |ack| self.0.tickets.check(ack, boat.as_ref()))?;
+        let (at, acks): (Vec<_>, Vec<_>) = proved.into_iter().unzip();
         let unanswered = answer(self.0.mail.acknowledge(acks).await)?;
+        let unanswered = unanswered.into_iter().map(|place| at[place]).collect();
         Ok(Response::new(v1::MailAckResponse {
             unanswered: places(unanswered),
         }))
@@ -138,7 +168,9 @@ impl StationService for Door {
 
     async fn sync(&self, request: Request<v1::SyncCall>) -> Answer<v1::SyncPage> {
         let _call = self.0.calls.token();
+        let boat = caller_of(&request);
         let call: SyncCall = answer(request.into_inner().try_into())?;
+        answer(self.prove(&call, boat.as_ref())?)?;
         let user = call.user;
         let page = answer(self.0.lookup.answer(call).await)?;
         Ok(Response::new(v1::SyncPage::from(&page).owned_by(user)))
@@ -209,6 +241,36 @@ impl Door {
         answer(items.into_iter().map(T::try_from).collect())
     }
 
+    /// The inner error: to be answered to the session alone. The outer one: the boat lies, and nothing of the call is
+    /// done.
+    fn prove(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<Result<(), Refusal>, Status> {
+        match self.0.tickets.check(of, boat) {
+            Ok(()) => Ok(Ok(())),
+            Err(error @ TicketError::Forged) => Err(from_refusal(&error.refusal())),
+            Err(error) => Ok(Err(error.refusal())),
+        }
+    }
+
+    /// Those of a batch whose tickets are good, each with its place.
+    ///
+    /// # Errors
+    /// A ticket that is forged.
+    fn proved<T>(
+        &self,
+        items: Vec<T>,
+        check: impl Fn(&T) -> Result<(), TicketError>,
+    ) -> Result<Vec<(usize, T)>, Status> {
+        let mut proved = Vec::with_capacity(items.len());
+        for (place, item) in items.into_iter().enumerate() {
+            match check(&item) {
+                Ok(()) => proved.push((place, item)),
+                Err(error @ TicketError::Forged) => return Err(from_refusal(&error.refusal())),
+                Err(_) => {}
+            }
+        }
+        Ok(proved)
+    }
+
     fn within(&self, items: usize) -> Result<(), Status> {
         let max = self.0.batch_items_max;
         if items <= max {
@@ -233,46 +295,55 @@ fn missing(what: &str) -> Status {
     from_refusal(&Refusal::new(Code::Malformed, format!("{what} is missing")))
 }
 
+/// Good items, and for every place the answer to a bad one.
+type Sorted<T, A> = (Vec<T>, Vec<Option<A>>);
+
 /// The good items, and for every place the refusal of a bad one.
-fn read_sends(wire: Vec<v1::SendItem>) -> (Vec<SendItem>, Vec<Option<v1::SendAnswer>>) {
-    let mut good = Vec::with_capacity(wire.len());
-    let answers = wire
-        .into_iter()
-        .map(|item| {
-            let message = item.send.as_ref().and_then(|send| send.message.as_ref());
-            let send_id = message.map(|message| message.send_id.clone());
-            match SendItem::try_from(item) {
-                Ok(item) => {
-                    good.push(item);
-                    None
-                }
-                Err(refusal) => Some(v1::SendAnswer {
-                    send_id: send_id.unwrap_or_default(),
-                    refusal: Some(refusal.into()),
-                    ..v1::SendAnswer::default()
-                }),
-            }
-        })
-        .collect();
-    (good, answers)
+///
+/// # Errors
+/// A ticket that is forged.
+fn read_sends(
+    wire: Vec<v1::SendItem>,
+    prove: impl Fn(&SendItem) -> Result<Result<(), Refusal>, Status>,
+) -> Result<Sorted<SendItem, v1::SendAnswer>, Status> {
+    let (mut good, mut answers) = (
+        Vec::with_capacity(wire.len()),
+        Vec::with_capacity(wire.len()),
+    );
+    for item in wire {
+        let message = item.send.as_ref().and_then(|send| send.message.as_ref());
+        let send_id = message.map(|message| message.send_id.clone());
+        let refused = match SendItem::try_from(item) {
+            Ok(item) => prove(&item)?.map(|()| good.push(item)),
+            Err(refusal) => Err(refusal),
+        };
+        answers.push(refused.err().map(|refusal| v1::SendAnswer {
+            send_id: send_id.unwrap_or_default(),
+            refusal: Some(refusal.into()),
+            ..v1::SendAnswer::default()
+        }));
+    }
+    Ok((good, answers))
 }
 
-fn read_receipts(wire: Vec<v1::ReceiptItem>) -> (Vec<ReceiptItem>, Vec<Option<v1::AckAnswer>>) {
-    let mut good = Vec::with_capacity(wire.len());
-    let answers = wire
-        .into_iter()
-        .map(|item| {
-            let (kind, ids) = named_by(&item);
-            match ReceiptItem::try_from(item) {
-                Ok(item) => {
-                    good.push(item);
-                    None
-                }
-                Err(refusal) => Some(refuse_ack(kind, ids, &refusal)),
-            }
-        })
-        .collect();
-    (good, answers)
+/// As [`read_sends`].
+fn read_receipts(
+    wire: Vec<v1::ReceiptItem>,
+    prove: impl Fn(&ReceiptItem) -> Result<Result<(), Refusal>, Status>,
+) -> Result<Sorted<ReceiptItem, v1::AckAnswer>, Status> {
+    let (mut good, mut answers) = (
+        Vec::with_capacity(wire.len()),
+        Vec::with_capacity(wire.len()),
+    );
+    for item in wire {
+        let (kind, ids) = named_by(&item);
+        let refused = match ReceiptItem::try_from(item) {
+            Ok(item) => prove(&item)?.map(|()| good.push(item)),
+            Err(refusal) => Err(refusal),
+        };
+        answers.push((refused.err()).map(|refusal| refuse_ack(kind, ids, &refusal)));
+    }
+    Ok((good, answers))
 }
 
 fn named_by(item: &v1::ReceiptItem) -> (i32, Vec<i64>) {

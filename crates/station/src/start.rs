@@ -63,6 +63,7 @@ use crate::seen::remember;
 use crate::service::{Door, Station};
 use crate::sync::Lookup;
 use crate::tell::Teller;
+use crate::tickets::{TicketDoor, TicketKeysError};
 
 /// What a station is made of.
 #[derive(Clone)]
@@ -92,6 +93,8 @@ pub struct Parts {
 pub enum StartError {
     #[error("tokens cannot be checked")]
     Key(#[from] KeyError),
+    #[error(transparent)]
+    TicketKeys(#[from] TicketKeysError),
     #[error("a part is not there")]
     Part(#[from] backend::Error),
     #[error(
@@ -145,6 +148,13 @@ pub async fn start(
         tracing::info!("tokens are signed with the development key, which everybody knows");
     }
     let tokens = Arc::new(SignedTokens::open(&config.auth)?);
+    let tickets = TicketDoor::open(
+        &config.tickets,
+        config.listen.is_none(),
+        parts.clock.clone(),
+        parts.entropy.as_ref(),
+    );
+    let tickets = Arc::new(tickets?);
     let (tasks, calls) = (TaskTracker::new(), TaskTracker::new());
     let stop = CancellationToken::new();
     // Nothing that was started outlives a start that fails.
@@ -154,7 +164,10 @@ pub async fn start(
         .clone()
         .keep(parts.clock.clone(), parts.entropy.clone());
     tasks.spawn(stop.clone().run_until_cancelled_owned(rereading));
-    let station = assemble(&config, &parts, tokens, &tasks, &calls, &stop).await?;
+    let rereading = tickets.clone().keep();
+    tasks.spawn(stop.clone().run_until_cancelled_owned(rereading));
+    let proofs = (tokens as Arc<dyn Authenticator>, tickets);
+    let station = assemble(&config, &parts, proofs, &tasks, &calls, &stop).await?;
     let routes = Routes::new(StationServiceServer::new(Door(station)));
     let (address, served) = open_door(&config, &parts, routes, &tasks, &stop).await?;
     let registry = parts.registry.clone();
@@ -183,7 +196,7 @@ pub async fn start(
 async fn assemble(
     config: &Config,
     parts: &Parts,
-    authenticator: Arc<dyn Authenticator>,
+    (authenticator, tickets): (Arc<dyn Authenticator>, Arc<TicketDoor>),
     tasks: &TaskTracker,
     calls: &TaskTracker,
     stop: &CancellationToken,
@@ -314,6 +327,7 @@ async fn assemble(
             kicks,
             ended,
             revocations: revocations.clone(),
+            tickets: tickets.clone(),
             clock: clock.clone(),
             cluster,
             deadline,
@@ -397,6 +411,7 @@ async fn assemble(
             page_bytes_max: config.page_bytes_max,
             list_margin: config.list_margin,
         },
+        tickets,
         batch_items_max: config.batch_items_max,
         calls: calls.clone(),
     });

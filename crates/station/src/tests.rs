@@ -15,4 +15,5 @@ mod revocations;
 mod sends;
 mod sessions;
 mod sync;
+mod tickets;
 mod world;

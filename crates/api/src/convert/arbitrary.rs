@@ -27,6 +27,7 @@ use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::revocation::{PageStart, UserRevocation};
+use protocol::ticket::{TICKET_BYTES, Ticket};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
     Placed, Platform, Position, Recipient, Refusal, SendId, Seq, SessionId, Timestamp,
@@ -36,9 +37,9 @@ use protocol::{
 use crate::boat::{DeliverBatch, Delivery, Notice, NoticeBatch, NoticeKind, Outcome, OutcomeKind};
 use crate::dead_letter::{DeadLetter, Origin};
 use crate::station::{
-    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineMembers,
-    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer,
-    SendItem, SyncCall,
+    Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
+    OnlineMembers, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem,
+    Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 use crate::task::{self, DeliverTask, KickoutTask, MessageTask, NotificationTask, Task, Work};
 
@@ -703,55 +704,82 @@ pub(crate) fn connect() -> impl Strategy<Value = Connect> {
 pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {
     let numbers = any::<(u64, u64, u64)>();
     let times = (time(), time(), optional_time());
-    let admission = (user(), numbers, any::<(bool, bool, bool)>(), times).prop_map(
-        |(user, numbers, flags, (server_time, expires_at, issued_at))| Admission {
-            user,
-            login: numbers.0,
-            marker: numbers.1,
-            recovered: flags.0,
-            mail_waits: flags.1,
-            cluster: numbers.2,
-            server_time,
-            expires_at,
-            degraded: flags.2,
-            issued_at,
-        },
-    );
+    let admission = (
+        user(),
+        numbers,
+        any::<(bool, bool, bool)>(),
+        times,
+        ticket(),
+    )
+        .prop_map(
+            |(user, numbers, flags, (server_time, expires_at, issued_at), ticket)| Admission {
+                user,
+                login: numbers.0,
+                marker: numbers.1,
+                recovered: flags.0,
+                mail_waits: flags.1,
+                cluster: numbers.2,
+                server_time,
+                expires_at,
+                degraded: flags.2,
+                issued_at,
+                ticket,
+            },
+        );
     prop_oneof![admission.prop_map(Ok), refusal().prop_map(Err)]
 }
 
+fn ticket() -> impl Strategy<Value = Option<Ticket>> {
+    option::of(any::<[u8; TICKET_BYTES]>().prop_map(Ticket::from_bytes))
+}
+
+pub(crate) fn disconnects() -> impl Strategy<Value = Vec<Disconnect>> {
+    let disconnect = (session_key(), ticket()).prop_map(|(key, ticket)| Disconnect { key, ticket });
+    vec(disconnect, 0..4)
+}
+
 pub(crate) fn reassert() -> impl Strategy<Value = Reassert> {
-    let session = (session_key(), platform(), device(), optional_time());
-    session.prop_map(|(key, platform, device, issued_at)| Reassert {
+    let session = (
+        session_key(),
+        platform(),
+        device(),
+        optional_time(),
+        ticket(),
+    );
+    session.prop_map(|(key, platform, device, issued_at, ticket)| Reassert {
         key,
         platform,
         device,
         issued_at,
+        ticket,
     })
 }
 
 pub(crate) fn reasserted() -> impl Strategy<Value = Reasserted> {
-    prop_oneof![
+    let outcome = prop_oneof![
         any::<bool>()
-            .prop_map(|mail_waits| Reasserted::Answer(ReassertAnswer::Known { mail_waits })),
+            .prop_map(|mail_waits| ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits })),
         any::<(u64, bool)>().prop_map(|(marker, mail_waits)| {
-            Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits })
+            ReassertOutcome::Answer(ReassertAnswer::Restored { marker, mail_waits })
         }),
-        Just(Reasserted::Answer(ReassertAnswer::Displaced)),
-        Just(Reasserted::Answer(ReassertAnswer::Replaced)),
-        Just(Reasserted::Unavailable),
-        Just(Reasserted::Revoked),
-    ]
+        Just(ReassertOutcome::Answer(ReassertAnswer::Displaced)),
+        Just(ReassertOutcome::Answer(ReassertAnswer::Replaced)),
+        Just(ReassertOutcome::Unavailable),
+        Just(ReassertOutcome::Revoked),
+        Just(ReassertOutcome::Unproved),
+    ];
+    (outcome, ticket()).prop_map(|(outcome, ticket)| Reasserted { outcome, ticket })
 }
 
 pub(crate) fn send_item() -> impl Strategy<Value = SendItem> {
-    (session(), user(), device(), platform(), send()).prop_map(
-        |(session, user, device, platform, send)| SendItem {
+    (session(), user(), device(), platform(), send(), ticket()).prop_map(
+        |(session, user, device, platform, send, ticket)| SendItem {
             session,
             user,
             device,
             platform,
             send,
+            ticket,
         },
     )
 }
@@ -765,7 +793,13 @@ pub(crate) fn send_answer() -> impl Strategy<Value = SendAnswer> {
 }
 
 pub(crate) fn receipt_item() -> impl Strategy<Value = ReceiptItem> {
-    (user(), session(), ack()).prop_map(|(user, session, ack)| ReceiptItem { user, session, ack })
+    let item = (user(), session(), ack(), ticket());
+    item.prop_map(|(user, session, ack, ticket)| ReceiptItem {
+        user,
+        session,
+        ack,
+        ticket,
+    })
 }
 
 fn mail_cursor() -> impl Strategy<Value = Option<MailCursor>> {
@@ -773,14 +807,18 @@ fn mail_cursor() -> impl Strategy<Value = Option<MailCursor>> {
 }
 
 pub(crate) fn mail_page_request() -> impl Strategy<Value = MailPageRequest> {
-    (user(), platform(), mail_cursor(), any::<u32>()).prop_map(|(user, platform, after, limit)| {
-        MailPageRequest {
+    let place = (mail_cursor(), any::<u32>());
+    let who = (user(), platform(), option::of(session()), ticket());
+    (who, place).prop_map(
+        |((user, platform, session, ticket), (after, limit))| MailPageRequest {
             user,
             platform,
             after,
             limit,
-        }
-    })
+            session,
+            ticket,
+        },
+    )
 }
 
 pub(crate) fn mail_page() -> impl Strategy<Value = MailPage> {
@@ -789,21 +827,23 @@ pub(crate) fn mail_page() -> impl Strategy<Value = MailPage> {
 }
 
 pub(crate) fn mail_ack() -> impl Strategy<Value = MailAck> {
-    (user(), platform(), session(), vec(message_id(), 0..5)).prop_map(
-        |(user, platform, session, ids)| MailAck {
-            user,
-            platform,
-            session,
-            ids,
-        },
-    )
+    let who = (user(), platform(), session(), ticket());
+    (who, vec(message_id(), 0..5)).prop_map(|((user, platform, session, ticket), ids)| MailAck {
+        user,
+        platform,
+        session,
+        ids,
+        ticket,
+    })
 }
 
 pub(crate) fn sync_call() -> impl Strategy<Value = SyncCall> {
-    (user(), session(), sync_request()).prop_map(|(user, session, request)| SyncCall {
+    let call = (user(), session(), sync_request(), ticket());
+    call.prop_map(|(user, session, request, ticket)| SyncCall {
         user,
         session,
         request,
+        ticket,
     })
 }
 
@@ -846,7 +886,18 @@ pub(crate) fn page_start() -> impl Strategy<Value = PageStart> {
 pub(crate) fn revoked_page() -> impl Strategy<Value = RevokedPage> {
     let revocation =
         (user(), time(), time()).prop_map(|(user, before, at)| UserRevocation { user, before, at });
-    (vec(revocation, 0..4), any::<bool>()).prop_map(|(users, more)| RevokedPage { users, more })
+    let extent = (
+        time(),
+        option::of((1..=u64::from(u32::MAX)).prop_map(Duration::from_millis)),
+    );
+    (vec(revocation, 0..4), any::<bool>(), extent).prop_map(
+        |(users, more, (complete_until, retention))| RevokedPage {
+            users,
+            more,
+            complete_until,
+            retention,
+        },
+    )
 }
 
 fn target() -> impl Strategy<Value = Target> {

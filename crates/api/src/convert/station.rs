@@ -1,16 +1,20 @@
 //! Questions of boats to a station, and its answers.
 
+use std::time::Duration;
+
+use bytes::Bytes;
 use protocol::frame::Accepted;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::revocation::{PageStart, UserRevocation};
+use protocol::ticket::Ticket;
 use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
 use super::{TOKEN_BYTES_MAX, by_value, field, invalid, life, list, message_ids};
 use super::{optional_platform, optional_user, platform, platform_number, present};
 use crate::station::{
-    Admission, Connect, Kickout, MailAck, MailItem, MailPage, MailPageRequest, OnlineMembers,
-    OnlineSession, OnlineUser, Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer,
-    SendItem, SyncCall,
+    Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
+    OnlineMembers, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem,
+    Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 use crate::v1;
 use crate::v1::connect_response::Result as ConnectResult;
@@ -65,6 +69,7 @@ impl TryFrom<v1::Admission> for Admission {
             expires_at: Timestamp::from_millis(wire.expires_at),
             degraded: wire.degraded,
             issued_at: optional_time(wire.issued_at),
+            ticket: ticket("admission.ticket", &wire.ticket)?,
         })
     }
 }
@@ -82,6 +87,7 @@ impl From<Admission> for v1::Admission {
             expires_at: admission.expires_at.millis(),
             degraded: admission.degraded,
             issued_at: admission.issued_at.map_or(0, Timestamp::millis),
+            ticket: ticket_bytes(admission.ticket.as_ref()),
         }
     }
 }
@@ -114,6 +120,66 @@ fn optional_time(millis: i64) -> Option<Timestamp> {
     (millis != 0).then(|| Timestamp::from_millis(millis))
 }
 
+/// No bytes are none.
+fn ticket(name: &str, bytes: &[u8]) -> Result<Option<Ticket>, Refusal> {
+    match bytes {
+        [] => Ok(None),
+        bytes => match bytes.try_into() {
+            Ok(bytes) => Ok(Some(Ticket::from_bytes(bytes))),
+            Err(_) => Err(invalid(format!("{name} has {} bytes", bytes.len()))),
+        },
+    }
+}
+
+fn ticket_bytes(ticket: Option<&Ticket>) -> Bytes {
+    ticket.map_or_else(Bytes::new, |ticket| {
+        Bytes::copy_from_slice(ticket.as_bytes())
+    })
+}
+
+impl TryFrom<v1::DisconnectRequest> for Vec<Disconnect> {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::DisconnectRequest) -> Result<Self, Refusal> {
+        let has_each = [0, wire.sessions.len()].contains(&wire.tickets.len());
+        if !has_each {
+            let text = format!(
+                "{} sessions and {} tickets",
+                wire.sessions.len(),
+                wire.tickets.len()
+            );
+            return Err(Refusal::new(Code::Malformed, text));
+        }
+        let mut tickets = wire.tickets.into_iter();
+        let disconnects = wire.sessions.into_iter().map(|key| {
+            let bytes = tickets.next().unwrap_or_default();
+            Ok(Disconnect {
+                key: key.try_into()?,
+                ticket: ticket("disconnect.tickets", &bytes)?,
+            })
+        });
+        disconnects.collect()
+    }
+}
+
+impl From<&[Disconnect]> for v1::DisconnectRequest {
+    fn from(disconnects: &[Disconnect]) -> Self {
+        let tickets = disconnects
+            .iter()
+            .map(|one| ticket_bytes(one.ticket.as_ref()));
+        v1::DisconnectRequest {
+            sessions: disconnects.iter().map(|one| (&one.key).into()).collect(),
+            tickets: tickets.collect(),
+        }
+    }
+}
+
+impl From<Vec<Disconnect>> for v1::DisconnectRequest {
+    fn from(disconnects: Vec<Disconnect>) -> Self {
+        disconnects.as_slice().into()
+    }
+}
+
 impl TryFrom<v1::ReassertSession> for Reassert {
     type Error = Refusal;
 
@@ -123,6 +189,7 @@ impl TryFrom<v1::ReassertSession> for Reassert {
             platform: platform("reassert.platform", wire.platform)?,
             device: field("reassert.device", DeviceId::new(&wire.device))?,
             issued_at: optional_time(wire.issued_at),
+            ticket: ticket("reassert.ticket", &wire.ticket)?,
         })
     }
 }
@@ -134,6 +201,7 @@ impl From<&Reassert> for v1::ReassertSession {
             platform: platform_number(reassert.platform),
             device: reassert.device.as_str().to_owned(),
             issued_at: reassert.issued_at.map_or(0, Timestamp::millis),
+            ticket: ticket_bytes(reassert.ticket.as_ref()),
         }
     }
 }
@@ -142,46 +210,52 @@ impl TryFrom<v1::ReassertResult> for Reasserted {
     type Error = Refusal;
 
     fn try_from(wire: v1::ReassertResult) -> Result<Self, Refusal> {
-        Ok(match Outcome::try_from(wire.outcome) {
-            Ok(Outcome::Known) => Reasserted::Answer(ReassertAnswer::Known {
-                mail_waits: wire.mail_waits,
-            }),
-            Ok(Outcome::Restored) => Reasserted::Answer(ReassertAnswer::Restored {
+        let mail_waits = wire.mail_waits;
+        let outcome = match Outcome::try_from(wire.outcome) {
+            Ok(Outcome::Known) => ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits }),
+            Ok(Outcome::Restored) => ReassertOutcome::Answer(ReassertAnswer::Restored {
                 marker: wire.marker,
-                mail_waits: wire.mail_waits,
+                mail_waits,
             }),
-            Ok(Outcome::Displaced) => Reasserted::Answer(ReassertAnswer::Displaced),
-            Ok(Outcome::Replaced) => Reasserted::Answer(ReassertAnswer::Replaced),
-            Ok(Outcome::Unavailable) => Reasserted::Unavailable,
-            Ok(Outcome::Revoked) => Reasserted::Revoked,
+            Ok(Outcome::Displaced) => ReassertOutcome::Answer(ReassertAnswer::Displaced),
+            Ok(Outcome::Replaced) => ReassertOutcome::Answer(ReassertAnswer::Replaced),
+            Ok(Outcome::Unavailable) => ReassertOutcome::Unavailable,
+            Ok(Outcome::Revoked) => ReassertOutcome::Revoked,
+            Ok(Outcome::Unproved) => ReassertOutcome::Unproved,
             Ok(Outcome::Unspecified) | Err(_) => {
                 return Err(invalid(format!(
                     "reassert outcome {} is unknown",
                     wire.outcome
                 )));
             }
+        };
+        Ok(Reasserted {
+            outcome,
+            ticket: ticket("reassert.ticket", &wire.ticket)?,
         })
     }
 }
 
 impl From<Reasserted> for v1::ReassertResult {
     fn from(reasserted: Reasserted) -> Self {
-        let (outcome, marker, mail_waits) = match reasserted {
-            Reasserted::Answer(ReassertAnswer::Known { mail_waits }) => {
+        let (outcome, marker, mail_waits) = match reasserted.outcome {
+            ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits }) => {
                 (Outcome::Known, 0, mail_waits)
             }
-            Reasserted::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
+            ReassertOutcome::Answer(ReassertAnswer::Restored { marker, mail_waits }) => {
                 (Outcome::Restored, marker, mail_waits)
             }
-            Reasserted::Answer(ReassertAnswer::Displaced) => (Outcome::Displaced, 0, false),
-            Reasserted::Answer(ReassertAnswer::Replaced) => (Outcome::Replaced, 0, false),
-            Reasserted::Unavailable => (Outcome::Unavailable, 0, false),
-            Reasserted::Revoked => (Outcome::Revoked, 0, false),
+            ReassertOutcome::Answer(ReassertAnswer::Displaced) => (Outcome::Displaced, 0, false),
+            ReassertOutcome::Answer(ReassertAnswer::Replaced) => (Outcome::Replaced, 0, false),
+            ReassertOutcome::Unavailable => (Outcome::Unavailable, 0, false),
+            ReassertOutcome::Revoked => (Outcome::Revoked, 0, false),
+            ReassertOutcome::Unproved => (Outcome::Unproved, 0, false),
         };
         v1::ReassertResult {
             outcome: outcome.into(),
             marker,
             mail_waits,
+            ticket: ticket_bytes(reasserted.ticket.as_ref()),
         }
     }
 }
@@ -196,6 +270,7 @@ impl TryFrom<v1::SendItem> for SendItem {
             device: field("send_item.device", DeviceId::new(&wire.device))?,
             platform: platform("send_item.platform", wire.platform)?,
             send: present("send_item.send", wire.send)?.try_into()?,
+            ticket: ticket("send_item.ticket", &wire.ticket)?,
         })
     }
 }
@@ -208,6 +283,7 @@ impl From<&SendItem> for v1::SendItem {
             device: item.device.as_str().to_owned(),
             platform: platform_number(item.platform),
             send: Some((&item.send).into()),
+            ticket: ticket_bytes(item.ticket.as_ref()),
         }
     }
 }
@@ -252,6 +328,7 @@ impl TryFrom<v1::ReceiptItem> for ReceiptItem {
             user: field("receipt_item.user", UserId::new(wire.user))?,
             session: field("receipt_item.session", SessionId::new(wire.session))?,
             ack: present("receipt_item.ack", wire.ack)?.try_into()?,
+            ticket: ticket("receipt_item.ticket", &wire.ticket)?,
         })
     }
 }
@@ -262,6 +339,7 @@ impl From<&ReceiptItem> for v1::ReceiptItem {
             user: item.user.get(),
             session: item.session.get(),
             ack: Some((&item.ack).into()),
+            ticket: ticket_bytes(item.ticket.as_ref()),
         }
     }
 }
@@ -290,6 +368,11 @@ impl TryFrom<v1::MailPageRequest> for MailPageRequest {
             platform: platform("mail_page.platform", wire.platform)?,
             after: cursor("mail_page.after_id", wire.after_ms, wire.after_id)?,
             limit: wire.limit,
+            session: match wire.session {
+                0 => None,
+                session => Some(field("mail_page.session", SessionId::new(session))?),
+            },
+            ticket: ticket("mail_page.ticket", &wire.ticket)?,
         })
     }
 }
@@ -303,6 +386,8 @@ impl From<MailPageRequest> for v1::MailPageRequest {
             after_ms,
             after_id,
             limit: request.limit,
+            session: request.session.map_or(0, SessionId::get),
+            ticket: ticket_bytes(request.ticket.as_ref()),
         }
     }
 }
@@ -367,6 +452,7 @@ impl TryFrom<v1::MailAckItem> for MailAck {
             platform: platform("mail_ack.platform", wire.platform)?,
             session: field("mail_ack.session", SessionId::new(wire.session))?,
             ids: message_ids("mail_ack.msg_ids", wire.msg_ids)?,
+            ticket: ticket("mail_ack.ticket", &wire.ticket)?,
         })
     }
 }
@@ -378,6 +464,7 @@ impl From<&MailAck> for v1::MailAckItem {
             platform: platform_number(ack.platform),
             session: ack.session.get(),
             msg_ids: ack.ids.iter().map(|id| id.get()).collect(),
+            ticket: ticket_bytes(ack.ticket.as_ref()),
         }
     }
 }
@@ -390,6 +477,7 @@ impl TryFrom<v1::SyncCall> for SyncCall {
             user: field("sync.user", UserId::new(wire.user))?,
             session: field("sync.session", SessionId::new(wire.session))?,
             request: present("sync.request", wire.request)?.try_into()?,
+            ticket: ticket("sync.ticket", &wire.ticket)?,
         })
     }
 }
@@ -400,6 +488,7 @@ impl From<&SyncCall> for v1::SyncCall {
             user: call.user.get(),
             session: call.session.get(),
             request: Some((&call.request).into()),
+            ticket: ticket_bytes(call.ticket.as_ref()),
         }
     }
 }
@@ -564,6 +653,11 @@ impl TryFrom<v1::RevokedResponse> for RevokedPage {
         Ok(RevokedPage {
             users: list("revoked.users", wire.users, usize::MAX)?,
             more: wire.more,
+            complete_until: Timestamp::from_millis(wire.complete_until),
+            retention: match u64::try_from(wire.retention_ms) {
+                Ok(millis) if millis > 0 => Some(Duration::from_millis(millis)),
+                Ok(_) | Err(_) => None,
+            },
         })
     }
 }
@@ -573,6 +667,10 @@ impl From<RevokedPage> for v1::RevokedResponse {
         v1::RevokedResponse {
             users: page.users.into_iter().map(v1::RevokedUser::from).collect(),
             more: page.more,
+            complete_until: page.complete_until.millis(),
+            retention_ms: page.retention.map_or(0, |retention| {
+                i64::try_from(retention.as_millis()).unwrap_or(i64::MAX)
+            }),
         }
     }
 }

@@ -10,8 +10,9 @@ use protocol::{Message, Placed, Recipient};
 use super::*;
 use crate::boat::{DeliverBatch, NoticeBatch, Outcome};
 use crate::station::{
-    Admission, Connect, Kickout, MailAck, MailPage, MailPageRequest, OnlineMembers, OnlineUser,
-    Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    Admission, Connect, Disconnect, Kickout, MailAck, MailPage, MailPageRequest, OnlineMembers,
+    OnlineUser, Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer, SendItem,
+    SyncCall,
 };
 
 /// Through the wire's type, its bytes, and back.
@@ -47,6 +48,7 @@ round_trips! {
     session_keys: session_key, SessionKey, v1::SessionKey;
     connects: connect, Connect, v1::ConnectRequest;
     admissions: admission, Result<Admission, Refusal>, v1::ConnectResponse;
+    disconnects: disconnects, Vec<Disconnect>, v1::DisconnectRequest;
     reasserts: reassert, Reassert, v1::ReassertSession;
     reassert_answers: reasserted, Reasserted, v1::ReassertResult;
     send_items: send_item, SendItem, v1::SendItem;
@@ -433,6 +435,7 @@ fn unset_choices_are_malformed() {
         user: 1,
         session: 1,
         request: Some(v1::SyncRequest::default()),
+        ..v1::SyncCall::default()
     };
     assert_eq!(
         refused_for(SyncCall::try_from(call), "query"),

@@ -57,12 +57,15 @@ impl Served {
     /// Cancel safe: the handler is dropped with the future. Nothing of a call is read before its caller may make it.
     pub(super) async fn answer(
         &self,
-        request: http::Request<Body>,
+        mut request: http::Request<Body>,
         peer: &Peer,
     ) -> http::Response<Body> {
         if let Err(refused) = permit(request.uri().path(), peer.0.as_ref()) {
             tracing::warn!(status = refused.message(), "a call is refused");
             return refused.into_http();
+        }
+        if let Some(caller) = &peer.0 {
+            request.extensions_mut().insert(caller.clone());
         }
         if is_streaming(request.uri().path()) {
             self.answer_stream(request).await

@@ -2,16 +2,23 @@
 
 use std::sync::Arc;
 
-use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem};
+use api::station::{Disconnect, MailAck, MailPageRequest, ReceiptItem, SendItem, SyncCall};
 use protocol::UserId;
 use protocol::presence::SessionKey;
 use protocol::session::{Action, Session};
+use protocol::ticket::Ticket;
 
 use super::ConnectionDriver;
 use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
 
 impl ConnectionDriver {
-    pub(super) fn tell_station(&mut self, action: Action, user: UserId, session: &mut Session) {
+    pub(super) fn tell_station(
+        &mut self,
+        action: Action,
+        user: UserId,
+        session: &mut Session,
+        ticket: Option<Ticket>,
+    ) {
         let (boat, connection) = (&self.boat, &self.connection);
         let (id, platform) = (session.id(), session.platform());
         let lane = boat.lanes.get(boat.stations.lane_of(id));
@@ -26,6 +33,7 @@ impl ConnectionDriver {
                     device: device.clone(),
                     platform,
                     send,
+                    ticket,
                 };
                 let submission = Submission {
                     connection: Arc::clone(connection),
@@ -42,6 +50,7 @@ impl ConnectionDriver {
                         user,
                         session: id,
                         ack,
+                        ticket,
                     },
                 };
                 if lane.receipts.push(receipt).is_err() {
@@ -54,6 +63,8 @@ impl ConnectionDriver {
                     platform,
                     after,
                     limit,
+                    session: Some(id),
+                    ticket,
                 };
                 boat.fetch_mail(connection, request);
             }
@@ -63,20 +74,32 @@ impl ConnectionDriver {
                     platform,
                     session: id,
                     ids,
+                    ticket,
                 };
                 if lane.mail_acks.push(ack).is_err() {
                     boat.metrics.lane_overflows.increment(1);
                 }
             }
-            Action::Sync(request) => boat.ask(connection, user, request),
-            Action::Leave => {
-                boat.session_ended();
-                let key = boat.life().map(|life| SessionKey {
+            Action::Sync(request) => {
+                let call = SyncCall {
                     user,
                     session: id,
-                    life,
+                    request,
+                    ticket,
+                };
+                boat.ask(connection, call);
+            }
+            Action::Leave => {
+                boat.session_ended();
+                let leave = boat.life().map(|life| Disconnect {
+                    key: SessionKey {
+                        user,
+                        session: id,
+                        life,
+                    },
+                    ticket,
                 });
-                if key.is_some_and(|key| lane.leaves.push(key).is_err()) {
+                if leave.is_some_and(|leave| lane.leaves.push(leave).is_err()) {
                     boat.metrics.lane_overflows.increment(1);
                 }
             }

@@ -43,9 +43,15 @@ pub(super) struct Peer {
     /// Users whose part of the mailbox does not answer.
     pub(super) boxes_away: Mutex<Vec<i64>>,
     pub(super) reasserted: Mutex<Vec<v1::ReassertSession>>,
+    /// Tickets of new sessions, and of those that are asserted; empty for none.
+    pub(super) ticket: Mutex<Bytes>,
+    /// Tickets that calls showed, by call.
+    pub(super) shown: Mutex<Vec<(&'static str, Bytes)>>,
     /// Issue of the tokens of new sessions, in ms; 0 for an older station.
     pub(super) issued_at: AtomicI64,
     pub(super) revoked: Mutex<Vec<v1::RevokedUser>>,
+    /// Time up to which `revoked` is whole, in ms.
+    pub(super) complete_until: AtomicI64,
     /// Waiting messages, oldest first.
     pub(super) mail: Mutex<VecDeque<v1::MailItem>>,
     pub(super) reassert_as: Mutex<v1::reassert_result::Outcome>,
@@ -82,6 +88,9 @@ impl Peer {
             removed: Mutex::default(),
             boxes_away: Mutex::default(),
             reasserted: Mutex::default(),
+            ticket: Mutex::default(),
+            shown: Mutex::default(),
+            complete_until: AtomicI64::new(i64::MAX),
             issued_at: AtomicI64::new(0),
             revoked: Mutex::default(),
             mail: Mutex::default(),
@@ -107,6 +116,10 @@ impl Peer {
             return Err(Status::unavailable("down"));
         }
         Ok(())
+    }
+
+    fn show(&self, call: &'static str, ticket: Bytes) {
+        self.shown.lock().push((call, ticket));
     }
 
     fn take(&self) -> Result<(), Status> {
@@ -160,6 +173,7 @@ impl StationService for PeerService {
             expires_at: i64::MAX,
             degraded: self.0.degraded.load(Ordering::Relaxed),
             issued_at: self.0.issued_at.load(Ordering::Relaxed),
+            ticket: self.0.ticket.lock().clone(),
         };
         let result = Some(v1::connect_response::Result::Admission(admission));
         Ok(Response::new(v1::ConnectResponse { result }))
@@ -171,7 +185,11 @@ impl StationService for PeerService {
     ) -> Result<Response<v1::DisconnectResponse>, Status> {
         self.0.take()?;
         let mut unanswered = Vec::new();
-        for (place, key) in (0..).zip(request.into_inner().sessions) {
+        let request = request.into_inner();
+        for ticket in request.tickets {
+            self.0.show("disconnect", ticket);
+        }
+        for (place, key) in (0..).zip(request.sessions) {
             if self.0.boxes_away.lock().contains(&key.user) {
                 unanswered.push(place);
                 continue;
@@ -191,7 +209,11 @@ impl StationService for PeerService {
             outcome: (*self.0.reassert_as.lock()).into(),
             marker: self.0.marker.load(Ordering::Relaxed),
             mail_waits: false,
+            ticket: self.0.ticket.lock().clone(),
         };
+        for session in &sessions {
+            self.0.show("reassert", session.ticket.clone());
+        }
         let results = vec![result; sessions.len()];
         self.0.reasserted.lock().extend(sessions);
         Ok(Response::new(v1::ReassertResponse { results }))
@@ -204,6 +226,9 @@ impl StationService for PeerService {
         self.0.up()?;
         self.0.pass().await;
         let items = request.into_inner().items;
+        for item in &items {
+            self.0.show("send", item.ticket.clone());
+        }
         let answers = items.iter().map(|item| {
             let message = item.send.as_ref().and_then(|send| send.message.as_ref());
             v1::SendAnswer {
@@ -229,6 +254,9 @@ impl StationService for PeerService {
     ) -> Result<Response<v1::ReceiptsResponse>, Status> {
         self.0.up()?;
         let items = request.into_inner().items;
+        for item in &items {
+            self.0.show("receipts", item.ticket.clone());
+        }
         let answers = items.iter().map(|item| {
             let ack = item.ack.clone().unwrap_or_default();
             v1::AckAnswer {
@@ -248,7 +276,10 @@ impl StationService for PeerService {
         request: Request<v1::MailPageRequest>,
     ) -> Result<Response<v1::MailPageResponse>, Status> {
         self.0.up()?;
-        let after = request.into_inner().after_id;
+        let request = request.into_inner();
+        assert!(request.session > 0);
+        self.0.show("mail_page", request.ticket);
+        let after = request.after_id;
         let mail = self.0.mail.lock();
         let mut waiting = mail.iter().filter(|item| item.msg_id > after).cloned();
         let mails: Vec<_> = waiting.by_ref().take(2).collect();
@@ -267,6 +298,7 @@ impl StationService for PeerService {
         self.0.take()?;
         let mut unanswered = Vec::new();
         for (place, item) in (0..).zip(request.into_inner().items) {
+            self.0.show("mail_ack", item.ticket.clone());
             if self.0.boxes_away.lock().contains(&item.user) {
                 unanswered.push(place);
                 continue;
@@ -283,7 +315,9 @@ impl StationService for PeerService {
     async fn sync(&self, request: Request<v1::SyncCall>) -> Result<Response<v1::SyncPage>, Status> {
         self.0.up()?;
         self.0.pass_unless(&self.0.questions_held).await;
-        let question = request.into_inner().request.unwrap_or_default();
+        let call = request.into_inner();
+        self.0.show("sync", call.ticket);
+        let question = call.request.unwrap_or_default();
         if question.request == 13 {
             return Err(from_refusal(&Refusal::new(Code::Forbidden, "not yours")));
         }
@@ -336,7 +370,12 @@ impl StationService for PeerService {
         let mut rest = revoked.iter().filter(behind).cloned();
         let users: Vec<_> = rest.by_ref().take(2).collect();
         let more = rest.next().is_some();
-        Ok(Response::new(v1::RevokedResponse { users, more }))
+        Ok(Response::new(v1::RevokedResponse {
+            users,
+            more,
+            complete_until: self.0.complete_until.load(Ordering::Relaxed),
+            retention_ms: 0,
+        }))
     }
 }
 

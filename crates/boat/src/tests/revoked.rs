@@ -58,8 +58,40 @@ async fn all_pages_are_read() {
     let mut follower = Follower::default();
     harbour.ask(&mut follower).await.expect("answered");
     assert_eq!(last.closing().await, Some(Code::KickedOut));
+    harbour.ask(&mut follower).await.expect("answered");
     let next = follower.start();
     assert_eq!(next.since, Timestamp::from_millis(500_000) - CLOCKS_APART);
+}
+
+// What the station may have missed is asked for again.
+#[tokio::test]
+async fn a_station_that_lags_says_how_far_it_has_read() {
+    let harbour = Harbour::open().await;
+    *harbour.peer.revoked.lock() = vec![revoked(1, 900_000)];
+    let until = |millis| harbour.peer.complete_until.store(millis, Ordering::Relaxed);
+    let mut follower = Follower::default();
+    until(300_000);
+    for _ in 0..2 {
+        harbour.ask(&mut follower).await.expect("answered");
+    }
+    let next = follower.start();
+    assert_eq!(next.since, Timestamp::from_millis(300_000) - CLOCKS_APART);
+}
+
+// The station has not read what the boat was told by another.
+#[tokio::test]
+async fn a_revoked_token_that_a_station_lets_in_ends_at_once() {
+    let harbour = Harbour::open().await;
+    *harbour.peer.revoked.lock() = vec![revoked(1, 5_000)];
+    let mut follower = Follower::default();
+    harbour.ask(&mut follower).await.expect("answered");
+    harbour.peer.revoked.lock().clear();
+    let mut newer = harbour.signed_in(1, 5_000).await;
+    harbour.peer.issued_at.store(4_999, Ordering::Relaxed);
+    let mut older = harbour.tcp().await;
+    older.hello(1).await;
+    assert_eq!(older.closing().await, Some(Code::KickedOut));
+    newer.ping().await;
 }
 
 #[tokio::test]

@@ -68,6 +68,42 @@ impl ServiceIdentity {
     }
 }
 
+/// Proof of a boat that its clients have signed in, as a station's settings ask for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SessionTickets {
+    /// There are keys, or boats are of the same process.
+    pub is_on: bool,
+    /// Calls without a ticket are refused.
+    pub required: bool,
+    /// Address for boats, where other machines reach it.
+    pub open: Option<SocketAddr>,
+}
+
+impl SessionTickets {
+    pub fn finding(self) -> Finding {
+        match (self.is_on, self.required, self.open) {
+            (true, true, _) => Finding::ok(
+                Check::Tickets,
+                "boats prove that the users they speak for have signed in",
+            ),
+            (true, false, Some(_)) => Finding::warning(
+                Check::Tickets,
+                "boats without tickets are believed, too, as while a fleet changes over",
+                "set station.tickets.required = true when every boat is new and sessions of before have ended",
+            ),
+            (_, _, None) => Finding::ok(
+                Check::Tickets,
+                "only this machine reaches the address for boats",
+            ),
+            (false, _, Some(open)) => Finding::warning(
+                Check::Tickets,
+                format!("a boat that is stolen speaks for every user at {open}"),
+                "let station.tickets.keys_file name a file that packetboat keys new made, the same for all stations",
+            ),
+        }
+    }
+}
+
 /// Who may use the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminPort {

@@ -76,6 +76,26 @@ fn services_that_prove_nothing_are_warned_of_where_others_reach_them() {
 }
 
 #[test]
+fn boats_that_prove_nothing_are_warned_of_where_others_reach_the_station() {
+    for (is_on, required, open, wanted) in [
+        (true, true, Some("10.0.0.7:9100"), Verdict::Ok),
+        (true, false, Some("10.0.0.7:9100"), Verdict::Warning),
+        (true, false, None, Verdict::Ok),
+        (false, false, None, Verdict::Ok),
+        (false, false, Some("10.0.0.7:9100"), Verdict::Warning),
+    ] {
+        let open = open.map(address);
+        let tickets = SessionTickets {
+            is_on,
+            required,
+            open,
+        };
+        let finding = tickets.finding();
+        assert_eq!(verdict(finding.clone()), wanted, "{finding:?}");
+    }
+}
+
+#[test]
 fn an_open_admin_port_wants_operators() {
     let port = |listen: &str, operators| {
         let listen = address(listen);

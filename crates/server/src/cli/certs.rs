@@ -269,7 +269,8 @@ impl Folder {
     }
 }
 
-fn write(folder: &Path, path: &Path, text: &str, is_public: bool) -> Result<()> {
+/// Writes a file whole or not at all; where it is not public, for its owner alone.
+pub(super) fn write(folder: &Path, path: &Path, text: &str, is_public: bool) -> Result<()> {
     let mut file = NamedTempFile::new_in(folder)?;
     file.write_all(text.as_bytes())?;
     if is_public {

@@ -11,6 +11,7 @@ mod desk;
 mod dlq;
 mod doctor;
 mod group;
+mod keys;
 mod kick;
 mod listen;
 #[cfg(feature = "cluster")]
@@ -102,6 +103,8 @@ pub enum Command {
     Audit(audit::Audit),
     /// Make certificates of services, for section identity.
     Certs(certs::Certs),
+    /// Make and rotate the keys of session tickets, for station.tickets.
+    Keys(keys::Keys),
     /// Show or check the settings.
     Config(config::Config),
     /// Measure: connections and private chat, against a bare floor.
@@ -150,6 +153,7 @@ pub fn run_around(cli: Cli, around: &dyn Around) -> Result<ExitCode> {
         Command::Doctor(command) => on_runtime(command.run(file)),
         Command::Audit(command) => on_runtime(command.run(file)),
         Command::Certs(command) => command.run(),
+        Command::Keys(command) => command.run(),
         Command::Config(command) => on_runtime(command.run(file)),
         Command::Bench(command) => command.run(file),
     }

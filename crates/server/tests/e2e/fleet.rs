@@ -77,6 +77,8 @@ impl Fleet {
             door,
         };
         fleet.certify();
+        let mut keys = packetboat(&["keys", "new"]);
+        run(keys.arg(fleet.ticket_keys())).ok();
         run(&mut fleet.command(&["topics", "apply"])).ok();
         run(&mut fleet.command(&["schema", "apply"])).ok();
         let names: Vec<String> = fleet.members.keys().cloned().collect();
@@ -120,6 +122,11 @@ impl Fleet {
     /// Folder of the fleet's root and of each member's certificate.
     pub fn identities(&self) -> PathBuf {
         self.dir.path().join("identity")
+    }
+
+    /// Keys of session tickets, which all stations have.
+    pub fn ticket_keys(&self) -> PathBuf {
+        self.identities().join("ticket.keys")
     }
 
     /// Makes a certificate for each member that calls or is called, or makes them anew.
@@ -207,6 +214,9 @@ impl Fleet {
                 format!("127.0.0.1:{}", member.websocket),
             )
             .env("PACKETBOAT_BOAT__TCP", format!("127.0.0.1:{}", member.tcp));
+        command
+            .env("PACKETBOAT_STATION__TICKETS__KEYS_FILE", self.ticket_keys())
+            .env("PACKETBOAT_STATION__TICKETS__REQUIRED", "true");
         for (variable, file) in [
             ("CERT_FILE", format!("{name}.crt")),
             ("KEY_FILE", format!("{name}.key")),

@@ -193,6 +193,7 @@ async fn receipt(world: &World, who: i64, items: Vec<v1::AckItem>) -> v1::AckAns
             user: who,
             session: who,
             ack: Some(ack),
+            ..v1::ReceiptItem::default()
         }],
     };
     let answer = world.client.clone().receipts(request).await;

@@ -24,6 +24,7 @@ fn asked(who: i64, query: SyncQuery) -> v1::SyncCall {
         user: user(who),
         session: session(who),
         request: SyncRequest { request: 9, query },
+        ticket: None,
     })
 }
 

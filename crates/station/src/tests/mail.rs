@@ -48,6 +48,8 @@ impl World {
             platform: PHONE,
             after,
             limit,
+            session: None,
+            ticket: None,
         };
         let request = v1::MailPageRequest::from(request);
         let answer = self.client.clone().mail_page(request).await?;
@@ -65,6 +67,7 @@ impl World {
             platform: PHONE,
             session: session(22),
             ids: ids.to_vec(),
+            ticket: None,
         };
         let request = v1::MailAckRequest {
             items: items.iter().map(|one| (&item(one)).into()).collect(),

@@ -24,6 +24,7 @@ pub(super) fn receipt_of(who: i64, kind: ReceiptKind, placed: &[&Placed]) -> Rec
                 })
                 .collect(),
         },
+        ticket: None,
     }
 }
 

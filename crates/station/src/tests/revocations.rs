@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use api::station::{Admission, Connect, Reassert, Reasserted, RevokedPage};
+use api::station::{Admission, Connect, Reassert, ReassertOutcome, Reasserted, RevokedPage};
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
 use async_trait::async_trait;
@@ -250,6 +250,7 @@ async fn an_assertion_of_a_revoked_session_says_so() {
             platform: Platform::Ios,
             device: device(&format!("phone-{at}")),
             issued_at,
+            ticket: None,
         })
     };
     let request = v1::ReassertRequest {
@@ -263,15 +264,17 @@ async fn an_assertion_of_a_revoked_session_says_so() {
     };
     let answer = world.client.clone().reassert(request).await;
     let results = answer.expect("answered").into_inner().results;
-    let results: Vec<_> = results.into_iter().map(Reasserted::try_from).collect();
+    let results: Vec<_> = (results.into_iter())
+        .map(|result| Reasserted::try_from(result).map(|answer| answer.outcome))
+        .collect();
     let known = || {
-        Ok(Reasserted::Answer(ReassertAnswer::Known {
+        Ok(ReassertOutcome::Answer(ReassertAnswer::Known {
             mail_waits: false,
         }))
     };
     assert_eq!(
         results,
-        [Ok(Reasserted::Revoked), known(), known(), known()]
+        [Ok(ReassertOutcome::Revoked), known(), known(), known()]
     );
 }
 

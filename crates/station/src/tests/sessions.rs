@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use api::station::{Admission, Connect, Kickout, Reassert, Reasserted};
+use api::station::{Admission, Connect, Kickout, Reassert, ReassertOutcome, Reasserted};
 use api::task::{KickoutTask, Work};
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
@@ -31,7 +31,7 @@ impl World {
         }
     }
 
-    async fn online(&self, numbers: &[i64]) -> Vec<Vec<i64>> {
+    pub(super) async fn online(&self, numbers: &[i64]) -> Vec<Vec<i64>> {
         let request = v1::OnlineRequest {
             users: numbers.to_vec(),
         };
@@ -113,6 +113,7 @@ async fn who_of_a_group_is_connected_is_told_in_pages() {
     world.is_in(7, CLOSED, 1, None).await;
     let gone = v1::DisconnectRequest {
         sessions: vec![(&world.key(5, 15)).into()],
+        tickets: Vec::new(),
     };
     world.client.clone().disconnect(gone).await.unwrap();
     assert_eq!(online_in(&world, 7).await, [(3, vec![13, 14])]);
@@ -136,6 +137,7 @@ async fn a_session_is_admitted_found_and_gone() {
 
     let request = v1::DisconnectRequest {
         sessions: vec![(&world.key(1, 99)).into(), (&world.key(1, 11)).into()],
+        tickets: Vec::new(),
     };
     let answer = world.client.clone().disconnect(request).await;
     answer.expect("a session that is not there is no error");
@@ -153,6 +155,7 @@ async fn many_who_leave_at_once_are_one_call_to_the_store() {
     let keys = (1..=LEAVING).map(|number| world.key(number, number));
     let request = v1::DisconnectRequest {
         sessions: keys.map(|key| (&key).into()).collect(),
+        tickets: Vec::new(),
     };
     let answer = world.client.clone().disconnect(request).await;
     answer.expect("signed off");
@@ -173,6 +176,7 @@ async fn sign_offs_that_a_part_of_the_mailbox_does_not_answer_are_named() {
         let keys = (1..=3).map(|number| world.key(number, 10 + number));
         let request = v1::DisconnectRequest {
             sessions: keys.map(|key| (&key).into()).collect(),
+            tickets: Vec::new(),
         };
         let answer = world.client.clone().disconnect(request).await;
         answer.expect("answered").into_inner().unanswered
@@ -287,8 +291,10 @@ async fn a_silent_mailbox_keeps_nobody_out() {
     };
     let answer = world.client.clone().reassert(request).await;
     let results = answer.expect("answered").into_inner().results;
-    let result = Reasserted::try_from(results[0]).expect("known");
-    assert_eq!(result, Reasserted::Unavailable);
+    let result = Reasserted::try_from(results[0].clone())
+        .expect("known")
+        .outcome;
+    assert_eq!(result, ReassertOutcome::Unavailable);
 }
 
 fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
@@ -297,6 +303,7 @@ fn reassert(world: &World, number: i64, at: i64) -> v1::ReassertSession {
         platform: Platform::Ios,
         device: device(&format!("phone-{at}")),
         issued_at: None,
+        ticket: None,
     })
         .into()
 }
@@ -318,7 +325,7 @@ async fn a_boat_learns_what_became_of_its_sessions() {
     let results = answer.expect("answered").into_inner().results;
     let results: Vec<_> = results
         .into_iter()
-        .map(|result| Reasserted::try_from(result).expect("known"))
+        .map(|result| Reasserted::try_from(result).expect("known").outcome)
         .collect();
     let restored = ReassertAnswer::Restored {
         marker,
@@ -327,9 +334,9 @@ async fn a_boat_learns_what_became_of_its_sessions() {
     assert_eq!(
         results,
         [
-            Reasserted::Answer(ReassertAnswer::Known { mail_waits: false }),
-            Reasserted::Answer(ReassertAnswer::Displaced),
-            Reasserted::Answer(restored),
+            ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits: false }),
+            ReassertOutcome::Answer(ReassertAnswer::Displaced),
+            ReassertOutcome::Answer(restored),
         ]
     );
 }

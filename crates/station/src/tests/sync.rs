@@ -26,6 +26,7 @@ impl World {
             user: user(who),
             session: session(who),
             request: SyncRequest { request: 9, query },
+            ticket: None,
         };
         let answer = self.client.clone().sync(v1::SyncCall::from(&call)).await;
         let page = answer.map_err(|status| code_of(&status))?.into_inner();

@@ -220,6 +220,7 @@ pub(super) fn item(from: i64, send: Send) -> SendItem {
         device: device("phone"),
         platform: Platform::Ios,
         send,
+        ticket: None,
     }
 }
 

@@ -3,7 +3,7 @@
 use backend::discovery::Role;
 #[cfg(feature = "cluster")]
 use protocol::doctor::Copies;
-use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, TokenKey};
+use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, SessionTickets, TokenKey};
 
 use super::Doctor;
 #[cfg(feature = "cluster")]
@@ -20,6 +20,7 @@ impl Doctor {
         let mut findings = vec![port.finding()];
         if self.is(Role::Station) {
             findings.push(self.token_key().finding());
+            findings.push(self.tickets().finding());
         }
         let listen = match self.parts.role {
             Some(Role::Boat) => Some(settings.boat.listen),
@@ -53,6 +54,16 @@ impl Doctor {
         TokenKey {
             is_well_known: settings.station.auth.is_well_known(),
             open: served,
+        }
+    }
+
+    fn tickets(&self) -> SessionTickets {
+        let station = &self.parts.settings.station;
+        let open = station.listen.filter(|address| !address.ip().is_loopback());
+        SessionTickets {
+            is_on: station.listen.is_none() || station.tickets.keys_file.is_some(),
+            required: station.tickets.required,
+            open,
         }
     }
 

@@ -6,9 +6,11 @@ use api::transport::{Config, Connector};
 use api::v1::boat_service_client::BoatServiceClient;
 use api::v1::station_service_client::StationServiceClient;
 use api::v1::{
-    BoatLife, KickoutRequest, OnlineRequest, ProbeRequest, Send, SendBatchRequest, SendItem,
+    BoatLife, ConnectRequest, KickoutRequest, OnlineRequest, ProbeRequest, Send, SendBatchRequest,
+    SendItem, SyncCall, SyncRequest, UnreadQuery, connect_response, sync_request,
 };
 use backend::tls::IdentityConfig;
+use bytes::Bytes;
 use protocol::access::Role;
 use server::compose::identity::prove;
 use server::settings::Settings;
@@ -42,6 +44,7 @@ async fn forge(connector: &Connector, station: &str) -> Result<(), Status> {
         device: "d".into(),
         platform: 1,
         send: Some(Send::default()),
+        ..SendItem::default()
     };
     let request = SendBatchRequest {
         life: Some(BoatLife {
@@ -52,6 +55,50 @@ async fn forge(connector: &Connector, station: &str) -> Result<(), Status> {
     };
     let channel = connector.channel(Role::Station, station);
     let answer = StationServiceClient::new(channel).send_batch(request).await;
+    answer.map(drop)
+}
+
+/// Signs user 7 in at this boat. Answers the session's ticket.
+async fn sign_in(connector: &Connector, station: &str, fleet: &Fleet, session: i64) -> Bytes {
+    let token = run(&mut fleet.command(&["token", "--user", "7"])).ok().stdout;
+    let request = ConnectRequest {
+        session,
+        life: Some(BoatLife {
+            boat: "boat-2".into(),
+            incarnation: 1,
+        }),
+        token: token.trim().to_owned(),
+        device: "d".into(),
+        platform: 1,
+        ..ConnectRequest::default()
+    };
+    let channel = connector.channel(Role::Station, station);
+    let answer = StationServiceClient::new(channel).connect(request).await;
+    match answer.expect("answered").into_inner().result {
+        Some(connect_response::Result::Admission(admission)) => admission.ticket,
+        other => panic!("not admitted: {other:?}"),
+    }
+}
+
+/// A question for a session of user 7.
+async fn ask(
+    connector: &Connector,
+    station: &str,
+    session: i64,
+    ticket: &Bytes,
+) -> Result<(), Status> {
+    let unread = SyncRequest {
+        request: 1,
+        query: Some(sync_request::Query::Unread(UnreadQuery::default())),
+    };
+    let call = SyncCall {
+        user: 7,
+        session,
+        request: Some(unread),
+        ticket: ticket.clone(),
+    };
+    let channel = connector.channel(Role::Station, station);
+    let answer = StationServiceClient::new(channel).sync(call).await;
     answer.map(drop)
 }
 
@@ -119,6 +166,20 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
     assert_eq!(status.code(), Code::PermissionDenied);
     assert_eq!(code(forge(&boat, &at_boat).await), Code::Unavailable);
 
+    // Threat 1: a boat shows a ticket of each session, and one of its own.
+    let second = caller(&fleet, Some((Role::Boat, "boat-2")));
+    let ticket = sign_in(&second, &secure, &fleet, 77).await;
+    assert_eq!(code(ask(&second, &secure, 77, &ticket).await), Code::Ok);
+    for (boat, session, ticket, wanted) in [
+        (&boat, 77, &ticket, Code::PermissionDenied),
+        (&second, 78, &ticket, Code::PermissionDenied),
+        (&boat, 77, &Bytes::new(), Code::Unavailable),
+        (&second, 77, &Bytes::new(), Code::Unavailable),
+    ] {
+        assert_eq!(code(ask(boat, &secure, session, ticket).await), wanted);
+    }
+    assert!(count(&fleet, "station_tickets_refused_total{reason=\"forged\"}") >= 2);
+
     // Nothing of all that is in the way of those who belong here.
     fleet.send("1", "2", "hello");
     assert_eq!(fleet.listen("2", 1).len(), 1);
@@ -181,6 +242,21 @@ fn certificates_and_roots_change_under_load() {
         });
         talk(5);
     }
+    // Keys of tickets, which sessions have new ones of before the old key goes.
+    let renewed = "station_ticket_keys_reloads_total{result=\"reloaded\"}";
+    for (step, verb) in [(1, "new"), (2, "promote"), (3, "retire")] {
+        if verb == "retire" {
+            talk(400);
+        }
+        let mut command = packetboat(&["keys", verb]);
+        run(command.arg(fleet.ticket_keys())).ok();
+        eventually("both stations have the new keys", || {
+            talk(1);
+            (count(&fleet, renewed) >= step * 2).then_some(())
+        });
+        talk(5);
+    }
+    assert_eq!(count(&fleet, "station_tickets_refused_total"), 0);
     assert_eq!((count(&fleet, ended), count(&fleet, connects)), before);
     assert_eq!(count(&fleet, "tls_reloads_total{result=\"refused\"}"), 0);
 

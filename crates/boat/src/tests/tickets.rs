@@ -1,0 +1,146 @@
+//! Tickets of sessions: shown with every call for one, and renewed.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use api::v1;
+use api::v1::reassert_result::Outcome;
+use bytes::Bytes;
+use protocol::frame::{Ack, AckItem, ClientFrame};
+use protocol::receipt::ReceiptKind;
+use protocol::ticket::{SILENCE, TICKET_BYTES};
+use protocol::{Code, ConversationId, Seq};
+
+use super::client::{message, question, send_of, user};
+use super::harbour::{Harbour, frame_of};
+
+fn ticket(number: u8) -> Bytes {
+    Bytes::copy_from_slice(&[number; TICKET_BYTES])
+}
+
+impl Harbour {
+    fn issue(&self, number: u8) {
+        *self.peer.ticket.lock() = ticket(number);
+    }
+
+    /// Calls that showed a ticket so far, and it.
+    fn shown(&self) -> BTreeSet<(&'static str, Bytes)> {
+        self.peer.shown.lock().drain(..).collect()
+    }
+
+    async fn await_call(&self, call: &str) {
+        for _ in 0..1000 {
+            if self
+                .peer
+                .shown
+                .lock()
+                .iter()
+                .any(|(known, _)| *known == call)
+            {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        panic!("no call {call}");
+    }
+}
+
+#[tokio::test]
+async fn a_ticket_goes_with_every_call_for_its_session() {
+    let harbour = Harbour::open().await;
+    harbour.issue(7);
+    harbour.peer.mail.lock().push_back(v1::MailItem {
+        msg_id: 5,
+        frame: frame_of(5),
+    });
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    client.send(&send_of(2, 1, "a")).await;
+    client.send(&question(3)).await;
+    let ack = Ack {
+        kind: ReceiptKind::Received,
+        items: vec![AckItem {
+            id: message(5),
+            conversation: ConversationId::private(user(1), user(2)).expect("two"),
+            seq: Seq(1),
+        }],
+    };
+    client.send(&ClientFrame::Ack(ack)).await;
+    for call in ["send", "sync", "receipts", "mail_page", "mail_ack"] {
+        harbour.await_call(call).await;
+    }
+    drop(client);
+    harbour.await_call("disconnect").await;
+    let calls = [
+        "disconnect",
+        "mail_ack",
+        "mail_page",
+        "receipts",
+        "send",
+        "sync",
+    ];
+    let expected: BTreeSet<_> = calls.map(|call| (call, ticket(7))).into();
+    assert_eq!(harbour.shown(), expected);
+}
+
+#[tokio::test]
+async fn an_assertion_renews_it() {
+    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_millis(100)).await;
+    harbour.issue(7);
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    harbour.issue(8);
+    harbour.await_call("reassert").await;
+    assert!(harbour.shown().contains(&("reassert", ticket(7))));
+    harbour.await_call("reassert").await;
+    // A station without tickets leaves it as it is.
+    *harbour.peer.ticket.lock() = Bytes::new();
+    harbour.await_call("reassert").await;
+    client.send(&send_of(2, 1, "a")).await;
+    harbour.await_call("send").await;
+    assert!(harbour.shown().contains(&("send", ticket(8))));
+}
+
+#[tokio::test]
+async fn a_session_that_nothing_proves_signs_in_again() {
+    let harbour = Harbour::with(|config| config.sweep_interval = Duration::from_millis(100)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    *harbour.peer.reassert_as.lock() = Outcome::Unproved;
+    let code = client.closing().await.expect("it ends");
+    assert_eq!(code, Code::Reconnect);
+    assert!(code.retryable(), "by itself");
+}
+
+// A pass over all sessions takes minutes: a ticket may end before it comes to it.
+#[tokio::test(start_paused = true)]
+async fn after_a_long_silence_of_stations_every_ticket_is_renewed_at_once() {
+    const MINUTE: Duration = Duration::from_secs(60);
+    let harbour = Harbour::with(|config| {
+        config.sweep_pause_max = 5 * MINUTE;
+        // Its clients say nothing meanwhile.
+        config.session.heartbeat = 60 * MINUTE;
+    })
+    .await;
+    let mut clients = Vec::new();
+    for user in 1..=40 {
+        let mut client = harbour.tcp().await;
+        client.hello(user).await;
+        clients.push(client);
+    }
+    let boat = &harbour.running.boat;
+    let probe = async || boat.stations.probe().await;
+    harbour.peer.down.store(true, Ordering::Relaxed);
+    tokio::time::sleep(SILENCE).await;
+    probe().await.expect_err("silence");
+    harbour.peer.down.store(false, Ordering::Relaxed);
+    harbour.peer.reasserted.lock().clear();
+    probe().await.expect("it is back");
+    tokio::time::sleep(MINUTE).await;
+    let asserted = harbour.peer.reasserted.lock();
+    let users: BTreeSet<i64> = (asserted.iter())
+        .filter_map(|session| Some(session.key.as_ref()?.user))
+        .collect();
+    assert_eq!(users.len(), clients.len());
+}

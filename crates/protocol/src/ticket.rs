@@ -1,0 +1,319 @@
+//! Session tickets: the word of a station that a user has signed in, which a boat shows with every call for the session.
+//! A boat whose certificate was stolen speaks for its own clients alone, and not for long.
+//!
+//! A ticket bears what a call does not say, and a MAC over that, the session, its user, and the name in the certificate
+//! of the boat that the session is of: HMAC-SHA256 (RFC 2104), cut to 16 bytes.
+
+mod keys;
+#[cfg(test)]
+mod tests;
+
+use std::fmt;
+use std::time::Duration;
+
+use hmac::Mac as _;
+
+pub use self::keys::{KEY_BYTES, KEYS_MAX, KeyFile, KeyFileError};
+use self::keys::{Key, MacState};
+use crate::{Code, Hidden, Platform, Refusal, SessionId, Timestamp, UserId};
+
+/// Life of a ticket; that of its token, where this is shorter.
+pub const LIFE: Duration = Duration::from_secs(15 * 60);
+
+/// Time after its end in which a ticket may still be renewed, where the mailbox has its session.
+pub const RENEWABLE: Duration = Duration::from_secs(24 * 3600);
+
+/// Silence of all stations from which on a boat has every ticket renewed as soon as one answers again: the slow pass
+/// over its sessions may come too late for some.
+pub const SILENCE: Duration = Duration::from_secs(4 * 60);
+
+/// Longest time of a pass over all sessions of a boat, so that one that fails leaves time for the next.
+pub const PASS_MAX: Duration = Duration::from_secs(5 * 60);
+
+/// Pause before a call is made again whose ticket is to be renewed first.
+pub const RETRY_AFTER: Duration = Duration::from_secs(5);
+
+/// Bytes of a ticket: key, platform, end of the ticket and of the token in seconds (4 each), issue of the token in
+/// milliseconds (6), MAC (16). All numbers are big endian.
+pub const TICKET_BYTES: usize = 32;
+
+const MAC_BYTES: usize = 16;
+const SIGNED_BYTES: usize = TICKET_BYTES - MAC_BYTES;
+/// Sets these MACs apart from others under the same keys.
+const LABEL: &[u8] = b"packetboat session ticket 1";
+
+/// A ticket as it is carried.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Ticket([u8; TICKET_BYTES]);
+
+impl fmt::Debug for Ticket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Ticket").field(&Hidden::of(&self.0)).finish()
+    }
+}
+
+impl Ticket {
+    pub const fn from_bytes(bytes: [u8; TICKET_BYTES]) -> Ticket {
+        Ticket(bytes)
+    }
+
+    pub const fn as_bytes(&self) -> &[u8; TICKET_BYTES] {
+        &self.0
+    }
+
+    fn key(&self) -> u8 {
+        self.0[0]
+    }
+
+    fn expires_at(&self) -> Timestamp {
+        seconds(&self.0[2..6])
+    }
+
+    fn sign_in(&self, user: UserId, session: SessionId) -> Option<SignIn> {
+        let mut issued_at = [0; 8];
+        issued_at[2..].copy_from_slice(&self.0[10..16]);
+        Some(SignIn {
+            user,
+            session,
+            platform: Platform::from_number(self.0[1])?,
+            issued_at: Timestamp::from_millis(i64::from_be_bytes(issued_at)),
+            ends_at: seconds(&self.0[6..10]),
+        })
+    }
+}
+
+fn seconds(of: &[u8]) -> Timestamp {
+    let seconds = of.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte));
+    Timestamp::from_millis(seconds * 1000)
+}
+
+fn in_seconds(time: Timestamp) -> [u8; 4] {
+    let seconds = u32::try_from(time.millis() / 1000).unwrap_or(match time < Timestamp::ZERO {
+        true => 0,
+        false => u32::MAX,
+    });
+    seconds.to_be_bytes()
+}
+
+/// A session, and what its token said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SignIn {
+    pub user: UserId,
+    pub session: SessionId,
+    pub platform: Platform,
+    /// Issue of the token.
+    pub issued_at: Timestamp,
+    /// End of the token, in whole seconds.
+    pub ends_at: Timestamp,
+}
+
+/// A call for a session, and who makes it.
+#[derive(Clone, Copy, Debug)]
+pub struct Claim<'a> {
+    pub user: UserId,
+    /// Unset in calls of older boats that do not say.
+    pub session: Option<SessionId>,
+    /// Unset where the call does not say.
+    pub platform: Option<Platform>,
+    pub ticket: Option<Ticket>,
+    /// Name in the boat's certificate. Unset where it has shown none, or all boats have the same.
+    pub boat: Option<&'a str>,
+}
+
+/// Reason to do nothing for a session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TicketError {
+    Missing,
+    /// Of another session, user, platform or boat, or of nobody.
+    Forged,
+    UnknownKey(u8),
+    Expired,
+}
+
+impl TicketError {
+    /// For a counter.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TicketError::Missing => "missing",
+            TicketError::Forged => "forged",
+            TicketError::UnknownKey(_) => "unknown_key",
+            TicketError::Expired => "expired",
+        }
+    }
+
+    /// The answer to the call. A client's sends come again, unless its boat lies.
+    pub fn refusal(self) -> Refusal {
+        let retry = |text: String| Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER);
+        match self {
+            TicketError::Missing => retry(
+                "the boat shows no ticket for this session, and station.tickets.required asks for one; sign in again"
+                    .to_owned(),
+            ),
+            TicketError::Forged => Refusal::new(
+                Code::Forbidden,
+                "a ticket of this call is not of its session, its user or this boat",
+            ),
+            TicketError::UnknownKey(key) => retry(format!(
+                "the station has no key {key} for the ticket of this session; try again, then sign in again"
+            )),
+            TicketError::Expired => {
+                retry("the ticket of this session has ended, and its boat renews it; try again".to_owned())
+            }
+        }
+    }
+}
+
+/// Outcome of asking for a new ticket.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Renewal {
+    /// No ticket is asked for.
+    Unproved,
+    Proved(SignIn),
+    /// The ticket has ended: a new one is given only where the mailbox still has this very session.
+    Late(SignIn),
+}
+
+/// Makes tickets and judges them.
+#[derive(Clone, Debug)]
+pub struct Tickets {
+    /// The first signs, all check. None: there are no tickets.
+    keys: Vec<Key>,
+    is_required: bool,
+}
+
+impl Tickets {
+    /// Neither made nor asked for: a boat is believed.
+    pub const fn off() -> Tickets {
+        Tickets {
+            keys: Vec::new(),
+            is_required: false,
+        }
+    }
+
+    /// Where they are not required, a call without a good ticket passes, but for one that is clearly forged.
+    pub fn new(keys: &KeyFile, is_required: bool) -> Tickets {
+        Tickets {
+            keys: keys.keys(),
+            is_required,
+        }
+    }
+
+    /// A ticket of a session at this boat.
+    pub fn sign(&self, sign_in: &SignIn, boat: Option<&str>, now: Timestamp) -> Option<Ticket> {
+        let key = self.keys.first()?;
+        let expires_at = sign_in.ends_at.min(now + LIFE);
+        let mut bytes = [0; TICKET_BYTES];
+        bytes[0] = key.id;
+        bytes[1] = sign_in.platform.number();
+        bytes[2..6].copy_from_slice(&in_seconds(expires_at));
+        bytes[6..10].copy_from_slice(&in_seconds(sign_in.ends_at));
+        let issued_at = sign_in.issued_at.millis().max(0).to_be_bytes();
+        bytes[10..16].copy_from_slice(&issued_at[2..]);
+        let mac = mac(key, &bytes, sign_in.user, sign_in.session, boat);
+        let mac = mac.finalize().into_bytes();
+        bytes[SIGNED_BYTES..].copy_from_slice(&mac[..MAC_BYTES]);
+        Some(Ticket(bytes))
+    }
+
+    /// May this boat act for the session?
+    ///
+    /// # Errors
+    /// It has no ticket that says so.
+    pub fn check(&self, claim: &Claim<'_>, now: Timestamp) -> Result<(), TicketError> {
+        let judged = self.judge(claim).and_then(|proof| match proof {
+            Some(_) if claim.is_over(now) => Err(TicketError::Expired),
+            Some(_) | None => Ok(()),
+        });
+        self.unless_lenient(judged, ())
+    }
+
+    /// May the session go on, with a new ticket?
+    ///
+    /// # Errors
+    /// It has to sign in again.
+    pub fn renew(&self, claim: &Claim<'_>, now: Timestamp) -> Result<Renewal, TicketError> {
+        let judged = self.judge(claim).and_then(|proof| {
+            let Some(sign_in) = proof else {
+                return Ok(Renewal::Unproved);
+            };
+            let expires_at = claim.expires_at();
+            if now < expires_at {
+                return Ok(Renewal::Proved(sign_in));
+            }
+            match now < sign_in.ends_at && now < expires_at + RENEWABLE {
+                true => Ok(Renewal::Late(sign_in)),
+                false => Err(TicketError::Expired),
+            }
+        });
+        self.unless_lenient(judged, Renewal::Unproved)
+    }
+
+    fn unless_lenient<T>(
+        &self,
+        judged: Result<T, TicketError>,
+        otherwise: T,
+    ) -> Result<T, TicketError> {
+        match judged {
+            Err(error) if !self.is_required && error != TicketError::Forged => Ok(otherwise),
+            judged => judged,
+        }
+    }
+
+    /// The sign-in that a ticket proves, whenever it ended. `None`: nothing is asked for.
+    fn judge(&self, claim: &Claim<'_>) -> Result<Option<SignIn>, TicketError> {
+        if self.keys.is_empty() {
+            return Ok(None);
+        }
+        let (Some(ticket), Some(session)) = (claim.ticket, claim.session) else {
+            return Err(TicketError::Missing);
+        };
+        let key = (self.keys.iter()).find(|key| key.id == ticket.key());
+        let key = key.ok_or(TicketError::UnknownKey(ticket.key()))?;
+        let is_of = |boat| {
+            let mac = mac(key, &ticket.0, claim.user, session, boat);
+            mac.verify_truncated_left(&ticket.0[SIGNED_BYTES..]).is_ok()
+        };
+        // Certificates may be new to the boat, or to this station.
+        let is_good =
+            is_of(claim.boat) || (!self.is_required && claim.boat.is_some() && is_of(None));
+        if !is_good {
+            return match claim.boat.is_none() && !self.is_required {
+                true => Ok(None),
+                false => Err(TicketError::Forged),
+            };
+        }
+        let sign_in = (ticket.sign_in(claim.user, session)).filter(|of| {
+            claim
+                .platform
+                .is_none_or(|platform| platform == of.platform)
+        });
+        sign_in.map(Some).ok_or(TicketError::Forged)
+    }
+}
+
+impl Claim<'_> {
+    fn expires_at(&self) -> Timestamp {
+        (self.ticket.as_ref()).map_or(Timestamp::ZERO, Ticket::expires_at)
+    }
+
+    fn is_over(&self, now: Timestamp) -> bool {
+        self.expires_at() <= now
+    }
+}
+
+/// Over all that a ticket is about. The name comes last, as the only part without a fixed length.
+fn mac(
+    key: &Key,
+    ticket: &[u8; TICKET_BYTES],
+    user: UserId,
+    session: SessionId,
+    boat: Option<&str>,
+) -> MacState {
+    let mut mac = key.mac.clone();
+    mac.update(LABEL);
+    mac.update(&ticket[..SIGNED_BYTES]);
+    mac.update(&user.get().to_be_bytes());
+    mac.update(&session.get().to_be_bytes());
+    mac.update(boat.unwrap_or_default().as_bytes());
+    mac
+}

@@ -1,0 +1,152 @@
+//! `packetboat keys`: the file with the keys of session tickets, and its rotation.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, bail};
+use backend::clock::{Entropy, SystemEntropy};
+use clap::{Args, Subcommand};
+use protocol::ticket::{KEY_BYTES, KeyFile};
+
+use super::certs::write;
+
+#[derive(Debug, Args)]
+#[command(after_help = "Examples:
+  packetboat keys new ticket.keys
+  packetboat keys new ticket.keys && packetboat keys promote ticket.keys && packetboat keys retire ticket.keys
+
+The file is the same for all stations, and they read it again within ten seconds. Between the steps of a rotation wait
+until every station has the new file; before the last one, 25 minutes: sessions have tickets of the new key by then.")]
+pub struct Keys {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Make a file with one key, or add a key that only checks to a file that is there.
+    New(File),
+    /// Have the newest key sign.
+    Promote(File),
+    /// Drop all keys but the one that signs.
+    Retire(File),
+}
+
+#[derive(Debug, Args)]
+struct File {
+    /// File of keys (settings: station.tickets.keys_file). Whoever has it speaks for everybody.
+    #[arg(value_name = "FILE")]
+    path: PathBuf,
+}
+
+impl Keys {
+    pub(super) fn run(self) -> Result<ExitCode> {
+        match self.verb {
+            Verb::New(file) => file.add()?,
+            Verb::Promote(file) => file.promote()?,
+            Verb::Retire(file) => file.retire()?,
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl File {
+    fn add(&self) -> Result<()> {
+        let key = random();
+        if !self.path.exists() {
+            self.save(&KeyFile::new(key))?;
+            println!("{}: a key that signs", self.path.display());
+            return Ok(());
+        }
+        let mut keys = self.keys()?;
+        let id = keys.add(key).context("no key was added")?;
+        self.save(&keys)?;
+        println!(
+            "{}: key {id} checks, and does not sign yet",
+            self.path.display()
+        );
+        Ok(())
+    }
+
+    fn promote(&self) -> Result<()> {
+        let mut keys = self.keys()?;
+        if keys.len() < 2 {
+            bail!(
+                "{} has one key only: packetboat keys new adds another",
+                self.path.display()
+            );
+        }
+        let id = keys.promote().context("there is no key")?;
+        self.save(&keys)?;
+        println!("{}: key {id} signs", self.path.display());
+        Ok(())
+    }
+
+    fn retire(&self) -> Result<()> {
+        let mut keys = self.keys()?;
+        let retired: Vec<String> = keys.retire().iter().map(u8::to_string).collect();
+        self.save(&keys)?;
+        match retired.is_empty() {
+            true => println!("{}: nothing to retire", self.path.display()),
+            false => println!("{}: retired {}", self.path.display(), retired.join(", ")),
+        }
+        Ok(())
+    }
+
+    fn keys(&self) -> Result<KeyFile> {
+        let text = std::fs::read_to_string(&self.path)
+            .with_context(|| format!("{} cannot be read", self.path.display()))?;
+        KeyFile::parse(&text)
+            .with_context(|| format!("{} is no file of ticket keys", self.path.display()))
+    }
+
+    fn save(&self, keys: &KeyFile) -> Result<()> {
+        let folder = match self.path.parent() {
+            Some(parent) if !parent.as_os_str().is_empty() => parent,
+            _ => ".".as_ref(),
+        };
+        let written = write(folder, &self.path, &keys.to_text(), false);
+        written.with_context(|| format!("{} cannot be written", self.path.display()))
+    }
+}
+
+fn random() -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    for part in key.chunks_mut(8) {
+        part.copy_from_slice(&SystemEntropy.next().to_ne_bytes());
+    }
+    key
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_file_is_made_and_rotated_for_its_owners_eyes() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().join("ticket.keys");
+        let file = File { path: path.clone() };
+        assert!(file.promote().is_err(), "there is none");
+        file.add().expect("made");
+        assert!(file.promote().is_err(), "one only");
+        let first = file.keys().expect("keys");
+        assert_eq!(first.len(), 1);
+        file.add().expect("added");
+        file.promote().expect("the second");
+        file.retire().expect("the first");
+        let second = file.keys().expect("keys");
+        assert_eq!(second.len(), 1);
+        assert_ne!(first, second);
+        file.retire().expect("nothing to do");
+        let mode = std::fs::metadata(&path).expect("a file").permissions();
+        assert_eq!(mode.mode() & 0o777, 0o600);
+
+        std::fs::write(&path, "something else\n").expect("written");
+        assert!(file.add().is_err(), "what is no file of keys is left alone");
+        let text = std::fs::read_to_string(&path).expect("text");
+        assert_eq!(text, "something else\n");
+    }
+}

@@ -1,0 +1,506 @@
+//! Tickets of sessions: a boat speaks for those that signed in with it, and for nobody else.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use api::station::{
+    Admission, Disconnect, MailAck, MailPageRequest, Reassert, ReassertOutcome, Reasserted,
+    SyncCall,
+};
+use api::v1;
+use api::v1::station_service_client::StationServiceClient;
+use proptest::prelude::*;
+use protocol::access::{Caller, Role};
+use protocol::frame::{SyncQuery, SyncRequest};
+use protocol::mailbox::ReassertAnswer;
+use protocol::presence::SessionKey;
+use protocol::receipt::ReceiptKind;
+use protocol::ticket::{KeyFile, LIFE, Ticket};
+use protocol::{Code, Platform, Refusal, Timestamp};
+use tempfile::TempDir;
+use tokio::time::sleep;
+use tonic::Status;
+
+use super::receipts::receipt_of;
+use super::world::*;
+use crate::{Config, tickets};
+
+const SECOND: Duration = Duration::from_secs(1);
+/// Longer than a file is not looked at.
+const LOOK: Duration = Duration::from_secs(11);
+
+/// A station that asks for tickets, and the file with their keys.
+struct Strict {
+    world: World,
+    keys: PathBuf,
+    _dir: TempDir,
+}
+
+async fn strict() -> Strict {
+    with_keys(true).await
+}
+
+async fn with_keys(required: bool) -> Strict {
+    let dir = tempfile::tempdir().expect("a folder");
+    let keys = dir.path().join("keys");
+    std::fs::write(&keys, KeyFile::new([7; 32]).to_text()).expect("written");
+    let config = Config {
+        tickets: tickets::Config {
+            keys_file: Some(keys.clone()),
+            required,
+        },
+        ..Config::default()
+    };
+    Strict {
+        world: world_with(config).await,
+        keys,
+        _dir: dir,
+    }
+}
+
+/// A session as its boat knows it.
+#[derive(Clone, Debug)]
+struct Held {
+    number: i64,
+    ticket: Option<Ticket>,
+}
+
+/// Calls that a boat makes for a session, and that show its ticket.
+const CALLS: [&str; 7] = [
+    "Disconnect",
+    "MailAck",
+    "MailPage",
+    "Reassert",
+    "Receipts",
+    "SendBatch",
+    "Sync",
+];
+
+impl Strict {
+    fn client(&self, boat: &str) -> Client {
+        let world = &self.world;
+        let connector = world.parts.connector.clone();
+        let connector = connector.with_caller(Caller::new(Role::Boat, boat));
+        let address = &world.running.instance().address;
+        StationServiceClient::new(connector.channel(Role::Station, address))
+    }
+
+    async fn admit(&self, boat: &str, number: i64) -> Admission {
+        let connect = self.world.connect_of(number, Platform::Ios, number);
+        let request = v1::ConnectRequest::from(&connect);
+        let answer = self.client(boat).connect(request).await;
+        let admitted: Result<Admission, Refusal> =
+            (answer.expect("answered").into_inner().try_into()).expect("whole");
+        admitted.expect("admitted")
+    }
+
+    async fn sign_in(&self, boat: &str, number: i64) -> Held {
+        let ticket = self.admit(boat, number).await.ticket;
+        assert!(ticket.is_some());
+        Held { number, ticket }
+    }
+
+    fn key(&self, of: &Held) -> SessionKey {
+        self.world.key(of.number, of.number)
+    }
+
+    fn item(&self, of: &Held, number: u8) -> v1::SendItem {
+        let mut item = item(of.number, send(9, number, "a"));
+        item.ticket = of.ticket;
+        (&item).into()
+    }
+
+    async fn send(
+        &self,
+        boat: &str,
+        items: Vec<v1::SendItem>,
+    ) -> Result<Vec<Option<Code>>, Status> {
+        let request = v1::SendBatchRequest {
+            life: Some((&self.world.life).into()),
+            items,
+        };
+        let answers = self.client(boat).send_batch(request).await?.into_inner();
+        let code = |answer: v1::SendAnswer| {
+            let refusal = Refusal::try_from(answer.refusal?).expect("whole");
+            Some(refusal.code)
+        };
+        Ok(answers.answers.into_iter().map(code).collect())
+    }
+
+    async fn reassert(&self, boat: &str, of: &Held) -> Result<Reasserted, Status> {
+        self.reassert_since(boat, of, None).await
+    }
+
+    async fn reassert_since(
+        &self,
+        boat: &str,
+        of: &Held,
+        issued_at: Option<Timestamp>,
+    ) -> Result<Reasserted, Status> {
+        let session = Reassert {
+            key: self.key(of),
+            platform: Platform::Ios,
+            device: device(&format!("phone-{}", of.number)),
+            issued_at,
+            ticket: of.ticket,
+        };
+        let request = v1::ReassertRequest {
+            sessions: vec![(&session).into()],
+        };
+        let answer = self.client(boat).reassert(request).await?.into_inner();
+        let result = answer.results.into_iter().next().expect("one");
+        Ok(result.try_into().expect("known"))
+    }
+
+    /// Makes a call for a session. Answers the code of a refusal of this session alone.
+    async fn call(&self, name: &str, boat: &str, of: &Held) -> Result<Option<Code>, Status> {
+        let mut client = self.client(boat);
+        let (who, ticket) = (user(of.number), of.ticket);
+        let alone = |answer: Result<(), Status>| match answer {
+            Ok(()) => Ok(None),
+            Err(status) if status.code() == tonic::Code::PermissionDenied => Err(status),
+            Err(status) => Ok(Some(code_of(&status))),
+        };
+        match name {
+            "SendBatch" => {
+                let answers = self.send(boat, vec![self.item(of, 1)]).await?;
+                Ok(answers[0])
+            }
+            "Receipts" => {
+                let placed = self.world.placed(of.number, 9, 1, "a");
+                let mut receipt = receipt_of(of.number, ReceiptKind::Received, &[&placed]);
+                receipt.ticket = ticket;
+                let request = v1::ReceiptsRequest {
+                    items: vec![(&receipt).into()],
+                };
+                let answers = client.receipts(request).await?.into_inner().answers;
+                let refused = answers[0]
+                    .refused
+                    .first()
+                    .and_then(|one| one.refusal.clone());
+                let code = refused.map(|refusal| Refusal::try_from(refusal).expect("whole").code);
+                // Nobody wrote this message.
+                Ok(code.filter(|code| *code == Code::Unavailable))
+            }
+            "MailPage" => {
+                let request = MailPageRequest {
+                    user: who,
+                    platform: Platform::Ios,
+                    after: None,
+                    limit: 9,
+                    session: Some(session(of.number)),
+                    ticket,
+                };
+                let page = client.mail_page(v1::MailPageRequest::from(request)).await;
+                alone(page.map(drop))
+            }
+            "MailAck" => {
+                let ack = MailAck {
+                    user: who,
+                    platform: Platform::Ios,
+                    session: session(of.number),
+                    ids: vec![self.world.placed(9, of.number, 1, "a").message.id],
+                    ticket,
+                };
+                let request = v1::MailAckRequest {
+                    items: vec![(&ack).into()],
+                };
+                alone(client.mail_ack(request).await.map(drop))
+            }
+            "Sync" => {
+                let call = SyncCall {
+                    user: who,
+                    session: session(of.number),
+                    request: SyncRequest {
+                        request: 1,
+                        query: SyncQuery::Unread { after: None },
+                    },
+                    ticket,
+                };
+                alone(client.sync(v1::SyncCall::from(&call)).await.map(drop))
+            }
+            "Reassert" => {
+                let answer = self.reassert(boat, of).await?;
+                Ok((answer.outcome == ReassertOutcome::Unproved).then_some(Code::Unavailable))
+            }
+            "Disconnect" => {
+                let gone = Disconnect {
+                    key: self.key(of),
+                    ticket,
+                };
+                let request = v1::DisconnectRequest::from(vec![gone]);
+                alone(client.disconnect(request).await.map(drop))
+            }
+            _ => panic!("{name} is no call for a session"),
+        }
+    }
+
+    async fn is_online(&self, number: i64) -> bool {
+        !self.world.online(&[number]).await[0].is_empty()
+    }
+}
+
+// A method that is new is for a session, for a token, or for no boat at all.
+#[test]
+fn every_method_is_judged() {
+    let proto = include_str!("../../../../proto/packetboat/v1/station.proto");
+    let methods = proto.lines().filter_map(|line| {
+        let (name, _) = line.trim().strip_prefix("rpc ")?.split_once('(')?;
+        Some(name.to_owned())
+    });
+    let methods: BTreeSet<String> = methods.collect();
+    let others = [
+        // By a token, and for all boats.
+        "Connect",
+        "Revoked",
+        // Of no boat: the table of calls refuses them.
+        "Kickout",
+        "Online",
+        "OnlineMembers",
+        "Revoke",
+    ];
+    let judged = CALLS.into_iter().chain(others).map(str::to_owned);
+    assert_eq!(methods, judged.collect());
+}
+
+// Threat 1: a boat whose certificate was stolen speaks for its own clients alone, whatever it calls.
+#[tokio::test(start_paused = true)]
+async fn a_boat_speaks_for_its_own_clients_alone() {
+    for call in CALLS {
+        let strict = strict().await;
+        let own = strict.sign_in("boat-1", 1).await;
+        let other = strict.sign_in("boat-2", 2).await;
+        let unproved = Held {
+            ticket: None,
+            ..other.clone()
+        };
+        let borrowed = Held {
+            ticket: own.ticket,
+            ..other.clone()
+        };
+        // Another's ticket, and its own ticket for another.
+        for forged in [&other, &borrowed] {
+            let answer = strict.call(call, "boat-1", forged).await;
+            let status = answer.expect_err(call);
+            assert_eq!(status.code(), tonic::Code::PermissionDenied, "{call}");
+        }
+        let answer = strict.call(call, "boat-1", &unproved).await.expect(call);
+        let is_silent = ["Disconnect", "MailAck"].contains(&call);
+        let expected = (!is_silent).then_some(Code::Unavailable);
+        assert_eq!(answer, expected, "{call}");
+        assert!(strict.is_online(2).await, "{call}");
+        assert!(strict.world.log().await.is_empty(), "{call}");
+
+        let answer = strict.call(call, "boat-1", &own).await.expect(call);
+        assert_eq!(answer, None, "{call}");
+        let answer = strict.call(call, "boat-2", &other).await.expect(call);
+        assert_eq!(answer, None, "{call}");
+    }
+}
+
+// One boat's lie costs its call; one session without a ticket costs nobody else anything.
+#[tokio::test(start_paused = true)]
+async fn nothing_of_a_call_with_a_forged_ticket_is_done() {
+    let strict = strict().await;
+    let own = strict.sign_in("boat-1", 1).await;
+    let other = strict.sign_in("boat-2", 2).await;
+    let none = Held {
+        ticket: None,
+        ..other.clone()
+    };
+    let forged = vec![strict.item(&own, 1), strict.item(&other, 2)];
+    let status = strict.send("boat-1", forged).await.expect_err("forged");
+    assert_eq!(status.code(), tonic::Code::PermissionDenied);
+    assert!(strict.world.log().await.is_empty());
+    let partly = vec![strict.item(&none, 1), strict.item(&own, 2)];
+    let answers = strict.send("boat-1", partly).await.expect("answered");
+    assert_eq!(answers, [Some(Code::Unavailable), None]);
+    assert_eq!(strict.world.log().await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_that_ended_is_renewed_while_its_session_lives() {
+    let strict = strict().await;
+    let held = strict.sign_in("boat-1", 1).await;
+    sleep(LIFE - SECOND).await;
+    assert_eq!(
+        strict
+            .call("SendBatch", "boat-1", &held)
+            .await
+            .expect("answered"),
+        None
+    );
+    let fresh = strict.reassert("boat-1", &held).await.expect("answered");
+    assert!(fresh.ticket.is_some() && fresh.ticket != held.ticket);
+    sleep(SECOND * 2).await;
+    for call in ["SendBatch", "Receipts", "MailPage", "Sync"] {
+        let answer = strict.call(call, "boat-1", &held).await.expect(call);
+        assert_eq!(answer, Some(Code::Unavailable), "{call}");
+    }
+    let renewed = strict.reassert("boat-1", &held).await.expect("answered");
+    let known = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(renewed.outcome, ReassertOutcome::Answer(known));
+    let held = Held {
+        ticket: renewed.ticket,
+        ..held
+    };
+    assert_eq!(
+        strict
+            .call("Sync", "boat-1", &held)
+            .await
+            .expect("answered"),
+        None
+    );
+}
+
+// A boat that was away for long cannot bring back what the mailbox does not have.
+#[tokio::test(start_paused = true)]
+async fn a_late_ticket_proves_nothing_where_its_session_is_gone() {
+    let strict = strict().await;
+    let held = strict.sign_in("boat-1", 1).await;
+    let gone = strict.call("Disconnect", "boat-1", &held).await;
+    assert_eq!(gone.expect("answered"), None);
+    let restored = strict.reassert("boat-1", &held).await.expect("answered");
+    assert!(matches!(
+        restored.outcome,
+        ReassertOutcome::Answer(ReassertAnswer::Restored { .. })
+    ));
+    assert_eq!(
+        strict
+            .call("Disconnect", "boat-1", &held)
+            .await
+            .expect("answered"),
+        None
+    );
+    sleep(LIFE).await;
+    let late = strict.reassert("boat-1", &held).await.expect("answered");
+    assert_eq!(late, ReassertOutcome::Unproved.into());
+    assert!(!strict.is_online(1).await);
+}
+
+// T-R1: nobody is kept from sending by a mailbox that is away.
+#[tokio::test(start_paused = true)]
+async fn a_ticket_is_renewed_while_the_mailbox_is_away() {
+    let strict = strict().await;
+    let held = strict.sign_in("boat-1", 1).await;
+    strict.world.mailbox.boxes_away.lock().push(user(1));
+    sleep(LIFE / 2).await;
+    let renewed = strict.reassert("boat-1", &held).await.expect("answered");
+    assert_eq!(renewed.outcome, ReassertOutcome::Unavailable);
+    let ticket = renewed.ticket.expect("a new one");
+    sleep(LIFE / 2 + SECOND).await;
+    let late = strict.reassert("boat-1", &held).await.expect("answered");
+    assert_eq!(late, ReassertOutcome::Unavailable.into(), "it may be there");
+    let held = Held {
+        ticket: Some(ticket),
+        ..held
+    };
+    assert_eq!(
+        strict
+            .call("SendBatch", "boat-1", &held)
+            .await
+            .expect("answered"),
+        None
+    );
+}
+
+// The ticket says when the token was issued, whatever the boat says.
+#[tokio::test(start_paused = true)]
+async fn a_revoked_token_renews_nothing() {
+    let strict = strict().await;
+    let held = strict.sign_in("boat-1", 1).await;
+    sleep(SECOND).await;
+    let request = v1::RevokeRequest {
+        user: 1,
+        ..v1::RevokeRequest::default()
+    };
+    (strict.world.client.clone().revoke(request).await).expect("written");
+    let later = Some(BEGIN + SECOND * 60);
+    let answer = strict.reassert_since("boat-1", &held, later).await;
+    assert_eq!(answer.expect("answered"), ReassertOutcome::Revoked.into());
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_rotated_without_a_refusal_and_a_bad_file_changes_nothing() {
+    let strict = strict().await;
+    let held = strict.sign_in("boat-1", 1).await;
+    let mut keys = KeyFile::new([7; 32]);
+    let write = |keys: &KeyFile| std::fs::write(&strict.keys, keys.to_text()).expect("written");
+    let is_good = async |held: &Held| strict.call("Sync", "boat-1", held).await.expect("no lie");
+
+    keys.add([8; 32]).expect("room");
+    write(&keys);
+    sleep(LOOK).await;
+    assert_eq!(is_good(&held).await, None);
+    keys.promote();
+    write(&keys);
+    sleep(LOOK).await;
+    assert_eq!(is_good(&held).await, None);
+    let renewed = strict.reassert("boat-1", &held).await.expect("answered");
+    let renewed = Held {
+        ticket: renewed.ticket,
+        ..held.clone()
+    };
+    assert_eq!(is_good(&renewed).await, None);
+    keys.retire();
+    write(&keys);
+    sleep(LOOK).await;
+    assert_eq!(is_good(&renewed).await, None);
+    assert_eq!(is_good(&held).await, Some(Code::Unavailable));
+    // The session has to sign in again.
+    let answer = strict.reassert("boat-1", &held).await.expect("answered");
+    assert_eq!(answer, ReassertOutcome::Unproved.into());
+
+    std::fs::write(&strict.keys, "no keys").expect("written");
+    sleep(LOOK).await;
+    assert_eq!(is_good(&renewed).await, None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn while_tickets_are_not_required_only_a_lie_is_refused() {
+    let strict = with_keys(false).await;
+    let own = strict.sign_in("boat-1", 1).await;
+    let other = strict.sign_in("boat-2", 2).await;
+    let unproved = Held {
+        ticket: None,
+        ..own.clone()
+    };
+    for call in CALLS {
+        let lie = strict.call(call, "boat-1", &other).await.expect_err(call);
+        assert_eq!(lie.code(), tonic::Code::PermissionDenied, "{call}");
+        let answer = strict.call(call, "boat-1", &unproved).await.expect(call);
+        assert_eq!(answer, None, "{call}");
+    }
+}
+
+// Nothing that a boat makes up is a ticket.
+#[test]
+fn a_ticket_of_any_bytes_is_refused() {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().start_paused(true).build();
+    let runtime = runtime.expect("a runtime");
+    let strict = runtime.block_on(strict());
+    let other = runtime.block_on(strict.sign_in("boat-2", 2));
+    let bytes = prop_oneof![
+        any::<[u8; 32]>(),
+        // With the number of the key that is in use.
+        any::<[u8; 32]>().prop_map(|mut bytes| {
+            bytes[0] = 1;
+            bytes
+        }),
+    ];
+    let any_call = (proptest::sample::select(&CALLS[..]), bytes);
+    proptest!(ProptestConfig::with_cases(256), |((call, bytes) in any_call)| {
+        let forged = Held { ticket: Some(Ticket::from_bytes(bytes)), ..other.clone() };
+        let answer = runtime.block_on(strict.call(call, "boat-1", &forged));
+        let is_silent = ["Disconnect", "MailAck"].contains(&call);
+        match answer {
+            Err(status) => prop_assert_eq!(status.code(), tonic::Code::PermissionDenied),
+            Ok(None) => prop_assert!(is_silent, "{call} was done"),
+            Ok(Some(code)) => prop_assert_eq!(code, Code::Unavailable),
+        }
+        prop_assert!(runtime.block_on(strict.is_online(2)));
+    });
+    assert!(runtime.block_on(strict.world.log()).is_empty());
+}

@@ -1,0 +1,217 @@
+//! Tickets of sessions: made where a user signs in, asked for with every call of a boat, renewed with its assertions.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem, SyncCall};
+use arc_swap::ArcSwap;
+use backend::clock::{Clock, Entropy};
+use backend::files::{Reload, digest, reread};
+use metrics::counter;
+use parking_lot::Mutex;
+use protocol::access::Caller;
+use protocol::settings::Problems;
+use protocol::ticket::{
+    Claim, KEY_BYTES, KeyFile, KeyFileError, Renewal, SignIn, Ticket, TicketError, Tickets,
+};
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use thiserror::Error;
+use tokio::time::Instant;
+use tracing::warn;
+
+/// Pause between two lines of the log about refused tickets: a boat that lies may do it all the time.
+const WARN_PAUSE: Duration = Duration::from_secs(10);
+
+/// Section `station.tickets`: proof that a boat speaks for its own clients.
+#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Config {
+    /// File with the keys of session tickets, the same for all stations, read again where it changes:
+    /// `packetboat keys new` makes it. Unset: boats are believed, but where station and boat are one
+    /// process, whose key is made at its start.
+    #[schemars(extend("examples" = ["/etc/packetboat/tickets/keys"]))]
+    pub keys_file: Option<PathBuf>,
+    /// Refusal of calls without a good ticket. Off: only forged tickets are refused, while boats that
+    /// know nothing of them are about. Set it when every boat is new and sessions of before have
+    /// signed in again, which is after the life of a token.
+    pub required: bool,
+}
+
+impl Config {
+    /// Settings that cannot work, by names of this section.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if self.required && self.keys_file.is_none() {
+            let reason = "no station could prove the tickets of another";
+            let remedy = "Set keys_file, which packetboat keys new makes";
+            problems.refuse("required", true, reason, remedy);
+        }
+        problems
+    }
+}
+
+/// Trouble with the file of keys.
+#[derive(Debug, Error)]
+pub enum TicketKeysError {
+    #[error("the keys of tickets in {path} cannot be read")]
+    Read {
+        path: PathBuf,
+        #[source]
+        source: std::io::Error,
+    },
+    #[error("{path} is no file of ticket keys: {source}; packetboat keys new makes one")]
+    Content { path: PathBuf, source: KeyFileError },
+}
+
+pub(crate) struct TicketDoor {
+    tickets: ArcSwap<Tickets>,
+    file: Option<(PathBuf, Mutex<[u8; 32]>)>,
+    is_required: bool,
+    clock: Arc<dyn Clock>,
+    warned_at: Mutex<Option<Instant>>,
+}
+
+impl TicketDoor {
+    /// # Errors
+    /// A file that cannot be read, or holds no keys.
+    pub(crate) fn open(
+        config: &Config,
+        is_one_process: bool,
+        clock: Arc<dyn Clock>,
+        entropy: &dyn Entropy,
+    ) -> Result<TicketDoor, TicketKeysError> {
+        let (tickets, file) = match &config.keys_file {
+            Some(path) => {
+                let (keys, digest) = read(path)?;
+                let tickets = Tickets::new(&keys, config.required);
+                (tickets, Some((path.clone(), Mutex::new(digest))))
+            }
+            None if is_one_process => (Tickets::new(&KeyFile::new(random(entropy)), false), None),
+            None => (Tickets::off(), None),
+        };
+        Ok(TicketDoor {
+            tickets: ArcSwap::from_pointee(tickets),
+            file,
+            is_required: config.required,
+            clock,
+            warned_at: Mutex::default(),
+        })
+    }
+
+    /// Reads the file again and again, until dropped.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        if self.file.is_none() {
+            return;
+        }
+        let count = |result| counter!("station_ticket_keys_reloads_total", "result" => result);
+        reread("keys of tickets", count, move || self.look()).await;
+    }
+
+    fn look(&self) -> Result<Reload, TicketKeysError> {
+        let Some((path, last)) = &self.file else {
+            return Ok(Reload::Unchanged);
+        };
+        let (keys, digest) = read(path)?;
+        if std::mem::replace(&mut *last.lock(), digest) == digest {
+            return Ok(Reload::Unchanged);
+        }
+        let tickets = Tickets::new(&keys, self.is_required);
+        self.tickets.store(Arc::new(tickets));
+        Ok(Reload::Reloaded)
+    }
+
+    pub(crate) fn sign(&self, sign_in: &SignIn, boat: Option<&str>) -> Option<Ticket> {
+        self.tickets.load().sign(sign_in, boat, self.clock.now())
+    }
+
+    /// May this boat act for the session?
+    pub(crate) fn check(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<(), TicketError> {
+        let checked = self.tickets.load().check(&of.claim(boat), self.clock.now());
+        checked.inspect_err(|error| self.note(*error, boat))
+    }
+
+    pub(crate) fn renew(
+        &self,
+        of: &impl Proof,
+        boat: Option<&Caller>,
+    ) -> Result<Renewal, TicketError> {
+        let renewed = self.tickets.load().renew(&of.claim(boat), self.clock.now());
+        renewed.inspect_err(|error| self.note(*error, boat))
+    }
+
+    fn note(&self, error: TicketError, boat: Option<&Caller>) {
+        counter!("station_tickets_refused_total", "reason" => error.name()).increment(1);
+        let now = Instant::now();
+        let mut warned_at = self.warned_at.lock();
+        if warned_at.is_none_or(|at| now.duration_since(at) >= WARN_PAUSE) {
+            *warned_at = Some(now);
+            let boat = boat.map_or_else(|| "without a certificate".to_owned(), Caller::to_string);
+            warn!(
+                boat,
+                reason = error.name(),
+                "tickets of sessions are refused"
+            );
+        }
+    }
+}
+
+fn read(path: &PathBuf) -> Result<(KeyFile, [u8; 32]), TicketKeysError> {
+    let text = std::fs::read_to_string(path).map_err(|source| TicketKeysError::Read {
+        path: path.clone(),
+        source,
+    })?;
+    let text = SecretString::from(text);
+    let keys = KeyFile::parse(text.expose_secret()).map_err(|source| TicketKeysError::Content {
+        path: path.clone(),
+        source,
+    })?;
+    Ok((keys, digest([text.expose_secret()])))
+}
+
+fn random(entropy: &dyn Entropy) -> [u8; KEY_BYTES] {
+    let mut key = [0; KEY_BYTES];
+    for part in key.chunks_mut(8) {
+        part.copy_from_slice(&entropy.next().to_ne_bytes());
+    }
+    key
+}
+
+/// A call for a session, or an item of one.
+pub(crate) trait Proof {
+    fn claim<'a>(&self, boat: Option<&'a Caller>) -> Claim<'a>;
+}
+
+pub(crate) fn name_of(boat: Option<&Caller>) -> Option<&str> {
+    boat.and_then(|boat| boat.name.as_deref())
+}
+
+macro_rules! proofs {
+    ($($call:ty: $of:ident => $user:expr, $session:expr, $platform:expr;)+) => {
+        $(impl Proof for $call {
+            fn claim<'a>(&self, boat: Option<&'a Caller>) -> Claim<'a> {
+                let $of = self;
+                Claim {
+                    user: $user,
+                    session: $session,
+                    platform: $platform,
+                    ticket: $of.ticket,
+                    boat: name_of(boat),
+                }
+            }
+        })+
+    };
+}
+
+proofs! {
+    SendItem: of => of.user, Some(of.session), Some(of.platform);
+    ReceiptItem: of => of.user, Some(of.session), None;
+    MailPageRequest: of => of.user, of.session, Some(of.platform);
+    MailAck: of => of.user, Some(of.session), Some(of.platform);
+    SyncCall: of => of.user, Some(of.session), None;
+    api::station::Disconnect: of => of.key.user, Some(of.key.session), None;
+    api::station::Reassert: of => of.key.user, Some(of.key.session), Some(of.platform);
+}
