@@ -43,6 +43,7 @@ pub mod revocation;
 pub mod session;
 pub mod settings;
 pub mod sync;
+pub mod sign_out;
 pub mod time;
 pub mod trace;
 pub mod unread;
