@@ -33,7 +33,7 @@ fn a_million_revocations_fit_into_128_mib() {
         assert!(set.insert(&revocation));
     }
     let bytes = resident() - before;
-    println!(
+    eprintln!(
         "{} users: {:.1} MiB, {} bytes each",
         set.len(),
         bytes as f64 / (1 << 20) as f64,
