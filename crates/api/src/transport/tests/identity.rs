@@ -335,7 +335,9 @@ async fn a_connection_ends_whose_root_was_retired() {
         let (sender, receiver) = mpsc::channel(4);
         let answer = client.deliver(ReceiverStream::new(receiver)).await;
         let mut outcomes = answer.expect("opened").into_inner();
+        let begun = Instant::now();
         while looks.load(Ordering::SeqCst) < 3 {
+            assert!(begun.elapsed() < Duration::from_secs(5), "nobody looks");
             sender.send(batch("well", [1])).await.expect("open");
             let answer = outcomes.message().await.expect("well").expect("open");
             assert_eq!(tokens(answer), [1]);
