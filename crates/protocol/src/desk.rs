@@ -103,6 +103,9 @@ pub enum Act {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         revoked_before: Option<Timestamp>,
         why: String,
+        /// The end of it, in an entry of its own; unset before anything is done.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        outcome: Option<String>,
     },
     /// An operator changed what a letter holds; the new bytes are in the log already.
     Edited(Edited),
@@ -123,9 +126,9 @@ impl Act {
             | Act::Exported { .. }
             | Act::Imported { .. }
             | Act::Repaired { .. }
-            | Act::SignedOut { .. }
             | Act::Edited(_) => true,
             Act::Paused { by_itself, .. } => !*by_itself,
+            Act::SignedOut { outcome, .. } => outcome.is_none(),
             Act::Chosen { .. }
             | Act::Claimed { .. }
             | Act::Done { .. }

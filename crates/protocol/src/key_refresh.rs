@@ -20,14 +20,22 @@ const PAUSE_MAX: Duration = Duration::from_secs(60);
 const ASK_EVERY: Duration = Duration::from_secs(30);
 /// The longest that a sign-in waits for a look.
 pub const PATIENCE: Duration = Duration::from_secs(2);
+/// Sign-ins of one issuer that wait for a look; further ones are to come again. A boat has 256 calls for sign-ins, and
+/// they are for other issuers, too.
+pub const WAITERS_MAX: usize = 64;
+/// Bounds of the time after which a sign-in is to come again that found no key.
+const AGAIN_MIN: Duration = Duration::from_secs(1);
+const AGAIN_MAX: Duration = PAUSE_MAX;
 /// A `kid` that a look did not find causes none for so long.
 const UNKNOWN_FOR: Duration = Duration::from_secs(60);
 const UNKNOWN_MAX: usize = 1024;
 /// Bytes of a `kid` that causes a look; a longer one is never remembered either.
 const KID_BYTES_MAX: usize = 256;
 
-/// Keys of this age are for operators to know.
+/// Keys of this age are for operators to know, where a look failed or did not come: a provider may say an hour.
 const AGE_WARN: Duration = Duration::from_secs(30 * 60);
+/// A look that is due for so long did not come.
+const OVERDUE: Duration = Duration::from_secs(60);
 const WARN_EVERY: Duration = Duration::from_secs(600);
 
 /// A copy may be dated so much after now: two clocks differ. One of a later date has no age.
@@ -38,8 +46,10 @@ const COPY_AHEAD_MAX: Duration = Duration::from_secs(60);
 pub enum Missing {
     /// A look is under way or begins now, and may bring the key.
     Wait,
-    /// Nothing is to be waited for.
+    /// Nothing is to be waited for: the issuer has no such key.
     Refuse,
+    /// Nobody knows: the last look failed, and it is too early for another.
+    Away,
 }
 
 /// The looks at one issuer's keys so far. Times are of a timer that never steps.
@@ -123,13 +133,21 @@ impl KeyRefresh {
         }
         let is_early = |begun: Timestamp| now.since(begun) < ASK_EVERY;
         if self.begun_at.is_some_and(is_early) {
-            return Missing::Refuse;
+            return match self.failures {
+                0 => Missing::Refuse,
+                _ => Missing::Away,
+            };
         }
         self.due = now;
         Missing::Wait
     }
 
-    /// A look ended without a key of this name.
+    /// Time after which a sign-in may come again: after the next look.
+    pub fn again_after(&self, now: Timestamp) -> Duration {
+        self.due.since(now).clamp(AGAIN_MIN, AGAIN_MAX)
+    }
+
+    /// A look brought a set without a key of this name. One that failed says nothing of keys.
     pub fn remember_unknown(&mut self, kid: &str, now: Timestamp) {
         self.forget(now);
         if kid.len() > KID_BYTES_MAX || !self.names.insert(kid.into()) {
@@ -155,7 +173,8 @@ impl KeyRefresh {
     /// True where the age is to be said now.
     pub fn warns(&mut self, now: Timestamp) -> bool {
         let is_calm = self.warned_at.is_none_or(|at| now.since(at) >= WARN_EVERY);
-        let warns = is_calm && self.age(now) >= AGE_WARN;
+        let is_late = self.failures > 0 || now.since(self.due) >= OVERDUE;
+        let warns = is_calm && is_late && self.age(now) >= AGE_WARN;
         if warns {
             self.warned_at = Some(now);
         }

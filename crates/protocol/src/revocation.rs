@@ -280,17 +280,23 @@ impl Revocations {
         }
     }
 
-    /// Drops those that refuse no token any more.
-    pub fn forget(&mut self, now: Timestamp, retention: Duration) {
-        while let Some(&(at, user)) = self.times.first() {
+    /// Drops those that refuse no token any more, ten thousand at most: sign-ins wait meanwhile. True where there may be
+    /// more of them.
+    pub fn forget(&mut self, now: Timestamp, retention: Duration) -> bool {
+        const AT_ONCE: usize = 10_000;
+        for _ in 0..AT_ONCE {
+            let Some(&(at, user)) = self.times.first() else {
+                return false;
+            };
             if at + retention > now {
-                return;
+                return false;
             }
             self.times.pop_first();
             if let Ok(user) = UserId::new(user) {
                 self.users.remove(&user);
             }
         }
+        true
     }
 
     /// The next of them by their time, at most `limit`.

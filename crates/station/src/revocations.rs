@@ -16,6 +16,7 @@ use protocol::revocation::{
     stale_refusal,
 };
 use protocol::{Refusal, Timestamp, UserId};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::deadline::within;
@@ -24,6 +25,8 @@ use crate::deadline::within;
 const ROWS: usize = 1000;
 /// Hours that are read at a time.
 const HOURS_AT_ONCE: usize = 8;
+/// Time for all of the first read: a million of them in one hour take half of it at 60 ms a question.
+const FIRST_WITHIN: Duration = Duration::from_secs(120);
 
 pub(crate) struct RevocationDoor {
     store: Arc<dyn RevocationStore>,
@@ -59,6 +62,22 @@ impl RevocationDoor {
         }
     }
 
+    /// Reads everything that may matter, before anybody is let in: a station that does not know it lets in whom another one
+    /// has shown out.
+    ///
+    /// # Errors
+    /// A store that is away, or too slow.
+    pub(crate) async fn load(&self) -> backend::Result<()> {
+        timeout(FIRST_WITHIN, self.read()).await.unwrap_or_else(|_| {
+            let known = self.set.read().len();
+            let text = format!(
+                "the first read of all of them did not end within {FIRST_WITHIN:?}, {known} are known: the CQL store is \
+                 too slow, and the station may be started again"
+            );
+            Err(backend::Error::unavailable("revocations", text))
+        })
+    }
+
     /// Reads again and again, for ever. A read that fails is made up for by the next.
     pub(crate) async fn follow(&self) {
         loop {
@@ -82,7 +101,9 @@ impl RevocationDoor {
         }
         self.cursor.lock().handle_read(now, latest);
         *self.read_at.lock() = began;
-        self.set.write().forget(now, self.retention);
+        while self.set.write().forget(now, self.retention) {
+            yield_now().await;
+        }
         gauge!("station_revocations").set(self.set.read().len() as f64);
         Ok(())
     }

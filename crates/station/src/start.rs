@@ -245,8 +245,7 @@ async fn assemble(
         deadline,
         &config.auth,
     );
-    // A station that does not know them lets in whom another one has shown out.
-    revocations.read().await?;
+    revocations.load().await?;
     let revocations = Arc::new(revocations);
 
     let admission_metrics = AdmissionMetrics::new();

@@ -70,7 +70,7 @@ impl Path {
         match identity {
             _ if !secure => Path::Far(endpoint.connect_lazy()),
             Some(identity) => {
-                let dialer = Dialer::new(Arc::clone(identity), role);
+                let dialer = Dialer::new(Arc::clone(identity), role, config.connection_age);
                 let age = spread(config.connection_age);
                 Path::Proved(Arc::new(Renewed::new(endpoint, dialer, age)))
             }

@@ -3,7 +3,7 @@
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::Uri;
@@ -14,7 +14,7 @@ use rustls::pki_types::{CertificateDer, ServerName};
 use rustls::{ClientConfig, ServerConfig};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
-use tokio::time::{Sleep, sleep, timeout};
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::{TlsAcceptor, TlsConnector};
 use tokio_util::either::Either;
 use tonic::transport::server::Connected;
@@ -39,6 +39,9 @@ pub trait Identity: Send + Sync {
     /// The service behind a certificate that was verified, and the time until the certificate ends.
     fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)>;
 
+    /// True where a chain that was verified earlier would be taken today: its root may be retired.
+    fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool;
+
     /// True where peers without a certificate are refused. Otherwise a listener takes both, while a fleet changes over.
     fn required(&self) -> bool;
 }
@@ -47,26 +50,30 @@ type Stream = Either<TcpStream, Box<tokio_rustls::server::TlsStream<TcpStream>>>
 
 /// A connection of a listener, with what its peer proved to be.
 pub(super) struct Link {
-    stream: Stream,
+    stream: Ending<Stream>,
     peer: Peer,
-    /// The end of the peer's certificate.
-    end: Option<Pin<Box<Sleep>>>,
 }
 
 impl Link {
     pub(super) fn plain(stream: TcpStream) -> Link {
         Link {
-            stream: Either::Left(stream),
+            stream: Ending {
+                stream: Either::Left(stream),
+                proof: None,
+            },
             peer: Peer::default(),
-            end: None,
         }
     }
 
-    /// Waits for the peer's proof.
+    /// Waits for the peer's proof. Its callers leave a connection at this `age`.
     ///
     /// # Errors
     /// A handshake that failed or took too long, and a peer without a certificate where one is required.
-    pub(super) async fn accept(stream: TcpStream, identity: &dyn Identity) -> io::Result<Link> {
+    pub(super) async fn accept(
+        stream: TcpStream,
+        identity: Arc<dyn Identity>,
+        age: Duration,
+    ) -> io::Result<Link> {
         let handshake = async {
             if !identity.required() && !begins_with_tls(&stream).await? {
                 return Ok(Link::plain(stream));
@@ -74,15 +81,12 @@ impl Link {
             let acceptor = TlsAcceptor::from(identity.accepting());
             let stream = Box::new(acceptor.accept(stream).await?);
             let (_, connection) = stream.get_ref();
-            let certificate = connection.peer_certificates().and_then(<[_]>::first);
-            let peer = certificate.and_then(|certificate| identity.peer(certificate));
-            let Some((caller, rest)) = peer else {
-                return Err(io::ErrorKind::PermissionDenied.into());
-            };
+            let (caller, proof) = Proof::of(connection.peer_certificates(), &identity, age)?;
+            let proof = Some(Box::new(proof));
+            let stream = Either::Right(stream);
             Ok(Link {
-                stream: Either::Right(stream),
+                stream: Ending { stream, proof },
                 peer: Peer(Some(caller)),
-                end: Some(Box::pin(sleep(rest))),
             })
         };
         match timeout(HANDSHAKE, handshake).await {
@@ -106,19 +110,119 @@ impl Connected for Link {
     }
 }
 
-impl Link {
-    /// Fails once the peer's certificate has ended: also a peer that takes no bytes is left then.
-    fn look_at_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
-        let ended = |end: &mut Pin<Box<Sleep>>| end.as_mut().poll(cx).is_ready();
-        if self.end.as_mut().is_some_and(ended) {
-            let text = "the certificate of the peer has ended";
-            return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
-        }
-        Ok(())
+impl AsyncRead for Link {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_read(cx, buf)
     }
 }
 
-impl AsyncRead for Link {
+impl AsyncWrite for Link {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+}
+
+/// A connection that fails once its peer would not be taken any more, whoever opened it.
+pub(super) struct Ending<S> {
+    stream: S,
+    proof: Option<Box<Proof>>,
+}
+
+/// The chain that a peer showed, looked at again from time to time.
+struct Proof {
+    chain: Vec<CertificateDer<'static>>,
+    identity: Arc<dyn Identity>,
+    every: Duration,
+    /// The end of its certificate.
+    end: Instant,
+    /// The next look, or the end.
+    due: Pin<Box<Sleep>>,
+}
+
+impl Proof {
+    /// The service behind a chain that was verified, and its proof.
+    fn of(
+        chain: Option<&[CertificateDer<'_>]>,
+        identity: &Arc<dyn Identity>,
+        age: Duration,
+    ) -> io::Result<(Caller, Proof)> {
+        let chain = chain.unwrap_or_default();
+        let peer = chain.first().and_then(|leaf| identity.peer(leaf));
+        let Some((caller, rest)) = peer else {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        };
+        let now = Instant::now();
+        // Callers that are well leave an old connection earlier, and lose no call.
+        let every = age.mul_f64(1.25).max(Duration::from_millis(1));
+        let end = now + rest;
+        let chain = chain.iter().map(|one| one.clone().into_owned());
+        let proof = Proof {
+            chain: chain.collect(),
+            identity: Arc::clone(identity),
+            every,
+            end,
+            due: Box::pin(sleep_until(end.min(now + every))),
+        };
+        Ok((caller, proof))
+    }
+
+    /// The reason for the connection to end, once there is one.
+    fn poll_end(&mut self, cx: &mut Context<'_>) -> Poll<&'static str> {
+        loop {
+            ready!(self.due.as_mut().poll(cx));
+            let now = Instant::now();
+            if now >= self.end {
+                return Poll::Ready("the certificate of the peer has ended");
+            }
+            if !self.identity.trusts(&self.chain) {
+                return Poll::Ready("the certificate of the peer has no root here any more");
+            }
+            self.due.as_mut().reset(self.end.min(now + self.every));
+        }
+    }
+}
+
+impl<S> Ending<S> {
+    /// Fails once the peer is taken no more: also a peer that takes no bytes is left then.
+    fn look_at_end(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        match self.proof.as_mut().map(|proof| proof.poll_end(cx)) {
+            Some(Poll::Ready(reason)) => {
+                Err(io::Error::new(io::ErrorKind::PermissionDenied, reason))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Ending<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -129,7 +233,7 @@ impl AsyncRead for Link {
     }
 }
 
-impl AsyncWrite for Link {
+impl<S: AsyncWrite + Unpin> AsyncWrite for Ending<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -168,18 +272,21 @@ pub(super) struct Dialer {
     tcp: HttpConnector,
     identity: Arc<dyn Identity>,
     role: Role,
+    age: Duration,
 }
 
-type Dialed = TokioIo<tokio_rustls::client::TlsStream<TcpStream>>;
+type Dialed = TokioIo<Ending<tokio_rustls::client::TlsStream<TcpStream>>>;
 
 impl Dialer {
-    pub(super) fn new(identity: Arc<dyn Identity>, role: Role) -> Dialer {
+    /// Its connections are left at this `age`.
+    pub(super) fn new(identity: Arc<dyn Identity>, role: Role, age: Duration) -> Dialer {
         let mut tcp = HttpConnector::new();
         tcp.set_nodelay(true);
         Dialer {
             tcp,
             identity,
             role,
+            age,
         }
     }
 
@@ -189,7 +296,11 @@ impl Dialer {
         // Nobody reads it: a peer is known by its role, and asked for by no name.
         let name = ServerName::try_from(self.role.name()).map_err(io::Error::other)?;
         let stream = connector.connect(name, stream.into_inner()).await?;
-        Ok(TokioIo::new(stream))
+        let (_, connection) = stream.get_ref();
+        let chain = connection.peer_certificates();
+        let (_, proof) = Proof::of(chain, &self.identity, self.age)?;
+        let proof = Some(Box::new(proof));
+        Ok(TokioIo::new(Ending { stream, proof }))
     }
 }
 

@@ -1,13 +1,16 @@
 //! Serving over the network.
 
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::{Stream, StreamExt};
+use parking_lot::Mutex;
 use protocol::Timestamp;
 use protocol::accept_backoff::AcceptBackoff;
+use protocol::log_pace::LogPace;
 use thiserror::Error;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
@@ -50,11 +53,12 @@ pub(super) async fn serve(
     identity: Option<Arc<dyn Identity>>,
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
-    let served = Served::new(routes);
+    let wants_proof = identity.as_ref().is_some_and(|it| it.required());
+    let served = Served::new(routes).wanting_proof(wants_proof);
     // Also where this future is dropped.
     let _ended = served.gone().clone().drop_guard();
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));
-    let incoming = opened(placed(incoming), identity);
+    let incoming = opened(placed(incoming), identity, config.connection_age);
     let stopped = stop.clone();
     let mut serving = pin!(
         Server::builder()
@@ -114,21 +118,52 @@ fn placed(
     })
 }
 
+/// Connections of a listener whose peers did not prove what they are.
+struct Refusals {
+    begun: Instant,
+    pace: Mutex<LogPace>,
+}
+
+impl Default for Refusals {
+    fn default() -> Refusals {
+        Refusals {
+            begun: Instant::now(),
+            pace: Mutex::default(),
+        }
+    }
+}
+
+impl Refusals {
+    /// A line now and then: strangers choose how many there are.
+    fn say(&self, peer: io::Result<SocketAddr>, error: &io::Error) {
+        let now = Timestamp::ZERO + self.begun.elapsed();
+        let count = self.pace.lock().count(now);
+        let Some(count) = count else {
+            return;
+        };
+        let peer = peer.map_or_else(|_| "gone".to_owned(), |peer| peer.to_string());
+        tracing::warn!(peer, %error, count, "connections of no known service were closed, the last of them this one");
+    }
+}
+
 /// Connections whose peers have proved what they are, as each comes to it; those that did not are gone.
 fn opened(
     incoming: impl Stream<Item = io::Result<(TcpStream, OwnedSemaphorePermit)>>,
     identity: Option<Arc<dyn Identity>>,
+    age: Duration,
 ) -> impl Stream<Item = io::Result<Opening<Link>>> {
+    let refusals = Arc::new(Refusals::default());
     let proved = incoming.map(move |accepted| {
-        let identity = identity.clone();
+        let (identity, refusals) = (identity.clone(), refusals.clone());
         async move {
             let (stream, place) = accepted?;
+            let peer = stream.peer_addr();
             let link = match identity {
                 None => Link::plain(stream),
-                Some(identity) => match Link::accept(stream, &*identity).await {
+                Some(identity) => match Link::accept(stream, identity, age).await {
                     Ok(link) => link,
                     Err(error) => {
-                        tracing::warn!(%error, "a connection of no known service is closed");
+                        refusals.say(peer, &error);
                         return Ok(None);
                     }
                 },

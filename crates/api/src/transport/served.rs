@@ -35,6 +35,8 @@ pub(super) fn panicked() -> Status {
 pub(super) struct Served {
     routes: Routes,
     gone: CancellationToken,
+    /// Nobody calls who has not proved to be somebody.
+    wants_proof: bool,
 }
 
 impl Served {
@@ -42,7 +44,14 @@ impl Served {
         Served {
             routes: routes.prepare(),
             gone: CancellationToken::new(),
+            wants_proof: false,
         }
+    }
+
+    /// Refuses calls without a caller, wherever they come from: every listener of this kind asks for certificates.
+    pub(super) fn wanting_proof(mut self, wants_proof: bool) -> Served {
+        self.wants_proof = wants_proof;
+        self
     }
 
     /// All calls in flight end with `UNAVAILABLE`.
@@ -60,7 +69,7 @@ impl Served {
         mut request: http::Request<Body>,
         peer: &Peer,
     ) -> http::Response<Body> {
-        if let Err(refused) = permit(request.uri().path(), peer.0.as_ref()) {
+        if let Err(refused) = self.permit(request.uri().path(), peer) {
             tracing::warn!(status = refused.message(), "a call is refused");
             return refused.into_http();
         }
@@ -72,6 +81,14 @@ impl Served {
         } else {
             self.handle(request).await
         }
+    }
+
+    fn permit(&self, path: &str, peer: &Peer) -> Result<(), Status> {
+        if self.wants_proof && peer.0.is_none() {
+            let text = "the caller has proved nothing, and identity.required is set here";
+            return Err(Status::unauthenticated(text));
+        }
+        permit(path, peer.0.as_ref())
     }
 
     async fn handle(&self, request: http::Request<Body>) -> http::Response<Body> {
@@ -154,6 +171,43 @@ impl Slot {
         let mut current = self.served.write();
         if current.as_ref().is_some_and(|now| Arc::ptr_eq(now, served)) {
             *current = None;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use protocol::access::{Caller, Role};
+    use tonic::Code;
+
+    use super::*;
+
+    /// The code of a call that comes with this peer, or with none.
+    async fn code(served: &Served, peer: Option<Peer>) -> Code {
+        let path = "/packetboat.v1.StationService/Kickout";
+        let mut request = http::Request::new(Body::empty());
+        *request.uri_mut() = path.parse().expect("a path");
+        if let Some(peer) = peer {
+            request.extensions_mut().insert(peer);
+        }
+        let answer = served.clone().call(request).await.expect("an answer");
+        let status = Status::from_header_map(answer.headers());
+        status.map_or(Code::Unknown, |status| status.code())
+    }
+
+    // A connection that lacks its peer was taken for one of a network without identities, which may call everything.
+    #[tokio::test]
+    async fn where_proof_is_required_a_call_without_a_caller_is_refused() {
+        let desk = || Some(Peer(Some(Caller::new(Role::Desk, "a"))));
+        let strict = Served::new(Routes::default()).wanting_proof(true);
+        for peer in [None, Some(Peer::default())] {
+            assert_eq!(code(&strict, peer).await, Code::Unauthenticated);
+        }
+        // Permitted, and no service of this server.
+        assert_eq!(code(&strict, desk()).await, Code::Unimplemented);
+        let lenient = Served::new(Routes::default());
+        for peer in [None, Some(Peer::default()), desk()] {
+            assert_eq!(code(&lenient, peer).await, Code::Unimplemented);
         }
     }
 }

@@ -48,11 +48,33 @@ pub enum CertificateError {
 }
 
 impl CertificateError {
+    /// True where one file of a pair may be renewed, and the other not yet.
+    pub(super) fn is_half(&self) -> bool {
+        matches!(self, CertificateError::Mismatch { .. })
+    }
+
     pub(super) fn malformed(path: &Path, reason: &impl Display) -> CertificateError {
         CertificateError::Malformed {
             path: path.into(),
             reason: reason.to_string(),
         }
+    }
+}
+
+/// Between two looks at a pair of which one file was renewed: the other one comes within it.
+const HALF_A_RENEWAL: Duration = Duration::from_millis(500);
+
+/// Looks again after a pause where a renewal seems to be in the middle. It blocks.
+pub(super) fn look_twice<T, E>(
+    look: impl Fn() -> Result<T, E>,
+    is_half: impl Fn(&E) -> bool,
+) -> Result<T, E> {
+    match look() {
+        Err(error) if is_half(&error) => {
+            std::thread::sleep(HALF_A_RENEWAL);
+            look()
+        }
+        looked => looked,
     }
 }
 
@@ -92,8 +114,13 @@ impl Certificates {
     }
 
     /// Looks at the files again. Where a changed one is wrong all stays as it was: half a renewal is none. One that has
-    /// ended, and was not renewed, keeps the others' renewals from nobody. It blocks for some small files.
+    /// ended, and was not renewed, keeps the others' renewals from nobody. It blocks for some small files, and for half a
+    /// second where a key is not its certificate's: a renewal changes one file after the other.
     pub fn reload(&self) -> Result<Reload, CertificateError> {
+        look_twice(|| self.look(), CertificateError::is_half)
+    }
+
+    fn look(&self) -> Result<Reload, CertificateError> {
         let known = self.set.load();
         let set = CertificateSet::read(&self.files, self.clock.now(), &known.0)?;
         if set

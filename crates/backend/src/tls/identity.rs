@@ -26,7 +26,7 @@ use rustls::{
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::certificates::{Certificate, parse_certificates, read_file, uris_and_end};
+use super::certificates::{Certificate, look_twice, parse_certificates, read_file, uris_and_end};
 use super::{CertificateError, CertificateFiles, provider};
 use crate::clock::Clock;
 use crate::files::{Reload, digest};
@@ -140,6 +140,17 @@ pub enum IdentityError {
     Untrusted { path: PathBuf, reason: RustlsError },
 }
 
+impl IdentityError {
+    /// True where one of the files may be renewed, and another one not yet: the key, or the roots.
+    fn is_half(&self) -> bool {
+        match self {
+            IdentityError::Certificate(error) => error.is_half(),
+            IdentityError::Untrusted { .. } => true,
+            _ => false,
+        }
+    }
+}
+
 /// Certificate, key and roots of a service, read again when their files change. Connections that live go on with what
 /// they began with.
 pub struct Identity {
@@ -161,6 +172,7 @@ struct Current {
     digest: [u8; 32],
     own: Caller,
     end: Timestamp,
+    verifier: Verifier,
     accepting: Arc<ServerConfig>,
     /// In the order of `Role::ALL`.
     calling: Vec<Arc<ClientConfig>>,
@@ -202,11 +214,16 @@ impl Identity {
         })
     }
 
-    /// Looks at the files again. What cannot be used changes nothing. It blocks for three small files.
+    /// Looks at the files again. What cannot be used changes nothing. It blocks for three small files, and for half a
+    /// second where they do not fit together: a renewal changes one after the other.
     ///
     /// # Errors
     /// As for [`Identity::load`].
     pub fn reload(&self) -> Result<Reload, IdentityError> {
+        look_twice(|| self.look(), IdentityError::is_half)
+    }
+
+    fn look(&self) -> Result<Reload, IdentityError> {
         let contents = self.files.read()?;
         if self.current.load().digest == digest(&contents) {
             return Ok(Reload::Unchanged);
@@ -231,6 +248,18 @@ impl Identity {
     pub fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
         let (caller, end) = caller_and_end(certificate, &self.roles).ok()?;
         Some((caller, end.since(self.clock.now())))
+    }
+
+    /// True where a chain that was verified earlier would be taken today, as a caller's or as that of a service that is
+    /// called: its root may be retired.
+    pub fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        let Some((leaf, between)) = chain.split_first() else {
+            return false;
+        };
+        let (at, current) = (unix_time(self.clock.now()), self.current.load());
+        let clients = &current.verifier.clients;
+        current.verifier.verify(leaf, between, at).is_ok()
+            || clients.verify_client_cert(leaf, between, at).is_ok()
     }
 
     /// This process, as others see it.
@@ -302,8 +331,7 @@ impl Current {
                 wanted,
             });
         }
-        let seconds = u64::try_from(now.millis() / 1000).unwrap_or_default();
-        let at = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        let at = unix_time(now);
         let verified = verifier.verify(leaf, between, at).and_then(|_| {
             verifier.clients.verify_client_cert(leaf, between, at)?;
             Ok(())
@@ -321,8 +349,14 @@ impl Current {
                 .map(|role| calling(&verifier, *role, &key))
                 .collect::<Result<_, _>>()
                 .map_err(CertificateError::from)?,
+            verifier,
         })
     }
+}
+
+fn unix_time(at: Timestamp) -> UnixTime {
+    let seconds = u64::try_from(at.millis() / 1000).unwrap_or_default();
+    UnixTime::since_unix_epoch(Duration::from_secs(seconds))
 }
 
 /// TLS 1.3 without resumption: a resumed session would not look at the chain again.

@@ -240,19 +240,21 @@ impl DeadLetters {
         self.say(by, repaired).await.map(drop)
     }
 
-    /// Writes down who is signed out, before it is done.
+    /// Writes down who is signed out: once before it is done, and once with its `outcome`.
     pub async fn signed_out(
         &self,
         by: &str,
         (user, platform): (UserId, Option<Platform>),
         revoked_before: Option<Timestamp>,
         why: &str,
+        outcome: Option<String>,
     ) -> Result<()> {
         let signed_out = vec![Act::SignedOut {
             user,
             platform,
             revoked_before,
             why: why.to_owned(),
+            outcome,
         }];
         self.say(by, signed_out).await.map(drop)
     }

@@ -134,8 +134,51 @@ fn an_unknown_kid_causes_one_look_in_half_a_minute() {
     assert_eq!(refresh.missing(Some("b"), at(30_001)), Missing::Wait);
     assert!(!refresh.begin(at(30_001)), "single flight");
     refresh.failed(at(35_000), 0);
-    assert_eq!(refresh.missing(Some("b"), at(35_001)), Missing::Refuse);
+    assert_eq!(refresh.missing(Some("b"), at(35_001)), Missing::Away);
     assert_eq!(refresh.due(), at(36_000), "a look that failed comes again");
+}
+
+// A provider that could not be asked made honest tokens unknown for a minute.
+#[test]
+fn only_a_look_that_succeeded_makes_a_kid_unknown() {
+    let mut refresh = settled();
+    assert_eq!(refresh.missing(Some("a"), at(30_000)), Missing::Wait);
+    assert!(refresh.begin(at(30_000)));
+    refresh.failed(at(31_000), 0);
+    assert_eq!(refresh.again_after(at(31_000)), secs(1));
+    for millis in [31_001, 31_999] {
+        assert_eq!(refresh.missing(Some("a"), at(millis)), Missing::Away);
+    }
+    assert_eq!(refresh.missing(None, at(31_001)), Missing::Refuse);
+    assert!(refresh.begin(at(32_000)));
+    refresh.arrived(None, at(32_001), 0);
+    assert_eq!(refresh.missing(Some("a"), at(32_002)), Missing::Refuse);
+    for _ in 0..10 {
+        refresh.failed(at(33_000), 0);
+    }
+    assert_eq!(refresh.again_after(at(33_000)), secs(60));
+    // A look is under way, or due.
+    assert_eq!(refresh.again_after(at(100_000)), secs(1));
+}
+
+#[test]
+fn a_set_that_is_good_for_an_hour_is_no_trouble() {
+    let mut refresh = KeyRefresh::new(STALE_MAX, START);
+    assert!(refresh.begin(START));
+    refresh.arrived(Some(secs(3600)), START, 720_000);
+    let due = refresh.due();
+    assert_eq!(due.since(START), secs(3600));
+    for minute in 0..60 {
+        assert!(!refresh.warns(at(minute * 60_000)), "{minute}");
+    }
+    assert!(!refresh.warns(due) && !refresh.warns(due + secs(59)));
+    assert!(refresh.begin(due));
+    refresh.failed(due + secs(5), 0);
+    assert!(refresh.warns(due + secs(5)), "it failed");
+    refresh.arrived(Some(secs(3600)), due + secs(10), 0);
+    assert!(!refresh.warns(due + secs(3000)));
+    let late = refresh.due() + secs(60);
+    assert!(refresh.warns(late), "it did not come");
 }
 
 #[test]
@@ -207,7 +250,7 @@ fn keys_prove_nothing_once_they_are_stale() {
     }
     let begun = refresh.begun_at.expect("it began");
     let early = begun + Duration::from_millis(29_999);
-    assert_eq!(refresh.missing(None, early), Missing::Refuse);
+    assert_eq!(refresh.missing(None, early), Missing::Away);
     assert_eq!(refresh.missing(None, begun + secs(30)), Missing::Wait);
     assert!(refresh.begin(begun + secs(30)));
 }
@@ -241,8 +284,9 @@ fn an_age_is_said_from_half_an_hour_on_every_ten_minutes() {
 }
 
 #[test]
-fn a_sign_in_waits_two_seconds() {
+fn a_sign_in_waits_two_seconds_and_64_of_them_at_a_time() {
     assert_eq!(PATIENCE, secs(2));
+    assert_eq!(WAITERS_MAX, 64);
 }
 
 proptest! {

@@ -121,6 +121,24 @@ fn a_revocation_goes_when_the_last_token_has() {
     assert_eq!(set.page(Follower::default().start(), 9), []);
 }
 
+// A million that ended in one hour kept every sign-in waiting.
+#[test]
+fn a_step_of_forgetting_is_bounded() {
+    let retention = retention(LIFETIME);
+    let rows: Vec<_> = (1..=25_000)
+        .map(|number| revocation(number, 0, number / 100))
+        .collect();
+    let mut set = set_of(&rows);
+    let now = at(1_000) + retention;
+    assert!(set.forget(now, retention));
+    assert_eq!(set.len(), 15_000);
+    assert!(set.refuses(user(10_001), at(-1)), "the oldest go first");
+    assert!(set.forget(now, retention));
+    assert!(!set.forget(now, retention));
+    assert!(set.is_empty());
+    assert!(!set.forget(now, retention));
+}
+
 #[test]
 fn tokens_of_the_future_and_long_words_are_no_revocation() {
     let code = |revocation: Revocation| revocation.check().map_err(|refusal| refusal.code);

@@ -58,13 +58,14 @@ impl Desk {
             mailbox: seams.mailbox.clone(),
             audit: seams.audit.clone(),
             registry: seams.registry.clone(),
-            stations: Stations {
-                registry: seams.registry.clone(),
-                connector: seams
+            stations: Stations::new(
+                seams.registry.clone(),
+                seams
                     .connector
                     .clone()
                     .with_caller(Caller::new(Role::Desk, "desk")),
-            },
+                seams.entropy.clone(),
+            ),
             clock: seams.clock.clone(),
             operators: Arc::new(operators),
         }

@@ -1,8 +1,7 @@
 //! Signing users out: written into the log of operations, then the tokens revoked, then the sessions kicked that are
-//! registered now. What comes in between ends with the revocation.
+//! registered now. Sessions that come in between end with the revocation.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use api::station::{Kickout, Revoke};
 use api::status::{carries_refusal, to_refusal};
@@ -11,20 +10,20 @@ use api::v1::station_service_client::StationServiceClient;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::{Extension, Json};
+use backend::clock::Entropy;
 use backend::discovery::{Registry, Role as Service};
 use protocol::access::Role;
+use protocol::revocation::Revocation;
+use protocol::sign_out::{AT_ONCE_MAX, LOG_WITHIN, STATION_WITHIN, STEP_WITHIN, asks_another};
 use protocol::{Code, Platform, Refusal, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
-use tokio::time::timeout;
-use tonic::{Response, Status};
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, timeout, timeout_at};
+use tonic::{Code as Grpc, Response, Status};
 
 use super::desk::{Answer, Desk, Refused, failed};
 use super::operators::Operator;
-
-/// Time for one station to answer, and for discovery to name them.
-const PATIENCE: Duration = Duration::from_secs(5);
-/// Stations that are asked, one after the other.
-const STATIONS: usize = 3;
+use super::utc;
 
 type Client = StationServiceClient<Channel>;
 
@@ -44,8 +43,59 @@ pub struct KickQuestion {
 pub struct Kicked {
     /// Sessions that are to end.
     pub sessions: u32,
-    /// Tokens that were issued before this are refused; milliseconds since 1970.
+    /// Tokens that were issued before this are refused, by the clock of the station that wrote it down; milliseconds
+    /// since 1970.
     pub revoked_before: Option<i64>,
+}
+
+impl Kicked {
+    fn words(&self) -> String {
+        let tokens = self.revoked_before.map_or_else(String::new, |before| {
+            let before = utc(Timestamp::from_millis(before));
+            format!(", and tokens that were issued before {before} are refused")
+        });
+        format!("{} sessions end{tokens}", self.sessions)
+    }
+}
+
+/// A question that may be done as it stands.
+struct Order {
+    user: UserId,
+    platform: Option<Platform>,
+    revoke: bool,
+    reason: String,
+    by: String,
+}
+
+impl Order {
+    fn read(desk: &Desk, by: String, user: &str, question: KickQuestion) -> Result<Order, Refused> {
+        let platform = question.platform.as_deref();
+        let order = Order {
+            user: readable("user", user)?,
+            platform: platform
+                .map(|name| readable("platform", name))
+                .transpose()?,
+            revoke: question.revoke,
+            reason: question.reason,
+            by,
+        };
+        if order.platform.is_some() && order.revoke {
+            let text =
+                "tokens are of all platforms: revoke without a platform, or kick one platform\n";
+            return Err((StatusCode::BAD_REQUEST, text.to_owned()));
+        }
+        // As a station would say, before anything is written or done.
+        let now = desk.clock.now();
+        let revocation = Revocation {
+            user: order.user,
+            before: now,
+            reason: order.reason.clone(),
+            by: order.by.clone(),
+            at: now,
+        };
+        revocation.check().map_err(refused)?;
+        Ok(order)
+    }
 }
 
 pub(super) async fn kick(
@@ -55,104 +105,186 @@ pub(super) async fn kick(
     Json(question): Json<KickQuestion>,
 ) -> Answer<Kicked> {
     operator.may_sign_out(&question.reason)?;
-    let user: UserId = readable("user", &user)?;
-    let platform: Option<Platform> = (question.platform.as_deref())
-        .map(|name| readable("platform", name))
-        .transpose()?;
-    if platform.is_some() && question.revoke {
-        let text = "tokens are of all platforms: revoke without a platform, or kick one platform\n";
-        return Err((StatusCode::BAD_REQUEST, text.to_owned()));
+    let order = Order::read(&desk, operator.name, &user, question)?;
+    let place = desk.stations.places.clone().try_acquire_owned();
+    let place = place.map_err(|_| {
+        let text =
+            format!("{AT_ONCE_MAX} users are being signed out here: ask again in a moment\n");
+        (StatusCode::TOO_MANY_REQUESTS, text)
+    })?;
+    // A request that breaks off leaves nothing half done.
+    let steps = tokio::spawn(async move {
+        let _place = place;
+        sign_out(&desk, &order).await
+    });
+    let kicked = steps.await.map_err(|_| {
+        let text = "signing out broke off: a bug, or the process ends; ask again\n";
+        (StatusCode::INTERNAL_SERVER_ERROR, text.to_owned())
+    })?;
+    kicked.map(Json)
+}
+
+/// All steps, each within its time.
+async fn sign_out(desk: &Desk, order: &Order) -> Result<Kicked, Refused> {
+    // Until a station has answered, the time is about this.
+    let about = order.revoke.then(|| desk.clock.now());
+    write_down(desk, order, about, None).await?;
+    let kicked = revoke_and_kick(desk, order).await;
+    let (before, outcome) = match &kicked {
+        Ok(kicked) => (kicked.revoked_before, kicked.words()),
+        Err((_, text)) => (None, text.trim().to_owned()),
+    };
+    let before = before.map(Timestamp::from_millis);
+    if let Err((_, reason)) = write_down(desk, order, before, Some(outcome)).await {
+        tracing::warn!(user = %order.user, reason, "the log of operations lacks the end of a kick");
     }
-    let before = question.revoke.then(|| desk.clock.now());
-    let (by, why) = (operator.name.as_str(), question.reason.as_str());
-    let written = desk
-        .letters
-        .signed_out(by, (user, platform), before, why)
-        .await;
-    written.map_err(|error| failed(error.into()))?;
-    if let Some(before) = before {
-        revoke(&desk, user, before, (by, why)).await?;
+    kicked
+}
+
+async fn write_down(
+    desk: &Desk,
+    order: &Order,
+    before: Option<Timestamp>,
+    outcome: Option<String>,
+) -> Result<(), Refused> {
+    let of = (order.user, order.platform);
+    let written = (desk.letters).signed_out(&order.by, of, before, &order.reason, outcome);
+    match timeout(LOG_WITHIN, written).await {
+        Ok(written) => written.map_err(|error| failed(error.into())),
+        Err(_) => {
+            let text = format!("the log of operations gave no answer within {LOG_WITHIN:?}");
+            Err(refused(away(text)))
+        }
     }
-    let sessions = kick_sessions(&desk, user, platform).await;
+}
+
+async fn revoke_and_kick(desk: &Desk, order: &Order) -> Result<Kicked, Refused> {
+    let before = match order.revoke {
+        true => Some(revoke(desk, order).await?),
+        false => None,
+    };
+    let sessions = kick_sessions(desk, order).await;
     let sessions = sessions.map_err(|(status, text)| match before {
         None => (status, text),
         Some(_) => {
-            let text = format!("{text}; the tokens are revoked, and sessions end within a minute");
+            let text = format!(
+                "{}; the tokens are revoked, and sessions end within a minute",
+                text.trim_end()
+            );
             (status, text)
         }
     })?;
-    Ok(Json(Kicked {
+    Ok(Kicked {
         sessions,
-        revoked_before: before.map(Timestamp::millis),
-    }))
+        revoked_before: before,
+    })
 }
 
-async fn revoke(
-    desk: &Desk,
-    user: UserId,
-    before: Timestamp,
-    (by, why): (&str, &str),
-) -> Result<(), Refused> {
+/// The time before which tokens are refused: that of the station, which may be ahead of this desk.
+async fn revoke(desk: &Desk, order: &Order) -> Result<i64, Refused> {
     let revoke = Revoke {
-        user,
-        before: Some(before),
-        reason: why.to_owned(),
-        by: by.to_owned(),
+        user: order.user,
+        before: None,
+        reason: order.reason.clone(),
+        by: order.by.clone(),
     };
     let asked = desk.stations.ask(|mut station: Client| {
         let request = api::v1::RevokeRequest::from(&revoke);
         async move { station.revoke(request).await }
     });
-    asked.await.map(drop).map_err(refused)
+    asked.await.map(|revoked| revoked.before)
 }
 
-async fn kick_sessions(
-    desk: &Desk,
-    user: UserId,
-    platform: Option<Platform>,
-) -> Result<u32, Refused> {
+async fn kick_sessions(desk: &Desk, order: &Order) -> Result<u32, Refused> {
     let kickout = Kickout {
-        user,
-        platform,
+        user: order.user,
+        platform: order.platform,
         text: "signed out by an operator".to_owned(),
     };
     let asked = desk.stations.ask(|mut station: Client| {
         let request = api::v1::KickoutRequest::from(&kickout);
         async move { station.kickout(request).await }
     });
-    let kicked = asked.await.map_err(refused)?;
-    Ok(kicked.sessions)
+    asked.await.map(|kicked| kicked.sessions)
 }
 
 /// Stations as a desk asks them; whatever it asks may be repeated.
 pub(super) struct Stations {
-    pub(super) registry: Arc<dyn Registry>,
-    pub(super) connector: Connector,
+    registry: Arc<dyn Registry>,
+    connector: Connector,
+    entropy: Arc<dyn Entropy>,
+    /// For users that are being signed out.
+    places: Arc<Semaphore>,
 }
 
 impl Stations {
-    /// The answer of the first that can be reached.
-    async fn ask<A, F>(&self, ask: impl Fn(Client) -> F) -> Result<A, Refusal>
+    pub(super) fn new(
+        registry: Arc<dyn Registry>,
+        connector: Connector,
+        entropy: Arc<dyn Entropy>,
+    ) -> Stations {
+        Stations {
+            registry,
+            connector,
+            entropy,
+            places: Arc::new(Semaphore::new(AT_ONCE_MAX)),
+        }
+    }
+
+    /// The answer of the first that has one, from a random one on.
+    async fn ask<A, F>(&self, ask: impl Fn(Client) -> F) -> Result<A, Refused>
     where
         F: Future<Output = Result<Response<A>, Status>>,
     {
-        let away = |text: String| Refusal::new(Code::Unavailable, text);
-        let watch = timeout(PATIENCE, self.registry.watch(Service::Station)).await;
-        let watch = watch.map_err(|_| away(format!("discovery gave no answer in {PATIENCE:?}")))?;
-        let roster = watch.map_err(|error| away(format!("{error}: {}", error.source)))?;
+        let end = Instant::now() + STEP_WITHIN;
+        let watch = timeout(STATION_WITHIN, self.registry.watch(Service::Station)).await;
+        let silent = |_| {
+            refused(away(format!(
+                "discovery gave no answer in {STATION_WITHIN:?}"
+            )))
+        };
+        let watch = watch.map_err(silent)?;
+        let roster = watch.map_err(|error| refused(away(format!("{error}: {}", error.source))))?;
         let stations = roster.borrow().clone();
+        let first = self.entropy.next() % stations.len().max(1) as u64;
+        let (behind, from) = stations.split_at(first as usize);
         let mut why = away("no station is registered; try again".to_owned());
-        for station in stations.iter().take(STATIONS) {
+        for station in from.iter().chain(behind) {
+            let now = Instant::now();
+            if now >= end {
+                break;
+            }
             let client = Client::new(self.connector.channel(Role::Station, &station.address));
-            match timeout(PATIENCE, ask(client)).await {
+            why = match timeout_at(end.min(now + STATION_WITHIN), ask(client)).await {
                 Ok(Ok(answer)) => return Ok(answer.into_inner()),
-                Ok(Err(status)) if carries_refusal(&status) => return Err(to_refusal(&status)),
-                Ok(Err(status)) => why = to_refusal(&status),
-                Err(_) => why = away(format!("a station gave no answer in {PATIENCE:?}")),
+                Ok(Err(status)) if is_of_another_role(&status) => return Err(elsewhere(&status)),
+                Ok(Err(status)) => to_refusal(&status),
+                Err(_) => away(format!("a station gave no answer in {STATION_WITHIN:?}")),
+            };
+            if !asks_another(why.code) {
+                break;
             }
         }
-        Err(why)
+        Err(refused(why))
     }
+}
+
+fn away(text: String) -> Refusal {
+    Refusal::new(Code::Unavailable, text)
+}
+
+/// The table of calls refused this process, not a station what was asked.
+fn is_of_another_role(status: &Status) -> bool {
+    status.code() == Grpc::PermissionDenied && !carries_refusal(status)
+}
+
+fn elsewhere(status: &Status) -> Refused {
+    let text = format!(
+        "this desk's process may not sign users out: ask the desk of a station (--admin or PACKETBOAT_ADMIN names its \
+         admin port). Its certificate was refused: {}\n",
+        status.message()
+    );
+    (StatusCode::FORBIDDEN, text)
 }
 
 fn readable<T: std::str::FromStr<Err: std::fmt::Display>>(
@@ -175,65 +307,4 @@ fn refused(refusal: Refusal) -> Refused {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::admin::operators::{Operators, Role};
-    use crate::compose::Seams;
-    use crate::compose::embedded::Config;
-
-    fn desk() -> State<Arc<Desk>> {
-        let seams = Seams::in_memory(&Config::default()).expect("stores in memory");
-        let station = station::Config::default();
-        State(Arc::new(Desk::new(&seams, &station, Operators::default())))
-    }
-
-    async fn asked(operator: Operator, user: &str, question: KickQuestion) -> StatusCode {
-        let answer = kick(
-            desk(),
-            Extension(operator),
-            Path(user.to_owned()),
-            Json(question),
-        );
-        answer.await.expect_err("refused").0
-    }
-
-    fn because(reason: &str) -> KickQuestion {
-        KickQuestion {
-            reason: reason.to_owned(),
-            ..KickQuestion::default()
-        }
-    }
-
-    #[tokio::test]
-    async fn a_kick_needs_its_role_and_a_reason() {
-        let viewer = || Operator::with("ann", &[Role::View, Role::Repair]);
-        let may = || Operator::with("bob", &[Role::View, Role::SignOut]);
-        let theft = || because("a phone was stolen");
-        assert_eq!(asked(viewer(), "7", theft()).await, StatusCode::FORBIDDEN);
-        for (user, question) in [
-            ("7", because(" ")),
-            ("-7", theft()),
-            (
-                "7",
-                KickQuestion {
-                    platform: Some("fax".to_owned()),
-                    ..theft()
-                },
-            ),
-            (
-                "7",
-                KickQuestion {
-                    platform: Some("ios".to_owned()),
-                    revoke: true,
-                    ..theft()
-                },
-            ),
-        ] {
-            let status = asked(may(), user, question.clone()).await;
-            assert_eq!(status, StatusCode::BAD_REQUEST, "{user} {question:?}");
-        }
-        // Nobody is there to do it.
-        let status = asked(may(), "7", theft()).await;
-        assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE);
-    }
-}
+mod tests;

@@ -1,5 +1,6 @@
 //! `packetboat certs`: certificates of services, from a root in a folder.
 
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -120,19 +121,14 @@ impl New {
         };
         // The settings would not know them otherwise.
         let roles = Roles::new(&self.domain, &Default::default());
+        let mut names = BTreeSet::new();
         for Service { role, name } in &services {
             let uri = uri(&self.domain, *role, name);
             roles.caller(&[&uri]).with_context(|| {
                 format!("{name:?} is no name of a service: letters, digits, '.', '_' and '-'")
             })?;
-        }
-        for (index, service) in services.iter().enumerate() {
-            let mut others = services[..index].iter();
-            if others.any(|other| other.name == service.name) {
-                bail!(
-                    "two services are called {}: their files would be the same",
-                    service.name
-                );
+            if !names.insert(name) {
+                bail!("two services are called {name}: their files would be the same");
             }
         }
         if !self.folder.file(ROOT_KEY).exists() {

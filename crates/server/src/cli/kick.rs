@@ -2,10 +2,10 @@
 
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
+use protocol::sign_out::ANSWER_WITHIN;
 use protocol::{Platform, Timestamp, UserId};
 use tokio::time::timeout;
 
@@ -13,9 +13,6 @@ use super::Output;
 use super::desk::Desk;
 use crate::admin::kick::{KickQuestion, Kicked};
 use crate::admin::utc;
-
-/// Three stations for each of both steps, and discovery.
-const PATIENCE: Duration = Duration::from_secs(60);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -48,8 +45,10 @@ impl Kick {
             revoke: self.revoke,
             reason: self.reason,
         };
-        let answer = timeout(PATIENCE, self.desk.post(&path, &question)).await;
-        let kicked: Kicked = answer.context("no answer in time: ask again")??;
+        let answer = timeout(ANSWER_WITHIN, self.desk.post(&path, &question)).await;
+        let kicked: Kicked = answer.context(
+            "the desk gave no answer in time, and may have done it all the same (packetboat dlq log says so): ask again",
+        )??;
         match self.output {
             Output::Json => println!("{}", serde_json::to_string(&kicked)?),
             Output::Table => print(self.user, &kicked),

@@ -31,6 +31,10 @@ impl transport::Identity for Proof {
         self.0.peer(certificate)
     }
 
+    fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        self.0.trusts(chain)
+    }
+
     fn required(&self) -> bool {
         self.0.required()
     }

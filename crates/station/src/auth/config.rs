@@ -72,7 +72,7 @@ pub struct Issuer {
     /// `packetboat token` makes.
     #[serde(default)]
     pub secrets: Vec<SecretFile>,
-    /// Longest time from a token's `iat` to its `exp`; a longer one is refused.
+    /// Longest time from a token's `iat` to its `exp`, 90 days at most; a token that lives longer is refused.
     #[serde(with = "humantime_serde", default = "lifetime_max")]
     #[schemars(with = "protocol::settings::Span")]
     pub lifetime_max: Duration,
@@ -142,6 +142,9 @@ const KEY_FILE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 /// The most that `leeway` may be.
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
 
+/// The most that `lifetime_max` may be: revocations are kept for as long, and a station reads them all at its start.
+const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+
 impl Config {
     /// True where tokens are proved by the key that everybody knows.
     #[must_use]
@@ -202,6 +205,12 @@ impl Issuer {
                 "no token would be believed",
                 "Say 24h",
             );
+        }
+        if self.lifetime_max > LIFETIME_MAX {
+            let value = format!("{}s", self.lifetime_max.as_secs());
+            let reason =
+                "revocations are kept for as long, and a station reads them all at its start";
+            refuse("lifetime_max", &value, reason, "At most 90days");
         }
         let has_secret = self.algorithms.contains(&Algorithm::HS256);
         if self.algorithms.is_empty() || (has_secret && self.algorithms.len() > 1) {

@@ -58,8 +58,30 @@ impl Copy {
         copy.map(Some)
     }
 
-    /// Replaces the copy whole, or leaves it as it was.
+    /// Replaces the copy whole. Where it cannot, a copy of other keys goes: one that was withdrawn would come back with
+    /// the next start.
+    ///
+    /// # Errors
+    /// The copy was not written, and what became of the old one.
     pub(super) fn write(&self, set: &[u8], now: Timestamp) -> io::Result<()> {
+        let Err(error) = self.replace(set, now) else {
+            return Ok(());
+        };
+        if matches!(self.read(), Ok(Some((_, old))) if old == set) {
+            return Err(error);
+        }
+        let end = match fs::remove_file(&self.path) {
+            Ok(()) => "the old copy was removed".to_owned(),
+            Err(removal) if removal.kind() == ErrorKind::NotFound => "there is none".to_owned(),
+            Err(removal) => format!(
+                "nor can the old copy be removed ({removal}), and keys in it may come back: remove {}",
+                self.path.display()
+            ),
+        };
+        Err(io::Error::new(error.kind(), format!("{error}; {end}")))
+    }
+
+    fn replace(&self, set: &[u8], now: Timestamp) -> io::Result<()> {
         fs::create_dir_all(&self.dir)?;
         let mut file = NamedTempFile::new_in(&self.dir)?;
         writeln!(file, "{now}")?;
@@ -76,4 +98,37 @@ fn split(content: &[u8]) -> Option<(Timestamp, Vec<u8>)> {
     let millis = str::from_utf8(date).ok()?.parse().ok()?;
     let set = set.get(1..)?;
     Some((Timestamp::from_millis(millis), set.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // A key that its issuer had withdrawn came back with the next start of a station whose disk was full.
+    #[test]
+    fn a_copy_of_other_keys_goes_where_a_new_one_cannot_be_written() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let at = |millis: i64| Timestamp::from_millis(1_800_000_000_000 + millis);
+        let link = Link::from("https://id.example/keys");
+        let good = Copy::new(dir.path(), "id", &link).expect("a folder");
+        good.write(b"{old}", at(0)).expect("written");
+        // No folder, so that nothing can be made in it.
+        let file = dir.path().join("file");
+        fs::write(&file, "").expect("written");
+        let full = Copy {
+            dir: file,
+            path: good.path.clone(),
+        };
+        full.write(b"{old}", at(1)).expect_err("no folder");
+        let kept = good.read().expect("readable");
+        assert_eq!(kept, Some((at(0), b"{old}".to_vec())), "the same keys");
+        let error = full.write(b"{new}", at(2)).expect_err("no folder");
+        assert!(error.to_string().contains("was removed"), "{error}");
+        assert_eq!(good.read().expect("none"), None);
+        let error = full.write(b"{new}", at(3)).expect_err("no folder");
+        assert!(error.to_string().contains("there is none"), "{error}");
+        fs::create_dir(&good.path).expect("a folder in its place");
+        let error = full.write(b"{new}", at(4)).expect_err("no folder");
+        assert!(error.to_string().contains("remove "), "{error}");
+    }
 }

@@ -9,10 +9,10 @@ use backend::clock::{Clock, Entropy, TimerClock};
 use backend::files::Reload;
 use metrics::{Counter, Gauge, counter, gauge};
 use parking_lot::Mutex;
-use protocol::Timestamp;
-use protocol::key_refresh::{KeyRefresh, Missing, PATIENCE, age_of_copy};
+use protocol::key_refresh::{KeyRefresh, Missing, PATIENCE, WAITERS_MAX, age_of_copy};
 use protocol::settings::Link;
-use tokio::sync::{Notify, watch};
+use protocol::{Code, Refusal, Timestamp};
+use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::timeout;
 use tracing::{info, warn};
@@ -38,8 +38,10 @@ pub(super) struct Published {
     timer: TimerClock,
     /// A look is due before its time.
     wake: Notify,
-    /// Looks that ended.
-    ends: watch::Sender<u64>,
+    /// Ends of looks: true for one that brought a set.
+    ends: watch::Sender<bool>,
+    /// Places of sign-ins that wait for one.
+    waiters: Semaphore,
     age: Gauge,
 }
 
@@ -71,7 +73,8 @@ impl Published {
             refresh: Mutex::new(refresh),
             timer,
             wake: Notify::new(),
-            ends: watch::Sender::new(0),
+            ends: watch::Sender::new(false),
+            waiters: Semaphore::new(WAITERS_MAX),
             age: gauge!("station_jwks_age_seconds", "issuer" => name.clone()),
         })
     }
@@ -111,25 +114,52 @@ impl Published {
     }
 
     /// Waits two seconds at most for a key that a look may bring.
-    pub(super) async fn await_key(&self, kid: Option<&str>, algorithm: jsonwebtoken::Algorithm) {
+    ///
+    /// # Errors
+    /// Nobody can say now whether the issuer has such a key.
+    pub(super) async fn await_key(
+        &self,
+        kid: Option<&str>,
+        algorithm: jsonwebtoken::Algorithm,
+    ) -> Result<(), Refusal> {
         let lacks = || {
             let keys = self.keys.load();
             matches!(keys.find(kid, algorithm), Err(NoKey::Unknown))
         };
         if self.is_fit() && !lacks() {
-            return;
+            return Ok(());
         }
         let mut ends = self.ends.subscribe();
         let missing = self.refresh.lock().missing(kid, self.timer.now());
-        if missing == Missing::Refuse {
-            return;
+        match missing {
+            Missing::Refuse => return Ok(()),
+            Missing::Away => return Err(self.away()),
+            Missing::Wait => {}
         }
         self.wake.notify_one();
+        let Ok(_place) = self.waiters.try_acquire() else {
+            return Err(crowded());
+        };
         let ended = timeout(PATIENCE, ends.changed()).await;
-        if let (Ok(_), Some(kid), true) = (ended, kid, lacks()) {
+        let has_set = ended.is_ok() && *ends.borrow();
+        if !lacks() {
+            return Ok(());
+        }
+        if !has_set {
+            return Err(self.away());
+        }
+        if let Some(kid) = kid {
             let now = self.timer.now();
             self.refresh.lock().remember_unknown(kid, now);
         }
+        Ok(())
+    }
+
+    /// Keys are too old, or one is missing, and their owner cannot be asked.
+    pub(super) fn away(&self) -> Refusal {
+        let text = "the keys of the token's issuer cannot be had at present; try again";
+        let again = self.refresh.lock().again_after(self.timer.now());
+        Refusal::new(Code::Unavailable, text).retry_after(again)
     }
 
     /// Looks when a look is due, until dropped. `clock` is the time of day, for copies.
@@ -140,7 +170,7 @@ impl Published {
             self.say_age();
             if self.begins() {
                 let answer = self.look(entropy).await;
-                self.ends.send_modify(|ends| *ends += 1);
+                self.ends.send_replace(answer.is_ok());
                 match answer {
                     Ok(set) => {
                         trouble = None;
@@ -214,7 +244,7 @@ impl Published {
         let issuer = self.issuer.clone();
         Some(spawn_blocking(move || {
             if let Err(error) = copy.write(&set, now) {
-                warn!(issuer, %error, "its keys cannot be copied: a restart would have none");
+                warn!(issuer, %error, "its keys cannot be copied for a restart");
             }
         }))
     }
@@ -234,4 +264,10 @@ impl Published {
             );
         }
     }
+}
+
+/// Enough others wait for the same keys.
+fn crowded() -> Refusal {
+    let text = "many wait for the keys of the token's issuer already; try again";
+    Refusal::new(Code::Unavailable, text).retry_after(PATIENCE)
 }

@@ -106,17 +106,18 @@ impl Trusted {
         })
     }
 
-    /// Waits where the token's key may be on its way.
-    async fn await_key(&self, token: &str) {
+    /// Waits where the token's key may be on its way. What is wrong with the token is said where it is proved.
+    async fn await_key(&self, token: &str) -> Result<(), Refusal> {
         let Origin::Url(published) = &self.origin else {
-            return;
+            return Ok(());
         };
         let Ok(header) = jsonwebtoken::decode_header(token) else {
-            return;
+            return Ok(());
         };
-        if self.validation_of(header.alg).is_some() {
-            published.await_key(header.kid.as_deref(), header.alg).await;
+        if self.validation_of(header.alg).is_none() {
+            return Ok(());
         }
+        published.await_key(header.kid.as_deref(), header.alg).await
     }
 
     fn validation_of(&self, algorithm: jsonwebtoken::Algorithm) -> Option<&Validation> {
@@ -127,10 +128,7 @@ impl Trusted {
     /// Keys that are too old prove nothing, and their owner cannot be asked.
     fn present_keys(&self) -> Result<Guard<Arc<KeySet>>, Refusal> {
         match &self.origin {
-            Origin::Url(published) if !published.is_fit() => Err(Refusal::new(
-                Code::Unavailable,
-                "the keys of the token's issuer cannot be had at present",
-            )),
+            Origin::Url(published) if !published.is_fit() => Err(published.away()),
             _ => Ok(self.keys.load()),
         }
     }
@@ -340,7 +338,7 @@ impl SignedTokens {
 #[async_trait]
 impl Authenticator for SignedTokens {
     async fn authenticate(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
-        self.issuer_of(token)?.await_key(token).await;
+        self.issuer_of(token)?.await_key(token).await?;
         self.prove(token, now)
     }
 }

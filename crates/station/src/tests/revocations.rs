@@ -1,7 +1,7 @@
 //! Tokens that were revoked: refused here and at the other stations, also after a read that was lost.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::station::{Admission, Connect, Reassert, ReassertOutcome, Reasserted, RevokedPage};
@@ -14,7 +14,7 @@ use protocol::access;
 use protocol::mailbox::ReassertAnswer;
 use protocol::revocation::{PageStart, Revocation};
 use protocol::{Code, Platform, Refusal, Timestamp};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
 
 use super::world::{BEGIN, Client, World, code_of, device, user, world, world_with};
@@ -28,6 +28,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub(super) struct FaultyRevocations {
     store: EmbeddedRevocations,
     pub(super) away: AtomicBool,
+    /// Milliseconds that each question takes.
+    slowness: AtomicU64,
 }
 
 impl FaultyRevocations {
@@ -35,6 +37,7 @@ impl FaultyRevocations {
         Arc::new(FaultyRevocations {
             store: EmbeddedRevocations::new(engine),
             away: AtomicBool::new(false),
+            slowness: AtomicU64::new(0),
         })
     }
 
@@ -64,6 +67,7 @@ impl RevocationStore for FaultyRevocations {
         limit: usize,
     ) -> backend::Result<Vec<Revocation>> {
         self.up()?;
+        sleep(Duration::from_millis(self.slowness.load(Ordering::Relaxed))).await;
         self.store.page(hour, from, limit).await
     }
 }
@@ -234,6 +238,27 @@ async fn a_station_that_starts_knows_what_was_revoked() {
         matches!(refused, Err(StartError::Part(_))),
         "it knows nothing"
     );
+}
+
+// Each question had its deadline, and all of them together had none.
+#[tokio::test(start_paused = true)]
+async fn a_station_that_starts_gives_a_slow_store_two_minutes() {
+    let world = world().await;
+    let begin = Instant::now();
+    // 723 hours, eight at a time.
+    world.revocations.slowness.store(1000, Ordering::Relaxed);
+    let (_, stop) = another(&world).await.expect("slow, and in time");
+    stop.cancel();
+    assert!(begin.elapsed() > SECOND * 80, "{:?}", begin.elapsed());
+    world.revocations.slowness.store(2000, Ordering::Relaxed);
+    let begin = Instant::now();
+    let refused = another(&world).await.expect_err("too slow");
+    assert!(begin.elapsed() < SECOND * 130, "{:?}", begin.elapsed());
+    let StartError::Part(error) = refused else {
+        panic!("{refused:?}");
+    };
+    let text = error.source.to_string();
+    assert!(text.contains("within 120s"), "{text}");
 }
 
 #[tokio::test(start_paused = true)]

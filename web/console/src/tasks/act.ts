@@ -32,8 +32,9 @@ export function told(act: Act): Told {
   }
   if ('imported' in act) return { verb: 'imported', text: counted(act.imported.letters.length, 'letter'), why: act.imported.why };
   if ('signed_out' in act) {
-    const { user, platform, revoked_before, why } = act.signed_out;
+    const { user, platform, revoked_before, why, outcome } = act.signed_out;
     const on = platform === undefined ? '' : ` on ${platform}`;
+    if (outcome !== undefined) return { verb: 'signed out', text: `user ${user}${on}: ${outcome}`, why };
     const tokens = revoked_before === undefined ? '' : ', tokens revoked';
     return { verb: 'signed out', text: `user ${user}${on}${tokens}`, why };
   }

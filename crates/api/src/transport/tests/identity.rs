@@ -15,6 +15,7 @@ use super::*;
 use crate::transport::Identity;
 use crate::v1::station_service_client::StationServiceClient;
 use crate::v1::{KickoutRequest, SendBatchRequest};
+use std::sync::atomic::AtomicBool;
 
 /// A root that signs services of these tests: a certificate's host name is its role.
 pub(super) struct Root(CertifiedIssuer<'static, KeyPair>);
@@ -87,6 +88,10 @@ impl Identity for Proof {
         };
         let role = Role::ALL.iter().find(named)?;
         Some((Caller::new(*role, "a"), self.life))
+    }
+
+    fn trusts(&self, _: &[CertificateDer<'_>]) -> bool {
+        true
     }
 
     fn required(&self) -> bool {
@@ -248,6 +253,102 @@ async fn a_connection_ends_with_the_certificate_of_its_peer() {
     client.probe(probe("well")).await.expect("answered");
 }
 
+// The server saw the end of its caller's certificate, and the caller not that of the server's.
+#[tokio::test]
+async fn a_caller_leaves_a_server_whose_certificate_has_ended() {
+    let root = Root::new();
+    let (address, _task) = serving(root.service(Role::Boat, HOUR)).await;
+    let caller = connector(root.service(Role::Carrier, Duration::from_millis(300)));
+    let mut client = boat_at(&caller, &format!("https://{address}"));
+    let (_sender, receiver) = mpsc::channel::<DeliverBatch>(1);
+    let answer = client.deliver(ReceiverStream::new(receiver)).await;
+    let mut outcomes = answer.expect("opened").into_inner();
+    let status = timeout(Duration::from_secs(5), outcomes.message()).await;
+    let status = status.expect("in time").expect_err("it has ended");
+    assert_eq!(status.code(), Code::Unavailable, "{status}");
+    client.probe(probe("well")).await.expect("answered");
+}
+
+/// Retires the root of its peers where it is told to.
+struct Fickle {
+    proof: Arc<Proof>,
+    looks: Arc<AtomicUsize>,
+    has_retired: Arc<AtomicBool>,
+}
+
+impl Identity for Fickle {
+    fn accepting(&self) -> Arc<ServerConfig> {
+        self.proof.accepting()
+    }
+
+    fn calling(&self, role: Role) -> Arc<ClientConfig> {
+        self.proof.calling(role)
+    }
+
+    fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
+        self.proof.peer(certificate)
+    }
+
+    fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        assert_eq!(chain.len(), 1);
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        !self.has_retired.load(Ordering::SeqCst)
+    }
+
+    fn required(&self) -> bool {
+        true
+    }
+}
+
+// A thief with a certificate of a root that was retired stayed for the rest of the certificate's life.
+#[tokio::test]
+async fn a_connection_ends_whose_root_was_retired() {
+    for is_servers in [true, false] {
+        let root = Root::new();
+        let (looks, has_retired) = (Arc::default(), Arc::default());
+        let fickle = |proof: Arc<Proof>, fickle: bool| -> Arc<dyn Identity> {
+            match fickle {
+                true => Arc::new(Fickle {
+                    proof,
+                    looks: Arc::clone(&looks),
+                    has_retired: Arc::clone(&has_retired),
+                }),
+                false => proof,
+            }
+        };
+        let quick = Config {
+            connection_age: Duration::from_millis(40),
+            ..config()
+        };
+        let server = fickle(root.service(Role::Boat, HOUR), is_servers);
+        let server = Connector::new(quick.clone()).with_identity(server);
+        let caller = fickle(root.service(Role::Carrier, HOUR), !is_servers);
+        let caller = Connector::new(quick).with_identity(caller);
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let address = listener.local_addr().expect("bound");
+        let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
+        let _serving = tokio::spawn(async move {
+            let stop = CancellationToken::new();
+            server.serve(listener, routes, stop).await
+        });
+        let mut client = boat_at(&caller, &format!("https://{address}"));
+        let (sender, receiver) = mpsc::channel(4);
+        let answer = client.deliver(ReceiverStream::new(receiver)).await;
+        let mut outcomes = answer.expect("opened").into_inner();
+        let begun = Instant::now();
+        while looks.load(Ordering::SeqCst) < 3 {
+            assert!(begun.elapsed() < Duration::from_secs(5), "nobody looks");
+            sender.send(batch("well", [1])).await.expect("open");
+            let answer = outcomes.message().await.expect("well").expect("open");
+            assert_eq!(tokens(answer), [1]);
+        }
+        has_retired.store(true, Ordering::SeqCst);
+        let status = timeout(Duration::from_secs(5), outcomes.message()).await;
+        let status = status.expect("in time").expect_err("it has ended");
+        assert_eq!(status.code(), Code::Unavailable, "{status}");
+    }
+}
+
 // Every call comes through while connections are left behind, and what streams stays where it is.
 #[tokio::test]
 async fn connections_that_are_old_are_left_without_haste() {
@@ -308,6 +409,10 @@ impl Identity for Counted {
 
     fn peer(&self, certificate: &CertificateDer<'_>) -> Option<(Caller, Duration)> {
         self.proof.peer(certificate)
+    }
+
+    fn trusts(&self, chain: &[CertificateDer<'_>]) -> bool {
+        self.proof.trusts(chain)
     }
 
     fn required(&self) -> bool {

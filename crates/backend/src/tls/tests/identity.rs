@@ -252,6 +252,8 @@ fn renewals_and_new_roots_end_no_connection() {
     let boat = load(&files, "boat", Role::Boat).expect("a boat");
     let station = load(&files, "station", Role::Station).expect("a station");
     let mut pair = call(&boat, &station, Role::Station).expect("a handshake");
+    let shown = pair.server.peer_certificates().expect("a certificate");
+    let shown = shown.to_vec();
     assert_eq!(boat.reload().expect("the same"), Reload::Unchanged);
 
     let new = Root::new("new root");
@@ -265,12 +267,46 @@ fn renewals_and_new_roots_end_no_connection() {
     call(&station, &boat, Role::Boat).expect("old and new together");
     new.service(&files, "station", STATION);
     assert_eq!(station.reload().expect("renewed"), Reload::Reloaded);
+    assert!(station.trusts(&shown), "both roots are there");
     trust(&files, &[&new]);
     for identity in [&boat, &station] {
         assert_eq!(identity.reload().expect("one root"), Reload::Reloaded);
     }
     call(&boat, &station, Role::Station).expect("new alone");
     pair.echo(b"stay");
+    // Until somebody looks at it again.
+    assert!(!station.trusts(&shown) && !station.trusts(&[]));
+}
+
+// A look between the renames of a renewal was counted as a refusal, and an alarm told of it.
+#[test]
+fn a_look_in_the_middle_of_a_renewal_waits_for_the_rest() {
+    let (files, root) = fleet();
+    let boat = load(&files, "boat", Role::Boat).expect("a boat");
+    let new = Root::new("new root");
+    let renew = |root: &Root, trusted: &[&Root], late: &str| {
+        let content = || std::fs::read_to_string(files.path(late)).expect("a file");
+        let before = content();
+        root.service(&files, "boat", BOAT);
+        trust(&files, trusted);
+        let after = content();
+        files.write(late, &before);
+        std::thread::scope(|scope| {
+            let look = scope.spawn(|| boat.reload());
+            std::thread::sleep(Duration::from_millis(100));
+            files.write(late, &after);
+            look.join().expect("no panic")
+        })
+    };
+    let renewed = renew(&root, &[&root], "boat.key");
+    assert_eq!(renewed.expect("in the end"), Reload::Reloaded);
+    let renewed = renew(&new, &[&root, &new], "ca.crt");
+    assert_eq!(renewed.expect("in the end"), Reload::Reloaded);
+    // Another's key stays one.
+    let key = std::fs::read_to_string(files.path("station.key")).expect("a key");
+    files.write("boat.key", &key);
+    let error = boat.reload().expect_err("another's").to_string();
+    assert!(error.contains("is not the key of"), "{error}");
 }
 
 #[test]

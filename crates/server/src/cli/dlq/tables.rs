@@ -262,8 +262,12 @@ fn act(act: &Act) -> String {
             platform,
             revoked_before,
             why,
+            outcome,
         } => {
             let on = platform.map_or_else(String::new, |platform| format!(" on {platform}"));
+            if let Some(outcome) = outcome {
+                return format!("signed user {user} out{on}: {outcome}");
+            }
             let tokens = revoked_before.map_or("", |_| " and revokes the tokens until now");
             format!("signs user {user} out{on}{tokens}: {why}")
         }

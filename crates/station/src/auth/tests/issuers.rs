@@ -539,12 +539,16 @@ fn settings_of_issuers_make_sense() {
         change(&mut issuer, secret.clone());
         open(&[issuer]).expect_err("refused").to_string()
     };
-    let cases: [(Change, &str); 14] = [
+    let cases: [(Change, &str); 15] = [
         (|it, _| it.issuer.clear(), "issuers[0].issuer"),
         (|it, _| it.audience.clear(), "issuers[0].audience"),
         (
             |it, _| it.lifetime_max = Duration::ZERO,
             "issuers[0].lifetime_max",
+        ),
+        (
+            |it, _| it.lifetime_max = Duration::from_secs(90 * 86_400 + 1),
+            "issuers[0].lifetime_max is 7776001s",
         ),
         (|it, _| it.algorithms.clear(), "issuers[0].algorithms"),
         (

@@ -1,0 +1,55 @@
+//! Signing a user out at the desk: time for each step, and answers after which another station is asked. Steps go on
+//! where the request for them breaks off, and all of them end before the operator's terminal stops waiting.
+
+use std::time::Duration;
+
+use crate::Code;
+
+/// Time for an entry in the log of operations: one before anything is done, one about its end.
+pub const LOG_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time for one station to answer, and for discovery to name them.
+pub const STATION_WITHIN: Duration = Duration::from_secs(5);
+
+/// Time for one step, revocation or kick, at however many stations.
+pub const STEP_WITHIN: Duration = Duration::from_secs(15);
+
+/// Patience of an operator's terminal, beyond all steps and both entries.
+pub const ANSWER_WITHIN: Duration = Duration::from_secs(60);
+
+/// Users that one desk signs out at a time; further ones are to be tried again.
+pub const AT_ONCE_MAX: usize = 16;
+
+/// True where another station may answer otherwise: this one cannot now, or is of a version that does not know the call.
+pub const fn asks_another(code: Code) -> bool {
+    code.retryable() || matches!(code, Code::Unsupported)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_steps_end_before_their_operator_stops_waiting() {
+        let all = LOG_WITHIN * 2 + STEP_WITHIN * 2;
+        assert!(all + Duration::from_secs(10) <= ANSWER_WITHIN, "{all:?}");
+        // A station that is silent leaves time for another.
+        assert!(STATION_WITHIN * 2 <= STEP_WITHIN);
+    }
+
+    #[test]
+    fn another_station_is_asked_where_it_may_answer_otherwise() {
+        for code in [
+            Code::Unavailable,
+            Code::Draining,
+            Code::DeadlineExceeded,
+            Code::RateLimited,
+            Code::Unsupported,
+        ] {
+            assert!(asks_another(code), "{code}");
+        }
+        for code in [Code::InvalidArgument, Code::Forbidden, Code::NotFound] {
+            assert!(!asks_another(code), "{code}");
+        }
+    }
+}
