@@ -8,6 +8,13 @@ pub mod cache;
 pub mod changes;
 pub mod clock;
 pub mod conversations;
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+mod credentials;
 pub mod devices;
 pub mod discovery;
 pub mod embedded;

@@ -2,9 +2,40 @@
 
 use std::error::Error as StdError;
 
-use scylla::errors::{ExecutionError, PrepareError, RequestAttemptError};
+use scylla::errors::{
+    ConnectionError, ConnectionSetupRequestErrorKind, DbError, ExecutionError, NewSessionError,
+    PrepareError, RequestAttemptError,
+};
 
+use super::SEAM;
 use crate::Error;
+use crate::tls::advice;
+
+/// No session: what is wrong with credentials is said with what to do.
+pub(super) fn opening(error: NewSessionError, is_tls: bool) -> Error {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(&error);
+    let mut remedy = None;
+    while let Some(reason) = next.filter(|_| remedy.is_none()) {
+        remedy = match reason.downcast_ref::<ConnectionError>() {
+            Some(ConnectionError::IoError(io)) => advice("scylla", is_tls, &**io),
+            Some(ConnectionError::ConnectionSetupRequestError(setup)) => match setup.get_error() {
+                ConnectionSetupRequestErrorKind::DbError(DbError::AuthenticationError, _) => {
+                    Some(SIGN_IN.to_owned())
+                }
+                ConnectionSetupRequestErrorKind::MissingAuthentication => Some(SIGN_IN.to_owned()),
+                _ => None,
+            },
+            _ => None,
+        };
+        next = reason.source();
+    }
+    match remedy {
+        Some(remedy) => Error::unavailable(SEAM, format!("{error}: {remedy}")),
+        None => Error::unavailable(SEAM, error),
+    }
+}
+
+const SIGN_IN: &str = "scylla.username and scylla.password_file have to be as the cluster has them";
 
 /// A request that failed. What the server refuses is `Unavailable` too, whatever the reason: tables that are
 /// missing, a user without rights, a full disk come from outside, and a message must wait for their end
