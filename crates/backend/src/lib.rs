@@ -39,6 +39,14 @@ pub(crate) mod redis;
 pub mod revocations;
 #[cfg(feature = "scylla")]
 pub mod scylla;
+#[cfg(all(
+    test,
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+mod secured;
 pub mod table;
 pub mod timeline;
 pub mod tls;

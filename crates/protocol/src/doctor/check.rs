@@ -14,6 +14,7 @@ pub enum Check {
     Ready,
     TokenKey,
     Identity,
+    Links,
     Operators,
     Auditing,
     Copies,
@@ -39,13 +40,14 @@ pub enum Check {
 }
 
 impl Check {
-    pub const ALL: [Check; 28] = [
+    pub const ALL: [Check; 29] = [
         Check::AdminPort,
         Check::Version,
         Check::Clock,
         Check::Ready,
         Check::TokenKey,
         Check::Identity,
+        Check::Links,
         Check::Operators,
         Check::Auditing,
         Check::Copies,
@@ -78,6 +80,7 @@ impl Check {
             Check::Ready => "ready",
             Check::TokenKey => "token-key",
             Check::Identity => "identity",
+            Check::Links => "links",
             Check::Operators => "operators",
             Check::Auditing => "auditing",
             Check::Copies => "copies",

@@ -15,7 +15,7 @@ use tonic::Code;
 
 use super::{EtcdConfig, SEAM};
 use crate::clock::Entropy;
-use crate::credentials::{Credentials, Shown};
+use crate::credentials::Shown;
 use crate::tls::advice;
 use crate::{Error, Kind, Result};
 
@@ -189,7 +189,7 @@ impl Calls {
 }
 
 /// A client with these credentials. Needs no server, except where somebody has to sign in.
-async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
+pub(super) async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
     let mut options = ConnectOptions::new()
         .with_connect_timeout(config.attempt_deadline)
         .with_keep_alive(PING_EVERY, PING_TIMEOUT)
@@ -211,7 +211,7 @@ async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
     timeout(config.call_deadline, connecting)
         .await
         .map_err(|late| Error::unavailable(SEAM, late))?
-        .map_err(judged)
+        .map_err(|error| judged_with(error, shown.tls.is_some()))
 }
 
 /// A client with new credentials that a member has answered.
@@ -224,6 +224,11 @@ async fn renewed(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
 
 /// What the caller can do about it. What may pass by itself is `unavailable`.
 pub(super) fn judged(error: etcd_client::Error) -> Error {
+    judged_with(error, true)
+}
+
+/// As `judged`; the first call of a client without TLS may be one to a member that wants it.
+fn judged_with(error: etcd_client::Error, is_tls: bool) -> Error {
     let refused = match &error {
         etcd_client::Error::GRpcStatus(status) => matches!(
             status.code(),
@@ -240,13 +245,13 @@ pub(super) fn judged(error: etcd_client::Error) -> Error {
     } else {
         Kind::Unavailable
     };
-    match remedy(&error) {
+    match remedy(&error, is_tls) {
         Some(remedy) => Error::new(SEAM, kind, format!("{error}: {remedy}")),
         None => Error::new(SEAM, kind, error),
     }
 }
 
-fn remedy(error: &etcd_client::Error) -> Option<String> {
+fn remedy(error: &etcd_client::Error, is_tls: bool) -> Option<String> {
     if let etcd_client::Error::GRpcStatus(status) = error {
         let said = status.message();
         if said.contains("authentication failed") || said.contains("user name is empty") {
@@ -256,5 +261,5 @@ fn remedy(error: &etcd_client::Error) -> Option<String> {
             return Some("the role of etcd.username has to read and write below etcd.prefix".into());
         }
     }
-    advice("etcd", true, error)
+    advice("etcd", is_tls, error)
 }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::config::KafkaConfig;
 use super::layout::Layout;
+use super::renewal::Renewals;
 use super::report::{Reporter, blocking, failed};
 use super::{SEAM, SPREAD, record, settings};
 use crate::queue::{Partition, Record};
@@ -25,6 +26,12 @@ const TURNS: usize = 4;
 
 /// Clients that stand ready: one for the groups of each topic that an audit asks for, and some to read.
 const KEPT: usize = 16;
+
+/// Time that a token may take to be read.
+const TOKEN_WAIT: Duration = Duration::from_secs(2);
+
+/// Errors of a client that are looked through for the reason of a failure.
+const ERRORS_MAX: usize = 64;
 
 /// A client that nobody used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -40,20 +47,28 @@ struct Shared {
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     idle: Mutex<Vec<Idle>>,
+    renewals: Renewals,
 }
 
 struct Idle {
     group: String,
     client: Client,
+    /// Number of the credentials that were taken last when it was asked for.
+    renewal: u64,
     since: Instant,
 }
 
 impl Readers {
-    pub(super) fn new(config: Arc<KafkaConfig>, layout: Arc<Layout>) -> Readers {
+    pub(super) fn new(
+        config: Arc<KafkaConfig>,
+        layout: Arc<Layout>,
+        renewals: Renewals,
+    ) -> Readers {
         let shared = Arc::new(Shared {
             config,
             layout,
             idle: Mutex::default(),
+            renewals,
         });
         let sweeping = tokio::spawn(sweep(Arc::downgrade(&shared))).abort_handle();
         Readers {
@@ -82,9 +97,10 @@ impl Readers {
         let group = group.unwrap_or_else(|| shared.layout.reader());
         blocking(move || {
             let _turn = turn;
+            let renewal = *shared.renewals.borrow();
             let client = shared.client(&group)?;
-            let answer = question(&client, patience)?;
-            shared.keep(group, client);
+            let answer = question(&client, patience).map_err(|error| explained(&client, error))?;
+            shared.keep(group, client, renewal);
             Ok(answer)
         })
         .await
@@ -149,21 +165,33 @@ impl Drop for Readers {
 
 impl Shared {
     fn client(&self, group: &str) -> Result<Client> {
+        let renewal = *self.renewals.borrow();
         let mut idle = self.idle.lock();
+        // What has credentials of before is of no more use.
+        let old: Vec<Idle> = idle
+            .extract_if(.., |idle| idle.renewal != renewal)
+            .collect();
         if let Some(place) = idle.iter().position(|idle| idle.group == group) {
-            return Ok(idle.swap_remove(place).client);
+            let client = idle.swap_remove(place).client;
+            drop(idle);
+            drop(old);
+            // A token that ends is renewed while it is polled.
+            drop(client.poll(Duration::ZERO));
+            return Ok(client);
         }
         drop(idle);
+        drop(old);
         connect(&self.config, group)
     }
 
-    fn keep(&self, group: String, client: Client) {
+    fn keep(&self, group: String, client: Client, renewal: u64) {
         let since = Instant::now();
         let mut idle = self.idle.lock();
         let oldest = (idle.len() >= KEPT).then(|| idle.remove(0));
         idle.push(Idle {
             group,
             client,
+            renewal,
             since,
         });
         drop(idle);
@@ -194,10 +222,30 @@ async fn sweep(shared: Weak<Shared>) {
 
 /// A client of its own.
 pub(super) fn connect(config: &KafkaConfig, group: &str) -> Result<Client> {
-    settings::reader(config, group)?
+    let client: Client = settings::reader(config, group)?
         .set("enable.partition.eof", "true")
-        .create_with_context(Reporter::default())
-        .map_err(|error| failed("starting a reader", error))
+        .create_with_context(Reporter::new(config))
+        .map_err(|error| failed("starting a reader", error))?;
+    // librdkafka asks for a token while it is polled, and never else.
+    let until = Instant::now() + TOKEN_WAIT;
+    while !client.context().is_equipped() && Instant::now() < until {
+        drop(client.poll(AGAIN));
+    }
+    Ok(client)
+}
+
+/// As `error`, with what librdkafka said of the connections that the client could not make.
+pub(super) fn explained(client: &Client, error: Error) -> Error {
+    // What it said waits to be polled for.
+    for _ in 0..ERRORS_MAX {
+        if client.poll(Duration::ZERO).is_none() {
+            break;
+        }
+    }
+    match client.context().refusal() {
+        Some(refusal) => Error::new(SEAM, error.kind, format!("{}: {refusal}", error.source)),
+        None => error,
+    }
 }
 
 /// How long to wait before a question is asked again.

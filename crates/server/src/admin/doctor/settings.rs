@@ -2,7 +2,7 @@
 
 use backend::discovery::Role;
 #[cfg(feature = "cluster")]
-use protocol::doctor::Copies;
+use protocol::doctor::{Copies, Link};
 use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, TokenKey};
 
 use super::Doctor;
@@ -42,6 +42,10 @@ impl Doctor {
         if self.parts.stores == Stores::Real && self.parts.access.queue.is_some() {
             findings.push(self.copies().finding());
         }
+        #[cfg(feature = "cluster")]
+        if self.parts.stores == Stores::Real {
+            findings.extend(self.links().map(Link::finding));
+        }
         findings
     }
 
@@ -54,6 +58,20 @@ impl Doctor {
             is_well_known: settings.station.auth.is_well_known(),
             open: served,
         }
+    }
+
+    /// To the parts that this process speaks to.
+    #[cfg(feature = "cluster")]
+    fn links(&self) -> impl Iterator<Item = Link> {
+        let access = &self.parts.access;
+        let spoken_to = [
+            access.queue.is_some(),
+            access.whole.is_some(),
+            access.registry.is_some(),
+            access.ledger.is_some(),
+        ];
+        let links = self.parts.settings.links().into_iter().zip(spoken_to);
+        links.filter(|(_, is_one)| *is_one).map(|(link, _)| link)
     }
 
     #[cfg(feature = "cluster")]
