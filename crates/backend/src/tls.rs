@@ -31,7 +31,7 @@ pub use certificates::{CertificateError, Certificates};
     feature = "redis",
     feature = "scylla"
 ))]
-pub(crate) use client::{ClientTls, advice};
+pub(crate) use client::{ClientTls, advice, ended};
 #[cfg(any(
     feature = "etcd",
     feature = "kafka",

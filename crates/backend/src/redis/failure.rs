@@ -40,7 +40,7 @@ pub(crate) enum Failure {
     },
     #[error(
         "Redis refuses user or password ({0}): redis.username and redis.password_file have to be as its ACL has \
-         them, and redis.sentinel_username for sentinels"
+         them, and those of sentinels redis.sentinel_username and redis.sentinel_password_file"
     )]
     SignIn(#[source] RedisError),
     #[error(

@@ -12,7 +12,6 @@ use super::failure::Failure;
 use super::node::{self, Manner, read_address};
 use super::reply;
 use super::slots::SLOTS;
-use crate::tls::advice;
 
 /// An address, `host:port`.
 pub(crate) type Address = Arc<str>;
@@ -98,10 +97,11 @@ async fn find_master(
         .await
         .map_err(|_| Failure::NoMaster(format!("no sentinel named {master:?} in time")))?
         .map_err(|error| {
-            let advice = advice("redis", access.is_tls(), &error);
-            let advice = advice.map(|advice| format!(": {advice}"));
-            let advice = advice.unwrap_or_default();
-            Failure::NoMaster(format!("sentinels name no {master:?}: {error}{advice}"))
+            let reason = match access.failure("", error) {
+                Failure::Tls { advice, source, .. } => format!("{source}: {advice}"),
+                other => other.to_string(),
+            };
+            Failure::NoMaster(format!("sentinels name no {master:?}: {reason}"))
         })?;
     match client.get_connection_info().addr() {
         ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {

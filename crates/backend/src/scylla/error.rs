@@ -3,35 +3,41 @@
 use std::error::Error as StdError;
 
 use scylla::errors::{
-    ConnectionError, ConnectionSetupRequestErrorKind, DbError, ExecutionError, NewSessionError,
-    PrepareError, RequestAttemptError,
+    ConnectionError, ConnectionPoolError, ConnectionSetupRequestErrorKind, DbError, ExecutionError,
+    MetadataError, NewSessionError, PrepareError, RequestAttemptError,
 };
 
 use super::SEAM;
 use crate::Error;
-use crate::tls::advice;
+use crate::tls::{advice, ended};
 
 /// No session: what is wrong with credentials is said with what to do.
 pub(super) fn opening(error: NewSessionError, is_tls: bool) -> Error {
-    let mut next: Option<&(dyn StdError + 'static)> = Some(&error);
-    let mut remedy = None;
-    while let Some(reason) = next.filter(|_| remedy.is_none()) {
-        remedy = match reason.downcast_ref::<ConnectionError>() {
-            Some(ConnectionError::IoError(io)) => advice("scylla", is_tls, &**io),
-            Some(ConnectionError::ConnectionSetupRequestError(setup)) => match setup.get_error() {
-                ConnectionSetupRequestErrorKind::DbError(DbError::AuthenticationError, _) => {
-                    Some(SIGN_IN.to_owned())
-                }
-                ConnectionSetupRequestErrorKind::MissingAuthentication => Some(SIGN_IN.to_owned()),
-                _ => None,
+    let remedy = match &error {
+        NewSessionError::MetadataError(MetadataError::ConnectionPoolError(
+            ConnectionPoolError::Broken {
+                last_connection_error,
+                ..
             },
-            _ => None,
-        };
-        next = reason.source();
-    }
+        )) => remedy(last_connection_error, is_tls),
+        _ => None,
+    };
     match remedy {
         Some(remedy) => Error::unavailable(SEAM, format!("{error}: {remedy}")),
         None => Error::unavailable(SEAM, error),
+    }
+}
+
+fn remedy(error: &ConnectionError, is_tls: bool) -> Option<String> {
+    match error {
+        ConnectionError::IoError(io) => advice("scylla", is_tls, &**io),
+        ConnectionError::ConnectionSetupRequestError(setup) => match setup.get_error() {
+            ConnectionSetupRequestErrorKind::DbError(DbError::AuthenticationError, _)
+            | ConnectionSetupRequestErrorKind::MissingAuthentication => Some(SIGN_IN.to_owned()),
+            ConnectionSetupRequestErrorKind::BrokenConnection(_) => Some(ended("scylla", is_tls)),
+            _ => None,
+        },
+        _ => None,
     }
 }
 

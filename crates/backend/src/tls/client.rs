@@ -200,9 +200,7 @@ pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) 
                     | io::ErrorKind::UnexpectedEof
             )
         {
-            return Some(format!(
-                "a server that wants TLS ends a connection without it so: {part}.tls.ca_file turns TLS on"
-            ));
+            return Some(ended(part, is_on));
         }
         next = error.source();
     }
@@ -216,6 +214,19 @@ fn rustls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a RustlsErr
     let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
     let inner = inner.and_then(|inner| inner.downcast_ref());
     inner.or_else(|| error.downcast_ref())
+}
+
+/// What a server may want that ends a connection without a word.
+pub(crate) fn ended(part: &str, is_on: bool) -> String {
+    match is_on {
+        false => format!(
+            "a server that wants TLS ends a connection without it so: {part}.tls.ca_file turns TLS on"
+        ),
+        true => format!(
+            "a server that wants a certificate ends a connection without one that it trusts so: {part}.tls.cert_file \
+             names one"
+        ),
+    }
 }
 
 fn advice_for(part: &str, error: &RustlsError) -> String {

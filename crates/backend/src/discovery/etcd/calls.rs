@@ -1,5 +1,6 @@
 //! Calls to etcd: none waits for ever, and a member that is away is not the end of one.
 
+use std::error::Error as _;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +17,7 @@ use tonic::Code;
 use super::{EtcdConfig, SEAM};
 use crate::clock::Entropy;
 use crate::credentials::Shown;
-use crate::tls::advice;
+use crate::tls::{advice, ended};
 use crate::{Error, Kind, Result};
 
 /// Between the first and the second attempt; doubled each time, up to the second.
@@ -211,7 +212,27 @@ pub(super) async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
     timeout(config.call_deadline, connecting)
         .await
         .map_err(|late| Error::unavailable(SEAM, late))?
-        .map_err(|error| judged_with(error, shown.tls.is_some()))
+        .map_err(|error| {
+            let is_tls = shown.tls.is_some();
+            let is_ended = is_broken(&error) && remedy(&error, is_tls).is_none();
+            let judged = judged_with(error, is_tls);
+            match is_ended {
+                false => judged,
+                true => {
+                    let ended = ended("etcd", is_tls);
+                    Error::new(SEAM, judged.kind, format!("{}: {ended}", judged.source))
+                }
+            }
+        })
+}
+
+/// Whether the connection came to an end, rather than that a member refused.
+fn is_broken(error: &etcd_client::Error) -> bool {
+    match error {
+        etcd_client::Error::GRpcStatus(status) => status.source().is_some(),
+        etcd_client::Error::TransportError(_) => true,
+        _ => false,
+    }
 }
 
 /// A client with new credentials that a member has answered.
@@ -260,6 +281,7 @@ fn remedy(error: &etcd_client::Error, is_tls: bool) -> Option<String> {
         if status.code() == Code::PermissionDenied {
             return Some("the role of etcd.username has to read and write below etcd.prefix".into());
         }
+        return advice("etcd", is_tls, status);
     }
     advice("etcd", is_tls, error)
 }

@@ -30,8 +30,8 @@ const KEPT: usize = 16;
 /// Time that a token may take to be read.
 const TOKEN_WAIT: Duration = Duration::from_secs(2);
 
-/// Errors of a client that are looked through for the reason of a failure.
-const ERRORS_MAX: usize = 64;
+/// Time to look through what a client said for the reason of a failure.
+const SAID_WAIT: Duration = Duration::from_millis(100);
 
 /// A client that nobody used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -236,13 +236,14 @@ pub(super) fn connect(config: &KafkaConfig, group: &str) -> Result<Client> {
 
 /// As `error`, with what librdkafka said of the connections that the client could not make.
 pub(super) fn explained(client: &Client, error: Error) -> Error {
-    // What it said waits to be polled for.
-    for _ in 0..ERRORS_MAX {
-        if client.poll(Duration::ZERO).is_none() {
-            break;
-        }
+    // What it said waits to be polled for; a poll that finds a line of its log finds nothing else.
+    let until = Instant::now() + SAID_WAIT;
+    let mut refusal = None;
+    while refusal.is_none() && Instant::now() < until {
+        drop(client.poll(SAID_WAIT / 20));
+        refusal = client.context().refusal();
     }
-    match client.context().refusal() {
+    match refusal.or_else(|| client.context().doubt(&error)) {
         Some(refusal) => Error::new(SEAM, error.kind, format!("{}: {refusal}", error.source)),
         None => error,
     }

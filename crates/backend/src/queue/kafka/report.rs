@@ -16,6 +16,7 @@ use tokio::time::Instant;
 use super::SEAM;
 use super::config::KafkaConfig;
 use super::sasl::read_token;
+use crate::tls::ended;
 use crate::{Error, Kind};
 
 /// A condition that lasts is told again after this long.
@@ -29,6 +30,7 @@ pub(super) struct Reporter {
     refusal: Mutex<Option<String>>,
     /// File with the token that is shown, where one is.
     token_file: Option<PathBuf>,
+    is_tls: bool,
     has_token: AtomicBool,
 }
 
@@ -37,6 +39,7 @@ impl Reporter {
         let token_file = config.sasl.token_file.clone();
         Reporter {
             token_file: token_file.filter(|_| config.sasl.by_token()),
+            is_tls: config.tls.is_on(),
             ..Reporter::default()
         }
     }
@@ -74,6 +77,18 @@ impl Reporter {
         told.retain(|_, at| now < *at + AGAIN);
         told.insert(condition.to_owned(), now);
         true
+    }
+
+    /// What a broker may want of a connection that it ends without a word.
+    pub(super) fn doubt(&self, error: &Error) -> Option<String> {
+        let failure = error.source.downcast_ref::<Failure>()?;
+        let code = failure.source.rdkafka_error_code()?;
+        let is_transport = matches!(
+            code,
+            RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure
+        );
+        let ended = || format!("nobody is connected to; where a broker is there, {}", ended("kafka", self.is_tls));
+        is_transport.then(ended)
     }
 
     pub(super) fn log(&self, level: RDKafkaLogLevel, facility: &str, message: &str) {
