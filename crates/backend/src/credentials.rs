@@ -180,9 +180,7 @@ fn read(
 mod handshake {
     use std::sync::Arc;
 
-    use rustls::client::danger::{
-        HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier,
-    };
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
     use rustls::client::{
         ResolvesClientCert, Resumption, verify_server_cert_signed_by_trust_anchor,
         verify_server_name,
@@ -194,9 +192,7 @@ mod handshake {
     use rustls::server::ParsedCertificate;
     use rustls::sign::CertifiedKey;
     use rustls::version::{TLS12, TLS13};
-    use rustls::{
-        ClientConfig, DigitallySignedStruct, Error as RustlsError, SignatureScheme,
-    };
+    use rustls::{ClientConfig, DigitallySignedStruct, Error as RustlsError, SignatureScheme};
 
     use super::{Credentials, Shown};
     use crate::tls::{CertificateError, ServerNames, provider};

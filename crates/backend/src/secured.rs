@@ -96,7 +96,11 @@ impl Fault {
 }
 
 /// Dials with each fault, and wants an error that names the setting and no secret.
-async fn each_fault_is_refused(part: &str, section: &str, dial: impl AsyncFn(Access) -> Result<()>) {
+async fn each_fault_is_refused(
+    part: &str,
+    section: &str,
+    dial: impl AsyncFn(Access) -> Result<()>,
+) {
     let (right, files) = (access(part), Files::new());
     dial(right.clone()).await.expect("what the part wants");
     for fault in Fault::ALL {
@@ -220,7 +224,9 @@ async fn clients_of_the_log_are_made_anew_with_new_credentials() {
     let own = files.copy(&right);
     let config = kafka(own.clone());
     topics::apply(&config).await.expect("made");
-    let queue = KafkaQueue::connect(config.clone()).await.expect("connected");
+    let queue = KafkaQueue::connect(config.clone())
+        .await
+        .expect("connected");
     let mut consumer = queue.subscribe("carrier", Topic::Message).await.unwrap();
     publish(&queue, 1).await;
     assert_eq!(receive(&mut *consumer, 1).await, [1]);
@@ -234,7 +240,12 @@ async fn clients_of_the_log_are_made_anew_with_new_credentials() {
     assert_eq!(receive(&mut *consumer, 1).await, [2]);
 
     // Another certificate of the same root, and the right password.
-    let folder = right.tls.ca_file.as_deref().and_then(Path::parent).expect("a folder");
+    let folder = right
+        .tls
+        .ca_file
+        .as_deref()
+        .and_then(Path::parent)
+        .expect("a folder");
     for (from, to) in [("server.crt", "client.crt"), ("server.key", "client.key")] {
         let content = std::fs::read(folder.join(from)).expect("a file");
         files.write(to, &content);

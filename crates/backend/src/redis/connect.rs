@@ -71,4 +71,3 @@ fn credentials(seam: &'static str, config: &RedisConfig) -> Result<Arc<Credentia
     let secrets = secrets.filter_map(|(key, file)| Some((key, file.as_deref()?)));
     Credentials::load(seam, "redis", &config.tls, secrets)
 }
-

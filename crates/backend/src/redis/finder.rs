@@ -89,10 +89,7 @@ async fn find_master(
         .filter_map(|address| access.address(address).ok())
         .collect();
     let mut sentinels = sentinel_client(sentinels, master, access, &manner.access)?.build()?;
-    let found = timeout(
-        find_wait(manner.connect_wait),
-        sentinels.async_get_client(),
-    );
+    let found = timeout(find_wait(manner.connect_wait), sentinels.async_get_client());
     let client = found
         .await
         .map_err(|_| Failure::NoMaster(format!("no sentinel named {master:?} in time")))?
@@ -118,8 +115,7 @@ fn sentinel_client(
     access: &Access,
     servers: &Access,
 ) -> RedisResult<SentinelClientBuilder> {
-    let mut builder =
-        SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?;
+    let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?;
     if let Some(username) = &access.username {
         builder = builder.set_client_to_sentinel_username(username);
     }

@@ -211,7 +211,9 @@ pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) 
 type Shared = Arc<dyn StdError + Send + Sync>;
 
 fn rustls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a RustlsError> {
-    let inner = error.downcast_ref::<io::Error>().and_then(io::Error::get_ref);
+    let inner = error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
     let inner = inner.and_then(|inner| inner.downcast_ref());
     inner.or_else(|| error.downcast_ref())
 }

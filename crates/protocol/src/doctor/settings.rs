@@ -95,7 +95,9 @@ impl Link {
             None => Finding::ok(Check::Links, format!("{part} is on this machine")),
             Some(address) => Finding::warning(
                 Check::Links,
-                format!("whoever is between can read and change all that {part} at {address} is told"),
+                format!(
+                    "whoever is between can read and change all that {part} at {address} is told"
+                ),
                 format!(
                     "name the roots of its certificates in {section}.tls.ca_file; production = true insists on it"
                 ),

@@ -321,7 +321,10 @@ mod tests {
             s.production = true;
         });
         assert_eq!(refusal.lines().count(), 4, "{refusal}");
-        for (part, line) in ["kafka", "redis", "etcd", "scylla"].iter().zip(refusal.lines()) {
+        for (part, line) in ["kafka", "redis", "etcd", "scylla"]
+            .iter()
+            .zip(refusal.lines())
+        {
             assert!(line.starts_with(&format!("{part}.tls.ca_file")), "{line}");
         }
         let with_tls = refused(|s| {

@@ -41,7 +41,7 @@ impl Settings {
         }
         self.identity(problems);
         #[cfg(feature = "cluster")]
-        self.parts(problems);
+        self.certificates_of_parts(problems);
         if let Err(error) = Operators::load(&self.admin.operators) {
             problems.refuse("admin.operators", "", &format!("{error:#}"), "");
         }
@@ -56,7 +56,7 @@ impl Settings {
     }
 
     #[cfg(feature = "cluster")]
-    fn parts(&self, problems: &mut Problems) {
+    fn certificates_of_parts(&self, problems: &mut Problems) {
         let now = backend::clock::Clock::now(&SystemClock);
         let scylla = self.scylla.tls.files();
         for (key, tls) in [

@@ -7,7 +7,8 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use etcd_client::{
-    Certificate, Client, ConnectOptions, GetOptions, GetResponse, Identity, TlsOptions, Txn, TxnResponse, WatchOptions, WatchStream,
+    Certificate, Client, ConnectOptions, GetOptions, GetResponse, Identity, TlsOptions, Txn,
+    TxnResponse, WatchOptions, WatchStream,
 };
 use secrecy::ExposeSecret;
 use tokio::time::{Instant, sleep, timeout};
@@ -279,7 +280,9 @@ fn remedy(error: &etcd_client::Error, is_tls: bool) -> Option<String> {
             return Some("etcd.username and etcd.password_file have to be as etcd has them".into());
         }
         if status.code() == Code::PermissionDenied {
-            return Some("the role of etcd.username has to read and write below etcd.prefix".into());
+            return Some(
+                "the role of etcd.username has to read and write below etcd.prefix".into(),
+            );
         }
         return advice("etcd", is_tls, status);
     }

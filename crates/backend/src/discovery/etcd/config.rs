@@ -138,7 +138,11 @@ impl EtcdConfig {
     /// TLS and the scheme of an address say the same.
     fn schemes(&self, problems: &mut Problems) {
         let is_on = self.tls.is_on();
-        for endpoint in self.endpoints.iter().filter(|endpoint| is_endpoint(endpoint)) {
+        for endpoint in self
+            .endpoints
+            .iter()
+            .filter(|endpoint| is_endpoint(endpoint))
+        {
             if is_on && endpoint.starts_with("http://") {
                 let reason = "etcd.tls.ca_file asks for TLS";
                 problems.refuse("endpoints", endpoint, reason, "Say https://");

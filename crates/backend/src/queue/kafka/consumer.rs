@@ -198,7 +198,10 @@ impl KafkaConsumer {
             self.revoked.clone_from(&held);
             return Ok(Some(Polled::Revoked(held)));
         }
-        tracing::info!(group = self.group, "credentials are new: the member joins again");
+        tracing::info!(
+            group = self.group,
+            "credentials are new: the member joins again"
+        );
         let (config, layout) = (self.config.clone(), self.layout.clone());
         let (group, renewals) = (self.group.clone(), self.renewals.clone());
         *self = KafkaConsumer::open(config, layout, group, self.topic, renewals)?;

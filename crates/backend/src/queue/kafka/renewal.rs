@@ -50,7 +50,9 @@ impl Renewal {
                 }
             }
         };
-        let asking = keep.is_some().then(|| AbortOnDropHandle::new(tokio::spawn(asking)));
+        let asking = keep
+            .is_some()
+            .then(|| AbortOnDropHandle::new(tokio::spawn(asking)));
         Ok(Renewal {
             taken,
             _tasks: [keep, asking],
@@ -70,7 +72,9 @@ async fn ask(config: &Arc<KafkaConfig>, layout: &Arc<Layout>) -> Result<()> {
         let client = reader::connect(&config, &group)?;
         let asked = client.fetch_metadata(None, config.request_timeout);
         let asked = asked.map_err(|error| failed("asking with new credentials", error));
-        asked.map(drop).map_err(|error| reader::explained(&client, error))
+        asked
+            .map(drop)
+            .map_err(|error| reader::explained(&client, error))
     })
     .await
 }

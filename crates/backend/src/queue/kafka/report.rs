@@ -87,7 +87,12 @@ impl Reporter {
             code,
             RDKafkaErrorCode::AllBrokersDown | RDKafkaErrorCode::BrokerTransportFailure
         );
-        let ended = || format!("nobody is connected to; where a broker is there, {}", ended("kafka", self.is_tls));
+        let ended = || {
+            format!(
+                "nobody is connected to; where a broker is there, {}",
+                ended("kafka", self.is_tls)
+            )
+        };
         is_transport.then(ended)
     }
 

@@ -128,7 +128,9 @@ pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
         None => now + LIFE,
     };
     if end <= now {
-        return Err(format!("the token in {shown} is over: whoever writes it has to renew it").into());
+        return Err(
+            format!("the token in {shown} is over: whoever writes it has to renew it").into(),
+        );
     }
     Ok(OAuthToken {
         token: token.expose_secret().to_owned(),
@@ -196,7 +198,10 @@ mod tests {
         let left = Timestamp::from_millis(read.lifetime_ms).since(SystemClock.now());
         assert!(left <= LIFE && left > LIFE / 2, "{left:?}");
 
-        for (text, wanted) in [(token(r#"{"exp":1}"#), "is over"), (String::new(), "is empty")] {
+        for (text, wanted) in [
+            (token(r#"{"exp":1}"#), "is over"),
+            (String::new(), "is empty"),
+        ] {
             write(&text);
             let Err(error) = read_token(file.path()) else {
                 panic!("{wanted}");

@@ -131,8 +131,12 @@ fn secure(settings: &mut ClientConfig, config: &KafkaConfig, shown: &Shown) -> R
 }
 
 fn text(pem: &[u8]) -> Result<&str> {
-    std::str::from_utf8(pem)
-        .map_err(|_| Error::conflict(SEAM, "a file of kafka.tls is not PEM from its first byte to its last"))
+    std::str::from_utf8(pem).map_err(|_| {
+        Error::conflict(
+            SEAM,
+            "a file of kafka.tls is not PEM from its first byte to its last",
+        )
+    })
 }
 
 fn changeable(name: &str) -> Result<&str> {
@@ -283,7 +287,9 @@ mod tests {
         config.properties.clear();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "hidden\n").unwrap();
-        config.property_files.insert(name.into(), file.path().into());
+        config
+            .property_files
+            .insert(name.into(), file.path().into());
         assert_eq!(client(&config).unwrap().get(name), Some("hidden"));
         config
             .property_files

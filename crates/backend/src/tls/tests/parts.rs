@@ -77,7 +77,10 @@ fn files_that_cannot_be_used_change_nothing() {
     let renewed = std::fs::read_to_string(files.path("own.key")).expect("a key");
     files.write("own.key", &key);
     files.write("password", "after");
-    let error = credentials.reload().expect_err("a key of another").to_string();
+    let error = credentials
+        .reload()
+        .expect_err("a key of another")
+        .to_string();
     assert!(error.contains("is not the key of"), "{error}");
     assert!(!changes.has_changed().expect("it lives"));
     let secret = |credentials: &Credentials| {

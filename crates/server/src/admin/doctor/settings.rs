@@ -1,9 +1,9 @@
 //! What the settings say of themselves.
 
 use backend::discovery::Role;
+use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, TokenKey};
 #[cfg(feature = "cluster")]
 use protocol::doctor::{Copies, Link};
-use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, TokenKey};
 
 use super::Doctor;
 #[cfg(feature = "cluster")]

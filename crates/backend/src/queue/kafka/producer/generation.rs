@@ -284,7 +284,10 @@ impl ClientContext for Deliveries {
 
     const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
 
-    fn generate_oauth_token(&self, _: Option<&str>) -> std::result::Result<OAuthToken, Box<dyn StdError>> {
+    fn generate_oauth_token(
+        &self,
+        _: Option<&str>,
+    ) -> std::result::Result<OAuthToken, Box<dyn StdError>> {
         self.reporter.token()
     }
 }

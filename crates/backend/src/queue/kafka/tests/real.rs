@@ -18,7 +18,10 @@ impl Installation {
         let mut config = config(real::addresses("kafka"));
         let access = real::access("kafka");
         config.tls = access.tls;
-        config.sasl.mechanism = access.username.is_some().then_some(SaslMechanism::ScramSha512);
+        config.sasl.mechanism = access
+            .username
+            .is_some()
+            .then_some(SaslMechanism::ScramSha512);
         config.sasl.username = access.username;
         config.sasl.password_file = access.password_file;
         if config.brokers.len() > 2 {
