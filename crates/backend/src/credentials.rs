@@ -1,4 +1,4 @@
-//! What this process shows a part, and what it trusts there: certificates and passwords, from files that are read
+//! Credentials for a part, and roots that are trusted there: certificates and passwords, from files that are read
 //! again.
 
 use std::collections::BTreeMap;

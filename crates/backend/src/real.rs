@@ -39,7 +39,7 @@ mod access {
 
     use crate::tls::ClientTlsConfig;
 
-    /// What the parts of `TLS=1` want; nothing where they stand open.
+    /// Credentials for the parts of `TLS=1`; none where they stand open.
     #[derive(Clone, Default)]
     pub(crate) struct Access {
         pub(crate) tls: ClientTlsConfig,

@@ -21,7 +21,7 @@ use crate::scylla::{Cql, ScyllaConfig, ScyllaTlsConfig, fixture};
 use crate::tls::ServerNames;
 use crate::{Error, Result};
 
-/// What is wrong with what is shown.
+/// A mistake in what is shown.
 #[derive(Clone, Copy, Debug)]
 enum Fault {
     Password,

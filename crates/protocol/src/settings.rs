@@ -116,7 +116,7 @@ pub fn is_http_address(text: &str) -> bool {
     is_address(rest.strip_suffix('/').unwrap_or(rest))
 }
 
-/// Whether an address, with or without a scheme, is one of another machine; a name other than `localhost` may be.
+/// Says that an address, with or without a scheme, may be one of another machine; names other than `localhost` may.
 #[must_use]
 pub fn is_far(address: &str) -> bool {
     let address = address.split_once("://").map_or(address, |(_, rest)| rest);

@@ -218,7 +218,7 @@ fn rustls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a RustlsErr
     inner.or_else(|| error.downcast_ref())
 }
 
-/// What a server may want that ends a connection without a word.
+/// Things that a server may want that ends a connection without a word.
 pub(crate) fn ended(part: &str, is_on: bool) -> String {
     match is_on {
         false => format!(

@@ -73,7 +73,7 @@ impl ServiceIdentity {
 pub struct Link {
     /// `Kafka`, `Redis`, `etcd` or `ScyllaDB`.
     pub part: &'static str,
-    /// Of the settings.
+    /// Section of the settings.
     pub section: &'static str,
     pub is_tls: bool,
     /// An address on another machine, if there is one.

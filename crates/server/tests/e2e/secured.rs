@@ -19,7 +19,7 @@ fn a_message_finds_its_receiver_over_parts_with_tls() {
     let dial = ["config", "check", "--connect"];
     run(&mut fleet.command(&dial)).ok();
 
-    // Whoever has another root, or another password, is told which setting it is.
+    // Another root, or another password, is told by its setting.
     let file = fleet.identities().join("ca.crt");
     let file = file.to_string_lossy();
     for (variable, part, setting) in [

@@ -227,7 +227,7 @@ pub(super) async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
         })
 }
 
-/// Whether the connection came to an end, rather than that a member refused.
+/// Says that the connection came to an end, and no member refused.
 fn is_broken(error: &etcd_client::Error) -> bool {
     match error {
         etcd_client::Error::GRpcStatus(status) => status.source().is_some(),

@@ -167,7 +167,7 @@ impl Shared {
     fn client(&self, group: &str) -> Result<Client> {
         let renewal = *self.renewals.borrow();
         let mut idle = self.idle.lock();
-        // What has credentials of before is of no more use.
+        // Clients with credentials of before are of no more use.
         let old: Vec<Idle> = idle
             .extract_if(.., |idle| idle.renewal != renewal)
             .collect();
@@ -234,9 +234,9 @@ pub(super) fn connect(config: &KafkaConfig, group: &str) -> Result<Client> {
     Ok(client)
 }
 
-/// As `error`, with what librdkafka said of the connections that the client could not make.
+/// As `error`, with the reason why the client has no connection, where librdkafka told one.
 pub(super) fn explained(client: &Client, error: Error) -> Error {
-    // What it said waits to be polled for; a poll that finds a line of its log finds nothing else.
+    // Errors wait to be polled for; a poll that finds a line of the client's log finds nothing else.
     let until = Instant::now() + SAID_WAIT;
     let mut refusal = None;
     while refusal.is_none() && Instant::now() < until {

@@ -64,7 +64,7 @@ impl Renewal {
     }
 }
 
-/// Whether a broker answers a client with what the files hold now.
+/// Asks a broker with the files' content of now.
 async fn ask(config: &Arc<KafkaConfig>, layout: &Arc<Layout>) -> Result<()> {
     let (config, group) = (config.clone(), layout.reader());
     blocking(move || {

@@ -26,7 +26,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 #[derive(Default)]
 pub(super) struct Reporter {
     told: Mutex<BTreeMap<String, Instant>>,
-    /// What librdkafka said last of a connection that did not come about.
+    /// Last reason for which a connection did not come about, with a remedy.
     refusal: Mutex<Option<String>>,
     /// File with the token that is shown, where one is.
     token_file: Option<PathBuf>,
@@ -44,7 +44,7 @@ impl Reporter {
         }
     }
 
-    /// Whether it has what it shows brokers.
+    /// Says that brokers can be shown all that they want.
     pub(super) fn is_equipped(&self) -> bool {
         self.token_file.is_none() || self.has_token.load(Ordering::Acquire)
     }
@@ -79,7 +79,7 @@ impl Reporter {
         true
     }
 
-    /// What a broker may want of a connection that it ends without a word.
+    /// Things that a broker may want of a connection that it ends without a word.
     pub(super) fn doubt(&self, error: &Error) -> Option<String> {
         let failure = error.source.downcast_ref::<Failure>()?;
         let code = failure.source.rdkafka_error_code()?;

@@ -23,7 +23,9 @@ const LIFE: Duration = Duration::from_secs(300);
 #[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct SaslConfig {
-    /// Way of signing in. Unset: no sign-in, but what a certificate of `kafka.tls` says.
+    /// Way of signing in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`. The first and the
+    /// last show the secret itself, and want `kafka.tls`; `packetboat topics apply` does not take the
+    /// last. Unset: no sign-in, beside a certificate of `kafka.tls`.
     #[schemars(extend("examples" = ["SCRAM-SHA-512"]))]
     pub mechanism: Option<SaslMechanism>,
     /// User of the brokers. Not with `OAUTHBEARER`, whose token names one.
@@ -71,7 +73,7 @@ impl SaslConfig {
         self.mechanism.is_some()
     }
 
-    /// Whether tokens are shown in the place of a password.
+    /// Says that tokens are shown in the place of a password.
     pub(super) fn by_token(&self) -> bool {
         self.mechanism == Some(SaslMechanism::OauthBearer)
     }
@@ -139,7 +141,7 @@ pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
     })
 }
 
-/// What a token in the form of a JWT says of itself; brokers verify it.
+/// Claims of a token in the form of a JWT; brokers verify them.
 fn claims(token: &str) -> Option<Value> {
     let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
     serde_json::from_slice(&payload).ok()

@@ -6,7 +6,7 @@ use super::*;
 use crate::Kind;
 use crate::credentials::Credentials;
 
-/// Of section `scylla`, with the password in `password`.
+/// Credentials of section `scylla`, with the password in `password`.
 fn load(files: &Files, tls: &ClientTlsConfig) -> crate::Result<Arc<Credentials>> {
     let password = files.path("password");
     Credentials::load("test", "scylla", tls, [("password_file", &*password)])
