@@ -46,13 +46,13 @@ certificates() {
 key() { openssl genpkey -algorithm EC -pkeyopt ec_paramgen_curve:P-256 -out "$1.key" 2>/dev/null; }
 root() {
   key "$1"
-  openssl req -x509 -new -key "$1.key" -subj "/CN=$2" -days 30 -out "$1.crt" \
+  openssl req -x509 -new -key "$1.key" -subj "/CN=$2" -days 365 -out "$1.crt" \
     -addext basicConstraints=critical,CA:TRUE -addext keyUsage=critical,keyCertSign
 }
 leaf() {
   key "$1"
   openssl req -new -key "$1.key" -subj "/CN=packetboat" |
-    openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days 30 -out "$1.crt" -extfile <(
+    openssl x509 -req -CA ca.crt -CAkey ca.key -CAcreateserial -days 365 -out "$1.crt" -extfile <(
       echo "subjectAltName=$3"
       echo "extendedKeyUsage=$2"
       echo "basicConstraints=critical,CA:FALSE"

@@ -49,8 +49,9 @@ impl Pool {
 
     async fn renew(&self) {
         let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
-        for node in nodes {
-            if let Err(failure) = node.renew(&self.manner).await {
+        let renewed = join_all(nodes.iter().map(|node| node.renew(&self.manner))).await;
+        for (node, renewed) in nodes.iter().zip(renewed) {
+            if let Err(failure) = renewed {
                 let server = &node.address;
                 tracing::warn!(%server, %failure, "new credentials are refused; connections of before stay");
             }

@@ -15,6 +15,7 @@ use tokio::time::{Instant, sleep, timeout};
 use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
+use super::keys::Keys;
 use super::{EtcdConfig, SEAM};
 use crate::clock::Entropy;
 use crate::credentials::Shown;
@@ -239,7 +240,10 @@ fn is_broken(error: &etcd_client::Error) -> bool {
 /// A client with new credentials that a member has answered.
 async fn renewed(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
     let client = dial(config, shown).await?;
-    let asked = client.kv_client().get(config.prefix.as_str(), None).await;
+    let key = Keys::below(&config.prefix).cluster();
+    let mut kv = client.kv_client();
+    let asked = timeout(config.call_deadline, kv.get(key, None)).await;
+    let asked = asked.map_err(|late| Error::unavailable(SEAM, late))?;
     asked.map_err(judged)?;
     Ok(client)
 }

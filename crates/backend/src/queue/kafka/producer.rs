@@ -279,7 +279,9 @@ async fn start_generation(config: &Arc<KafkaConfig>) -> Result<Arc<Generation>> 
 }
 
 /// Replaces the generation when it broke, a record waits for too long, or credentials are new.
-async fn watch_over(shared: Weak<Shared>, mut renewals: Renewals) {
+async fn watch_over(shared: Weak<Shared>, renewals: Renewals) {
+    // Number of the credentials that the generation has, or of older ones.
+    let mut renewal = *renewals.borrow();
     let Some(patience) = shared
         .upgrade()
         .map(|shared| shared.config.producer.publish_timeout)
@@ -298,19 +300,19 @@ async fn watch_over(shared: Weak<Shared>, mut renewals: Renewals) {
             () = generation.broke() => {}
             () = sleep(tick) => {}
         }
-        let is_renewal = renewals.has_changed().unwrap_or(false);
+        let newest = *renewals.borrow();
         let late = generation
             .oldest()
             .is_some_and(|since| since.elapsed() >= patience);
-        if !late && !generation.is_broken() && !is_renewal {
+        let cannot_go_on = late || generation.is_broken();
+        if !cannot_go_on && newest == renewal {
             continue;
         }
         let Some(shared) = shared.upgrade() else {
             return;
         };
-        match shared.replace(generation, is_renewal).await {
-            Ok(()) if is_renewal => renewals.mark_unchanged(),
-            Ok(()) => {}
+        match shared.replace(generation, !cannot_go_on).await {
+            Ok(()) => renewal = newest,
             Err(error) => tracing::warn!(%error, source = %error.source, "no new producer"),
         }
         sleep(REPLACE_PAUSE).await;

@@ -27,7 +27,7 @@ const AGAIN: Duration = Duration::from_secs(60);
 pub(super) struct Reporter {
     told: Mutex<BTreeMap<String, Instant>>,
     /// Last reason for which a connection did not come about, with a remedy.
-    refusal: Mutex<Option<String>>,
+    refusal: Mutex<Option<(Instant, String)>>,
     /// File with the token that is shown, where one is.
     token_file: Option<PathBuf>,
     is_tls: bool,
@@ -64,9 +64,10 @@ impl Reporter {
         token
     }
 
-    /// The reason why no broker took a connection, and what to do, since it was last asked for.
+    /// The reason why a broker took no connection in the last minute, and what to do; once.
     pub(super) fn refusal(&self) -> Option<String> {
-        self.refusal.lock().take()
+        let (at, refusal) = self.refusal.lock().take()?;
+        (at.elapsed() < AGAIN).then_some(refusal)
     }
 
     fn first(&self, condition: &str, now: Instant) -> bool {
@@ -110,12 +111,13 @@ impl Reporter {
     }
 
     pub(super) fn error(&self, error: &KafkaError, reason: &str) {
-        if let Some(remedy) = remedy(error, reason) {
-            *self.refusal.lock() = Some(format!("{reason}: {remedy}"));
+        let (condition, now) = (error.to_string(), Instant::now());
+        let remedy = remedy(error, reason);
+        if let Some(remedy) = remedy {
+            *self.refusal.lock() = Some((now, format!("{reason}: {remedy}")));
         }
-        let condition = error.to_string();
-        if self.first(&condition, Instant::now()) {
-            tracing::warn!(target: "librdkafka", %error, "{reason}");
+        if self.first(&condition, now) {
+            tracing::warn!(target: "librdkafka", %error, remedy, "{reason}");
         } else {
             tracing::debug!(target: "librdkafka", %error, "{reason}");
         }
