@@ -1,13 +1,13 @@
-.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean
+.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
 
 demo: ## build, start everything, send some messages, leave it running
-	@scripts/need cargo cc protoc && scripts/demo
+	@scripts/need cargo cc openssl-dev protoc && scripts/demo
 
 test: ## all tests, in one process each, no server needed
-	@scripts/need cargo cc protoc && cargo test --workspace --locked
+	@scripts/need cargo cc openssl-dev protoc && cargo test --workspace --locked
 
 check: fmt lint docs ## what must be clean before a commit
 
@@ -15,11 +15,11 @@ fmt: ## is the code formatted
 	@cargo fmt --all --check && cargo fmt --manifest-path fuzz/Cargo.toml --check
 
 lint: ## warnings are errors, in the slim program, too
-	@scripts/need cargo cc protoc && cargo clippy --workspace --all-targets --locked -- -D warnings
+	@scripts/need cargo cc openssl-dev protoc && cargo clippy --workspace --all-targets --locked -- -D warnings
 	@cargo clippy --package server --no-default-features --locked -- -D warnings
 
 docs: ## the documentation builds without a warning
-	@scripts/need cargo cc protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
+	@scripts/need cargo cc openssl-dev protoc && RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --locked --quiet
 
 sim: ## ten times the simulator's seeds, from a new place
 	@PACKETBOAT_SIM_SEEDS=100000 cargo test --package tests --test sim --locked -- --nocapture
@@ -33,7 +33,7 @@ bench: ## the load generator against floor and server, in release
 coverage: ## which requirement lines no test cites yet
 	@scripts/coverage
 
-real-up: ## start Kafka, Redis, etcd and a CQL store (KAFKA=1|3 REDIS="single sentinel cluster" ETCD=1|3 CQL=1|3)
+real-up: ## start Kafka, Redis, etcd and a CQL store (KAFKA=1|3 REDIS="single sentinel cluster" ETCD=1|3 CQL=1|3 TLS=1)
 	@scripts/real/all up
 
 real-down: ## stop them and keep their data (WIPE=1: remove it)
@@ -43,14 +43,17 @@ real-status: ## which of them answer, where, with how much memory
 	@scripts/real/all status
 
 e2e: ## the tests that need the real parts (fresh ones: make real-up): the system, contract suites, all services, the page
-	@scripts/need cargo cc protoc && scripts/e2e system contracts services page
+	@scripts/need cargo cc openssl-dev protoc && scripts/e2e system contracts services page
+
+e2e-secured: ## the tests that need real parts with TLS and passwords (make real-up TLS=1)
+	@scripts/need cargo cc openssl-dev protoc && scripts/e2e secured
 
 campaign: ## kill everything, everywhere, on the real parts: under a steady chat, one part for minutes, after each effect, in a night of dead letters
-	@scripts/need cargo cc protoc kcat && scripts/e2e campaign failpoints night
+	@scripts/need cargo cc openssl-dev protoc kcat && scripts/e2e campaign failpoints night
 
 SECONDS ?= 60
 fuzz: ## bytes from strangers: frames, WebSockets, PROXY headers, HTTP heads, TLS, each for SECONDS=60
-	@scripts/need cargo cc c++ protoc && scripts/fuzz $(SECONDS)
+	@scripts/need cargo cc openssl-dev c++ protoc && scripts/fuzz $(SECONDS)
 
 console: ## build the operators' console; the next build of the program holds it
 	@scripts/need npm && scripts/console build

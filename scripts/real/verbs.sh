@@ -19,6 +19,7 @@ up() {
   local nodes node begin=$SECONDS
   nodes=$(wanted)
   [ -n "$nodes" ] || return 0
+  agree_on_tls
   install
   for node in $nodes; do
     start "$node"
@@ -37,7 +38,7 @@ down() {
   gone 10 "${nodes[@]}" || kill_nodes KILL "${nodes[@]}"
   gone 10 "${nodes[@]}" || fail "still runs after SIGKILL."
   rm -f "$home"/node-*/pid
-  if [ "${WIPE:-}" = 1 ]; then rm -rf "$home"/node-* "$home/size"; fi
+  if [ "${WIPE:-}" = 1 ]; then rm -rf "$home"/node-* "$home/size" "$home/secured"; fi
   if [ ${#nodes[@]} -gt 0 ]; then say "is down"; fi
 }
 

@@ -8,6 +8,13 @@ pub mod cache;
 pub mod changes;
 pub mod clock;
 pub mod conversations;
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+mod credentials;
 pub mod devices;
 pub mod discovery;
 pub mod embedded;
@@ -32,6 +39,14 @@ pub(crate) mod redis;
 pub mod revocations;
 #[cfg(feature = "scylla")]
 pub mod scylla;
+#[cfg(all(
+    test,
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+mod secured;
 pub mod table;
 pub mod timeline;
 pub mod tls;

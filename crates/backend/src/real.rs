@@ -20,6 +20,51 @@ pub(crate) fn addresses(part: &str) -> Vec<String> {
     list.split(',').map(str::to_owned).collect()
 }
 
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+pub(crate) use self::access::{Access, access};
+
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+mod access {
+    use std::path::PathBuf;
+
+    use crate::tls::ClientTlsConfig;
+
+    /// Credentials for the parts of `TLS=1`; none where they stand open.
+    #[derive(Clone, Default)]
+    pub(crate) struct Access {
+        pub(crate) tls: ClientTlsConfig,
+        pub(crate) username: Option<String>,
+        pub(crate) password_file: Option<PathBuf>,
+    }
+
+    /// For `kafka`, `redis`, `etcd` or `cql`.
+    pub(crate) fn access(part: &str) -> Access {
+        let Some(folder) = std::env::var_os("PACKETBOAT_REAL_TLS").map(PathBuf::from) else {
+            return Access::default();
+        };
+        let file = |name: &str| Some(folder.join(name));
+        Access {
+            tls: ClientTlsConfig {
+                ca_file: file("ca.crt"),
+                cert_file: file("client.crt"),
+                key_file: file("client.key"),
+            },
+            username: Some("packetboat".into()),
+            password_file: file(&format!("{part}.password")),
+        }
+    }
+}
+
 /// Says that a contract suite has run on a backend, for the check that none was skipped.
 #[allow(clippy::print_stdout, reason = "what tests print is looked for")]
 pub(crate) fn ran(suite: &str, backend: &str) {

@@ -3,6 +3,13 @@
 //! Everything names its provider, aws-lc-rs; nothing asks for the process's.
 
 mod certificates;
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+mod client;
 mod config;
 mod identity;
 #[cfg(test)]
@@ -18,10 +25,24 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_platform_verifier::BuilderVerifierExt;
 
 pub use certificates::{CertificateError, Certificates};
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+pub(crate) use client::{ClientTls, advice, ended};
+#[cfg(any(
+    feature = "etcd",
+    feature = "kafka",
+    feature = "redis",
+    feature = "scylla"
+))]
+pub use client::{ClientTlsConfig, ServerNames};
 pub use config::{CertificateFiles, TlsConfig, TlsVersion};
 pub use identity::{Identity, IdentityConfig, IdentityError};
 
-fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     Arc::new(aws_lc_rs::default_provider())
 }
 

@@ -22,7 +22,9 @@ pub use self::clocks::{Clocks, LogClock, Reading};
 pub use self::flow::{Backlog, ClosedMinutes, Letters, Progress, Waiting};
 pub use self::limits::{OpenFiles, Space};
 pub use self::parts::{Answer, Deviation, Members, Readiness, Tables, Topics};
-pub use self::settings::{AdminPort, Auditing, Copies, ServiceIdentity, SessionTickets, TokenKey};
+pub use self::settings::{
+    AdminPort, Auditing, Copies, Link, ServiceIdentity, SessionTickets, TokenKey,
+};
 pub use self::visit::{Stranger, Unseen, Visit};
 
 /// Things that one finding names; of more it tells the number.

@@ -2,6 +2,7 @@
 
 use std::borrow::Cow;
 use std::fmt;
+use std::net::IpAddr;
 
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use secrecy::{ExposeSecret, SecretString};
@@ -113,6 +114,18 @@ pub fn is_http_address(text: &str) -> bool {
     let rest = rest.or_else(|| text.strip_prefix("https://"));
     let rest = rest.unwrap_or_default();
     is_address(rest.strip_suffix('/').unwrap_or(rest))
+}
+
+/// Says that an address, with or without a scheme, may be one of another machine; names other than `localhost` may.
+#[must_use]
+pub fn is_far(address: &str) -> bool {
+    let address = address.split_once("://").map_or(address, |(_, rest)| rest);
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    match host.parse::<IpAddr>() {
+        Ok(ip) => !ip.is_loopback(),
+        Err(_) => host != "localhost",
+    }
 }
 
 /// What stands in the place of a secret.
@@ -297,6 +310,19 @@ mod tests {
             ("user@kafka:9092", false),
         ] {
             assert_eq!(is_address(text), is_one, "{text}");
+        }
+        for (text, far) in [
+            ("localhost:9092", false),
+            ("127.0.0.3:9042", false),
+            ("http://[::1]:2379", false),
+            ("https://localhost:2379/", false),
+            ("kafka:9092", true),
+            ("https://etcd:2379", true),
+            ("10.0.0.7:6379", true),
+            ("[2001:db8::1]:9042", true),
+            ("localhost.example:1", true),
+        ] {
+            assert_eq!(is_far(text), far, "{text}");
         }
         assert!(is_http_address("http://10.0.0.7:9110"));
         assert!(is_http_address("https://boat:9110"));

@@ -1,7 +1,7 @@
 //! Memory of as many revocations as a station may know, for docs/operations/running.md:
 //! `cargo test --release --package protocol --test memory_of_revocations --locked -- --ignored --nocapture`.
 
-use protocol::revocation::{REVOCATIONS_MAX, Revocation, Revocations};
+use protocol::revocation::{Insertion, REVOCATIONS_MAX, Revocations, UserRevocation};
 use protocol::{Timestamp, UserId};
 
 /// Resident bytes of this process.
@@ -23,14 +23,12 @@ fn a_million_revocations_fit_into_128_mib() {
         // Users in no order, times in theirs.
         let user = number.wrapping_mul(0x9e37_79b9_7f4a_7c15_u64 as i64) & i64::MAX;
         let at = Timestamp::from_millis(1_800_000_000_000 + number * 100);
-        let revocation = Revocation {
+        let revocation = UserRevocation {
             user: UserId::new(user.max(1)).expect("positive"),
             before: at,
-            reason: String::new(),
-            by: String::new(),
             at,
         };
-        assert!(set.insert(&revocation));
+        assert_eq!(set.insert(revocation), Insertion::Changed);
     }
     let bytes = resident() - before;
     eprintln!(

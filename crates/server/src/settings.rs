@@ -18,6 +18,10 @@ use backend::discovery::Role;
 use figment::Figment;
 use figment::error::{Actual, Kind};
 use figment::providers::{Env, Format, Serialized, Toml};
+#[cfg(feature = "cluster")]
+use protocol::doctor::Link;
+#[cfg(feature = "cluster")]
+use protocol::settings::is_far;
 use protocol::settings::{Problems, strike};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
@@ -36,6 +40,9 @@ const PREFIX: &str = "PACKETBOAT_";
 #[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Settings {
+    /// Insistence on what an installation needs that others depend on: parts that other machines have
+    /// are spoken to with TLS. What is only warned of otherwise is refused.
+    pub production: bool,
     pub log: telemetry::Config,
     pub health: admin::HealthConfig,
     pub admin: admin::Config,
@@ -88,9 +95,9 @@ impl Settings {
             check_syntax(file)?;
             figment = figment.merge(Toml::file_exact(file));
         }
-        // Names without "__" belong to the command line (PACKETBOAT_TOKEN …).
+        // Other names without "__" belong to the command line (PACKETBOAT_TOKEN …).
         let environment = Env::prefixed(PREFIX)
-            .filter(|key| key.as_str().contains("__"))
+            .filter(|key| key.as_str().contains("__") || key == "production")
             .split("__");
         let settings: Settings = figment
             .merge(environment)
@@ -98,6 +105,30 @@ impl Settings {
             .map_err(|e| SettingsError::Unusable(Box::new(without_secrets(e))))?;
         settings.check()?;
         Ok(settings)
+    }
+
+    /// Each part with what is between this process and it.
+    #[cfg(feature = "cluster")]
+    pub fn links(&self) -> [Link; 4] {
+        let link = |part, section, is_tls, addresses: &[String]| Link {
+            part,
+            section,
+            is_tls,
+            far: addresses.iter().find(|address| is_far(address)).cloned(),
+        };
+        let (kafka, redis) = (&self.kafka, &self.redis);
+        let (etcd, scylla) = (&self.etcd, &self.scylla);
+        [
+            link("Kafka", "kafka", kafka.tls.is_on(), &kafka.brokers),
+            link("Redis", "redis", redis.tls.is_on(), &redis.addresses),
+            link("etcd", "etcd", etcd.tls.is_on(), &etcd.endpoints),
+            link(
+                "ScyllaDB",
+                "scylla",
+                scylla.tls.files().is_on(),
+                &scylla.contact_points,
+            ),
+        ]
     }
 
     /// All problems at once, so that they are mended in one go.

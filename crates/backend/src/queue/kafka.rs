@@ -11,7 +11,9 @@ mod layout;
 mod producer;
 mod reader;
 mod record;
+mod renewal;
 mod report;
+mod sasl;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -32,6 +34,8 @@ use self::consumer::KafkaConsumer;
 use self::layout::Layout;
 use self::producer::KafkaProducer;
 use self::reader::Readers;
+use self::renewal::Renewal;
+pub use self::sasl::{SaslConfig, SaslMechanism};
 use super::{Consumer, Partition, Producer, Queue, Record};
 use crate::{Kind, Result};
 
@@ -47,6 +51,7 @@ pub struct KafkaQueue {
     layout: Arc<Layout>,
     producer: Arc<KafkaProducer>,
     readers: Arc<Readers>,
+    renewal: Arc<Renewal>,
     epoch: u32,
 }
 
@@ -57,9 +62,11 @@ impl KafkaQueue {
     pub async fn connect(config: KafkaConfig) -> Result<KafkaQueue> {
         let config = Arc::new(config);
         let layout = Arc::new(Layout::of(&config));
+        let renewal = Renewal::start(&config, &layout)?;
+        let renewals = || renewal.renewals();
         // First, because it needs a moment until it may write.
-        let producer = KafkaProducer::start(config.clone(), layout.clone()).await?;
-        let readers = Readers::new(config.clone(), layout.clone());
+        let producer = KafkaProducer::start(config.clone(), layout.clone(), renewals()).await?;
+        let readers = Readers::new(config.clone(), layout.clone(), renewals());
         let epoch = installed(&readers, &config, &layout).await?;
         producer.warm_up().await?;
         Ok(KafkaQueue {
@@ -67,6 +74,7 @@ impl KafkaQueue {
             layout,
             producer: Arc::new(producer),
             readers: Arc::new(readers),
+            renewal: Arc::new(renewal),
             epoch,
         })
     }
@@ -125,7 +133,8 @@ impl Queue for KafkaQueue {
 
     async fn subscribe(&self, group: &str, topic: Topic) -> Result<Box<dyn Consumer>> {
         let (config, layout) = (self.config.clone(), self.layout.clone());
-        let consumer = KafkaConsumer::join(config, layout, group, topic)?;
+        let renewals = self.renewal.renewals();
+        let consumer = KafkaConsumer::join(config, layout, group, topic, renewals)?;
         Ok(Box::new(consumer))
     }
 

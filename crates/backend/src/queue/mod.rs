@@ -25,7 +25,7 @@ pub use self::embedded::{EmbeddedQueue, QueueConfig};
 #[cfg(feature = "kafka")]
 pub use self::kafka::{
     ConsumerConfig, GroupProtocol, KafkaConfig, KafkaQueue, Partitions, ProducerConfig, Retention,
-    topics,
+    SaslConfig, SaslMechanism, topics,
 };
 use crate::Result;
 

@@ -32,6 +32,21 @@ pub(crate) enum Failure {
          they are back"
     )]
     TooFewReplicas(#[source] RedisError),
+    #[error("{address}: {source}: {advice}")]
+    Tls {
+        address: String,
+        advice: String,
+        source: RedisError,
+    },
+    #[error(
+        "Redis refuses user or password ({0}): redis.username and redis.password_file have to be as its ACL has \
+         them, and those of sentinels redis.sentinel_username and redis.sentinel_password_file"
+    )]
+    SignIn(#[source] RedisError),
+    #[error(
+        "Redis refuses a command of this user ({0}): its ACL has to allow what docs/operations/security.md lists"
+    )]
+    Forbidden(#[source] RedisError),
     #[error("{0}")]
     Redis(#[source] RedisError),
     #[error("an answer that cannot be: {0}")]
@@ -62,6 +77,9 @@ impl From<RedisError> for Failure {
         match error.code() {
             Some("OOM") => Failure::OutOfMemory(error),
             Some("NOREPLICAS") => Failure::TooFewReplicas(error),
+            Some("WRONGPASS" | "NOAUTH") => Failure::SignIn(error),
+            Some("NOPERM") => Failure::Forbidden(error),
+            _ if error.kind() == ErrorKind::AuthenticationFailed => Failure::SignIn(error),
             _ => Failure::Redis(error),
         }
     }
@@ -89,7 +107,7 @@ impl Failure {
     pub(crate) fn reaction(&self) -> Reaction {
         match self {
             Failure::Redis(error) => reaction_to(error),
-            Failure::NoMaster(_) | Failure::Replica { .. } => Reaction::Find,
+            Failure::NoMaster(_) | Failure::Replica { .. } | Failure::Tls { .. } => Reaction::Find,
             _ => Reaction::Final,
         }
     }
@@ -100,7 +118,8 @@ impl Failure {
             Failure::Deadline { .. }
             | Failure::Busy { .. }
             | Failure::Silent { .. }
-            | Failure::NoMaster(_) => true,
+            | Failure::NoMaster(_)
+            | Failure::Tls { .. } => true,
             Failure::Redis(error) => matches!(error.kind(), ErrorKind::Io | ErrorKind::Parse),
             _ => false,
         }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use redis::sentinel::{Sentinel, SentinelNodeConnectionInfo};
-use redis::{ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, Value};
+use redis::sentinel::{SentinelClientBuilder, SentinelServerType};
+use redis::{ConnectionAddr, RedisResult, TlsMode, Value};
 use tokio::time::timeout;
 
+use super::access::Access;
 use super::failure::Failure;
 use super::node::{self, Manner, read_address};
 use super::reply;
@@ -29,7 +30,7 @@ pub(crate) enum Finder {
     Sentinel {
         addresses: Vec<String>,
         master: String,
-        sign_in: RedisConnectionInfo,
+        access: Access,
     },
     Cluster {
         seeds: Vec<Address>,
@@ -69,8 +70,8 @@ impl Finder {
             Finder::Sentinel {
                 addresses,
                 master,
-                sign_in,
-            } => find_master(addresses, master, sign_in, manner).await,
+                access,
+            } => find_master(addresses, master, access, manner).await,
             Finder::Cluster { seeds } => find_slots(known.iter().chain(seeds), manner).await,
         }
     }
@@ -80,34 +81,60 @@ impl Finder {
 async fn find_master(
     addresses: &[String],
     master: &str,
-    sign_in: &RedisConnectionInfo,
+    access: &Access,
     manner: &Manner,
 ) -> Result<Map, Failure> {
-    let sentinels: Vec<ConnectionInfo> = addresses
+    let sentinels: Vec<ConnectionAddr> = addresses
         .iter()
-        .filter_map(|address| {
-            let (host, port) = read_address(address)?;
-            let info = ConnectionAddr::Tcp(host, port)
-                .into_connection_info()
-                .ok()?;
-            Some(info.set_redis_settings(sign_in.clone()))
-        })
+        .filter_map(|address| access.address(address).ok())
         .collect();
-    let node =
-        SentinelNodeConnectionInfo::default().set_redis_connection_info(manner.sign_in.clone());
-    let mut sentinel = Sentinel::build(sentinels)?;
-    let found = timeout(
-        find_wait(manner.connect_wait),
-        sentinel.async_master_for(master, Some(&node)),
-    );
+    let mut sentinels = sentinel_client(sentinels, master, access, &manner.access)?.build()?;
+    let found = timeout(find_wait(manner.connect_wait), sentinels.async_get_client());
     let client = found
         .await
         .map_err(|_| Failure::NoMaster(format!("no sentinel named {master:?} in time")))?
-        .map_err(|error| Failure::NoMaster(format!("sentinels name no {master:?}: {error}")))?;
+        .map_err(|error| {
+            let reason = match access.failure("", error) {
+                Failure::Tls { advice, source, .. } => format!("{source}: {advice}"),
+                other => other.to_string(),
+            };
+            Failure::NoMaster(format!("sentinels name no {master:?}: {reason}"))
+        })?;
     match client.get_connection_info().addr() {
-        ConnectionAddr::Tcp(host, port) => Ok(Map::One(join(host, *port))),
+        ConnectionAddr::Tcp(host, port) | ConnectionAddr::TcpTls { host, port, .. } => {
+            Ok(Map::One(join(host, *port)))
+        }
         other => Err(Failure::NoMaster(format!("{other} is not host:port"))),
     }
+}
+
+/// Sentinels are asked with credentials of theirs, and the master that they name with its own.
+fn sentinel_client(
+    sentinels: Vec<ConnectionAddr>,
+    master: &str,
+    access: &Access,
+    servers: &Access,
+) -> RedisResult<SentinelClientBuilder> {
+    let mut builder = SentinelClientBuilder::new(sentinels, master, SentinelServerType::Master)?;
+    if let Some(username) = &access.username {
+        builder = builder.set_client_to_sentinel_username(username);
+    }
+    if let Some(secret) = access.secret() {
+        builder = builder.set_client_to_sentinel_password(secret);
+    }
+    if let Some(username) = &servers.username {
+        builder = builder.set_client_to_redis_username(username);
+    }
+    if let Some(secret) = servers.secret() {
+        builder = builder.set_client_to_redis_password(secret);
+    }
+    if let (Some(theirs), Some(own)) = (access.certificates(), servers.certificates()) {
+        builder = builder
+            .set_client_to_sentinel_certificates(theirs)
+            .set_client_to_redis_tls_mode(TlsMode::Secure)
+            .set_client_to_redis_certificates(own);
+    }
+    Ok(builder)
 }
 
 async fn find_slots(

@@ -9,6 +9,7 @@
 //! Every call may be repeated. Each seam has connections of its own: large answers of one do not make the
 //! small ones of another wait.
 
+mod access;
 pub(crate) mod call;
 mod connect;
 pub(crate) mod failure;

@@ -6,13 +6,11 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 use redis::aio::MultiplexedConnection;
-use redis::{
-    AsyncConnectionConfig, Client, Cmd, ConnectionAddr, IntoConnectionInfo, Pipeline,
-    RedisConnectionInfo, Value,
-};
+use redis::{AsyncConnectionConfig, Client, Cmd, Pipeline, Value};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::{Instant, timeout, timeout_at};
 
+use super::access::Access;
 use super::failure::Failure;
 use super::scripts::{Name, Scripts};
 
@@ -21,7 +19,7 @@ const UNANSWERED_MAX: u32 = 8;
 
 /// How servers are spoken to.
 pub(crate) struct Manner {
-    pub(crate) sign_in: RedisConnectionInfo,
+    pub(crate) access: Access,
     pub(crate) deadline: Duration,
     pub(crate) connect_wait: Duration,
     pub(crate) in_flight_max: usize,
@@ -224,6 +222,20 @@ impl Node {
         is_well
     }
 
+    /// Connects once more, where it is connected, because credentials are new. The connection of before finishes what
+    /// is on its way; where the new one is refused it stays.
+    pub(crate) async fn renew(&self, manner: &Manner) -> Result<(), Failure> {
+        let Some(old) = self.present() else {
+            return Ok(());
+        };
+        let new = Arc::new(self.connect(manner).await?);
+        let mut live = self.live.lock();
+        if live.as_ref().is_some_and(|live| Arc::ptr_eq(live, &old)) {
+            *live = Some(new);
+        }
+        Ok(())
+    }
+
     async fn connect(&self, manner: &Manner) -> Result<Live, Failure> {
         let wait = manner.connect_wait;
         let connected = timeout(wait, async {
@@ -284,20 +296,16 @@ impl Node {
 
 /// A connection to whatever is there, without asking what it is.
 pub(crate) async fn open(address: &str, manner: &Manner) -> Result<MultiplexedConnection, Failure> {
-    let (host, port) = read_address(address)
-        .ok_or_else(|| Failure::NoMaster(format!("{address:?} is not host:port")))?;
-    let info = ConnectionAddr::Tcp(host, port)
-        .into_connection_info()?
-        .set_redis_settings(manner.sign_in.clone());
+    let info = manner.access.info(address)?;
     // Deadlines are kept by whoever waits.
     let config = AsyncConnectionConfig::new()
         .set_connection_timeout(Some(manner.connect_wait))
         .set_response_timeout(None)
         .set_pipeline_buffer_size(manner.in_flight_max);
     let client = Client::open(info)?;
-    Ok(client
-        .get_multiplexed_async_connection_with_config(&config)
-        .await?)
+    let connected = client.get_multiplexed_async_connection_with_config(&config);
+    let failed = |error| manner.access.failure(address, error);
+    connected.await.map_err(failed)
 }
 
 /// `host:port`, and `[v6]:port`.

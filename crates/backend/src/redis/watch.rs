@@ -4,11 +4,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use tokio::sync::watch::Receiver;
 use tokio::time::{Instant, timeout_at};
 
 use super::finder::Address;
 use super::node::Node;
 use super::pool::Pool;
+use crate::credentials::Shown;
 
 /// How long no search follows another.
 const FIND_REST: Duration = Duration::from_millis(50);
@@ -22,9 +24,13 @@ impl Pool {
         let _ = timeout_at(until, ended.changed()).await;
     }
 
-    /// For the task that watches: looks for masters whenever somebody doubts, and asks after each of them
-    /// in between.
-    pub(crate) async fn watch(self: Arc<Pool>, interval: Duration) {
+    /// For the task that watches: looks for masters whenever somebody doubts, asks after each of them in
+    /// between, and connects anew with credentials that changed.
+    pub(crate) async fn watch(
+        self: Arc<Pool>,
+        interval: Duration,
+        mut changes: Receiver<Arc<Shown>>,
+    ) {
         let mut tick = tokio::time::interval(interval);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -34,7 +40,20 @@ impl Pool {
                     self.searches.send_modify(|searches| *searches += 1);
                     tokio::time::sleep(FIND_REST).await;
                 }
+                // Not ready any more once nobody can change them.
+                Ok(()) = changes.changed() => self.renew().await,
                 _ = tick.tick() => self.verify(interval).await,
+            }
+        }
+    }
+
+    async fn renew(&self) {
+        let nodes: Vec<Arc<Node>> = self.nodes.lock().values().cloned().collect();
+        let renewed = join_all(nodes.iter().map(|node| node.renew(&self.manner))).await;
+        for (node, renewed) in nodes.iter().zip(renewed) {
+            if let Err(failure) = renewed {
+                let server = &node.address;
+                tracing::warn!(%server, %failure, "new credentials are refused; connections of before stay");
             }
         }
     }

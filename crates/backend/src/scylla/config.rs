@@ -2,16 +2,20 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::settings::Problems;
 use schemars::JsonSchema;
 use scylla::statement::Consistency;
-use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
+use crate::credentials::Credentials;
+use crate::tls::{ClientTlsConfig, ServerNames};
 use crate::{Error, Result};
+
+pub(super) const PASSWORD: &str = "password_file";
 
 /// A time to live is a number of seconds, and at most twenty years.
 const RETENTION_MAX: Duration = Duration::from_secs(20 * 365 * 86_400);
@@ -26,9 +30,12 @@ pub struct ScyllaConfig {
     pub keyspace: String,
     /// User of the cluster. Empty: no sign-in.
     pub username: String,
-    /// File with the password and nothing else (a line end is cut off).
+    /// File with the password and nothing else (a line end is cut off). Read again where it changes.
     #[schemars(extend("examples" = ["/etc/packetboat/scylla/password"]))]
     pub password_file: Option<PathBuf>,
+    /// Section `scylla.tls`: TLS. Files that change are read again; those that cannot be used change
+    /// nothing.
+    pub tls: ScyllaTlsConfig,
     /// Datacenter to talk to, whose quorum counts. Empty: all nodes are one datacenter.
     pub datacenter: String,
     /// Section `scylla.replication`: copies, which `packetboat schema apply` gives a keyspace that
@@ -69,6 +76,37 @@ pub struct ScyllaConfig {
     pub ledger_retention: Duration,
 }
 
+/// TLS with the nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ScyllaTlsConfig {
+    /// PEM: roots of the nodes' certificates, the old and the new one while roots change. Unset: no TLS.
+    #[schemars(extend("examples" = ["/etc/packetboat/parts/ca.crt"]))]
+    pub ca_file: Option<PathBuf>,
+    /// PEM: certificate that this process shows, then those between it and a root. Unset: none, which
+    /// nodes may refuse.
+    #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.crt"]))]
+    pub cert_file: Option<PathBuf>,
+    /// PEM: its private key, without a passphrase.
+    #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.key"]))]
+    pub key_file: Option<PathBuf>,
+    /// Names that a node's certificate has to bear. Nodes are dialed by IP, so that `address` wants
+    /// certificates with an IP among their alternative names.
+    pub names: ServerNames,
+}
+
+impl ScyllaTlsConfig {
+    /// Without what only nodes of ScyllaDB have.
+    #[must_use]
+    pub fn files(&self) -> ClientTlsConfig {
+        ClientTlsConfig {
+            ca_file: self.ca_file.clone(),
+            cert_file: self.cert_file.clone(),
+            key_file: self.key_file.clone(),
+        }
+    }
+}
+
 /// Copies (the strategy is `NetworkTopologyStrategy`).
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
@@ -98,6 +136,7 @@ impl Default for ScyllaConfig {
             keyspace: "packetboat".to_owned(),
             username: String::new(),
             password_file: None,
+            tls: ScyllaTlsConfig::default(),
             datacenter: String::new(),
             replication: Replication::default(),
             consistency: ConsistencyLevel::default(),
@@ -169,6 +208,7 @@ impl ScyllaConfig {
             let reason = "a time to live is whole seconds, and at most 20 years";
             problems.refuse("ledger_retention", value, reason, "Such as 14days");
         }
+        problems.section("tls", self.tls.files().problems());
         problems.section("replication", self.replication.problems());
         problems
     }
@@ -178,20 +218,11 @@ impl ScyllaConfig {
         Error::settings(SEAM, &self.problems())
     }
 
-    /// The password, read now. `None` where nobody signs in.
-    pub(super) fn password(&self) -> Result<Option<SecretString>> {
-        if self.username.is_empty() {
-            return Ok(None);
-        }
-        let Some(path) = &self.password_file else {
-            let missing = format!("username {} has no password_file", self.username);
-            return Err(Error::conflict(SEAM, missing));
-        };
-        let text = std::fs::read_to_string(path).map_err(|error| {
-            let cannot = format!("password_file {} cannot be read: {error}", path.display());
-            Error::conflict(SEAM, cannot)
-        })?;
-        Ok(Some(text.trim_end_matches(['\r', '\n']).into()))
+    /// Files as they are now. It blocks for some small ones.
+    pub(super) fn credentials(&self) -> Result<Arc<Credentials>> {
+        let password = self.password_file.as_deref();
+        let password = password.map(|file| (PASSWORD, file));
+        Credentials::load(SEAM, "scylla", &self.tls.files(), password)
     }
 }
 
@@ -245,15 +276,12 @@ fn is_keyspace(name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use secrecy::ExposeSecret;
-
     use super::*;
 
     #[test]
     fn the_default_is_one_node_on_this_machine() {
         let config = ScyllaConfig::default();
         config.check().expect("fits");
-        assert!(config.password().expect("none asked").is_none());
         assert_eq!(
             config.replication.to_cql(),
             "{'class': 'NetworkTopologyStrategy', 'replication_factor': 1}"
@@ -292,22 +320,5 @@ mod tests {
         );
         assert_eq!(replication.in_datacenter("paris"), 3);
         assert_eq!(replication.in_datacenter("rome"), 0);
-    }
-
-    #[test]
-    fn the_password_is_the_files_line() {
-        let dir = tempfile::tempdir().expect("a directory");
-        let path = dir.path().join("password");
-        std::fs::write(&path, "s3 cret\r\n").expect("written");
-        let config = ScyllaConfig {
-            username: "boat".into(),
-            password_file: Some(path.clone()),
-            ..ScyllaConfig::default()
-        };
-        let password = config.password().expect("reads").expect("there is one");
-        assert_eq!(password.expose_secret(), "s3 cret");
-        std::fs::remove_file(&path).expect("removed");
-        let error = config.password().expect_err("gone").source.to_string();
-        assert!(error.contains("password_file"), "{error}");
     }
 }

@@ -5,10 +5,9 @@ use std::hash::{Hash, Hasher};
 use std::time::Duration;
 
 use scylla::client::session::Session;
-use scylla::client::session_builder::SessionBuilder;
 use tokio::sync::OnceCell;
 
-use super::{Cql, ScyllaConfig, schema};
+use super::{Cql, ScyllaConfig, ScyllaTlsConfig, schema};
 use crate::clock::{Entropy, SystemEntropy};
 use crate::fresh::Fresh;
 use crate::real;
@@ -20,7 +19,16 @@ static APPLIED: OnceCell<()> = OnceCell::const_new();
 pub(crate) fn config() -> ScyllaConfig {
     let mut tables = DefaultHasher::new();
     schema::print(&ScyllaConfig::default()).hash(&mut tables);
+    let access = real::access("cql");
     ScyllaConfig {
+        username: access.username.unwrap_or_default(),
+        password_file: access.password_file,
+        tls: ScyllaTlsConfig {
+            ca_file: access.tls.ca_file,
+            cert_file: access.tls.cert_file,
+            key_file: access.tls.key_file,
+            ..ScyllaTlsConfig::default()
+        },
         contact_points: real::addresses("cql"),
         keyspace: format!("packetboat_test_{:x}", tables.finish()),
         // Tests share two cores with everything else.
@@ -41,8 +49,7 @@ pub(crate) async fn cql() -> Cql {
 
 /// A session of another program, which knows nothing of ours.
 pub(crate) async fn foreign_session() -> Session {
-    let session = SessionBuilder::new().known_nodes(&config().contact_points);
-    session.build().await.expect("connects")
+    super::session::open(&config()).await.expect("connects")
 }
 
 /// Users and messages that no earlier run has used.

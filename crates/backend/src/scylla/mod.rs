@@ -11,6 +11,7 @@
 //! (`write_time`). The one exception is the head of the audit's chain, a row that is compared and set a few
 //! times a minute: of two who go on from the same link one must be refused, which no time of a write can do.
 
+mod access;
 mod budget;
 mod config;
 mod error;
@@ -23,7 +24,7 @@ mod session;
 mod statement;
 pub(crate) mod write_time;
 
-pub use self::config::{ConsistencyLevel, Replication, ScyllaConfig};
+pub use self::config::{ConsistencyLevel, Replication, ScyllaConfig, ScyllaTlsConfig};
 pub(crate) use self::known::Known;
 pub use self::session::Cql;
 pub(crate) use self::session::SeamCql;

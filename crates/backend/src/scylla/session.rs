@@ -1,6 +1,5 @@
 //! The connection: who is asked, how long, and how much at once.
 
-use secrecy::ExposeSecret;
 use std::fmt;
 use std::future::Future;
 use std::sync::Arc;
@@ -22,9 +21,12 @@ use scylla::statement::{Consistency, SerialConsistency};
 use scylla::value::{CqlValue, Row};
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, timeout};
+use tokio_util::task::AbortOnDropHandle;
 
+use super::access::Access;
 use super::budget::{Budget, BudgetedRetry, BudgetedSpeculation};
 use super::{ConsistencyLevel, SEAM, ScyllaConfig, Statement, error, schema};
+use crate::credentials::Credentials;
 use crate::{Error, Result};
 
 /// A connection to ScyllaDB or Cassandra, whose tables are those that this program needs. Clones share it.
@@ -38,6 +40,7 @@ struct Inner {
     budget: Arc<Budget>,
     turns: Semaphore,
     config: ScyllaConfig,
+    _keep: Option<AbortOnDropHandle<()>>,
 }
 
 impl fmt::Debug for Cql {
@@ -54,14 +57,15 @@ impl Cql {
     /// `Conflict` where the settings cannot work or the tables are missing: the error says what to do.
     pub async fn connect(config: &ScyllaConfig) -> Result<Cql> {
         let connect = async {
-            let session = open(config).await?;
+            let credentials = config.credentials()?;
+            let session = open_with(config, &credentials).await?;
             schema::check_on(&session, config).await?;
             let keyspace = config.keyspace.as_str();
             session
                 .use_keyspace(keyspace, false)
                 .await
                 .map_err(|error| Error::unavailable(SEAM, error))?;
-            Ok(Cql::over(session, config))
+            Ok(Cql::over(session, config, &credentials))
         };
         match timeout(config.connect_timeout, connect).await {
             Ok(connected) => connected,
@@ -69,7 +73,7 @@ impl Cql {
         }
     }
 
-    fn over(session: Session, config: &ScyllaConfig) -> Cql {
+    fn over(session: Session, config: &ScyllaConfig, credentials: &Arc<Credentials>) -> Cql {
         let budget = Budget::new(config.retry_percent);
         let speculation: Option<Arc<dyn SpeculativeExecutionPolicy>> =
             match config.speculate_after.is_zero() {
@@ -97,6 +101,7 @@ impl Cql {
             budget: budget.clone(),
             turns: Semaphore::new(config.in_flight_max.min(Semaphore::MAX_PERMITS)),
             config: config.clone(),
+            _keep: credentials.keep(),
         }))
     }
 
@@ -331,8 +336,13 @@ where
         .collect()
 }
 
-/// A session without a keyspace.
+/// A session without a keyspace, with the credentials of this moment.
 pub(super) async fn open(config: &ScyllaConfig) -> Result<Session> {
+    open_with(config, &config.credentials()?).await
+}
+
+/// A session without a keyspace. Each of its connections is made with what `credentials` are then.
+async fn open_with(config: &ScyllaConfig, credentials: &Arc<Credentials>) -> Result<Session> {
     config.check()?;
     let profile = ExecutionProfile::builder()
         .consistency(config.consistency.into())
@@ -349,14 +359,22 @@ pub(super) async fn open(config: &ScyllaConfig) -> Result<Session> {
         .keepalive_interval(Duration::from_secs(5))
         .keepalive_timeout(config.request_timeout)
         .keyspaces_to_fetch([&config.keyspace]);
-    if let Some(password) = config.password()? {
-        builder = builder.user(&config.username, password.expose_secret());
+    if !config.username.is_empty() {
+        builder = builder.authenticator_provider(Arc::new(Access {
+            credentials: Arc::clone(credentials),
+            username: config.username.clone(),
+        }));
+    }
+    if config.tls.files().is_on() {
+        let tls = credentials.rustls(config.tls.names);
+        builder = builder.tls_context(Some(tls.map_err(|error| Error::conflict(SEAM, error))?));
     }
     if !config.datacenter.is_empty() {
         builder = builder.prefer_datacenter(config.datacenter.clone());
     }
     let opened = builder.build().await;
-    opened.map_err(|error| Error::unavailable(SEAM, error))
+    let is_tls = config.tls.files().is_on();
+    opened.map_err(|failure| error::opening(failure, is_tls))
 }
 
 /// The replicas of a row first, and only nodes of the own datacenter.

@@ -1,6 +1,8 @@
 //! Files as an operator leaves them, and handshakes of rustls with itself over them.
 
 mod identity;
+#[cfg(feature = "scylla")]
+mod parts;
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;

@@ -15,6 +15,7 @@ pub enum Check {
     TokenKey,
     Identity,
     Tickets,
+    Links,
     Operators,
     Auditing,
     Copies,
@@ -40,7 +41,7 @@ pub enum Check {
 }
 
 impl Check {
-    pub const ALL: [Check; 29] = [
+    pub const ALL: [Check; 30] = [
         Check::AdminPort,
         Check::Version,
         Check::Clock,
@@ -48,6 +49,7 @@ impl Check {
         Check::TokenKey,
         Check::Identity,
         Check::Tickets,
+        Check::Links,
         Check::Operators,
         Check::Auditing,
         Check::Copies,
@@ -81,6 +83,7 @@ impl Check {
             Check::TokenKey => "token-key",
             Check::Identity => "identity",
             Check::Tickets => "tickets",
+            Check::Links => "links",
             Check::Operators => "operators",
             Check::Auditing => "auditing",
             Check::Copies => "copies",

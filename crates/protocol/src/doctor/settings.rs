@@ -104,6 +104,44 @@ impl SessionTickets {
     }
 }
 
+/// The way from this process to a part, as the settings have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Link {
+    /// `Kafka`, `Redis`, `etcd` or `ScyllaDB`.
+    pub part: &'static str,
+    /// Section of the settings.
+    pub section: &'static str,
+    pub is_tls: bool,
+    /// An address on another machine, if there is one.
+    pub far: Option<String>,
+}
+
+impl Link {
+    /// The address that is spoken to in the clear over a network.
+    pub fn open(&self) -> Option<&str> {
+        self.far.as_deref().filter(|_| !self.is_tls)
+    }
+
+    pub fn finding(self) -> Finding {
+        let Link { part, section, .. } = self;
+        match self.open() {
+            None if self.is_tls => {
+                Finding::ok(Check::Links, format!("{part} is spoken to with TLS"))
+            }
+            None => Finding::ok(Check::Links, format!("{part} is on this machine")),
+            Some(address) => Finding::warning(
+                Check::Links,
+                format!(
+                    "whoever is between can read and change all that {part} at {address} is told"
+                ),
+                format!(
+                    "name the roots of its certificates in {section}.tls.ca_file; production = true insists on it"
+                ),
+            ),
+        }
+    }
+}
+
 /// Who may use the admin port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdminPort {

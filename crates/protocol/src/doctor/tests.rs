@@ -57,6 +57,26 @@ fn the_development_key_is_for_this_machine_only() {
 }
 
 #[test]
+fn a_part_elsewhere_is_spoken_to_with_tls() {
+    let verdict = |is_tls, far: Option<&str>| {
+        let link = Link {
+            part: "Kafka",
+            section: "kafka",
+            is_tls,
+            far: far.map(str::to_owned),
+        };
+        let finding = link.finding();
+        if finding.verdict == Verdict::Warning {
+            assert!(finding.advice.contains("kafka.tls.ca_file"), "{finding:?}");
+        }
+        finding.verdict
+    };
+    assert_eq!(verdict(false, None), Verdict::Ok);
+    assert_eq!(verdict(true, Some("kafka:9092")), Verdict::Ok);
+    assert_eq!(verdict(false, Some("kafka:9092")), Verdict::Warning);
+}
+
+#[test]
 fn services_that_prove_nothing_are_warned_of_where_others_reach_them() {
     for (is_on, required, open, wanted) in [
         (true, true, Some("10.0.0.7:9100"), Verdict::Ok),

@@ -222,6 +222,25 @@ impl Settings {
         }
         let log = self.kafka.record_bytes_max;
         self.records_fit("kafka.record_bytes_max", log, problems);
+        self.links_hold(problems);
+    }
+
+    /// In production nobody between reads or changes what a part is told.
+    #[cfg(feature = "cluster")]
+    fn links_hold(&self, problems: &mut Problems) {
+        if !self.production {
+            return;
+        }
+        for link in self.links() {
+            if let Some(address) = link.open() {
+                let reason = format!(
+                    "production = true, and whoever is between could read and change all that {address} is told"
+                );
+                let remedy = format!("Name the roots of {}'s certificates", link.part);
+                let key = format!("{}.tls.ca_file", link.section);
+                problems.refuse(&key, "unset", &reason, &remedy);
+            }
+        }
     }
 }
 
@@ -284,6 +303,40 @@ mod tests {
         for (required, is_on) in [(true, true), (false, true), (false, false)] {
             assert_eq!(with(required, is_on), "");
         }
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
+    fn in_production_parts_elsewhere_are_spoken_to_with_tls() {
+        let elsewhere = |s: &mut Settings| {
+            s.kafka.brokers = vec!["kafka-1:9092".into()];
+            s.redis.addresses = vec!["10.0.0.7:6379".into()];
+            s.etcd.endpoints = vec!["http://etcd:2379".into()];
+            s.scylla.contact_points = vec!["[2001:db8::1]:9042".into()];
+        };
+        assert_eq!(refused(elsewhere), "");
+        assert_eq!(refused(|s| s.production = true), "");
+        let refusal = refused(|s| {
+            elsewhere(s);
+            s.production = true;
+        });
+        assert_eq!(refusal.lines().count(), 4, "{refusal}");
+        for (part, line) in ["kafka", "redis", "etcd", "scylla"]
+            .iter()
+            .zip(refusal.lines())
+        {
+            assert!(line.starts_with(&format!("{part}.tls.ca_file")), "{line}");
+        }
+        let with_tls = refused(|s| {
+            elsewhere(s);
+            s.production = true;
+            s.etcd.endpoints = vec!["https://etcd:2379".into()];
+            s.scylla.tls.ca_file = Some("/ca".into());
+            for tls in [&mut s.kafka.tls, &mut s.redis.tls, &mut s.etcd.tls] {
+                tls.ca_file = Some("/ca".into());
+            }
+        });
+        assert_eq!(with_tls, "");
     }
 
     #[test]

@@ -64,8 +64,12 @@ fn names() -> (BTreeSet<String>, Vec<String>) {
     (settings, tables)
 }
 
-/// `boat.session`, `heartbeat` → `PACKETBOAT_BOAT__SESSION__HEARTBEAT`.
+/// `boat.session`, `heartbeat` → `PACKETBOAT_BOAT__SESSION__HEARTBEAT`; above all sections, `production` →
+/// `PACKETBOAT_PRODUCTION`.
 pub(super) fn variable(section: &str, key: &str) -> String {
+    if section.is_empty() {
+        return format!("{PREFIX}{}", key.to_uppercase());
+    }
     let section = section.to_uppercase().replace('.', "__");
     format!("{PREFIX}{section}__{}", key.to_uppercase())
 }
@@ -134,6 +138,7 @@ mod tests {
             ("PACKETBOAT_TOKEN", "x"),
             ("PACKETBOAT_ADMIN__LISTEN", "127.0.0.1:1"),
             ("PACKETBOAT_BOAT__SESSION__HEARTBEAT", "30s"),
+            ("PACKETBOAT_PRODUCTION", "true"),
             ("PACKETBOAT_REAL_KAFKA", "127.0.0.1:9092"),
             ("PACKETBOAT_STATION_SERVICE_HOST", "10.0.0.1"),
             ("PACKETBOAT_STATION_SERVICE_PORT", "9100"),

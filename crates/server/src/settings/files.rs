@@ -40,6 +40,8 @@ impl Settings {
             problems.refuse(key, "", &error.to_string(), remedy);
         }
         self.identity(problems);
+        #[cfg(feature = "cluster")]
+        self.certificates_of_parts(problems);
         if let Err(error) = Operators::load(&self.admin.operators) {
             problems.refuse("admin.operators", "", &format!("{error:#}"), "");
         }
@@ -50,6 +52,22 @@ impl Settings {
         }
         if let Err(error) = self.log.otlp.check_headers() {
             problems.refuse("log.otlp.headers_file", "", &format!("{error:#}"), "");
+        }
+    }
+
+    #[cfg(feature = "cluster")]
+    fn certificates_of_parts(&self, problems: &mut Problems) {
+        let now = backend::clock::Clock::now(&SystemClock);
+        let scylla = self.scylla.tls.files();
+        for (key, tls) in [
+            ("kafka.tls", &self.kafka.tls),
+            ("redis.tls", &self.redis.tls),
+            ("etcd.tls", &self.etcd.tls),
+            ("scylla.tls", &scylla),
+        ] {
+            if let Err(error) = tls.check(now) {
+                problems.refuse(key, "", &error.to_string(), "");
+            }
         }
     }
 
@@ -179,13 +197,29 @@ mod tests {
 
     #[cfg(feature = "cluster")]
     #[test]
+    fn roots_of_a_part_are_certificates() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "hunter2").expect("written");
+        let path = Some(file.path().to_owned());
+        let refusal = refused(|s| {
+            s.redis.tls.ca_file = path.clone();
+            s.scylla.tls.ca_file = path;
+        });
+        assert_eq!(refusal.lines().count(), 2, "{refusal}");
+        assert!(refusal.starts_with("redis.tls: "), "{refusal}");
+        assert!(refusal.contains("holds no certificate in PEM"), "{refusal}");
+        assert!(!refusal.contains("hunter2"), "{refusal}");
+    }
+
+    #[cfg(feature = "cluster")]
+    #[test]
     fn each_of_several_files_is_named() {
         let refusal = refused(|s| {
-            let name = "sasl.password".to_owned();
+            let name = "ssl.key.password".to_owned();
             s.kafka.property_files.insert(name, "/no/such".into());
             s.redis.password_file = Some("/no/such".into());
         });
-        assert!(refusal.contains("kafka.property_files.\"sasl.password\" is /no/such"));
+        assert!(refusal.contains("kafka.property_files.\"ssl.key.password\" is /no/such"));
         assert!(
             refusal.contains("redis.password_file is /no/such"),
             "{refusal}"

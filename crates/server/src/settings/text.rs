@@ -15,7 +15,11 @@ pub fn template() -> String {
         "# Every setting of Packetboat with its default; what is unset is commented out.\n",
     );
     for section in sections().iter().filter(|section| !section.keys.is_empty()) {
-        let _ = write!(file, "\n{}[{}]\n", comment(&summary(section)), section.path);
+        // The whole has no name; its own settings stand above all tables.
+        let _ = match section.path.as_str() {
+            "" => writeln!(file),
+            path => write!(file, "\n{}[{path}]\n", comment(&summary(section))),
+        };
         for key in &section.keys {
             file.push_str(&comment(&about(key)));
             let _ = match (&key.default, example(key)) {
@@ -32,8 +36,11 @@ pub fn template() -> String {
 pub fn page() -> String {
     let mut page = String::from(PAGE_HEAD);
     for section in sections().iter().filter(|section| !section.keys.is_empty()) {
-        let _ = write!(page, "\n## {}\n\n", section.path);
-        let _ = write!(page, "{}\n\n", cell(&summary(section)));
+        let (path, summary) = match section.path.as_str() {
+            "" => ("Above all sections", "The whole installation.".to_owned()),
+            path => (path, summary(section)),
+        };
+        let _ = write!(page, "\n## {path}\n\n{}\n\n", cell(&summary));
         page.push_str("| key | default | |\n| --- | --- | --- |\n");
         for key in &section.keys {
             let default = match &key.default {

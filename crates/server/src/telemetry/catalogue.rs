@@ -87,7 +87,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "carrier_stalls_total", "Writes that a store failed: the partitions of the records wait"),
     metric(Counter, "carrier_timeline_failures_total", "Writes to the newest messages of groups that failed"),
     metric(Gauge, "carrier_users_in_flight", "Users that records which a shard works on are owed to, by shard"),
-    metric(Gauge, "cert_expiry_seconds", "Time until the first certificate of a listener ends, by listener: boat, or services for what services show each other"),
+    metric(Gauge, "cert_expiry_seconds", "Time until the first certificate of a listener ends, by listener: boat, services for what services show each other, or a part that this process shows one to (kafka, redis, etcd, scylla)"),
     metric(Gauge, "desk_letters_open", "Dead letters that nobody has dealt with, by kind and reason"),
     metric(Gauge, "desk_oldest_open_seconds", "Age of the oldest dead letter that nobody has dealt with"),
     metric(Counter, "desk_panics_total", "Panics in the desk's background work, by work"),
@@ -148,7 +148,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_tickets_refused_total", "Tickets of sessions that were refused, by reason: forged, expired, missing or unknown_key"),
     metric(Counter, "station_token_key_reloads_total", "Keys of tokens that changed in their files or at their URL, by issuer and result: reloaded or refused; unanswered where a URL gave none"),
     metric(Counter, "station_tokens_revoked_total", "Sign-ins with a token that was revoked"),
-    metric(Counter, "tls_reloads_total", "Certificates that changed in their files, by result: reloaded or refused"),
+    metric(Counter, "tls_reloads_total", "Certificates and passwords that changed in their files, by result: reloaded or refused"),
 ];
 
 /// Gives the recorder a line on each.

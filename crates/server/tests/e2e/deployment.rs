@@ -201,6 +201,58 @@ fn the_file_of_real_up_is_taken_as_it_is() {
     }
 }
 
+/// As above, of parts that want certificates and passwords.
+#[cfg(feature = "cluster")]
+#[test]
+fn the_file_of_real_up_with_tls_is_taken_as_it_is() {
+    let dir = Dir::new();
+    let tls = dir.path("tls");
+    run(&mut packetboat(&["certs", "new", &tls.to_string_lossy()])).ok();
+    for (from, to) in [("boat.crt", "client.crt"), ("boat.key", "client.key")] {
+        fs::copy(tls.join(from), tls.join(to)).expect("a copy");
+    }
+    for part in ["kafka", "redis", "etcd", "cql"] {
+        fs::write(tls.join(format!("{part}.password")), "hunter2\n").expect("a password");
+    }
+    let (env, file) = (dir.path("env"), dir.path("packetboat.toml"));
+    for redis in ["CLUSTER=a:7001", "SENTINEL=a:26379", "SINGLE=a:6379"] {
+        let addresses = format!(
+            "PACKETBOAT_REAL_KAFKA=a:1\nPACKETBOAT_REAL_REDIS_{redis}\nPACKETBOAT_REAL_ETCD=a:2379\n\
+             PACKETBOAT_REAL_CQL=a:9042\nPACKETBOAT_REAL_TLS={}\n",
+            tls.display()
+        );
+        fs::write(&env, addresses).expect("addresses");
+        let script = run(Command::new(root().join("scripts/real/settings")).arg(&env));
+        fs::write(&file, script.ok().stdout).expect("a file");
+        let path = file.to_string_lossy();
+        // In production, none of the parts would be let pass without TLS.
+        let check = || {
+            let mut check = packetboat(&["--config", &path, "config", "check"]);
+            run(check.env("PACKETBOAT_PRODUCTION", "true"))
+        };
+        check().ok();
+        let print = run(&mut packetboat(&["--config", &path, "config", "print"])).ok();
+        assert!(!print.stdout.contains("hunter2"), "{}", print.stdout);
+        let right: Table = fs::read_to_string(&file)
+            .expect("it")
+            .parse()
+            .expect("TOML");
+        for part in ["kafka", "redis", "etcd", "scylla"] {
+            let mut plain = right.clone();
+            let section = plain[part].as_table_mut().expect("a section");
+            section.remove("tls");
+            if part == "etcd" {
+                section.insert("endpoints".into(), vec!["http://a:2379"].into());
+            }
+            fs::write(&file, plain.to_string()).expect("a file");
+            let ended = check();
+            assert_eq!(ended.code, Some(3), "{part}: {}", ended.stderr);
+            let key = format!("{part}.tls.ca_file is unset");
+            assert!(ended.stderr.contains(&key), "{part}: {}", ended.stderr);
+        }
+    }
+}
+
 /// A server of its own, on a file that the repository ships.
 struct Redis {
     process: Child,

@@ -280,7 +280,7 @@ fn settings(name: &str, redis: &str, more: &str) -> String {
         real::list("etcd"),
         real::list("cql"),
     );
-    let lifted = lifted::lines();
+    let (lifted, secrets) = (lifted::lines(), real::secrets());
     format!(
         r#"log.level = "warn"
 kafka.brokers = {brokers:?}
@@ -296,6 +296,7 @@ etcd.prefix = "/{name}"
 scylla.contact_points = {cql}
 scylla.keyspace = "packetboat_{name}"
 scylla.replication.factor = 1
+{secrets}
 {lifted}{more}
 "#
     )

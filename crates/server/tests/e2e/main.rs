@@ -46,3 +46,5 @@ mod one_away;
 mod page;
 #[cfg(feature = "cluster")]
 mod real;
+#[cfg(feature = "cluster")]
+mod secured;

@@ -24,6 +24,33 @@ pub fn list(part: &str) -> String {
     format!("{:?}", addresses(part))
 }
 
+/// Settings of what the parts of `TLS=1` want, as `section.key = value` lines; none where they stand open.
+pub fn secrets() -> String {
+    let Some(folder) = std::env::var_os("PACKETBOAT_REAL_TLS").map(PathBuf::from) else {
+        return String::new();
+    };
+    let file = |name: &str| folder.join(name);
+    let (ca, cert, key) = (file("ca.crt"), file("client.crt"), file("client.key"));
+    let mut lines = vec!["kafka.sasl.mechanism = \"SCRAM-SHA-512\"".to_owned()];
+    for (section, user, part) in [
+        ("kafka", "kafka.sasl.", "kafka"),
+        ("redis", "redis.", "redis"),
+        ("redis", "redis.sentinel_", "redis"),
+        ("etcd", "etcd.", "etcd"),
+        ("scylla", "scylla.", "cql"),
+    ] {
+        let password = file(&format!("{part}.password"));
+        lines.push(format!("{user}username = \"packetboat\""));
+        lines.push(format!("{user}password_file = {password:?}"));
+        if user != "redis.sentinel_" {
+            lines.push(format!(
+                "{section}.tls = {{ ca_file = {ca:?}, cert_file = {cert:?}, key_file = {key:?} }}"
+            ));
+        }
+    }
+    lines.join("\n")
+}
+
 /// `scripts/real/<part> <verb> <node>…`: `stop` is `kill -9`, `start` brings them back with their data, `wipe` stops
 /// them and removes it.
 fn nodes(part: &str, verb: &str, nodes: &[String]) -> Result<(), String> {

@@ -148,6 +148,10 @@ fn settings_of_parts_that_break_the_promise_end_with_3() {
         ("[scylla]\ncontact_points = []\n", "contact_points"),
         (
             "[kafka.properties]\n\"sasl.password\" = \"hunter2\"\n",
+            "kafka.sasl.password_file",
+        ),
+        (
+            "[kafka.properties]\n\"ssl.key.password\" = \"hunter2\"\n",
             "property_files",
         ),
     ] {

@@ -7,8 +7,14 @@ use crate::fresh::Fresh;
 use crate::mailbox::RedisMode;
 
 fn config(mode: RedisMode, part: &str) -> RedisConfig {
+    let access = crate::real::access("redis");
     RedisConfig {
         mode,
+        username: access.username.clone(),
+        password_file: access.password_file.clone(),
+        sentinel_username: access.username,
+        sentinel_password_file: access.password_file,
+        tls: access.tls,
         addresses: crate::real::addresses(part),
         key_prefix: format!("test-{:x}", SystemEntropy.next()),
         // The machine may have more to do.

@@ -1,18 +1,25 @@
 //! Calls to etcd: none waits for ever, and a member that is away is not the end of one.
 
-use secrecy::ExposeSecret;
+use std::error::Error as _;
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use arc_swap::ArcSwap;
 use etcd_client::{
-    Client, ConnectOptions, GetOptions, GetResponse, Txn, TxnResponse, WatchOptions, WatchStream,
+    Certificate, Client, ConnectOptions, GetOptions, GetResponse, Identity, TlsOptions, Txn,
+    TxnResponse, WatchOptions, WatchStream,
 };
+use secrecy::ExposeSecret;
 use tokio::time::{Instant, sleep, timeout};
+use tokio_util::task::AbortOnDropHandle;
 use tonic::Code;
 
+use super::keys::Keys;
 use super::{EtcdConfig, SEAM};
 use crate::clock::Entropy;
+use crate::credentials::Shown;
+use crate::tls::{advice, ended};
 use crate::{Error, Kind, Result};
 
 /// Between the first and the second attempt; doubled each time, up to the second.
@@ -35,35 +42,44 @@ pub(super) struct Lease {
 
 /// The client, with the bounds of a call. Whatever is called here may be done twice.
 pub(super) struct Calls {
-    client: Client,
+    /// Another one after credentials changed; calls that are under way, and watches, keep theirs.
+    client: Arc<ArcSwap<Client>>,
     call_deadline: Duration,
     attempt_deadline: Duration,
     entropy: Arc<dyn Entropy>,
+    _keep: Option<AbortOnDropHandle<()>>,
+    _renew: AbortOnDropHandle<()>,
 }
 
 impl Calls {
     /// Needs no server, except where somebody has to sign in.
     pub(super) async fn open(config: &EtcdConfig, entropy: Arc<dyn Entropy>) -> Result<Calls> {
-        let mut options = ConnectOptions::new()
-            .with_connect_timeout(config.attempt_deadline)
-            .with_keep_alive(PING_EVERY, PING_TIMEOUT)
-            .with_keep_alive_while_idle(true)
-            // A member that is cut off from the others says so, instead of answering from its past.
-            .with_require_leader(true)
-            .with_auto_token_refresh(true);
-        if let Some((name, password)) = config.user().await? {
-            options = options.with_user(name, password.expose_secret());
-        }
-        let connecting = Client::connect(&config.endpoints, Some(options));
-        let client = timeout(config.call_deadline, connecting)
-            .await
-            .map_err(|late| Error::unavailable(SEAM, late))?
-            .map_err(judged)?;
+        let credentials = config.credentials()?;
+        let mut changes = credentials.changes();
+        let client = dial(config, &credentials.current()).await?;
+        let client = Arc::new(ArcSwap::from_pointee(client));
+        let renew = {
+            let (client, config) = (Arc::clone(&client), config.clone());
+            async move {
+                while changes.changed().await.is_ok() {
+                    let shown = Arc::clone(&changes.borrow_and_update());
+                    match renewed(&config, &shown).await {
+                        Ok(new) => client.store(Arc::new(new)),
+                        Err(error) => tracing::warn!(
+                            %error, source = %error.source,
+                            "etcd refuses new credentials; those of before stay"
+                        ),
+                    }
+                }
+            }
+        };
         Ok(Calls {
             client,
             call_deadline: config.call_deadline,
             attempt_deadline: config.attempt_deadline,
             entropy,
+            _keep: credentials.keep(),
+            _renew: AbortOnDropHandle::new(tokio::spawn(renew)),
         })
     }
 
@@ -135,7 +151,7 @@ impl Calls {
 
     /// What happens below `prefix` from `revision` on. Not repeated: whoever lost a watch lists first.
     pub(super) async fn watch(&self, prefix: &str, revision: i64) -> Result<WatchStream> {
-        let mut client = self.client.watch_client();
+        let mut client = self.client.load().watch_client();
         let below = WatchOptions::new()
             .with_prefix()
             .with_start_revision(revision);
@@ -160,7 +176,7 @@ impl Calls {
         loop {
             let left = end.saturating_duration_since(Instant::now());
             let most = self.attempt_deadline.min(left);
-            let error = match timeout(most, attempt(self.client.clone())).await {
+            let error = match timeout(most, attempt(Client::clone(&self.client.load()))).await {
                 Ok(Ok(answer)) => return Ok(answer),
                 Ok(Err(error)) => judged(error),
                 Err(_) => Error::unavailable(SEAM, format!("no answer within {most:?}")),
@@ -175,8 +191,70 @@ impl Calls {
     }
 }
 
+/// A client with these credentials. Needs no server, except where somebody has to sign in.
+pub(super) async fn dial(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
+    let mut options = ConnectOptions::new()
+        .with_connect_timeout(config.attempt_deadline)
+        .with_keep_alive(PING_EVERY, PING_TIMEOUT)
+        .with_keep_alive_while_idle(true)
+        // A member that is cut off from the others says so, instead of answering from its past.
+        .with_require_leader(true)
+        .with_auto_token_refresh(true);
+    if let Some((name, password)) = config.user(shown) {
+        options = options.with_user(name, password.expose_secret());
+    }
+    if let Some(tls) = &shown.tls {
+        let mut theirs = TlsOptions::new().ca_certificate(Certificate::from_pem(tls.ca_pem()));
+        if let Some((cert, key)) = tls.own_pem() {
+            theirs = theirs.identity(Identity::from_pem(cert, key));
+        }
+        options = options.with_tls(theirs);
+    }
+    let connecting = Client::connect(&config.endpoints, Some(options));
+    timeout(config.call_deadline, connecting)
+        .await
+        .map_err(|late| Error::unavailable(SEAM, late))?
+        .map_err(|error| {
+            let is_tls = shown.tls.is_some();
+            let is_ended = is_broken(&error) && remedy(&error, is_tls).is_none();
+            let judged = judged_with(error, is_tls);
+            match is_ended {
+                false => judged,
+                true => {
+                    let ended = ended("etcd", is_tls);
+                    Error::new(SEAM, judged.kind, format!("{}: {ended}", judged.source))
+                }
+            }
+        })
+}
+
+/// Says that the connection came to an end, and no member refused.
+fn is_broken(error: &etcd_client::Error) -> bool {
+    match error {
+        etcd_client::Error::GRpcStatus(status) => status.source().is_some(),
+        etcd_client::Error::TransportError(_) => true,
+        _ => false,
+    }
+}
+
+/// A client with new credentials that a member has answered.
+async fn renewed(config: &EtcdConfig, shown: &Shown) -> Result<Client> {
+    let client = dial(config, shown).await?;
+    let key = Keys::below(&config.prefix).cluster();
+    let mut kv = client.kv_client();
+    let asked = timeout(config.call_deadline, kv.get(key, None)).await;
+    let asked = asked.map_err(|late| Error::unavailable(SEAM, late))?;
+    asked.map_err(judged)?;
+    Ok(client)
+}
+
 /// What the caller can do about it. What may pass by itself is `unavailable`.
 pub(super) fn judged(error: etcd_client::Error) -> Error {
+    judged_with(error, true)
+}
+
+/// As `judged`; the first call of a client without TLS may be one to a member that wants it.
+fn judged_with(error: etcd_client::Error, is_tls: bool) -> Error {
     let refused = match &error {
         etcd_client::Error::GRpcStatus(status) => matches!(
             status.code(),
@@ -193,5 +271,24 @@ pub(super) fn judged(error: etcd_client::Error) -> Error {
     } else {
         Kind::Unavailable
     };
-    Error::new(SEAM, kind, error)
+    match remedy(&error, is_tls) {
+        Some(remedy) => Error::new(SEAM, kind, format!("{error}: {remedy}")),
+        None => Error::new(SEAM, kind, error),
+    }
+}
+
+fn remedy(error: &etcd_client::Error, is_tls: bool) -> Option<String> {
+    if let etcd_client::Error::GRpcStatus(status) = error {
+        let said = status.message();
+        if said.contains("authentication failed") || said.contains("user name is empty") {
+            return Some("etcd.username and etcd.password_file have to be as etcd has them".into());
+        }
+        if status.code() == Code::PermissionDenied {
+            return Some(
+                "the role of etcd.username has to read and write below etcd.prefix".into(),
+            );
+        }
+        return advice("etcd", is_tls, status);
+    }
+    advice("etcd", is_tls, error)
 }

@@ -1,6 +1,7 @@
 //! Settings of discovery on etcd.
 
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::settings::{Problems, is_address};
@@ -9,7 +10,11 @@ use secrecy::SecretString;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
+use crate::credentials::{Credentials, Shown};
+use crate::tls::ClientTlsConfig;
 use crate::{Error, Result};
+
+const PASSWORD: &str = "password_file";
 
 /// Below it, a slow disk of etcd would end leases of services that are well.
 const LEASE_TTL_MIN: Duration = Duration::from_secs(5);
@@ -18,16 +23,20 @@ const LEASE_TTL_MIN: Duration = Duration::from_secs(5);
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EtcdConfig {
-    /// Members of the cluster, `http://host:port` each. One that is away costs a repeated call.
+    /// Members of the cluster, `http://host:port` each, or `https://host:port` with `etcd.tls`. One that is away costs a repeated call.
     pub endpoints: Vec<String>,
     /// Prefix of all keys. Installations that share an etcd need one each.
     pub prefix: String,
     /// User of etcd. Unset: no sign-in.
     #[schemars(extend("examples" = ["packetboat"]))]
     pub username: Option<String>,
-    /// File with the password of `username`; white space around it does not count.
+    /// File with the password of `username` and nothing else (a line end is cut off). Read again where
+    /// it changes.
     #[schemars(extend("examples" = ["/etc/packetboat/etcd/password"]))]
     pub password_file: Option<PathBuf>,
+    /// Section `etcd.tls`: TLS. Files that change are read again; those that cannot be used change
+    /// nothing.
+    pub tls: ClientTlsConfig,
     /// Silence of a service after which its registration and its node number end, in whole seconds.
     /// It is renewed three times as often.
     #[serde(with = "humantime_serde")]
@@ -55,6 +64,7 @@ impl Default for EtcdConfig {
             prefix: "/packetboat".into(),
             username: None,
             password_file: None,
+            tls: ClientTlsConfig::default(),
             lease_ttl: Duration::from_secs(10),
             list_every: Duration::from_secs(45),
             call_deadline: Duration::from_secs(3),
@@ -77,6 +87,8 @@ impl EtcdConfig {
             let value = if endpoint.contains('@') { "" } else { endpoint };
             problems.refuse("endpoints", value, reason, "Say http://host:2379");
         }
+        self.schemes(&mut problems);
+        problems.section("tls", self.tls.problems());
         let spans = |time| humantime_serde::re::humantime::format_duration(time);
         if self.lease_ttl < LEASE_TTL_MIN || self.lease_ttl.subsec_nanos() > 0 {
             let reason = "a slow disk of etcd would end leases of services that are well";
@@ -123,16 +135,37 @@ impl EtcdConfig {
         Error::settings(SEAM, &self.problems())
     }
 
+    /// TLS and the scheme of an address say the same.
+    fn schemes(&self, problems: &mut Problems) {
+        let is_on = self.tls.is_on();
+        for endpoint in self
+            .endpoints
+            .iter()
+            .filter(|endpoint| is_endpoint(endpoint))
+        {
+            if is_on && endpoint.starts_with("http://") {
+                let reason = "etcd.tls.ca_file asks for TLS";
+                problems.refuse("endpoints", endpoint, reason, "Say https://");
+            }
+            if !is_on && endpoint.starts_with("https://") {
+                let reason = "nothing says whose certificate is believed";
+                let remedy = "Name the members' roots in etcd.tls.ca_file";
+                problems.refuse("endpoints", endpoint, reason, remedy);
+            }
+        }
+    }
+
+    /// Files as they are now. It blocks for some small ones.
+    pub(super) fn credentials(&self) -> Result<Arc<Credentials>> {
+        let password = self.password_file.as_deref();
+        let password = password.map(|file| (PASSWORD, file));
+        Credentials::load(SEAM, "etcd", &self.tls, password)
+    }
+
     /// Name and password, where somebody signs in.
-    pub(super) async fn user(&self) -> Result<Option<(String, SecretString)>> {
-        let (Some(name), Some(file)) = (&self.username, &self.password_file) else {
-            return Ok(None);
-        };
-        let password = tokio::fs::read_to_string(file).await.map_err(|error| {
-            let file = file.display();
-            Error::conflict(SEAM, format!("etcd.password_file {file}: {error}"))
-        })?;
-        Ok(Some((name.clone(), password.trim().into())))
+    pub(super) fn user(&self, shown: &Shown) -> Option<(String, SecretString)> {
+        let name = self.username.clone()?;
+        Some((name, shown.secret(PASSWORD)?.clone()))
     }
 }
 
@@ -192,8 +225,30 @@ mod tests {
         }
     }
 
-    #[tokio::test]
-    async fn a_password_comes_from_its_file() {
+    #[test]
+    fn a_scheme_says_what_the_section_says() {
+        let refused = |endpoint: &str, is_on: bool| {
+            let mut config = EtcdConfig {
+                endpoints: vec![endpoint.into()],
+                ..EtcdConfig::default()
+            };
+            config.tls.ca_file = is_on.then(|| "/ca".into());
+            config.problems().to_string()
+        };
+        assert!(refused("http://etcd:2379", true).contains("Say https://"));
+        assert!(refused("https://etcd:2379", false).contains("etcd.tls.ca_file"));
+        for (endpoint, is_on) in [
+            ("http://etcd:2379", false),
+            ("https://etcd:2379", true),
+            ("etcd:2379", false),
+            ("etcd:2379", true),
+        ] {
+            assert_eq!(refused(endpoint, is_on), "");
+        }
+    }
+
+    #[test]
+    fn a_password_comes_from_its_file() {
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "secret\n").unwrap();
         let mut config = EtcdConfig {
@@ -201,17 +256,14 @@ mod tests {
             password_file: Some(file.path().into()),
             ..EtcdConfig::default()
         };
-        let (name, password) = config.user().await.unwrap().unwrap();
+        let shown = config.credentials().unwrap().current();
+        let (name, password) = config.user(&shown).unwrap();
         assert_eq!(
             (name.as_str(), password.expose_secret()),
             ("root", "secret")
         );
-        assert!(
-            !format!("{password:?}").contains("secret\""),
-            "{password:?}"
-        );
         config.password_file = Some("/no/such/file".into());
-        let error = config.user().await.unwrap_err();
+        let error = config.credentials().unwrap_err();
         assert!(error.source.to_string().contains("/no/such/file"));
     }
 }

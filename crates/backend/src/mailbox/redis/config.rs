@@ -11,6 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use super::SEAM;
 use crate::mailbox::{MailboxConfig, PlatformConfig};
+use crate::tls::ClientTlsConfig;
 use crate::{Error, Result};
 
 /// How the servers are arranged.
@@ -40,7 +41,8 @@ pub struct RedisConfig {
     /// User of the servers. Unset: their default user.
     #[schemars(extend("examples" = ["packetboat"]))]
     pub username: Option<String>,
-    /// File with the password. Unset: no password.
+    /// File with the password and nothing else (a line end is cut off). Read again where it changes.
+    /// Unset: no password.
     #[schemars(extend("examples" = ["/etc/packetboat/redis/password"]))]
     pub password_file: Option<PathBuf>,
     /// As `username`, for the sentinels themselves.
@@ -49,6 +51,9 @@ pub struct RedisConfig {
     /// As `password_file`, for the sentinels themselves.
     #[schemars(extend("examples" = ["/etc/packetboat/redis/sentinel-password"]))]
     pub sentinel_password_file: Option<PathBuf>,
+    /// Section `redis.tls`: TLS, to the sentinels, too. Files that change are read again; those that
+    /// cannot be used change nothing.
+    pub tls: ClientTlsConfig,
     /// Prefix of every key. No braces: they say where a key lies.
     pub key_prefix: String,
     /// Time for a call with its retries; then it is `unavailable`, and the caller tries again
@@ -98,6 +103,7 @@ impl Default for RedisConfig {
             password_file: None,
             sentinel_username: None,
             sentinel_password_file: None,
+            tls: ClientTlsConfig::default(),
             key_prefix: "msg".to_owned(),
             deadline: Duration::from_millis(200),
             connect_wait: Duration::from_secs(1),
@@ -135,6 +141,20 @@ impl RedisConfig {
             let reason = "keys begin with letters, digits, and . _ - : only";
             problems.refuse("key_prefix", value, reason, "Such as msg");
         }
+        for (key, name, file) in [
+            ("username", &self.username, &self.password_file),
+            (
+                "sentinel_username",
+                &self.sentinel_username,
+                &self.sentinel_password_file,
+            ),
+        ] {
+            if name.is_some() && file.is_none() {
+                let reason = "nobody signs in without a password";
+                problems.refuse(key, "", reason, "Name its password file, too");
+            }
+        }
+        problems.section("tls", self.tls.problems());
         for (key, count) in [
             ("in_flight_max", self.in_flight_max),
             ("pipeline_max", self.pipeline_max),

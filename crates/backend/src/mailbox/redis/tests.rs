@@ -54,8 +54,21 @@ async fn open(config: &RedisConfig) -> RedisMailbox {
     mailbox.expect("connected")
 }
 
+/// On the parts of this machine, with what they want.
+fn config_real(mode: RedisMode, part: &str) -> RedisConfig {
+    let access = crate::real::access("redis");
+    RedisConfig {
+        username: access.username.clone(),
+        password_file: access.password_file.clone(),
+        sentinel_username: access.username,
+        sentinel_password_file: access.password_file,
+        tls: access.tls,
+        ..config(mode, crate::real::addresses(part))
+    }
+}
+
 async fn open_real(mode: RedisMode, part: &str) -> RedisMailbox {
-    open(&config(mode, crate::real::addresses(part))).await
+    open(&config_real(mode, part)).await
 }
 
 /// Deletes what a test left.

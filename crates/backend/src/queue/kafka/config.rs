@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use protocol::settings::{Problems, names_secret};
@@ -9,7 +10,10 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use super::SEAM;
-use super::settings::FIXED;
+use super::sasl::SaslConfig;
+use super::settings::{FIXED, PASSWORD, setting_of};
+use crate::credentials::Credentials;
+use crate::tls::ClientTlsConfig;
 use crate::{Error, Result};
 
 /// From so many copies on, one that is lost must not be the only one.
@@ -56,11 +60,16 @@ pub struct KafkaConfig {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub request_timeout: Duration,
-    /// More properties for librdkafka, as its documentation names them: `security.protocol`,
-    /// `sasl.mechanism`, `ssl.ca.location` … Refused are those that the log's promise rests on, and
-    /// secrets.
+    /// Section `kafka.tls`: TLS. Files that change are read again, and clients made anew; those that
+    /// cannot be used, or that brokers refuse, change nothing.
+    pub tls: ClientTlsConfig,
+    /// Section `kafka.sasl`: signing in.
+    pub sasl: SaslConfig,
+    /// More properties for librdkafka, as its documentation names them:
+    /// `ssl.endpoint.identification.algorithm`, `socket.nagle.disable` … Refused are those that the
+    /// log's promise rests on, those that have a setting of their own, and secrets.
     pub properties: BTreeMap<String, String>,
-    /// Files with the values of further properties, one each: passwords and keys.
+    /// Files with the values of further properties, one each, where they are secret.
     pub property_files: BTreeMap<String, PathBuf>,
     /// Section `kafka.producer`: publishing.
     pub producer: ProducerConfig,
@@ -185,6 +194,8 @@ impl Default for KafkaConfig {
             epoch_min: 1,
             record_bytes_max: 1 << 20,
             request_timeout: Duration::from_secs(10),
+            tls: ClientTlsConfig::default(),
+            sasl: SaslConfig::default(),
             properties: BTreeMap::new(),
             property_files: BTreeMap::new(),
             producer: ProducerConfig::default(),
@@ -216,23 +227,38 @@ impl KafkaConfig {
             let reason = "no broker answers at once";
             problems.refuse("request_timeout", "0s", reason, "Such as 10s");
         }
-        for name in self.properties.keys() {
-            let key = format!("properties.{name:?}");
-            if names_secret(name) {
-                let remedy = "Write it into a file, and name that in kafka.property_files";
-                problems.refuse(&key, "", "a secret does not stand in settings", remedy);
+        problems.section("tls", self.tls.problems());
+        problems.section("sasl", self.sasl.problems(self.tls.is_on()));
+        self.more_properties(&mut problems);
+        problems
+    }
+
+    fn more_properties(&self, problems: &mut Problems) {
+        let names = self.properties.keys().map(|name| ("properties", name));
+        let files = self.property_files.keys();
+        let names = names.chain(files.map(|name| ("property_files", name)));
+        for (table, name) in names {
+            let key = format!("{table}.{name:?}");
+            if let Some(setting) = setting_of(name) {
+                let reason = "it has a setting of its own";
+                problems.refuse(&key, "", reason, &format!("Say {setting}"));
             } else if FIXED.contains(&name.as_str()) {
                 let reason = "the log's promise rests on it, or a setting of its own has it";
                 problems.refuse(&key, "", reason, "Remove it");
+            } else if table == "properties" && names_secret(name) {
+                let remedy = "Write it into a file, and name that in kafka.property_files";
+                problems.refuse(&key, "", "a secret does not stand in settings", remedy);
             }
         }
-        for name in self.property_files.keys() {
-            if FIXED.contains(&name.as_str()) {
-                let reason = "the log's promise rests on it, or a setting of its own has it";
-                problems.refuse(&format!("property_files.{name:?}"), "", reason, "Remove it");
-            }
-        }
-        problems
+    }
+
+    /// Files as they are now, without a token, which each client reads when it needs one. It blocks for some small
+    /// ones.
+    pub(super) fn credentials(&self) -> Result<Arc<Credentials>> {
+        let password = (self.sasl.password_file.as_deref()).map(|file| (PASSWORD, file));
+        let files = self.property_files.iter();
+        let files = files.map(|(name, file)| (name.as_str(), file.as_path()));
+        Credentials::load(SEAM, "kafka", &self.tls, password.into_iter().chain(files))
     }
 
     fn copies(&self, problems: &mut Problems) {
@@ -342,20 +368,20 @@ mod tests {
 
     #[test]
     fn a_secret_among_the_properties_is_refused_without_its_value() {
-        for name in [
-            "sasl.password",
-            "SSL.Key.Pem",
-            "sasl.jaas.config",
-            "sasl.oauthbearer.client.secret",
-            "sasl.oauthbearer.assertion.private.key.passphrase",
+        for (name, remedy) in [
+            ("sasl.password", "kafka.sasl.password_file"),
+            ("SSL.Key.Pem", "kafka.tls.key_file"),
+            ("sasl.jaas.config", "property_files"),
+            ("sasl.oauthbearer.client.secret", "property_files"),
+            (
+                "sasl.oauthbearer.assertion.private.key.passphrase",
+                "property_files",
+            ),
         ] {
             let mut config = KafkaConfig::default();
             config.properties.insert(name.into(), "hunter2".into());
             let text = config.check().expect_err("a secret").source.to_string();
-            assert!(
-                text.contains(name) && text.contains("property_files"),
-                "{text}"
-            );
+            assert!(text.contains(name) && text.contains(remedy), "{text}");
             assert!(!text.contains("hunter2"), "{text}");
         }
         assert!(

@@ -31,6 +31,7 @@ use self::rebalance::{Change, Rebalances, carry_out, is_misplaced, truncated_at}
 use self::requests::{Due, Misplaced, Search, Starts, Truncations};
 use super::config::KafkaConfig;
 use super::layout::Layout;
+use super::renewal::Renewals;
 use super::report::failed;
 use super::{SEAM, record, settings};
 use crate::queue::{Consumer, Partition, Polled, Record};
@@ -69,6 +70,10 @@ pub(super) struct KafkaConsumer {
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     group: String,
+    topic: Topic,
+    renewals: Renewals,
+    /// Number of the credentials that it joined with, or of older ones.
+    renewal: u64,
     runtime: Handle,
     holdings: Holdings,
     /// Told *revoked*: given back at the next poll.
@@ -133,11 +138,24 @@ impl KafkaConsumer {
         layout: Arc<Layout>,
         group: &str,
         topic: Topic,
+        renewals: Renewals,
     ) -> Result<KafkaConsumer> {
         let group = layout.group(group, topic);
+        KafkaConsumer::open(config, layout, group, topic, renewals)
+    }
+
+    /// `group` is its name on the brokers.
+    fn open(
+        config: Arc<KafkaConfig>,
+        layout: Arc<Layout>,
+        group: String,
+        topic: Topic,
+        renewals: Renewals,
+    ) -> Result<KafkaConsumer> {
+        let renewal = *renewals.borrow();
         let joining = |error| failed(format!("joining group {group}"), error);
         let client: Client = settings::member(&config, &group)?
-            .create_with_context(Rebalances::new(layout.clone()))
+            .create_with_context(Rebalances::new(&config, layout.clone()))
             .map_err(joining)?;
         client.subscribe(&[layout.name(topic)]).map_err(joining)?;
         Ok(KafkaConsumer {
@@ -145,6 +163,9 @@ impl KafkaConsumer {
             config,
             layout,
             group,
+            topic,
+            renewals,
+            renewal,
             runtime: Handle::current(),
             holdings: Holdings::default(),
             revoked: Vec::new(),
@@ -163,6 +184,28 @@ impl KafkaConsumer {
     fn client(&self) -> Result<&Arc<Client>> {
         let client = self.client.as_ref();
         client.ok_or_else(|| Error::conflict(SEAM, "this consumer has left its group"))
+    }
+
+    /// Leaves the group and joins it with new credentials, where there are any. Before that all that is held is told
+    /// *revoked*, once.
+    fn renew(&mut self) -> Result<Option<Polled>> {
+        if *self.renewals.borrow() == self.renewal {
+            return Ok(None);
+        }
+        let held: Vec<Partition> = self.holdings.partitions().collect();
+        if !held.is_empty() {
+            self.holdings.revoke(&held);
+            self.revoked.clone_from(&held);
+            return Ok(Some(Polled::Revoked(held)));
+        }
+        tracing::info!(
+            group = self.group,
+            "credentials are new: the member joins again"
+        );
+        let (config, layout) = (self.config.clone(), self.layout.clone());
+        let (group, renewals) = (self.group.clone(), self.renewals.clone());
+        *self = KafkaConsumer::open(config, layout, group, self.topic, renewals)?;
+        Ok(None)
     }
 
     /// A change that is to be told, if there is one.
@@ -485,6 +528,14 @@ impl KafkaConsumer {
                 None => pending().await,
             }
         };
+        let (renewals, renewal) = (&mut self.renewals, self.renewal);
+        let renewed = async {
+            let told = renewals.wait_for(|number| *number != renewal).await.is_ok();
+            if !told {
+                // The queue is gone, and nobody looks at its files.
+                pending().await
+            }
+        };
         let polled_at = &mut self.polled_at;
         let told = poll_fn(|context| {
             // Also woken now and then only to show that this member lives.
@@ -510,6 +561,7 @@ impl KafkaConsumer {
         Ok(tokio::select! {
             biased;
             event = told => event,
+            () = renewed => Event::Change,
             () = seek => Event::Seek,
             () = remind => Event::Remind,
         })
@@ -566,6 +618,9 @@ impl Consumer for KafkaConsumer {
         let max = max.max(1);
         self.give_back().await?;
         loop {
+            if let Some(polled) = self.renew()? {
+                return Ok(polled);
+            }
             if let Some(polled) = self.change()? {
                 return Ok(polled);
             }

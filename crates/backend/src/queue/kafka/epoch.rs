@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use rdkafka::Message;
+use rdkafka::client::OAuthToken;
 use rdkafka::message::DeliveryResult;
 use rdkafka::producer::{BaseRecord, Producer, ProducerContext, ThreadedProducer};
 use tokio::sync::oneshot;
@@ -48,6 +49,15 @@ impl rdkafka::ClientContext for Written {
     fn error(&self, error: rdkafka::error::KafkaError, reason: &str) {
         self.0.error(&error, reason);
     }
+
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(
+        &self,
+        _: Option<&str>,
+    ) -> std::result::Result<OAuthToken, Box<dyn std::error::Error>> {
+        self.0.token()
+    }
 }
 
 impl ProducerContext for Written {
@@ -67,7 +77,7 @@ impl ProducerContext for Written {
 pub(super) async fn write(config: &KafkaConfig, meta: &str, epoch: u32) -> Result<()> {
     let writing = |error| failed("writing the log's epoch", error);
     let producer: ThreadedProducer<Written> = settings::producer(config)?
-        .create_with_context(Written(Reporter::default()))
+        .create_with_context(Written(Reporter::new(config)))
         .map_err(writing)?;
     let (waiter, written) = oneshot::channel();
     let value = epoch.to_string();

@@ -27,6 +27,7 @@ use self::generation::{Generation, Handed, failed_before};
 use self::lane::{Carrying, Gathered, Lane};
 use super::config::KafkaConfig;
 use super::layout::Layout;
+use super::renewal::Renewals;
 use super::report::blocking;
 use super::{SEAM, record};
 use crate::queue::{NewRecord, Partition, Producer, split};
@@ -58,6 +59,7 @@ impl KafkaProducer {
     pub(super) async fn start(
         config: Arc<KafkaConfig>,
         layout: Arc<Layout>,
+        renewals: Renewals,
     ) -> Result<KafkaProducer> {
         let first = start_generation(&config).await?;
         let shared = Arc::new(Shared {
@@ -67,7 +69,7 @@ impl KafkaProducer {
             finishing: Mutex::new(None),
             lanes: Mutex::default(),
         });
-        let watching = tokio::spawn(watch_over(Arc::downgrade(&shared))).abort_handle();
+        let watching = tokio::spawn(watch_over(Arc::downgrade(&shared), renewals)).abort_handle();
         Ok(KafkaProducer { shared, watching })
     }
 
@@ -184,11 +186,15 @@ impl Shared {
         }
     }
 
-    /// Puts a new generation in the place of one that cannot go on.
-    async fn replace(&self, old: Arc<Generation>) -> Result<()> {
+    /// Puts a new generation in the place of one that cannot go on, or whose credentials are old.
+    async fn replace(&self, old: Arc<Generation>, is_renewal: bool) -> Result<()> {
         let new = start_generation(&self.config).await?;
         let overdue = Instant::now() - self.config.producer.publish_timeout;
-        if !old.is_broken() {
+        if is_renewal {
+            tracing::info!("credentials are new: the producer is replaced");
+            new.warm_up(&self.layout, self.config.request_timeout)
+                .await?;
+        } else if !old.is_broken() {
             tracing::warn!(
                 timeout_ms = self.config.producer.publish_timeout.as_millis() as u64,
                 partitions = ?old.waiting_since(overdue),
@@ -272,8 +278,10 @@ async fn start_generation(config: &Arc<KafkaConfig>) -> Result<Arc<Generation>> 
     blocking(move || Generation::start(&config).map(Arc::new)).await
 }
 
-/// Replaces the generation when it broke or a record waits for too long.
-async fn watch_over(shared: Weak<Shared>) {
+/// Replaces the generation when it broke, a record waits for too long, or credentials are new.
+async fn watch_over(shared: Weak<Shared>, renewals: Renewals) {
+    // Number of the credentials that the generation has, or of older ones.
+    let mut renewal = *renewals.borrow();
     let Some(patience) = shared
         .upgrade()
         .map(|shared| shared.config.producer.publish_timeout)
@@ -292,17 +300,20 @@ async fn watch_over(shared: Weak<Shared>) {
             () = generation.broke() => {}
             () = sleep(tick) => {}
         }
+        let newest = *renewals.borrow();
         let late = generation
             .oldest()
             .is_some_and(|since| since.elapsed() >= patience);
-        if !late && !generation.is_broken() {
+        let cannot_go_on = late || generation.is_broken();
+        if !cannot_go_on && newest == renewal {
             continue;
         }
         let Some(shared) = shared.upgrade() else {
             return;
         };
-        if let Err(error) = shared.replace(generation).await {
-            tracing::warn!(%error, source = %error.source, "no new producer");
+        match shared.replace(generation, !cannot_go_on).await {
+            Ok(()) => renewal = newest,
+            Err(error) => tracing::warn!(%error, source = %error.source, "no new producer"),
         }
         sleep(REPLACE_PAUSE).await;
     }

@@ -13,6 +13,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use super::config::KafkaConfig;
 use super::layout::Layout;
+use super::renewal::Renewals;
 use super::report::{Reporter, blocking, failed};
 use super::{SEAM, SPREAD, record, settings};
 use crate::queue::{Partition, Record};
@@ -25,6 +26,12 @@ const TURNS: usize = 4;
 
 /// Clients that stand ready: one for the groups of each topic that an audit asks for, and some to read.
 const KEPT: usize = 16;
+
+/// Time that a token may take to be read.
+const TOKEN_WAIT: Duration = Duration::from_secs(2);
+
+/// Time to look through what a client said for the reason of a failure.
+const SAID_WAIT: Duration = Duration::from_millis(100);
 
 /// A client that nobody used for so long is closed.
 const IDLE: Duration = Duration::from_secs(60);
@@ -40,20 +47,28 @@ struct Shared {
     config: Arc<KafkaConfig>,
     layout: Arc<Layout>,
     idle: Mutex<Vec<Idle>>,
+    renewals: Renewals,
 }
 
 struct Idle {
     group: String,
     client: Client,
+    /// Number of the credentials that were taken last when it was asked for.
+    renewal: u64,
     since: Instant,
 }
 
 impl Readers {
-    pub(super) fn new(config: Arc<KafkaConfig>, layout: Arc<Layout>) -> Readers {
+    pub(super) fn new(
+        config: Arc<KafkaConfig>,
+        layout: Arc<Layout>,
+        renewals: Renewals,
+    ) -> Readers {
         let shared = Arc::new(Shared {
             config,
             layout,
             idle: Mutex::default(),
+            renewals,
         });
         let sweeping = tokio::spawn(sweep(Arc::downgrade(&shared))).abort_handle();
         Readers {
@@ -82,9 +97,10 @@ impl Readers {
         let group = group.unwrap_or_else(|| shared.layout.reader());
         blocking(move || {
             let _turn = turn;
+            let renewal = *shared.renewals.borrow();
             let client = shared.client(&group)?;
-            let answer = question(&client, patience)?;
-            shared.keep(group, client);
+            let answer = question(&client, patience).map_err(|error| explained(&client, error))?;
+            shared.keep(group, client, renewal);
             Ok(answer)
         })
         .await
@@ -149,21 +165,33 @@ impl Drop for Readers {
 
 impl Shared {
     fn client(&self, group: &str) -> Result<Client> {
+        let renewal = *self.renewals.borrow();
         let mut idle = self.idle.lock();
+        // Clients with credentials of before are of no more use.
+        let old: Vec<Idle> = idle
+            .extract_if(.., |idle| idle.renewal != renewal)
+            .collect();
         if let Some(place) = idle.iter().position(|idle| idle.group == group) {
-            return Ok(idle.swap_remove(place).client);
+            let client = idle.swap_remove(place).client;
+            drop(idle);
+            drop(old);
+            // A token that ends is renewed while it is polled.
+            drop(client.poll(Duration::ZERO));
+            return Ok(client);
         }
         drop(idle);
+        drop(old);
         connect(&self.config, group)
     }
 
-    fn keep(&self, group: String, client: Client) {
+    fn keep(&self, group: String, client: Client, renewal: u64) {
         let since = Instant::now();
         let mut idle = self.idle.lock();
         let oldest = (idle.len() >= KEPT).then(|| idle.remove(0));
         idle.push(Idle {
             group,
             client,
+            renewal,
             since,
         });
         drop(idle);
@@ -194,10 +222,31 @@ async fn sweep(shared: Weak<Shared>) {
 
 /// A client of its own.
 pub(super) fn connect(config: &KafkaConfig, group: &str) -> Result<Client> {
-    settings::reader(config, group)?
+    let client: Client = settings::reader(config, group)?
         .set("enable.partition.eof", "true")
-        .create_with_context(Reporter::default())
-        .map_err(|error| failed("starting a reader", error))
+        .create_with_context(Reporter::new(config))
+        .map_err(|error| failed("starting a reader", error))?;
+    // librdkafka asks for a token while it is polled, and never else.
+    let until = Instant::now() + TOKEN_WAIT;
+    while !client.context().is_equipped() && Instant::now() < until {
+        drop(client.poll(AGAIN));
+    }
+    Ok(client)
+}
+
+/// As `error`, with the reason why the client has no connection, where librdkafka told one.
+pub(super) fn explained(client: &Client, error: Error) -> Error {
+    // Errors wait to be polled for; a poll that finds a line of the client's log finds nothing else.
+    let until = Instant::now() + SAID_WAIT;
+    let mut refusal = None;
+    while refusal.is_none() && Instant::now() < until {
+        drop(client.poll(SAID_WAIT / 20));
+        refusal = client.context().refusal();
+    }
+    match refusal.or_else(|| client.context().doubt(&error)) {
+        Some(refusal) => Error::new(SEAM, error.kind, format!("{}: {refusal}", error.source)),
+        None => error,
+    }
 }
 
 /// How long to wait before a question is asked again.

@@ -4,10 +4,12 @@ use std::time::Duration;
 
 use rdkafka::ClientConfig;
 use rdkafka::config::RDKafkaLogLevel;
-use secrecy::{ExposeSecret, SecretString};
+use secrecy::ExposeSecret;
 
 use super::SEAM;
 use super::config::{GroupProtocol, KafkaConfig};
+use super::sasl::read_token;
+use crate::credentials::Shown;
 use crate::{Error, Result};
 
 /// What the promise of the log rests on, and what has a field of its own.
@@ -40,6 +42,25 @@ pub(super) const FIXED: &[&str] = &[
     "transactional.id",
 ];
 
+/// Key of the password among the credentials.
+pub(super) const PASSWORD: &str = "sasl.password_file";
+
+/// The setting that a property is said by, where it has one.
+pub(super) fn setting_of(property: &str) -> Option<&'static str> {
+    Some(match property.to_ascii_lowercase().as_str() {
+        "security.protocol" => "kafka.tls and kafka.sasl",
+        "sasl.mechanism" | "sasl.mechanisms" => "kafka.sasl.mechanism",
+        "sasl.username" => "kafka.sasl.username",
+        "sasl.password" => "kafka.sasl.password_file",
+        "ssl.ca.location" | "ssl.ca.pem" | "enable.ssl.certificate.verification" => {
+            "kafka.tls.ca_file"
+        }
+        "ssl.certificate.location" | "ssl.certificate.pem" => "kafka.tls.cert_file",
+        "ssl.key.location" | "ssl.key.pem" => "kafka.tls.key_file",
+        _ => return None,
+    })
+}
+
 /// What a batch needs on the wire beside its records.
 const BATCH_OVERHEAD: usize = 4 << 10;
 
@@ -67,23 +88,59 @@ pub(super) fn client(config: &KafkaConfig) -> Result<ClientConfig> {
     for (name, value) in &config.properties {
         settings.set(changeable(name)?, value);
     }
-    for (name, path) in &config.property_files {
-        let read = std::fs::read_to_string(path);
-        let value = read.map(SecretString::from).map_err(|error| {
-            let path = path.display();
-            Error::conflict(
-                SEAM,
-                format!("{path}, the file of {name}, cannot be read: {error}"),
-            )
-        })?;
-        let value = value.expose_secret().trim_end_matches(['\r', '\n']);
-        settings.set(changeable(name)?, value);
+    let credentials = config.credentials()?;
+    let shown = credentials.current();
+    for name in config.property_files.keys() {
+        if let Some(secret) = shown.secret(name) {
+            settings.set(changeable(name)?, secret.expose_secret());
+        }
     }
+    secure(&mut settings, config, &shown)?;
     Ok(settings)
 }
 
+/// TLS and sign-in. Certificates go by content, so that a renewal half-way is none.
+fn secure(settings: &mut ClientConfig, config: &KafkaConfig, shown: &Shown) -> Result<()> {
+    let protocol = match (config.tls.is_on(), config.sasl.is_on()) {
+        (false, false) => return Ok(()),
+        (true, false) => "ssl",
+        (false, true) => "sasl_plaintext",
+        (true, true) => "sasl_ssl",
+    };
+    settings.set("security.protocol", protocol);
+    if let Some(tls) = &shown.tls {
+        settings.set("ssl.ca.pem", text(tls.ca_pem())?);
+        if let Some((cert, key)) = tls.own_pem() {
+            settings.set("ssl.certificate.pem", text(cert)?);
+            settings.set("ssl.key.pem", text(key)?);
+        }
+    }
+    let sasl = &config.sasl;
+    if let Some(mechanism) = sasl.mechanism {
+        settings.set("sasl.mechanism", mechanism.name());
+    }
+    if let (Some(username), Some(secret)) = (&sasl.username, shown.secret(PASSWORD)) {
+        settings.set("sasl.username", username);
+        settings.set("sasl.password", secret.expose_secret());
+    }
+    if let Some(file) = sasl.token_file.as_deref().filter(|_| sasl.by_token()) {
+        // The first one is asked for when nobody can be told of it any more.
+        read_token(file).map_err(|error| Error::conflict(SEAM, error.to_string()))?;
+    }
+    Ok(())
+}
+
+fn text(pem: &[u8]) -> Result<&str> {
+    std::str::from_utf8(pem).map_err(|_| {
+        Error::conflict(
+            SEAM,
+            "a file of kafka.tls is not PEM from its first byte to its last",
+        )
+    })
+}
+
 fn changeable(name: &str) -> Result<&str> {
-    if FIXED.contains(&name) {
+    if FIXED.contains(&name) || setting_of(name).is_some() {
         return Err(Error::conflict(
             SEAM,
             format!(
@@ -209,38 +266,69 @@ mod tests {
     fn other_properties_go_through_and_win_over_ours() {
         let mut config = KafkaConfig::default();
         let more = [
-            ("security.protocol", "sasl_plaintext"),
+            ("ssl.endpoint.identification.algorithm", "none"),
             ("compression.type", "gzip"),
         ];
         config
             .properties
             .extend(more.map(|(name, value)| (name.into(), value.into())));
         let settings = producer(&config).unwrap();
-        assert_eq!(settings.get("security.protocol"), Some("sasl_plaintext"));
+        let names = settings.get("ssl.endpoint.identification.algorithm");
+        assert_eq!(names, Some("none"));
         assert_eq!(settings.get("compression.type"), Some("gzip"));
     }
 
     #[test]
     fn secrets_come_from_files_only() {
         let mut config = KafkaConfig::default();
-        config
-            .properties
-            .insert("sasl.password".into(), "hidden".into());
+        let name = "sasl.oauthbearer.client.secret";
+        config.properties.insert(name.into(), "hidden".into());
         assert_eq!(client(&config).unwrap_err().kind, Kind::Conflict);
         config.properties.clear();
         let file = tempfile::NamedTempFile::new().unwrap();
         std::fs::write(file.path(), "hidden\n").unwrap();
         config
             .property_files
-            .insert("sasl.password".into(), file.path().into());
-        assert_eq!(
-            client(&config).unwrap().get("sasl.password"),
-            Some("hidden")
-        );
+            .insert(name.into(), file.path().into());
+        assert_eq!(client(&config).unwrap().get(name), Some("hidden"));
         config
             .property_files
-            .insert("ssl.key.pem".into(), "/nowhere".into());
+            .insert("ssl.key.password".into(), "/nowhere".into());
         let missing = client(&config).unwrap_err();
         assert!(missing.source.to_string().contains("/nowhere"));
+    }
+
+    #[test]
+    fn the_protocol_follows_from_the_sections() {
+        use crate::queue::kafka::SaslMechanism;
+        let files = tempfile::tempdir().unwrap();
+        let path = |name: &str| files.path().join(name);
+        let root = rcgen::generate_simple_self_signed(["kafka".to_owned()]).unwrap();
+        std::fs::write(path("ca.crt"), root.cert.pem()).unwrap();
+        std::fs::write(path("password"), "s3 cret\n").unwrap();
+        let with = |is_tls: bool, is_sasl: bool| {
+            let mut config = KafkaConfig::default();
+            config.tls.ca_file = is_tls.then(|| path("ca.crt"));
+            if is_sasl {
+                config.sasl.mechanism = Some(SaslMechanism::ScramSha512);
+                config.sasl.username = Some("boat".into());
+                config.sasl.password_file = Some(path("password"));
+            }
+            client(&config).unwrap()
+        };
+        for (is_tls, is_sasl, protocol) in [
+            (false, false, None),
+            (true, false, Some("ssl")),
+            (false, true, Some("sasl_plaintext")),
+            (true, true, Some("sasl_ssl")),
+        ] {
+            assert_eq!(with(is_tls, is_sasl).get("security.protocol"), protocol);
+        }
+        let settings = with(true, true);
+        assert_eq!(settings.get("sasl.mechanism"), Some("SCRAM-SHA-512"));
+        assert_eq!(settings.get("sasl.password"), Some("s3 cret"));
+        // The OpenSSL that is linked takes it all.
+        settings.create_native_config().unwrap();
+        assert!(!format!("{settings:?}").contains("s3 cret"), "{settings:?}");
     }
 }

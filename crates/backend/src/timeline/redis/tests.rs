@@ -9,8 +9,14 @@ use crate::mailbox::RedisMode;
 use crate::timeline::contract::{self, count, entry, latest, push};
 
 fn config(mode: RedisMode, part: &str) -> RedisConfig {
+    let access = crate::real::access("redis");
     RedisConfig {
         mode,
+        username: access.username.clone(),
+        password_file: access.password_file.clone(),
+        sentinel_username: access.username,
+        sentinel_password_file: access.password_file,
+        tls: access.tls,
         addresses: crate::real::addresses(part),
         key_prefix: format!("test-{:x}", SystemEntropy.next()),
         // The machine may have more to do.

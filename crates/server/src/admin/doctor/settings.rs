@@ -1,9 +1,9 @@
 //! What the settings say of themselves.
 
 use backend::discovery::Role;
-#[cfg(feature = "cluster")]
-use protocol::doctor::Copies;
 use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, SessionTickets, TokenKey};
+#[cfg(feature = "cluster")]
+use protocol::doctor::{Copies, Link};
 
 use super::Doctor;
 #[cfg(feature = "cluster")]
@@ -43,6 +43,10 @@ impl Doctor {
         if self.parts.stores == Stores::Real && self.parts.access.queue.is_some() {
             findings.push(self.copies().finding());
         }
+        #[cfg(feature = "cluster")]
+        if self.parts.stores == Stores::Real {
+            findings.extend(self.links().map(Link::finding));
+        }
         findings
     }
 
@@ -65,6 +69,20 @@ impl Doctor {
             required: station.tickets.required,
             open,
         }
+    }
+
+    /// To the parts that this process speaks to.
+    #[cfg(feature = "cluster")]
+    fn links(&self) -> impl Iterator<Item = Link> {
+        let access = &self.parts.access;
+        let spoken_to = [
+            access.queue.is_some(),
+            access.whole.is_some(),
+            access.registry.is_some(),
+            access.ledger.is_some(),
+        ];
+        let links = self.parts.settings.links().into_iter().zip(spoken_to);
+        links.filter(|(_, is_one)| *is_one).map(|(link, _)| link)
     }
 
     #[cfg(feature = "cluster")]

@@ -60,7 +60,9 @@ async fn forge(connector: &Connector, station: &str) -> Result<(), Status> {
 
 /// Signs user 7 in at this boat. Answers the session's ticket.
 async fn sign_in(connector: &Connector, station: &str, fleet: &Fleet, session: i64) -> Bytes {
-    let token = run(&mut fleet.command(&["token", "--user", "7"])).ok().stdout;
+    let token = run(&mut fleet.command(&["token", "--user", "7"]))
+        .ok()
+        .stdout;
     let request = ConnectRequest {
         session,
         life: Some(BoatLife {

@@ -74,15 +74,34 @@ impl Drop for Process {
     }
 }
 
+fn config(endpoints: Vec<String>) -> EtcdConfig {
+    EtcdConfig {
+        endpoints,
+        prefix: format!("/test/{:016x}", SystemEntropy.next()),
+        lease_ttl: Duration::from_secs(5),
+        ..EtcdConfig::default()
+    }
+}
+
+/// On the etcd of this machine, with what it wants.
+pub(super) fn config_real() -> EtcdConfig {
+    let access = crate::real::access("etcd");
+    EtcdConfig {
+        username: access.username,
+        password_file: access.password_file,
+        tls: access.tls,
+        ..config(crate::real::addresses("etcd"))
+    }
+}
+
 impl World {
     pub(super) async fn on(endpoints: Vec<String>) -> World {
-        let client = Client::connect(&endpoints, None).await.unwrap();
-        let config = EtcdConfig {
-            endpoints,
-            prefix: format!("/test/{:016x}", SystemEntropy.next()),
-            lease_ttl: Duration::from_secs(5),
-            ..EtcdConfig::default()
-        };
+        World::with(config(endpoints)).await
+    }
+
+    async fn with(config: EtcdConfig) -> World {
+        let shown = config.credentials().unwrap().current();
+        let client = super::super::calls::dial(&config, &shown).await.unwrap();
         World {
             process: Process::start(&config).await,
             config,
@@ -91,7 +110,7 @@ impl World {
     }
 
     pub(super) async fn shared() -> World {
-        World::on(crate::real::addresses("etcd")).await
+        World::with(config_real()).await
     }
 
     pub(super) fn etcd(&self) -> EtcdRegistry {

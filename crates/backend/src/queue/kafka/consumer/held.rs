@@ -65,6 +65,10 @@ impl Holdings {
         }
     }
 
+    pub(super) fn partitions(&self) -> impl Iterator<Item = Partition> + '_ {
+        self.held.keys().copied()
+    }
+
     pub(super) fn contains(&self, partition: Partition) -> bool {
         self.held.contains_key(&partition)
     }

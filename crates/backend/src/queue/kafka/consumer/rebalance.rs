@@ -1,17 +1,20 @@
 //! What the group decides, kept until the member's next poll.
 
 use std::collections::VecDeque;
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::consumer::{BaseConsumer, Consumer, ConsumerContext};
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::topic_partition_list::TopicPartitionList;
 use rdkafka::types::RDKafkaRespErr;
 
+use super::super::config::KafkaConfig;
 use super::super::layout::Layout;
 use super::super::report::Reporter;
 use crate::queue::Partition;
@@ -36,10 +39,10 @@ pub(super) struct Rebalances {
 }
 
 impl Rebalances {
-    pub(super) fn new(layout: Arc<Layout>) -> Rebalances {
+    pub(super) fn new(config: &KafkaConfig, layout: Arc<Layout>) -> Rebalances {
         Rebalances {
             layout,
-            reporter: Reporter::default(),
+            reporter: Reporter::new(config),
             changes: Mutex::default(),
             misplaced: Mutex::default(),
             leaving: AtomicBool::new(false),
@@ -107,6 +110,12 @@ impl ClientContext for Rebalances {
         } else {
             self.reporter.error(&error, reason);
         }
+    }
+
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(&self, _: Option<&str>) -> Result<OAuthToken, Box<dyn StdError>> {
+        self.reporter.token()
     }
 }
 

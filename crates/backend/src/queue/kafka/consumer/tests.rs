@@ -10,7 +10,9 @@ async fn a_place_reported_amid_a_search_is_searched_too() {
     queue.producer().publish(numbered(at(0), 0..3)).await;
     mock::stand(&queue, 1000);
     let (config, layout) = (queue.config.clone(), queue.layout.clone());
-    let mut consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message).unwrap();
+    let renewals = queue.renewal.renewals();
+    let consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message, renewals);
+    let mut consumer = consumer.unwrap();
     consumer.searching = Some(tokio::spawn(async {
         tokio::time::sleep(Duration::from_secs(8)).await;
         Ok(Search::default())
@@ -51,7 +53,9 @@ async fn a_place_reported_before_the_first_seek_keeps_back_no_other_partition() 
     producer.publish(numbered(at(1), 0..3)).await;
     mock::stand(&queue, 1000);
     let (config, layout) = (queue.config.clone(), queue.layout.clone());
-    let mut consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message).unwrap();
+    let renewals = queue.renewal.renewals();
+    let consumer = KafkaConsumer::join(config, layout, "carrier", Topic::Message, renewals);
+    let mut consumer = consumer.unwrap();
     let starts = starts(&mut consumer).await;
     carry_out(consumer.client().unwrap().as_ref(), true, &starts);
     if let Some(placing) = &mut consumer.placing {

@@ -1,12 +1,14 @@
 //! One librdkafka producer, from its start until it is thrown away.
 
 use std::collections::BTreeSet;
+use std::error::Error as StdError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use parking_lot::RwLock;
 use rdkafka::ClientContext;
+use rdkafka::client::OAuthToken;
 use rdkafka::config::RDKafkaLogLevel;
 use rdkafka::error::{KafkaError, RDKafkaErrorCode};
 use rdkafka::message::{DeliveryResult, Message};
@@ -74,7 +76,7 @@ impl Generation {
         let state = Arc::new(State::default());
         let context = Deliveries {
             state: state.clone(),
-            reporter: Reporter::default(),
+            reporter: Reporter::new(config),
         };
         let client = settings::producer(config)?
             .create_with_context(context)
@@ -278,6 +280,15 @@ impl ClientContext for Deliveries {
         if error.rdkafka_error_code() == Some(RDKafkaErrorCode::Fatal) {
             self.state.fail();
         }
+    }
+
+    const ENABLE_REFRESH_OAUTH_TOKEN: bool = true;
+
+    fn generate_oauth_token(
+        &self,
+        _: Option<&str>,
+    ) -> std::result::Result<OAuthToken, Box<dyn StdError>> {
+        self.reporter.token()
     }
 }
 

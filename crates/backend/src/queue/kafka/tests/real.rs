@@ -16,6 +16,14 @@ pub(super) struct Installation(pub(super) KafkaConfig);
 impl Installation {
     pub(super) fn named() -> Installation {
         let mut config = config(real::addresses("kafka"));
+        let access = real::access("kafka");
+        config.tls = access.tls;
+        config.sasl.mechanism = access
+            .username
+            .is_some()
+            .then_some(SaslMechanism::ScramSha512);
+        config.sasl.username = access.username;
+        config.sasl.password_file = access.password_file;
         if config.brokers.len() > 2 {
             config.replication_factor = 3;
             config.min_insync_replicas = 2;

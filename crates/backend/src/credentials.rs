@@ -1,0 +1,297 @@
+//! Credentials for a part, and roots that are trusted there: certificates and passwords, from files that are read
+//! again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use metrics::{counter, gauge};
+use secrecy::SecretString;
+use tokio::sync::watch;
+use tokio_util::task::AbortOnDropHandle;
+
+use crate::clock::{Clock, SystemClock};
+use crate::files::{Reload, digest, reread};
+use crate::tls::{CertificateError, ClientTls, ClientTlsConfig};
+use crate::{Error, Result};
+
+/// Files that cannot be used, and whose setting names them.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CredentialError {
+    #[error("{part}.tls: {source}")]
+    Certificate {
+        part: &'static str,
+        source: CertificateError,
+    },
+    #[error("{key} names {path}, which {reason}")]
+    Secret {
+        key: String,
+        path: PathBuf,
+        reason: String,
+    },
+}
+
+/// Credentials for a part, as their files have them now. Whoever needs them anew is told of changes.
+pub(crate) struct Credentials {
+    /// Section of the settings.
+    part: &'static str,
+    tls: ClientTlsConfig,
+    /// By the key of their setting.
+    secrets: BTreeMap<String, PathBuf>,
+    current: watch::Sender<Arc<Shown>>,
+}
+
+/// Content of all files at one moment.
+pub(crate) struct Shown {
+    digest: [u8; 32],
+    pub(crate) tls: Option<ClientTls>,
+    secrets: BTreeMap<String, SecretString>,
+}
+
+impl Shown {
+    /// Secret of the setting `key`, which counts from the section.
+    pub(crate) fn secret(&self, key: &str) -> Option<&SecretString> {
+        self.secrets.get(key)
+    }
+}
+
+impl std::fmt::Debug for Shown {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Shown")
+            .field("tls", &self.tls)
+            .field("secrets", &self.secrets.keys())
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Credentials {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Credentials")
+            .field("part", &self.part)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Credentials {
+    /// Reads the files of section `part`. It blocks for some small files.
+    ///
+    /// # Errors
+    /// `Conflict`: a file that cannot be used.
+    pub(crate) fn load<'a>(
+        seam: &'static str,
+        part: &'static str,
+        tls: &ClientTlsConfig,
+        secrets: impl IntoIterator<Item = (&'a str, &'a Path)>,
+    ) -> Result<Arc<Credentials>> {
+        let secrets = secrets.into_iter();
+        let secrets = secrets
+            .map(|(key, path)| (key.to_owned(), path.to_owned()))
+            .collect();
+        let shown = read(part, tls, &secrets).map_err(|error| Error::conflict(seam, error))?;
+        Ok(Arc::new(Credentials {
+            part,
+            tls: tls.clone(),
+            secrets,
+            current: watch::Sender::new(Arc::new(shown)),
+        }))
+    }
+
+    pub(crate) fn current(&self) -> Arc<Shown> {
+        Arc::clone(&self.current.borrow())
+    }
+
+    /// Tells of what is there after the present.
+    pub(crate) fn changes(&self) -> watch::Receiver<Arc<Shown>> {
+        self.current.subscribe()
+    }
+
+    /// Looks at the files again. What cannot be used changes nothing.
+    pub(crate) fn reload(&self) -> std::result::Result<Reload, CredentialError> {
+        let shown = read(self.part, &self.tls, &self.secrets)?;
+        if shown.digest == self.current.borrow().digest {
+            return Ok(Reload::Unchanged);
+        }
+        self.current.send_replace(Arc::new(shown));
+        Ok(Reload::Reloaded)
+    }
+
+    /// Looks at the files every ten seconds, until what is returned is dropped; not at all where there are none.
+    pub(crate) fn keep(self: &Arc<Self>) -> Option<AbortOnDropHandle<()>> {
+        if self.secrets.is_empty() && !self.tls.is_on() {
+            return None;
+        }
+        let credentials = Arc::clone(self);
+        let part = self.part;
+        credentials.say_expiry();
+        let keep = async move {
+            let look = move || {
+                let result = credentials.reload();
+                credentials.say_expiry();
+                result
+            };
+            let reloads = |result| counter!("tls_reloads_total", "result" => result);
+            reread(part, reloads, look).await;
+        };
+        Some(AbortOnDropHandle::new(tokio::spawn(keep)))
+    }
+
+    fn say_expiry(&self) {
+        let end = self.current().tls.as_ref().and_then(ClientTls::end);
+        if let Some(end) = end {
+            let left: Duration = end.since(SystemClock.now());
+            gauge!("cert_expiry_seconds", "listener" => self.part).set(left.as_secs_f64());
+        }
+    }
+}
+
+fn read(
+    part: &'static str,
+    tls: &ClientTlsConfig,
+    files: &BTreeMap<String, PathBuf>,
+) -> std::result::Result<Shown, CredentialError> {
+    let refused = |source| CredentialError::Certificate { part, source };
+    let mut contents = tls.read().map_err(refused)?;
+    let parsed = ClientTls::parse(tls, &contents, SystemClock.now()).map_err(refused)?;
+    let mut secrets = BTreeMap::new();
+    for (key, path) in files {
+        let secret = |reason: String| CredentialError::Secret {
+            key: format!("{part}.{key}"),
+            path: path.clone(),
+            reason,
+        };
+        let text = std::fs::read_to_string(path)
+            .map_err(|error| secret(format!("cannot be read: {error}")))?;
+        let line = text.trim_end_matches(['\r', '\n']);
+        if line.is_empty() {
+            return Err(secret("is empty".into()));
+        }
+        contents.push(line.as_bytes().to_vec());
+        secrets.insert(key.clone(), SecretString::from(line));
+    }
+    Ok(Shown {
+        digest: digest(&contents),
+        tls: parsed,
+        secrets,
+    })
+}
+
+#[cfg(feature = "scylla")]
+mod handshake {
+    use std::sync::Arc;
+
+    use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+    use rustls::client::{
+        ResolvesClientCert, Resumption, verify_server_cert_signed_by_trust_anchor,
+        verify_server_name,
+    };
+    use rustls::crypto::{
+        WebPkiSupportedAlgorithms, verify_tls12_signature, verify_tls13_signature,
+    };
+    use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+    use rustls::server::ParsedCertificate;
+    use rustls::sign::CertifiedKey;
+    use rustls::version::{TLS12, TLS13};
+    use rustls::{ClientConfig, DigitallySignedStruct, Error as RustlsError, SignatureScheme};
+
+    use super::{Credentials, Shown};
+    use crate::tls::{CertificateError, ServerNames, provider};
+
+    impl Credentials {
+        /// For connections of which each is made with what the files hold at that moment. Nothing is resumed: a
+        /// resumed session would not look at the chain again.
+        pub(crate) fn rustls(
+            self: &Arc<Self>,
+            names: ServerNames,
+        ) -> std::result::Result<Arc<ClientConfig>, CertificateError> {
+            let provider = provider();
+            let handshake = Arc::new(Handshake {
+                credentials: Arc::clone(self),
+                names,
+                algorithms: provider.signature_verification_algorithms,
+            });
+            let mut config = ClientConfig::builder_with_provider(provider)
+                .with_protocol_versions(&[&TLS13, &TLS12])?
+                .dangerous()
+                .with_custom_certificate_verifier(handshake.clone())
+                .with_client_cert_resolver(handshake);
+            config.resumption = Resumption::disabled();
+            config.cert_decompressors = Vec::new();
+            Ok(Arc::new(config))
+        }
+    }
+
+    #[derive(Debug)]
+    struct Handshake {
+        credentials: Arc<Credentials>,
+        names: ServerNames,
+        algorithms: WebPkiSupportedAlgorithms,
+    }
+
+    impl Handshake {
+        fn certified(shown: &Shown) -> Option<Arc<CertifiedKey>> {
+            shown.tls.as_ref()?.certified().cloned()
+        }
+    }
+
+    impl ResolvesClientCert for Handshake {
+        fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+            Handshake::certified(&self.credentials.current())
+        }
+
+        fn has_certs(&self) -> bool {
+            Handshake::certified(&self.credentials.current()).is_some()
+        }
+    }
+
+    impl ServerCertVerifier for Handshake {
+        fn verify_server_cert(
+            &self,
+            leaf: &CertificateDer<'_>,
+            between: &[CertificateDer<'_>],
+            name: &ServerName<'_>,
+            _: &[u8],
+            now: UnixTime,
+        ) -> std::result::Result<ServerCertVerified, RustlsError> {
+            let shown = self.credentials.current();
+            let Some(tls) = &shown.tls else {
+                return Err(RustlsError::General("there are no roots".into()));
+            };
+            let parsed = ParsedCertificate::try_from(leaf)?;
+            let algorithms = self.algorithms.all;
+            verify_server_cert_signed_by_trust_anchor(
+                &parsed,
+                tls.roots(),
+                between,
+                now,
+                algorithms,
+            )?;
+            if self.names == ServerNames::Address {
+                verify_server_name(&parsed, name)?;
+            }
+            Ok(ServerCertVerified::assertion())
+        }
+
+        fn verify_tls12_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> std::result::Result<HandshakeSignatureValid, RustlsError> {
+            verify_tls12_signature(message, certificate, signed, &self.algorithms)
+        }
+
+        fn verify_tls13_signature(
+            &self,
+            message: &[u8],
+            certificate: &CertificateDer<'_>,
+            signed: &DigitallySignedStruct,
+        ) -> std::result::Result<HandshakeSignatureValid, RustlsError> {
+            verify_tls13_signature(message, certificate, signed, &self.algorithms)
+        }
+
+        fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+            self.algorithms.supported_schemes()
+        }
+    }
+}

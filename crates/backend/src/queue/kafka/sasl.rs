@@ -1,0 +1,214 @@
+//! Signing in at the brokers: settings, and tokens that end.
+
+use std::error::Error as StdError;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use protocol::Timestamp;
+use protocol::settings::Problems;
+use rdkafka::client::OAuthToken;
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretString};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::clock::{Clock, SystemClock};
+
+/// Life of a token that does not say when it ends. librdkafka asks for the next one at four fifths of it.
+const LIFE: Duration = Duration::from_secs(300);
+
+/// Section `sasl` of the log.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct SaslConfig {
+    /// Way of signing in: `PLAIN`, `SCRAM-SHA-256`, `SCRAM-SHA-512` or `OAUTHBEARER`. The first and the
+    /// last show the secret itself, and want `kafka.tls`; `packetboat topics apply` does not take the
+    /// last. Unset: no sign-in, beside a certificate of `kafka.tls`.
+    #[schemars(extend("examples" = ["SCRAM-SHA-512"]))]
+    pub mechanism: Option<SaslMechanism>,
+    /// User of the brokers. Not with `OAUTHBEARER`, whose token names one.
+    #[schemars(extend("examples" = ["packetboat"]))]
+    pub username: Option<String>,
+    /// File with the password and nothing else (a line end is cut off). Read again where it changes.
+    #[schemars(extend("examples" = ["/etc/packetboat/kafka/password"]))]
+    pub password_file: Option<PathBuf>,
+    /// File with the token of `OAUTHBEARER`. Read again at four fifths of each token's life.
+    #[schemars(extend("examples" = ["/var/run/secrets/tokens/kafka"]))]
+    pub token_file: Option<PathBuf>,
+}
+
+/// Way of signing in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub enum SaslMechanism {
+    /// The password itself: only with `kafka.tls`.
+    #[serde(rename = "PLAIN")]
+    Plain,
+    /// Proof of the password.
+    #[serde(rename = "SCRAM-SHA-256")]
+    ScramSha256,
+    /// Proof of the password.
+    #[serde(rename = "SCRAM-SHA-512")]
+    ScramSha512,
+    /// A token: only with `kafka.tls`. `packetboat topics` wants another way, as the administrator's
+    /// client takes no token.
+    #[serde(rename = "OAUTHBEARER")]
+    OauthBearer,
+}
+
+impl SaslMechanism {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            SaslMechanism::Plain => "PLAIN",
+            SaslMechanism::ScramSha256 => "SCRAM-SHA-256",
+            SaslMechanism::ScramSha512 => "SCRAM-SHA-512",
+            SaslMechanism::OauthBearer => "OAUTHBEARER",
+        }
+    }
+}
+
+impl SaslConfig {
+    pub(super) fn is_on(&self) -> bool {
+        self.mechanism.is_some()
+    }
+
+    /// Says that tokens are shown in the place of a password.
+    pub(super) fn by_token(&self) -> bool {
+        self.mechanism == Some(SaslMechanism::OauthBearer)
+    }
+
+    /// Settings that cannot work, by names of this section. Reads no file.
+    pub(super) fn problems(&self, is_tls: bool) -> Problems {
+        let mut problems = Problems::default();
+        let (name, password) = (self.username.is_some(), self.password_file.is_some());
+        let token = self.token_file.is_some();
+        let Some(mechanism) = self.mechanism else {
+            if name || password || token {
+                let remedy = "Say SCRAM-SHA-512, or what the brokers take";
+                problems.refuse("mechanism", "unset", "nobody signs in", remedy);
+            }
+            return problems;
+        };
+        let value = mechanism.name();
+        if self.by_token() {
+            if !token || name || password {
+                let reason = "it has a token, and neither user nor password";
+                let remedy = "Name kafka.sasl.token_file alone";
+                problems.refuse("mechanism", value, reason, remedy);
+            }
+        } else if !name || !password || token {
+            let reason = "it has user and password, and no token";
+            let remedy = "Name kafka.sasl.username and kafka.sasl.password_file alone";
+            problems.refuse("mechanism", value, reason, remedy);
+        }
+        if !is_tls && matches!(mechanism, SaslMechanism::Plain | SaslMechanism::OauthBearer) {
+            let reason = "whoever is between could read the secret, and sign in with it";
+            let remedy = "Name the brokers' roots in kafka.tls.ca_file, or say SCRAM-SHA-512";
+            problems.refuse("mechanism", value, reason, remedy);
+        }
+        problems
+    }
+}
+
+/// Reads the token that a file holds now.
+///
+/// # Errors
+/// A file that cannot be read or is empty, a token that is over; in words without the token.
+pub(super) fn read_token(path: &Path) -> Result<OAuthToken, Box<dyn StdError>> {
+    let shown = path.display();
+    let text = std::fs::read_to_string(path);
+    let text = text.map_err(|error| format!("the token file {shown} cannot be read: {error}"))?;
+    let token = SecretString::from(text.trim());
+    if token.expose_secret().is_empty() {
+        return Err(format!("the token file {shown} is empty").into());
+    }
+    let now = SystemClock.now();
+    let claims = claims(token.expose_secret()).unwrap_or_default();
+    let end = match claims["exp"].as_f64() {
+        Some(seconds) => Timestamp::from_millis((seconds * 1e3) as i64),
+        None => now + LIFE,
+    };
+    if end <= now {
+        return Err(
+            format!("the token in {shown} is over: whoever writes it has to renew it").into(),
+        );
+    }
+    Ok(OAuthToken {
+        token: token.expose_secret().to_owned(),
+        principal_name: claims["sub"].as_str().unwrap_or_default().to_owned(),
+        lifetime_ms: end.millis(),
+    })
+}
+
+/// Claims of a token in the form of a JWT; brokers verify them.
+fn claims(token: &str) -> Option<Value> {
+    let payload = URL_SAFE_NO_PAD.decode(token.split('.').nth(1)?).ok()?;
+    serde_json::from_slice(&payload).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_of_signing_in_has_what_it_needs_and_no_more() {
+        let refused = |mechanism, parts: &str, is_tls| {
+            let part = |name: &str| parts.contains(name).then(|| name.to_owned());
+            let sasl = SaslConfig {
+                mechanism,
+                username: part("user"),
+                password_file: part("password").map(Into::into),
+                token_file: part("token").map(Into::into),
+            };
+            !sasl.problems(is_tls).is_empty()
+        };
+        use SaslMechanism::{OauthBearer, Plain, ScramSha512};
+        for (mechanism, parts, is_tls, is_refused) in [
+            (None, "", false, false),
+            (None, "user", true, true),
+            (Some(ScramSha512), "user password", false, false),
+            (Some(ScramSha512), "user", true, true),
+            (Some(ScramSha512), "user password token", true, true),
+            (Some(Plain), "user password", true, false),
+            (Some(Plain), "user password", false, true),
+            (Some(OauthBearer), "token", true, false),
+            (Some(OauthBearer), "token", false, true),
+            (Some(OauthBearer), "user password", true, true),
+        ] {
+            assert_eq!(
+                refused(mechanism, parts, is_tls),
+                is_refused,
+                "{mechanism:?} {parts} {is_tls}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_token_ends_when_it_says_so() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        let write = |text: &str| std::fs::write(file.path(), text).expect("written");
+        let token = |claims: &str| format!("e30.{}.", URL_SAFE_NO_PAD.encode(claims));
+        write(&token(r#"{"sub":"boat","exp":4102444800}"#));
+        let read = read_token(file.path()).expect("a token");
+        assert_eq!(read.principal_name, "boat");
+        assert_eq!(read.lifetime_ms, 4_102_444_800_000);
+
+        write("opaque\n");
+        let read = read_token(file.path()).expect("a token");
+        assert_eq!(read.token, "opaque");
+        let left = Timestamp::from_millis(read.lifetime_ms).since(SystemClock.now());
+        assert!(left <= LIFE && left > LIFE / 2, "{left:?}");
+
+        for (text, wanted) in [
+            (token(r#"{"exp":1}"#), "is over"),
+            (String::new(), "is empty"),
+        ] {
+            write(&text);
+            let Err(error) = read_token(file.path()) else {
+                panic!("{wanted}");
+            };
+            assert!(error.to_string().contains(wanted), "{error}");
+        }
+    }
+}

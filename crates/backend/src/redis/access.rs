@@ -1,0 +1,101 @@
+//! Credentials for a server, as a new connection takes them.
+
+use std::sync::Arc;
+
+use redis::{
+    Client, ClientTlsConfig, ConnectionAddr, ConnectionInfo, IntoConnectionInfo,
+    RedisConnectionInfo, TlsCertificates,
+};
+use secrecy::ExposeSecret;
+
+use super::failure::Failure;
+use super::node::read_address;
+use crate::credentials::Credentials;
+use crate::tls::{ClientTls, advice};
+
+/// User, password and certificates, as their files have them when a connection is made.
+pub(crate) struct Access {
+    pub(crate) credentials: Arc<Credentials>,
+    pub(crate) username: Option<String>,
+    /// Setting that names the file of the password.
+    pub(crate) password: &'static str,
+}
+
+impl Access {
+    /// For a new connection to `address`, `host:port`.
+    pub(crate) fn info(&self, address: &str) -> Result<ConnectionInfo, Failure> {
+        let info = self.address(address)?.into_connection_info()?;
+        let info = info.set_redis_settings(self.sign_in());
+        match self.certificates() {
+            None => Ok(info),
+            Some(certificates) => {
+                let client = Client::build_with_tls(info, certificates)?;
+                Ok(client.get_connection_info().clone())
+            }
+        }
+    }
+
+    /// Without certificates.
+    pub(crate) fn address(&self, address: &str) -> Result<ConnectionAddr, Failure> {
+        let (host, port) = read_address(address)
+            .ok_or_else(|| Failure::NoMaster(format!("{address:?} is not host:port")))?;
+        Ok(match self.is_tls() {
+            false => ConnectionAddr::Tcp(host, port),
+            true => ConnectionAddr::TcpTls {
+                host,
+                port,
+                insecure: false,
+                tls_params: None,
+            },
+        })
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        self.credentials.current().tls.is_some()
+    }
+
+    pub(crate) fn certificates(&self) -> Option<TlsCertificates> {
+        let shown = self.credentials.current();
+        shown.tls.as_ref().map(certificates)
+    }
+
+    pub(crate) fn secret(&self) -> Option<String> {
+        let shown = self.credentials.current();
+        let secret = shown.secret(self.password)?;
+        Some(secret.expose_secret().to_owned())
+    }
+
+    fn sign_in(&self) -> RedisConnectionInfo {
+        let mut info = RedisConnectionInfo::default();
+        if let Some(username) = &self.username {
+            info = info.set_username(username);
+        }
+        if let Some(secret) = self.secret() {
+            info = info.set_password(secret);
+        }
+        info
+    }
+
+    /// Failure of a connection to `address` that did not come about.
+    pub(crate) fn failure(&self, address: &str, error: redis::RedisError) -> Failure {
+        match advice("redis", self.is_tls(), &error) {
+            Some(advice) => Failure::Tls {
+                address: address.to_owned(),
+                advice,
+                source: error,
+            },
+            None => error.into(),
+        }
+    }
+}
+
+fn certificates(tls: &ClientTls) -> TlsCertificates {
+    let own = tls.own_pem().map(|(cert, key)| ClientTlsConfig {
+        client_cert: cert.to_vec(),
+        client_key: key.to_vec(),
+    });
+    TlsCertificates {
+        client_tls: own,
+        root_cert: Some(tls.ca_pem().to_vec()),
+    }
+}

@@ -1,0 +1,249 @@
+//! TLS of this process as a client of a part: settings, and what their files hold.
+
+use std::error::Error as StdError;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use protocol::Timestamp;
+use protocol::settings::Problems;
+use rustls::sign::CertifiedKey;
+use rustls::{Error as RustlsError, RootCertStore};
+use schemars::JsonSchema;
+use secrecy::{ExposeSecret, SecretSlice};
+use serde::{Deserialize, Serialize};
+
+use super::certificates::{Certificate, parse_certificates, read_file};
+use super::{CertificateError, CertificateFiles};
+use crate::files::digest;
+
+/// Section `tls` of a part.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct ClientTlsConfig {
+    /// PEM: roots of the servers' certificates, the old and the new one while roots change. Those of
+    /// the operating system are in `/etc/ssl/certs/ca-certificates.crt`. Unset: no TLS.
+    #[schemars(extend("examples" = ["/etc/packetboat/parts/ca.crt"]))]
+    pub ca_file: Option<PathBuf>,
+    /// PEM: certificate that this process shows, then those between it and a root. Unset: none, which
+    /// servers may refuse.
+    #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.crt"]))]
+    pub cert_file: Option<PathBuf>,
+    /// PEM: its private key, without a passphrase.
+    #[schemars(extend("examples" = ["/etc/packetboat/parts/tls.key"]))]
+    pub key_file: Option<PathBuf>,
+}
+
+/// Names that the certificate of a server has to bear.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum ServerNames {
+    /// The address that is dialed.
+    #[default]
+    Address,
+    /// Any: that a root of `ca_file` signed it is enough. For roots that sign these servers alone.
+    Ca,
+}
+
+impl ClientTlsConfig {
+    pub fn is_on(&self) -> bool {
+        self.ca_file.is_some()
+    }
+
+    /// Settings that cannot work, by names of this section. Reads no file.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        if self.cert_file.is_some() != self.key_file.is_some() {
+            let reason = "a certificate and its key need each other";
+            problems.refuse("cert_file", "", reason, "Name both files or none");
+        }
+        if self.cert_file.is_some() && !self.is_on() {
+            let reason = "nothing is shown without TLS";
+            let remedy = "Name the roots of the servers in ca_file, too";
+            problems.refuse("cert_file", "", reason, remedy);
+        }
+        problems
+    }
+
+    /// Reads the files, and looks whether they fit.
+    ///
+    /// # Errors
+    /// A file that cannot be read or holds nothing of the kind, a key of another certificate, one that is over.
+    pub fn check(&self, now: Timestamp) -> Result<(), CertificateError> {
+        ClientTls::parse(self, &self.read()?, now).map(drop)
+    }
+
+    /// Content of the files, which a change is seen by; empty without TLS.
+    pub(crate) fn read(&self) -> Result<Vec<Vec<u8>>, CertificateError> {
+        let Some(ca_file) = &self.ca_file else {
+            return Ok(Vec::new());
+        };
+        let own = self.cert_file.iter().chain(&self.key_file);
+        let files = std::iter::once(ca_file).chain(own);
+        files.map(|file| read_file(file)).collect()
+    }
+}
+
+/// Content of the files of a [`ClientTlsConfig`], of which all fits.
+pub(crate) struct ClientTls {
+    /// PEM.
+    ca: Vec<u8>,
+    roots: Arc<RootCertStore>,
+    own: Option<Own>,
+}
+
+struct Own {
+    /// PEM.
+    cert: Vec<u8>,
+    /// PEM.
+    key: SecretSlice<u8>,
+    certified: Arc<CertifiedKey>,
+    end: Timestamp,
+}
+
+impl ClientTls {
+    /// Looks at what [`ClientTlsConfig::read`] has read; none without TLS.
+    ///
+    /// # Errors
+    /// No certificates, a key of another certificate, one that is over.
+    pub(crate) fn parse(
+        config: &ClientTlsConfig,
+        contents: &[Vec<u8>],
+        now: Timestamp,
+    ) -> Result<Option<ClientTls>, CertificateError> {
+        let (Some(ca_file), Some(ca)) = (&config.ca_file, contents.first()) else {
+            return Ok(None);
+        };
+        let roots = Arc::new(parse_roots(ca_file, ca)?);
+        let own = match (&config.cert_file, &config.key_file, contents) {
+            (Some(cert_file), Some(key_file), [_, cert, key]) => {
+                let files = CertificateFiles {
+                    cert_file: cert_file.clone(),
+                    key_file: key_file.clone(),
+                };
+                let parsed = Certificate::parse(&files, cert, key, digest([cert, key]), now)?;
+                Some(Own {
+                    cert: cert.clone(),
+                    key: key.clone().into(),
+                    certified: parsed.key,
+                    end: parsed.end,
+                })
+            }
+            _ => None,
+        };
+        let ca = ca.clone();
+        Ok(Some(ClientTls { ca, roots, own }))
+    }
+
+    /// Roots of the servers' certificates, in PEM.
+    pub(crate) fn ca_pem(&self) -> &[u8] {
+        &self.ca
+    }
+
+    /// Certificate that is shown, and its key, in PEM.
+    pub(crate) fn own_pem(&self) -> Option<(&[u8], &[u8])> {
+        let own = self.own.as_ref()?;
+        Some((&own.cert, own.key.expose_secret()))
+    }
+
+    pub(crate) fn roots(&self) -> &Arc<RootCertStore> {
+        &self.roots
+    }
+
+    pub(crate) fn certified(&self) -> Option<&Arc<CertifiedKey>> {
+        self.own.as_ref().map(|own| &own.certified)
+    }
+
+    /// End of the certificate that is shown.
+    pub(crate) fn end(&self) -> Option<Timestamp> {
+        self.own.as_ref().map(|own| own.end)
+    }
+}
+
+impl std::fmt::Debug for ClientTls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ClientTls")
+            .field("roots", &self.roots.len())
+            .field("end", &self.end())
+            .finish_non_exhaustive()
+    }
+}
+
+fn parse_roots(path: &Path, content: &[u8]) -> Result<RootCertStore, CertificateError> {
+    let mut roots = RootCertStore::empty();
+    for certificate in parse_certificates(path, content)? {
+        let added = roots.add(certificate);
+        added.map_err(|error| CertificateError::malformed(path, &error))?;
+    }
+    Ok(roots)
+}
+
+/// Remedy for a connection to `part` that did not come about because of TLS, if that was the reason.
+pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) -> Option<String> {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let error = match error.downcast_ref::<Shared>() {
+            Some(shared) => &**shared as &(dyn StdError + 'static),
+            None => error,
+        };
+        if let Some(error) = rustls_error(error) {
+            return Some(advice_for(part, error));
+        }
+        let io = error.downcast_ref::<io::Error>();
+        if let Some(io) = io.filter(|_| !is_on)
+            && matches!(
+                io.kind(),
+                io::ErrorKind::BrokenPipe
+                    | io::ErrorKind::ConnectionReset
+                    | io::ErrorKind::InvalidData
+                    | io::ErrorKind::UnexpectedEof
+            )
+        {
+            return Some(ended(part, is_on));
+        }
+        next = error.source();
+    }
+    None
+}
+
+/// As several clients keep an error.
+type Shared = Arc<dyn StdError + Send + Sync>;
+
+fn rustls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a RustlsError> {
+    let inner = error
+        .downcast_ref::<io::Error>()
+        .and_then(io::Error::get_ref);
+    let inner = inner.and_then(|inner| inner.downcast_ref());
+    inner.or_else(|| error.downcast_ref())
+}
+
+/// Things that a server may want that ends a connection without a word.
+pub(crate) fn ended(part: &str, is_on: bool) -> String {
+    match is_on {
+        false => format!(
+            "a server that wants TLS ends a connection without it so: {part}.tls.ca_file turns TLS on"
+        ),
+        true => format!(
+            "a server that wants a certificate ends a connection without one that it trusts so: {part}.tls.cert_file \
+             names one"
+        ),
+    }
+}
+
+fn advice_for(part: &str, error: &RustlsError) -> String {
+    match error {
+        RustlsError::InvalidCertificate(reason) => format!(
+            "the server's certificate is refused ({reason:?}): {part}.tls.ca_file has to hold its root, and the \
+             certificate the name or the address that is dialed"
+        ),
+        RustlsError::InvalidMessage(_) => format!(
+            "the server does not speak TLS: leave {part}.tls out, or dial the port where it does"
+        ),
+        RustlsError::AlertReceived(alert) => format!(
+            "the server refuses what this process shows ({alert:?}): {part}.tls.cert_file has to be a certificate \
+             that it trusts"
+        ),
+        other => format!("TLS failed ({other}): see {part}.tls"),
+    }
+}
