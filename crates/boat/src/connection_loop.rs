@@ -434,7 +434,7 @@ mod tests {
             ("Slot", size_of::<Slot>(), 384),
             ("ConnectionDriver", size_of::<ConnectionDriver>(), 304),
             ("ClientSocket", size_of::<ClientSocket>(), 64),
-            ("Connection", size_of::<Connection>(), 272),
+            ("Connection", size_of::<Connection>(), 304),
             ("Session", size_of::<Session>(), 224),
         ];
         for (name, size, max) in sizes {

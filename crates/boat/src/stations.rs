@@ -9,7 +9,7 @@ mod rests;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::station::{
@@ -31,7 +31,7 @@ use protocol::revocation::PageStart;
 use protocol::session::{Admission, Page, PageItem};
 use protocol::ticket::{SILENCE, Ticket};
 use protocol::{Code, Refusal, SessionId, Timestamp};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 use tokio::time::{Instant, timeout};
 use tonic::{Code as Grpc, Response, Status};
 use tower::retry::budget::{Budget as _, TpsBudget};
@@ -86,7 +86,7 @@ pub(crate) struct Stations {
     /// When a station answered last, in milliseconds since `born`.
     heard: AtomicU64,
     /// One answered after a silence in which tickets may have ended.
-    is_back: AtomicBool,
+    is_back: Notify,
 }
 
 impl Stations {
@@ -106,7 +106,7 @@ impl Stations {
             budget: TpsBudget::new(BUDGET_WINDOW, RETRIES_ALWAYS, RETRIES_SHARE),
             born: Instant::now(),
             heard: AtomicU64::new(0),
-            is_back: AtomicBool::new(false),
+            is_back: Notify::new(),
         }
     }
 
@@ -121,9 +121,9 @@ impl Stations {
         self.born.elapsed().saturating_sub(heard)
     }
 
-    /// True once after a long silence: every ticket is to be renewed.
-    pub(crate) fn take_return(&self) -> bool {
-        self.is_back.swap(false, Ordering::Relaxed)
+    /// Waits for the end of a long silence, after which every ticket is to be renewed. Once for each; cancel safe.
+    pub(crate) async fn returned(&self) {
+        self.is_back.notified().await;
     }
 
     pub(crate) async fn connect(&self, connect: &Connect) -> Result<Admitted, Refusal> {
@@ -335,7 +335,7 @@ impl Stations {
                 let now = self.born.elapsed().as_millis() as u64;
                 let before = self.heard.swap(now, Ordering::Relaxed);
                 if Duration::from_millis(now.saturating_sub(before)) >= SILENCE {
-                    self.is_back.store(true, Ordering::Relaxed);
+                    self.is_back.notify_one();
                 }
             }
         }

@@ -77,7 +77,10 @@ async fn go_over(
         }
         is_empty = false;
         if !seeks.as_ref().is_some_and(|(_, losses)| losses.hurries()) {
-            sleep(jittered(&*boat.entropy, pause)).await;
+            tokio::select! {
+                () = sleep(jittered(&*boat.entropy, pause)) => {}
+                () = boat.stations.returned(), if seeks.is_some() => return Ending::Return,
+            }
         }
         let mut found = Found::default();
         for batch in connections.chunks(boat.config.batch_items_max) {
@@ -85,9 +88,6 @@ async fn go_over(
                 return Ending::Whole;
             }
             reassert(boat, lane % boat.lanes.len(), batch, &mut found).await;
-        }
-        if seeks.is_some() && boat.stations.take_return() {
-            return Ending::Return;
         }
         // A store that is not well is not asked for everything again and again, but another one is.
         if let Some((since, losses)) = &mut seeks
@@ -100,7 +100,10 @@ async fn go_over(
         }
     }
     if is_empty {
-        sleep(pause).await;
+        tokio::select! {
+            () = sleep(pause) => {}
+            () = boat.stations.returned(), if seeks.is_some() => return Ending::Return,
+        }
     }
     Ending::Whole
 }

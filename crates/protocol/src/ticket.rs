@@ -268,7 +268,7 @@ impl Tickets {
             return Err(TicketError::Missing);
         };
         let key = (self.keys.iter()).find(|key| key.id == ticket.key());
-        let key = key.ok_or(TicketError::UnknownKey(ticket.key()))?;
+        let key = key.ok_or_else(|| TicketError::UnknownKey(ticket.key()))?;
         let is_of = |boat| {
             let mac = mac(key, &ticket.0, claim.user, session, boat);
             mac.verify_truncated_left(&ticket.0[SIGNED_BYTES..]).is_ok()

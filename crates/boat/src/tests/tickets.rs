@@ -134,6 +134,7 @@ async fn after_a_long_silence_of_stations_every_ticket_is_renewed_at_once() {
     harbour.peer.down.store(true, Ordering::Relaxed);
     tokio::time::sleep(SILENCE).await;
     probe().await.expect_err("silence");
+    assert_eq!(harbour.running.sessions(), clients.len());
     harbour.peer.down.store(false, Ordering::Relaxed);
     harbour.peer.reasserted.lock().clear();
     probe().await.expect("it is back");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use api::station::{
@@ -384,7 +385,7 @@ async fn a_late_ticket_proves_nothing_where_its_session_is_gone() {
 async fn a_ticket_is_renewed_while_the_mailbox_is_away() {
     let strict = strict().await;
     let held = strict.sign_in("boat-1", 1).await;
-    strict.world.mailbox.boxes_away.lock().push(user(1));
+    strict.world.mailbox.silent.store(true, Ordering::Relaxed);
     sleep(LIFE / 2).await;
     let renewed = strict.reassert("boat-1", &held).await.expect("answered");
     assert_eq!(renewed.outcome, ReassertOutcome::Unavailable);
