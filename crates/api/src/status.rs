@@ -30,6 +30,12 @@ pub fn from_refusal(refusal: &Refusal) -> Status {
     Status::with_metadata(grpc_code(refusal.code), text, metadata)
 }
 
+/// As [`from_refusal`], under a code that tells more to whoever looks at that alone.
+pub fn from_refusal_as(code: Grpc, refusal: &Refusal) -> Status {
+    let status = from_refusal(refusal);
+    Status::with_metadata(code, status.message(), status.metadata().clone())
+}
+
 /// What a caller makes of a status: the refusal it carries, or else the nearest one.
 pub fn to_refusal(status: &Status) -> Refusal {
     carried(status).unwrap_or_else(|| {

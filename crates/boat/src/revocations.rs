@@ -29,12 +29,14 @@ impl RevokedUsers {
         Endings::of(page.iter().filter(&mut is_news).copied())
     }
 
-    fn forget(&self, boat: &Boat, retention: Option<Duration>) {
+    async fn forget(&self, boat: &Boat, retention: Option<Duration>) {
         let Some(retention) = retention else {
             return;
         };
         // Sign-ins take their turn in between.
-        while self.0.write().forget(boat.now(), retention) {}
+        while self.0.write().forget(boat.now(), retention) {
+            yield_now().await;
+        }
     }
 
     /// For a session that was just admitted: those that come later end it by themselves.
@@ -83,7 +85,7 @@ pub(crate) async fn ask(boat: &Boat, follower: &mut Follower, lane: usize) -> Re
         from = last.map(|last| PageStart::behind(last.at, last.user));
     }
     follower.handle_end(complete_until.unwrap_or_default());
-    boat.revocations.forget(boat, retention);
+    boat.revocations.forget(boat, retention).await;
     Ok(())
 }
 

@@ -28,14 +28,15 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
         let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
         let life = boat.life();
         let ending = go_over(&boat, interval, Some((rested_at, &mut losses)), || false).await;
+        if ending == Ending::Return {
+            warn!("stations are back after a long silence: all sessions are asserted");
+            pass(&boat, boat.config.restore_spread, || false).await;
+        }
         if boat.life() != life {
             // Under a new life every session is registered anew, and that is done already.
             let all = boat.assertions.time_of(boat.connections.len());
             rested_at = rested_at.max(Instant::now() + (REASSERT_WITHIN + all) * 2);
             losses = Losses::default();
-        } else if ending == Ending::Return {
-            warn!("stations are back after a long silence: all sessions are asserted");
-            pass(&boat, boat.config.restore_spread, || false).await;
         } else if ending == Ending::Loss {
             warn!("the mailbox store has lost sessions: all are asserted again");
             boat.metrics.losses.increment(1);

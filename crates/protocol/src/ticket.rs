@@ -141,17 +141,12 @@ impl TicketError {
         }
     }
 
-    /// The answer to the call. A client's sends come again, unless its boat lies.
+    /// The answer to the session: its client comes again, and an assertion meanwhile renews the ticket or has it sign in.
     pub fn refusal(self) -> Refusal {
         let retry = |text: String| Refusal::new(Code::Unavailable, text).retry_after(RETRY_AFTER);
         match self {
-            TicketError::Missing => retry(
-                "the boat shows no ticket for this session, and station.tickets.required asks for one; sign in again"
-                    .to_owned(),
-            ),
-            TicketError::Forged => Refusal::new(
-                Code::Forbidden,
-                "a ticket of this call is not of its session, its user or this boat",
+            TicketError::Missing | TicketError::Forged => retry(
+                "nothing proves to the station that you have signed in; try again, then sign in again".to_owned(),
             ),
             TicketError::UnknownKey(key) => retry(format!(
                 "the station has no key {key} for the ticket of this session; try again, then sign in again"
@@ -241,7 +236,9 @@ impl Tickets {
                 return Ok(Renewal::Proved(sign_in));
             }
             match now < sign_in.ends_at && now < expires_at + RENEWABLE {
-                true => Ok(Renewal::Late(sign_in)),
+                true if self.is_required => Ok(Renewal::Late(sign_in)),
+                // A session without any ticket would go on, too.
+                true => Ok(Renewal::Proved(sign_in)),
                 false => Err(TicketError::Expired),
             }
         });

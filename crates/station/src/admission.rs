@@ -15,7 +15,7 @@ use protocol::access::Caller;
 use protocol::mailbox::{ConnectRequest, NewSession, ReassertAnswer};
 use protocol::presence::{SessionEntry, SessionKey};
 use protocol::ticket::{Renewal, SignIn, TicketError};
-use protocol::{Code, GroupId, Refusal, SessionId, UserId};
+use protocol::{Code, GroupId, Platform, Refusal, SessionId, UserId};
 use tokio::time::{Instant, timeout_at};
 
 use crate::auth::Authenticator;
@@ -36,6 +36,19 @@ enum Verdict {
     Ended(ReassertOutcome),
     /// With what its ticket proves.
     Asserted(Option<SignIn>),
+}
+
+/// Sessions of users, as the mailbox has them.
+type Present = BTreeMap<UserId, Vec<(SessionId, Platform)>>;
+
+/// A later sign-in must not be thrown out by one that comes back by itself.
+fn without_entry(sign_in: &SignIn, others: &[(SessionId, Platform)]) -> ReassertOutcome {
+    let is_displaced = sign_in.platform.is_exclusive()
+        && (others.iter()).any(|(_, platform)| *platform == sign_in.platform);
+    match is_displaced {
+        true => ReassertOutcome::Answer(ReassertAnswer::Displaced),
+        false => ReassertOutcome::Unproved,
+    }
 }
 
 /// True where the session lives, as far as the mailbox says.
@@ -194,22 +207,16 @@ impl Admissions {
         Ok(unanswered)
     }
 
-    /// A boat says again what it holds; one answer a session, in order.
-    ///
-    /// # Errors
-    /// A ticket that is forged.
+    /// A boat says again what it holds; one answer a session, in order. A ticket that proves nothing ends its session
+    /// alone.
     pub(crate) async fn reassert(
         &self,
         sessions: Vec<Reassert>,
         boat: Option<&Caller>,
-    ) -> Result<Vec<Reasserted>, Refusal> {
-        let mut renewals = Vec::with_capacity(sessions.len());
-        for session in &sessions {
-            match self.tickets.renew(session, boat) {
-                Err(error @ TicketError::Forged) => return Err(error.refusal()),
-                renewal => renewals.push(renewal),
-            }
-        }
+    ) -> Vec<Reasserted> {
+        let renewals: Vec<_> = (sessions.iter())
+            .map(|session| self.tickets.renew(session, boat))
+            .collect();
         // All are of one boat; seldom of two of its lives.
         for (index, session) in sessions.iter().enumerate() {
             if index == 0 || sessions[index - 1].key.life != session.key.life {
@@ -251,29 +258,29 @@ impl Admissions {
                 Reasserted { outcome, ticket }
             }
         };
-        Ok(verdicts.into_iter().map(reasserted).collect())
+        verdicts.into_iter().map(reasserted).collect()
     }
 
-    /// Sessions of users whose ticket has ended, where the mailbox says.
-    async fn present(
-        &self,
-        renewals: &[Result<Renewal, TicketError>],
-    ) -> BTreeMap<UserId, Vec<SessionId>> {
+    /// Sessions of users whose ticket has ended, where the mailbox says; also those of lives that are over, as a boat may
+    /// have begun another one meanwhile.
+    async fn present(&self, renewals: &[Result<Renewal, TicketError>]) -> Present {
         let late = renewals.iter().filter_map(|renewal| match renewal {
             Ok(Renewal::Late(sign_in)) => Some(sign_in.user),
             _ => None,
         });
         let late: BTreeSet<UserId> = late.collect();
         if late.is_empty() {
-            return BTreeMap::new();
+            return Present::new();
         }
         let users: Vec<UserId> = late.into_iter().collect();
-        let answers = self.sessions(&users).await.unwrap_or_default();
+        let asked = self.mailbox.sessions(&users, self.boats.denied());
+        let answers = in_time(self.deadline, asked).await.unwrap_or_default();
         let answered = users
             .into_iter()
             .zip(answers)
             .filter_map(|(user, entries)| {
-                let sessions = entries.ok()?.into_iter().map(|entry| entry.session);
+                let entries = entries.ok()?.into_iter();
+                let sessions = entries.map(|entry| (entry.session, entry.platform));
                 Some((user, sessions.collect()))
             });
         answered.collect()
@@ -284,7 +291,7 @@ impl Admissions {
         &self,
         session: &Reassert,
         renewal: Result<Renewal, TicketError>,
-        present: &BTreeMap<UserId, Vec<SessionId>>,
+        present: &Present,
     ) -> Verdict {
         let (issued_at, proof) = match renewal {
             Err(_) => return Verdict::Ended(ReassertOutcome::Unproved),
@@ -292,8 +299,8 @@ impl Admissions {
             Ok(Renewal::Proved(sign_in)) => (Some(sign_in.issued_at), Some(sign_in)),
             Ok(Renewal::Late(sign_in)) => match present.get(&sign_in.user) {
                 None => return Verdict::Ended(ReassertOutcome::Unavailable),
-                Some(sessions) if !sessions.contains(&sign_in.session) => {
-                    return Verdict::Ended(ReassertOutcome::Unproved);
+                Some(sessions) if !sessions.iter().any(|(id, _)| *id == sign_in.session) => {
+                    return Verdict::Ended(without_entry(&sign_in, sessions));
                 }
                 Some(_) => (Some(sign_in.issued_at), Some(sign_in)),
             },

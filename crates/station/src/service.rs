@@ -9,7 +9,7 @@ use api::station::{
     Revoke,
 };
 use api::station::{SendAnswer, SendItem, SyncCall};
-use api::status::from_refusal;
+use api::status::{from_refusal, from_refusal_as};
 use api::v1;
 use api::v1::station_service_server::StationService;
 use protocol::access::Caller;
@@ -89,8 +89,7 @@ impl StationService for Door {
         let _call = self.0.calls.token();
         let boat = caller_of(&request);
         let sessions: Vec<Reassert> = self.all(request.into_inner().sessions)?;
-        let reasserted = self.0.admissions.reassert(sessions, boat.as_ref()).await;
-        let results = answer(reasserted)?;
+        let results = self.0.admissions.reassert(sessions, boat.as_ref()).await;
         Ok(Response::new(v1::ReassertResponse {
             results: results.into_iter().map(v1::ReassertResult::from).collect(),
         }))
@@ -106,7 +105,9 @@ impl StationService for Door {
         self.within(request.items.len())?;
         let life = request.life.ok_or_else(|| missing("life"))?;
         let life: BoatLife = answer(life.try_into())?;
-        let (items, answers) = read_sends(request.items, |item| self.prove(item, boat.as_ref()))?;
+        let (items, answers) = read_sends(request.items, |item| {
+            self.0.tickets.check(item, boat.as_ref())
+        })?;
         let send_ids: Vec<protocol::SendId> = items.iter().map(|item| item.send.send_id).collect();
         let outcomes = self.0.accept.accept(&life, items).await;
         let answered = send_ids
@@ -132,7 +133,8 @@ impl StationService for Door {
         let boat = caller_of(&request);
         let items = request.into_inner().items;
         self.within(items.len())?;
-        let (items, answers) = read_receipts(items, |item| self.prove(item, boat.as_ref()))?;
+        let (items, answers) =
+            read_receipts(items, |item| self.0.tickets.check(item, boat.as_ref()))?;
         let recorded = self.0.receipts.record(items).await;
         let recorded = recorded.iter().map(v1::AckAnswer::from);
         Ok(Response::new(v1::ReceiptsResponse {
@@ -147,7 +149,7 @@ impl StationService for Door {
         let _call = self.0.calls.token();
         let boat = caller_of(&request);
         let request: MailPageRequest = answer(request.into_inner().try_into())?;
-        answer(self.prove(&request, boat.as_ref())?)?;
+        self.prove(&request, boat.as_ref())?;
         let page = answer(self.0.mail.page(request).await)?;
         Ok(Response::new(page.into()))
     }
@@ -170,7 +172,7 @@ impl StationService for Door {
         let _call = self.0.calls.token();
         let boat = caller_of(&request);
         let call: SyncCall = answer(request.into_inner().try_into())?;
-        answer(self.prove(&call, boat.as_ref())?)?;
+        self.prove(&call, boat.as_ref())?;
         let user = call.user;
         let page = answer(self.0.lookup.answer(call).await)?;
         Ok(Response::new(v1::SyncPage::from(&page).owned_by(user)))
@@ -241,33 +243,34 @@ impl Door {
         answer(items.into_iter().map(T::try_from).collect())
     }
 
-    /// The inner error: to be answered to the session alone. The outer one: the boat lies, and nothing of the call is
-    /// done.
-    fn prove(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<Result<(), Refusal>, Status> {
-        match self.0.tickets.check(of, boat) {
-            Ok(()) => Ok(Ok(())),
-            Err(error @ TicketError::Forged) => Err(from_refusal(&error.refusal())),
-            Err(error) => Ok(Err(error.refusal())),
-        }
+    /// Of a call for one session. Whoever looks at the code sees a lie; the session is to come again.
+    fn prove(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<(), Status> {
+        self.0.tickets.check(of, boat).map_err(|error| {
+            let refusal = error.refusal();
+            match error {
+                TicketError::Forged => from_refusal_as(tonic::Code::PermissionDenied, &refusal),
+                _ => from_refusal(&refusal),
+            }
+        })
     }
 
-    /// Those of a batch whose tickets are good, each with its place.
+    /// Items of a batch whose tickets are good, each with its place.
     ///
     /// # Errors
-    /// A ticket that is forged.
+    /// None is good, and a ticket is forged.
     fn proved<T>(
         &self,
         items: Vec<T>,
         check: impl Fn(&T) -> Result<(), TicketError>,
     ) -> Result<Vec<(usize, T)>, Status> {
-        let mut proved = Vec::with_capacity(items.len());
+        let (mut proved, mut lies) = (Vec::with_capacity(items.len()), false);
         for (place, item) in items.into_iter().enumerate() {
             match check(&item) {
                 Ok(()) => proved.push((place, item)),
-                Err(error @ TicketError::Forged) => return Err(from_refusal(&error.refusal())),
-                Err(_) => {}
+                Err(error) => lies |= error == TicketError::Forged,
             }
         }
+        unless_lies(lies && proved.is_empty())?;
         Ok(proved)
     }
 
@@ -295,54 +298,82 @@ fn missing(what: &str) -> Status {
     from_refusal(&Refusal::new(Code::Malformed, format!("{what} is missing")))
 }
 
+/// A boat of which nothing is true is told so; one wrong ticket among good ones costs these nothing.
+fn unless_lies(lies: bool) -> Result<(), Status> {
+    match lies {
+        true => Err(Status::permission_denied(
+            "tickets of this call are not of its sessions, their users or this boat",
+        )),
+        false => Ok(()),
+    }
+}
+
 /// Good items, and for every place the answer to a bad one.
 type Sorted<T, A> = (Vec<T>, Vec<Option<A>>);
 
-/// The good items, and for every place the refusal of a bad one.
+/// Sorts the items of a batch.
 ///
 /// # Errors
-/// A ticket that is forged.
+/// None is good, and a ticket is forged.
 fn read_sends(
     wire: Vec<v1::SendItem>,
-    prove: impl Fn(&SendItem) -> Result<Result<(), Refusal>, Status>,
+    check: impl Fn(&SendItem) -> Result<(), TicketError>,
 ) -> Result<Sorted<SendItem, v1::SendAnswer>, Status> {
-    let (mut good, mut answers) = (
-        Vec::with_capacity(wire.len()),
-        Vec::with_capacity(wire.len()),
-    );
+    let mut good = Vec::with_capacity(wire.len());
+    let mut answers = Vec::with_capacity(wire.len());
+    let mut lies = false;
     for item in wire {
         let message = item.send.as_ref().and_then(|send| send.message.as_ref());
         let send_id = message.map(|message| message.send_id.clone());
-        let refused = match SendItem::try_from(item) {
-            Ok(item) => prove(&item)?.map(|()| good.push(item)),
-            Err(refusal) => Err(refusal),
-        };
+        let read = SendItem::try_from(item);
+        let refused = read.and_then(|item| match check(&item) {
+            Ok(()) => {
+                good.push(item);
+                Ok(())
+            }
+            Err(error) => {
+                lies |= error == TicketError::Forged;
+                Err(error.refusal())
+            }
+        });
         answers.push(refused.err().map(|refusal| v1::SendAnswer {
             send_id: send_id.unwrap_or_default(),
             refusal: Some(refusal.into()),
             ..v1::SendAnswer::default()
         }));
     }
+    unless_lies(lies && good.is_empty())?;
     Ok((good, answers))
 }
 
-/// As [`read_sends`].
+/// Sorts the items of a batch.
+///
+/// # Errors
+/// None is good, and a ticket is forged.
 fn read_receipts(
     wire: Vec<v1::ReceiptItem>,
-    prove: impl Fn(&ReceiptItem) -> Result<Result<(), Refusal>, Status>,
+    check: impl Fn(&ReceiptItem) -> Result<(), TicketError>,
 ) -> Result<Sorted<ReceiptItem, v1::AckAnswer>, Status> {
-    let (mut good, mut answers) = (
-        Vec::with_capacity(wire.len()),
-        Vec::with_capacity(wire.len()),
-    );
+    let mut good = Vec::with_capacity(wire.len());
+    let mut answers = Vec::with_capacity(wire.len());
+    let mut lies = false;
     for item in wire {
         let (kind, ids) = named_by(&item);
-        let refused = match ReceiptItem::try_from(item) {
-            Ok(item) => prove(&item)?.map(|()| good.push(item)),
-            Err(refusal) => Err(refusal),
-        };
-        answers.push((refused.err()).map(|refusal| refuse_ack(kind, ids, &refusal)));
+        let read = ReceiptItem::try_from(item);
+        let refused = read.and_then(|item| match check(&item) {
+            Ok(()) => {
+                good.push(item);
+                Ok(())
+            }
+            Err(error) => {
+                lies |= error == TicketError::Forged;
+                Err(error.refusal())
+            }
+        });
+        let answer = refused.err().map(|refusal| refuse_ack(kind, ids, &refusal));
+        answers.push(answer);
     }
+    unless_lies(lies && good.is_empty())?;
     Ok((good, answers))
 }
 

@@ -1,5 +1,6 @@
 //! Tickets of sessions: made where a user signs in, asked for with every call of a boat, renewed with its assertions.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +23,7 @@ use thiserror::Error;
 use tokio::time::Instant;
 use tracing::warn;
 
-/// Pause between two lines of the log about refused tickets: a boat that lies may do it all the time.
+/// Pause between two lines of the log for the same reason about refused tickets: a boat that lies may do it all the time.
 const WARN_PAUSE: Duration = Duration::from_secs(10);
 
 /// Section `station.tickets`: proof that a boat speaks for its own clients.
@@ -41,6 +42,16 @@ pub struct Config {
 }
 
 impl Config {
+    /// Reads the file of keys, where there is one.
+    ///
+    /// # Errors
+    /// A file that cannot be read, or holds no keys.
+    pub fn check_file(&self) -> Result<(), TicketKeysError> {
+        self.keys_file
+            .as_ref()
+            .map_or(Ok(()), |path| read(path).map(drop))
+    }
+
     /// Settings that cannot work, by names of this section.
     #[must_use]
     pub fn problems(&self) -> Problems {
@@ -72,7 +83,8 @@ pub(crate) struct TicketDoor {
     file: Option<(PathBuf, Mutex<[u8; 32]>)>,
     is_required: bool,
     clock: Arc<dyn Clock>,
-    warned_at: Mutex<Option<Instant>>,
+    /// By reason: one that is frequent hides no other.
+    warned_at: Mutex<BTreeMap<&'static str, Instant>>,
 }
 
 impl TicketDoor {
@@ -90,7 +102,9 @@ impl TicketDoor {
                 let tickets = Tickets::new(&keys, config.required);
                 (tickets, Some((path.clone(), Mutex::new(digest))))
             }
-            None if is_one_process => (Tickets::new(&KeyFile::new(random(entropy)), false), None),
+            None if is_one_process => {
+                (Tickets::new(&KeyFile::new(1, random(entropy)), false), None)
+            }
             None => (Tickets::off(), None),
         };
         Ok(TicketDoor {
@@ -147,8 +161,9 @@ impl TicketDoor {
         counter!("station_tickets_refused_total", "reason" => error.name()).increment(1);
         let now = Instant::now();
         let mut warned_at = self.warned_at.lock();
-        if warned_at.is_none_or(|at| now.duration_since(at) >= WARN_PAUSE) {
-            *warned_at = Some(now);
+        let last = warned_at.get(error.name());
+        if last.is_none_or(|at| now.duration_since(*at) >= WARN_PAUSE) {
+            warned_at.insert(error.name(), now);
             let boat = boat.map_or_else(|| "without a certificate".to_owned(), Caller::to_string);
             warn!(
                 boat,

@@ -54,9 +54,9 @@ impl fmt::Debug for KeyFile {
 }
 
 impl KeyFile {
-    /// With one key.
-    pub fn new(key: [u8; KEY_BYTES]) -> KeyFile {
-        KeyFile(vec![(1, key)])
+    /// With one key. Its number is one at random: tickets of a file that was lost are then of an unknown key.
+    pub fn new(id: u8, key: [u8; KEY_BYTES]) -> KeyFile {
+        KeyFile(vec![(id, key)])
     }
 
     /// # Errors

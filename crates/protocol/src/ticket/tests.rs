@@ -17,7 +17,7 @@ fn session(number: i64) -> SessionId {
 }
 
 fn keys() -> KeyFile {
-    KeyFile::new([7; KEY_BYTES])
+    KeyFile::new(1, [7; KEY_BYTES])
 }
 
 fn required() -> Tickets {
@@ -306,9 +306,10 @@ fn a_file_that_is_no_file_of_keys_says_which_line() {
 }
 
 #[test]
-fn only_a_lie_is_the_end_of_a_send() {
+fn no_ticket_is_the_end_of_a_send() {
     for error in [
         TicketError::Missing,
+        TicketError::Forged,
         TicketError::UnknownKey(1),
         TicketError::Expired,
     ] {
@@ -316,7 +317,16 @@ fn only_a_lie_is_the_end_of_a_send() {
         assert_eq!(refusal.code, Code::Unavailable, "{refusal}");
         assert_eq!(refusal.retry_after, Some(RETRY_AFTER));
     }
-    assert_eq!(TicketError::Forged.refusal().code, Code::Forbidden);
+}
+
+#[test]
+fn a_late_ticket_is_as_good_as_none_while_none_is_required() {
+    assert_eq!(
+        lenient().renew(&claim(ticket()), at(900)),
+        Ok(Renewal::Proved(sign_in()))
+    );
+    let over = lenient().renew(&claim(ticket()), at(23 * 3600));
+    assert_eq!(over, Ok(Renewal::Unproved));
 }
 
 #[test]

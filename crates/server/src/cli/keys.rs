@@ -54,7 +54,8 @@ impl File {
     fn add(&self) -> Result<()> {
         let key = random();
         if !self.path.exists() {
-            self.save(&KeyFile::new(key))?;
+            let [id, ..] = random();
+            self.save(&KeyFile::new(id, key))?;
             println!("{}: a key that signs", self.path.display());
             return Ok(());
         }

@@ -39,6 +39,10 @@ impl Settings {
             let remedy = "openssl rand -hex 32 makes a secret; public keys are a JWK set";
             problems.refuse(key, "", &error.to_string(), remedy);
         }
+        if let Err(error) = self.station.tickets.check_file() {
+            let remedy = "packetboat keys new makes one";
+            problems.refuse("station.tickets.keys_file", "", &error.to_string(), remedy);
+        }
         self.identity(problems);
         #[cfg(feature = "cluster")]
         self.certificates_of_parts(problems);

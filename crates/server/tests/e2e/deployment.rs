@@ -62,6 +62,9 @@ fn the_deployment_files_start() {
     let dir = Dir::new();
     let key = dir.path("token-key");
     fs::write(&key, "0123456789abcdef0123456789abcdef\n").expect("a key");
+    let tickets = dir.path("ticket.keys");
+    let made = packetboat(&["keys", "new", &tickets.to_string_lossy()]);
+    run(&mut { made }).ok();
     let identity = dir.path("identity");
     let identity = identity.to_string_lossy();
     let variables = environment();
@@ -81,6 +84,7 @@ fn the_deployment_files_start() {
         check.envs(variables.clone());
         // The Secret is mounted where the file says; here it lies elsewhere.
         check.env("PACKETBOAT_STATION__AUTH__KEY_FILE", &key);
+        check.env("PACKETBOAT_STATION__TICKETS__KEYS_FILE", &tickets);
         for (variable, name) in [
             ("CERT_FILE", "boat.crt"),
             ("KEY_FILE", "boat.key"),
