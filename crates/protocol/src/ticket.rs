@@ -124,7 +124,7 @@ pub struct Claim<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TicketError {
     Missing,
-    /// Of another session, user, platform or boat, or of nobody.
+    /// A ticket of another session, user, platform or boat, or of nobody.
     Forged,
     UnknownKey(u8),
     Expired,
@@ -185,7 +185,7 @@ impl Tickets {
         }
     }
 
-    /// Where they are not required, a call without a good ticket passes, but for one that is clearly forged.
+    /// Tickets of these keys. Unless they are required, a call passes without a good one, but not with a forged one.
     pub fn new(keys: &KeyFile, is_required: bool) -> Tickets {
         Tickets {
             keys: keys.keys(),
@@ -213,7 +213,7 @@ impl Tickets {
     /// May this boat act for the session?
     ///
     /// # Errors
-    /// It has no ticket that says so.
+    /// No ticket says so.
     pub fn check(&self, claim: &Claim<'_>, now: Timestamp) -> Result<(), TicketError> {
         let judged = self.judge(claim).and_then(|proof| match proof {
             Some(_) if claim.is_over(now) => Err(TicketError::Expired),
@@ -225,7 +225,7 @@ impl Tickets {
     /// May the session go on, with a new ticket?
     ///
     /// # Errors
-    /// It has to sign in again.
+    /// The session has to sign in again.
     pub fn renew(&self, claim: &Claim<'_>, now: Timestamp) -> Result<Renewal, TicketError> {
         let judged = self.judge(claim).and_then(|proof| {
             let Some(sign_in) = proof else {

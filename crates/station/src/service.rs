@@ -243,7 +243,7 @@ impl Door {
         answer(items.into_iter().map(T::try_from).collect())
     }
 
-    /// Of a call for one session. Whoever looks at the code sees a lie; the session is to come again.
+    /// Proof of a call for one session. The code of the status names a lie; the refusal in it has the session come again.
     fn prove(&self, of: &impl Proof, boat: Option<&Caller>) -> Result<(), Status> {
         self.0.tickets.check(of, boat).map_err(|error| {
             let refusal = error.refusal();

@@ -28,7 +28,7 @@ fn lenient() -> Tickets {
     Tickets::new(&keys(), false)
 }
 
-/// Of a token of a day.
+/// A sign-in with a token of a day.
 fn sign_in() -> SignIn {
     SignIn {
         user: user(1),
