@@ -35,7 +35,7 @@ use crate::revocations::RevokedUsers;
 use crate::sources::Sources;
 use crate::stations::{Admitted, Stations};
 use crate::tracer::Tracer;
-use crate::unregistered::Unregistered;
+use crate::urgent::UrgentAssertions;
 
 pub(crate) struct Boat {
     pub(crate) config: Config,
@@ -66,7 +66,7 @@ pub(crate) struct Boat {
     /// Under the present life.
     leased: AtomicBool,
     restoration: Mutex<Restoration>,
-    pub(crate) unregistered: Unregistered,
+    pub(crate) urgent: UrgentAssertions,
     pub(crate) revocations: RevokedUsers,
     draining: CancellationToken,
     abandoned: AtomicBool,
@@ -128,7 +128,7 @@ impl Boat {
             lives: RwLock::default(),
             leased: AtomicBool::new(false),
             restoration: Mutex::default(),
-            unregistered: Unregistered::default(),
+            urgent: UrgentAssertions::default(),
             revocations: RevokedUsers::default(),
             draining: CancellationToken::new(),
             abandoned: AtomicBool::new(false),
@@ -274,7 +274,7 @@ impl Boat {
                     boat.is_new_marker(admitted.admission.marker);
                 } else {
                     boat.metrics.degraded.increment(1);
-                    boat.unregistered.add(&connection);
+                    boat.urgent.register(&connection);
                 }
                 boat.sessions.fetch_add(1, Ordering::Relaxed);
                 boat.metrics.sessions.increment(1.0);

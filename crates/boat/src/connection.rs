@@ -30,6 +30,8 @@ pub(crate) struct State {
     pub(crate) in_doubt: bool,
     /// Admitted while the mailbox was away, and not registered since.
     pub(crate) unregistered: bool,
+    /// Its ticket ends, and an assertion is to bring a new one.
+    pub(crate) renews: bool,
     /// Issue of its token; zero where the station did not say.
     issued_at: Timestamp,
     /// Shown to stations with every call for the session, and renewed by each assertion.
@@ -39,6 +41,12 @@ pub(crate) struct State {
 impl State {
     pub(crate) fn issued_at(&self) -> Option<Timestamp> {
         (self.issued_at != Timestamp::ZERO).then_some(self.issued_at)
+    }
+
+    /// An assertion was answered, or a token refreshed.
+    pub(crate) fn replace_ticket(&mut self, next: Ticket) {
+        let ticket = self.ticket.map_or(next, |ticket| ticket.replaced_by(next));
+        (self.ticket, self.renews) = (Some(ticket), false);
     }
 
     pub(crate) fn set_issued_at(&mut self, issued_at: Option<Timestamp>) {
@@ -60,6 +68,7 @@ impl Connection {
                 session: Session::new(id, limits, now),
                 in_doubt: false,
                 unregistered: false,
+                renews: false,
                 issued_at: Timestamp::ZERO,
                 ticket: None,
             }),

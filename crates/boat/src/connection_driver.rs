@@ -234,7 +234,6 @@ impl ConnectionDriver {
     }
 
     fn perform(&mut self, action: Action, state: &mut State, now: Timestamp) {
-        let (session, ticket) = (&mut state.session, state.ticket);
         let boat = &self.boat;
         match action {
             // There is nobody to read it.
@@ -243,7 +242,7 @@ impl ConnectionDriver {
                 if !self.traced.is_empty()
                     && let Outgoing::Frame(frame) = &outgoing
                 {
-                    let (platform, spans) = (session.platform(), boat.tracer.spans());
+                    let (platform, spans) = (state.session.platform(), boat.tracer.spans());
                     self.traced.answer(frame, platform, spans);
                 }
                 self.queue.push(outgoing, boat.config.linger, now);
@@ -253,8 +252,8 @@ impl ConnectionDriver {
                 boat.sources.resolve(token, outcome);
             }
             Action::Admit(_) if boat.is_draining() => {
-                session.close(leaving(), now);
-                session.handle_admitted(Err(leaving()), now);
+                state.session.close(leaving(), now);
+                state.session.handle_admitted(Err(leaving()), now);
             }
             Action::Admit(hello) => {
                 if let Some(peer) = &self.peer {
@@ -270,8 +269,9 @@ impl ConnectionDriver {
             | Action::Sync(_)
             | Action::Leave => {
                 // All of these follow an admission, which named the user.
-                if let Some(user) = session.user() {
-                    self.tell_station(action, user, session, ticket);
+                if let Some(user) = state.session.user() {
+                    boat.urgent.renew_if_due(&self.connection, state, now);
+                    self.tell_station(action, user, &mut state.session, state.ticket);
                 }
             }
         }

@@ -31,7 +31,7 @@ mod sweep;
 mod timer_wheel;
 mod traced;
 mod tracer;
-mod unregistered;
+mod urgent;
 
 #[cfg(test)]
 mod tests;

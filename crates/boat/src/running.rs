@@ -31,7 +31,7 @@ use crate::revocations::follow;
 use crate::service::routes;
 use crate::stations::Stations;
 use crate::sweep::sweep;
-use crate::unregistered::register;
+use crate::urgent::assert_urgent;
 
 /// What a boat is made of.
 #[derive(Clone)]
@@ -178,7 +178,7 @@ pub async fn start(
     let carried = carry(&boat, &shutdown);
     let mut watched = vec![
         spawn(&shutdown, sweep(Arc::clone(&boat))),
-        spawn(&shutdown, register(Arc::clone(&boat))),
+        spawn(&shutdown, assert_urgent(Arc::clone(&boat))),
         spawn(&shutdown, follow(Arc::clone(&boat))),
         spawn(&shutdown, watch_pauses(Arc::clone(&boat))),
         spawn(&shutdown, watch_memory(Arc::clone(&boat))),

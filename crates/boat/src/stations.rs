@@ -29,9 +29,9 @@ use protocol::frame::{Accepted, Acked};
 use protocol::presence::BoatLife;
 use protocol::revocation::PageStart;
 use protocol::session::{Admission, Page, PageItem};
-use protocol::ticket::{SILENCE, Ticket};
+use protocol::ticket::Ticket;
 use protocol::{Code, Refusal, SessionId, Timestamp};
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 use tonic::{Code as Grpc, Response, Status};
 use tower::retry::budget::{Budget as _, TpsBudget};
@@ -85,8 +85,6 @@ pub(crate) struct Stations {
     born: Instant,
     /// When a station answered last, in milliseconds since `born`.
     heard: AtomicU64,
-    /// One answered after a silence in which tickets may have ended.
-    is_back: Notify,
 }
 
 impl Stations {
@@ -106,7 +104,6 @@ impl Stations {
             budget: TpsBudget::new(BUDGET_WINDOW, RETRIES_ALWAYS, RETRIES_SHARE),
             born: Instant::now(),
             heard: AtomicU64::new(0),
-            is_back: Notify::new(),
         }
     }
 
@@ -119,11 +116,6 @@ impl Stations {
     pub(crate) fn silence(&self) -> Duration {
         let heard = Duration::from_millis(self.heard.load(Ordering::Relaxed));
         self.born.elapsed().saturating_sub(heard)
-    }
-
-    /// Waits for the end of a long silence, after which every ticket is to be renewed. Once for each; cancel safe.
-    pub(crate) async fn returned(&self) {
-        self.is_back.notified().await;
     }
 
     pub(crate) async fn connect(&self, connect: &Connect) -> Result<Admitted, Refusal> {
@@ -333,10 +325,7 @@ impl Stations {
             Ok(_) | Err(_) => {
                 self.rests.lock().answered(station);
                 let now = self.born.elapsed().as_millis() as u64;
-                let before = self.heard.swap(now, Ordering::Relaxed);
-                if Duration::from_millis(now.saturating_sub(before)) >= SILENCE {
-                    self.is_back.notify_one();
-                }
+                self.heard.store(now, Ordering::Relaxed);
             }
         }
         answer

@@ -28,10 +28,6 @@ pub(crate) async fn sweep(boat: Arc<Boat>) {
         let interval = (boat.config.sweep_interval).min(boat.config.sweep_pause_max * used);
         let life = boat.life();
         let ending = go_over(&boat, interval, Some((rested_at, &mut losses)), || false).await;
-        if ending == Ending::Return {
-            warn!("stations are back after a long silence: all sessions are asserted");
-            pass(&boat, boat.config.restore_spread, || false).await;
-        }
         if boat.life() != life {
             // Under a new life every session is registered anew, and that is done already.
             let all = boat.assertions.time_of(boat.connections.len());
@@ -58,12 +54,9 @@ enum Ending {
     Whole,
     /// The store has lost sessions.
     Loss,
-    /// No station answered for long, and tickets may have ended meanwhile.
-    Return,
 }
 
-/// As `pass`; with `seeks` it ends early where stations are back, or where what is asserted from a time on tells of a
-/// loss.
+/// As `pass`; with `seeks` it ends early where what is asserted from a time on tells of a loss.
 async fn go_over(
     boat: &Boat,
     interval: Duration,
@@ -78,10 +71,7 @@ async fn go_over(
         }
         is_empty = false;
         if !seeks.as_ref().is_some_and(|(_, losses)| losses.hurries()) {
-            tokio::select! {
-                () = sleep(jittered(&*boat.entropy, pause)) => {}
-                () = boat.stations.returned(), if seeks.is_some() => return Ending::Return,
-            }
+            sleep(jittered(&*boat.entropy, pause)).await;
         }
         let mut found = Found::default();
         for batch in connections.chunks(boat.config.batch_items_max) {
@@ -101,10 +91,7 @@ async fn go_over(
         }
     }
     if is_empty {
-        tokio::select! {
-            () = sleep(pause) => {}
-            () = boat.stations.returned(), if seeks.is_some() => return Ending::Return,
-        }
+        sleep(pause).await;
     }
     Ending::Whole
 }
@@ -165,8 +152,8 @@ pub(crate) async fn reassert(
     };
     for ((connection, answer), asserted) in connections.into_iter().zip(answers).zip(sessions) {
         let Reasserted { outcome, ticket } = answer;
-        if ticket.is_some() {
-            connection.lock().ticket = ticket;
+        if let Some(ticket) = ticket {
+            connection.lock().replace_ticket(ticket);
         }
         let is_registered = matches!(
             &outcome,
@@ -182,7 +169,11 @@ pub(crate) async fn reassert(
         }
         let is_answer = matches!(outcome, ReassertOutcome::Answer(_));
         found.answered += usize::from(is_answer);
-        let was_unregistered = is_answer && std::mem::take(&mut connection.lock().unregistered);
+        let was_unregistered = is_answer && {
+            let mut state = connection.lock();
+            state.renews = false;
+            std::mem::take(&mut state.unregistered)
+        };
         match outcome {
             ReassertOutcome::Answer(ReassertAnswer::Known { mail_waits }) => {
                 boat.metrics.known.increment(1);

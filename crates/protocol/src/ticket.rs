@@ -23,9 +23,9 @@ pub const LIFE: Duration = Duration::from_secs(15 * 60);
 /// Time after its end in which a ticket may still be renewed, where the mailbox has its session.
 pub const RENEWABLE: Duration = Duration::from_secs(24 * 3600);
 
-/// Silence of all stations from which on a boat has every ticket renewed as soon as one answers again: the slow pass
-/// over its sessions may come too late for some.
-pub const SILENCE: Duration = Duration::from_secs(4 * 60);
+/// Time before the end of a ticket from which on a call with it has the boat renew it at once: the slow pass over all
+/// sessions was late.
+pub const RENEW_BEFORE: Duration = Duration::from_secs(60);
 
 /// Longest time of a pass over all sessions of a boat, so that one that fails leaves time for the next.
 pub const PASS_MAX: Duration = Duration::from_secs(5 * 60);
@@ -69,15 +69,38 @@ impl Ticket {
         seconds(&self.0[2..6])
     }
 
-    fn sign_in(&self, user: UserId, session: SessionId) -> Option<SignIn> {
+    fn token_ends_at(&self) -> Timestamp {
+        seconds(&self.0[6..10])
+    }
+
+    fn token_issued_at(&self) -> Timestamp {
         let mut issued_at = [0; 8];
         issued_at[2..].copy_from_slice(&self.0[10..16]);
+        Timestamp::from_millis(i64::from_be_bytes(issued_at))
+    }
+
+    /// A call with it is about to be refused, and a later one is to be had.
+    pub fn is_due(&self, now: Timestamp) -> bool {
+        let expires_at = self.expires_at();
+        expires_at < self.token_ends_at() && expires_at <= now + RENEW_BEFORE
+    }
+
+    /// The one to show from now on. A renewal that is late must not undo the refresh of the token that overtook it.
+    #[must_use]
+    pub fn replaced_by(self, next: Ticket) -> Ticket {
+        match next.token_issued_at() < self.token_issued_at() {
+            true => self,
+            false => next,
+        }
+    }
+
+    fn sign_in(&self, user: UserId, session: SessionId) -> Option<SignIn> {
         Some(SignIn {
             user,
             session,
             platform: Platform::from_number(self.0[1])?,
-            issued_at: Timestamp::from_millis(i64::from_be_bytes(issued_at)),
-            ends_at: seconds(&self.0[6..10]),
+            issued_at: self.token_issued_at(),
+            ends_at: self.token_ends_at(),
         })
     }
 }

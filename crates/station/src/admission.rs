@@ -14,8 +14,8 @@ use backend::mailbox::MailboxStore;
 use protocol::access::Caller;
 use protocol::mailbox::{ConnectRequest, NewSession, ReassertAnswer};
 use protocol::presence::{SessionEntry, SessionKey};
-use protocol::ticket::{Renewal, SignIn, TicketError};
-use protocol::{Code, GroupId, Platform, Refusal, SessionId, UserId};
+use protocol::ticket::{Renewal, SignIn};
+use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
 use tokio::time::{Instant, timeout_at};
 
 use crate::auth::Authenticator;
@@ -38,13 +38,10 @@ enum Verdict {
     Asserted(Option<SignIn>),
 }
 
-/// Sessions of users, as the mailbox has them.
-type Present = BTreeMap<UserId, Vec<(SessionId, Platform)>>;
-
 /// A later sign-in must not be thrown out by one that comes back by itself.
-fn without_entry(sign_in: &SignIn, others: &[(SessionId, Platform)]) -> ReassertOutcome {
+fn without_entry(sign_in: &SignIn, others: &[SessionEntry]) -> ReassertOutcome {
     let is_displaced = sign_in.platform.is_exclusive()
-        && (others.iter()).any(|(_, platform)| *platform == sign_in.platform);
+        && (others.iter()).any(|other| other.platform == sign_in.platform);
     match is_displaced {
         true => ReassertOutcome::Answer(ReassertAnswer::Displaced),
         false => ReassertOutcome::Unproved,
@@ -214,97 +211,121 @@ impl Admissions {
         sessions: Vec<Reassert>,
         boat: Option<&Caller>,
     ) -> Vec<Reasserted> {
-        let renewals: Vec<_> = (sessions.iter())
-            .map(|session| self.tickets.renew(session, boat))
-            .collect();
         // All are of one boat; seldom of two of its lives.
         for (index, session) in sessions.iter().enumerate() {
             if index == 0 || sessions[index - 1].key.life != session.key.life {
                 self.boats.hear(&session.key.life);
             }
         }
-        // One deadline for both questions to the mailbox: a boat waits for the answer.
-        let until = Instant::now() + self.deadline;
-        let present = timeout_at(until, self.present(&renewals)).await;
-        let present = present.unwrap_or_default();
-        let verdicts: Vec<Verdict> = (sessions.iter().zip(renewals))
-            .map(|(session, renewal)| self.judge(session, renewal, &present))
-            .collect();
-        let asserted = (sessions.into_iter().zip(&verdicts))
-            .filter(|(_, verdict)| matches!(verdict, Verdict::Asserted(_)))
-            .map(|(session, _)| {
-                let user = session.key.user;
-                let entry = NewSession {
-                    key: session.key,
-                    platform: session.platform,
-                    device: session.device,
-                };
-                (user, entry)
-            })
-            .collect();
-        let denied = self.boats.denied();
-        let asked = self.mailbox.reassert(asserted, denied, self.clock.now());
-        let answers = timeout_at(until, asked).await;
-        let mut answers = (answers.unwrap_or_default().into_iter())
-            .map(|answer| answer.map_or(ReassertOutcome::Unavailable, ReassertOutcome::Answer));
-        let reasserted = |verdict| match verdict {
-            Verdict::Ended(outcome) => outcome.into(),
-            Verdict::Asserted(proof) => {
-                let outcome = answers.next().unwrap_or(ReassertOutcome::Unavailable);
-                // A mailbox that is away keeps nobody from sending (T-R1).
-                let ticket = proof
-                    .filter(|_| goes_on(&outcome))
-                    .and_then(|sign_in| self.tickets.sign(&sign_in, name_of(boat)));
-                Reasserted { outcome, ticket }
-            }
-        };
-        verdicts.into_iter().map(reasserted).collect()
-    }
-
-    /// Sessions of users whose ticket has ended, where the mailbox says; also those of lives that are over, as a boat may
-    /// have begun another one meanwhile.
-    async fn present(&self, renewals: &[Result<Renewal, TicketError>]) -> Present {
-        let late = renewals.iter().filter_map(|renewal| match renewal {
-            Ok(Renewal::Late(sign_in)) => Some(sign_in.user),
-            _ => None,
-        });
-        let late: BTreeSet<UserId> = late.collect();
-        if late.is_empty() {
-            return Present::new();
+        let (mut judged, mut late) = (Vec::with_capacity(sessions.len()), Vec::new());
+        for (place, session) in sessions.into_iter().enumerate() {
+            let verdict = match self.tickets.renew(&session, boat) {
+                Err(_) => Verdict::Ended(ReassertOutcome::Unproved),
+                Ok(Renewal::Unproved) => self.unless_revoked(&session, session.issued_at, None),
+                Ok(Renewal::Proved(sign_in)) => self.unless_revoked_since(&session, sign_in),
+                Ok(Renewal::Late(sign_in)) => {
+                    late.push((place, session, sign_in));
+                    continue;
+                }
+            };
+            judged.push((place, session, verdict));
         }
-        let users: Vec<UserId> = late.into_iter().collect();
-        let asked = self.mailbox.sessions(&users, self.boats.denied());
-        let answers = in_time(self.deadline, asked).await.unwrap_or_default();
-        let answered = users
-            .into_iter()
-            .zip(answers)
-            .filter_map(|(user, entries)| {
-                let entries = entries.ok()?.into_iter();
-                let sessions = entries.map(|entry| (entry.session, entry.platform));
-                Some((user, sessions.collect()))
-            });
-        answered.collect()
+        // A boat waits for the answer. Late tickets cost a question more, which keeps back nobody else.
+        let until = Instant::now() + self.deadline;
+        let (mut answers, late) = tokio::join!(
+            self.assert(judged, boat, until),
+            self.assert_late(late, boat, until),
+        );
+        answers.extend(late);
+        answers.sort_unstable_by_key(|(place, _)| *place);
+        answers.into_iter().map(|(_, answer)| answer).collect()
     }
 
-    /// A session whose token was revoked, or whose ticket proves nothing, is not registered again.
-    fn judge(
+    /// Asserts those whose verdict says so. Answers each, with its place.
+    async fn assert(
+        &self,
+        judged: Vec<(usize, Reassert, Verdict)>,
+        boat: Option<&Caller>,
+        until: Instant,
+    ) -> Vec<(usize, Reasserted)> {
+        let (mut answers, mut asserted) = (Vec::with_capacity(judged.len()), Vec::new());
+        let mut entries = Vec::with_capacity(judged.len());
+        for (place, session, verdict) in judged {
+            match verdict {
+                Verdict::Ended(outcome) => answers.push((place, outcome.into())),
+                Verdict::Asserted(proof) => {
+                    asserted.push((place, proof));
+                    let entry = NewSession {
+                        key: session.key,
+                        platform: session.platform,
+                        device: session.device,
+                    };
+                    entries.push((entry.key.user, entry));
+                }
+            }
+        }
+        if asserted.is_empty() {
+            return answers;
+        }
+        let denied = self.boats.denied();
+        let asked = self.mailbox.reassert(entries, denied, self.clock.now());
+        let outcomes = timeout_at(until, asked).await.unwrap_or_default();
+        let mut outcomes = (outcomes.into_iter())
+            .map(|answer| answer.map_or(ReassertOutcome::Unavailable, ReassertOutcome::Answer));
+        for (place, proof) in asserted {
+            let outcome = outcomes.next().unwrap_or(ReassertOutcome::Unavailable);
+            // A mailbox that is away keeps nobody from sending (T-R1).
+            let ticket = proof
+                .filter(|_| goes_on(&outcome))
+                .and_then(|sign_in| self.tickets.sign(&sign_in, name_of(boat)));
+            answers.push((place, Reasserted { outcome, ticket }));
+        }
+        answers
+    }
+
+    /// Asserts sessions whose ticket has ended, where the mailbox still has them; also those of lives that are over, as a
+    /// boat may have begun another one meanwhile.
+    async fn assert_late(
+        &self,
+        late: Vec<(usize, Reassert, SignIn)>,
+        boat: Option<&Caller>,
+        until: Instant,
+    ) -> Vec<(usize, Reasserted)> {
+        if late.is_empty() {
+            return Vec::new();
+        }
+        let users: BTreeSet<UserId> = late.iter().map(|(_, _, of)| of.user).collect();
+        let users: Vec<UserId> = users.into_iter().collect();
+        let asked = self.mailbox.sessions(&users, self.boats.denied());
+        let entries = timeout_at(until, asked).await;
+        let entries = entries.unwrap_or_default();
+        let present: BTreeMap<UserId, Vec<SessionEntry>> = (users.into_iter().zip(entries))
+            .filter_map(|(user, entries)| Some((user, entries.ok()?)))
+            .collect();
+        let judge = |(place, session, sign_in): (usize, Reassert, SignIn)| {
+            let verdict = match present.get(&sign_in.user) {
+                None => Verdict::Ended(ReassertOutcome::Unavailable),
+                Some(entries) if entries.iter().any(|of| of.session == sign_in.session) => {
+                    self.unless_revoked_since(&session, sign_in)
+                }
+                Some(entries) => Verdict::Ended(without_entry(&sign_in, entries)),
+            };
+            (place, session, verdict)
+        };
+        self.assert(late.into_iter().map(judge).collect(), boat, until)
+            .await
+    }
+
+    fn unless_revoked_since(&self, session: &Reassert, sign_in: SignIn) -> Verdict {
+        self.unless_revoked(session, Some(sign_in.issued_at), Some(sign_in))
+    }
+
+    fn unless_revoked(
         &self,
         session: &Reassert,
-        renewal: Result<Renewal, TicketError>,
-        present: &Present,
+        issued_at: Option<Timestamp>,
+        proof: Option<SignIn>,
     ) -> Verdict {
-        let (issued_at, proof) = match renewal {
-            Err(_) => return Verdict::Ended(ReassertOutcome::Unproved),
-            Ok(Renewal::Unproved) => (session.issued_at, None),
-            Ok(Renewal::Proved(sign_in)) => (Some(sign_in.issued_at), Some(sign_in)),
-            Ok(Renewal::Late(sign_in)) => match present.get(&sign_in.user) {
-                None => return Verdict::Ended(ReassertOutcome::Unavailable),
-                Some(sessions) if !sessions.iter().any(|(id, _)| *id == sign_in.session) => {
-                    return Verdict::Ended(without_entry(&sign_in, sessions));
-                }
-                Some(_) => (Some(sign_in.issued_at), Some(sign_in)),
-            },
-        };
         match self.revocations.refuses(session.key.user, issued_at) {
             true => Verdict::Ended(ReassertOutcome::Revoked),
             false => Verdict::Asserted(proof),

@@ -105,9 +105,8 @@ impl StationService for Door {
         self.within(request.items.len())?;
         let life = request.life.ok_or_else(|| missing("life"))?;
         let life: BoatLife = answer(life.try_into())?;
-        let (items, answers) = read_sends(request.items, |item| {
-            self.0.tickets.check(item, boat.as_ref())
-        })?;
+        let check = |item: &SendItem| self.0.tickets.check(item, boat.as_ref());
+        let (items, answers) = sort(request.items, check, refusing_send)?;
         let send_ids: Vec<protocol::SendId> = items.iter().map(|item| item.send.send_id).collect();
         let outcomes = self.0.accept.accept(&life, items).await;
         let answered = send_ids
@@ -133,8 +132,8 @@ impl StationService for Door {
         let boat = caller_of(&request);
         let items = request.into_inner().items;
         self.within(items.len())?;
-        let (items, answers) =
-            read_receipts(items, |item| self.0.tickets.check(item, boat.as_ref()))?;
+        let check = |item: &ReceiptItem| self.0.tickets.check(item, boat.as_ref());
+        let (items, answers) = sort(items, check, refusing_ack)?;
         let recorded = self.0.receipts.record(items).await;
         let recorded = recorded.iter().map(v1::AckAnswer::from);
         Ok(Response::new(v1::ReceiptsResponse {
@@ -311,87 +310,60 @@ fn unless_lies(lies: bool) -> Result<(), Status> {
 /// Good items, and for every place the answer to a bad one.
 type Sorted<T, A> = (Vec<T>, Vec<Option<A>>);
 
-/// Sorts the items of a batch.
+/// Sorts the items of a batch, each of which has an answer of its own: `refuse` has what a bad one needs for it.
 ///
 /// # Errors
 /// None is good, and a ticket is forged.
-fn read_sends(
-    wire: Vec<v1::SendItem>,
-    check: impl Fn(&SendItem) -> Result<(), TicketError>,
-) -> Result<Sorted<SendItem, v1::SendAnswer>, Status> {
+fn sort<W, T, A, R>(
+    wire: Vec<W>,
+    check: impl Fn(&T) -> Result<(), TicketError>,
+    refusing: impl Fn(&W) -> R,
+) -> Result<Sorted<T, A>, Status>
+where
+    T: TryFrom<W, Error = Refusal>,
+    R: FnOnce(Refusal) -> A,
+{
     let mut good = Vec::with_capacity(wire.len());
     let mut answers = Vec::with_capacity(wire.len());
     let mut lies = false;
     for item in wire {
-        let message = item.send.as_ref().and_then(|send| send.message.as_ref());
-        let send_id = message.map(|message| message.send_id.clone());
-        let read = SendItem::try_from(item);
-        let refused = read.and_then(|item| match check(&item) {
-            Ok(()) => {
-                good.push(item);
-                Ok(())
-            }
-            Err(error) => {
+        let refuse = refusing(&item);
+        let read = T::try_from(item).and_then(|item| {
+            check(&item).map_err(|error| {
                 lies |= error == TicketError::Forged;
-                Err(error.refusal())
-            }
+                error.refusal()
+            })?;
+            good.push(item);
+            Ok(())
         });
-        answers.push(refused.err().map(|refusal| v1::SendAnswer {
-            send_id: send_id.unwrap_or_default(),
-            refusal: Some(refusal.into()),
-            ..v1::SendAnswer::default()
-        }));
+        answers.push(read.err().map(refuse));
     }
     unless_lies(lies && good.is_empty())?;
     Ok((good, answers))
 }
 
-/// Sorts the items of a batch.
-///
-/// # Errors
-/// None is good, and a ticket is forged.
-fn read_receipts(
-    wire: Vec<v1::ReceiptItem>,
-    check: impl Fn(&ReceiptItem) -> Result<(), TicketError>,
-) -> Result<Sorted<ReceiptItem, v1::AckAnswer>, Status> {
-    let mut good = Vec::with_capacity(wire.len());
-    let mut answers = Vec::with_capacity(wire.len());
-    let mut lies = false;
-    for item in wire {
-        let (kind, ids) = named_by(&item);
-        let read = ReceiptItem::try_from(item);
-        let refused = read.and_then(|item| match check(&item) {
-            Ok(()) => {
-                good.push(item);
-                Ok(())
-            }
-            Err(error) => {
-                lies |= error == TicketError::Forged;
-                Err(error.refusal())
-            }
-        });
-        let answer = refused.err().map(|refusal| refuse_ack(kind, ids, &refusal));
-        answers.push(answer);
+fn refusing_send(item: &v1::SendItem) -> impl FnOnce(Refusal) -> v1::SendAnswer + use<> {
+    let message = item.send.as_ref().and_then(|send| send.message.as_ref());
+    let send_id = message.map(|message| message.send_id.clone());
+    |refusal| v1::SendAnswer {
+        send_id: send_id.unwrap_or_default(),
+        refusal: Some(refusal.into()),
+        ..v1::SendAnswer::default()
     }
-    unless_lies(lies && good.is_empty())?;
-    Ok((good, answers))
 }
 
-fn named_by(item: &v1::ReceiptItem) -> (i32, Vec<i64>) {
-    item.ack.as_ref().map_or((0, Vec::new()), |ack| {
+fn refusing_ack(item: &v1::ReceiptItem) -> impl FnOnce(Refusal) -> v1::AckAnswer + use<> {
+    let (kind, ids): (i32, Vec<i64>) = item.ack.as_ref().map_or((0, Vec::new()), |ack| {
         (ack.kind, ack.items.iter().map(|item| item.msg_id).collect())
-    })
-}
-
-fn refuse_ack(kind: i32, ids: Vec<i64>, refusal: &Refusal) -> v1::AckAnswer {
-    v1::AckAnswer {
+    });
+    move |refusal| v1::AckAnswer {
         kind,
         msg_ids: Vec::new(),
         refused: ids
             .into_iter()
             .map(|msg_id| v1::AckRefused {
                 msg_id,
-                refusal: Some(refusal.into()),
+                refusal: Some((&refusal).into()),
             })
             .collect(),
     }

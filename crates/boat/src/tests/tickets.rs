@@ -7,10 +7,10 @@ use std::time::Duration;
 use api::v1;
 use api::v1::reassert_result::Outcome;
 use bytes::Bytes;
-use protocol::frame::{Ack, AckItem, ClientFrame};
+use protocol::frame::{Ack, AckItem, ClientFrame, ServerFrame};
 use protocol::receipt::ReceiptKind;
-use protocol::ticket::{SILENCE, TICKET_BYTES};
-use protocol::{Code, ConversationId, Seq};
+use protocol::ticket::{KEY_BYTES, KeyFile, SignIn, TICKET_BYTES, Tickets};
+use protocol::{Code, ConversationId, Platform, Seq, SessionId, Timestamp};
 
 use super::client::{message, question, send_of, user};
 use super::harbour::{Harbour, frame_of};
@@ -115,33 +115,54 @@ async fn a_session_that_nothing_proves_signs_in_again() {
 
 // A pass over all sessions takes minutes: a ticket may end before it comes to it.
 #[tokio::test(start_paused = true)]
-async fn after_a_long_silence_of_stations_every_ticket_is_renewed_at_once() {
+async fn a_call_with_a_ticket_that_ends_has_it_renewed_at_once() {
     const MINUTE: Duration = Duration::from_secs(60);
     let harbour = Harbour::with(|config| {
-        config.sweep_pause_max = 5 * MINUTE;
+        config.sweep_interval = 60 * MINUTE;
+        config.sweep_pause_max = 60 * MINUTE;
         // Its clients say nothing meanwhile.
         config.session.heartbeat = 60 * MINUTE;
     })
     .await;
-    let mut clients = Vec::new();
-    for user in 1..=40 {
-        let mut client = harbour.tcp().await;
-        client.hello(user).await;
-        clients.push(client);
-    }
-    let boat = &harbour.running.boat;
-    let probe = async || boat.stations.probe().await;
-    harbour.peer.down.store(true, Ordering::Relaxed);
-    tokio::time::sleep(SILENCE).await;
-    probe().await.expect_err("silence");
-    assert_eq!(harbour.running.sessions(), clients.len());
-    harbour.peer.down.store(false, Ordering::Relaxed);
-    harbour.peer.reasserted.lock().clear();
-    probe().await.expect("it is back");
+    let now = harbour.running.boat.now();
+    *harbour.peer.ticket.lock() = signed_at(now);
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    harbour.issue(9);
+    let mut send = async |number, text| {
+        client.send(&send_of(2, number, text)).await;
+        client.next().await.expect("an answer")
+    };
+    tokio::time::sleep(13 * MINUTE).await;
+    send(1, "it is good").await;
     tokio::time::sleep(MINUTE).await;
-    let asserted = harbour.peer.reasserted.lock();
-    let users: BTreeSet<i64> = (asserted.iter())
-        .filter_map(|session| Some(session.key.as_ref()?.user))
-        .collect();
-    assert_eq!(users.len(), clients.len());
+    assert!(harbour.peer.reasserted.lock().is_empty());
+    harbour.peer.shown.lock().clear();
+    harbour.peer.down.store(true, Ordering::Relaxed);
+    let answer = send(2, "again").await;
+    assert!(matches!(answer, ServerFrame::Refused { .. }), "{answer:?}");
+    tokio::time::sleep(MINUTE).await;
+    harbour.peer.down.store(false, Ordering::Relaxed);
+    tokio::time::sleep(MINUTE).await;
+    // An assertion was lost.
+    assert_eq!(send(2, "again").await, ServerFrame::Resync);
+    harbour.await_call("send").await;
+    assert!(harbour.shown().contains(&("send", ticket(9))));
+    tokio::time::sleep(MINUTE).await;
+    let asserted = harbour.peer.reasserted.lock().len();
+    assert_eq!(asserted, 1, "once, and not again");
+}
+
+/// A ticket that ends in a quarter of an hour, of a token that lasts a day.
+fn signed_at(now: Timestamp) -> Bytes {
+    let sign_in = SignIn {
+        user: user(1),
+        session: SessionId::new(1).expect("positive"),
+        platform: Platform::Desktop,
+        issued_at: now,
+        ends_at: now + Duration::from_secs(24 * 3600),
+    };
+    let keys = KeyFile::new(1, [7; KEY_BYTES]);
+    let ticket = Tickets::new(&keys, true).sign(&sign_in, None, now);
+    Bytes::copy_from_slice(ticket.expect("a key").as_bytes())
 }

@@ -58,9 +58,8 @@ fn numbers_are_those_of_the_promise() {
     assert_eq!(LIFE, 900 * SECOND);
     assert_eq!(RENEWABLE, 24 * 3600 * SECOND);
     assert_eq!(RETRY_AFTER, 5 * SECOND);
-    // A pass ended just before the silence began; half a pass more is what its pauses may differ by.
-    assert_eq!((SILENCE, PASS_MAX), (240 * SECOND, 300 * SECOND));
-    assert!(PASS_MAX * 3 / 2 + SILENCE < LIFE);
+    assert_eq!((RENEW_BEFORE, PASS_MAX), (60 * SECOND, 300 * SECOND));
+    // Half a pass more is what its pauses may differ by.
     assert!(PASS_MAX * 3 / 2 * 2 <= LIFE, "one pass may fail");
     assert_eq!((TICKET_BYTES, KEY_BYTES, KEYS_MAX), (32, 32, 16));
 }
@@ -83,6 +82,37 @@ fn a_ticket_is_good_for_a_quarter_of_an_hour() {
     assert_eq!(tickets.check(&claim(ticket()), at(899)), Ok(()));
     let late = tickets.check(&claim(ticket()), at(900));
     assert_eq!(late, Err(TicketError::Expired));
+}
+
+#[test]
+fn a_ticket_is_renewed_a_minute_before_its_end_unless_its_token_ends_with_it() {
+    let due = |of: SignIn, secs| {
+        let ticket = required().sign(&of, None, at(0)).expect("a key");
+        ticket.is_due(at(secs))
+    };
+    assert!(!due(sign_in(), 839));
+    assert!(due(sign_in(), 840));
+    assert!(due(sign_in(), 100_000));
+    let short = SignIn {
+        ends_at: at(900),
+        ..sign_in()
+    };
+    assert!(!due(short, 899), "there is no later one");
+}
+
+#[test]
+fn a_late_renewal_does_not_undo_a_refresh() {
+    let sign = |of| required().sign(&of, None, at(0)).expect("a key");
+    let refreshed = SignIn {
+        issued_at: at(0),
+        ends_at: at(24 * 3600),
+        ..sign_in()
+    };
+    let (old, new) = (sign(sign_in()), sign(refreshed));
+    assert_eq!(old.replaced_by(new), new);
+    assert_eq!(new.replaced_by(old), new);
+    let later = required().sign(&sign_in(), None, at(60)).expect("a key");
+    assert_eq!(old.replaced_by(later), later);
 }
 
 #[test]

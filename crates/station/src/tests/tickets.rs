@@ -139,19 +139,30 @@ impl Strict {
         of: &Held,
         issued_at: Option<Timestamp>,
     ) -> Result<Reasserted, Status> {
-        let session = Reassert {
+        let answers = self.reassert_all(boat, &[of], issued_at).await?;
+        Ok(answers.into_iter().next().expect("one"))
+    }
+
+    async fn reassert_all(
+        &self,
+        boat: &str,
+        held: &[&Held],
+        issued_at: Option<Timestamp>,
+    ) -> Result<Vec<Reasserted>, Status> {
+        let session = |of: &&Held| Reassert {
             key: self.key(of),
             platform: Platform::Ios,
             device: device(&format!("phone-{}", of.number)),
             issued_at,
             ticket: of.ticket,
         };
+        let sessions = held.iter().map(session);
         let request = v1::ReassertRequest {
-            sessions: vec![(&session).into()],
+            sessions: sessions.map(|session| (&session).into()).collect(),
         };
         let answer = self.client(boat).reassert(request).await?.into_inner();
-        let result = answer.results.into_iter().next().expect("one");
-        Ok(result.try_into().expect("known"))
+        let results = answer.results.into_iter().map(Reasserted::try_from);
+        Ok(results.map(|result| result.expect("known")).collect())
     }
 
     /// Makes a call for a session. Answers the code of a refusal of this session alone.
@@ -412,6 +423,25 @@ async fn a_late_ticket_proves_nothing_where_its_session_is_gone() {
     let late = strict.reassert("boat-1", &held).await.expect("answered");
     assert_eq!(late, ReassertOutcome::Unproved.into());
     assert!(!strict.is_online(1).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_late_ticket_keeps_back_nobody_elses_assertion() {
+    let strict = strict().await;
+    let late = strict.sign_in("boat-1", 1).await;
+    sleep(LIFE).await;
+    let prompt = strict.sign_in("boat-1", 2).await;
+    strict
+        .world
+        .mailbox
+        .sessions_hang
+        .store(true, Ordering::Relaxed);
+    let answers = strict.reassert_all("boat-1", &[&late, &prompt], None).await;
+    let answers = answers.expect("answered");
+    assert_eq!(answers[0], ReassertOutcome::Unavailable.into());
+    let known = ReassertAnswer::Known { mail_waits: false };
+    assert_eq!(answers[1].outcome, ReassertOutcome::Answer(known));
+    assert!(answers[1].ticket.is_some());
 }
 
 // T-R1: nobody is kept from sending by a mailbox that is away.

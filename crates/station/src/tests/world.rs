@@ -105,6 +105,7 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
     let mailbox = Arc::new(FaultyMailbox {
         store: store.expect("a new mailbox"),
         silent: AtomicBool::new(false),
+        sessions_hang: AtomicBool::new(false),
         boxes_away: Mutex::default(),
         sign_offs: AtomicUsize::new(0),
     });
@@ -579,6 +580,8 @@ impl Queue for FaultyQueue {
 pub(super) struct FaultyMailbox {
     store: EmbeddedMailbox,
     pub(super) silent: AtomicBool,
+    /// Questions for sessions are never answered, as by a node that hangs.
+    pub(super) sessions_hang: AtomicBool,
     /// Users on a server of their own: their sessions, pages, acknowledgements and dedupe keys are not answered.
     pub(super) boxes_away: Mutex<Vec<UserId>>,
     /// Calls that sign sessions off.
@@ -652,6 +655,9 @@ impl MailboxStore for FaultyMailbox {
         users: &[UserId],
         denied: Denied,
     ) -> Vec<backend::Result<Vec<SessionEntry>>> {
+        if self.sessions_hang.load(Ordering::Relaxed) {
+            std::future::pending::<()>().await;
+        }
         let answers = self.reach().await.sessions(users, denied).await;
         self.unless_away(users, answers)
     }
