@@ -62,9 +62,7 @@ impl Settings {
                 "Such as info, or info,boat=debug",
             );
         }
-        if let Some(reason) = self.log.otlp.contradiction() {
-            problems.refuse("log.otlp", "", &reason, "");
-        }
+        problems.section("log.otlp", self.log.otlp.problems());
     }
 
     fn development_key(&self, problems: &mut Problems) {
