@@ -6,6 +6,7 @@
 //! same (the contract in `tests.rs` runs on both). In process nothing is spawned: a call is polled by
 //! its caller, as is a stream by its reader, so do not keep one around unpolled.
 
+mod beside;
 mod body;
 mod call;
 mod channel;
@@ -27,6 +28,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
+pub use beside::Beside;
 pub use channel::Channel;
 pub use config::Config;
 pub use identity::Identity;
@@ -52,6 +54,7 @@ pub struct Connector {
     slots: Arc<Mutex<HashMap<String, Weak<Slot>>>>,
     identity: Option<Arc<dyn Identity>>,
     peer: Peer,
+    beside: Option<Beside>,
 }
 
 impl Connector {
@@ -73,6 +76,13 @@ impl Connector {
     #[must_use]
     pub fn with_caller(mut self, caller: Caller) -> Connector {
         self.peer = Peer(Some(caller));
+        self
+    }
+
+    /// Its servers on the network answer for their health, and by reflection where that is wanted.
+    #[must_use]
+    pub fn with_beside(mut self, beside: Beside) -> Connector {
+        self.beside = Some(beside);
         self
     }
 
@@ -116,6 +126,13 @@ impl Connector {
         routes: Routes,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
+        let (routes, _following) = match self.beside.clone() {
+            Some(beside) => {
+                let (routes, following) = beside.add(routes, stop.clone());
+                (routes, Some(following))
+            }
+            None => (routes, None),
+        };
         listen::serve(listener, routes, &self.config, self.identity.clone(), stop).await
     }
 

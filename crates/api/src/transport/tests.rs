@@ -1,5 +1,6 @@
 //! The contract of a channel, run on all kinds: what holds near must hold far, and in TLS.
 
+mod beside;
 mod hostile;
 mod identity;
 
