@@ -13,7 +13,7 @@ use spdx::{Expression, Licensee, ParseMode};
 /// Both workspaces: the program, and what fuzzes it.
 const MANIFESTS: [&str; 2] = ["Cargo.toml", "fuzz/Cargo.toml"];
 
-/// What deny.toml says.
+/// Policy of deny.toml.
 struct Policy {
     allowed: Vec<Licensee>,
     /// Licences that one crate alone may have, besides.
@@ -173,7 +173,7 @@ fn policy() -> Policy {
             None => BTreeSet::new(),
         },
     });
-    // What else it says of sources is what this test knows.
+    // The rule of sources is the one that this test knows.
     for key in ["unknown-registry", "unknown-git"] {
         assert_eq!(deny["sources"][key].as_str(), Some("deny"));
     }
@@ -276,7 +276,7 @@ fn parents(manifest: &Path) -> BTreeMap<(String, String), BTreeSet<String>> {
     parents
 }
 
-/// Whether a lock file says all that its manifests want.
+/// True where a lock file says all that its manifests want.
 fn is_locked(manifest: &Path) -> bool {
     let asked = [
         "metadata",

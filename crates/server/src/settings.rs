@@ -95,14 +95,14 @@ impl Settings {
         if let Some(file) = file {
             check_syntax(file)?;
         }
-        let named = own(Figment::new(), file);
+        let named = overlay(Figment::new(), file);
         let has_endpoint = named.find_value("log.otlp.endpoint").is_ok();
         let variables = Variables::read(|name| std::env::var(name).ok(), has_endpoint);
         let variables =
             variables.map_err(|problems| SettingsError::Contradiction(problems.to_string()))?;
         let is_disabled = variables.is_disabled;
         let figment = Figment::from(Serialized::defaults(Settings::default())).merge(variables);
-        let mut settings: Settings = own(figment, file)
+        let mut settings: Settings = overlay(figment, file)
             .extract()
             .map_err(|e| SettingsError::Unusable(Box::new(without_secrets(e))))?;
         if is_disabled {
@@ -199,7 +199,7 @@ impl Settings {
 }
 
 /// Lays the settings of a file and of the environment over others.
-fn own(below: Figment, file: Option<&Path>) -> Figment {
+fn overlay(below: Figment, file: Option<&Path>) -> Figment {
     let figment = match file {
         Some(file) => below.merge(Toml::file_exact(file)),
         None => below,

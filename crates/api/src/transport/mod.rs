@@ -6,7 +6,6 @@
 //! same (the contract in `tests.rs` runs on both). In process nothing is spawned: a call is polled by
 //! its caller, as is a stream by its reader, so do not keep one around unpolled.
 
-mod beside;
 mod body;
 mod call;
 mod channel;
@@ -15,6 +14,7 @@ mod identity;
 mod listen;
 mod opening;
 mod served;
+mod standard;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -28,12 +28,12 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 use tonic::service::Routes;
 
-pub use beside::Beside;
 pub use channel::Channel;
 pub use config::Config;
 pub use identity::Identity;
 pub use listen::ServeError;
 pub use opening::Opening;
+pub use standard::StandardServices;
 
 use crate::access::Peer;
 use channel::Path;
@@ -54,7 +54,7 @@ pub struct Connector {
     slots: Arc<Mutex<HashMap<String, Weak<Slot>>>>,
     identity: Option<Arc<dyn Identity>>,
     peer: Peer,
-    beside: Option<Beside>,
+    standard: Option<StandardServices>,
 }
 
 impl Connector {
@@ -81,8 +81,8 @@ impl Connector {
 
     /// Its servers on the network answer for their health, and by reflection where that is wanted.
     #[must_use]
-    pub fn with_beside(mut self, beside: Beside) -> Connector {
-        self.beside = Some(beside);
+    pub fn with_standard_services(mut self, standard: StandardServices) -> Connector {
+        self.standard = Some(standard);
         self
     }
 
@@ -126,9 +126,9 @@ impl Connector {
         routes: Routes,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
-        let (routes, _following) = match self.beside.clone() {
-            Some(beside) => {
-                let (routes, following) = beside.add(routes, stop.clone());
+        let (routes, _following) = match self.standard.clone() {
+            Some(standard) => {
+                let (routes, following) = standard.add(routes, stop.clone());
                 (routes, Some(following))
             }
             None => (routes, None),

@@ -16,9 +16,9 @@ use tonic::body::Body;
 use tonic::codegen::Service;
 use tonic::service::Routes;
 
-use super::beside;
 use super::body::{Bounded, Says};
 use super::call::is_streaming;
+use super::standard;
 use crate::access::{Peer, permit};
 use crate::trace;
 
@@ -87,7 +87,7 @@ impl Served {
             request.extensions_mut().insert(caller.clone());
         }
         let path = request.uri().path();
-        if beside::is_streaming(path) {
+        if standard::is_streaming(path) {
             self.answer_stream(request, &self.closing).await
         } else if is_streaming(path) {
             self.answer_stream(request, &self.gone).await

@@ -1,8 +1,8 @@
 //! The contract of a channel, run on all kinds: what holds near must hold far, and in TLS.
 
-mod beside;
 mod hostile;
 mod identity;
+mod standard;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

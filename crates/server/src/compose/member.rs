@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use api::transport::{self, Beside, Connector};
+use api::transport::{self, Connector, StandardServices};
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::discovery::{EtcdRegistry, Registry, Role};
@@ -58,8 +58,8 @@ impl Parts {
         {
             connector = connector.with_identity(identity);
         }
-        if let Some(beside) = beside(role, settings, phases) {
-            connector = connector.with_beside(beside);
+        if let Some(standard) = standard_services(role, settings, phases) {
+            connector = connector.with_standard_services(standard);
         }
         let (needed, registry) = match role {
             Role::Boat => {
@@ -121,8 +121,8 @@ impl Parts {
     }
 }
 
-/// What a service answers beside its own calls; carriers and horns are called by nobody.
-fn beside(role: Role, settings: &Settings, phases: &Phases) -> Option<Beside> {
+/// Health and reflection beside a service's own calls; carriers and horns are called by nobody.
+fn standard_services(role: Role, settings: &Settings, phases: &Phases) -> Option<StandardServices> {
     let (services, reflection) = match role {
         Role::Boat => (&["packetboat.v1.BoatService"], settings.boat.reflection),
         Role::Station => (
@@ -131,7 +131,7 @@ fn beside(role: Role, settings: &Settings, phases: &Phases) -> Option<Beside> {
         ),
         Role::Carrier | Role::Horn => return None,
     };
-    Some(Beside {
+    Some(StandardServices {
         services,
         ready: phases.readiness(),
         reflection,

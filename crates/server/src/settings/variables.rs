@@ -316,5 +316,8 @@ mod tests {
         };
         assert!(is_disabled("true") && is_disabled("TRUE"));
         assert!(!is_disabled("false") && !is_disabled("1"));
+        let mut otlp = settings(&ALL, "").log.otlp;
+        otlp.disable();
+        assert_eq!((otlp.traces(), otlp.metrics()), (None, None));
     }
 }

@@ -62,7 +62,7 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub timeout: Duration,
-    /// Wait of spans for company.
+    /// Wait of spans for company; at least 10 ms.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,

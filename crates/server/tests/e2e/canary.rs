@@ -29,10 +29,10 @@ const LEVEL: &str = "trace";
 /// More than a record of the log may have: the message is a dead letter.
 const RECORD_MAX: usize = 512;
 
-/// Shown on purpose: that each kind of output is looked at is seen by it.
+/// Word shown on purpose: it proves that each kind of output is looked at.
 const SHOWN: &str = "lighthouse-shown";
 
-/// What a collector is given, as bytes of the wire.
+/// Exports that a collector takes, as bytes of the wire.
 #[derive(Clone, Default)]
 struct Collector {
     traces: Arc<Mutex<Vec<u8>>>,
@@ -378,7 +378,7 @@ fn nothing_leaks(format: &str) {
         ("traces", "deliver"),
         ("traces", SHOWN),
         ("metrics", "boat_sends_total"),
-        // What is lost could hold anything.
+        // Lost lines could hold anything.
         ("metrics", "log_lines_dropped_total 0"),
         ("metrics of OTLP", "boat_sends_total"),
         ("config print", SHOWN),
@@ -390,7 +390,7 @@ fn nothing_leaks(format: &str) {
     ] {
         assert!(contains(&outputs, output, word), "{output} has no {word:?}");
     }
-    // What is shown on purpose is found by the same search.
+    // The same search finds the word that is shown on purpose.
     let shown = leaks(&outputs, &[("shown", SHOWN.into())]);
     for output in ["log", "traces", "metrics of OTLP", "config print"] {
         let begin = format!("shown in {output}:");

@@ -220,3 +220,35 @@ fn an_address_of_the_command_line_is_checked_too() {
     assert_eq!(ended.code, Some(3), "{}", ended.stderr);
     assert!(ended.stderr.contains("station.listen"), "{}", ended.stderr);
 }
+
+#[cfg(feature = "otlp")]
+#[test]
+fn variables_of_opentelemetry_lie_below_the_settings() {
+    let print = |variables: &[(&str, &str)]| {
+        let mut command = packetboat(&["config", "print"]);
+        let all = variables.iter().chain(&[
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                "http://user:hunter2@quay:4317",
+            ),
+            ("OTEL_SERVICE_NAME", "harbour"),
+        ]);
+        let print = run(command.envs(all.copied())).ok().stdout;
+        assert!(!print.contains("hunter2"), "{print}");
+        print.parse::<toml::Table>().expect("TOML")["log"]["otlp"].clone()
+    };
+    let plain = print(&[]);
+    assert_eq!(plain["endpoint"].as_str(), Some("http://quay:4317"));
+    assert_eq!(plain["service"].as_str(), Some("harbour"));
+    let own = print(&[("PACKETBOAT_LOG__OTLP__ENDPOINT", "http://pier:4317")]);
+    assert_eq!(own["endpoint"].as_str(), Some("http://pier:4317"));
+    assert_eq!(own["service"].as_str(), Some("harbour"));
+    assert_eq!(
+        print(&[("OTEL_SDK_DISABLED", "true")]).get("endpoint"),
+        None
+    );
+    let wrong = [("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")];
+    let refused = run(packetboat(&["config", "check"]).envs(wrong));
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains(wrong[0].0), "{}", refused.stderr);
+}

@@ -132,11 +132,11 @@ impl Exporter {
         self.handle.send_replace(Some(handle.clone()));
     }
 
-    /// It blocks for `log.otlp.timeout` at most, and a moment.
+    /// Blocks for `log.otlp.timeout` at most, and a moment.
     pub(super) fn end(&self) {
         self.stop.cancel();
         if let Some(sink) = &self.sink {
-            // What it says of the collector has been counted.
+            // Its outcome is counted already.
             let _ = sink.processor.shutdown_with_timeout(self.timeout);
         }
         self.over.cancel();
@@ -215,7 +215,7 @@ fn queue(
     let mut inner = opentelemetry_otlp::SpanExporter::builder()
         .with_tonic()
         .with_channel(channel)
-        // Of all tries together; that of one call is the channel's.
+        // Limit of all tries together; that of one call is the channel's.
         .with_timeout(FOR_EVER)
         .with_retry_policy(retry)
         .with_interceptor(headers.clone())
@@ -223,7 +223,7 @@ fn queue(
         .context("making the exporter of spans")?;
     inner.set_resource(resource);
     let waiting = Arc::new(AtomicUsize::new(0));
-    let way = Way {
+    let exporter = PatientExporter {
         inner: Arc::new(inner),
         health: Arc::new(Health::new("spans", dialer)),
         runtime: Handle::current(),
@@ -238,7 +238,7 @@ fn queue(
         .with_scheduled_delay(config.linger.max(LINGER_MIN))
         .build();
     Ok(Arc::new(Queue {
-        processor: BatchSpanProcessor::new(way, batch),
+        processor: BatchSpanProcessor::new(exporter, batch),
         waiting,
         max,
         scope: spans::scope(),
@@ -247,7 +247,7 @@ fn queue(
 }
 
 /// The exporter of OpenTelemetry, on the runtime of its connection, with an end to its tries.
-struct Way {
+struct PatientExporter {
     inner: Arc<opentelemetry_otlp::SpanExporter>,
     health: Arc<Health>,
     runtime: Handle,
@@ -256,13 +256,13 @@ struct Way {
     timeout: Duration,
 }
 
-impl std::fmt::Debug for Way {
+impl std::fmt::Debug for PatientExporter {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Way").finish_non_exhaustive()
+        f.debug_struct("PatientExporter").finish_non_exhaustive()
     }
 }
 
-impl SpanExporter for Way {
+impl SpanExporter for PatientExporter {
     async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
         let spans = batch.len();
         let (inner, health) = (self.inner.clone(), self.health.clone());
@@ -301,7 +301,7 @@ impl SpanExporter for Way {
     }
 }
 
-/// Whether the collector is there: said when it changes, not at each call.
+/// Presence of the collector: said when it changes, not at each call.
 pub(super) struct Health {
     what: &'static str,
     is_away: Mutex<bool>,

@@ -15,7 +15,7 @@ use crate::settings::variables::pairs;
 #[derive(Clone)]
 pub(super) struct Headers {
     file: Option<PathBuf>,
-    /// Those of `OTEL_EXPORTER_OTLP_HEADERS`, over which the file wins.
+    /// Headers of `OTEL_EXPORTER_OTLP_HEADERS`, over which the file wins.
     variable: MetadataMap,
     current: Arc<ArcSwap<MetadataMap>>,
 }

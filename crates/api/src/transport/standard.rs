@@ -23,7 +23,7 @@ pub(super) fn is_streaming(path: &str) -> bool {
 
 /// Health of a server, and what it shows of itself.
 #[derive(Clone, Debug)]
-pub struct Beside {
+pub struct StandardServices {
     /// Full names of the services whose health is that of the server.
     pub services: &'static [&'static str],
     /// Whether new work is welcome.
@@ -32,7 +32,7 @@ pub struct Beside {
     pub reflection: bool,
 }
 
-impl Beside {
+impl StandardServices {
     /// Adds them to routes. Health is followed until the handle is dropped.
     pub(super) fn add(
         self,

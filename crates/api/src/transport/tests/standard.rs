@@ -30,7 +30,7 @@ async fn serving(connector: Connector, scheme: &str, reflection: bool) -> Listen
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address = listener.local_addr().expect("bound");
     let (ready, is_ready) = watch::channel(false);
-    let connector = connector.with_beside(Beside {
+    let connector = connector.with_standard_services(StandardServices {
         services: &[BOAT],
         ready: is_ready,
         reflection,
