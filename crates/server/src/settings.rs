@@ -112,9 +112,9 @@ impl Settings {
         Ok(settings)
     }
 
-    /// Each part with what is between this process and it.
+    /// Each part, and the collector, with what is between this process and it.
     #[cfg(feature = "cluster")]
-    pub fn links(&self) -> [Link; 4] {
+    pub fn links(&self) -> [Link; 5] {
         let link = |part, section, is_tls, addresses: &[String]| Link {
             part,
             section,
@@ -132,6 +132,12 @@ impl Settings {
                 "scylla",
                 scylla.tls.files().is_on(),
                 &scylla.contact_points,
+            ),
+            link(
+                "the collector",
+                "log.otlp",
+                self.log.otlp.tls.is_on(),
+                &self.log.otlp.collectors(),
             ),
         ]
     }

@@ -111,6 +111,18 @@ impl Config {
         self.metrics_endpoint.as_ref().or(self.endpoint.as_ref())
     }
 
+    /// Addresses of the collectors that are spoken to, without what they say of the caller.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn collectors(&self) -> Vec<String> {
+        let links = self.traces().into_iter().chain(self.metrics());
+        let address = |link: &Link| {
+            let address = link.to_string();
+            let host = address.rsplit_once('@').map(|(_, host)| host.to_owned());
+            host.unwrap_or(address)
+        };
+        links.map(address).collect()
+    }
+
     /// Sends nothing anywhere.
     pub(crate) fn disable(&mut self) {
         self.endpoint = None;
@@ -172,8 +184,9 @@ impl Config {
     /// # Errors
     /// A file that cannot be read, or a line that is no `name: value`; no value is repeated.
     pub(crate) fn check_headers(&self) -> anyhow::Result<()> {
-        let headers = self.headers_file.as_deref().map(headers::read_headers);
-        headers.transpose().map(drop)
+        let collector = self.traces().or_else(|| self.metrics());
+        let variable = collector.and_then(|_| headers::variable());
+        headers::Headers::load(self.headers_file.as_deref(), variable.as_deref()).map(drop)
     }
 }
 

@@ -238,7 +238,8 @@ fn variables_of_opentelemetry_lie_below_the_settings() {
         print.parse::<toml::Table>().expect("TOML")["log"]["otlp"].clone()
     };
     let plain = print(&[]);
-    assert_eq!(plain["endpoint"].as_str(), Some("http://quay:4317"));
+    let struck = "http://(redacted)@quay:4317";
+    assert_eq!(plain["endpoint"].as_str(), Some(struck));
     assert_eq!(plain["service"].as_str(), Some("harbour"));
     let own = print(&[("PACKETBOAT_LOG__OTLP__ENDPOINT", "http://pier:4317")]);
     assert_eq!(own["endpoint"].as_str(), Some("http://pier:4317"));

@@ -24,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Config;
 use super::collector::{Dialer, connect};
-use super::headers::Headers;
+use super::headers::{self, Headers};
 use super::numbers::Numbers;
 use super::spans;
 
@@ -87,7 +87,7 @@ impl Exporter {
         if config.traces().is_none() && config.metrics().is_none() {
             return Ok(None);
         }
-        let variable = std::env::var("OTEL_EXPORTER_OTLP_HEADERS").ok();
+        let variable = headers::variable();
         let headers = Headers::load(config.headers_file.as_deref(), variable.as_deref())?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()

@@ -11,6 +11,11 @@ use tonic::{Request, Status};
 
 use crate::settings::variables::pairs;
 
+/// Headers as any program that speaks OTLP is told them.
+pub(super) fn variable() -> Option<String> {
+    std::env::var("OTEL_EXPORTER_OTLP_HEADERS").ok()
+}
+
 /// Metadata for calls, as file and variable have it now. Clones share it.
 #[derive(Clone)]
 pub(super) struct Headers {
