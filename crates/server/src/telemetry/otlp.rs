@@ -102,11 +102,13 @@ impl Default for Config {
 
 impl Config {
     /// Collector of spans.
+    #[cfg(any(feature = "cluster", feature = "otlp"))]
     pub(crate) fn traces(&self) -> Option<&Link> {
         self.traces_endpoint.as_ref().or(self.endpoint.as_ref())
     }
 
     /// Collector of metrics.
+    #[cfg(any(feature = "cluster", feature = "otlp"))]
     pub(crate) fn metrics(&self) -> Option<&Link> {
         self.metrics_endpoint.as_ref().or(self.endpoint.as_ref())
     }
