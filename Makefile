@@ -1,4 +1,4 @@
-.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured
+.PHONY: help demo test check fmt lint docs sim settings bench coverage real-up real-down real-status e2e campaign fuzz console console-test alerts manifests conformance clean e2e-secured deny sbom
 
 help: ## the verbs
 	@grep -E '^[a-z0-9-]+:.*##' Makefile | sed -E 's/:.*## /\t/' | expand -t 12
@@ -66,6 +66,12 @@ conformance: ## judges from elsewhere: Autobahn (Python 2.7), OpenSSL and testss
 
 alerts: ## check the rules for Prometheus, and what each says of made-up hours
 	@scripts/need promtool && promtool check rules deploy/alerts/*.yml && promtool test rules deploy/alerts/tests/*.yml
+
+deny: ## licences, bans, sources and advisories of other people's crates (builds cargo-deny at first use)
+	@scripts/need cargo cargo-deny && scripts/deny
+
+sbom: ## the crates of the program in CycloneDX, target/sbom/packetboat.cdx.json (builds cargo-cyclonedx at first use)
+	@scripts/need cargo cargo-cyclonedx && scripts/sbom
 
 manifests: ## render the Kubernetes manifests and check them
 	@scripts/manifests

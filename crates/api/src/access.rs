@@ -7,7 +7,7 @@ use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
 /// Methods and the roles that may call them; a method that is not here is nobody's. The operators' `DeskService` is
 /// served elsewhere, to operators' tokens.
-const METHODS: [(&str, &[Role]); 16] = [
+const METHODS: [(&str, &[Role]); 20] = [
     ("/packetboat.v1.BoatService/Deliver", &[Carrier]),
     ("/packetboat.v1.BoatService/Notice", &[Carrier, Station]),
     (
@@ -40,6 +40,17 @@ const METHODS: [(&str, &[Role]); 16] = [
         &[Station, Backend, Desk],
     ),
     ("/packetboat.v1.StationService/Revoked", &[Boat]),
+    // Services of gRPC itself. Reflection says what proto/ says, where the settings turn it on.
+    ("/grpc.health.v1.Health/Check", &Role::ALL),
+    ("/grpc.health.v1.Health/Watch", &Role::ALL),
+    (
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+        &[Backend, Desk],
+    ),
+    (
+        "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        &[Backend, Desk],
+    ),
 ];
 
 /// The service that makes a call, where it has proved what it is.
@@ -84,6 +95,7 @@ mod tests {
         (
             Boat,
             &[
+                "Check",
                 "Connect",
                 "Disconnect",
                 "MailAck",
@@ -93,43 +105,84 @@ mod tests {
                 "Revoked",
                 "SendBatch",
                 "Sync",
+                "Watch",
             ],
         ),
         (
             Station,
             &[
+                "Check",
                 "Kickout",
                 "Notice",
                 "Online",
                 "OnlineMembers",
                 "Probe",
                 "Revoke",
+                "Watch",
             ],
         ),
         (
             Carrier,
-            &["Deliver", "Notice", "Online", "OnlineMembers", "Probe"],
+            &[
+                "Check",
+                "Deliver",
+                "Notice",
+                "Online",
+                "OnlineMembers",
+                "Probe",
+                "Watch",
+            ],
         ),
-        (Horn, &["Online", "OnlineMembers"]),
-        (Backend, &["Kickout", "Online", "OnlineMembers", "Revoke"]),
+        (Horn, &["Check", "Online", "OnlineMembers", "Watch"]),
+        (
+            Backend,
+            &[
+                "Check",
+                "Kickout",
+                "Online",
+                "OnlineMembers",
+                "Revoke",
+                "ServerReflectionInfo",
+                "Watch",
+            ],
+        ),
         (
             Desk,
-            &["Kickout", "Online", "OnlineMembers", "Probe", "Revoke"],
+            &[
+                "Check",
+                "Kickout",
+                "Online",
+                "OnlineMembers",
+                "Probe",
+                "Revoke",
+                "ServerReflectionInfo",
+                "Watch",
+            ],
         ),
     ];
 
+    /// Every method that a listener of services may have, ours and those of gRPC itself.
     fn methods() -> BTreeSet<String> {
-        let pool = crate::envelope::descriptors().expect("descriptors");
-        let served = pool
-            .services()
-            .filter(|service| service.name() != "DeskService");
-        let methods = served.flat_map(|service| {
-            let path = |method: prost_reflect::MethodDescriptor| {
-                format!("/{}/{}", service.full_name(), method.name())
-            };
-            service.methods().map(path).collect::<Vec<_>>()
-        });
-        methods.collect()
+        let sets = [
+            crate::envelope::DESCRIPTORS,
+            tonic_health::pb::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1::FILE_DESCRIPTOR_SET,
+            tonic_reflection::pb::v1alpha::FILE_DESCRIPTOR_SET,
+        ];
+        let mut methods = BTreeSet::new();
+        for set in sets {
+            let pool = prost_reflect::DescriptorPool::decode(set).expect("descriptors");
+            let served = pool
+                .services()
+                .filter(|service| service.name() != "DeskService");
+            for service in served {
+                let path = |method: prost_reflect::MethodDescriptor| {
+                    format!("/{}/{}", service.full_name(), method.name())
+                };
+                methods.extend(service.methods().map(path));
+            }
+        }
+        methods
     }
 
     #[test]

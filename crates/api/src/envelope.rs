@@ -67,11 +67,13 @@ pub fn changed(schema: &str, before: &Bytes, after: &Bytes) -> Vec<String> {
     fields.into_iter().take(FIELDS).collect()
 }
 
+/// All that proto/ says, as a `FileDescriptorSet`.
+pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+
 /// All that proto/ says.
 pub(crate) fn descriptors() -> Option<&'static DescriptorPool> {
     static POOL: OnceLock<Option<DescriptorPool>> = OnceLock::new();
-    let set = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
-    let pool = POOL.get_or_init(|| DescriptorPool::decode(&set[..]).ok());
+    let pool = POOL.get_or_init(|| DescriptorPool::decode(DESCRIPTORS).ok());
     pool.as_ref()
 }
 

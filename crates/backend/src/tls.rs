@@ -3,12 +3,15 @@
 //! Everything names its provider, aws-lc-rs; nothing asks for the process's.
 
 mod certificates;
-#[cfg(any(
-    feature = "etcd",
-    feature = "kafka",
-    feature = "redis",
-    feature = "scylla"
-))]
+#[cfg_attr(
+    not(any(
+        feature = "etcd",
+        feature = "kafka",
+        feature = "redis",
+        feature = "scylla"
+    )),
+    allow(dead_code)
+)]
 mod client;
 mod config;
 mod identity;
@@ -32,12 +35,6 @@ pub use certificates::{CertificateError, Certificates};
     feature = "scylla"
 ))]
 pub(crate) use client::{ClientTls, advice, ended};
-#[cfg(any(
-    feature = "etcd",
-    feature = "kafka",
-    feature = "redis",
-    feature = "scylla"
-))]
 pub use client::{ClientTlsConfig, ServerNames};
 pub use config::{CertificateFiles, TlsConfig, TlsVersion};
 pub use identity::{Identity, IdentityConfig, IdentityError};

@@ -44,6 +44,8 @@ pub struct Config {
     /// it was bound.
     #[schemars(extend("examples" = ["http://10.0.0.7:9110"]))]
     pub advertise: Option<String>,
+    /// Answers to reflection on `listen`: backends and desks may ask what there is to call.
+    pub reflection: bool,
     /// Connections at a time; further ones are closed with `full`. No more than the files that the
     /// process may open, less 1,024.
     pub connections_max: usize,
@@ -236,6 +238,7 @@ impl Default for Config {
             tcp: SocketAddr::from((Ipv4Addr::LOCALHOST, 9001)),
             listen: None,
             advertise: None,
+            reflection: false,
             connections_max: 100_000,
             connections_per_address_max: 1024,
             refusals_max: 256,

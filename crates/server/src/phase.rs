@@ -1,9 +1,14 @@
 //! The phases of a process's life, named so that they can be watched.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::sync::watch;
+use tokio::time::sleep;
+
+/// Between two looks at what must hold.
+const LOOK: Duration = Duration::from_millis(500);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Phase {
@@ -103,6 +108,25 @@ impl Phases {
         self.now() == Phase::Ready && conditions.iter().all(|it| *it.holds.borrow())
     }
 
+    /// Follows whether new work should be sent here, until nobody asks any more. Needs a runtime.
+    pub fn readiness(&self) -> watch::Receiver<bool> {
+        let (answers, answer) = watch::channel(self.is_ready());
+        let phases = self.clone();
+        tokio::spawn(async move {
+            let mut phase = phases.watch();
+            while !answers.is_closed() {
+                let is_ready = phases.is_ready();
+                answers.send_if_modified(|before| std::mem::replace(before, is_ready) != is_ready);
+                tokio::select! {
+                    () = answers.closed() => {}
+                    _ = phase.changed() => {}
+                    () = sleep(LOOK) => {}
+                }
+            }
+        });
+        answer
+    }
+
     pub fn watch(&self) -> watch::Receiver<Phase> {
         self.now.subscribe()
     }
@@ -118,6 +142,27 @@ mod tests {
         phases.enter(Phase::Draining);
         phases.enter(Phase::Ready);
         assert_eq!(phases.now(), Phase::Draining);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn readiness_is_followed_through_phases_and_conditions() {
+        let phases = Phases::default();
+        let mut ready = phases.readiness();
+        assert!(!*ready.borrow(), "it starts");
+        let (registered, holds) = watch::channel(true);
+        phases.follow(vec![Condition {
+            part: "boat",
+            holds,
+            otherwise: "not registered",
+        }]);
+        phases.enter(Phase::Ready);
+        ready.wait_for(|ready| *ready).await.expect("followed");
+        registered.send_replace(false);
+        ready.wait_for(|ready| !*ready).await.expect("followed");
+        registered.send_replace(true);
+        ready.wait_for(|ready| *ready).await.expect("followed");
+        phases.enter(Phase::Draining);
+        ready.wait_for(|ready| !*ready).await.expect("followed");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Settings: command line over environment over file over default. Unknown keys are errors.
+//! Settings: command line over environment over file over variables of OpenTelemetry over default. Unknown keys are errors.
 
 mod bounds;
 mod check;
@@ -10,6 +10,7 @@ mod schema;
 mod secret;
 mod span;
 mod text;
+pub(crate) mod variables;
 
 use std::path::Path;
 
@@ -32,6 +33,7 @@ pub use schema::schema;
 pub use text::{page, template};
 
 use crate::{admin, compose, telemetry};
+use variables::Variables;
 
 /// `PACKETBOAT_BOAT__WEBSOCKET=127.0.0.1:9100` sets `websocket` in section `boat`.
 const PREFIX: &str = "PACKETBOAT_";
@@ -90,26 +92,29 @@ pub enum SettingsError {
 impl Settings {
     /// Reads file and environment; checks what can be checked without starting anything.
     pub fn load(file: Option<&Path>) -> Result<Settings, SettingsError> {
-        let mut figment = Figment::from(Serialized::defaults(Settings::default()));
         if let Some(file) = file {
             check_syntax(file)?;
-            figment = figment.merge(Toml::file_exact(file));
         }
-        // Other names without "__" belong to the command line (PACKETBOAT_TOKEN …).
-        let environment = Env::prefixed(PREFIX)
-            .filter(|key| key.as_str().contains("__") || key == "production")
-            .split("__");
-        let settings: Settings = figment
-            .merge(environment)
+        let named = overlay(Figment::new(), file);
+        let has_endpoint = named.find_value("log.otlp.endpoint").is_ok();
+        let variables = Variables::read(|name| std::env::var(name).ok(), has_endpoint);
+        let variables =
+            variables.map_err(|problems| SettingsError::Contradiction(problems.to_string()))?;
+        let is_disabled = variables.is_disabled;
+        let figment = Figment::from(Serialized::defaults(Settings::default())).merge(variables);
+        let mut settings: Settings = overlay(figment, file)
             .extract()
             .map_err(|e| SettingsError::Unusable(Box::new(without_secrets(e))))?;
+        if is_disabled {
+            settings.log.otlp.disable();
+        }
         settings.check()?;
         Ok(settings)
     }
 
-    /// Each part with what is between this process and it.
+    /// Each part, and the collector, with what is between this process and it.
     #[cfg(feature = "cluster")]
-    pub fn links(&self) -> [Link; 4] {
+    pub fn links(&self) -> [Link; 5] {
         let link = |part, section, is_tls, addresses: &[String]| Link {
             part,
             section,
@@ -127,6 +132,12 @@ impl Settings {
                 "scylla",
                 scylla.tls.files().is_on(),
                 &scylla.contact_points,
+            ),
+            link(
+                "the collector",
+                "log.otlp",
+                self.log.otlp.tls.is_on(),
+                &self.log.otlp.collectors(),
             ),
         ]
     }
@@ -191,6 +202,19 @@ impl Settings {
         secret::redact(&mut value);
         Ok(toml::to_string_pretty(&value)?)
     }
+}
+
+/// Lays the settings of a file and of the environment over others.
+fn overlay(below: Figment, file: Option<&Path>) -> Figment {
+    let figment = match file {
+        Some(file) => below.merge(Toml::file_exact(file)),
+        None => below,
+    };
+    // Other names without "__" belong to the command line (PACKETBOAT_TOKEN …).
+    let environment = Env::prefixed(PREFIX)
+        .filter(|key| key.as_str().contains("__") || key == "production")
+        .split("__");
+    figment.merge(environment)
 }
 
 /// Reads the file once by itself: what figment says of a line that it cannot read quotes the line.

@@ -24,6 +24,8 @@ pub struct Config {
     /// bound.
     #[schemars(extend("examples" = ["http://10.0.0.8:9100"]))]
     pub advertise: Option<String>,
+    /// Answers to reflection on `listen`: backends and desks may ask what there is to call.
+    pub reflection: bool,
     pub auth: auth::Config,
     pub tickets: tickets::Config,
     /// Bytes of the largest body of a message; a larger one is refused as `too_large`.
@@ -188,6 +190,7 @@ impl Default for Config {
             name: "station-1".into(),
             listen: None,
             advertise: None,
+            reflection: false,
             auth: auth::Config::default(),
             tickets: tickets::Config::default(),
             body_bytes_max: 60 * 1024,

@@ -54,7 +54,9 @@ pub(super) async fn serve(
     stop: CancellationToken,
 ) -> Result<(), ServeError> {
     let wants_proof = identity.as_ref().is_some_and(|it| it.required());
-    let served = Served::new(routes).wanting_proof(wants_proof);
+    let served = Served::new(routes)
+        .wanting_proof(wants_proof)
+        .closing(stop.clone());
     // Also where this future is dropped.
     let _ended = served.gone().clone().drop_guard();
     let incoming = TcpIncoming::from(listener).with_nodelay(Some(true));

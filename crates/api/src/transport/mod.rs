@@ -14,6 +14,7 @@ mod identity;
 mod listen;
 mod opening;
 mod served;
+mod standard;
 
 use std::collections::HashMap;
 use std::fmt;
@@ -32,6 +33,7 @@ pub use config::Config;
 pub use identity::Identity;
 pub use listen::ServeError;
 pub use opening::Opening;
+pub use standard::StandardServices;
 
 use crate::access::Peer;
 use channel::Path;
@@ -52,6 +54,7 @@ pub struct Connector {
     slots: Arc<Mutex<HashMap<String, Weak<Slot>>>>,
     identity: Option<Arc<dyn Identity>>,
     peer: Peer,
+    standard: Option<StandardServices>,
 }
 
 impl Connector {
@@ -73,6 +76,13 @@ impl Connector {
     #[must_use]
     pub fn with_caller(mut self, caller: Caller) -> Connector {
         self.peer = Peer(Some(caller));
+        self
+    }
+
+    /// Its servers on the network answer for their health, and by reflection where that is wanted.
+    #[must_use]
+    pub fn with_standard_services(mut self, standard: StandardServices) -> Connector {
+        self.standard = Some(standard);
         self
     }
 
@@ -116,6 +126,13 @@ impl Connector {
         routes: Routes,
         stop: CancellationToken,
     ) -> Result<(), ServeError> {
+        let (routes, _following) = match self.standard.clone() {
+            Some(standard) => {
+                let (routes, following) = standard.add(routes, stop.clone());
+                (routes, Some(following))
+            }
+            None => (routes, None),
+        };
         listen::serve(listener, routes, &self.config, self.identity.clone(), stop).await
     }
 

@@ -18,6 +18,7 @@ use tonic::service::Routes;
 
 use super::body::{Bounded, Says};
 use super::call::is_streaming;
+use super::standard;
 use crate::access::{Peer, permit};
 use crate::trace;
 
@@ -35,6 +36,8 @@ pub(super) fn panicked() -> Status {
 pub(super) struct Served {
     routes: Routes,
     gone: CancellationToken,
+    /// Nothing new is taken any more, and streams of gRPC's own services end.
+    closing: CancellationToken,
     /// Nobody calls who has not proved to be somebody.
     wants_proof: bool,
 }
@@ -44,6 +47,7 @@ impl Served {
         Served {
             routes: routes.prepare(),
             gone: CancellationToken::new(),
+            closing: CancellationToken::new(),
             wants_proof: false,
         }
     }
@@ -51,6 +55,12 @@ impl Served {
     /// Refuses calls without a caller, wherever they come from: every listener of this kind asks for certificates.
     pub(super) fn wanting_proof(mut self, wants_proof: bool) -> Served {
         self.wants_proof = wants_proof;
+        self
+    }
+
+    /// Takes nothing new from when `closing` is cancelled.
+    pub(super) fn closing(mut self, closing: CancellationToken) -> Served {
+        self.closing = closing;
         self
     }
 
@@ -76,8 +86,11 @@ impl Served {
         if let Some(caller) = &peer.0 {
             request.extensions_mut().insert(caller.clone());
         }
-        if is_streaming(request.uri().path()) {
-            self.answer_stream(request).await
+        let path = request.uri().path();
+        if standard::is_streaming(path) {
+            self.answer_stream(request, &self.closing).await
+        } else if is_streaming(path) {
+            self.answer_stream(request, &self.gone).await
         } else {
             self.handle(request).await
         }
@@ -107,9 +120,13 @@ impl Served {
     }
 
     /// The requests end for their reader, who may live in a task of its own, when nobody reads the
-    /// answers any longer or the server is gone; the answers end when the server is gone.
-    async fn answer_stream(&self, request: http::Request<Body>) -> http::Response<Body> {
-        let over = self.gone.child_token();
+    /// answers any longer or the server's `end` has come; the answers end with that, too.
+    async fn answer_stream(
+        &self,
+        request: http::Request<Body>,
+        end: &CancellationToken,
+    ) -> http::Response<Body> {
+        let over = end.child_token();
         let reader = over.clone().drop_guard();
         let request = request.map(|body| {
             let ending = Box::pin(async move {
@@ -119,7 +136,7 @@ impl Served {
             Body::new(Bounded::new(body, ending, Says::Error))
         });
         let response = self.handle(request).await;
-        let server = self.gone.clone();
+        let server = end.clone();
         response.map(|body| {
             let ending = Box::pin(async move {
                 server.cancelled().await;

@@ -2,6 +2,7 @@
 
 mod hostile;
 mod identity;
+mod standard;
 
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -7,14 +7,15 @@ use std::sync::Arc;
 
 use protocol::Timestamp;
 use protocol::settings::Problems;
-use rustls::sign::CertifiedKey;
-use rustls::{Error as RustlsError, RootCertStore};
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
+use rustls::version::{TLS12, TLS13};
+use rustls::{ClientConfig, Error as RustlsError, RootCertStore};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretSlice};
 use serde::{Deserialize, Serialize};
 
 use super::certificates::{Certificate, parse_certificates, read_file};
-use super::{CertificateError, CertificateFiles};
+use super::{CertificateError, CertificateFiles, protocols, provider};
 use crate::files::digest;
 
 /// Section `tls` of a part.
@@ -72,6 +73,32 @@ impl ClientTlsConfig {
     /// A file that cannot be read or holds nothing of the kind, a key of another certificate, one that is over.
     pub fn check(&self, now: Timestamp) -> Result<(), CertificateError> {
         ClientTls::parse(self, &self.read()?, now).map(drop)
+    }
+
+    /// A caller with what the files hold now, which speaks `alpn`; none without TLS. It blocks for some small files.
+    ///
+    /// # Errors
+    /// As [`ClientTlsConfig::check`].
+    pub fn client_config(
+        &self,
+        alpn: &[&[u8]],
+        now: Timestamp,
+    ) -> Result<Option<Arc<ClientConfig>>, CertificateError> {
+        let Some(tls) = ClientTls::parse(self, &self.read()?, now)? else {
+            return Ok(None);
+        };
+        let builder = ClientConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13, &TLS12])?
+            .with_root_certificates(Arc::clone(tls.roots()));
+        let mut config = match tls.certified() {
+            Some(own) => {
+                let own = SingleCertAndKey::from(Arc::clone(own));
+                builder.with_client_cert_resolver(Arc::new(own))
+            }
+            None => builder.with_no_client_auth(),
+        };
+        config.alpn_protocols = protocols(alpn);
+        Ok(Some(Arc::new(config)))
     }
 
     /// Content of the files, which a change is seen by; empty without TLS.

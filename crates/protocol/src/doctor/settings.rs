@@ -107,7 +107,7 @@ impl SessionTickets {
 /// The way from this process to a part, as the settings have it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Link {
-    /// `Kafka`, `Redis`, `etcd` or `ScyllaDB`.
+    /// `Kafka`, `Redis`, `etcd`, `ScyllaDB` or `the collector`.
     pub part: &'static str,
     /// Section of the settings.
     pub section: &'static str,

@@ -141,7 +141,7 @@ impl Member {
             pulse: Pulse::of(runtimes),
         };
         let probes = admin::start_health(&settings.health, health.clone(), stop_admin.clone())?;
-        let parts = Parts::connect(role, &settings, clients, around).await?;
+        let parts = Parts::connect(role, &settings, clients, (around, &phases)).await?;
         let desk = parts.whole().map(|seams| {
             let desk = Desk::new(seams, &settings.station, operators.clone());
             let desk = Arc::new(desk);

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use api::transport::{self, Connector};
+use api::transport::{self, Connector, StandardServices};
 use backend::clock::{SystemClock, SystemEntropy};
 use backend::conversations::ScyllaConversations;
 use backend::discovery::{EtcdRegistry, Registry, Role};
@@ -20,7 +20,7 @@ use super::cluster;
 use super::identity;
 use super::readiness::{log_answers, registered};
 use super::seams::Seams;
-use crate::phase::Condition;
+use crate::phase::{Condition, Phases};
 use crate::settings::Settings;
 
 /// What a service works with, connected but not started.
@@ -39,7 +39,8 @@ enum Needed {
 }
 
 impl Parts {
-    /// Connects to what the service needs. A boat's clients are served on the runtime `connections`.
+    /// Connects to what the service needs. A boat's clients are served on the runtime `connections`; the health of its
+    /// gRPC services is that of `phases`.
     ///
     /// # Errors
     /// A part that does not answer, or is not set up.
@@ -47,7 +48,7 @@ impl Parts {
         role: Role,
         settings: &Settings,
         connections: Handle,
-        around: &dyn Around,
+        (around, phases): (&dyn Around, &Phases),
     ) -> Result<Parts> {
         let stop = CancellationToken::new();
         let mut connector = Connector::new(transport::Config::default());
@@ -56,6 +57,9 @@ impl Parts {
             && let Some(identity) = identity::prove(settings, role.into(), &stop)?
         {
             connector = connector.with_identity(identity);
+        }
+        if let Some(standard) = standard_services(role, settings, phases) {
+            connector = connector.with_standard_services(standard);
         }
         let (needed, registry) = match role {
             Role::Boat => {
@@ -115,6 +119,23 @@ impl Parts {
             },
         }
     }
+}
+
+/// Health and reflection beside a service's own calls; carriers and horns are called by nobody.
+fn standard_services(role: Role, settings: &Settings, phases: &Phases) -> Option<StandardServices> {
+    let (services, reflection) = match role {
+        Role::Boat => (&["packetboat.v1.BoatService"], settings.boat.reflection),
+        Role::Station => (
+            &["packetboat.v1.StationService"],
+            settings.station.reflection,
+        ),
+        Role::Carrier | Role::Horn => return None,
+    };
+    Some(StandardServices {
+        services,
+        ready: phases.readiness(),
+        reflection,
+    })
 }
 
 fn boat_parts(

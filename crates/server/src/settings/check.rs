@@ -62,9 +62,7 @@ impl Settings {
                 "Such as info, or info,boat=debug",
             );
         }
-        if let Some(reason) = self.log.otlp.contradiction() {
-            problems.refuse("log.otlp", "", &reason, "");
-        }
+        problems.section("log.otlp", self.log.otlp.problems());
     }
 
     fn development_key(&self, problems: &mut Problems) {
@@ -313,6 +311,9 @@ mod tests {
             s.redis.addresses = vec!["10.0.0.7:6379".into()];
             s.etcd.endpoints = vec!["http://etcd:2379".into()];
             s.scylla.contact_points = vec!["[2001:db8::1]:9042".into()];
+            if cfg!(feature = "otlp") {
+                s.log.otlp.endpoint = Some("http://collector:4317".into());
+            }
         };
         assert_eq!(refused(elsewhere), "");
         assert_eq!(refused(|s| s.production = true), "");
@@ -320,11 +321,12 @@ mod tests {
             elsewhere(s);
             s.production = true;
         });
-        assert_eq!(refusal.lines().count(), 4, "{refusal}");
-        for (part, line) in ["kafka", "redis", "etcd", "scylla"]
-            .iter()
-            .zip(refusal.lines())
-        {
+        let sections = match cfg!(feature = "otlp") {
+            true => &["kafka", "redis", "etcd", "scylla", "log.otlp"][..],
+            false => &["kafka", "redis", "etcd", "scylla"],
+        };
+        assert_eq!(refusal.lines().count(), sections.len(), "{refusal}");
+        for (part, line) in sections.iter().zip(refusal.lines()) {
             assert!(line.starts_with(&format!("{part}.tls.ca_file")), "{line}");
         }
         let with_tls = refused(|s| {
@@ -332,6 +334,10 @@ mod tests {
             s.production = true;
             s.etcd.endpoints = vec!["https://etcd:2379".into()];
             s.scylla.tls.ca_file = Some("/ca".into());
+            if cfg!(feature = "otlp") {
+                s.log.otlp.endpoint = Some("https://collector:4317".into());
+                s.log.otlp.tls.ca_file = Some("/ca".into());
+            }
             for tls in [&mut s.kafka.tls, &mut s.redis.tls, &mut s.etcd.tls] {
                 tls.ca_file = Some("/ca".into());
             }

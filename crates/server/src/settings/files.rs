@@ -57,6 +57,10 @@ impl Settings {
         if let Err(error) = self.log.otlp.check_headers() {
             problems.refuse("log.otlp.headers_file", "", &format!("{error:#}"), "");
         }
+        let now = backend::clock::Clock::now(&SystemClock);
+        if let Err(error) = self.log.otlp.tls.check(now) {
+            problems.refuse("log.otlp.tls", "", &error.to_string(), "");
+        }
     }
 
     #[cfg(feature = "cluster")]

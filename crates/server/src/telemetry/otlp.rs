@@ -1,12 +1,17 @@
 //! To an OpenTelemetry collector, by OTLP over gRPC: spans as they end, and the numbers of `/metrics`.
 //!
-//! The exporter has a thread of its own. Whoever records a span puts it into a bounded queue and goes on:
-//! a collector that is slow or away costs the spans that find no room, and nothing else.
+//! Spans go through the batch processor and the exporter of OpenTelemetry's own crates, numbers through its messages.
+//! Whoever records a span puts it into a bounded queue and goes on: a collector that is slow or away costs the
+//! spans that find no room, and nothing else.
 
 #[cfg(feature = "otlp")]
 mod collector;
 #[cfg(feature = "otlp")]
 mod exporter;
+#[cfg(feature = "otlp")]
+mod exposition;
+#[cfg(feature = "otlp")]
+mod headers;
 #[cfg(feature = "otlp")]
 mod numbers;
 #[cfg(feature = "otlp")]
@@ -18,7 +23,8 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use protocol::settings::Link;
+use backend::tls::ClientTlsConfig;
+use protocol::settings::{Link, Problems};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -32,11 +38,18 @@ pub(super) use self::without::{end, export_metrics, start};
 #[derive(Clone, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address of the collector, OTLP over gRPC: `http://host:port`. Unset: nothing is sent, and no
-    /// message is recorded.
+    /// Address of the collector, OTLP over gRPC: `http://host:port`, or `https://host:port` with
+    /// `log.otlp.tls`. Unset: `OTEL_EXPORTER_OTLP_ENDPOINT`, or else nothing is sent, and no message
+    /// is recorded.
     #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
     pub endpoint: Option<Link>,
-    /// File with metadata for each call, a line `name: value` each.
+    /// Address of another collector, for spans. Unset: that of `endpoint`.
+    #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
+    pub traces_endpoint: Option<Link>,
+    /// Address of another collector, for metrics. Unset: that of `endpoint`.
+    #[schemars(extend("examples" = ["http://127.0.0.1:4317"]))]
+    pub metrics_endpoint: Option<Link>,
+    /// File with metadata for each call, a line `name: value` each; read again when it changes.
     #[schemars(extend("examples" = ["/etc/packetboat/otlp/headers"]))]
     pub headers_file: Option<PathBuf>,
     /// `service.name` of the resource.
@@ -49,7 +62,7 @@ pub struct Config {
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span")]
     pub timeout: Duration,
-    /// Wait of spans for company.
+    /// Wait of spans for company; at least 10 ms.
     #[serde(with = "humantime_serde")]
     #[schemars(with = "protocol::settings::Span", extend("zero" = true))]
     pub linger: Duration,
@@ -63,12 +76,16 @@ pub struct Config {
     pub metrics_interval: Duration,
     /// More attributes of the resource, such as `deployment.environment.name`.
     pub attributes: BTreeMap<String, String>,
+    /// Section `log.otlp.tls`: TLS to the collector. Files are read at each new connection.
+    pub tls: ClientTlsConfig,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Config {
             endpoint: None,
+            traces_endpoint: None,
+            metrics_endpoint: None,
             headers_file: None,
             service: "packetboat".into(),
             instance: None,
@@ -78,27 +95,87 @@ impl Default for Config {
             batch_max: 512,
             metrics_interval: Duration::from_secs(30),
             attributes: BTreeMap::new(),
+            tls: ClientTlsConfig::default(),
         }
     }
 }
 
 impl Config {
-    /// What cannot be, in words.
-    pub(crate) fn contradiction(&self) -> Option<String> {
-        let endpoint = self.endpoint.as_ref()?;
-        if !cfg!(feature = "otlp") {
-            return Some(
-                "log.otlp.endpoint is set, but this program was built without OTLP".into(),
-            );
+    /// Collector of spans.
+    #[cfg(any(feature = "cluster", feature = "otlp"))]
+    pub(crate) fn traces(&self) -> Option<&Link> {
+        self.traces_endpoint.as_ref().or(self.endpoint.as_ref())
+    }
+
+    /// Collector of metrics.
+    #[cfg(any(feature = "cluster", feature = "otlp"))]
+    pub(crate) fn metrics(&self) -> Option<&Link> {
+        self.metrics_endpoint.as_ref().or(self.endpoint.as_ref())
+    }
+
+    /// Addresses of the collectors that are spoken to, without what they say of the caller.
+    #[cfg(feature = "cluster")]
+    pub(crate) fn collectors(&self) -> Vec<String> {
+        let links = self.traces().into_iter().chain(self.metrics());
+        let address = |link: &Link| {
+            let address = link.to_string();
+            let host = address.rsplit_once('@').map(|(_, host)| host.to_owned());
+            host.unwrap_or(address)
+        };
+        links.map(address).collect()
+    }
+
+    /// Sends nothing anywhere.
+    pub(crate) fn disable(&mut self) {
+        self.endpoint = None;
+        self.traces_endpoint = None;
+        self.metrics_endpoint = None;
+    }
+
+    /// Settings that cannot work, by names of this section. Reads no file.
+    pub(crate) fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        for (key, endpoint) in [
+            ("endpoint", &self.endpoint),
+            ("traces_endpoint", &self.traces_endpoint),
+            ("metrics_endpoint", &self.metrics_endpoint),
+        ] {
+            let Some(endpoint) = endpoint else { continue };
+            if let Some((reason, remedy)) = self.refusal(endpoint.expose()) {
+                problems.refuse(key, format!("{endpoint:?}"), reason, remedy);
+            }
         }
-        let rest = endpoint.expose().strip_prefix("http://");
-        let named = rest.is_some_and(|rest| !rest.is_empty() && !rest.starts_with([':', '/']));
-        (!named).then(|| {
-            format!(
-                "log.otlp.endpoint is {endpoint:?}: it must be http://host:port, without TLS. Let a collector \
-                 beside this process take it, and speak TLS from there."
-            )
-        })
+        problems.section("tls", self.tls.problems());
+        problems
+    }
+
+    /// The reason against an endpoint, and what would be right.
+    fn refusal(&self, endpoint: &str) -> Option<(&'static str, &'static str)> {
+        if !cfg!(feature = "otlp") {
+            let reason = "this program was built without OTLP";
+            return Some((reason, "Build it with the feature otlp, or leave it unset"));
+        }
+        let (is_secure, host) = match endpoint.split_once("://") {
+            Some(("http", host)) => (false, host),
+            Some(("https", host)) => (true, host),
+            _ => (false, ""),
+        };
+        if host.is_empty() || host.starts_with([':', '/']) {
+            let reason = "it is no address of a collector";
+            return Some((reason, "It may be http://host:port or https://host:port"));
+        }
+        match (is_secure, self.tls.is_on()) {
+            (true, false) => Some((
+                "nothing says which roots to trust",
+                "Let log.otlp.tls.ca_file name them; those of the operating system are in \
+                 /etc/ssl/certs/ca-certificates.crt",
+            )),
+            (false, true) => Some((
+                "log.otlp.tls is set, and this address is called without TLS",
+                "Write https://, or leave log.otlp.tls out",
+            )),
+            _ => None,
+        }
     }
 }
 
@@ -109,8 +186,9 @@ impl Config {
     /// # Errors
     /// A file that cannot be read, or a line that is no `name: value`; no value is repeated.
     pub(crate) fn check_headers(&self) -> anyhow::Result<()> {
-        let headers = self.headers_file.as_deref().map(collector::read_headers);
-        headers.transpose().map(drop)
+        let collector = self.traces().or_else(|| self.metrics());
+        let variable = collector.and_then(|_| headers::variable());
+        headers::Headers::load(self.headers_file.as_deref(), variable.as_deref()).map(drop)
     }
 }
 

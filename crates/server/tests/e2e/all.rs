@@ -127,7 +127,8 @@ impl All {
         All::of(process, dir)
     }
 
-    fn of(process: Process, dir: Dir) -> All {
+    /// One that was started with settings of `dir`.
+    pub fn of(process: Process, dir: Dir) -> All {
         let line = process.line().expect("it says what it bound");
         let bound: Value = serde_json::from_str(&line).expect("a JSON line");
         let of = |name: &str| bound[name].as_str().expect("an address").to_owned();

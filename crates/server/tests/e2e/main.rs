@@ -3,6 +3,8 @@
 mod all;
 mod auditing;
 mod benching;
+#[cfg(feature = "otlp")]
+mod canary;
 mod certificate;
 mod chatting;
 mod crash;

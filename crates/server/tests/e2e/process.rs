@@ -20,8 +20,12 @@ pub fn packetboat(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_packetboat"));
     command.args(arguments);
     for (name, _) in std::env::vars_os() {
-        if name.to_string_lossy().starts_with("PACKETBOAT_") {
-            command.env_remove(name);
+        let text = name.to_string_lossy();
+        if ["PACKETBOAT_", "OTEL_"]
+            .iter()
+            .any(|prefix| text.starts_with(prefix))
+        {
+            command.env_remove(&name);
         }
     }
     command

@@ -1,7 +1,7 @@
 //! The command line, the settings, and the codes with which they end.
 
-use crate::all::{Dir, all};
-use crate::process::{Process, SOON, packetboat, run};
+use crate::all::Dir;
+use crate::process::{packetboat, run};
 
 #[test]
 fn the_default_settings_check_out() {
@@ -221,52 +221,35 @@ fn an_address_of_the_command_line_is_checked_too() {
     assert!(ended.stderr.contains("station.listen"), "{}", ended.stderr);
 }
 
-/// Log lines of our own crates, as many as there are.
-const LOUD: &str = "info,api=trace,backend=trace,boat=trace,carrier=trace,horn=trace,protocol=trace,\
-                    server=trace,station=trace";
-
+#[cfg(feature = "otlp")]
 #[test]
-fn secrets_and_bodies_are_in_no_output() {
-    let dir = Dir::new();
-    let (key, log) = (dir.path("key"), dir.path("log"));
-    std::fs::write(&key, "canary-key-0123456789abcdef0123456789\n").expect("a key");
-    let more = format!(
-        "station.auth.key_file = {key:?}\nhorn.provider = \"webhook\"\n\
-         horn.url = \"http://user:canary-user@127.0.0.1:9/call?token=canary-token\"\n\
-         log.otlp.endpoint = \"http://canary-otlp@127.0.0.1:9\"\n"
-    );
-    let file = dir.settings(["127.0.0.1:0"; 3], &more);
-    let lines = std::fs::File::create(&log).expect("a file");
-    let mut command = all(&file, &dir.path("data"));
-    command.env("PACKETBOAT_LOG__LEVEL", LOUD).stderr(lines);
-    let mut process = Process::start(&mut command);
-    let bound = process.line().expect("it says what it bound");
-    let bound: serde_json::Value = serde_json::from_str(&bound).expect("a JSON line");
-    let file = file.to_string_lossy();
-    let with = |arguments: &[&str]| {
-        let mut command = packetboat(&["--config", &file]);
-        command.args(arguments);
-        let ended = run(&mut command).ok();
-        ended.stdout + &ended.stderr
+fn variables_of_opentelemetry_lie_below_the_settings() {
+    let print = |variables: &[(&str, &str)]| {
+        let mut command = packetboat(&["config", "print"]);
+        let all = variables.iter().chain(&[
+            (
+                "OTEL_EXPORTER_OTLP_ENDPOINT",
+                "http://user:hunter2@quay:4317",
+            ),
+            ("OTEL_SERVICE_NAME", "harbour"),
+        ]);
+        let print = run(command.envs(all.copied())).ok().stdout;
+        assert!(!print.contains("hunter2"), "{print}");
+        print.parse::<toml::Table>().expect("TOML")["log"]["otlp"].clone()
     };
-    let token = with(&["token", "--user", "1"]);
-    let url = bound["websocket"].as_str().expect("an address");
-    let send = ["send", "--user", "1", "--to", "2", "--url", url];
-    with(&[&send[..], &["canary-body"]].concat());
-    let token_of_mine = token.trim();
-    with(&[&send[..], &["--token", token_of_mine, "canary-body"]].concat());
-    let shown = with(&["config", "check"]) + &with(&["config", "print"]);
-    process.signal("TERM");
-    assert!(process.ended(SOON).success());
-    let lines = std::fs::read_to_string(&log).expect("lines");
-    assert!(
-        lines.contains("DEBUG carrier") && lines.contains("a boat serves"),
-        "{lines}"
+    let plain = print(&[]);
+    let struck = "http://(redacted)@quay:4317";
+    assert_eq!(plain["endpoint"].as_str(), Some(struck));
+    assert_eq!(plain["service"].as_str(), Some("harbour"));
+    let own = print(&[("PACKETBOAT_LOG__OTLP__ENDPOINT", "http://pier:4317")]);
+    assert_eq!(own["endpoint"].as_str(), Some("http://pier:4317"));
+    assert_eq!(own["service"].as_str(), Some("harbour"));
+    assert_eq!(
+        print(&[("OTEL_SDK_DISABLED", "true")]).get("endpoint"),
+        None
     );
-    for output in [&lines, &shown] {
-        for secret in ["canary", token_of_mine] {
-            let found = output.lines().find(|line| line.contains(secret));
-            assert_eq!(found, None, "{secret}");
-        }
-    }
+    let wrong = [("OTEL_EXPORTER_OTLP_TIMEOUT", "soon")];
+    let refused = run(packetboat(&["config", "check"]).envs(wrong));
+    assert_eq!(refused.code, Some(3), "{}", refused.stderr);
+    assert!(refused.stderr.contains(wrong[0].0), "{}", refused.stderr);
 }

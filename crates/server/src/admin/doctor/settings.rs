@@ -80,6 +80,7 @@ impl Doctor {
             access.whole.is_some(),
             access.registry.is_some(),
             access.ledger.is_some(),
+            !self.parts.settings.log.otlp.collectors().is_empty(),
         ];
         let links = self.parts.settings.links().into_iter().zip(spoken_to);
         links.filter(|(_, is_one)| *is_one).map(|(link, _)| link)

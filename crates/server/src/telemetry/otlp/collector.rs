@@ -1,170 +1,120 @@
-//! The way to the collector.
+//! The way to a collector: a channel over a dialer of our own, which reads the files of TLS at each connection.
 
-use protocol::settings::strike;
-use std::path::Path;
+use std::future::Future;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context as Cx, Poll};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use opentelemetry_proto::tonic::collector::metrics::v1::ExportMetricsServiceRequest;
-use opentelemetry_proto::tonic::collector::metrics::v1::metrics_service_client::MetricsServiceClient;
-use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
-use opentelemetry_proto::tonic::collector::trace::v1::trace_service_client::TraceServiceClient;
-use opentelemetry_proto::tonic::common::v1::InstrumentationScope;
-use opentelemetry_proto::tonic::metrics::v1::{Metric, ResourceMetrics, ScopeMetrics};
-use opentelemetry_proto::tonic::resource::v1::Resource;
-use opentelemetry_proto::tonic::trace::v1::{ResourceSpans, ScopeSpans, Span};
-use tonic::metadata::{AsciiMetadataKey, AsciiMetadataValue, MetadataMap};
-use tonic::transport::{Channel, Endpoint};
-use tonic::{Code, Request, Status};
+use anyhow::{Context, Result};
+use backend::clock::{Clock, SystemClock};
+use backend::tls::ClientTlsConfig;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
+use protocol::settings::Link;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tokio_util::either::Either;
+use tonic::transport::{Channel, Endpoint, Uri};
+use tower::{Service, ServiceExt};
 
 use super::Config;
-use super::spans::{attribute, text};
 
-/// Clones share one connection, which is made when there is something to say, and made again after it broke.
+/// Between two looks at a connection without calls.
+const KEEPALIVE: Duration = Duration::from_secs(30);
+
+/// One connection, which is made when there is something to say, and made again after it broke. To be called within a
+/// runtime.
+pub(super) fn connect(config: &Config, link: &Link) -> Result<(Channel, Dialer)> {
+    let whole = link.expose();
+    let wrong = || format!("log.otlp.endpoint {link:?} is no address");
+    let (scheme, host) = whole.split_once("://").with_context(wrong)?;
+    // Our own dialer speaks TLS, not the library's.
+    let endpoint = Endpoint::from_shared(format!("http://{host}")).with_context(wrong)?;
+    let endpoint = endpoint
+        .origin(whole.parse::<Uri>().with_context(wrong)?)
+        .tcp_nodelay(true)
+        .connect_timeout(config.timeout)
+        .timeout(config.timeout)
+        .keep_alive_timeout(config.timeout)
+        .http2_keep_alive_interval(KEEPALIVE);
+    let dialer = Dialer {
+        tcp: HttpConnector::new(),
+        tls: (scheme == "https").then(|| Arc::new(config.tls.clone())),
+        handshake: config.timeout,
+        trouble: Arc::default(),
+    };
+    Ok((endpoint.connect_with_connector_lazy(dialer.clone()), dialer))
+}
+
+/// Opens connections to a collector. Clones share the reason why the last one did not come about.
 #[derive(Clone)]
-pub(super) struct Collector {
-    spans: TraceServiceClient<Channel>,
-    metrics: MetricsServiceClient<Channel>,
-    headers: MetadataMap,
-    resource: Resource,
+pub(super) struct Dialer {
+    tcp: HttpConnector,
+    tls: Option<Arc<ClientTlsConfig>>,
+    handshake: Duration,
+    trouble: Arc<Mutex<Option<String>>>,
 }
 
-/// Why the collector did not take something.
-#[derive(Debug)]
-pub(super) enum Refused {
-    /// It may take it later.
-    ForNow(Status),
-    ForGood(Status),
+type Stream = TokioIo<Either<TcpStream, Box<TlsStream<TcpStream>>>>;
+
+impl Dialer {
+    /// The reason why the last connection did not come about, if it did not.
+    pub(super) fn trouble(&self) -> Option<String> {
+        self.trouble.lock().clone()
+    }
+
+    async fn dial(self, uri: Uri) -> io::Result<Stream> {
+        let host = uri.host().unwrap_or_default().to_owned();
+        let stream = self.tcp.oneshot(uri).await.map_err(io::Error::other)?;
+        let stream = stream.into_inner();
+        let Some(tls) = self.tls else {
+            return Ok(TokioIo::new(Either::Left(stream)));
+        };
+        let config = tls.client_config(&[b"h2"], SystemClock.now());
+        let config = config.map_err(io::Error::other)?;
+        let config = config.ok_or_else(|| io::Error::other("log.otlp.tls names no roots"))?;
+        let name = host.trim_matches(['[', ']']).to_owned();
+        let name = ServerName::try_from(name).map_err(io::Error::other)?;
+        let handshake = TlsConnector::from(config).connect(name, stream);
+        let stream = timeout(self.handshake, handshake).await??;
+        Ok(TokioIo::new(Either::Right(Box::new(stream))))
+    }
 }
 
-impl Collector {
-    /// Connects when there is something to say. To be called within a runtime.
-    pub(super) fn new(config: &Config, endpoint: &str, headers: MetadataMap) -> Result<Collector> {
-        let channel = Endpoint::from_shared(endpoint.to_owned())
-            .with_context(|| format!("log.otlp.endpoint {:?} is no address", strike(endpoint)))?
-            .connect_timeout(config.timeout)
-            .timeout(config.timeout)
-            .keep_alive_timeout(config.timeout)
-            .http2_keep_alive_interval(Duration::from_secs(30))
-            .connect_lazy();
-        Ok(Collector {
-            spans: TraceServiceClient::new(channel.clone()),
-            metrics: MetricsServiceClient::new(channel),
-            headers,
-            resource: resource(config),
+impl Service<Uri> for Dialer {
+    type Response = Stream;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Stream>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Cx<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        let dialer = self.clone();
+        let trouble = Arc::clone(&self.trouble);
+        Box::pin(async move {
+            let dialed = dialer.dial(uri).await;
+            let reason = dialed.as_ref().err().map(reason);
+            *trouble.lock() = reason;
+            dialed
         })
     }
-
-    /// Answers how many of them it refused, having taken the others.
-    pub(super) async fn take_spans(&self, spans: Vec<Span>) -> Result<u64, Refused> {
-        let request = ExportTraceServiceRequest {
-            resource_spans: vec![ResourceSpans {
-                resource: Some(self.resource.clone()),
-                scope_spans: vec![ScopeSpans {
-                    scope: Some(scope()),
-                    spans,
-                    ..ScopeSpans::default()
-                }],
-                ..ResourceSpans::default()
-            }],
-        };
-        let answer = self.spans.clone().export(self.with_headers(request)).await;
-        let partly = answer.map_err(judge)?.into_inner().partial_success;
-        let refused = partly.map_or(0, |partly| partly.rejected_spans);
-        Ok(u64::try_from(refused).unwrap_or_default())
-    }
-
-    pub(super) async fn take_metrics(&self, metrics: Vec<Metric>) -> Result<(), Refused> {
-        let request = ExportMetricsServiceRequest {
-            resource_metrics: vec![ResourceMetrics {
-                resource: Some(self.resource.clone()),
-                scope_metrics: vec![ScopeMetrics {
-                    scope: Some(scope()),
-                    metrics,
-                    ..ScopeMetrics::default()
-                }],
-                ..ResourceMetrics::default()
-            }],
-        };
-        let answer = self
-            .metrics
-            .clone()
-            .export(self.with_headers(request))
-            .await;
-        answer.map_err(judge)?;
-        Ok(())
-    }
-
-    fn with_headers<T>(&self, message: T) -> Request<T> {
-        let mut request = Request::new(message);
-        *request.metadata_mut() = self.headers.clone();
-        request
-    }
 }
 
-/// As the OTLP specification tells them apart.
-fn judge(status: Status) -> Refused {
-    match status.code() {
-        Code::Cancelled
-        | Code::DeadlineExceeded
-        | Code::ResourceExhausted
-        | Code::Aborted
-        | Code::OutOfRange
-        | Code::Unavailable
-        | Code::DataLoss
-        // What tonic says of a connection that breaks.
-        | Code::Unknown => Refused::ForNow(status),
-        _ => Refused::ForGood(status),
+/// An error with those below it.
+fn reason(error: &io::Error) -> String {
+    let mut text = error.to_string();
+    let mut next = error.get_ref().and_then(|inner| inner.source());
+    while let Some(error) = next {
+        text = format!("{text}: {error}");
+        next = error.source();
     }
-}
-
-fn scope() -> InstrumentationScope {
-    InstrumentationScope {
-        name: "packetboat".to_owned(),
-        version: env!("CARGO_PKG_VERSION").to_owned(),
-        ..InstrumentationScope::default()
-    }
-}
-
-fn resource(config: &Config) -> Resource {
-    let new = || uuid::Uuid::new_v4().to_string();
-    let instance = config.instance.clone().unwrap_or_else(new);
-    let own = [
-        ("service.name", config.service.as_str()),
-        ("service.version", env!("CARGO_PKG_VERSION")),
-        ("service.instance.id", &instance),
-    ];
-    let more = config.attributes.iter();
-    let more = more.map(|(key, value)| (key.as_str(), value.as_str()));
-    Resource {
-        attributes: (own.into_iter().chain(more))
-            .map(|(key, value)| attribute(key, text(value)))
-            .collect(),
-        ..Resource::default()
-    }
-}
-
-/// Reads `name: value` lines; empty ones and those that begin with `#` are passed over. Values are never
-/// repeated in an error.
-pub(super) fn read_headers(file: &Path) -> Result<MetadataMap> {
-    let lines = std::fs::read_to_string(file)
-        .with_context(|| format!("reading log.otlp.headers_file {}", file.display()))?;
-    let mut headers = MetadataMap::new();
-    for (number, line) in lines.lines().enumerate() {
-        let line = line.trim();
-        if line.is_empty() || line.starts_with('#') {
-            continue;
-        }
-        let header = line.split_once(':').and_then(|(name, value)| {
-            let name: AsciiMetadataKey = name.trim().to_ascii_lowercase().parse().ok()?;
-            let value: AsciiMetadataValue = value.trim().parse().ok()?;
-            Some((name, value))
-        });
-        let Some((name, value)) = header else {
-            let (file, number) = (file.display(), number + 1);
-            bail!("{file}, line {number}: a header is `name: value`");
-        };
-        headers.insert(name, value);
-    }
-    Ok(headers)
+    text
 }

@@ -1,6 +1,6 @@
-//! The thread that carries spans and metrics to the collector.
+//! Spans and numbers on their way to the collector.
 
-use std::sync::atomic::{AtomicI64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,26 +9,42 @@ use anyhow::{Context, Result};
 use api::trace::{self, Sink};
 use backend::clock::{Clock, SystemClock};
 use metrics_exporter_prometheus::PrometheusHandle;
-use opentelemetry_proto::tonic::trace::v1 as wire;
+use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_otlp::{RetryPolicy, WithExportConfig, WithTonicConfig};
+use opentelemetry_sdk::Resource;
+use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};
+use opentelemetry_sdk::trace::{
+    BatchConfigBuilder, BatchSpanProcessor, SpanData, SpanExporter, SpanProcessor,
+};
 use protocol::trace::Span;
-use tokio::sync::{mpsc, watch};
-use tokio::time::{Instant, MissedTickBehavior, sleep, timeout};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
 use tokio_util::sync::CancellationToken;
-use tonic::Status;
 
 use super::Config;
-use super::collector::{Collector, Refused, read_headers};
-use super::numbers::{self, Period};
-use super::spans::Recorded;
+use super::collector::{Dialer, connect};
+use super::headers::{self, Headers};
+use super::numbers::Numbers;
+use super::spans;
 
 /// Between tries to reach a collector that is away; doubles up to the longer one.
 const PAUSE: Duration = Duration::from_millis(500);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
+const JITTER: Duration = Duration::from_millis(250);
+/// A collector that is away is tried for as long as the process lives: the queue is the bound.
+const FOR_EVER: Duration = Duration::from_secs(10 * 365 * 86_400);
+/// The processor wakes as often, and waits actively for nothing.
+const LINGER_MIN: Duration = Duration::from_millis(10);
+/// Part of `log.otlp.timeout` that a call under way has at the end.
+const LAST: u32 = 4;
+/// Between two looks at the file of headers.
+const LOOK: Duration = Duration::from_secs(10);
 
 /// Of this process: it goes with the log, of which there is one, too.
 static RUNNING: OnceLock<Exporter> = OnceLock::new();
 
-/// What is beside the log from here on; `None` where no collector is set.
+/// What is beside the log from here on; `None` where no collector of spans is set.
 pub(crate) fn start(config: &Config) -> Result<Option<trace::Collector>> {
     let Some(exporter) = Exporter::start(config)? else {
         return Ok(None);
@@ -38,7 +54,7 @@ pub(crate) fn start(config: &Config) -> Result<Option<trace::Collector>> {
         .set(exporter)
         .ok()
         .context("the exporter runs already")?;
-    Ok(Some(trace::Collector::new(sink)))
+    Ok(sink.map(|sink| trace::Collector::new(sink)))
 }
 
 /// The numbers of `/metrics` go to the collector from here on, where one is set.
@@ -56,73 +72,74 @@ pub(crate) fn end() {
 }
 
 pub(super) struct Exporter {
-    pub(super) sink: Arc<Queue>,
-    numbers: watch::Sender<Option<PrometheusHandle>>,
+    pub(super) sink: Option<Arc<Queue>>,
+    handle: watch::Sender<Option<PrometheusHandle>>,
+    /// Ends tries that would go on for ever.
     stop: CancellationToken,
+    /// Ends the thread, once spans have had their time.
+    over: CancellationToken,
+    timeout: Duration,
     thread: Mutex<Option<JoinHandle<()>>>,
-}
-
-/// Spans on their way out.
-pub(super) struct Queue {
-    spans: mpsc::Sender<Recorded>,
-    now: Wall,
-}
-
-impl Sink for Queue {
-    fn record(&self, span: Span) {
-        let at = self.now.nanos();
-        if self.spans.try_send(Recorded { span, at }).is_err() {
-            count("dropped", 1);
-        }
-    }
 }
 
 impl Exporter {
     pub(super) fn start(config: &Config) -> Result<Option<Exporter>> {
-        let Some(endpoint) = &config.endpoint else {
+        if config.traces().is_none() && config.metrics().is_none() {
             return Ok(None);
-        };
-        let headers = config.headers_file.as_deref().map(read_headers);
-        let headers = headers.transpose()?.unwrap_or_default();
+        }
+        let variable = headers::variable();
+        let headers = Headers::load(config.headers_file.as_deref(), variable.as_deref())?;
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()?;
-        let collector = {
-            let _within = runtime.enter();
-            Collector::new(config, endpoint.expose(), headers)?
+        let _within = runtime.enter();
+        let (stop, over) = (CancellationToken::new(), CancellationToken::new());
+        let resource = resource(config);
+        let sink = match config.traces() {
+            Some(_) => Some(queue(config, &headers, &resource, &stop)?),
+            None => None,
         };
-        let (spans, waiting) = mpsc::channel(config.spans_max.max(1));
-        let (numbers, handle) = watch::channel(None);
-        let now = Wall::new();
-        let stop = CancellationToken::new();
-        let way = Way {
-            collector,
-            config: config.clone(),
-            stop: stop.clone(),
-        };
-        let since = now.nanos();
+        let (handle, waiting) = watch::channel(None);
+        let numbers = Numbers::connect(config, headers.clone(), &resource)?;
+        let (ended, last) = (stop.clone(), over.clone());
+        let interval = config.metrics_interval;
         let run = async move {
-            tokio::join!(
-                way.clone().carry_spans(waiting),
-                way.carry_metrics(handle, since)
-            );
+            let carry = async {
+                if let Some(numbers) = numbers {
+                    numbers.carry(waiting, interval, ended).await;
+                }
+                last.cancelled().await;
+            };
+            tokio::select! {
+                () = carry => {}
+                () = look(headers) => {}
+            }
         };
+        drop(_within);
         let thread = std::thread::Builder::new().name("otlp".into());
         let thread = thread.spawn(move || runtime.block_on(run))?;
         Ok(Some(Exporter {
-            sink: Arc::new(Queue { spans, now }),
-            numbers,
+            sink,
+            handle,
             stop,
+            over,
+            timeout: config.timeout,
             thread: Mutex::new(Some(thread)),
         }))
     }
 
     pub(super) fn export_metrics(&self, handle: &PrometheusHandle) {
-        self.numbers.send_replace(Some(handle.clone()));
+        self.handle.send_replace(Some(handle.clone()));
     }
 
+    /// Blocks for `log.otlp.timeout` at most, and a moment.
     pub(super) fn end(&self) {
         self.stop.cancel();
+        if let Some(sink) = &self.sink {
+            // Its outcome is counted already.
+            let _ = sink.processor.shutdown_with_timeout(self.timeout);
+        }
+        self.over.cancel();
         let thread = self.thread.lock().ok().and_then(|mut thread| thread.take());
         if let Some(thread) = thread {
             // Where it panicked, there is nothing left to wait for.
@@ -131,142 +148,206 @@ impl Exporter {
     }
 }
 
-#[derive(Clone)]
-struct Way {
-    collector: Collector,
-    config: Config,
+/// Reads the headers again, until it is dropped.
+async fn look(headers: Headers) {
+    let mut due = tokio::time::interval(LOOK);
+    due.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_known = false;
+    loop {
+        due.tick().await;
+        let result = headers.reload();
+        if let (Err(error), false) = (&result, is_known) {
+            let error = format!("{error:#}");
+            tracing::warn!(error, "headers for the collector stay as they were");
+        }
+        is_known = result.is_err();
+    }
+}
+
+pub(super) fn resource(config: &Config) -> Resource {
+    let new = || uuid::Uuid::new_v4().to_string();
+    let instance = config.instance.clone().unwrap_or_else(new);
+    let more = config.attributes.iter();
+    Resource::builder_empty()
+        .with_attributes([
+            KeyValue::new("service.name", config.service.clone()),
+            KeyValue::new("service.version", env!("CARGO_PKG_VERSION")),
+            KeyValue::new("service.instance.id", instance),
+        ])
+        .with_attributes(more.map(|(key, value)| KeyValue::new(key.clone(), value.clone())))
+        .build()
+}
+
+/// Spans on their way out.
+pub(super) struct Queue {
+    processor: BatchSpanProcessor,
+    waiting: Arc<AtomicUsize>,
+    max: usize,
+    scope: InstrumentationScope,
+    now: Wall,
+}
+
+impl Sink for Queue {
+    fn record(&self, span: Span) {
+        let at = self.now.nanos();
+        // The processor has room for all that pass here: it drops none, and counts none.
+        if self.waiting.fetch_add(1, Ordering::Relaxed) >= self.max {
+            self.waiting.fetch_sub(1, Ordering::Relaxed);
+            return count("dropped", 1);
+        }
+        self.processor.on_end(spans::data(&span, at, &self.scope));
+    }
+}
+
+fn queue(
+    config: &Config,
+    headers: &Headers,
+    resource: &Resource,
+    stop: &CancellationToken,
+) -> Result<Arc<Queue>> {
+    let link = config.traces().context("no collector of spans")?;
+    let (channel, dialer) = connect(config, link)?;
+    let retry = RetryPolicy::recommended()
+        .with_max_retries(usize::MAX)
+        .with_initial_delay(PAUSE)
+        .with_max_delay(PAUSE_MAX)
+        .with_max_jitter(JITTER);
+    let mut inner = opentelemetry_otlp::SpanExporter::builder()
+        .with_tonic()
+        .with_channel(channel)
+        // Limit of all tries together; that of one call is the channel's.
+        .with_timeout(FOR_EVER)
+        .with_retry_policy(retry)
+        .with_interceptor(headers.clone())
+        .build()
+        .context("making the exporter of spans")?;
+    inner.set_resource(resource);
+    let waiting = Arc::new(AtomicUsize::new(0));
+    let exporter = PatientExporter {
+        inner: Arc::new(inner),
+        health: Arc::new(Health::new("spans", dialer)),
+        runtime: Handle::current(),
+        stop: stop.clone(),
+        waiting: waiting.clone(),
+        timeout: config.timeout,
+    };
+    let max = config.spans_max.max(1);
+    let batch = BatchConfigBuilder::default()
+        .with_max_queue_size(max)
+        .with_max_export_batch_size(config.batch_max.clamp(1, max))
+        .with_scheduled_delay(config.linger.max(LINGER_MIN))
+        .build();
+    Ok(Arc::new(Queue {
+        processor: BatchSpanProcessor::new(exporter, batch),
+        waiting,
+        max,
+        scope: spans::scope(),
+        now: Wall::new(),
+    }))
+}
+
+/// The exporter of OpenTelemetry, on the runtime of its connection, with an end to its tries.
+struct PatientExporter {
+    inner: Arc<opentelemetry_otlp::SpanExporter>,
+    health: Arc<Health>,
+    runtime: Handle,
     stop: CancellationToken,
+    waiting: Arc<AtomicUsize>,
+    timeout: Duration,
 }
 
-impl Way {
-    async fn carry_spans(self, mut waiting: mpsc::Receiver<Recorded>) {
-        let max = self.config.batch_max.max(1);
-        let mut batch = Vec::new();
-        let mut health = Health::default();
-        while let Some(Some(first)) = self.stop.run_until_cancelled(waiting.recv()).await {
-            batch.push(first.into());
-            self.stop
-                .run_until_cancelled(sleep(self.config.linger))
-                .await;
-            take_more(&mut waiting, &mut batch, max);
-            while !batch.is_empty() && !self.stop.is_cancelled() {
-                match self.collector.take_spans(batch.clone()).await {
-                    Err(Refused::ForNow(status)) => {
-                        let pause = health.failed("spans", &status);
-                        self.stop.run_until_cancelled(sleep(pause)).await;
-                    }
-                    settled => {
-                        health.settle(settled, batch.len());
-                        batch.clear();
-                        take_more(&mut waiting, &mut batch, max);
-                    }
-                }
+impl std::fmt::Debug for PatientExporter {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("PatientExporter").finish_non_exhaustive()
+    }
+}
+
+impl SpanExporter for PatientExporter {
+    async fn export(&self, batch: Vec<SpanData>) -> OTelSdkResult {
+        let spans = batch.len();
+        let (inner, health) = (self.inner.clone(), self.health.clone());
+        let (stop, limit) = (self.stop.clone(), self.timeout);
+        let call = async move {
+            let mut tries = std::pin::pin!(inner.export(batch.clone()));
+            tokio::select! {
+                biased;
+                done = health.watch(&mut tries, limit) => return done,
+                () = stop.cancelled() => {}
             }
-        }
-        // The end: each of the rest is tried once, as far as time allows.
-        waiting.close();
-        let rest = async {
-            loop {
-                take_more(&mut waiting, &mut batch, max);
-                if batch.is_empty() {
-                    return;
-                }
-                let count = batch.len();
-                let settled = self.collector.take_spans(std::mem::take(&mut batch)).await;
-                health.settle(settled, count);
+            // The end: a call that is under way comes to its answer, a pause between two is cut short.
+            if let Ok(done) = timeout(limit / LAST, tries).await {
+                return done;
             }
+            let again = timeout(limit, inner.export(batch)).await;
+            again.unwrap_or(Err(OTelSdkError::Timeout(limit)))
         };
-        let _ = timeout(self.config.timeout, rest).await;
-    }
-
-    async fn carry_metrics(
-        self,
-        mut handle: watch::Receiver<Option<PrometheusHandle>>,
-        since: u64,
-    ) {
-        let interval = self.config.metrics_interval;
-        if interval.is_zero() {
-            return;
-        }
-        let Some(Ok(handle)) = (self.stop)
-            .run_until_cancelled(handle.wait_for(Option::is_some))
-            .await
-            .map(|handle| handle.map(|handle| handle.clone()))
-        else {
-            return;
-        };
-        let Some(handle) = handle else { return };
-        let now = Wall::new();
-        let mut health = Health::default();
-        let mut due = tokio::time::interval(interval);
-        due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            // The last ones are those of the end.
-            let ended = self.stop.run_until_cancelled(due.tick()).await.is_none();
-            let until = now.nanos();
-            let metrics = numbers::read(&handle.render(), Period { since, until });
-            let call = self.collector.take_metrics(metrics);
-            match timeout(self.config.timeout, call).await {
-                Ok(Ok(())) => health.succeeded("metrics"),
-                Ok(Err(Refused::ForNow(status) | Refused::ForGood(status))) => {
-                    // The next ones say it all again.
-                    health.failed("metrics", &status);
-                }
-                Err(_) => _ = health.failed("metrics", &Status::deadline_exceeded("too slow")),
+        let called = self.runtime.spawn(call).await;
+        let done = called.unwrap_or_else(|error| {
+            let error = error.to_string();
+            Err(OTelSdkError::InternalFailure(error))
+        });
+        self.waiting.fetch_sub(spans, Ordering::Relaxed);
+        match &done {
+            Ok(()) => {
+                count("sent", spans as u64);
+                self.health.succeeded();
             }
-            if ended {
-                return;
+            Err(error) => {
+                count("refused", spans as u64);
+                self.health.failed(&error.to_string());
             }
         }
+        done
     }
 }
 
-fn take_more(waiting: &mut mpsc::Receiver<Recorded>, batch: &mut Vec<wire::Span>, max: usize) {
-    while batch.len() < max
-        && let Ok(next) = waiting.try_recv()
-    {
-        batch.push(next.into());
-    }
-}
-
-/// Whether the collector is there: said when it changes, not at each call.
-#[derive(Default)]
-struct Health {
-    failures: u32,
+/// Presence of the collector: said when it changes, not at each call.
+pub(super) struct Health {
+    what: &'static str,
+    is_away: Mutex<bool>,
+    dialer: Dialer,
 }
 
 impl Health {
-    /// Spans that were taken, or will never be.
-    fn settle(&mut self, settled: Result<u64, Refused>, spans: usize) {
-        let spans = spans as u64;
-        match settled {
-            Ok(refused) => {
-                count("refused", refused);
-                count("sent", spans.saturating_sub(refused));
-                self.succeeded("spans");
-            }
-            Err(Refused::ForNow(status) | Refused::ForGood(status)) => {
-                count("refused", spans);
-                self.failed("spans", &status);
-            }
+    pub(super) fn new(what: &'static str, dialer: Dialer) -> Health {
+        Health {
+            what,
+            is_away: Mutex::new(false),
+            dialer,
         }
     }
 
-    fn succeeded(&mut self, what: &'static str) {
-        if std::mem::take(&mut self.failures) > 0 {
-            tracing::info!(what, "the collector takes them again");
+    /// Waits for an export, and says so where that takes longer than `limit`.
+    async fn watch<T>(&self, export: impl Future<Output = T>, limit: Duration) -> T {
+        let mut export = std::pin::pin!(export);
+        if let Ok(done) = timeout(limit, &mut export).await {
+            return done;
+        }
+        self.failed("it is tried again and again");
+        export.await
+    }
+
+    pub(super) fn succeeded(&self) {
+        if self.turn(false) {
+            tracing::info!(what = self.what, "the collector takes them again");
         }
     }
 
-    /// Answers how long to wait.
-    fn failed(&mut self, what: &'static str, status: &Status) -> Duration {
-        if self.failures == 0 {
-            let (code, error) = (status.code(), status.message());
-            tracing::warn!(what, ?code, error, "the collector does not take them");
+    pub(super) fn failed(&self, error: &str) {
+        if self.turn(true) {
+            let connection = self.dialer.trouble();
+            let connection = connection.as_deref().unwrap_or("stands");
+            let what = self.what;
+            tracing::warn!(what, error, connection, "the collector does not take them");
         }
-        let pause = PAUSE.saturating_mul(1 << self.failures.min(8));
-        self.failures = self.failures.saturating_add(1);
-        pause.min(PAUSE_MAX)
+    }
+
+    /// Answers whether that is new.
+    fn turn(&self, is_away: bool) -> bool {
+        let Ok(mut before) = self.is_away.lock() else {
+            return false;
+        };
+        std::mem::replace(&mut *before, is_away) != is_away
     }
 }
 
@@ -275,7 +356,7 @@ fn count(result: &'static str, spans: u64) {
 }
 
 /// The time of day in nanoseconds: the clock's milliseconds, carried on by the timer in between.
-struct Wall {
+pub(super) struct Wall {
     zero: Instant,
     /// What is to be added to the timer.
     offset: AtomicI64,
@@ -285,14 +366,14 @@ struct Wall {
 const STEP: i64 = 5_000_000;
 
 impl Wall {
-    fn new() -> Wall {
+    pub(super) fn new() -> Wall {
         Wall {
             zero: Instant::now(),
             offset: AtomicI64::new(clock_nanos()),
         }
     }
 
-    fn nanos(&self) -> u64 {
+    pub(super) fn nanos(&self) -> u64 {
         let timer = i64::try_from(self.zero.elapsed().as_nanos()).unwrap_or(i64::MAX);
         let clock = clock_nanos();
         let mut now = timer.saturating_add(self.offset.load(Ordering::Relaxed));

@@ -1,47 +1,60 @@
-//! Spans as OTLP says them.
+//! Spans as OpenTelemetry's crates have them.
 
-use opentelemetry_proto::tonic::common::v1::{AnyValue, KeyValue, any_value::Value};
-use opentelemetry_proto::tonic::trace::v1::span::{Event, SpanKind};
-use opentelemetry_proto::tonic::trace::v1::status::StatusCode;
-use opentelemetry_proto::tonic::trace::v1::{self as wire, Status};
+use std::time::{Duration, UNIX_EPOCH};
+
+use opentelemetry::trace::{
+    Event, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
+};
+use opentelemetry::{InstrumentationScope, KeyValue, Value};
+use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanLinks};
 use protocol::trace::{Span, Step};
 
-/// A span, and when it was handed over, in nanoseconds since 1970.
-pub(super) struct Recorded {
-    pub(super) span: Span,
-    pub(super) at: u64,
+/// A span that was handed over `at` nanoseconds since 1970.
+pub(super) fn data(span: &Span, at: u64, scope: &InstrumentationScope) -> SpanData {
+    let ago = |age: Duration| {
+        let age = u64::try_from(age.as_nanos()).unwrap_or(u64::MAX);
+        UNIX_EPOCH + Duration::from_nanos(at.saturating_sub(age))
+    };
+    let mut events = SpanEvents::default();
+    let happened = span.events.iter();
+    events.events = happened
+        .map(|&(name, age)| Event::new(name, ago(age), Vec::new(), 0))
+        .collect();
+    let id = SpanId::from_bytes(span.context.span.to_bytes());
+    let trace = TraceId::from_bytes(span.context.trace.to_bytes());
+    let parent = span
+        .parent
+        .map(|parent| SpanId::from_bytes(parent.to_bytes()));
+    SpanData {
+        span_context: SpanContext::new(
+            trace,
+            id,
+            TraceFlags::SAMPLED,
+            false,
+            TraceState::default(),
+        ),
+        parent_span_id: parent.unwrap_or(SpanId::INVALID),
+        parent_span_is_remote: false,
+        span_kind: kind(span.step),
+        name: span.step.name().into(),
+        start_time: ago(span.began),
+        end_time: ago(span.ended),
+        attributes: attributes(span),
+        dropped_attributes_count: 0,
+        events,
+        links: SpanLinks::default(),
+        status: match span.failed {
+            true => Status::error(span.outcome),
+            false => Status::Unset,
+        },
+        instrumentation_scope: scope.clone(),
+    }
 }
 
-impl From<Recorded> for wire::Span {
-    fn from(Recorded { span, at }: Recorded) -> Self {
-        let ago = |age: std::time::Duration| {
-            at.saturating_sub(u64::try_from(age.as_nanos()).unwrap_or(u64::MAX))
-        };
-        let parent = span.parent.map(|parent| parent.to_bytes().to_vec());
-        let events = span.events.iter().map(|&(name, age)| Event {
-            time_unix_nano: ago(age),
-            name: name.to_owned(),
-            ..Event::default()
-        });
-        wire::Span {
-            trace_id: span.context.trace.to_bytes().to_vec(),
-            span_id: span.context.span.to_bytes().to_vec(),
-            parent_span_id: parent.unwrap_or_default(),
-            // Sampled.
-            flags: 1,
-            name: span.step.name().to_owned(),
-            kind: kind(span.step).into(),
-            start_time_unix_nano: ago(span.began),
-            end_time_unix_nano: ago(span.ended),
-            attributes: attributes(&span),
-            events: events.collect(),
-            status: span.failed.then(|| Status {
-                message: span.outcome.to_owned(),
-                code: StatusCode::Error.into(),
-            }),
-            ..wire::Span::default()
-        }
-    }
+pub(super) fn scope() -> InstrumentationScope {
+    InstrumentationScope::builder("packetboat")
+        .with_version(env!("CARGO_PKG_VERSION"))
+        .build()
 }
 
 fn kind(step: Step) -> SpanKind {
@@ -56,42 +69,34 @@ fn kind(step: Step) -> SpanKind {
 /// Names of the semantic conventions where they have one.
 fn attributes(span: &Span) -> Vec<KeyValue> {
     let (partition, offset) = span.record.unzip();
-    [
-        ("packetboat.outcome", Some(text(span.outcome))),
+    let pairs: [(&'static str, Option<Value>); 7] = [
+        ("packetboat.outcome", Some(span.outcome.into())),
         // Larger than what a JavaScript number holds.
         (
             "messaging.message.id",
-            span.message.map(|id| text(id.to_string())),
+            span.message.map(|id| id.to_string().into()),
         ),
-        ("packetboat.conversation.kind", span.conversation.map(text)),
+        (
+            "packetboat.conversation.kind",
+            span.conversation.map(Value::from),
+        ),
         (
             "packetboat.platform",
-            span.platform.map(|platform| text(platform.name())),
+            span.platform.map(|platform| platform.name().into()),
         ),
         (
             "messaging.destination.partition.id",
-            partition.map(|partition| text(partition.to_string())),
+            partition.map(|partition| partition.to_string().into()),
         ),
         ("messaging.kafka.offset", offset.map(number)),
         ("packetboat.attempt", span.attempt.map(number)),
-    ]
-    .into_iter()
-    .filter_map(|(key, value)| Some(attribute(key, value?)))
-    .collect()
-}
-
-pub(super) fn attribute(key: &str, value: Value) -> KeyValue {
-    KeyValue {
-        key: key.to_owned(),
-        value: Some(AnyValue { value: Some(value) }),
-        ..KeyValue::default()
-    }
-}
-
-pub(super) fn text(text: impl Into<String>) -> Value {
-    Value::StringValue(text.into())
+    ];
+    let pairs = pairs.into_iter();
+    pairs
+        .filter_map(|(key, value)| Some(KeyValue::new(key, value?)))
+        .collect()
 }
 
 fn number(number: impl TryInto<i64>) -> Value {
-    Value::IntValue(number.try_into().unwrap_or(i64::MAX))
+    Value::I64(number.try_into().unwrap_or(i64::MAX))
 }

@@ -1,6 +1,7 @@
 //! The exporter against a collector of our own.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -22,13 +23,15 @@ use protocol::trace::{Span, Step};
 use protocol::{MessageId, Platform, TraceContext};
 use tokio::net::TcpListener;
 use tokio::time::Instant;
+use tonic::service::Interceptor;
 use tonic::transport::Server;
 use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status};
 
 use super::Config;
 use super::exporter::Exporter;
-use super::spans::{attribute, text};
+use super::exposition::{attribute, text};
+use super::headers::Headers;
 
 /// Keeps what it is given.
 #[derive(Clone, Default)]
@@ -119,6 +122,10 @@ fn started(config: &Config) -> Exporter {
     exporter.expect("an endpoint is set")
 }
 
+fn sink(exporter: &Exporter) -> &dyn Sink {
+    exporter.sink.as_deref().expect("spans go somewhere")
+}
+
 fn span(number: u64) -> Span {
     let root = TraceContext::root(1, number, 3);
     let context = root.step(Step::Deliver, &[]);
@@ -167,7 +174,7 @@ async fn spans_reach_the_collector_as_they_are() {
         events: vec![("pushed", Duration::from_millis(15))],
         ..span(9)
     };
-    exporter.sink.record(given.clone());
+    sink(&exporter).record(given.clone());
     let taken = eventually("a span", || received.spans().pop()).await;
     ended(exporter).await;
 
@@ -241,7 +248,7 @@ async fn what_is_on_its_way_at_the_end_still_arrives() {
         ..config(address)
     });
     for number in 0..35 {
-        exporter.sink.record(span(number));
+        sink(&exporter).record(span(number));
     }
     ended(exporter).await;
     assert_eq!(received.spans().len(), 35);
@@ -262,7 +269,7 @@ async fn a_dead_collector_holds_nobody_up() {
     let begun = Instant::now();
     metrics::with_local_recorder(&recorder, || {
         for number in 0..20_000 {
-            exporter.sink.record(span(number));
+            sink(&exporter).record(span(number));
         }
     });
     let took = begun.elapsed();
@@ -289,7 +296,7 @@ async fn a_collector_that_comes_back_is_told_what_waited() {
     let address = SocketAddr::from(([127, 0, 0, 1], free_port().await));
     let exporter = started(&config(address));
     for number in 0..5 {
-        exporter.sink.record(span(number));
+        sink(&exporter).record(span(number));
     }
     tokio::time::sleep(Duration::from_millis(300)).await;
     let (received, _) = listen(address).await;
@@ -316,7 +323,7 @@ async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
         ..config(address)
     });
     for number in 0..3 {
-        exporter.sink.record(span(number));
+        sink(&exporter).record(span(number));
     }
     let taken = eventually("the other spans", || {
         let spans = received.spans();
@@ -331,6 +338,109 @@ async fn spans_that_are_refused_for_good_do_not_hold_up_the_others() {
     ended(exporter).await;
 }
 
+/// A certificate for `localhost` that is its own root, in `NAME.crt` and `NAME.key`.
+fn certificate(dir: &Path, name: &str) -> rcgen::CertifiedKey<rcgen::KeyPair> {
+    let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    std::fs::write(dir.join(format!("{name}.crt")), made.cert.pem()).expect("written");
+    let key = made.signing_key.serialize_pem();
+    std::fs::write(dir.join(format!("{name}.key")), key).expect("written");
+    made
+}
+
+/// Takes the first connection in TLS, from whoever shows `client`.
+async fn listen_in_tls(
+    own: &rcgen::CertifiedKey<rcgen::KeyPair>,
+    client: &rcgen::CertifiedKey<rcgen::KeyPair>,
+) -> (Received, u16) {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(client.cert.der().clone()).expect("a root");
+    let clients = rustls::server::WebPkiClientVerifier::builder_with_provider(
+        Arc::new(roots),
+        provider.clone(),
+    );
+    let key = own.signing_key.serialize_der().try_into().expect("a key");
+    let mut config = rustls::ServerConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()
+        .expect("versions")
+        .with_client_cert_verifier(clients.build().expect("a verifier"))
+        .with_single_cert(vec![own.cert.der().clone()], key)
+        .expect("a certificate");
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let acceptor = tokio_rustls::TlsAcceptor::from(Arc::new(config));
+    let listener = TcpListener::bind(any_port()).await.expect("a port");
+    let port = listener.local_addr().expect("bound").port();
+    let received = Received::default();
+    let service = TraceServiceServer::new(received.clone());
+    tokio::spawn(async move {
+        loop {
+            let (stream, _) = listener.accept().await.expect("a connection");
+            let Ok(stream) = acceptor.accept(stream).await else {
+                continue;
+            };
+            let one = tokio_stream::once(Ok::<_, std::io::Error>(stream));
+            let server = Server::builder().add_service(service.clone());
+            tokio::spawn(server.serve_with_incoming(one));
+        }
+    });
+    (received, port)
+}
+
+#[tokio::test]
+async fn a_collector_in_tls_gets_spans_once_the_files_are_right() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let own = certificate(dir.path(), "collector");
+    let client = certificate(dir.path(), "client");
+    let (received, port) = listen_in_tls(&own, &client).await;
+    // Not yet: its root is another one.
+    certificate(dir.path(), "ca");
+    let path = |name: &str| Some(dir.path().join(name));
+    let config = Config {
+        endpoint: Some(format!("https://localhost:{port}").as_str().into()),
+        tls: backend::tls::ClientTlsConfig {
+            ca_file: path("ca.crt"),
+            cert_file: path("client.crt"),
+            key_file: path("client.key"),
+        },
+        ..config(any_port())
+    };
+    assert!(config.problems().is_empty());
+    let exporter = started(&config);
+    sink(&exporter).record(span(1));
+    tokio::time::sleep(Duration::from_millis(700)).await;
+    assert!(received.spans().is_empty(), "nobody trusts it");
+    std::fs::write(dir.path().join("ca.crt"), own.cert.pem()).expect("written");
+    eventually("a span", || received.spans().pop()).await;
+    ended(exporter).await;
+}
+
+#[tokio::test]
+async fn headers_are_read_again_and_the_file_wins_over_the_variable() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let file = dir.path().join("headers");
+    std::fs::write(&file, "x-tenant: harbour\n").expect("written");
+    let variable = "x-tenant=sea,x-kind=a%20b";
+    let mut headers = Headers::load(Some(&file), Some(variable)).expect("headers");
+    let mut sent = |name: &str| {
+        let request = headers.call(Request::new(())).expect("a request");
+        let value = request.metadata().get(name).expect("a header");
+        value.to_str().expect("text").to_owned()
+    };
+    assert_eq!(sent("x-tenant"), "harbour");
+    assert_eq!(sent("x-kind"), "a b");
+    std::fs::write(&file, "x-tenant: pier\n").expect("written");
+    let again = headers.clone();
+    again.reload().expect("read");
+    std::fs::write(&file, "nonsense").expect("written");
+    assert!(again.reload().is_err(), "the last ones stay");
+    let mut headers = again;
+    let request = headers.call(Request::new(())).expect("a request");
+    let tenant = request.metadata().get("x-tenant").expect("a header");
+    assert_eq!(tenant.to_str().ok(), Some("pier"));
+    assert!(!format!("{request:?}").contains("pier"), "{request:?}");
+    assert!(Headers::load(None, Some("x-key secret")).is_err());
+}
+
 #[test]
 fn endpoints_and_headers_that_cannot_be_are_named() {
     let endpoint = |endpoint: &str| {
@@ -339,9 +449,11 @@ fn endpoints_and_headers_that_cannot_be_are_named() {
             endpoint,
             ..Config::default()
         };
-        config.contradiction()
+        let problems = config.problems();
+        (!problems.is_empty()).then(|| problems.to_string())
     };
     assert_eq!(endpoint("http://collector:4317"), None);
+    // TLS wants roots.
     for wrong in [
         "https://collector:4317",
         "collector:4317",
@@ -350,13 +462,13 @@ fn endpoints_and_headers_that_cannot_be_are_named() {
         "",
     ] {
         let said = endpoint(wrong).expect(wrong);
-        assert!(said.contains("log.otlp.endpoint"), "{said}");
+        assert!(said.starts_with("endpoint is"), "{said}");
     }
     let dir = tempfile::tempdir().expect("a directory");
     let file = dir.path().join("headers");
     for wrong in ["x-key secret", "x key: secret", ": secret"] {
         std::fs::write(&file, format!("# first\n{wrong}\n")).expect("a file");
-        let error = super::collector::read_headers(&file).expect_err(wrong);
+        let error = super::headers::read_headers(&file).expect_err(wrong);
         let said = format!("{error:#}");
         assert!(
             said.contains("line 2") && !said.contains("secret"),

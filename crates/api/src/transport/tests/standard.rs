@@ -1,0 +1,184 @@
+//! Health and reflection on a real listener, with and without certificates.
+
+use std::collections::BTreeSet;
+
+use protocol::access::Role;
+use tokio::sync::watch;
+use tokio::time::{Instant, timeout};
+use tonic_health::ServingStatus;
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tonic_reflection::pb::v1::server_reflection_client::ServerReflectionClient;
+use tonic_reflection::pb::v1::server_reflection_request::MessageRequest;
+use tonic_reflection::pb::v1::server_reflection_response::MessageResponse;
+use tonic_reflection::pb::v1::{ServerReflectionRequest, ServerReflectionResponse};
+
+use super::identity::Root;
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+const BOAT: &str = "packetboat.v1.BoatService";
+
+struct Listener {
+    url: String,
+    ready: watch::Sender<bool>,
+    stop: CancellationToken,
+    ended: JoinHandle<()>,
+}
+
+async fn serving(connector: Connector, scheme: &str, reflection: bool) -> Listener {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+    let address = listener.local_addr().expect("bound");
+    let (ready, is_ready) = watch::channel(false);
+    let connector = connector.with_standard_services(StandardServices {
+        services: &[BOAT],
+        ready: is_ready,
+        reflection,
+    });
+    let stop = CancellationToken::new();
+    let stopped = stop.clone();
+    let ended = tokio::spawn(async move {
+        let routes = Routes::new(BoatServiceServer::new(Obedient::default()));
+        let serving = connector.serve(listener, routes, stopped);
+        serving.await.expect("serving");
+    });
+    Listener {
+        url: format!("{scheme}://{address}"),
+        ready,
+        stop,
+        ended,
+    }
+}
+
+fn plain() -> Connector {
+    Connector::new(config())
+}
+
+async fn check(channel: &Channel, service: &str) -> Result<i32, Code> {
+    let request = HealthCheckRequest {
+        service: service.to_owned(),
+    };
+    let answer = HealthClient::new(channel.clone()).check(request).await;
+    let answer = answer.map_err(|status| status.code())?;
+    Ok(answer.into_inner().status)
+}
+
+async fn reaches(channel: &Channel, service: &str, status: ServingStatus) {
+    let until = Instant::now() + Duration::from_secs(10);
+    while check(channel, service).await != Ok(status as i32) {
+        assert!(Instant::now() < until, "{service:?} is not {status}");
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+async fn ask(
+    channel: &Channel,
+    question: MessageRequest,
+) -> Result<ServerReflectionResponse, Status> {
+    let request = ServerReflectionRequest {
+        host: String::new(),
+        message_request: Some(question),
+    };
+    let mut client = ServerReflectionClient::new(channel.clone());
+    let asked = tokio_stream::once(request);
+    let mut answers = client.server_reflection_info(asked).await?.into_inner();
+    let answer = answers.message().await?;
+    Ok(answer.expect("an answer"))
+}
+
+#[tokio::test]
+async fn health_is_that_of_the_server_by_each_name() {
+    let server = serving(plain(), "http", false).await;
+    let channel = plain().channel(Role::Boat, &server.url);
+    for service in ["", BOAT] {
+        reaches(&channel, service, ServingStatus::NotServing).await;
+    }
+    server.ready.send_replace(true);
+    for service in ["", BOAT] {
+        reaches(&channel, service, ServingStatus::Serving).await;
+    }
+    server.ready.send_replace(false);
+    reaches(&channel, BOAT, ServingStatus::NotServing).await;
+    let unknown = check(&channel, "packetboat.v1.StationService").await;
+    assert_eq!(unknown, Err(Code::NotFound));
+    // Reflection was not asked for.
+    let refused = ask(&channel, MessageRequest::ListServices(String::new())).await;
+    let refused = refused.expect_err("it is off");
+    assert_eq!(refused.code(), Code::Unimplemented);
+}
+
+// A watch never ends by itself: a station would have waited for it as long as for its sends.
+#[tokio::test]
+async fn a_watch_keeps_no_server_from_stopping() {
+    let patient = plain().with_stop_grace(HOUR);
+    let server = serving(patient, "http", false).await;
+    server.ready.send_replace(true);
+    let channel = plain().channel(Role::Boat, &server.url);
+    reaches(&channel, "", ServingStatus::Serving).await;
+    let request = HealthCheckRequest::default();
+    let watching = HealthClient::new(channel).watch(request).await;
+    let mut watching = watching.expect("a watch").into_inner();
+    let first = watching.message().await.expect("an answer");
+    let first = first.map(|first| first.status);
+    assert_eq!(first, Some(ServingStatus::Serving as i32));
+    server.stop.cancel();
+    let ended = timeout(Duration::from_secs(10), server.ended).await;
+    ended.expect("in time").expect("no panic");
+    let last = timeout(Duration::from_secs(10), async {
+        loop {
+            match watching.message().await {
+                Ok(Some(answer)) => assert_ne!(answer.status, ServingStatus::Unknown as i32),
+                Ok(None) => return Code::Ok,
+                Err(status) => return status.code(),
+            }
+        }
+    });
+    assert_eq!(last.await.expect("it ends"), Code::Unavailable);
+}
+
+#[tokio::test]
+async fn each_role_asks_for_health_and_operators_for_descriptors() {
+    let root = Root::new();
+    let proved = |role| plain().with_identity(root.service(role, HOUR));
+    let server = serving(proved(Role::Boat), "https", true).await;
+    server.ready.send_replace(true);
+    for role in Role::ALL {
+        let channel = proved(role).channel(Role::Boat, &server.url);
+        reaches(&channel, BOAT, ServingStatus::Serving).await;
+        let listed = ask(&channel, MessageRequest::ListServices(String::new())).await;
+        if !matches!(role, Role::Backend | Role::Desk) {
+            let refused = listed.expect_err("not for this role");
+            assert_eq!(refused.code(), Code::PermissionDenied, "{role}");
+            continue;
+        }
+        let listed = listed.expect("for operators").message_response;
+        let Some(MessageResponse::ListServicesResponse(services)) = listed else {
+            panic!("a list: {listed:?}");
+        };
+        let names = services.service.into_iter().map(|service| service.name);
+        let names: BTreeSet<String> = names.collect();
+        assert!(names.contains(BOAT), "{names:?}");
+        assert!(names.contains("grpc.health.v1.Health"), "{names:?}");
+        // The operators' own service is served elsewhere.
+        assert!(!names.iter().any(|name| name.contains("Desk")), "{names:?}");
+        let symbol = MessageRequest::FileContainingSymbol(BOAT.to_owned());
+        let file = ask(&channel, symbol).await.expect("a file");
+        let file = file.message_response;
+        assert!(
+            matches!(file, Some(MessageResponse::FileDescriptorResponse(_))),
+            "{file:?}"
+        );
+    }
+}
+
+// kubelet shows no certificate: its probes stay with HTTP.
+#[tokio::test]
+async fn who_proves_nothing_is_told_no_health_where_proof_is_required() {
+    let root = Root::new();
+    let proved = plain().with_identity(root.service(Role::Boat, HOUR));
+    let server = serving(proved, "https", false).await;
+    server.ready.send_replace(true);
+    let stranger = server.url.replace("https", "http");
+    let channel = plain().channel(Role::Boat, &stranger);
+    assert_eq!(check(&channel, "").await, Err(Code::Unavailable));
+}
