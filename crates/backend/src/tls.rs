@@ -15,6 +15,8 @@ mod identity;
 #[cfg(test)]
 mod tests;
 
+use std::error::Error as StdError;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -98,4 +100,12 @@ pub fn client_config(
 
 fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
     alpn.iter().map(|protocol| protocol.to_vec()).collect()
+}
+
+/// The error of TLS that this one is, or that errors of IO hold, one in the other; not one of its sources.
+pub fn rustls_error<'a>(mut error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    while let Some(inner) = error.downcast_ref().and_then(io::Error::get_ref) {
+        error = inner;
+    }
+    error.downcast_ref()
 }

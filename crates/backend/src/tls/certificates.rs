@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use metrics::{counter, gauge};
 use protocol::Timestamp;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -19,7 +20,7 @@ use x509_parser::prelude::FromDer;
 
 use super::CertificateFiles;
 use crate::clock::Clock;
-use crate::files::{Reload, digest};
+use crate::files::{Reload, digest, reread};
 
 /// Files that cannot be used, and why.
 #[derive(Debug, thiserror::Error)]
@@ -145,6 +146,20 @@ impl Certificates {
     /// Time until then; nothing once it is over.
     pub fn expires_in(&self) -> Duration {
         self.expires_at().since(self.clock.now())
+    }
+
+    /// Looks at the files until dropped; they are those of `section`. Such that cannot be used change nothing. The end
+    /// of the first one is shown as that of `listener`.
+    pub async fn keep(self: Arc<Self>, listener: &'static str, section: &str) {
+        let expiry = gauge!("cert_expiry_seconds", "listener" => listener);
+        expiry.set(self.expires_in().as_secs_f64());
+        let look = move || {
+            let result = self.reload();
+            expiry.set(self.expires_in().as_secs_f64());
+            result
+        };
+        let reloads = |result: &'static str| counter!("tls_reloads_total", "result" => result);
+        reread(section, reloads, look).await;
     }
 }
 

@@ -127,6 +127,26 @@ fn an_open_admin_port_wants_operators() {
 }
 
 #[test]
+fn a_certificate_of_the_desk_that_ends_is_said_a_week_before() {
+    let hours = |hours: u64| {
+        let expires_in = Duration::from_secs(hours * 3600);
+        DeskCertificate { expires_in }.finding()
+    };
+    for (left, wanted, word) in [
+        (90 * 24, Verdict::Ok, "90 days"),
+        (7 * 24, Verdict::Ok, "7 days"),
+        (7 * 24 - 1, Verdict::Warning, "6 days"),
+        (24, Verdict::Warning, "24 hours"),
+        (23, Verdict::Failure, "23 hours"),
+        (0, Verdict::Failure, "is over"),
+    ] {
+        let finding = hours(left);
+        assert!(finding.seen.contains(word), "{finding:?}");
+        assert_eq!(verdict(finding), wanted, "{left}");
+    }
+}
+
+#[test]
 fn nobody_counting_and_few_copies_are_warned_of() {
     let auditing = |continuous| verdict(Auditing { continuous }.finding());
     assert_eq!(

@@ -86,6 +86,7 @@ impl All {
         let seams = seams.with(around);
         let desk = Arc::new(Desk::new(&seams, &settings.station, operators.clone()));
         desk.employ(&settings.carrier.name, stop_admin.clone());
+        let certificates = settings.admin.tls.load()?;
         let doctor = Doctor::new(doctor::Parts {
             settings: settings.clone(),
             role: None,
@@ -97,11 +98,13 @@ impl All {
             phases: phases.clone(),
             operators,
             desk: Some(desk.clone()),
+            certificates: certificates.clone(),
         });
         let parts = admin::Parts {
             health,
             desk: Some(desk.clone()),
             doctor: Some(doctor.probing(stop_admin.clone())),
+            certificates,
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
         let worker = seams.entropy.next();
@@ -110,7 +113,7 @@ impl All {
         phases.follow(system.conditions());
         phases.enter(Phase::Ready);
         let clients = client_urls(&settings.boat.tls, system.websocket(), system.tcp());
-        self.announce(clients, admin, probes)?;
+        self.announce(clients, settings.admin.url(admin), probes)?;
         let code = serve_to_the_end(system, &phases).await?;
         stop_admin.cancel();
         Ok(code)
@@ -119,11 +122,10 @@ impl All {
     fn announce(
         &self,
         (websocket, tcp): (String, String),
-        admin: SocketAddr,
+        admin: String,
         probes: SocketAddr,
     ) -> Result<()> {
         use std::io::Write;
-        let admin = format!("http://{admin}");
         let health = format!("http://{probes}");
         let mut output = std::io::stdout().lock();
         match self.output {

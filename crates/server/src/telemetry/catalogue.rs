@@ -87,7 +87,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "carrier_stalls_total", "Writes that a store failed: the partitions of the records wait"),
     metric(Counter, "carrier_timeline_failures_total", "Writes to the newest messages of groups that failed"),
     metric(Gauge, "carrier_users_in_flight", "Users that records which a shard works on are owed to, by shard"),
-    metric(Gauge, "cert_expiry_seconds", "Time until the first certificate of a listener ends, by listener: boat, services for what services show each other, or a part that this process shows one to (kafka, redis, etcd, scylla)"),
+    metric(Gauge, "cert_expiry_seconds", "Time until the first certificate of a listener ends, by listener: boat, desk, services for what services show each other, or a part that this process shows one to (kafka, redis, etcd, scylla)"),
     metric(Gauge, "desk_letters_open", "Dead letters that nobody has dealt with, by kind and reason"),
     metric(Gauge, "desk_oldest_open_seconds", "Age of the oldest dead letter that nobody has dealt with"),
     metric(Counter, "desk_panics_total", "Panics in the desk's background work, by work"),
