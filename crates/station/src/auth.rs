@@ -1,5 +1,6 @@
 //! Who is it? A token answers, and the station believes it only after proof.
 
+mod assertions;
 mod config;
 mod copy;
 mod keys;
@@ -18,6 +19,7 @@ use protocol::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use assertions::Assertions;
 pub use config::{Algorithm, Config, Issuer, SecretFile};
 pub use signing::{Secret, Signer, UNSAFE_DEVELOPMENT_SECRET};
 pub use tokens::SignedTokens;

@@ -149,13 +149,24 @@ pub struct AdminPort {
     pub listen: SocketAddr,
     /// How many operators sign in; 0: nobody has to.
     pub operators: usize,
+    /// A proxy signs operators in, too.
+    pub by_proxy: bool,
 }
 
 impl AdminPort {
     pub fn finding(self) -> Finding {
-        let AdminPort { listen, operators } = self;
-        if operators > 0 {
-            let seen = format!("operators sign in ({operators} are named)");
+        let AdminPort {
+            listen,
+            operators,
+            by_proxy,
+        } = self;
+        if operators > 0 || by_proxy {
+            let by_proxy = if by_proxy {
+                ", and a proxy signs in others"
+            } else {
+                ""
+            };
+            let seen = format!("operators sign in ({operators} are named{by_proxy})");
             return Finding::ok(Check::Operators, seen);
         }
         if listen.ip().is_loopback() {

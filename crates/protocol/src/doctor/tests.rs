@@ -117,10 +117,16 @@ fn boats_that_prove_nothing_are_warned_of_where_others_reach_the_station() {
 
 #[test]
 fn an_open_admin_port_wants_operators() {
-    let port = |listen: &str, operators| {
-        let listen = address(listen);
-        verdict(AdminPort { listen, operators }.finding())
+    let port_by = |by_proxy, listen: &str, operators| {
+        let port = AdminPort {
+            listen: address(listen),
+            operators,
+            by_proxy,
+        };
+        verdict(port.finding())
     };
+    let port = |listen: &str, operators| port_by(false, listen, operators);
+    assert_eq!(port_by(true, "0.0.0.0:9190", 0), Verdict::Ok);
     assert_eq!(port("127.0.0.1:9190", 0), Verdict::Ok);
     assert_eq!(port("0.0.0.0:9190", 1), Verdict::Ok);
     assert_eq!(port("0.0.0.0:9190", 0), Verdict::Failure);

@@ -1,6 +1,9 @@
 //! The admin port: the operators' desk and their console, with health and metrics beside them. Never exposed to clients.
 
 pub mod answer;
+mod assertion;
+#[cfg(test)]
+mod assertion_tests;
 pub mod audit;
 pub mod auditor;
 mod console;
@@ -48,6 +51,7 @@ use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use assertion::AssertionConfig;
 pub use auditor::Auditor;
 pub use desk::Desk;
 pub use doctor::Doctor;
@@ -75,6 +79,8 @@ pub struct Config {
     pub tls: TlsConfig,
     /// Operators of the desk. None: whoever reaches the port may do everything there.
     pub operators: Vec<OperatorConfig>,
+    /// Single sign-on: operators whom a proxy signs in, by a signed assertion.
+    pub assertion: AssertionConfig,
 }
 
 impl Config {
@@ -90,9 +96,10 @@ impl Config {
         let mut problems = Problems::default();
         let Config { listen, .. } = self;
         let is_open = !listen.ip().is_loopback();
-        if is_open && self.operators.is_empty() && !self.anybody {
+        let is_anybody = self.operators.is_empty() && !self.assertion.is_on();
+        if is_open && is_anybody && !self.anybody {
             let reason = "others can reach it, and admin.operators names nobody: anybody could read, edit and discard";
-            let remedy = "Name operators, or listen on 127.0.0.1; admin.anybody = true insists";
+            let remedy = "Name operators, or let a proxy sign them in (admin.assertion), or listen on 127.0.0.1; admin.anybody = true insists";
             problems.refuse("listen", listen, reason, remedy);
         } else if is_open && !self.tls.is_on() && !self.tls.offloaded {
             let reason = "others can reach it, and the desk has no TLS: tokens and messages would pass in the clear";
@@ -101,6 +108,7 @@ impl Config {
             problems.refuse("listen", listen, reason, remedy);
         }
         problems.section("tls", self.tls.problems());
+        problems.section("assertion", self.assertion.problems());
         problems
     }
 }
@@ -113,6 +121,7 @@ impl Default for Config {
             anybody: false,
             tls: TlsConfig::default(),
             operators: Vec::new(),
+            assertion: AssertionConfig::default(),
         }
     }
 }

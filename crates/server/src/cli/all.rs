@@ -42,7 +42,7 @@ impl All {
     pub(super) fn run(self, config: Option<&Path>, around: &dyn Around) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
         settings.check_all()?;
-        let operators = Operators::load(&settings.admin.operators)?;
+        let operators = Operators::open(&settings.admin)?;
         let reload = Reload::new(config, settings.clone(), operators);
         if let Some(data) = &self.data {
             settings.embedded.data.clone_from(data);
@@ -67,6 +67,7 @@ impl All {
         let operators = reload.operators();
         reload.start()?;
         let stop_admin = CancellationToken::new();
+        operators.keep(stop_admin.clone());
         let health = admin::Health {
             phases: phases.clone(),
             metrics: Some(metrics),

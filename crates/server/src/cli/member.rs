@@ -69,7 +69,7 @@ impl Member {
         around: &dyn Around,
     ) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
-        let operators = Operators::load(&settings.admin.operators)?;
+        let operators = Operators::open(&settings.admin)?;
         let reload = Reload::new(config, settings.clone(), operators);
         self.apply(role, &mut settings);
         settings.check_member(role)?;
@@ -129,6 +129,7 @@ impl Member {
         let operators = reload.operators();
         reload.start()?;
         let stop_admin = CancellationToken::new();
+        operators.keep(stop_admin.clone());
         let services = Handle::current();
         // Only a boat has a runtime of connections.
         let runtimes = match role {

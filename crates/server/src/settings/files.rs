@@ -46,8 +46,8 @@ impl Settings {
         self.identity(problems);
         #[cfg(feature = "cluster")]
         self.certificates_of_parts(problems);
-        if let Err(error) = Operators::load(&self.admin.operators) {
-            problems.refuse("admin.operators", "", &format!("{error:#}"), "");
+        if let Err(error) = Operators::open(&self.admin) {
+            problems.refuse("admin", "", &format!("{error:#}"), "");
         }
         if let Some(file) = &self.horn.secret_file
             && let Err(error) = Secret::read(file)

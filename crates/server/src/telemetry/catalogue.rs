@@ -24,7 +24,7 @@ const fn metric(kind: Kind, name: &'static str, help: &'static str) -> Metric {
 /// By name.
 #[rustfmt::skip]
 const METRICS: &[Metric] = &[
-    metric(Counter, "admin_sign_ins_total", "Requests to the desk with a token, by result: accepted or refused"),
+    metric(Counter, "admin_sign_ins_total", "Requests to the desk with a token or a proxy's assertion, by result: accepted, refused or ignored; forbidden for somebody whom admin.assertion.roles gives nothing, unanswered while there are no keys to check with"),
     metric(Counter, "audit_contradictions_total", "Looks at a closed minute that found something else than when it was closed"),
     metric(Gauge, "audit_in_flight", "Messages of closed minutes that have no end yet and are carried"),
     metric(Gauge, "audit_lag_seconds", "Age of the newest closed minute"),
@@ -123,7 +123,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_ids_refused_total", "Message ids that could not be made: their sends are refused"),
     metric(Counter, "station_installation_differs_total", "Looks at which discovery and store had two installation numbers"),
     metric(Counter, "station_installation_restored_total", "Installation numbers that were put back where one was missing"),
-    metric(Gauge, "station_jwks_age_seconds", "Age of the last good set of keys from a URL, by issuer; time since the start where none came"),
+    metric(Gauge, "station_jwks_age_seconds", "Age of the last good set of keys from a URL, by issuer, that of admin.assertion included; time since the start where none came"),
     metric(Counter, "station_kickouts_given_up_total", "Kickouts that could not be published"),
     metric(Counter, "station_kickouts_published_total", "Kickouts that were published"),
     metric(Counter, "station_last_received_total", "Places of devices, by result: written or dropped"),

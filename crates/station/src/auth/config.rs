@@ -190,6 +190,14 @@ impl Config {
 }
 
 impl Issuer {
+    /// Settings that cannot work, by names of this section.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        self.check(&mut |key, value, reason, remedy| problems.refuse(key, value, reason, remedy));
+        problems
+    }
+
     fn check(&self, refuse: &mut impl FnMut(&str, &str, &str, &str)) {
         if self.issuer.is_empty() {
             refuse("issuer", "", "tokens must name it", "Say what their iss is");

@@ -18,6 +18,7 @@ impl Doctor {
         let port = AdminPort {
             listen: settings.admin.listen,
             operators: self.parts.operators.count(),
+            by_proxy: self.parts.operators.by_proxy(),
         };
         let mut findings = vec![port.finding()];
         if let Some(certificates) = &self.parts.certificates {
