@@ -122,7 +122,8 @@ mod tests {
         let pool = crate::envelope::descriptors().expect("descriptors");
         let served = pool
             .services()
-            .filter(|service| service.name() != "DeskService");
+            // The desk knows operators, and an Authenticator is somebody else's.
+            .filter(|service| !matches!(service.name(), "DeskService" | "Authenticator"));
         let methods = served.flat_map(|service| {
             let path = |method: prost_reflect::MethodDescriptor| {
                 format!("/{}/{}", service.full_name(), method.name())

@@ -98,6 +98,17 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
+/// As [`client_config`], for a caller that shows the first of these certificates, as it is at each new connection.
+pub fn client_config_with(
+    ca_file: Option<&Path>,
+    certificates: Arc<Certificates>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ClientConfig>, CertificateError> {
+    let mut config = Arc::unwrap_or_clone(client_config(ca_file, alpn)?);
+    config.client_auth_cert_resolver = certificates;
+    Ok(Arc::new(config))
+}
+
 fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
     alpn.iter().map(|protocol| protocol.to_vec()).collect()
 }

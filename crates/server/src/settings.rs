@@ -99,10 +99,13 @@ impl Settings {
         let environment = Env::prefixed(PREFIX)
             .filter(|key| key.as_str().contains("__") || key == "production")
             .split("__");
-        let settings: Settings = figment
+        let mut settings: Settings = figment
             .merge(environment)
             .extract()
             .map_err(|e| SettingsError::Unusable(Box::new(without_secrets(e))))?;
+        let identity = &settings.identity;
+        let (cert_file, key_file) = (identity.cert_file.as_ref(), identity.key_file.as_ref());
+        settings.station.auth.remote.identify(cert_file, key_file);
         settings.check()?;
         Ok(settings)
     }

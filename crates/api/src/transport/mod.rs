@@ -13,6 +13,7 @@ mod config;
 mod identity;
 mod listen;
 mod opening;
+mod outside;
 mod served;
 
 use std::collections::HashMap;
@@ -32,6 +33,7 @@ pub use config::Config;
 pub use identity::Identity;
 pub use listen::ServeError;
 pub use opening::Opening;
+pub use outside::outside;
 
 use crate::access::Peer;
 use channel::Path;

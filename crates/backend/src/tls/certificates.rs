@@ -9,11 +9,12 @@ use std::time::Duration;
 use arc_swap::ArcSwap;
 use metrics::{counter, gauge};
 use protocol::Timestamp;
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{Error as RustlsError, InconsistentKeys};
+use rustls::{Error as RustlsError, InconsistentKeys, SignatureScheme};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
@@ -177,6 +178,17 @@ impl ResolvesServerCert for Certificates {
         let set = self.set.load();
         let certificate = set.find(hello.server_name().unwrap_or_default())?;
         Some(certificate.key.clone())
+    }
+}
+
+impl ResolvesClientCert for Certificates {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let set = self.set.load();
+        set.0.first().map(|certificate| certificate.key.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 

@@ -22,7 +22,7 @@ use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Https, Providers};
 use super::published::{Published, reloads};
 use super::signing::Secret;
-use super::{AUDIENCE, Authenticator, Identity, KeyError, unauthenticated};
+use super::{AUDIENCE, Authenticator, Client, Identity, KeyError, unauthenticated};
 
 /// Proves tokens with keys that the settings name. Signatures are compared in constant time by the library. What a
 /// token says of itself only chooses among the issuers and their keys; the key says how it is signed.
@@ -252,6 +252,7 @@ impl SignedTokens {
             return Err(KeyError::Settings(problems.to_string()));
         }
         let issuers = match config.issuers.is_empty() {
+            true if config.remote.is_on() => Vec::new(),
             true => vec![Trusted::of_key_file(config)?],
             false => {
                 let issuers = config.issuers.iter();
@@ -310,6 +311,13 @@ impl SignedTokens {
         })
     }
 
+    /// True for a token that says it is of one of these issuers.
+    pub(super) fn knows(&self, token: &str) -> bool {
+        let claimed = insecure_decode_claims::<Claimed>(token).ok();
+        let issuer = claimed.and_then(|claimed| claimed.iss);
+        issuer.is_some_and(|issuer| self.issuers.iter().any(|known| known.issuer == issuer))
+    }
+
     /// By what the token says before anything is proved: it chooses among those that are trusted anyway.
     fn issuer_of(&self, token: &str) -> Result<&Trusted, Refusal> {
         let issuer = claimed_issuer(token, self.token_bytes_max)?;
@@ -321,7 +329,12 @@ impl SignedTokens {
 
 #[async_trait]
 impl Authenticator for SignedTokens {
-    async fn authenticate(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
+    async fn authenticate(
+        &self,
+        token: &str,
+        _: &Client<'_>,
+        now: Timestamp,
+    ) -> Result<Identity, Refusal> {
         self.issuer_of(token)?.await_key(token).await?;
         self.prove(token, now)
     }
