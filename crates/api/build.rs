@@ -8,7 +8,7 @@ use protox::prost_reflect::prost_types::{FileDescriptorSet, MethodDescriptorProt
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let root = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?).join("../../proto");
     let files = [
-        "admin", "boat", "client", "error", "message", "queue", "station",
+        "admin", "auth", "boat", "client", "error", "message", "queue", "station",
     ]
     .map(|name| format!("packetboat/v1/{name}.proto"));
     println!("cargo:rerun-if-changed={}", root.display());
@@ -38,8 +38,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 }
 
 /// Messages that hold a token, a ticket or a body: `hidden.rs` says what of them may be shown.
-const HIDDEN: [&str; 14] = [
+const HIDDEN: [&str; 15] = [
     ".packetboat.v1.Admission",
+    ".packetboat.v1.AuthenticateRequest",
     ".packetboat.v1.ConnectRequest",
     ".packetboat.v1.Delivery",
     ".packetboat.v1.DisconnectRequest",

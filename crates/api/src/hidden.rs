@@ -5,8 +5,9 @@ use std::fmt;
 use protocol::Hidden;
 
 use crate::v1::{
-    Admission, ConnectRequest, Delivery, DisconnectRequest, Hello, MailAckItem, MailItem,
-    MailPageRequest, MsgChat, ReassertResult, ReassertSession, ReceiptItem, SendItem, SyncCall,
+    Admission, AuthenticateRequest, ConnectRequest, Delivery, DisconnectRequest, Hello,
+    MailAckItem, MailItem, MailPageRequest, MsgChat, ReassertResult, ReassertSession, ReceiptItem,
+    SendItem, SyncCall,
 };
 
 /// Shows these fields of a message, and of its ticket the length.
@@ -63,6 +64,17 @@ impl fmt::Debug for ConnectRequest {
             .field("platform", &self.platform)
             .field("peer", &self.peer)
             .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for AuthenticateRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AuthenticateRequest")
+            .field("token", &Hidden::of(&self.token))
+            .field("platform", &self.platform)
+            .field("device", &self.device)
+            .field("address", &self.address)
+            .finish()
     }
 }
 

@@ -18,6 +18,8 @@ mod identity;
 #[cfg(test)]
 mod tests;
 
+use std::error::Error as StdError;
+use std::io;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -93,6 +95,25 @@ pub fn client_config(
     Ok(Arc::new(config))
 }
 
+/// As [`client_config`], for a caller that shows the first of these certificates, as it is at each new connection.
+pub fn client_config_with(
+    ca_file: Option<&Path>,
+    certificates: Arc<Certificates>,
+    alpn: &[&[u8]],
+) -> Result<Arc<ClientConfig>, CertificateError> {
+    let mut config = Arc::unwrap_or_clone(client_config(ca_file, alpn)?);
+    config.client_auth_cert_resolver = certificates;
+    Ok(Arc::new(config))
+}
+
 fn protocols(alpn: &[&[u8]]) -> Vec<Vec<u8>> {
     alpn.iter().map(|protocol| protocol.to_vec()).collect()
+}
+
+/// The error of TLS that this one is, or that errors of IO hold, one in the other; not one of its sources.
+pub fn rustls_error<'a>(mut error: &'a (dyn StdError + 'static)) -> Option<&'a rustls::Error> {
+    while let Some(inner) = error.downcast_ref().and_then(io::Error::get_ref) {
+        error = inner;
+    }
+    error.downcast_ref()
 }

@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use backend::clock::Clock;
-use backend::files::reread;
 use backend::tls::{CertificateError, Certificates, server_config};
-use metrics::{counter, gauge};
 
 use crate::Config;
 use crate::boat::ListenerTls;
@@ -30,17 +28,4 @@ pub(crate) fn load(
         tcp: listener(TCP)?,
     };
     Ok(Some((certificates, listeners)))
-}
-
-/// Looks at the files until dropped. Those that cannot be used change nothing.
-pub(crate) async fn keep(certificates: Arc<Certificates>) {
-    let expiry = gauge!("cert_expiry_seconds", "listener" => "boat");
-    expiry.set(certificates.expires_in().as_secs_f64());
-    let look = move || {
-        let result = certificates.reload();
-        expiry.set(certificates.expires_in().as_secs_f64());
-        result
-    };
-    let reloads = |result: &'static str| counter!("tls_reloads_total", "result" => result);
-    reread("boat.tls", reloads, look).await;
 }

@@ -184,7 +184,7 @@ pub async fn start(
         spawn(&shutdown, watch_memory(Arc::clone(&boat))),
     ];
     watched.extend(
-        certificates.map(|certificates| spawn(&shutdown, certificates::keep(certificates))),
+        certificates.map(|certificates| spawn(&shutdown, certificates.keep("boat", "boat.tls"))),
     );
     let driven: Vec<_> = (boat.loops.run(&boat))
         .map(|driving| spawn_on(&parts.connections, &shutdown, driving))

@@ -23,7 +23,7 @@ pub use self::flow::{Backlog, ClosedMinutes, Letters, Progress, Waiting};
 pub use self::limits::{OpenFiles, Space};
 pub use self::parts::{Answer, Deviation, Members, Readiness, Tables, Topics};
 pub use self::settings::{
-    AdminPort, Auditing, Copies, Link, ServiceIdentity, SessionTickets, TokenKey,
+    AdminPort, Auditing, Copies, DeskCertificate, Link, ServiceIdentity, SessionTickets, TokenKey,
 };
 pub use self::visit::{Stranger, Unseen, Visit};
 

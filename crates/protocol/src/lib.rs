@@ -16,6 +16,7 @@ pub mod bounds;
 pub mod breaker;
 pub mod cached;
 pub mod change;
+pub mod circuit;
 pub mod code;
 pub mod conversation;
 pub mod delivery;

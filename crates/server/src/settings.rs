@@ -108,6 +108,9 @@ impl Settings {
         if is_disabled {
             settings.log.otlp.disable();
         }
+        let identity = &settings.identity;
+        let (cert_file, key_file) = (identity.cert_file.as_ref(), identity.key_file.as_ref());
+        settings.station.auth.remote.identify(cert_file, key_file);
         settings.check()?;
         Ok(settings)
     }

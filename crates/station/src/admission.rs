@@ -18,7 +18,7 @@ use protocol::ticket::{Renewal, SignIn};
 use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
 use tokio::time::{Instant, timeout_at};
 
-use crate::auth::Authenticator;
+use crate::auth::{Authenticator, Client};
 use crate::background::Background;
 use crate::boats::Boats;
 use crate::deadline::{in_time, unavailable, within};
@@ -93,7 +93,13 @@ impl Admissions {
 
     async fn admit(&self, connect: Connect, boat: Option<&Caller>) -> Result<Admission, Refusal> {
         let now = self.clock.now();
-        let identity = self.authenticator.authenticate(&connect.token, now).await?;
+        let client = Client {
+            platform: connect.platform,
+            device: &connect.device,
+            address: &connect.peer,
+        };
+        let proof = (self.authenticator).authenticate(&connect.token, &client, now);
+        let identity = proof.await?;
         identity.permits(connect.platform, &connect.device)?;
         let user = identity.user;
         self.revocations.check(user, identity.issued_at)?;

@@ -1,13 +1,16 @@
 //! Who is it? A token answers, and the station believes it only after proof.
 
+mod assertions;
 mod config;
 mod copy;
 mod keys;
 mod provider;
 mod published;
+mod remote;
 mod signing;
 #[cfg(test)]
 mod tests;
+mod token_door;
 mod tokens;
 
 use std::path::PathBuf;
@@ -18,8 +21,11 @@ use protocol::{Code, DeviceId, Platform, Refusal, Timestamp, UserId};
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
+pub use assertions::Assertions;
 pub use config::{Algorithm, Config, Issuer, SecretFile};
+pub use remote::RemoteConfig;
 pub use signing::{Secret, Signer, UNSAFE_DEVELOPMENT_SECRET};
+pub use token_door::TokenDoor;
 pub use tokens::SignedTokens;
 
 /// The audience that a token names where the settings name no other.
@@ -56,7 +62,20 @@ impl Identity {
 /// this one will never do, `Unavailable` where nobody could be asked.
 #[async_trait]
 pub trait Authenticator: Send + Sync {
-    async fn authenticate(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal>;
+    async fn authenticate(
+        &self,
+        token: &str,
+        client: &Client<'_>,
+        now: Timestamp,
+    ) -> Result<Identity, Refusal>;
+}
+
+/// A client that signs in, as it says of itself, and its address.
+#[derive(Clone, Copy, Debug)]
+pub struct Client<'a> {
+    pub platform: Platform,
+    pub device: &'a DeviceId,
+    pub address: &'a str,
 }
 
 /// What a token says; times in seconds since 1970, as RFC 7519 has them.
@@ -124,6 +143,10 @@ pub enum KeyError {
     },
     #[error("issuer {issuer}: no HTTP client can be made: {reason}")]
     Client { issuer: String, reason: String },
+    #[error("station.auth.remote: {0}")]
+    Certificates(#[from] backend::tls::CertificateError),
+    #[error("station.auth.remote: {0} is no address that can be called")]
+    Address(String),
     #[error("the settings name public keys only, and no secret that could sign a token")]
     NoSecret,
     #[error("station.auth.{0}")]

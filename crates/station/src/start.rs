@@ -34,7 +34,7 @@ use tonic::service::Routes;
 
 use crate::accept::Accept;
 use crate::admission::Admissions;
-use crate::auth::{Authenticator, KeyError, SignedTokens};
+use crate::auth::{Authenticator, KeyError, TokenDoor};
 use crate::background::Workers;
 use crate::boats::Boats;
 use crate::cached::Cached;
@@ -147,7 +147,7 @@ pub async fn start(
     if config.auth.is_well_known() {
         tracing::info!("tokens are signed with the development key, which everybody knows");
     }
-    let tokens = Arc::new(SignedTokens::open(&config.auth)?);
+    let tokens = Arc::new(TokenDoor::open(&config.auth)?);
     let tickets = TicketDoor::open(
         &config.tickets,
         config.listen.is_none(),

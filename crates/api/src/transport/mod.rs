@@ -13,6 +13,7 @@ mod config;
 mod identity;
 mod listen;
 mod opening;
+mod outside;
 mod served;
 mod standard;
 
@@ -33,6 +34,7 @@ pub use config::Config;
 pub use identity::Identity;
 pub use listen::ServeError;
 pub use opening::Opening;
+pub use outside::outside;
 pub use standard::StandardServices;
 
 use crate::access::Peer;

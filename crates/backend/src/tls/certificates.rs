@@ -7,19 +7,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwap;
+use metrics::{counter, gauge};
 use protocol::Timestamp;
+use rustls::client::ResolvesClientCert;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::{ClientHello, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
-use rustls::{Error as RustlsError, InconsistentKeys};
+use rustls::{Error as RustlsError, InconsistentKeys, SignatureScheme};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::extensions::GeneralName;
 use x509_parser::prelude::FromDer;
 
 use super::CertificateFiles;
 use crate::clock::Clock;
-use crate::files::{Reload, digest};
+use crate::files::{Reload, digest, reread};
 
 /// Files that cannot be used, and why.
 #[derive(Debug, thiserror::Error)]
@@ -146,6 +148,20 @@ impl Certificates {
     pub fn expires_in(&self) -> Duration {
         self.expires_at().since(self.clock.now())
     }
+
+    /// Looks at the files until dropped; they are those of `section`. Such that cannot be used change nothing. The end
+    /// of the first one is shown as that of `listener`.
+    pub async fn keep(self: Arc<Self>, listener: &'static str, section: &str) {
+        let expiry = gauge!("cert_expiry_seconds", "listener" => listener);
+        expiry.set(self.expires_in().as_secs_f64());
+        let look = move || {
+            let result = self.reload();
+            expiry.set(self.expires_in().as_secs_f64());
+            result
+        };
+        let reloads = |result: &'static str| counter!("tls_reloads_total", "result" => result);
+        reread(section, reloads, look).await;
+    }
 }
 
 impl std::fmt::Debug for Certificates {
@@ -162,6 +178,17 @@ impl ResolvesServerCert for Certificates {
         let set = self.set.load();
         let certificate = set.find(hello.server_name().unwrap_or_default())?;
         Some(certificate.key.clone())
+    }
+}
+
+impl ResolvesClientCert for Certificates {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        let set = self.set.load();
+        set.0.first().map(|certificate| certificate.key.clone())
+    }
+
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 

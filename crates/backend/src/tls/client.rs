@@ -15,7 +15,7 @@ use secrecy::{ExposeSecret, SecretSlice};
 use serde::{Deserialize, Serialize};
 
 use super::certificates::{Certificate, parse_certificates, read_file};
-use super::{CertificateError, CertificateFiles, protocols, provider};
+use super::{CertificateError, CertificateFiles, protocols, provider, rustls_error};
 use crate::files::digest;
 
 /// Section `tls` of a part.
@@ -236,14 +236,6 @@ pub(crate) fn advice(part: &str, is_on: bool, error: &(dyn StdError + 'static)) 
 
 /// As several clients keep an error.
 type Shared = Arc<dyn StdError + Send + Sync>;
-
-fn rustls_error<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a RustlsError> {
-    let inner = error
-        .downcast_ref::<io::Error>()
-        .and_then(io::Error::get_ref);
-    let inner = inner.and_then(|inner| inner.downcast_ref());
-    inner.or_else(|| error.downcast_ref())
-}
 
 /// Things that a server may want that ends a connection without a word.
 pub(crate) fn ended(part: &str, is_on: bool) -> String {

@@ -17,6 +17,7 @@ pub enum Check {
     Tickets,
     Links,
     Operators,
+    DeskCertificate,
     Auditing,
     Copies,
     OpenFiles,
@@ -41,7 +42,7 @@ pub enum Check {
 }
 
 impl Check {
-    pub const ALL: [Check; 30] = [
+    pub const ALL: [Check; 31] = [
         Check::AdminPort,
         Check::Version,
         Check::Clock,
@@ -51,6 +52,7 @@ impl Check {
         Check::Tickets,
         Check::Links,
         Check::Operators,
+        Check::DeskCertificate,
         Check::Auditing,
         Check::Copies,
         Check::OpenFiles,
@@ -85,6 +87,7 @@ impl Check {
             Check::Tickets => "tickets",
             Check::Links => "links",
             Check::Operators => "operators",
+            Check::DeskCertificate => "desk-certificate",
             Check::Auditing => "auditing",
             Check::Copies => "copies",
             Check::OpenFiles => "open-files",

@@ -1,6 +1,7 @@
 //! Settings that do what they say, and should not.
 
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use super::{Check, Finding, named};
 
@@ -148,13 +149,24 @@ pub struct AdminPort {
     pub listen: SocketAddr,
     /// How many operators sign in; 0: nobody has to.
     pub operators: usize,
+    /// A proxy signs operators in, too.
+    pub by_proxy: bool,
 }
 
 impl AdminPort {
     pub fn finding(self) -> Finding {
-        let AdminPort { listen, operators } = self;
-        if operators > 0 {
-            let seen = format!("operators sign in ({operators} are named)");
+        let AdminPort {
+            listen,
+            operators,
+            by_proxy,
+        } = self;
+        if operators > 0 || by_proxy {
+            let by_proxy = if by_proxy {
+                ", and a proxy signs in others"
+            } else {
+                ""
+            };
+            let seen = format!("operators sign in ({operators} are named{by_proxy})");
             return Finding::ok(Check::Operators, seen);
         }
         if listen.ip().is_loopback() {
@@ -169,6 +181,36 @@ impl AdminPort {
             "name operators in admin.operators, or let admin.listen be on loopback; at least keep the port inside a \
              network of its own",
         )
+    }
+}
+
+/// Time that the certificate of the desk still has, as the alarms of certificates count it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeskCertificate {
+    pub expires_in: Duration,
+}
+
+impl DeskCertificate {
+    /// Renewed at two thirds of its life, a certificate of 30 days never comes below it.
+    const ENOUGH: Duration = Duration::from_secs(7 * 86_400);
+    const SHORT: Duration = Duration::from_secs(86_400);
+
+    pub fn finding(self) -> Finding {
+        let DeskCertificate { expires_in } = self;
+        let hours = expires_in.as_secs() / 3600;
+        let seen = match hours {
+            0 if expires_in.is_zero() => "the desk's certificate is over".to_owned(),
+            0..48 => format!("the desk's certificate ends in {hours} hours"),
+            _ => format!("the desk's certificate ends in {} days", hours / 24),
+        };
+        let advice = "renew the files of admin.tls: they are read again within ten seconds; a line at WARN says why not";
+        match expires_in {
+            left if left >= DeskCertificate::ENOUGH => Finding::ok(Check::DeskCertificate, seen),
+            left if left >= DeskCertificate::SHORT => {
+                Finding::warning(Check::DeskCertificate, seen, advice)
+            }
+            _ => Finding::failure(Check::DeskCertificate, seen, advice),
+        }
     }
 }
 

@@ -117,13 +117,39 @@ fn boats_that_prove_nothing_are_warned_of_where_others_reach_the_station() {
 
 #[test]
 fn an_open_admin_port_wants_operators() {
-    let port = |listen: &str, operators| {
-        let listen = address(listen);
-        verdict(AdminPort { listen, operators }.finding())
+    let port_by = |by_proxy, listen: &str, operators| {
+        let port = AdminPort {
+            listen: address(listen),
+            operators,
+            by_proxy,
+        };
+        verdict(port.finding())
     };
+    let port = |listen: &str, operators| port_by(false, listen, operators);
+    assert_eq!(port_by(true, "0.0.0.0:9190", 0), Verdict::Ok);
     assert_eq!(port("127.0.0.1:9190", 0), Verdict::Ok);
     assert_eq!(port("0.0.0.0:9190", 1), Verdict::Ok);
     assert_eq!(port("0.0.0.0:9190", 0), Verdict::Failure);
+}
+
+#[test]
+fn a_certificate_of_the_desk_that_ends_is_said_a_week_before() {
+    let hours = |hours: u64| {
+        let expires_in = Duration::from_secs(hours * 3600);
+        DeskCertificate { expires_in }.finding()
+    };
+    for (left, wanted, word) in [
+        (90 * 24, Verdict::Ok, "90 days"),
+        (7 * 24, Verdict::Ok, "7 days"),
+        (7 * 24 - 1, Verdict::Warning, "6 days"),
+        (24, Verdict::Warning, "24 hours"),
+        (23, Verdict::Failure, "23 hours"),
+        (0, Verdict::Failure, "is over"),
+    ] {
+        let finding = hours(left);
+        assert!(finding.seen.contains(word), "{finding:?}");
+        assert_eq!(verdict(finding), wanted, "{left}");
+    }
 }
 
 #[test]

@@ -20,6 +20,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use backend::discovery::Role;
+use backend::tls::Certificates;
 use futures_util::FutureExt;
 use futures_util::future::{BoxFuture, join_all};
 use protocol::doctor::{Finding, Looked, Readiness, worst};
@@ -63,6 +64,8 @@ pub struct Parts {
     pub operators: Operators,
     /// Where there is one: it knows the dead letters, and writes down what is done.
     pub desk: Option<Arc<Desk>>,
+    /// Those of the admin port.
+    pub certificates: Option<Arc<Certificates>>,
 }
 
 pub struct Doctor {

@@ -20,6 +20,8 @@ const OURS: HeaderName = HeaderName::from_static("x-packetboat");
 pub(super) struct Guard {
     pub(super) bound: SocketAddr,
     pub(super) hosts: Vec<String>,
+    /// The desk itself speaks TLS.
+    pub(super) is_tls: bool,
 }
 
 pub(super) async fn guard(
@@ -76,7 +78,10 @@ impl Guard {
         if headers.contains_key(&SITE) && !matches!(site, Some("same-origin" | "none")) {
             return refuse("a page of another site may change nothing here");
         }
-        let origin = text(headers, &ORIGIN).and_then(Authority::of_origin);
+        let origin = text(headers, &ORIGIN);
+        // A page without TLS may be anybody's between the browser and here.
+        let origin = origin.filter(|origin| !self.is_tls || origin.starts_with("https://"));
+        let origin = origin.and_then(Authority::of_origin);
         let is_own = |from: Authority<'_>| {
             (from.is_named(host.name) && from.port == host.port) || self.is_named(&from)
         };
@@ -117,9 +122,19 @@ mod tests {
     use super::*;
 
     fn asked(bound: &str, method: Method, headers: &[(&'static str, &str)]) -> u16 {
+        asked_over(false, bound, method, headers)
+    }
+
+    fn asked_over(
+        is_tls: bool,
+        bound: &str,
+        method: Method,
+        headers: &[(&'static str, &str)],
+    ) -> u16 {
         let guard = Guard {
             bound: bound.parse().expect("an address"),
             hosts: vec!["desk.example".to_owned()],
+            is_tls,
         };
         let headers = headers.iter().map(|(name, value)| {
             let value = HeaderValue::from_str(value).expect("a value");
@@ -172,6 +187,22 @@ mod tests {
         assert_eq!(post(&[json, ("origin", "http://localhost:3000")]), 403);
         assert_eq!(post(&[json, ("origin", "http://localhost:9190")]), 200);
         assert_eq!(post(&[json, ("origin", "https://desk.example")]), 200);
+    }
+
+    #[test]
+    fn a_page_without_tls_changes_nothing_at_a_desk_with_it() {
+        let post = |host, origin| {
+            let json = ("content-type", "application/json");
+            let headers = [json, ("host", host), ("origin", origin)];
+            asked_over(true, "127.0.0.1:9190", Method::POST, &headers)
+        };
+        assert_eq!(post("localhost:9190", "https://localhost:9190"), 200);
+        assert_eq!(post("localhost:9190", "http://localhost:9190"), 403);
+        assert_eq!(post("desk.example", "https://desk.example"), 200);
+        assert_eq!(post("desk.example:443", "https://desk.example"), 200);
+        assert_eq!(post("desk.example", "http://desk.example"), 403);
+        assert_eq!(post("desk.example", "https://evil.example"), 403);
+        assert_eq!(post("evil.example", "https://evil.example"), 421);
     }
 
     #[test]

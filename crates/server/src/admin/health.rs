@@ -78,7 +78,7 @@ pub fn start_health(
     let serving = move || {
         runtime.block_on(async move {
             match TcpListener::from_std(listener) {
-                Ok(listener) => serve(listener, routes(health), stop, "health").await,
+                Ok(listener) => serve(listener, None, routes(health), stop, "health").await,
                 Err(error) => tracing::error!(%error, "the port of probes cannot be served"),
             }
         });

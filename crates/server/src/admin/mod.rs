@@ -1,6 +1,9 @@
 //! The admin port: the operators' desk and their console, with health and metrics beside them. Never exposed to clients.
 
 pub mod answer;
+mod assertion;
+#[cfg(test)]
+mod assertion_tests;
 pub mod audit;
 pub mod auditor;
 mod console;
@@ -24,6 +27,9 @@ mod sign_ins;
 mod spare_files;
 #[cfg(test)]
 mod tests;
+mod tls;
+#[cfg(test)]
+mod tls_tests;
 pub mod trace;
 mod utc;
 pub mod verify;
@@ -38,11 +44,14 @@ use axum::http::{HeaderValue, StatusCode};
 use axum::middleware::{from_fn_with_state, map_response};
 use axum::response::Response;
 use axum::routing::any;
+use backend::tls::Certificates;
+use protocol::settings::Problems;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
+pub use assertion::AssertionConfig;
 pub use auditor::Auditor;
 pub use desk::Desk;
 pub use doctor::Doctor;
@@ -51,13 +60,15 @@ pub use health::{Health, HealthConfig, start_health};
 pub use operators::{OperatorConfig, Operators};
 use serve::serve;
 pub use shortlist::Shortlist;
+use tls::Handshakes;
+pub use tls::TlsConfig;
 pub(crate) use utc::utc;
 
 /// Section `admin`: the operators' desk and console.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Config {
-    /// Address of desk and console. Off loopback it needs `operators`, and TLS in front.
+    /// Address of desk and console. Off loopback it needs `operators`, and `tls`.
     pub listen: SocketAddr,
     /// Names by which browsers reach the desk, besides its address and localhost.
     pub hosts: Vec<String>,
@@ -68,37 +79,37 @@ pub struct Config {
     pub tls: TlsConfig,
     /// Operators of the desk. None: whoever reaches the port may do everything there.
     pub operators: Vec<OperatorConfig>,
-}
-
-/// Section `admin.tls`.
-#[derive(Clone, Debug, Default, JsonSchema, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct TlsConfig {
-    /// Assurance that a proxy ends TLS in front of the desk, or that the network between is nobody
-    /// else's.
-    pub offloaded: bool,
+    /// Single sign-on: operators whom a proxy signs in, by a signed assertion.
+    pub assertion: AssertionConfig,
 }
 
 impl Config {
-    /// What cannot be, in words.
-    pub(crate) fn contradiction(&self) -> Option<String> {
+    /// Where the desk is, once it listens on `bound`.
+    pub fn url(&self, bound: SocketAddr) -> String {
+        let scheme = if self.tls.is_on() { "https" } else { "http" };
+        format!("{scheme}://{bound}")
+    }
+
+    /// Settings that cannot work, by names of this section; files of `tls` that cannot be used included.
+    #[must_use]
+    pub(crate) fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
         let Config { listen, .. } = self;
-        if listen.ip().is_loopback() {
-            return None;
+        let is_open = !listen.ip().is_loopback();
+        let is_anybody = self.operators.is_empty() && !self.assertion.is_on();
+        if is_open && is_anybody && !self.anybody {
+            let reason = "others can reach it, and admin.operators names nobody: anybody could read, edit and discard";
+            let remedy = "Name operators, or let a proxy sign them in (admin.assertion), or listen on 127.0.0.1; admin.anybody = true insists";
+            problems.refuse("listen", listen, reason, remedy);
+        } else if is_open && !self.tls.is_on() && !self.tls.offloaded {
+            let reason = "others can reach it, and the desk has no TLS: tokens and messages would pass in the clear";
+            let remedy = "Name admin.tls.cert_file and key_file; or listen on 127.0.0.1; or put a proxy that ends TLS before it \
+                          and set admin.tls.offloaded = true";
+            problems.refuse("listen", listen, reason, remedy);
         }
-        if self.operators.is_empty() && !self.anybody {
-            return Some(format!(
-                "admin.listen is {listen}, which others can reach, and admin.operators names nobody: anybody could \
-                 read, edit and discard. Name operators, or listen on 127.0.0.1; admin.anybody = true insists."
-            ));
-        }
-        (!self.tls.offloaded).then(|| {
-            format!(
-                "admin.listen is {listen}, which others can reach, and the desk has no TLS: tokens and messages \
-                 would pass in the clear. Listen on 127.0.0.1, or put a proxy that ends TLS before it and set \
-                 admin.tls.offloaded = true."
-            )
-        })
+        problems.section("tls", self.tls.problems());
+        problems.section("assertion", self.assertion.problems());
+        problems
     }
 }
 
@@ -110,6 +121,7 @@ impl Default for Config {
             anybody: false,
             tls: TlsConfig::default(),
             operators: Vec::new(),
+            assertion: AssertionConfig::default(),
         }
     }
 }
@@ -121,6 +133,8 @@ pub struct Parts {
     /// `None` where this process has no access to log and history.
     pub desk: Option<Arc<Desk>>,
     pub doctor: Option<Arc<Doctor>>,
+    /// `None` where the desk speaks no TLS.
+    pub certificates: Option<Arc<Certificates>>,
 }
 
 /// Binds the port and serves until `stop`; answers while everything else drains.
@@ -129,8 +143,14 @@ pub async fn start(config: &Config, parts: Parts, stop: CancellationToken) -> Re
         .await
         .with_context(|| format!("admin.listen = {}", config.listen))?;
     let address = listener.local_addr()?;
+    let certificates = parts.certificates.clone();
+    let tls = certificates.clone().map(Handshakes::new).transpose()?;
+    if let Some(certificates) = certificates {
+        let keep = certificates.keep("desk", "admin.tls");
+        tokio::spawn(stop.clone().run_until_cancelled_owned(keep));
+    }
     let router = routes(config, address, parts);
-    tokio::spawn(serve(listener, router, stop, "admin"));
+    tokio::spawn(serve(listener, tls, router, stop, "admin"));
     Ok(address)
 }
 
@@ -138,6 +158,7 @@ fn routes(config: &Config, bound: SocketAddr, parts: Parts) -> Router {
     let guard = Arc::new(Guard {
         bound,
         hosts: config.hosts.clone(),
+        is_tls: config.tls.is_on(),
     });
     let grpc = parts.desk.clone().map_or_else(Router::new, grpc::routes);
     health::routes(parts.health)

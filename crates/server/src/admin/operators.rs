@@ -6,16 +6,20 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
 use axum::extract::{ConnectInfo, Request, State};
-use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderValue, StatusCode};
+use axum::http::header::{AUTHORIZATION, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use parking_lot::RwLock;
+use protocol::Code;
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
 use subtle::ConstantTimeEq;
+use tokio_util::sync::CancellationToken;
 
+use super::Config;
+use super::assertion::{Asserted, Assertion};
 use super::desk::Refused;
 use super::sign_ins::SignIns;
 
@@ -114,7 +118,7 @@ impl Operator {
             return Ok(());
         }
         let text = format!(
-            "{} may not do this: it needs the role {:?} in admin.operators",
+            "{} may not do this: it needs the role {:?} in admin.operators or admin.assertion.roles",
             self.name,
             role.name()
         );
@@ -166,7 +170,17 @@ type Tokens = Vec<(SecretString, Operator)>;
 #[derive(Clone, Default)]
 pub struct Operators {
     tokens: Arc<RwLock<Tokens>>,
+    /// Set where a proxy signs in, too.
+    assertion: Option<Arc<Assertion>>,
     sign_ins: SignIns,
+}
+
+/// Who asks, by what a request shows.
+enum Shown {
+    Nothing,
+    Somebody(Asserted),
+    /// What signs nobody in, and a sentence for whoever sent it.
+    Wrong(String, String),
 }
 
 impl Operators {
@@ -175,8 +189,33 @@ impl Operators {
     pub fn load(configs: &[OperatorConfig]) -> Result<Operators> {
         Ok(Operators {
             tokens: Arc::new(RwLock::new(Operators::read(configs)?)),
+            assertion: None,
             sign_ins: SignIns::default(),
         })
+    }
+
+    /// Those of tokens, and those whom a proxy signs in, as the settings of the desk have them.
+    ///
+    /// # Errors
+    /// As `load`, and keys of assertions that cannot be read.
+    pub fn open(config: &Config) -> Result<Operators> {
+        let assertion = Assertion::open(&config.assertion).context("admin.assertion")?;
+        Ok(Operators {
+            assertion: assertion.map(Arc::new),
+            ..Operators::load(&config.operators)?
+        })
+    }
+
+    /// Looks after keys of assertions until `stop`.
+    pub fn keep(&self, stop: CancellationToken) {
+        if let Some(assertion) = &self.assertion {
+            assertion.keep(stop);
+        }
+    }
+
+    /// True where a proxy signs in.
+    pub fn by_proxy(&self) -> bool {
+        self.assertion.is_some()
     }
 
     /// Reads them again: from here on these may sign in, and nobody else.
@@ -187,7 +226,7 @@ impl Operators {
     pub fn renew(&self, configs: &[OperatorConfig]) -> Result<()> {
         let tokens = Operators::read(configs)?;
         let mut current = self.tokens.write();
-        if tokens.is_empty() && !current.is_empty() {
+        if tokens.is_empty() && !current.is_empty() && self.assertion.is_none() {
             bail!(
                 "admin.operators names nobody any more: that opens the desk, and needs a restart"
             );
@@ -233,40 +272,105 @@ impl Operators {
         self.tokens.read().len()
     }
 
-    /// Who sends this `authorization` from there, and may look at all.
+    /// Who sends these headers from there, and may look at all.
     pub(super) async fn sign_in(
         &self,
         peer: IpAddr,
-        authorization: Option<&[u8]>,
+        headers: &HeaderMap,
     ) -> Result<Operator, Refused> {
-        if self.count() == 0 {
-            return Ok(Operator::anybody());
-        }
-        let token = authorization.and_then(|value| value.strip_prefix(b"Bearer "));
         // First, so that nobody keeps operators out who guesses from the same address.
-        let Some(operator) = self.find(token) else {
-            if !self.sign_ins.hears(peer).await {
-                self.sign_ins.ignore().await;
-                let text = "too many tokens of no operator came from your address: ask again in a minute\n";
-                return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
+        let (wrong, text) = match self.recognize(headers).await {
+            Shown::Somebody(Asserted::Operator(operator)) => {
+                if operator.signed_in {
+                    SignIns::accept();
+                }
+                operator.may(Role::View)?;
+                return Ok(operator);
             }
-            // Who sends none asks what is needed, and guesses nothing.
-            if authorization.is_some() {
-                self.sign_ins.refuse(peer).await;
+            Shown::Somebody(Asserted::Nobody(text)) => {
+                SignIns::forbid();
+                tracing::info!(%peer, text, "a sign-in at the desk was forbidden");
+                return Err((StatusCode::FORBIDDEN, format!("{text}\n")));
             }
-            let text = "operators sign in here: send a token of admin.operators \
-                        (--operator-token-file, or PACKETBOAT_ADMIN_TOKEN)\n";
-            return Err((StatusCode::UNAUTHORIZED, text.to_owned()));
+            Shown::Somebody(Asserted::Refused(refusal)) if refusal.code == Code::Unavailable => {
+                SignIns::leave_unanswered();
+                let text = format!(
+                    "the proxy's assertion cannot be checked now: {}\n",
+                    refusal.text
+                );
+                return Err((StatusCode::SERVICE_UNAVAILABLE, text));
+            }
+            Shown::Somebody(Asserted::Refused(refusal)) => {
+                let text = format!(
+                    "the proxy's assertion is refused: {}: sign in at the proxy again, or compare admin.assertion \
+                     with it\n",
+                    refusal.text
+                );
+                (Some(format!("an assertion: {}", refusal.text)), text)
+            }
+            Shown::Wrong(wrong, text) => (Some(wrong), text),
+            Shown::Nothing => (None, self.wanted()),
         };
-        SignIns::accept();
-        operator.may(Role::View)?;
-        Ok(operator)
+        if !self.sign_ins.hears(peer).await {
+            self.sign_ins.ignore().await;
+            let text =
+                "too many tokens of no operator came from your address: ask again in a minute\n";
+            return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
+        }
+        // Who sends none asks what is needed, and guesses nothing.
+        if let Some(wrong) = wrong {
+            self.sign_ins.refuse(peer, &wrong).await;
+        }
+        Err((StatusCode::UNAUTHORIZED, text))
+    }
+
+    /// What is missing where a request shows nothing.
+    fn wanted(&self) -> String {
+        let token =
+            "send a token of admin.operators (--operator-token-file, or PACKETBOAT_ADMIN_TOKEN)";
+        match &self.assertion {
+            None => format!("operators sign in here: {token}\n"),
+            Some(assertion) => format!(
+                "operators sign in here: ask through the proxy that sets {:?}, or {token}\n",
+                assertion.header().as_str()
+            ),
+        }
+    }
+
+    /// A token wins: whoever sends one is judged by it alone, whatever a proxy asserts.
+    async fn recognize(&self, headers: &HeaderMap) -> Shown {
+        let (token, is_twice) = single(headers, &AUTHORIZATION);
+        if is_twice {
+            return twice(&AUTHORIZATION);
+        }
+        let bearer = token.and_then(|value| value.strip_prefix(b"Bearer "));
+        if let Some(operator) = self.find(bearer) {
+            return Shown::Somebody(Asserted::Operator(operator));
+        }
+        let assertion = self.assertion.as_deref();
+        let Some(assertion) =
+            assertion.filter(|it| token.is_none() || it.header() == AUTHORIZATION)
+        else {
+            return match token {
+                Some(_) => Shown::Wrong("a token of no operator".to_owned(), self.wanted()),
+                None => Shown::Nothing,
+            };
+        };
+        let (value, is_twice) = single(headers, assertion.header());
+        match (value, is_twice) {
+            (_, true) => twice(assertion.header()),
+            (None, false) => Shown::Nothing,
+            (Some(value), false) => match assertion.of(value) {
+                Some(text) => Shown::Somebody(assertion.ask(text).await),
+                None => Shown::Wrong("an assertion that is no text".to_owned(), self.wanted()),
+            },
+        }
     }
 
     /// Looks at all of them, so that the time says nothing of the token.
     fn find(&self, token: Option<&[u8]>) -> Option<Operator> {
         let tokens = self.tokens.read();
-        if tokens.is_empty() {
+        if tokens.is_empty() && self.assertion.is_none() {
             return Some(Operator::anybody());
         }
         let token = token?;
@@ -278,6 +382,21 @@ impl Operators {
         }
         found
     }
+}
+
+/// The first value of a header, and whether there is another one, which nobody can say the truth of.
+fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> (Option<&'a [u8]>, bool) {
+    let mut values = headers.get_all(name).iter();
+    let first = values.next().map(HeaderValue::as_bytes);
+    (first, values.next().is_some())
+}
+
+fn twice(name: &HeaderName) -> Shown {
+    let text = format!(
+        "the header {:?} stands twice: let the proxy replace it, not add to it\n",
+        name.as_str()
+    );
+    Shown::Wrong(format!("the header {:?} stood twice", name.as_str()), text)
 }
 
 /// Knows who asks, and that they may look at all.
@@ -299,9 +418,7 @@ pub(super) async fn identify(
     peer: SocketAddr,
     mut request: Request,
 ) -> Result<Request, Refused> {
-    let header = request.headers().get(AUTHORIZATION).cloned();
-    let token = header.as_ref().map(HeaderValue::as_bytes);
-    let operator = operators.sign_in(peer.ip(), token).await?;
+    let operator = operators.sign_in(peer.ip(), request.headers()).await?;
     request.extensions_mut().insert(operator);
     Ok(request)
 }

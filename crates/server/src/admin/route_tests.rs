@@ -63,11 +63,13 @@ impl Port {
             phases: Phases::default(),
             operators,
             desk: Some(desk.clone()),
+            certificates: None,
         });
         let parts = Parts {
             health: Health::silent(),
             desk: Some(desk),
             doctor: Some(Arc::new(doctor)),
+            certificates: None,
         };
         let bound = HOST.parse().expect("an address");
         Port {

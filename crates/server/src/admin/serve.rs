@@ -14,13 +14,17 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto::Builder;
 use protocol::Timestamp;
 use protocol::accept_backoff::AcceptBackoff;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, sleep};
+use tokio_rustls::server::TlsStream;
+use tokio_util::either::Either;
 use tokio_util::sync::CancellationToken;
 use tonic::codegen::Service;
 
 use super::spare_files::SpareFiles;
+use super::tls::Handshakes;
 
 /// How long a connection may take to begin, and a head to come; an idle one is closed after it, too.
 const HEAD_WITHIN: Duration = Duration::from_secs(10);
@@ -39,12 +43,13 @@ const KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
 /// Serves until `stop`; requests in flight are answered.
 pub(super) async fn serve(
     listener: TcpListener,
+    tls: Option<Handshakes>,
     router: Router,
     stop: CancellationToken,
     port: &'static str,
 ) {
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let spares = Arc::new(SpareFiles::new());
+    let (spares, tls) = (Arc::new(SpareFiles::new()), tls.map(Arc::new));
     let (mut backoff, begun) = (AcceptBackoff::default(), Instant::now());
     let accepting = async {
         loop {
@@ -54,10 +59,15 @@ pub(super) async fn serve(
             match spares.accept(&listener).await {
                 Ok((stream, peer)) => {
                     backoff.accepted();
-                    let serving = converse(stream, peer, router.clone(), place, stop.clone());
+                    // A lone small frame must not wait for the one before it.
+                    let _ = stream.set_nodelay(true);
+                    let (tls, router, stop) = (tls.clone(), router.clone(), stop.clone());
                     let spares = Arc::clone(&spares);
                     tokio::spawn(async move {
-                        serving.await;
+                        let secured = secure(stream, tls.as_deref(), peer);
+                        if let Some(Some(stream)) = stop.run_until_cancelled(secured).await {
+                            converse(stream, peer, router, place, stop).await;
+                        }
                         spares.refill();
                     });
                 }
@@ -75,15 +85,31 @@ pub(super) async fn serve(
     stop.run_until_cancelled(accepting).await;
 }
 
-async fn converse(
+/// What HTTP is spoken over; `None`: the handshake failed.
+async fn secure(
     stream: TcpStream,
+    tls: Option<&Handshakes>,
+    peer: SocketAddr,
+) -> Option<Either<TcpStream, Box<TlsStream<TcpStream>>>> {
+    let Some(tls) = tls else {
+        return Some(Either::Left(stream));
+    };
+    match tls.accept(stream).await {
+        Ok(stream) => Some(Either::Right(stream)),
+        Err(error) => {
+            tracing::debug!(%error, %peer, "a connection of the admin port is no TLS");
+            None
+        }
+    }
+}
+
+async fn converse(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     peer: SocketAddr,
     router: Router,
     place: OwnedSemaphorePermit,
     stop: CancellationToken,
 ) {
-    // A lone small frame must not wait for the one before it.
-    let _ = stream.set_nodelay(true);
     let answer = service_fn(move |mut request: Request<Incoming>| {
         request.extensions_mut().insert(ConnectInfo(peer));
         router.clone().call(request)
@@ -130,7 +156,7 @@ mod tests {
         let address = listener.local_addr().expect("bound");
         let router = Router::new().route("/livez", get(|| async { "live\n" }));
         let stop = CancellationToken::new();
-        tokio::spawn(serve(listener, router, stop.clone(), "test"));
+        tokio::spawn(serve(listener, None, router, stop.clone(), "test"));
         (address, stop.drop_guard())
     }
 

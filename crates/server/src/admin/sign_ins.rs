@@ -55,13 +55,23 @@ impl SignIns {
         metrics::counter!("admin_sign_ins_total", "result" => "accepted").increment(1);
     }
 
-    /// A token that is nobody's. Takes a while where it is not the first.
-    pub(super) async fn refuse(&self, peer: IpAddr) {
+    /// Somebody who may do nothing here, by a proved assertion.
+    pub(super) fn forbid() {
+        metrics::counter!("admin_sign_ins_total", "result" => "forbidden").increment(1);
+    }
+
+    /// An assertion for which there are no keys now.
+    pub(super) fn leave_unanswered() {
+        metrics::counter!("admin_sign_ins_total", "result" => "unanswered").increment(1);
+    }
+
+    /// A token that is nobody's, or an assertion that proves nothing. Takes a while where it is not the first.
+    pub(super) async fn refuse(&self, peer: IpAddr, reason: &str) {
         metrics::counter!("admin_sign_ins_total", "result" => "refused").increment(1);
         let count = self.count(peer).await;
         if count <= REFUSALS_MAX {
             let heard = count < REFUSALS_MAX;
-            tracing::warn!(%peer, count, heard, "a token of no operator was refused");
+            tracing::warn!(%peer, count, heard, reason, "a sign-in at the desk was refused");
         }
         if count > PROMPT_MAX {
             self.delay().await;
@@ -125,7 +135,7 @@ mod tests {
     async fn refuse(sign_ins: &SignIns, peer: IpAddr, count: u32) -> Duration {
         let began = Instant::now();
         for _ in 0..count {
-            sign_ins.refuse(peer).await;
+            sign_ins.refuse(peer, "a guess").await;
         }
         began.elapsed()
     }

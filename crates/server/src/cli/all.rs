@@ -42,7 +42,7 @@ impl All {
     pub(super) fn run(self, config: Option<&Path>, around: &dyn Around) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
         settings.check_all()?;
-        let operators = Operators::load(&settings.admin.operators)?;
+        let operators = Operators::open(&settings.admin)?;
         let reload = Reload::new(config, settings.clone(), operators);
         if let Some(data) = &self.data {
             settings.embedded.data.clone_from(data);
@@ -67,6 +67,7 @@ impl All {
         let operators = reload.operators();
         reload.start()?;
         let stop_admin = CancellationToken::new();
+        operators.keep(stop_admin.clone());
         let health = admin::Health {
             phases: phases.clone(),
             metrics: Some(metrics),
@@ -86,6 +87,7 @@ impl All {
         let seams = seams.with(around);
         let desk = Arc::new(Desk::new(&seams, &settings.station, operators.clone()));
         desk.employ(&settings.carrier.name, stop_admin.clone());
+        let certificates = settings.admin.tls.load()?;
         let doctor = Doctor::new(doctor::Parts {
             settings: settings.clone(),
             role: None,
@@ -97,11 +99,13 @@ impl All {
             phases: phases.clone(),
             operators,
             desk: Some(desk.clone()),
+            certificates: certificates.clone(),
         });
         let parts = admin::Parts {
             health,
             desk: Some(desk.clone()),
             doctor: Some(doctor.probing(stop_admin.clone())),
+            certificates,
         };
         let admin = admin::start(&settings.admin, parts, stop_admin.clone()).await?;
         let worker = seams.entropy.next();
@@ -110,7 +114,7 @@ impl All {
         phases.follow(system.conditions());
         phases.enter(Phase::Ready);
         let clients = client_urls(&settings.boat.tls, system.websocket(), system.tcp());
-        self.announce(clients, admin, probes)?;
+        self.announce(clients, settings.admin.url(admin), probes)?;
         let code = serve_to_the_end(system, &phases).await?;
         stop_admin.cancel();
         Ok(code)
@@ -119,11 +123,10 @@ impl All {
     fn announce(
         &self,
         (websocket, tcp): (String, String),
-        admin: SocketAddr,
+        admin: String,
         probes: SocketAddr,
     ) -> Result<()> {
         use std::io::Write;
-        let admin = format!("http://{admin}");
         let health = format!("http://{probes}");
         let mut output = std::io::stdout().lock();
         match self.output {

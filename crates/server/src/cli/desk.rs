@@ -1,14 +1,24 @@
 //! The operators' commands talk to a running Packetboat through its admin port.
 
+use std::error::Error as StdError;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use backend::tls::{client_config, rustls_error};
 use clap::Args;
-use reqwest::{Method, StatusCode};
+use reqwest::{Client, Method, StatusCode};
 use secrecy::{ExposeSecret, SecretString};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use thiserror::Error;
+use tokio::sync::OnceCell;
+
+/// Protocol of the commands.
+const HTTP: &[u8] = b"http/1.1";
+/// Time for a connection, TLS included.
+const CONNECT_WITHIN: Duration = Duration::from_secs(10);
 
 /// An answer that is none: a status, and why.
 #[derive(Debug, Error)]
@@ -69,10 +79,50 @@ impl Token {
     }
 }
 
+/// What shows who asks, and who is believed to be a desk.
+#[derive(Clone, Debug, Args)]
+pub struct Credentials {
+    #[command(flatten)]
+    token: Token,
+    /// Certificates of who signs those of desks (https), in PEM. Default: those that the operating system trusts.
+    #[arg(long, env = "PACKETBOAT_ADMIN_CA_FILE", value_name = "FILE")]
+    ca_file: Option<PathBuf>,
+}
+
+impl Credentials {
+    fn client(&self, admin: &str) -> Result<Client> {
+        // The first one chooses for the process; all of ours choose the same.
+        let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
+        let client = Client::builder()
+            .connect_timeout(CONNECT_WITHIN)
+            // A desk closes connections that rest.
+            .pool_max_idle_per_host(0);
+        let is_tls = admin.starts_with("https://");
+        let client = match &self.ca_file {
+            Some(file) if !is_tls => bail!(
+                "--ca-file {} is for desks with TLS, and {admin} is none: use https://, or leave it out",
+                file.display()
+            ),
+            Some(file) => {
+                let config = client_config(Some(file), &[HTTP]).context("reading --ca-file")?;
+                client.tls_backend_preconfigured(Arc::unwrap_or_clone(config))
+            }
+            None if is_tls => {
+                let config = client_config(None, &[HTTP]).context(
+                    "reading whom the operating system trusts; --ca-file FILE names somebody else",
+                )?;
+                client.tls_backend_preconfigured(Arc::unwrap_or_clone(config))
+            }
+            None => client,
+        };
+        client.build().context("making a client of HTTP")
+    }
+}
+
 /// Where the admin port is.
 #[derive(Clone, Debug, Args)]
 pub struct Desk {
-    /// The admin port of a running Packetboat.
+    /// The admin port of a running Packetboat; https:// where it speaks TLS.
     #[arg(
         long,
         env = "PACKETBOAT_ADMIN",
@@ -81,13 +131,19 @@ pub struct Desk {
     )]
     admin: String,
     #[command(flatten)]
-    token: Token,
+    credentials: Credentials,
+    /// Made for the first call.
+    #[arg(skip)]
+    client: OnceCell<Client>,
 }
 
 impl Desk {
-    pub(super) fn at(admin: &str, token: Token) -> Desk {
-        let admin = admin.to_owned();
-        Desk { admin, token }
+    pub(super) fn at(admin: &str, credentials: Credentials) -> Desk {
+        Desk {
+            admin: admin.to_owned(),
+            credentials,
+            client: OnceCell::new(),
+        }
     }
 
     pub(super) async fn get<A: DeserializeOwned>(
@@ -129,18 +185,22 @@ impl Desk {
                 )
             })
             .collect();
-        let mut request = reqwest::Client::new().request(method.clone(), &url);
+        let made = async || self.credentials.client(&self.admin);
+        let client = self.client.get_or_try_init(made).await?;
+        let mut request = client.request(method.clone(), &url);
         if !query.is_empty() {
             request = request.query(&query);
         }
-        if let Some(token) = self.token.read()? {
+        if let Some(token) = self.credentials.token.read()? {
             request = request.bearer_auth(token.expose_secret());
         }
         if method != Method::GET {
             request = request.json(body);
         }
-        let response = request.send().await.with_context(|| {
-            format!("reaching {} (is Packetboat running? --admin or PACKETBOAT_ADMIN names its admin port)", self.admin)
+        let sent = request.send().await;
+        let response = sent.map_err(|error| {
+            let text = format!("reaching {} ({})", self.admin, advice(&self.admin, &error));
+            anyhow::Error::from(error).context(text)
         })?;
         let status = response.status();
         let text = response.text().await.context("reading the answer")?;
@@ -151,6 +211,45 @@ impl Desk {
                 Err(Refused { status, text }.into())
             }
         }
+    }
+}
+
+/// Remedy for a call that was not answered.
+fn advice(admin: &str, error: &reqwest::Error) -> &'static str {
+    let mut next: Option<&(dyn StdError + 'static)> = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = rustls_error(error) {
+            return advice_of_tls(error);
+        }
+        next = error.source();
+    }
+    if error.is_connect() {
+        return "is Packetboat running? --admin or PACKETBOAT_ADMIN names its admin port";
+    }
+    match admin.starts_with("https://") {
+        true => "it ended the connection: ask again",
+        false => "what answers is no desk, or speaks TLS: is it https://?",
+    }
+}
+
+fn advice_of_tls(error: &rustls::Error) -> &'static str {
+    use rustls::{CertificateError as Reason, Error};
+    match error {
+        Error::InvalidCertificate(Reason::UnknownIssuer | Reason::BadSignature) => {
+            "nobody whom you trust has signed its certificate: --ca-file or PACKETBOAT_ADMIN_CA_FILE names a file with \
+             the root that did; if there should be none, somebody is between"
+        }
+        Error::InvalidCertificate(
+            Reason::NotValidForName | Reason::NotValidForNameContext { .. },
+        ) => {
+            "its certificate bears another name: ask by a name that stands in it, or have that one added to it"
+        }
+        Error::InvalidCertificate(Reason::Expired | Reason::ExpiredContext { .. }) => {
+            "its certificate is over: renew the files of its admin.tls; or is the clock here wrong?"
+        }
+        Error::InvalidCertificate(_) => "its certificate cannot be believed",
+        Error::InvalidMessage(_) => "it speaks no TLS: is it http://?",
+        _ => "TLS with it failed",
     }
 }
 

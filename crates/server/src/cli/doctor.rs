@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use self::answer::Answer;
 use super::Output;
-use super::desk::{Desk, Refused, Token};
+use super::desk::{Credentials, Desk, Refused};
 use crate::admin::doctor::{Greeting, VERSION};
 
 /// How long a port may take to say who it is, and to look at everything.
@@ -48,7 +48,7 @@ pub struct Doctor {
     )]
     ports: Vec<String>,
     #[command(flatten)]
-    token: Token,
+    credentials: Credentials,
     #[arg(long, value_enum, default_value_t)]
     output: Output,
 }
@@ -84,7 +84,7 @@ impl Doctor {
         }
         let (mut processes, mut readings) = (Vec::new(), Vec::new());
         for port in &self.ports {
-            let (process, reading) = visit(Desk::at(port, self.token.clone()), port).await;
+            let (process, reading) = visit(Desk::at(port, self.credentials.clone()), port).await;
             processes.push(process);
             readings.extend(reading);
         }

@@ -69,7 +69,7 @@ impl Member {
         around: &dyn Around,
     ) -> Result<ExitCode> {
         let mut settings = Settings::load(config)?;
-        let operators = Operators::load(&settings.admin.operators)?;
+        let operators = Operators::open(&settings.admin)?;
         let reload = Reload::new(config, settings.clone(), operators);
         self.apply(role, &mut settings);
         settings.check_member(role)?;
@@ -129,6 +129,7 @@ impl Member {
         let operators = reload.operators();
         reload.start()?;
         let stop_admin = CancellationToken::new();
+        operators.keep(stop_admin.clone());
         let services = Handle::current();
         // Only a boat has a runtime of connections.
         let runtimes = match role {
@@ -148,6 +149,7 @@ impl Member {
             desk.employ(name_of(role, &settings), stop_admin.clone());
             (desk, seams.entropy.next())
         });
+        let certificates = settings.admin.tls.load()?;
         let doctor = Doctor::new(doctor::Parts {
             settings: settings.clone(),
             role: Some(role),
@@ -156,11 +158,13 @@ impl Member {
             phases: phases.clone(),
             operators,
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
+            certificates: certificates.clone(),
         });
         let admin_parts = admin::Parts {
             health,
             desk: desk.as_ref().map(|(desk, _)| desk.clone()),
             doctor: Some(doctor.probing(stop_admin.clone())),
+            certificates,
         };
         let admin = admin::start(&settings.admin, admin_parts, stop_admin.clone()).await?;
         let member = member::Member::start(&settings, parts).await?;
@@ -170,7 +174,12 @@ impl Member {
         phases.follow(member.conditions());
         phases.enter(Phase::Ready);
         let clients = (member.clients()).map(|(ws, tcp)| client_urls(&settings.boat.tls, ws, tcp));
-        self.announce(role, (clients, member.address()), admin, probes)?;
+        self.announce(
+            role,
+            (clients, member.address()),
+            settings.admin.url(admin),
+            probes,
+        )?;
         let code = serve_to_the_end(member, &phases).await?;
         stop_admin.cancel();
         Ok(code)
@@ -180,11 +189,10 @@ impl Member {
         &self,
         role: Role,
         (clients, grpc): (Option<(String, String)>, Option<String>),
-        admin: SocketAddr,
+        admin: String,
         probes: SocketAddr,
     ) -> Result<()> {
         let (websocket, tcp) = clients.unzip();
-        let admin = format!("http://{admin}");
         let health = format!("http://{probes}");
         let mut output = std::io::stdout().lock();
         match self.output {

@@ -33,9 +33,7 @@ impl Settings {
     fn contradictions(&self) -> Problems {
         let mut problems = Problems::default();
         self.log(&mut problems);
-        if let Some(reason) = self.admin.contradiction() {
-            problems.refuse("admin", "", &reason, "");
-        }
+        problems.section("admin", self.admin.problems());
         self.development_key(&mut problems);
         problems.section("identity", self.identity.problems());
         self.services(&mut problems);

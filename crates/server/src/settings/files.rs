@@ -8,7 +8,7 @@ use backend::tls::Identity;
 use horn::provider::Secret;
 use protocol::settings::Problems;
 use serde_json::Value;
-use station::auth::SignedTokens;
+use station::auth::TokenDoor;
 
 use super::Settings;
 use crate::admin::Operators;
@@ -31,10 +31,11 @@ impl Settings {
 
     /// Whoever reads a file at start reads it here, too.
     fn contents(&self, problems: &mut Problems) {
-        if let Err(error) = SignedTokens::open(&self.station.auth) {
-            let key = match self.station.auth.issuers.is_empty() {
-                true => "station.auth.key_file",
-                false => "station.auth.issuers",
+        if let Err(error) = TokenDoor::open(&self.station.auth) {
+            let key = match &self.station.auth {
+                auth if auth.remote.is_on() => "station.auth",
+                auth if auth.issuers.is_empty() => "station.auth.key_file",
+                _ => "station.auth.issuers",
             };
             let remedy = "openssl rand -hex 32 makes a secret; public keys are a JWK set";
             problems.refuse(key, "", &error.to_string(), remedy);
@@ -46,8 +47,8 @@ impl Settings {
         self.identity(problems);
         #[cfg(feature = "cluster")]
         self.certificates_of_parts(problems);
-        if let Err(error) = Operators::load(&self.admin.operators) {
-            problems.refuse("admin.operators", "", &format!("{error:#}"), "");
+        if let Err(error) = Operators::open(&self.admin) {
+            problems.refuse("admin", "", &format!("{error:#}"), "");
         }
         if let Some(file) = &self.horn.secret_file
             && let Err(error) = Secret::read(file)

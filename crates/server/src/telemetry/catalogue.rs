@@ -24,7 +24,7 @@ const fn metric(kind: Kind, name: &'static str, help: &'static str) -> Metric {
 /// By name.
 #[rustfmt::skip]
 const METRICS: &[Metric] = &[
-    metric(Counter, "admin_sign_ins_total", "Requests to the desk with a token, by result: accepted or refused"),
+    metric(Counter, "admin_sign_ins_total", "Requests to the desk with a token or a proxy's assertion, by result: accepted, refused or ignored; forbidden for somebody whom admin.assertion.roles gives nothing, unanswered while there are no keys to check with"),
     metric(Counter, "audit_contradictions_total", "Looks at a closed minute that found something else than when it was closed"),
     metric(Gauge, "audit_in_flight", "Messages of closed minutes that have no end yet and are carried"),
     metric(Gauge, "audit_lag_seconds", "Age of the newest closed minute"),
@@ -87,7 +87,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "carrier_stalls_total", "Writes that a store failed: the partitions of the records wait"),
     metric(Counter, "carrier_timeline_failures_total", "Writes to the newest messages of groups that failed"),
     metric(Gauge, "carrier_users_in_flight", "Users that records which a shard works on are owed to, by shard"),
-    metric(Gauge, "cert_expiry_seconds", "Time until the first certificate of a listener ends, by listener: boat, services for what services show each other, or a part that this process shows one to (kafka, redis, etcd, scylla)"),
+    metric(Gauge, "cert_expiry_seconds", "Time until the first certificate of a listener ends, by listener: boat, desk, services for what services show each other, sign-in for what a station shows station.auth.remote, or a part that this process shows one to (kafka, redis, etcd, scylla)"),
     metric(Gauge, "desk_letters_open", "Dead letters that nobody has dealt with, by kind and reason"),
     metric(Gauge, "desk_oldest_open_seconds", "Age of the oldest dead letter that nobody has dealt with"),
     metric(Counter, "desk_panics_total", "Panics in the desk's background work, by work"),
@@ -123,7 +123,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_ids_refused_total", "Message ids that could not be made: their sends are refused"),
     metric(Counter, "station_installation_differs_total", "Looks at which discovery and store had two installation numbers"),
     metric(Counter, "station_installation_restored_total", "Installation numbers that were put back where one was missing"),
-    metric(Gauge, "station_jwks_age_seconds", "Age of the last good set of keys from a URL, by issuer; time since the start where none came"),
+    metric(Gauge, "station_jwks_age_seconds", "Age of the last good set of keys from a URL, by issuer, that of admin.assertion included; time since the start where none came"),
     metric(Counter, "station_kickouts_given_up_total", "Kickouts that could not be published"),
     metric(Counter, "station_kickouts_published_total", "Kickouts that were published"),
     metric(Counter, "station_last_received_total", "Places of devices, by result: written or dropped"),
@@ -135,6 +135,7 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_pages_total", "Pages of history, by where they came from: memory or stores"),
     metric(Counter, "station_receipt_pushes_total", "Receipts for other devices, by result"),
     metric(Counter, "station_receipts_total", "Receipts, by result"),
+    metric(Counter, "station_remote_sign_ins_total", "Sign-ins that were for station.auth.remote, by result: accepted or refused by it; unanswered, for an error or silence; malformed, for an answer that cannot be; busy, beyond 256 that wait; broken, while it is left alone after failures"),
     metric(Gauge, "station_revocations", "Users whose tokens were revoked and may not have ended"),
     metric(Gauge, "station_revocations_age_seconds", "Time since revocations were read last: from a minute on a revoked token may be let in"),
     metric(Counter, "station_revocations_dropped_total", "Revocations that a station had no room for"),

@@ -1,8 +1,10 @@
-//! Boats with certificates, and users who reach them.
+//! Boats and desks with certificates, and who reaches them.
+
+use std::thread;
 
 use crate::all::All;
 use crate::certificate::{certificate, tls};
-use crate::process::{packetboat, run};
+use crate::process::{PAUSE, SOON, packetboat, run};
 
 // proves S1-06: clients reach both ports through TLS, and nobody whom they do not trust.
 #[test]
@@ -54,4 +56,63 @@ fn a_boat_that_others_reach_speaks_tls_or_does_not_start() {
     assert!(
         page.contains("With `boat.tls.certificates` both client ports speak TLS and nothing else")
     );
+}
+
+/// What an operator is told who asks there.
+fn told(admin: &str, more: &[&str]) -> String {
+    let mut audit = packetboat(&["audit", "--all", "--admin", admin]);
+    let ended = run(audit.args(more));
+    match ended.code {
+        Some(0) => String::new(),
+        code => {
+            assert_eq!(code, Some(1), "{admin}: {}", ended.stderr);
+            ended.stderr
+        }
+    }
+}
+
+#[test]
+fn a_desk_with_tls_is_asked_over_tls_and_mistakes_are_named() {
+    let files = tempfile::tempdir().expect("a directory");
+    let [desk, other] = ["desk", "other"].map(|name| certificate(files.path(), name));
+    let (cert, key) = (desk.cert_file.display(), desk.key_file.display());
+    let settings = format!("admin.tls.cert_file = \"{cert}\"\nadmin.tls.key_file = \"{key}\"");
+    let all = All::with(&settings);
+    let admin = all.admin.clone();
+    assert!(admin.starts_with("https://"), "{admin}");
+    let root = desk.cert_file.display().to_string();
+    let trust = ["--ca-file", &root];
+    assert_eq!(told(&admin, &trust), "");
+    let mut doctor = all.operator(&["doctor"]);
+    let seen = run(doctor.env("PACKETBOAT_ADMIN_CA_FILE", &root)).stdout;
+    assert!(seen.contains("desk-certificate"), "{seen}");
+    let lasts = all.metric("cert_expiry_seconds{listener=\"desk\"}");
+    assert!(lasts > 86_400, "{lasts}");
+
+    let named = admin.replace("127.0.0.1", "localhost");
+    let plain = admin.replace("https://", "http://");
+    let probes = all.health.replace("http://", "https://");
+    let stranger = other.cert_file.display().to_string();
+    for (admin, more, word) in [
+        (&admin, &[][..], "--ca-file"),
+        (&admin, &["--ca-file", &stranger], "nobody whom you trust"),
+        (&named, &trust, "bears another name"),
+        (&plain, &[], "this port speaks TLS"),
+        (&plain, &trust, "leave it out"),
+        (&probes, &trust, "it speaks no TLS"),
+        (&admin, &["--ca-file", "/no/such"], "/no/such"),
+    ] {
+        let text = told(admin, more);
+        assert!(text.contains(word), "{admin} {more:?}: {text}");
+    }
+
+    // Renewed without a restart, within ten seconds.
+    certificate(files.path(), "desk");
+    let mut looks = SOON.as_millis() / PAUSE.as_millis();
+    while !told(&admin, &trust).is_empty() {
+        looks -= 1;
+        assert!(looks > 0, "{}", told(&admin, &trust));
+        thread::sleep(PAUSE);
+    }
+    assert_eq!(all.metric("tls_reloads_total{result=\"reloaded\"}"), 1);
 }

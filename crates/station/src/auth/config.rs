@@ -9,7 +9,7 @@ use reqwest::Url;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use super::AUDIENCE;
+use super::{AUDIENCE, RemoteConfig};
 
 /// Section `station.auth`: proof of tokens.
 #[derive(Clone, Debug, JsonSchema, Serialize, Deserialize)]
@@ -25,6 +25,8 @@ pub struct Config {
     /// Issuers whose tokens are believed, instead of `key_file` and `issuer`. A token's `iss` chooses
     /// one of them, its `kid` one of that issuer's keys, and the key says which algorithm it is for.
     pub issuers: Vec<Issuer>,
+    /// Section `remote`: a service of yours that says whose a token is.
+    pub remote: RemoteConfig,
     /// Folder with the last good set of each `jwks_url`, for a station that starts while a provider is
     /// away. Whoever writes there says whose tokens are believed. Unset: no copies.
     #[schemars(extend("examples" = ["/var/lib/packetboat/keys"]))]
@@ -127,6 +129,7 @@ impl Default for Config {
             key_file: None,
             issuer: "packetboat".into(),
             issuers: Vec::new(),
+            remote: RemoteConfig::default(),
             cache_dir: None,
             stale_max: Duration::from_secs(24 * 3600),
             leeway: Duration::from_secs(30),
@@ -143,13 +146,13 @@ const KEY_FILE_LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
 const LEEWAY_MAX: Duration = Duration::from_secs(60);
 
 /// The most that `lifetime_max` may be: revocations are kept for as long, and a station reads them all at its start.
-const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+pub(super) const LIFETIME_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 
 impl Config {
     /// True where tokens are proved by the key that everybody knows.
     #[must_use]
     pub fn is_well_known(&self) -> bool {
-        self.key_file.is_none() && self.issuers.is_empty()
+        self.key_file.is_none() && self.issuers.is_empty() && !self.remote.is_on()
     }
 
     /// Life of the longest token, which its revocation outlives. A token of `key_file` may live longer: then
@@ -157,7 +160,8 @@ impl Config {
     #[must_use]
     pub fn lifetime_max(&self) -> Duration {
         let lifetimes = self.issuers.iter().map(|issuer| issuer.lifetime_max);
-        lifetimes.max().unwrap_or(KEY_FILE_LIFETIME)
+        let remote = self.remote.is_on().then_some(self.remote.lifetime_max);
+        lifetimes.chain(remote).max().unwrap_or(KEY_FILE_LIFETIME)
     }
 
     /// Settings that cannot work, by names of this section.
@@ -174,6 +178,12 @@ impl Config {
             let remedy = "Make the file one of an issuer's secrets, or leave issuers out";
             problems.refuse("key_file", file.display(), reason, remedy);
         }
+        if let (Some(file), true) = (&self.key_file, self.remote.is_on()) {
+            let reason = "remote stands beside it, and only one of both can say who is believed";
+            let remedy = "Make the file one of an issuer's secrets, or leave remote out";
+            problems.refuse("key_file", file.display(), reason, remedy);
+        }
+        problems.section("remote", self.remote.problems());
         for (index, issuer) in self.issuers.iter().enumerate() {
             let mut refuse = |key: &str, value: &str, reason: &str, remedy: &str| {
                 problems.refuse(&format!("issuers[{index}].{key}"), value, reason, remedy);
@@ -190,6 +200,14 @@ impl Config {
 }
 
 impl Issuer {
+    /// Settings that cannot work, by names of this section.
+    #[must_use]
+    pub fn problems(&self) -> Problems {
+        let mut problems = Problems::default();
+        self.check(&mut |key, value, reason, remedy| problems.refuse(key, value, reason, remedy));
+        problems
+    }
+
     fn check(&self, refuse: &mut impl FnMut(&str, &str, &str, &str)) {
         if self.issuer.is_empty() {
             refuse("issuer", "", "tokens must name it", "Say what their iss is");

@@ -99,7 +99,7 @@ impl Signer {
 
     /// The first issuer that has secrets, with the first of them; else `key_file`.
     pub fn open(config: &Config) -> Result<Signer, KeyError> {
-        if config.issuers.is_empty() {
+        if config.issuers.is_empty() && !config.remote.is_on() {
             let secret = config.key_file.as_deref().map(Secret::read).transpose()?;
             return Ok(Signer {
                 issuer: config.issuer.clone(),

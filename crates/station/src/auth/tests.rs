@@ -1,6 +1,7 @@
 mod issuers;
 mod provider;
 mod published;
+mod remote;
 
 use jsonwebtoken::{Algorithm, EncodingKey};
 use proptest::prelude::*;

@@ -14,6 +14,7 @@ use jsonwebtoken::dangerous::insecure_decode_claims;
 use jsonwebtoken::errors::ErrorKind;
 use protocol::revocation::UNDATED;
 use protocol::{Code, Refusal, Timestamp};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer};
 
 use super::config::{Algorithm, Config, Issuer};
@@ -21,7 +22,7 @@ use super::keys::{KeySet, NoKey, replace};
 use super::provider::{Https, Providers};
 use super::published::{Published, reloads};
 use super::signing::Secret;
-use super::{AUDIENCE, Authenticator, Identity, KeyError, unauthenticated};
+use super::{AUDIENCE, Authenticator, Client, Identity, KeyError, unauthenticated};
 
 /// Proves tokens with keys that the settings name. Signatures are compared in constant time by the library. What a
 /// token says of itself only chooses among the issuers and their keys; the key says how it is signed.
@@ -33,8 +34,8 @@ pub struct SignedTokens {
 }
 
 /// An issuer, and its keys of now.
-struct Trusted {
-    issuer: String,
+pub(super) struct Trusted {
+    pub(super) issuer: String,
     /// Set where a token says when it was issued.
     lifetime_max: Option<Duration>,
     /// One for each algorithm, since a list of them would let a token choose.
@@ -87,7 +88,11 @@ impl Trusted {
         })
     }
 
-    fn of(issuer: &Issuer, config: &Config, providers: Providers<'_>) -> Result<Trusted, KeyError> {
+    pub(super) fn of(
+        issuer: &Issuer,
+        config: &Config,
+        providers: Providers<'_>,
+    ) -> Result<Trusted, KeyError> {
         let (origin, keys) = match &issuer.jwks_url {
             None => Origin::of_files(issuer)?,
             Some(url) => {
@@ -107,7 +112,7 @@ impl Trusted {
     }
 
     /// Waits where the token's key may be on its way. What is wrong with the token is said where it is proved.
-    async fn await_key(&self, token: &str) -> Result<(), Refusal> {
+    pub(super) async fn await_key(&self, token: &str) -> Result<(), Refusal> {
         let Origin::Url(published) = &self.origin else {
             return Ok(());
         };
@@ -134,7 +139,7 @@ impl Trusted {
     }
 
     /// Proves the signature, the issuer and the audience.
-    fn open_token(&self, token: &str) -> Result<Proven, Refusal> {
+    pub(super) fn open_token<T: DeserializeOwned>(&self, token: &str) -> Result<T, Refusal> {
         let read =
             |error: jsonwebtoken::errors::Error| unauthenticated(what_is_wrong(error.kind()));
         let header = jsonwebtoken::decode_header(token).map_err(read)?;
@@ -153,8 +158,30 @@ impl Trusted {
                 NoKey::Unknown => unauthenticated("the token's key is unknown here"),
                 NoKey::Ambiguous => unauthenticated("the token does not say which key signed it"),
             })?;
-        let token = jsonwebtoken::decode::<Proven>(token, key, validation).map_err(read)?;
+        let token = jsonwebtoken::decode::<T>(token, key, validation).map_err(read)?;
         Ok(token.claims)
+    }
+
+    /// A token of now, and one that does not live too long where the issuer has a bound.
+    pub(super) fn check_times(
+        &self,
+        times: &Times,
+        leeway: Duration,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        if let Some(lifetime_max) = self.lifetime_max {
+            times.check_lifetime(lifetime_max, leeway, now)?;
+        }
+        if now >= from_seconds(times.exp) + leeway {
+            return Err(Refusal::new(Code::TokenExpired, "the token has expired"));
+        }
+        if times
+            .nbf
+            .is_some_and(|begin| now + leeway < from_seconds(begin))
+        {
+            return Err(unauthenticated("the token is not yet valid"));
+        }
+        Ok(())
     }
 
     /// Looks at the files again; where one of them cannot be used, all keys stay as they were.
@@ -163,7 +190,7 @@ impl Trusted {
     }
 
     /// Reads keys again that change, until dropped.
-    async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
+    pub(super) async fn keep(&self, clock: &dyn Clock, entropy: &dyn Entropy) {
         let source = match &self.origin {
             Origin::Url(published) => return published.keep(clock, entropy).await,
             Origin::Files(source) => source.clone(),
@@ -225,6 +252,7 @@ impl SignedTokens {
             return Err(KeyError::Settings(problems.to_string()));
         }
         let issuers = match config.issuers.is_empty() {
+            true if config.remote.is_on() => Vec::new(),
             true => vec![Trusted::of_key_file(config)?],
             false => {
                 let issuers = config.issuers.iter();
@@ -268,76 +296,45 @@ impl SignedTokens {
 
     pub(super) fn prove(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
         let trusted = self.issuer_of(token)?;
-        let proven = trusted.open_token(token)?;
+        let proven: Proven = trusted.open_token(token)?;
         let user = proven
             .sub
             .parse()
             .map_err(|_| unauthenticated("the token's sub is no user"))?;
-        if let Some(lifetime_max) = trusted.lifetime_max {
-            self.check_lifetime(&proven, lifetime_max, now)?;
-        }
-        let expires_at = from_seconds(proven.exp);
-        if now >= expires_at + self.leeway {
-            return Err(Refusal::new(Code::TokenExpired, "the token has expired"));
-        }
-        if proven
-            .nbf
-            .is_some_and(|begin| now + self.leeway < from_seconds(begin))
-        {
-            return Err(unauthenticated("the token is not yet valid"));
-        }
+        trusted.check_times(&proven.times, self.leeway, now)?;
         Ok(Identity {
             user,
             platform: restriction(proven.platform)?,
             device: restriction(proven.device)?,
-            issued_at: issue(proven.iat),
-            expires_at,
+            issued_at: issue(proven.times.iat),
+            expires_at: from_seconds(proven.times.exp),
         })
+    }
+
+    /// True for a token that says it is of one of these issuers.
+    pub(super) fn knows(&self, token: &str) -> bool {
+        let claimed = insecure_decode_claims::<Claimed>(token).ok();
+        let issuer = claimed.and_then(|claimed| claimed.iss);
+        issuer.is_some_and(|issuer| self.issuers.iter().any(|known| known.issuer == issuer))
     }
 
     /// By what the token says before anything is proved: it chooses among those that are trusted anyway.
     fn issuer_of(&self, token: &str) -> Result<&Trusted, Refusal> {
-        if token.is_empty() {
-            return Err(unauthenticated("the token is missing"));
-        }
-        if token.len() > self.token_bytes_max {
-            return Err(unauthenticated("the token is too long"));
-        }
-        let claimed: Claimed = insecure_decode_claims(token)
-            .map_err(|error| unauthenticated(what_is_wrong(error.kind())))?;
-        let Some(issuer) = claimed.iss else {
-            return Err(unauthenticated(LACKS_A_CLAIM));
-        };
+        let issuer = claimed_issuer(token, self.token_bytes_max)?;
         let mut issuers = self.issuers.iter();
         let trusted = issuers.find(|trusted| trusted.issuer == issuer);
-        trusted.ok_or_else(|| unauthenticated(what_is_wrong(&ErrorKind::InvalidIssuer)))
-    }
-
-    /// A bound on the life of a token: so long has it whoever steals it.
-    fn check_lifetime(
-        &self,
-        proven: &Proven,
-        lifetime_max: Duration,
-        now: Timestamp,
-    ) -> Result<(), Refusal> {
-        let issued = proven
-            .iat
-            .ok_or_else(|| unauthenticated("the token does not say when it was issued (iat)"))?;
-        if now + self.leeway < from_seconds(issued) {
-            return Err(unauthenticated("the token is not yet valid"));
-        }
-        if from_seconds(proven.exp) > from_seconds(issued) + lifetime_max {
-            return Err(unauthenticated(
-                "the token lives longer than is accepted here",
-            ));
-        }
-        Ok(())
+        trusted.ok_or_else(not_of_the_issuer)
     }
 }
 
 #[async_trait]
 impl Authenticator for SignedTokens {
-    async fn authenticate(&self, token: &str, now: Timestamp) -> Result<Identity, Refusal> {
+    async fn authenticate(
+        &self,
+        token: &str,
+        _: &Client<'_>,
+        now: Timestamp,
+    ) -> Result<Identity, Refusal> {
         self.issuer_of(token)?.await_key(token).await?;
         self.prove(token, now)
     }
@@ -349,16 +346,63 @@ struct Claimed {
     iss: Option<String>,
 }
 
-/// Claims of a proven token. The audience and the issuer were checked with the signature.
+/// By what a token says before anything is proved.
+pub(super) fn claimed_issuer(token: &str, bytes_max: usize) -> Result<String, Refusal> {
+    if token.is_empty() {
+        return Err(unauthenticated("the token is missing"));
+    }
+    if token.len() > bytes_max {
+        return Err(unauthenticated("the token is too long"));
+    }
+    let claimed: Claimed = insecure_decode_claims(token)
+        .map_err(|error| unauthenticated(what_is_wrong(error.kind())))?;
+    claimed.iss.ok_or_else(|| unauthenticated(LACKS_A_CLAIM))
+}
+
+pub(super) fn not_of_the_issuer() -> Refusal {
+    unauthenticated(what_is_wrong(&ErrorKind::InvalidIssuer))
+}
+
+/// Times of a proven token.
 #[derive(Deserialize)]
-struct Proven {
-    sub: String,
+pub(super) struct Times {
     #[serde(deserialize_with = "seconds")]
     exp: i64,
     #[serde(default, deserialize_with = "some_seconds")]
     iat: Option<i64>,
     #[serde(default, deserialize_with = "some_seconds")]
     nbf: Option<i64>,
+}
+
+impl Times {
+    /// A bound on the life of a token: so long has it whoever steals it.
+    fn check_lifetime(
+        &self,
+        lifetime_max: Duration,
+        leeway: Duration,
+        now: Timestamp,
+    ) -> Result<(), Refusal> {
+        let issued = self
+            .iat
+            .ok_or_else(|| unauthenticated("the token does not say when it was issued (iat)"))?;
+        if now + leeway < from_seconds(issued) {
+            return Err(unauthenticated("the token is not yet valid"));
+        }
+        if from_seconds(self.exp) > from_seconds(issued) + lifetime_max {
+            return Err(unauthenticated(
+                "the token lives longer than is accepted here",
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// Claims of a proven token. The audience and the issuer were checked with the signature.
+#[derive(Deserialize)]
+struct Proven {
+    sub: String,
+    #[serde(flatten)]
+    times: Times,
     #[serde(default)]
     platform: Option<String>,
     #[serde(default)]

@@ -7,6 +7,9 @@ import { forgetToken, keepToken, token } from './token';
 /** After the port did not answer, in milliseconds. */
 const REST = 5000;
 
+/** Begin of a refusal of what a proxy asserts. */
+const ASSERTION = "the proxy's assertion";
+
 /** What goes into a header. */
 const SENDABLE = /^[\x20-\x7e]+$/;
 
@@ -16,6 +19,8 @@ class Who {
   wanted = $state(false);
   /** The desk was asked. */
   asked = $state(false);
+  /** Known by a token of this tab, and not by what a proxy says. */
+  byToken = $state(false);
   /** Why a token was not taken. */
   trouble = $state.raw<Trouble>();
 
@@ -51,11 +56,13 @@ class Who {
   async #look(): Promise<void> {
     try {
       this.operator = await me();
+      this.byToken = token() !== undefined;
       this.wanted = false;
       this.trouble = undefined;
     } catch (error) {
       this.operator = undefined;
-      if (!(error instanceof Refusal)) {
+      // A desk that cannot check what its proxy says is as good as away.
+      if (!(error instanceof Refusal) || error.status === 503) {
         this.trouble = inWords(error);
         setTimeout(() => void this.#look(), REST);
       } else if (error.status === 403) {
@@ -72,6 +79,8 @@ class Who {
     // Without one, nothing was wrong yet.
     if (token() !== undefined) {
       this.trouble = { title: 'This token is not known here', text: inWords(refusal).text };
+    } else if (refusal.message.startsWith(ASSERTION)) {
+      this.trouble = { title: 'The proxy did not sign you in', text: inWords(refusal).text };
     }
     forgetToken();
     this.operator = undefined;

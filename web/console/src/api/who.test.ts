@@ -39,6 +39,24 @@ test('where nobody signs in, nobody is asked to', async () => {
   expect(who.lacks('discard')).toBeUndefined();
 });
 
+test('whom a proxy signs in is asked for no token, and signs out there', async () => {
+  desk(null);
+  stop = who.start();
+  await asked();
+  expect([who.wanted, who.operator?.name, who.byToken]).toEqual([false, 'ann', false]);
+  desk('a-token-of-some-length');
+  await who.signIn('a-token-of-some-length');
+  expect([who.wanted, who.byToken]).toEqual([false, true]);
+});
+
+test('what the proxy says may be over, and a token does as well', async () => {
+  const text = "the proxy's assertion is refused: the token has expired: sign in at the proxy again\n";
+  vi.stubGlobal('fetch', vi.fn(async () => new Response(text, { status: 401 })));
+  stop = who.start();
+  await asked();
+  expect([who.wanted, who.trouble?.title]).toEqual([true, 'The proxy did not sign you in']);
+});
+
 test('without a token one is wanted, and nothing went wrong yet', async () => {
   desk('a-token-of-some-length');
   stop = who.start();

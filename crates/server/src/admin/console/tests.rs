@@ -114,6 +114,7 @@ async fn the_console_takes_nothing_from_the_rest_of_the_admin_port() {
         health: Health::silent(),
         desk: None,
         doctor: None,
+        certificates: None,
     };
     let stop = CancellationToken::new();
     let port = start(&config, parts, stop.clone()).await.expect("it binds");

@@ -75,6 +75,7 @@ mod tests {
             phases: Phases::default(),
             operators: Operators::default(),
             desk: None,
+            certificates: None,
         });
         let mut runtime = tokio::runtime::Builder::new_current_thread();
         let runtime = runtime.enable_all().build().expect("a runtime");

@@ -120,6 +120,7 @@ mod tests {
             phases: Phases::default(),
             operators: Operators::default(),
             desk: Some(Arc::new(desk)),
+            certificates: None,
         })))
     }
 
@@ -169,6 +170,7 @@ mod tests {
             health: admin::Health::silent(),
             desk: None,
             doctor: Some(doctor),
+            certificates: None,
         };
         let stop = CancellationToken::new();
         let listen = ([127, 0, 0, 1], 0).into();

@@ -1,7 +1,9 @@
 //! What the settings say of themselves.
 
 use backend::discovery::Role;
-use protocol::doctor::{AdminPort, Auditing, Finding, ServiceIdentity, SessionTickets, TokenKey};
+use protocol::doctor::{
+    AdminPort, Auditing, DeskCertificate, Finding, ServiceIdentity, SessionTickets, TokenKey,
+};
 #[cfg(feature = "cluster")]
 use protocol::doctor::{Copies, Link};
 
@@ -16,8 +18,13 @@ impl Doctor {
         let port = AdminPort {
             listen: settings.admin.listen,
             operators: self.parts.operators.count(),
+            by_proxy: self.parts.operators.by_proxy(),
         };
         let mut findings = vec![port.finding()];
+        if let Some(certificates) = &self.parts.certificates {
+            let expires_in = certificates.expires_in();
+            findings.push(DeskCertificate { expires_in }.finding());
+        }
         if self.is(Role::Station) {
             findings.push(self.token_key().finding());
             findings.push(self.tickets().finding());

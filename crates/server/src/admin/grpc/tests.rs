@@ -33,6 +33,7 @@ async fn port(operators: Operators) -> (DeskServiceClient<Channel>, SocketAddr, 
         health: Health::silent(),
         desk: Some(desk),
         doctor: None,
+        certificates: None,
     };
     let address = start(&config, parts, stop.clone()).await.expect("binds");
     let channel = Channel::from_shared(format!("http://{address}")).expect("an address");

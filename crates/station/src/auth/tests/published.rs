@@ -120,9 +120,19 @@ impl World {
         World { tokens, keeper }
     }
 
+    async fn authenticate(&self, token: &str) -> Result<Identity, Refusal> {
+        let device = DeviceId::new("phone").expect("short");
+        let client = Client {
+            platform: Platform::Ios,
+            device: &device,
+            address: "192.0.2.7",
+        };
+        self.tokens.authenticate(token, &client, NOW).await
+    }
+
     /// None where it is believed.
     async fn code(&self, token: &str) -> Option<Code> {
-        let answer = self.tokens.authenticate(token, NOW).await;
+        let answer = self.authenticate(token).await;
         answer.err().map(|refusal| refusal.code)
     }
 }
@@ -131,7 +141,7 @@ impl World {
     /// Time until the answer that it is to be tried again.
     async fn waits_in_vain(&self, token: &str) -> Duration {
         let begin = Instant::now();
-        let refusal = self.tokens.authenticate(token, NOW).await;
+        let refusal = self.authenticate(token).await;
         let refusal = refusal.expect_err("no key");
         assert_eq!(refusal.code, Code::Unavailable, "{refusal}");
         assert!(refusal.retry_after.is_some(), "{refusal}");

@@ -21,7 +21,7 @@ use hyper::upgrade::OnUpgrade;
 use hyper_util::rt::TokioIo;
 use protocol::frame::{ClientFrame, ServerFrame, Welcome};
 use protocol::{SessionId, UserId};
-use station::auth::{Authenticator, SignedTokens};
+use station::auth::{Authenticator, Client, SignedTokens};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 use tokio_rustls::TlsAcceptor;
@@ -150,7 +150,12 @@ async fn answer(frame: Bytes, tokens: &SignedTokens) -> Result<Option<ServerFram
     match api::codec::decode_client(frame, FRAME_BYTES_MAX)? {
         ClientFrame::Hello(hello) => {
             let now = SystemClock.now();
-            let identity = tokens.authenticate(&hello.token, now).await?;
+            let client = Client {
+                platform: hello.platform,
+                device: &hello.device,
+                address: "",
+            };
+            let identity = tokens.authenticate(&hello.token, &client, now).await?;
             Ok(Some(ServerFrame::Welcome(welcome(identity.user)?)))
         }
         _ => Ok(None),

@@ -1,0 +1,85 @@
+//! Calls of services that are not ours: by the name of their host, over TLS with whatever their caller shows.
+
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioIo;
+use rustls::ClientConfig;
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::client::TlsStream;
+use tonic::transport::{Channel, Endpoint, Error};
+use tower::{Service, ServiceExt};
+
+/// A connection that is silent for so long is asked whether it lives.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+const KEEPALIVE_WITHIN: Duration = Duration::from_secs(5);
+
+/// A channel to `uri`, with TLS where there is a configuration for it; connected within `connect_within` once it is
+/// called, and again after each loss.
+///
+/// # Errors
+/// An address that is none.
+pub fn outside(
+    uri: &Uri,
+    tls: Option<Arc<ClientConfig>>,
+    connect_within: Duration,
+) -> Result<Channel, Error> {
+    let host = uri.host().unwrap_or_default();
+    let own = if tls.is_some() { 443 } else { 80 };
+    let port = uri.port_u16().unwrap_or(own);
+    // TLS is ours, and the transport's own is not built in.
+    let endpoint = Endpoint::from_shared(format!("http://{host}:{port}"))?
+        .origin(uri.clone())
+        .connect_timeout(connect_within)
+        .http2_keep_alive_interval(KEEPALIVE)
+        .keep_alive_timeout(KEEPALIVE_WITHIN);
+    Ok(match tls {
+        None => endpoint.connect_lazy(),
+        Some(config) => {
+            let mut tcp = HttpConnector::new();
+            tcp.set_nodelay(true);
+            endpoint.connect_with_connector_lazy(Secured {
+                tcp,
+                connector: config.into(),
+                host: host.trim_matches(['[', ']']).to_owned(),
+            })
+        }
+    })
+}
+
+#[derive(Clone)]
+struct Secured {
+    tcp: HttpConnector,
+    connector: TlsConnector,
+    host: String,
+}
+
+impl Secured {
+    async fn dial(self, uri: Uri) -> io::Result<TokioIo<TlsStream<TcpStream>>> {
+        let stream = self.tcp.oneshot(uri).await.map_err(io::Error::other)?;
+        let name = ServerName::try_from(self.host).map_err(io::Error::other)?;
+        let stream = self.connector.connect(name, stream.into_inner()).await?;
+        Ok(TokioIo::new(stream))
+    }
+}
+
+impl Service<Uri> for Secured {
+    type Response = TokioIo<TlsStream<TcpStream>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, uri: Uri) -> Self::Future {
+        Box::pin(self.clone().dial(uri))
+    }
+}

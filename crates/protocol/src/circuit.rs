@@ -1,0 +1,146 @@
+//! A circuit breaker: a service that fails again and again is left alone for a while, and asked once before it is believed
+//! to be back.
+
+use std::time::Duration;
+
+use crate::Timestamp;
+
+/// Failures in a row that open the circuit.
+pub const FAILURES_MAX: u32 = 8;
+/// The first pause, which doubles up to the longest.
+pub const PAUSE_MIN: Duration = Duration::from_secs(1);
+pub const PAUSE_MAX: Duration = Duration::from_secs(30);
+
+/// One caller's view of one service. Times are of a timer that never steps.
+#[derive(Clone, Debug, Default)]
+pub struct Circuit {
+    failures: u32,
+    /// Set while it is open.
+    open: Option<Open>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Open {
+    pause: Duration,
+    probe_at: Timestamp,
+}
+
+/// A call that may be made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    Call,
+    /// The one call of a pause; one that never ends is followed by another after the next pause.
+    Probe,
+}
+
+impl Circuit {
+    /// Whether a call may be made.
+    ///
+    /// # Errors
+    /// The time until one may.
+    pub fn pass(&mut self, now: Timestamp) -> Result<Pass, Duration> {
+        match &mut self.open {
+            None => Ok(Pass::Call),
+            Some(open) if open.probe_at <= now => {
+                open.probe_at = now + open.pause;
+                Ok(Pass::Probe)
+            }
+            Some(open) => Err(open.probe_at.since(now)),
+        }
+    }
+
+    /// The service answered, whatever it said. True where the circuit was open.
+    pub fn answered(&mut self) -> bool {
+        self.failures = 0;
+        self.open.take().is_some()
+    }
+
+    /// It did not. True where this opens the circuit.
+    pub fn failed(&mut self, pass: Pass, now: Timestamp) -> bool {
+        match (&mut self.open, pass) {
+            (Some(open), Pass::Probe) => {
+                open.pause = (open.pause * 2).min(PAUSE_MAX);
+                open.probe_at = now + open.pause;
+                false
+            }
+            // A call of before.
+            (Some(_), Pass::Call) => false,
+            (None, _) => {
+                self.failures += 1;
+                let opens = self.failures >= FAILURES_MAX;
+                if opens {
+                    let (pause, probe_at) = (PAUSE_MIN, now + PAUSE_MIN);
+                    self.open = Some(Open { pause, probe_at });
+                }
+                opens
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: i64) -> Timestamp {
+        Timestamp::from_millis(millis)
+    }
+
+    fn opened() -> Circuit {
+        let mut circuit = Circuit::default();
+        for failure in 1..=FAILURES_MAX {
+            let pass = circuit.pass(at(0)).expect("closed");
+            assert_eq!(circuit.failed(pass, at(0)), failure == FAILURES_MAX);
+        }
+        circuit
+    }
+
+    #[test]
+    fn failures_in_a_row_open_it_and_an_answer_between_them_does_not() {
+        let mut circuit = Circuit::default();
+        for _ in 0..3 * FAILURES_MAX {
+            for _ in 1..FAILURES_MAX {
+                assert!(!circuit.failed(Pass::Call, at(0)));
+            }
+            assert!(!circuit.answered());
+        }
+        assert_eq!(circuit.pass(at(0)), Ok(Pass::Call));
+        assert_eq!(opened().pass(at(400)), Err(Duration::from_millis(600)));
+    }
+
+    #[test]
+    fn one_probe_a_pause_and_its_answer_closes_it() {
+        let mut circuit = opened();
+        assert_eq!(circuit.pass(at(1_000)), Ok(Pass::Probe));
+        assert_eq!(circuit.pass(at(1_000)), Err(PAUSE_MIN), "one at a time");
+        assert!(circuit.answered());
+        assert_eq!(circuit.pass(at(1_001)), Ok(Pass::Call));
+        assert!(!circuit.failed(Pass::Call, at(1_001)), "it counts anew");
+    }
+
+    #[test]
+    fn probes_that_fail_double_the_pause_up_to_a_bound() {
+        let (mut circuit, mut now, mut pauses) = (opened(), at(1_000), Vec::new());
+        for _ in 0..7 {
+            let probe = circuit.pass(now).expect("a probe is due");
+            circuit.failed(probe, now);
+            let pause = circuit.pass(now).expect_err("open");
+            pauses.push(pause.as_secs());
+            now = now + pause;
+        }
+        assert_eq!(pauses, [2, 4, 8, 16, 30, 30, 30]);
+    }
+
+    #[test]
+    fn a_lost_probe_and_calls_of_before_change_no_pause() {
+        let mut circuit = opened();
+        assert_eq!(circuit.pass(at(1_000)), Ok(Pass::Probe));
+        assert!(!circuit.failed(Pass::Call, at(1_500)));
+        assert_eq!(circuit.pass(at(1_500)), Err(Duration::from_millis(500)));
+        assert_eq!(
+            circuit.pass(at(2_000)),
+            Ok(Pass::Probe),
+            "nobody heard of the first"
+        );
+    }
+}

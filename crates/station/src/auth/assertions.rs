@@ -1,0 +1,64 @@
+//! Assertions about somebody who is no user, such as an operator: proved as tokens are, whatever claims they have.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use backend::clock::{Clock, Entropy};
+use protocol::{Refusal, Timestamp};
+use serde_json::{Map, Value};
+
+use super::config::{Config, Issuer};
+use super::provider::Https;
+use super::tokens::{Times, Trusted, claimed_issuer, not_of_the_issuer};
+use super::{KeyError, unauthenticated};
+
+/// One issuer whose assertions are believed, and its keys of now.
+#[derive(Debug)]
+pub struct Assertions {
+    trusted: Trusted,
+    leeway: Duration,
+    bytes_max: usize,
+}
+
+impl Assertions {
+    /// Reads keys that are in files. Those at a URL come later: see [`Assertions::keep`]. Assertions of more than
+    /// `bytes_max` are refused unread.
+    ///
+    /// # Errors
+    /// A file or a URL that cannot be.
+    pub fn open(issuer: &Issuer, bytes_max: usize) -> Result<Assertions, KeyError> {
+        let config = Config::default();
+        let trusted = Trusted::of(issuer, &config, &|issuer, url| {
+            let https = Https::open(&issuer.issuer, url)?;
+            Ok(Box::new(https))
+        })?;
+        Ok(Assertions {
+            trusted,
+            leeway: config.leeway,
+            bytes_max,
+        })
+    }
+
+    /// Reads keys again that change, or asks their URL for them, until dropped.
+    pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
+        self.trusted.keep(&*clock, &*entropy).await;
+    }
+
+    /// All claims of an assertion, proved: of the issuer, for its audience, of now. A refusal is as those of an
+    /// `Authenticator`.
+    pub async fn prove(
+        &self,
+        assertion: &str,
+        now: Timestamp,
+    ) -> Result<Map<String, Value>, Refusal> {
+        if claimed_issuer(assertion, self.bytes_max)? != self.trusted.issuer {
+            return Err(not_of_the_issuer());
+        }
+        self.trusted.await_key(assertion).await?;
+        let claims: Map<String, Value> = self.trusted.open_token(assertion)?;
+        let times: Times = serde_json::from_value(Value::Object(claims.clone()))
+            .map_err(|_| unauthenticated("the token has a time that is none"))?;
+        self.trusted.check_times(&times, self.leeway, now)?;
+        Ok(claims)
+    }
+}

@@ -1,0 +1,73 @@
+//! Whom a station asks whose a token is: keys of issuers, a service, or both.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use backend::clock::{Clock, Entropy};
+use protocol::{Refusal, Timestamp};
+
+use super::remote::Remote;
+use super::{Authenticator, Client, Config, Identity, KeyError, SignedTokens, unauthenticated};
+
+/// The way of every token. One that names a known issuer is proved here, with that issuer's keys alone; the service is
+/// asked for all others.
+#[derive(Debug)]
+pub struct TokenDoor {
+    tokens: Arc<SignedTokens>,
+    remote: Option<Remote>,
+    token_bytes_max: usize,
+}
+
+impl TokenDoor {
+    /// Reads all keys and certificates that the settings name in files. Asks nobody, and may be called outside a
+    /// runtime.
+    ///
+    /// # Errors
+    /// A setting or a file that cannot be.
+    pub fn open(config: &Config) -> Result<TokenDoor, KeyError> {
+        Ok(TokenDoor {
+            tokens: Arc::new(SignedTokens::open(config)?),
+            remote: Remote::open(config)?,
+            token_bytes_max: config.token_bytes_max,
+        })
+    }
+
+    /// As [`SignedTokens::restore`].
+    pub fn restore(&self, now: Timestamp) {
+        self.tokens.restore(now);
+    }
+
+    /// Reads keys and certificates again that change, until dropped.
+    pub async fn keep(self: Arc<Self>, clock: Arc<dyn Clock>, entropy: Arc<dyn Entropy>) {
+        let certificates = async {
+            if let Some(remote) = &self.remote {
+                remote.keep().await;
+            }
+        };
+        tokio::join!(self.tokens.clone().keep(clock, entropy), certificates);
+    }
+}
+
+#[async_trait]
+impl Authenticator for TokenDoor {
+    async fn authenticate(
+        &self,
+        token: &str,
+        client: &Client<'_>,
+        now: Timestamp,
+    ) -> Result<Identity, Refusal> {
+        let Some(remote) = &self.remote else {
+            return self.tokens.authenticate(token, client, now).await;
+        };
+        if token.is_empty() {
+            return Err(unauthenticated("the token is missing"));
+        }
+        if token.len() > self.token_bytes_max {
+            return Err(unauthenticated("the token is too long"));
+        }
+        match self.tokens.knows(token) {
+            true => self.tokens.authenticate(token, client, now).await,
+            false => remote.authenticate(token, client, now).await,
+        }
+    }
+}
