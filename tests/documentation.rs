@@ -386,3 +386,45 @@ fn every_file_that_a_page_names_is_there() {
     }
     assert!(found > 10, "{found}");
 }
+
+#[test]
+fn every_test_that_answers_a_threat_exists() {
+    let page = read("docs/operations/security.md");
+    let section = page.split("\n## Threats\n").nth(1).expect("the section");
+    let named: Vec<&str> = rows(section)
+        .iter()
+        .filter_map(|row| row.get(2).copied())
+        .flat_map(quoted)
+        .collect();
+    assert!(named.len() >= 20, "{named:?}");
+    let tests = functions();
+    let gone: Vec<_> = (named.iter())
+        .filter(|name| !tests.contains(**name))
+        .collect();
+    assert!(gone.is_empty(), "no such tests: {gone:?}");
+}
+
+/// Names of functions that a test may be, in all crates.
+fn functions() -> BTreeSet<String> {
+    let mut functions = BTreeSet::new();
+    let mut folders = vec![root().join("crates"), root().join("tests")];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+                continue;
+            }
+            if path.extension().is_none_or(|extension| extension != "rs") {
+                continue;
+            }
+            let names = read(&path);
+            let names = names
+                .split("fn ")
+                .skip(1)
+                .filter_map(|rest| rest.split_once('('));
+            functions.extend(names.map(|(name, _)| name.to_owned()));
+        }
+    }
+    functions
+}

@@ -33,12 +33,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .build_transport(false)
         .bytes(".")
         .skip_debug(HIDDEN)
+        // Its ticket is hidden, and what is in the frames hides by itself.
+        .type_attribute(".packetboat.v1.ServerFrame.frame", "#[derive(Debug)]")
         .compile_fds(descriptors)?;
     Ok(())
 }
 
 /// Messages that hold a token, a ticket or a body: `hidden.rs` says what of them may be shown.
-const HIDDEN: [&str; 15] = [
+const HIDDEN: [&str; 21] = [
     ".packetboat.v1.Admission",
     ".packetboat.v1.AuthenticateRequest",
     ".packetboat.v1.ConnectRequest",
@@ -52,7 +54,13 @@ const HIDDEN: [&str; 15] = [
     ".packetboat.v1.ReassertResult",
     ".packetboat.v1.ReassertSession",
     ".packetboat.v1.ReceiptItem",
+    ".packetboat.v1.Refresh",
+    ".packetboat.v1.RefreshRequest",
+    ".packetboat.v1.Refreshment",
+    ".packetboat.v1.ResumeSession",
+    ".packetboat.v1.ResumeTicketsResponse",
     ".packetboat.v1.SendItem",
+    ".packetboat.v1.ServerFrame",
     ".packetboat.v1.SyncCall",
 ];
 

@@ -37,6 +37,7 @@ fn doctor(settings: &Settings, seams: &Seams, stores: Stores) -> Doctor {
         phases,
         operators: Operators::default(),
         desk: Some(Arc::new(desk)),
+        certificates: None,
     })
 }
 

@@ -334,6 +334,7 @@ impl World {
 
     fn session_action(&mut self, boat: usize, id: SessionId, action: Action, write: bool) {
         match action {
+            Action::Refresh(_) => {}
             Action::Transmit(outgoing) => {
                 let weight = outgoing.weight();
                 if write && let Some(connection) = self.wire.of_session(boat, id) {

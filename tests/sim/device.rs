@@ -206,6 +206,7 @@ impl World {
         device.timer = None;
         let settings = Settings {
             token: device.user.to_string(),
+            renews_token: false,
             platform: device.platform,
             device: device.name.clone(),
             acks: true,
@@ -390,6 +391,8 @@ impl World {
         let life = self.devices[index].life;
         self.trace(|| format!("  device {index}: {action:?}"));
         match action {
+            // Tokens of these worlds last.
+            Action::FetchToken => {}
             Action::Connect => {
                 let hop = self.hop();
                 self.after(

@@ -202,7 +202,7 @@ impl Wire {
         loop {
             let frame = self.next().await.expect("the connection goes on");
             let shown = format!("{frame:?}");
-            if let ServerFrame::Closing(_) = frame {
+            if let ServerFrame::Closing { .. } = frame {
                 panic!("{shown}");
             }
             if let Some(found) = pick(frame) {
@@ -214,7 +214,7 @@ impl Wire {
     /// What the connection ends with; frames before it are skipped. `None`: it just ended.
     pub async fn closing(&mut self) -> Option<Code> {
         while let Some(frame) = self.next().await {
-            if let ServerFrame::Closing(refusal) = frame {
+            if let ServerFrame::Closing { refusal, .. } = frame {
                 return Some(refusal.code);
             }
         }
@@ -256,6 +256,7 @@ pub fn hello(token: String) -> Hello {
         device: DeviceId::new("wire").expect("a name"),
         platform: Platform::Desktop,
         marker: None,
+        resume: None,
     }
 }
 

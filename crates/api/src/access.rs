@@ -7,7 +7,7 @@ use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
 
 /// Methods and the roles that may call them; a method that is not here is nobody's. The operators' `DeskService` is
 /// served elsewhere, to operators' tokens.
-const METHODS: [(&str, &[Role]); 20] = [
+const METHODS: [(&str, &[Role]); 22] = [
     ("/packetboat.v1.BoatService/Deliver", &[Carrier]),
     ("/packetboat.v1.BoatService/Notice", &[Carrier, Station]),
     (
@@ -17,6 +17,8 @@ const METHODS: [(&str, &[Role]); 20] = [
     ("/packetboat.v1.StationService/Connect", &[Boat]),
     ("/packetboat.v1.StationService/Disconnect", &[Boat]),
     ("/packetboat.v1.StationService/Reassert", &[Boat]),
+    ("/packetboat.v1.StationService/Refresh", &[Boat]),
+    ("/packetboat.v1.StationService/ResumeTickets", &[Boat]),
     ("/packetboat.v1.StationService/SendBatch", &[Boat]),
     ("/packetboat.v1.StationService/Receipts", &[Boat]),
     ("/packetboat.v1.StationService/MailPage", &[Boat]),
@@ -102,6 +104,8 @@ mod tests {
                 "MailPage",
                 "Reassert",
                 "Receipts",
+                "Refresh",
+                "ResumeTickets",
                 "Revoked",
                 "SendBatch",
                 "Sync",
@@ -173,9 +177,9 @@ mod tests {
         for set in sets {
             let pool = prost_reflect::DescriptorPool::decode(set).expect("descriptors");
             // The desk knows operators, and an Authenticator is somebody else's.
-            let served = pool
-                .services()
-                .filter(|service| !matches!(service.name(), "DeskService" | "Authenticator"));
+            let served = pool.services().filter(|service| {
+                !matches!(service.name(), "DeskService" | "AuthenticatorService")
+            });
             for service in served {
                 let path = |method: prost_reflect::MethodDescriptor| {
                     format!("/{}/{}", service.full_name(), method.name())

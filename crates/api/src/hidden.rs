@@ -7,7 +7,8 @@ use protocol::Hidden;
 use crate::v1::{
     Admission, AuthenticateRequest, ConnectRequest, Delivery, DisconnectRequest, Hello,
     MailAckItem, MailItem, MailPageRequest, MsgChat, ReassertResult, ReassertSession, ReceiptItem,
-    SendItem, SyncCall,
+    Refresh, RefreshRequest, Refreshment, ResumeSession, ResumeTicketsResponse, SendItem,
+    ServerFrame, SyncCall,
 };
 
 /// Shows these fields of a message, and of its ticket the length.
@@ -33,6 +34,43 @@ hides_ticket! {
     MailPageRequest: session, user, platform, after_ms, after_id, limit;
     MailAckItem: session, user, platform, msg_ids;
     SyncCall: session, user, request;
+    Refreshment: expires_at, issued_at;
+    ResumeSession: user, session, platform, device;
+}
+
+impl fmt::Debug for Refresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refresh")
+            .field("token", &Hidden::of(&self.token))
+            .finish()
+    }
+}
+
+impl fmt::Debug for RefreshRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefreshRequest")
+            .field("user", &self.user)
+            .field("session", &self.session)
+            .field("token", &Hidden::of(&self.token))
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for ResumeTicketsResponse {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResumeTicketsResponse")
+            .field("tickets", &self.tickets.len())
+            .finish()
+    }
+}
+
+impl fmt::Debug for ServerFrame {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ServerFrame")
+            .field("frame", &self.frame)
+            .field("resume_ticket", &Hidden::of(&self.resume_ticket))
+            .finish()
+    }
 }
 
 impl fmt::Debug for DisconnectRequest {
@@ -127,6 +165,14 @@ mod tests {
             data: "hunter2".into(),
             ..MsgChat::default()
         };
+        let refresh = RefreshRequest {
+            token: "hunter2".into(),
+            ..RefreshRequest::default()
+        };
+        let frame = ServerFrame {
+            resume_ticket: "hunter2".into(),
+            ..ServerFrame::default()
+        };
         let mail = MailItem {
             frame: "hunter2".into(),
             ..MailItem::default()
@@ -138,6 +184,8 @@ mod tests {
         for shown in [
             format!("{hello:?}"),
             format!("{connect:?}"),
+            format!("{refresh:?}"),
+            format!("{frame:?}"),
             format!("{message:?}"),
             format!("{mail:?}"),
             format!("{delivery:?}"),

@@ -11,7 +11,7 @@ use protocol::frame::{Accepted, Ack, Send, ServerFrame, SyncRequest};
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::revocation::UserRevocation;
-use protocol::ticket::Ticket;
+use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{
     DeviceId, GroupId, MessageId, Platform, Refusal, SendId, SessionId, Timestamp, UserId,
 };
@@ -22,6 +22,8 @@ pub struct Connect {
     pub session: SessionId,
     pub life: BoatLife,
     pub token: String,
+    /// In place of the token.
+    pub resume: Option<ResumeTicket>,
     pub device: DeviceId,
     pub platform: Platform,
     /// The client's address, for logs and limits.
@@ -36,6 +38,7 @@ impl fmt::Debug for Connect {
             .field("session", &self.session)
             .field("life", &self.life)
             .field("token", &protocol::Hidden::of(&self.token))
+            .field("resume", &self.resume)
             .field("device", &self.device)
             .field("platform", &self.platform)
             .field("peer", &self.peer)
@@ -61,6 +64,48 @@ pub struct Admission {
     /// Issue of the token; an older station does not say.
     pub issued_at: Option<Timestamp>,
     /// Shown with every call for the session, where the station makes them.
+    pub ticket: Option<Ticket>,
+}
+
+/// A new token for a session.
+#[derive(Clone, PartialEq, Eq)]
+pub struct RefreshToken {
+    pub user: UserId,
+    pub session: SessionId,
+    pub platform: Platform,
+    pub device: DeviceId,
+    pub token: String,
+    /// Issue of the token of before, where it is known.
+    pub issued_at: Option<Timestamp>,
+    pub ticket: Option<Ticket>,
+}
+
+impl fmt::Debug for RefreshToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RefreshToken")
+            .field("user", &self.user)
+            .field("session", &self.session)
+            .field("token", &protocol::Hidden::of(&self.token))
+            .finish_non_exhaustive()
+    }
+}
+
+/// Answer to [`RefreshToken`]: `Result<Refreshment, Refusal>` on the wire is `RefreshResponse`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refreshment {
+    pub expires_at: Timestamp,
+    pub issued_at: Timestamp,
+    /// The ticket from now on, where the station makes them.
+    pub ticket: Option<Ticket>,
+}
+
+/// A session whose client is about to sign in elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ResumeSession {
+    pub user: UserId,
+    pub session: SessionId,
+    pub platform: Platform,
+    pub device: DeviceId,
     pub ticket: Option<Ticket>,
 }
 

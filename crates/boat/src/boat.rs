@@ -5,7 +5,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-use api::station::{Connect, MailPageRequest, SyncCall};
+use api::station::{Connect, MailPageRequest, RefreshToken, SyncCall};
 use api::trace::Spans;
 use backend::clock::{Clock, Entropy, TimerClock};
 use parking_lot::{Mutex, RwLock};
@@ -74,6 +74,7 @@ pub(crate) struct Boat {
     mail_calls: CallLimit,
     question_calls: CallLimit,
     sign_in_calls: CallLimit,
+    resume_calls: CallLimit,
     arriving: Arc<Semaphore>,
     pub(crate) balancers: TrustedNetworks,
     pub(crate) address_limits: AddressLimits,
@@ -136,6 +137,7 @@ impl Boat {
             mail_calls: CallLimit::of_mail(&config),
             question_calls: CallLimit::of_questions(&config),
             sign_in_calls: CallLimit::of_sign_ins(&config),
+            resume_calls: CallLimit::of_resumptions(&config),
             arriving: Arc::new(Semaphore::new(config.arriving_max)),
             balancers: TrustedNetworks::new(config.proxy.networks.clone()),
             address_limits: AddressLimits::new(&config),
@@ -261,8 +263,12 @@ impl Boat {
     ) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
+            let has_token = hello.resume.is_none();
             let answer = boat.connect(&connection, hello, peer).await;
-            if let Err(refusal) = &answer {
+            // A ticket of before a restart is no attack, and a forged one costs a station next to nothing.
+            if let Err(refusal) = &answer
+                && has_token
+            {
                 boat.address_limits.sign_in_failed(peer.ip(), refusal);
             }
             if let Ok(admitted) = &answer {
@@ -303,6 +309,35 @@ impl Boat {
         self.tasks.spawn_on(call, &self.services);
     }
 
+    pub(crate) fn refresh(
+        self: &Arc<Self>,
+        connection: &Arc<Connection>,
+        mut refresh: RefreshToken,
+    ) {
+        let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
+        let call = async move {
+            let answer = match boat.sign_in_calls.place().await {
+                Ok(_call) => {
+                    // Renewed perhaps while it waited.
+                    refresh.ticket = connection.lock().ticket;
+                    boat.stations.refresh(&refresh).await
+                }
+                Err(refusal) => Err(refusal),
+            };
+            if let Ok(refreshment) = &answer {
+                let mut state = connection.lock();
+                state.set_issued_at(Some(refreshment.issued_at));
+                if let Some(ticket) = refreshment.ticket {
+                    state.replace_ticket(ticket);
+                }
+            }
+            let answer = answer.map(|refreshment| refreshment.expires_at);
+            connection.update(|session| session.handle_refreshed(answer, boat.now()));
+            boat.revocations.end_if_revoked(&boat, &connection);
+        };
+        self.tasks.spawn_on(call, &self.services);
+    }
+
     pub(crate) fn ask(self: &Arc<Self>, connection: &Arc<Connection>, call: SyncCall) {
         let (boat, connection) = (Arc::clone(self), Arc::clone(connection));
         let call = async move {
@@ -324,7 +359,11 @@ impl Boat {
         peer: SocketAddr,
     ) -> Result<Admitted, Refusal> {
         self.address_limits.check_sign_in(peer.ip())?;
-        let _call = self.sign_in_calls.place().await?;
+        let calls = match hello.resume {
+            Some(_) => &self.resume_calls,
+            None => &self.sign_in_calls,
+        };
+        let _call = calls.place().await?;
         if connection.lock().session.is_closed() {
             // It has gone meanwhile: the place is for those who are there.
             return Err(Refusal::new(Code::Unavailable, "the client is gone"));
@@ -339,6 +378,7 @@ impl Boat {
             session: connection.id(),
             life,
             token: hello.token,
+            resume: hello.resume,
             device: hello.device,
             platform: hello.platform,
             peer: peer.to_string(),

@@ -25,6 +25,11 @@ impl CallLimit {
         CallLimit::new("sign_in_calls", config.sign_in_calls_max, config)
     }
 
+    /// Places of those who resume, apart from sign-ins: neither waits where the provider of tokens is slow.
+    pub(crate) fn of_resumptions(config: &Config) -> CallLimit {
+        CallLimit::of_sign_ins(config)
+    }
+
     /// Places of pages from mailboxes, apart from questions: history that is slow keeps nobody's mail back.
     pub(crate) fn of_mail(config: &Config) -> CallLimit {
         CallLimit::new("calls", config.calls_max, config)

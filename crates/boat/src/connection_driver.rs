@@ -15,6 +15,7 @@ use protocol::session::{Action, Outgoing, Session};
 use protocol::{Code, Refusal, Timestamp};
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use self::orders::SessionProof;
 use self::outgoing_queue::OutgoingQueue;
 use crate::boat::{Boat, Shortage};
 use crate::connection::{Connection, State};
@@ -267,11 +268,16 @@ impl ConnectionDriver {
             | Action::FetchMail { .. }
             | Action::RemoveMail { .. }
             | Action::Sync(_)
+            | Action::Refresh(_)
             | Action::Leave => {
                 // All of these follow an admission, which named the user.
                 if let Some(user) = state.session.user() {
                     boat.urgent.renew_if_due(&self.connection, state, now);
-                    self.tell_station(action, user, &mut state.session, state.ticket);
+                    let proof = SessionProof {
+                        ticket: state.ticket,
+                        issued_at: state.issued_at(),
+                    };
+                    self.tell_station(action, user, &mut state.session, proof);
                 }
             }
         }

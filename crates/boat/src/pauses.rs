@@ -44,9 +44,11 @@ pub(crate) async fn watch_pauses(boat: Arc<Boat>) {
 }
 
 async fn say_anew(boat: &Boat) {
-    spread(boat);
-    resync_all(boat).await;
-    pass(boat, REASSERT_WITHIN, || false).await;
+    let saying = async {
+        resync_all(boat).await;
+        pass(boat, REASSERT_WITHIN, || false).await;
+    };
+    tokio::join!(spread(boat), saying);
 }
 
 async fn resync_all(boat: &Boat) {

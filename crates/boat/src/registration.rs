@@ -16,6 +16,7 @@ use tracing::{info, warn};
 
 use crate::Config;
 use crate::boat::Boat;
+use crate::drain::send_away;
 use crate::sweep::{jittered, pass};
 
 /// When a lost lease is asked for again, and the stations whether they answer; doubled each time, up to
@@ -43,9 +44,11 @@ pub(crate) async fn keep(boat: Arc<Boat>, mut lease: Lease) {
         boat.begin_life(lease.held.instance.life.clone());
         boat.refresh_ready();
         info!(life = ?lease.held.instance.life, "registered again");
-        spread(&boat);
         // One that is lost meanwhile is taken again first.
-        pass(&boat, REASSERT_WITHIN, || lease.held.lost.is_cancelled()).await;
+        let lost = &lease.held.lost;
+        let spreading = lost.run_until_cancelled(spread(&boat));
+        let asserting = pass(&boat, REASSERT_WITHIN, || lost.is_cancelled());
+        tokio::join!(spreading, asserting);
     }
 }
 
@@ -74,7 +77,7 @@ async fn regain(boat: &Boat, lease: &Lease) -> Registration {
         }
         let _ = boat.stations.probe().await;
         if boat.stations.silence() > boat.config.fence {
-            send_away(boat);
+            close_all(boat);
         }
         sleep(jittered(&*boat.entropy, pause)).await;
         pause = (pause * 2).min(ASK_AGAIN_MAX);
@@ -82,7 +85,7 @@ async fn regain(boat: &Boat, lease: &Lease) -> Registration {
 }
 
 /// Cut off from everybody: elsewhere the clients may be served.
-fn send_away(boat: &Boat) {
+fn close_all(boat: &Boat) {
     for connection in boat.connections.all() {
         let text = "this boat is cut off; reconnect to reach another";
         connection.update(|session| session.close(refusal(boat, text), boat.now()));
@@ -90,13 +93,12 @@ fn send_away(boat: &Boat) {
 }
 
 /// A share of the clients goes, so that a boat that was away for others is not the fullest one.
-pub(crate) fn spread(boat: &Boat) {
-    for connection in boat.connections.all() {
-        if boat.entropy.next() % 100 < u64::from(boat.config.reconnect_percent) {
-            let text = "this boat was cut off for a while; reconnect and sync";
-            connection.update(|session| session.drain(refusal(boat, text), boat.now()));
-        }
-    }
+pub(crate) async fn spread(boat: &Boat) {
+    let share = u64::from(boat.config.reconnect_percent);
+    let mut connections = boat.connections.all();
+    connections.retain(|_| boat.entropy.next() % 100 < share);
+    let text = "this boat was cut off for a while; reconnect and sync";
+    send_away(boat, &connections, &refusal(boat, text)).await;
 }
 
 fn refusal(boat: &Boat, text: &str) -> Refusal {

@@ -13,8 +13,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use api::station::{
-    Connect, Disconnect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, RevokedPage,
-    SendAnswer, SendItem, SyncCall,
+    Connect, Disconnect, MailAck, MailPageRequest, Reassert, Reasserted, ReceiptItem, RefreshToken,
+    Refreshment, ResumeSession, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 use api::status::{carries_refusal, to_refusal};
 use api::transport::{Channel, Connector};
@@ -29,7 +29,7 @@ use protocol::frame::{Accepted, Acked};
 use protocol::presence::BoatLife;
 use protocol::revocation::PageStart;
 use protocol::session::{Admission, Page, PageItem};
-use protocol::ticket::Ticket;
+use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{Code, Refusal, SessionId, Timestamp};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
@@ -219,6 +219,7 @@ impl Stations {
         let page = ask!(self, sync, self.lane_of(call.session), request).await?;
         let frame = v1::ServerFrame {
             frame: Some(v1::server_frame::Frame::Page(page)),
+            ..v1::ServerFrame::default()
         };
         Ok(frame.encode_to_vec().into())
     }
@@ -246,6 +247,27 @@ impl Stations {
         let answers = wire.results.into_iter().map(Reasserted::try_from);
         let answers: Result<Vec<_>, _> = answers.collect();
         answers.map_err(|refusal| broken("reassert", &refusal))
+    }
+
+    pub(crate) async fn refresh(&self, refresh: &RefreshToken) -> Result<Refreshment, Refusal> {
+        let request = v1::RefreshRequest::from(refresh);
+        let wire = ask!(self, refresh, self.lane_of(refresh.session), request).await?;
+        Result::<Refreshment, Refusal>::try_from(wire)
+            .map_err(|refusal| broken("refresh", &refusal))?
+    }
+
+    /// One for each session, in order.
+    pub(crate) async fn resume_tickets(
+        &self,
+        lane: usize,
+        sessions: &[ResumeSession],
+    ) -> Result<Vec<Option<ResumeTicket>>, Refusal> {
+        let request = v1::ResumeTicketsRequest {
+            sessions: sessions.iter().map(v1::ResumeSession::from).collect(),
+        };
+        let wire = ask!(self, resume_tickets, lane, request).await?;
+        wire.try_into()
+            .map_err(|refusal| broken("resume_tickets", &refusal))
     }
 
     /// Users whose tokens were revoked, from there on.

@@ -152,6 +152,11 @@ pub(crate) async fn reassert(
     };
     for ((connection, answer), asserted) in connections.into_iter().zip(answers).zip(sessions) {
         let Reasserted { outcome, ticket } = answer;
+        let is_refreshed = connection.lock().issued_at() != asserted.issued_at;
+        if is_refreshed && ends_token(&outcome) {
+            // A verdict on the token before: the next assertion shows the new one's ticket.
+            continue;
+        }
         if let Some(ticket) = ticket {
             connection.lock().replace_ticket(ticket);
         }
@@ -228,6 +233,14 @@ pub(crate) async fn reassert(
             }
         }
     }
+}
+
+/// True for a verdict on the token, not on the session.
+fn ends_token(outcome: &ReassertOutcome) -> bool {
+    matches!(
+        outcome,
+        ReassertOutcome::Unproved | ReassertOutcome::Revoked
+    )
 }
 
 /// Between half of `mean` and half more than it.

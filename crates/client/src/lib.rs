@@ -6,5 +6,5 @@ pub mod store;
 
 pub use driver::{
     Client, ClientConfig, ClientError, ConnectError, ConversationList, Event, Events, Handlers,
-    SendTicket,
+    SendTicket, TokenSource,
 };

@@ -34,7 +34,7 @@ pub enum Pass {
 }
 
 impl Circuit {
-    /// Whether a call may be made.
+    /// True where a call may be made.
     ///
     /// # Errors
     /// The time until one may.
@@ -55,7 +55,7 @@ impl Circuit {
         self.open.take().is_some()
     }
 
-    /// It did not. True where this opens the circuit.
+    /// No answer, or none in time. True where this opens the circuit.
     pub fn failed(&mut self, pass: Pass, now: Timestamp) -> bool {
         match (&mut self.open, pass) {
             (Some(open), Pass::Probe) => {

@@ -16,6 +16,8 @@
 //!   ◀───────────────────── pong
 //!   list, history, changes … ▶
 //!   ◀──────────────── a page
+//!   refresh ─────────────────▶          a new token
+//!   ◀─────────────── refreshed
 //!   ◀────── closing, then end           kicked, reconnect, slow …
 //! ```
 
@@ -28,6 +30,7 @@ use crate::group::{self, Role};
 use crate::history::RowStatus;
 use crate::message::Content;
 use crate::receipt::{Receipt, ReceiptKind};
+use crate::ticket::ResumeTicket;
 use crate::{
     ConversationId, DeviceId, GroupId, MessageId, Options, Placed, Platform, Position, Recipient,
     Refusal, SendId, Seq, SessionId, Timestamp, TraceContext, UserId,
@@ -50,17 +53,22 @@ pub enum ClientFrame {
         nonce: u64,
     },
     Sync(SyncRequest),
+    /// A new token of the same user, before the old one ends.
+    Refresh(Refresh),
 }
 
 /// The first frame of a connection.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Hello {
     pub version: u32,
+    /// Empty where a ticket to resume with takes its place.
     pub token: String,
     pub device: DeviceId,
     pub platform: Platform,
     /// The marker of the last welcome, if this client has one: tells whether offline data was lost.
     pub marker: Option<u64>,
+    /// Ticket of the closing frame of a boat that left.
+    pub resume: Option<ResumeTicket>,
 }
 
 impl fmt::Debug for Hello {
@@ -71,6 +79,20 @@ impl fmt::Debug for Hello {
             .field("device", &self.device)
             .field("platform", &self.platform)
             .field("marker", &self.marker)
+            .field("resume", &self.resume)
+            .finish()
+    }
+}
+
+#[derive(Clone, PartialEq, Eq)]
+pub struct Refresh {
+    pub token: String,
+}
+
+impl fmt::Debug for Refresh {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Refresh")
+            .field("token", &crate::Hidden::of(&self.token))
             .finish()
     }
 }
@@ -214,7 +236,15 @@ pub enum ServerFrame {
         refusal: Refusal,
     },
     /// The last frame: why the connection ends. Codes of 4500 and above are terminal.
-    Closing(Refusal),
+    Closing {
+        refusal: Refusal,
+        /// To sign in with elsewhere, within two minutes.
+        resume: Option<ResumeTicket>,
+    },
+    /// The session goes on with the new token, until this time.
+    Refreshed {
+        expires_at: Timestamp,
+    },
 }
 
 /// What a user did to their list.
@@ -256,6 +286,8 @@ pub struct Welcome {
     /// False: offline data may have been lost since the last hello, so sync before you believe
     /// yourself complete.
     pub recovered: bool,
+    /// End of the token, and of the session unless it is refreshed. Unset: an older boat.
+    pub expires_at: Option<Timestamp>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

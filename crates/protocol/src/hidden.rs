@@ -36,6 +36,7 @@ mod tests {
             device: "phone".parse().expect("a device"),
             platform: crate::Platform::Ios,
             marker: None,
+            resume: None,
         };
         let send = Send {
             send_id: SendId::from_bytes([1; 16]),

@@ -33,6 +33,7 @@ pub use action::{Action, Admission, Bound, Outcome, Outgoing, Page, PageItem, Pu
 pub use limits::Limits;
 
 use crate::frame::ServerFrame;
+use crate::ticket::ResumeTicket;
 use crate::{Code, DeviceId, Platform, Refusal, SessionId, Timestamp, UserId};
 
 use mail::MailDrain;
@@ -56,6 +57,8 @@ pub struct Session {
     heard_at: Timestamp,
     /// Of the token; before the admission, of the wait for a hello.
     expires_at: Timestamp,
+    /// Second from which on the token may be refreshed again; it fits where a time would not.
+    refresh_from: u32,
     frames: Rate,
     refused_acks: Rate,
     /// Weight of all that was transmitted, and of what of it is written.
@@ -79,11 +82,18 @@ enum Phase {
     Admitting,
     Open,
     /// Takes nothing new, ends when nothing is owed.
-    Draining(Box<Refusal>),
+    Draining(Box<Farewell>),
     Closed {
         /// The station's answer to the hello is still to come.
         admitting: bool,
     },
+}
+
+/// Last words to a client.
+#[derive(Clone, Debug)]
+struct Farewell {
+    refusal: Refusal,
+    resume: Option<ResumeTicket>,
 }
 
 impl Session {
@@ -99,6 +109,7 @@ impl Session {
             questions: 0,
             heard_at: now,
             expires_at: Timestamp::MAX,
+            refresh_from: 0,
             frames: Rate::default(),
             refused_acks: Rate::default(),
             transmitted: 0,
@@ -289,23 +300,32 @@ impl Session {
     }
 
     fn end_drain(&mut self) {
-        if let Phase::Draining(refusal) = &self.phase {
+        if let Phase::Draining(farewell) = &self.phase {
             let quiet = self.sends.as_ref().is_none_or(|sends| sends.is_quiet())
                 && self.pushes.as_ref().is_none_or(|pushes| pushes.is_empty());
             if quiet {
-                let refusal = refusal.as_ref().clone();
-                self.end(refusal);
+                let farewell = farewell.as_ref().clone();
+                self.close_with(farewell);
             }
         }
     }
 
     /// Closes with a last frame that says why.
     fn end(&mut self, refusal: Refusal) {
+        let resume = None;
+        self.close_with(Farewell { refusal, resume });
+    }
+
+    fn close_with(&mut self, farewell: Farewell) {
         if self.is_closed() {
             return;
         }
         self.finish();
-        let closing = Outgoing::Frame(ServerFrame::Closing(refusal.clone()));
+        let Farewell { refusal, resume } = farewell;
+        let closing = Outgoing::Frame(ServerFrame::Closing {
+            refusal: refusal.clone(),
+            resume,
+        });
         self.transmitted += closing.weight() as u64;
         self.actions.push_back(Action::Transmit(closing));
         self.actions.push_back(Action::Close(refusal));

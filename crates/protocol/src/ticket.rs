@@ -5,6 +5,8 @@
 //! of the boat that the session is of: HMAC-SHA256 (RFC 2104), cut to 16 bytes.
 
 mod keys;
+mod refresh;
+mod resume;
 #[cfg(test)]
 mod tests;
 
@@ -14,7 +16,9 @@ use std::time::Duration;
 use hmac::Mac as _;
 
 pub use self::keys::{KEY_BYTES, KEYS_MAX, KeyFile, KeyFileError};
-use self::keys::{Key, MacState};
+use self::keys::{Key, KeyId, MacState};
+pub use self::refresh::{REFRESH_PAUSE, TokenOf, check_refresh, refresh_in};
+pub use self::resume::{RESUME_LIFE, RESUME_TICKET_BYTES, ResumeTicket, falls_back};
 use crate::{Code, Hidden, Platform, Refusal, SessionId, Timestamp, UserId};
 
 /// Life of a ticket; that of its token, where this is shorter.
@@ -61,7 +65,7 @@ impl Ticket {
         &self.0
     }
 
-    fn key(&self) -> u8 {
+    fn key(&self) -> KeyId {
         self.0[0]
     }
 
@@ -74,9 +78,7 @@ impl Ticket {
     }
 
     fn token_issued_at(&self) -> Timestamp {
-        let mut issued_at = [0; 8];
-        issued_at[2..].copy_from_slice(&self.0[10..16]);
-        Timestamp::from_millis(i64::from_be_bytes(issued_at))
+        millis_of(&self.0[10..16])
     }
 
     /// A call with it is about to be refused, and a later one is to be had.
@@ -108,6 +110,12 @@ impl Ticket {
 fn seconds(of: &[u8]) -> Timestamp {
     let seconds = of.iter().fold(0, |sum, byte| sum << 8 | i64::from(*byte));
     Timestamp::from_millis(seconds * 1000)
+}
+
+fn millis_of(bytes: &[u8]) -> Timestamp {
+    let mut millis = [0; 8];
+    millis[2..].copy_from_slice(bytes);
+    Timestamp::from_millis(i64::from_be_bytes(millis))
 }
 
 fn in_seconds(time: Timestamp) -> [u8; 4] {
@@ -149,7 +157,7 @@ pub enum TicketError {
     Missing,
     /// A ticket of another session, user, platform or boat, or of nobody.
     Forged,
-    UnknownKey(u8),
+    UnknownKey(KeyId),
     Expired,
 }
 
@@ -268,6 +276,11 @@ impl Tickets {
         self.unless_lenient(judged, Renewal::Unproved)
     }
 
+    fn key(&self, id: KeyId) -> Result<&Key, TicketError> {
+        let key = self.keys.iter().find(|key| key.id == id);
+        key.ok_or(TicketError::UnknownKey(id))
+    }
+
     fn unless_lenient<T>(
         &self,
         judged: Result<T, TicketError>,
@@ -287,8 +300,7 @@ impl Tickets {
         let (Some(ticket), Some(session)) = (claim.ticket, claim.session) else {
             return Err(TicketError::Missing);
         };
-        let key = (self.keys.iter()).find(|key| key.id == ticket.key());
-        let key = key.ok_or_else(|| TicketError::UnknownKey(ticket.key()))?;
+        let key = self.key(ticket.key())?;
         let is_of = |boat| {
             let mac = mac(key, &ticket.0, claim.user, session, boat);
             mac.verify_truncated_left(&ticket.0[SIGNED_BYTES..]).is_ok()

@@ -18,7 +18,7 @@ use protocol::ticket::{Renewal, SignIn};
 use protocol::{Code, GroupId, Refusal, Timestamp, UserId};
 use tokio::time::{Instant, timeout_at};
 
-use crate::auth::{Authenticator, Client};
+use crate::auth::Authenticator;
 use crate::background::Background;
 use crate::boats::Boats;
 use crate::deadline::{in_time, unavailable, within};
@@ -83,9 +83,13 @@ impl Admissions {
         connect: Connect,
         boat: Option<&Caller>,
     ) -> Result<Admission, Refusal> {
+        let is_resumed = connect.resume.is_some();
         let answer = self.admit(connect, boat).await;
         match &answer {
-            Ok(_) => self.metrics.connected.increment(1),
+            Ok(_) => {
+                self.metrics.connected.increment(1);
+                self.metrics.resumed.increment(u64::from(is_resumed));
+            }
             Err(refusal) => self.metrics.refused(refusal.code),
         }
         answer
@@ -93,25 +97,10 @@ impl Admissions {
 
     async fn admit(&self, connect: Connect, boat: Option<&Caller>) -> Result<Admission, Refusal> {
         let now = self.clock.now();
-        let client = Client {
-            platform: connect.platform,
-            device: &connect.device,
-            address: &connect.peer,
-        };
-        let proof = (self.authenticator).authenticate(&connect.token, &client, now);
-        let identity = proof.await?;
-        identity.permits(connect.platform, &connect.device)?;
-        let user = identity.user;
-        self.revocations.check(user, identity.issued_at)?;
+        let sign_in = self.prove(&connect, now).await?;
+        let user = sign_in.user;
         self.limits.sign_in(user, connect.platform)?;
         self.boats.hear(&connect.life);
-        let sign_in = SignIn {
-            user,
-            session: connect.session,
-            platform: connect.platform,
-            issued_at: identity.issued_at,
-            ends_at: identity.expires_at,
-        };
         let ticket = self.tickets.sign(&sign_in, name_of(boat));
         let request = ConnectRequest {
             user,
@@ -155,9 +144,9 @@ impl Admissions {
                     mail_waits: false,
                     cluster: self.cluster,
                     server_time: now,
-                    expires_at: identity.expires_at,
+                    expires_at: sign_in.ends_at,
                     degraded: true,
-                    issued_at: Some(identity.issued_at),
+                    issued_at: Some(sign_in.issued_at),
                     ticket,
                 });
             }
@@ -183,9 +172,9 @@ impl Admissions {
             mail_waits: registered.mail_waits,
             cluster: self.cluster,
             server_time: now,
-            expires_at: identity.expires_at,
+            expires_at: sign_in.ends_at,
             degraded: false,
-            issued_at: Some(identity.issued_at),
+            issued_at: Some(sign_in.issued_at),
             ticket,
         })
     }

@@ -29,6 +29,7 @@ mod receipts;
 mod received;
 mod recent;
 mod records;
+mod renewal;
 mod revocations;
 mod seen;
 mod service;

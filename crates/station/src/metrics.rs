@@ -46,6 +46,8 @@ impl AcceptMetrics {
 /// Of sessions.
 pub(crate) struct AdmissionMetrics {
     pub(crate) connected: Counter,
+    /// Without a token.
+    pub(crate) resumed: Counter,
     pub(crate) displaced: Counter,
     pub(crate) replaced: Counter,
     pub(crate) kickouts_published: Counter,
@@ -59,6 +61,7 @@ impl AdmissionMetrics {
     pub(crate) fn new() -> AdmissionMetrics {
         AdmissionMetrics {
             connected: counter!("station_connects_total", "result" => "admitted"),
+            resumed: counter!("station_sessions_resumed_total"),
             displaced: counter!("station_sessions_displaced_total"),
             replaced: counter!("station_sessions_replaced_total"),
             kickouts_published: counter!("station_kickouts_published_total"),

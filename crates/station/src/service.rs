@@ -6,7 +6,7 @@ use std::sync::Arc;
 use api::access::caller_of;
 use api::station::{
     Connect, Disconnect, Kickout, MailAck, MailPageRequest, OnlineMembers, Reassert, ReceiptItem,
-    Revoke,
+    RefreshToken, ResumeSession, Revoke,
 };
 use api::station::{SendAnswer, SendItem, SyncCall};
 use api::status::{from_refusal, from_refusal_as};
@@ -93,6 +93,27 @@ impl StationService for Door {
         Ok(Response::new(v1::ReassertResponse {
             results: results.into_iter().map(v1::ReassertResult::from).collect(),
         }))
+    }
+
+    async fn refresh(&self, request: Request<v1::RefreshRequest>) -> Answer<v1::RefreshResponse> {
+        let _call = self.0.calls.token();
+        let boat = caller_of(&request);
+        let refresh: RefreshToken = answer(request.into_inner().try_into())?;
+        self.prove(&refresh, boat.as_ref())?;
+        let refreshed = self.0.admissions.refresh(refresh, boat.as_ref()).await;
+        Ok(Response::new(refreshed.into()))
+    }
+
+    async fn resume_tickets(
+        &self,
+        request: Request<v1::ResumeTicketsRequest>,
+    ) -> Answer<v1::ResumeTicketsResponse> {
+        let _call = self.0.calls.token();
+        let boat = caller_of(&request);
+        let sessions: Vec<ResumeSession> = self.all(request.into_inner().sessions)?;
+        let tickets = (self.0.admissions).resume_tickets(&sessions, boat.as_ref());
+        unless_lies(tickets.is_err())?;
+        Ok(Response::new(tickets.unwrap_or_default().into()))
     }
 
     async fn send_batch(

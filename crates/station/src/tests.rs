@@ -11,6 +11,7 @@ mod missed;
 mod network;
 mod receipts;
 pub(crate) mod refusals;
+mod renewal;
 mod revocations;
 mod sends;
 mod sessions;

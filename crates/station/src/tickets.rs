@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use api::station::{MailAck, MailPageRequest, ReceiptItem, SendItem, SyncCall};
+use api::station::{
+    MailAck, MailPageRequest, ReceiptItem, RefreshToken, ResumeSession, SendItem, SyncCall,
+};
 use arc_swap::ArcSwap;
 use backend::clock::{Clock, Entropy};
 use backend::files::{Reload, digest, reread};
@@ -14,8 +16,10 @@ use parking_lot::Mutex;
 use protocol::access::Caller;
 use protocol::settings::Problems;
 use protocol::ticket::{
-    Claim, KEY_BYTES, KeyFile, KeyFileError, Renewal, SignIn, Ticket, TicketError, Tickets,
+    Claim, KEY_BYTES, KeyFile, KeyFileError, Renewal, ResumeTicket, SignIn, Ticket, TicketError,
+    Tickets,
 };
+use protocol::{DeviceId, Platform};
 use schemars::JsonSchema;
 use secrecy::{ExposeSecret, SecretString};
 use serde::{Deserialize, Serialize};
@@ -103,7 +107,9 @@ impl TicketDoor {
                 (tickets, Some((path.clone(), Mutex::new(digest))))
             }
             None if is_one_process => {
-                (Tickets::new(&KeyFile::new(1, random(entropy)), false), None)
+                // The next start has another one: tickets of this key are then of an unknown one, not forged.
+                let keys = KeyFile::new(entropy.next() as u8, random(entropy));
+                (Tickets::new(&keys, false), None)
             }
             None => (Tickets::off(), None),
         };
@@ -155,6 +161,27 @@ impl TicketDoor {
     ) -> Result<Renewal, TicketError> {
         let renewed = self.tickets.load().renew(&of.claim(boat), self.clock.now());
         renewed.inspect_err(|error| self.note(*error, boat))
+    }
+
+    pub(crate) fn resume(
+        &self,
+        ticket: &ResumeTicket,
+        platform: Platform,
+        device: &DeviceId,
+    ) -> Result<SignIn, TicketError> {
+        let tickets = self.tickets.load();
+        tickets.resume(ticket, platform, device, self.clock.now())
+    }
+
+    pub(crate) fn offer_resume(
+        &self,
+        of: &impl Proof,
+        device: &DeviceId,
+        boat: Option<&Caller>,
+    ) -> Result<Option<ResumeTicket>, TicketError> {
+        let tickets = self.tickets.load();
+        let offered = tickets.offer_resume(&of.claim(boat), device, self.clock.now());
+        offered.inspect_err(|error| self.note(*error, boat))
     }
 
     fn note(&self, error: TicketError, boat: Option<&Caller>) {
@@ -228,5 +255,7 @@ proofs! {
     MailAck: of => of.user, Some(of.session), Some(of.platform);
     SyncCall: of => of.user, Some(of.session), None;
     api::station::Disconnect: of => of.key.user, Some(of.key.session), None;
+    RefreshToken: of => of.user, Some(of.session), Some(of.platform);
+    ResumeSession: of => of.user, Some(of.session), Some(of.platform);
     api::station::Reassert: of => of.key.user, Some(of.key.session), Some(of.platform);
 }

@@ -14,7 +14,7 @@ use protocol::change::{
 use protocol::frame::{
     Accepted, Ack, AckItem, Acked, ChangePage, ClientFrame, CountSince, Hello, HiddenPage,
     HistoryPage, HistoryRange, ListDeed, ListPage, ListWord, MemberPage, MessageStatus, MissedPage,
-    PlacedEcho, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
+    PlacedEcho, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncPage, SyncQuery, SyncRequest,
     UnreadPage, Welcome,
 };
 use protocol::group::{Role, Settings, Wish};
@@ -27,7 +27,7 @@ use protocol::notify::Notification;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::{Receipt, ReceiptKind};
 use protocol::revocation::{PageStart, UserRevocation};
-use protocol::ticket::{TICKET_BYTES, Ticket};
+use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES, Ticket};
 use protocol::{
     BoatId, Code, ConversationId, DeviceId, GroupId, Incarnation, Message, MessageId, Options,
     Placed, Platform, Position, Recipient, Refusal, SendId, Seq, SessionId, Timestamp,
@@ -39,7 +39,7 @@ use crate::dead_letter::{DeadLetter, Origin};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
     OnlineMembers, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem,
-    Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    RefreshToken, Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 use crate::task::{self, DeliverTask, KickoutTask, MessageTask, NotificationTask, Task, Work};
 
@@ -348,15 +348,25 @@ pub(crate) fn placed() -> impl Strategy<Value = Placed> {
 }
 
 fn hello() -> impl Strategy<Value = Hello> {
-    (any::<u32>(), TEXT, device(), platform(), marker()).prop_map(
-        |(version, token, device, platform, marker)| Hello {
+    let resume = option::of(resume_ticket());
+    (any::<u32>(), TEXT, device(), platform(), marker(), resume).prop_map(
+        |(version, token, device, platform, marker, resume)| Hello {
             version,
             token,
             device,
             platform,
             marker,
+            resume,
         },
     )
+}
+
+fn resume_ticket() -> impl Strategy<Value = ResumeTicket> {
+    any::<[u8; 16]>().prop_map(|part| {
+        let mut bytes = [0; RESUME_TICKET_BYTES];
+        bytes[..16].copy_from_slice(&part);
+        ResumeTicket::from_bytes(bytes)
+    })
 }
 
 fn ack_item() -> impl Strategy<Value = AckItem> {
@@ -429,23 +439,28 @@ pub(crate) fn client_frame() -> impl Strategy<Value = ClientFrame> {
         ack().prop_map(ClientFrame::Ack),
         any::<u64>().prop_map(|nonce| ClientFrame::Ping { nonce }),
         sync_request().prop_map(ClientFrame::Sync),
+        TEXT.prop_map(|token| ClientFrame::Refresh(Refresh { token })),
     ]
 }
 
 fn welcome() -> impl Strategy<Value = Welcome> {
     let limits = any::<(u32, u32, u32)>();
     let state = any::<(u64, u64, bool)>();
-    (session(), user(), time(), limits, state).prop_map(
-        |(session, user, server_time, limits, (cluster, marker, recovered))| Welcome {
-            session,
-            user,
-            server_time,
-            heartbeat: Duration::from_millis(limits.0.into()),
-            frame_bytes_max: limits.1,
-            send_window: limits.2,
-            cluster,
-            marker,
-            recovered,
+    let times = (time(), optional_time());
+    (session(), user(), times, limits, state).prop_map(
+        |(session, user, (server_time, expires_at), limits, (cluster, marker, recovered))| {
+            Welcome {
+                session,
+                user,
+                server_time,
+                heartbeat: Duration::from_millis(limits.0.into()),
+                frame_bytes_max: limits.1,
+                send_window: limits.2,
+                cluster,
+                marker,
+                recovered,
+                expires_at,
+            }
         },
     )
 }
@@ -634,7 +649,9 @@ pub(crate) fn server_frame() -> impl Strategy<Value = ServerFrame> {
         Just(ServerFrame::Resync),
         (option::of(1..=u32::MAX), refusal())
             .prop_map(|(request, refusal)| ServerFrame::Error { request, refusal }),
-        refusal().prop_map(ServerFrame::Closing),
+        (refusal(), option::of(resume_ticket()))
+            .prop_map(|(refusal, resume)| ServerFrame::Closing { refusal, resume }),
+        time().prop_map(|expires_at| ServerFrame::Refreshed { expires_at }),
     ]
 }
 
@@ -688,17 +705,59 @@ pub(crate) fn outcome() -> impl Strategy<Value = Outcome> {
 
 pub(crate) fn connect() -> impl Strategy<Value = Connect> {
     let who = (session(), life(), device(), platform());
-    (who, TEXT, TEXT, marker()).prop_map(
-        |((session, life, device, platform), token, peer, marker)| Connect {
+    (who, TEXT, TEXT, marker(), option::of(resume_ticket())).prop_map(
+        |((session, life, device, platform), token, peer, marker, resume)| Connect {
             session,
             life,
             token,
+            resume,
             device,
             platform,
             peer,
             marker,
         },
     )
+}
+
+pub(crate) fn refresh_token() -> impl Strategy<Value = RefreshToken> {
+    let who = (user(), session(), platform(), device());
+    (who, TEXT, optional_time(), ticket()).prop_map(
+        |((user, session, platform, device), token, issued_at, ticket)| RefreshToken {
+            user,
+            session,
+            platform,
+            device,
+            token,
+            issued_at,
+            ticket,
+        },
+    )
+}
+
+pub(crate) fn refreshment() -> impl Strategy<Value = Result<Refreshment, Refusal>> {
+    let refreshment =
+        (time(), time(), ticket()).prop_map(|(expires_at, issued_at, ticket)| Refreshment {
+            expires_at,
+            issued_at,
+            ticket,
+        });
+    prop_oneof![refreshment.prop_map(Ok), refusal().prop_map(Err)]
+}
+
+pub(crate) fn resume_session() -> impl Strategy<Value = ResumeSession> {
+    (user(), session(), platform(), device(), ticket()).prop_map(
+        |(user, session, platform, device, ticket)| ResumeSession {
+            user,
+            session,
+            platform,
+            device,
+            ticket,
+        },
+    )
+}
+
+pub(crate) fn resume_tickets() -> impl Strategy<Value = Vec<Option<ResumeTicket>>> {
+    vec(option::of(resume_ticket()), 0..5)
 }
 
 pub(crate) fn admission() -> impl Strategy<Value = Result<Admission, Refusal>> {

@@ -1,11 +1,11 @@
 //! What a client sends: [`ClientFrame`] and all in it, except sync questions.
 
-use protocol::frame::{Ack, AckItem, ClientFrame, Hello};
-use protocol::{Code, DeviceId, MessageId, Refusal, Seq};
+use protocol::frame::{Ack, AckItem, ClientFrame, Hello, Refresh};
+use protocol::{DeviceId, MessageId, Refusal, Seq};
 
-use super::{ACK_ITEMS_MAX, TOKEN_BYTES_MAX};
+use super::ACK_ITEMS_MAX;
 use super::{by_value, conversation, field, list, platform, platform_number, present};
-use super::{receipt_kind, receipt_number};
+use super::{receipt_kind, receipt_number, resume_bytes, shown_resume_ticket, token};
 use crate::v1;
 use crate::v1::client_frame::Frame;
 
@@ -14,7 +14,7 @@ impl TryFrom<v1::ClientFrame> for ClientFrame {
 
     fn try_from(wire: v1::ClientFrame) -> Result<Self, Refusal> {
         let frame = present(
-            "the frame's content (hello, send, give_up, ack, ping, sync)",
+            "the frame's content (hello, send, give_up, ack, ping, sync, refresh)",
             wire.frame,
         )?;
         Ok(match frame {
@@ -26,6 +26,9 @@ impl TryFrom<v1::ClientFrame> for ClientFrame {
             Frame::Ack(ack) => ClientFrame::Ack(ack.try_into()?),
             Frame::Ping(ping) => ClientFrame::Ping { nonce: ping.nonce },
             Frame::Sync(request) => ClientFrame::Sync(request.try_into()?),
+            Frame::Refresh(refresh) => ClientFrame::Refresh(Refresh {
+                token: token(refresh.token)?,
+            }),
         })
     }
 }
@@ -41,6 +44,9 @@ impl From<&ClientFrame> for v1::ClientFrame {
             ClientFrame::Ack(ack) => Frame::Ack(ack.into()),
             ClientFrame::Ping { nonce } => Frame::Ping(v1::Ping { nonce: *nonce }),
             ClientFrame::Sync(request) => Frame::Sync(request.into()),
+            ClientFrame::Refresh(refresh) => Frame::Refresh(v1::Refresh {
+                token: refresh.token.clone(),
+            }),
         };
         v1::ClientFrame { frame: Some(frame) }
     }
@@ -50,19 +56,13 @@ impl TryFrom<v1::Hello> for Hello {
     type Error = Refusal;
 
     fn try_from(wire: v1::Hello) -> Result<Self, Refusal> {
-        if wire.token.len() > TOKEN_BYTES_MAX {
-            let text = format!(
-                "the token has {} bytes, at most {TOKEN_BYTES_MAX} are taken",
-                wire.token.len()
-            );
-            return Err(Refusal::new(Code::TooLarge, text));
-        }
         Ok(Hello {
             version: wire.version,
             device: field("hello.device", DeviceId::new(&wire.device))?,
             platform: platform("hello.platform", wire.platform)?,
-            token: wire.token,
+            token: token(wire.token)?,
             marker: (wire.marker != 0).then_some(wire.marker),
+            resume: shown_resume_ticket(&wire.resume_ticket)?,
         })
     }
 }
@@ -75,6 +75,7 @@ impl From<&Hello> for v1::Hello {
             device: hello.device.as_str().to_owned(),
             platform: platform_number(hello.platform),
             marker: hello.marker.unwrap_or(0),
+            resume_ticket: resume_bytes(hello.resume.as_ref()),
         }
     }
 }

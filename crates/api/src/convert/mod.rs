@@ -18,9 +18,11 @@ pub(crate) mod arbitrary;
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use protocol::id::IdError;
 use protocol::presence::{BoatLife, SessionKey};
 use protocol::receipt::ReceiptKind;
+use protocol::ticket::{ResumeTicket, TicketError};
 use protocol::{
     BoatId, Code, ConversationId, GroupId, Incarnation, MessageId, Platform, Refusal, SessionId,
     Timestamp, UserId,
@@ -28,7 +30,7 @@ use protocol::{
 
 use crate::v1;
 
-/// The longest token of a hello, in bytes; more is refused as too large.
+/// The longest token of a client, in bytes; more is refused as too large.
 pub const TOKEN_BYTES_MAX: usize = 8 * 1024;
 /// The most messages one ack:R may name; more is refused as too large, and may be sent in parts.
 pub const ACK_ITEMS_MAX: usize = 1000;
@@ -55,6 +57,36 @@ pub(crate) fn invalid(text: impl Into<String>) -> Refusal {
 /// Names the field in an identity's own complaint.
 pub(crate) fn field<T>(name: &str, result: Result<T, IdError>) -> Result<T, Refusal> {
     result.map_err(|error| invalid(format!("{name}: {error}")))
+}
+
+/// A token of a client, within its bound.
+pub(crate) fn token(token: String) -> Result<String, Refusal> {
+    if token.len() > TOKEN_BYTES_MAX {
+        let bytes = token.len();
+        let text = format!("the token has {bytes} bytes, at most {TOKEN_BYTES_MAX} are taken");
+        return Err(Refusal::new(Code::TooLarge, text));
+    }
+    Ok(token)
+}
+
+/// A ticket to resume with, unless it is of a form that this release does not know.
+pub(crate) fn resume_ticket(bytes: &[u8]) -> Option<ResumeTicket> {
+    bytes.try_into().ok().map(ResumeTicket::from_bytes)
+}
+
+/// The ticket of who signs in. No bytes are none; those of another release are none any more.
+pub(crate) fn shown_resume_ticket(bytes: &[u8]) -> Result<Option<ResumeTicket>, Refusal> {
+    match (bytes, resume_ticket(bytes)) {
+        ([], _) => Ok(None),
+        (_, Some(ticket)) => Ok(Some(ticket)),
+        (_, None) => Err(TicketError::Expired.resume_refusal()),
+    }
+}
+
+pub(crate) fn resume_bytes(ticket: Option<&ResumeTicket>) -> Bytes {
+    ticket.map_or_else(Bytes::new, |ticket| {
+        Bytes::copy_from_slice(ticket.as_bytes())
+    })
 }
 
 /// A part without which the rest means nothing.

@@ -7,7 +7,7 @@ use protocol::receipt::Receipt;
 use protocol::{MessageId, Position, Refusal, Seq, SessionId, Timestamp, UserId};
 
 use super::{by_value, conversation, field, id_or_zero, message_ids, millis, optional_message};
-use super::{present, receipt_kind, receipt_number};
+use super::{optional_time, present, receipt_kind, receipt_number, resume_bytes, resume_ticket};
 use crate::station::SendAnswer;
 use crate::v1;
 use crate::v1::server_frame::Frame;
@@ -17,6 +17,7 @@ impl TryFrom<v1::ServerFrame> for ServerFrame {
 
     fn try_from(wire: v1::ServerFrame) -> Result<Self, Refusal> {
         let frame = present("the frame's content", wire.frame)?;
+        let resume = &wire.resume_ticket;
         Ok(match frame {
             Frame::Welcome(welcome) => ServerFrame::Welcome(welcome.try_into()?),
             Frame::SendAnswer(answer) => SendAnswer::try_from(answer)?.into(),
@@ -42,13 +43,23 @@ impl TryFrom<v1::ServerFrame> for ServerFrame {
                 request: (error.request != 0).then_some(error.request),
                 refusal: present("error.refusal", error.refusal)?.try_into()?,
             },
-            Frame::Closing(refusal) => ServerFrame::Closing(refusal.try_into()?),
+            Frame::Closing(refusal) => ServerFrame::Closing {
+                refusal: refusal.try_into()?,
+                resume: resume_ticket(resume),
+            },
+            Frame::Refreshed(refreshed) => ServerFrame::Refreshed {
+                expires_at: Timestamp::from_millis(refreshed.expires_at),
+            },
         })
     }
 }
 
 impl From<&ServerFrame> for v1::ServerFrame {
     fn from(frame: &ServerFrame) -> Self {
+        let resume = match frame {
+            ServerFrame::Closing { resume, .. } => resume.as_ref(),
+            _ => None,
+        };
         let frame = match frame {
             ServerFrame::Welcome(welcome) => Frame::Welcome(welcome.into()),
             ServerFrame::Accepted(accepted) => Frame::SendAnswer((*accepted).into()),
@@ -81,9 +92,15 @@ impl From<&ServerFrame> for v1::ServerFrame {
                 request: request.unwrap_or(0),
                 refusal: Some(refusal.into()),
             }),
-            ServerFrame::Closing(refusal) => Frame::Closing(refusal.into()),
+            ServerFrame::Closing { refusal, .. } => Frame::Closing(refusal.into()),
+            ServerFrame::Refreshed { expires_at } => Frame::Refreshed(v1::Refreshed {
+                expires_at: expires_at.millis(),
+            }),
         };
-        v1::ServerFrame { frame: Some(frame) }
+        v1::ServerFrame {
+            frame: Some(frame),
+            resume_ticket: resume_bytes(resume),
+        }
     }
 }
 
@@ -101,6 +118,7 @@ impl TryFrom<v1::Welcome> for Welcome {
             cluster: wire.cluster,
             marker: wire.marker,
             recovered: wire.recovered,
+            expires_at: optional_time(wire.expires_at),
         })
     }
 }
@@ -117,6 +135,7 @@ impl From<&Welcome> for v1::Welcome {
             cluster: welcome.cluster,
             marker: welcome.marker,
             recovered: welcome.recovered,
+            expires_at: welcome.expires_at.map_or(0, Timestamp::millis),
         }
     }
 }

@@ -6,32 +6,31 @@ use bytes::Bytes;
 use protocol::frame::Accepted;
 use protocol::mailbox::{MailCursor, ReassertAnswer};
 use protocol::revocation::{PageStart, UserRevocation};
-use protocol::ticket::Ticket;
+use protocol::ticket::{ResumeTicket, Ticket};
 use protocol::{Code, DeviceId, GroupId, MessageId, Refusal, SessionId, Timestamp, UserId};
 
-use super::{TOKEN_BYTES_MAX, by_value, field, invalid, life, list, message_ids};
-use super::{optional_platform, optional_user, platform, platform_number, present};
+use super::{by_value, field, invalid, life, list, message_ids, optional_platform};
+use super::{optional_time, optional_user, platform, platform_number, present};
+use super::{resume_bytes, resume_ticket, shown_resume_ticket, token};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailItem, MailPage, MailPageRequest,
     OnlineMembers, OnlineSession, OnlineUser, Reassert, ReassertOutcome, Reasserted, ReceiptItem,
-    Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
+    RefreshToken, Refreshment, ResumeSession, Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 use crate::v1;
 use crate::v1::connect_response::Result as ConnectResult;
 use crate::v1::reassert_result::Outcome;
+use crate::v1::refresh_response::Result as RefreshResult;
 
 impl TryFrom<v1::ConnectRequest> for Connect {
     type Error = Refusal;
 
     fn try_from(wire: v1::ConnectRequest) -> Result<Self, Refusal> {
-        if wire.token.len() > TOKEN_BYTES_MAX {
-            let text = format!("the token has more than {TOKEN_BYTES_MAX} bytes");
-            return Err(Refusal::new(Code::TooLarge, text));
-        }
         Ok(Connect {
             session: field("connect.session", SessionId::new(wire.session))?,
             life: life(wire.life)?,
-            token: wire.token,
+            token: token(wire.token)?,
+            resume: shown_resume_ticket(&wire.resume_ticket)?,
             device: field("connect.device", DeviceId::new(&wire.device))?,
             platform: platform("connect.platform", wire.platform)?,
             peer: wire.peer,
@@ -50,6 +49,7 @@ impl From<&Connect> for v1::ConnectRequest {
             platform: platform_number(connect.platform),
             peer: connect.peer.clone(),
             marker: connect.marker.unwrap_or(0),
+            resume_ticket: resume_bytes(connect.resume.as_ref()),
         }
     }
 }
@@ -116,10 +116,6 @@ impl From<Result<Admission, Refusal>> for v1::ConnectResponse {
     }
 }
 
-fn optional_time(millis: i64) -> Option<Timestamp> {
-    (millis != 0).then(|| Timestamp::from_millis(millis))
-}
-
 /// No bytes are none.
 fn ticket(name: &str, bytes: &[u8]) -> Result<Option<Ticket>, Refusal> {
     match bytes {
@@ -135,6 +131,112 @@ fn ticket_bytes(ticket: Option<&Ticket>) -> Bytes {
     ticket.map_or_else(Bytes::new, |ticket| {
         Bytes::copy_from_slice(ticket.as_bytes())
     })
+}
+
+impl TryFrom<v1::RefreshRequest> for RefreshToken {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::RefreshRequest) -> Result<Self, Refusal> {
+        Ok(RefreshToken {
+            user: field("refresh.user", UserId::new(wire.user))?,
+            session: field("refresh.session", SessionId::new(wire.session))?,
+            platform: platform("refresh.platform", wire.platform)?,
+            device: field("refresh.device", DeviceId::new(&wire.device))?,
+            token: token(wire.token)?,
+            issued_at: optional_time(wire.issued_at),
+            ticket: ticket("refresh.ticket", &wire.ticket)?,
+        })
+    }
+}
+
+impl From<&RefreshToken> for v1::RefreshRequest {
+    fn from(refresh: &RefreshToken) -> Self {
+        v1::RefreshRequest {
+            user: refresh.user.get(),
+            session: refresh.session.get(),
+            platform: platform_number(refresh.platform),
+            device: refresh.device.as_str().to_owned(),
+            token: refresh.token.clone(),
+            issued_at: refresh.issued_at.map_or(0, Timestamp::millis),
+            ticket: ticket_bytes(refresh.ticket.as_ref()),
+        }
+    }
+}
+
+impl TryFrom<v1::RefreshResponse> for Result<Refreshment, Refusal> {
+    type Error = Refusal;
+
+    /// The outer error: the answer itself is malformed. The inner one: the token is not taken.
+    fn try_from(wire: v1::RefreshResponse) -> Result<Self, Refusal> {
+        Ok(match present("refresh's result", wire.result)? {
+            RefreshResult::Refreshment(wire) => Ok(Refreshment {
+                expires_at: Timestamp::from_millis(wire.expires_at),
+                issued_at: Timestamp::from_millis(wire.issued_at),
+                ticket: ticket("refreshment.ticket", &wire.ticket)?,
+            }),
+            RefreshResult::Refusal(refusal) => Err(refusal.try_into()?),
+        })
+    }
+}
+
+impl From<Result<Refreshment, Refusal>> for v1::RefreshResponse {
+    fn from(result: Result<Refreshment, Refusal>) -> Self {
+        let result = match result {
+            Ok(refreshment) => RefreshResult::Refreshment(v1::Refreshment {
+                expires_at: refreshment.expires_at.millis(),
+                issued_at: refreshment.issued_at.millis(),
+                ticket: ticket_bytes(refreshment.ticket.as_ref()),
+            }),
+            Err(refusal) => RefreshResult::Refusal(refusal.into()),
+        };
+        v1::RefreshResponse {
+            result: Some(result),
+        }
+    }
+}
+
+impl TryFrom<v1::ResumeSession> for ResumeSession {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ResumeSession) -> Result<Self, Refusal> {
+        Ok(ResumeSession {
+            user: field("resume.user", UserId::new(wire.user))?,
+            session: field("resume.session", SessionId::new(wire.session))?,
+            platform: platform("resume.platform", wire.platform)?,
+            device: field("resume.device", DeviceId::new(&wire.device))?,
+            ticket: ticket("resume.ticket", &wire.ticket)?,
+        })
+    }
+}
+
+impl From<&ResumeSession> for v1::ResumeSession {
+    fn from(session: &ResumeSession) -> Self {
+        v1::ResumeSession {
+            user: session.user.get(),
+            session: session.session.get(),
+            platform: platform_number(session.platform),
+            device: session.device.as_str().to_owned(),
+            ticket: ticket_bytes(session.ticket.as_ref()),
+        }
+    }
+}
+
+impl From<Vec<Option<ResumeTicket>>> for v1::ResumeTicketsResponse {
+    fn from(tickets: Vec<Option<ResumeTicket>>) -> Self {
+        let tickets = tickets.iter().map(|ticket| resume_bytes(ticket.as_ref()));
+        v1::ResumeTicketsResponse {
+            tickets: tickets.collect(),
+        }
+    }
+}
+
+impl TryFrom<v1::ResumeTicketsResponse> for Vec<Option<ResumeTicket>> {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::ResumeTicketsResponse) -> Result<Self, Refusal> {
+        let tickets = wire.tickets.iter();
+        Ok(tickets.map(|bytes| resume_ticket(bytes)).collect())
+    }
 }
 
 impl TryFrom<v1::DisconnectRequest> for Vec<Disconnect> {
@@ -678,6 +780,8 @@ impl From<RevokedPage> for v1::RevokedResponse {
 by_value! {
     Connect => v1::ConnectRequest,
     Reassert => v1::ReassertSession,
+    RefreshToken => v1::RefreshRequest,
+    ResumeSession => v1::ResumeSession,
     SendItem => v1::SendItem,
     ReceiptItem => v1::ReceiptItem,
     MailAck => v1::MailAckItem,

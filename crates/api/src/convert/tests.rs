@@ -11,8 +11,8 @@ use super::*;
 use crate::boat::{DeliverBatch, NoticeBatch, Outcome};
 use crate::station::{
     Admission, Connect, Disconnect, Kickout, MailAck, MailPage, MailPageRequest, OnlineMembers,
-    OnlineUser, Reassert, Reasserted, ReceiptItem, Revoke, RevokedPage, SendAnswer, SendItem,
-    SyncCall,
+    OnlineUser, Reassert, Reasserted, ReceiptItem, RefreshToken, Refreshment, ResumeSession,
+    Revoke, RevokedPage, SendAnswer, SendItem, SyncCall,
 };
 
 /// Through the wire's type, its bytes, and back.
@@ -49,6 +49,10 @@ round_trips! {
     connects: connect, Connect, v1::ConnectRequest;
     admissions: admission, Result<Admission, Refusal>, v1::ConnectResponse;
     disconnects: disconnects, Vec<Disconnect>, v1::DisconnectRequest;
+    refresh_tokens: refresh_token, RefreshToken, v1::RefreshRequest;
+    refreshments: refreshment, Result<Refreshment, Refusal>, v1::RefreshResponse;
+    resume_sessions: resume_session, ResumeSession, v1::ResumeSession;
+    resume_tickets: resume_tickets, Vec<Option<ResumeTicket>>, v1::ResumeTicketsResponse;
     reasserts: reassert, Reassert, v1::ReassertSession;
     reassert_answers: reasserted, Reasserted, v1::ReassertResult;
     send_items: send_item, SendItem, v1::SendItem;
@@ -387,6 +391,7 @@ fn hello_with(change: impl FnOnce(&mut v1::Hello)) -> Result<ClientFrame, Refusa
         device: "phone".into(),
         platform: v1::Platform::Ios.into(),
         marker: 0,
+        ..v1::Hello::default()
     };
     change(&mut hello);
     let frame = Some(v1::client_frame::Frame::Hello(hello));

@@ -26,9 +26,9 @@ pub(super) fn is_streaming(path: &str) -> bool {
 pub struct StandardServices {
     /// Full names of the services whose health is that of the server.
     pub services: &'static [&'static str],
-    /// Whether new work is welcome.
+    /// True while new work is welcome.
     pub ready: watch::Receiver<bool>,
-    /// Whether callers may ask for services and messages by name.
+    /// Reflection: callers may ask for services and messages by name.
     pub reflection: bool,
 }
 

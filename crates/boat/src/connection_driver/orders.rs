@@ -2,14 +2,23 @@
 
 use std::sync::Arc;
 
-use api::station::{Disconnect, MailAck, MailPageRequest, ReceiptItem, SendItem, SyncCall};
-use protocol::UserId;
+use api::station::{
+    Disconnect, MailAck, MailPageRequest, ReceiptItem, RefreshToken, SendItem, SyncCall,
+};
 use protocol::presence::SessionKey;
 use protocol::session::{Action, Session};
 use protocol::ticket::Ticket;
+use protocol::{Timestamp, UserId};
 
 use super::ConnectionDriver;
 use crate::lanes::{Receipt, Submission, refuse_receipt, refuse_submission};
+
+/// Proof of a sign-in, for calls that follow it.
+pub(super) struct SessionProof {
+    pub(super) ticket: Option<Ticket>,
+    /// Issue of the token.
+    pub(super) issued_at: Option<Timestamp>,
+}
 
 impl ConnectionDriver {
     pub(super) fn tell_station(
@@ -17,8 +26,9 @@ impl ConnectionDriver {
         action: Action,
         user: UserId,
         session: &mut Session,
-        ticket: Option<Ticket>,
+        proof: SessionProof,
     ) {
+        let SessionProof { ticket, issued_at } = proof;
         let (boat, connection) = (&self.boat, &self.connection);
         let (id, platform) = (session.id(), session.platform());
         let lane = boat.lanes.get(boat.stations.lane_of(id));
@@ -88,6 +98,21 @@ impl ConnectionDriver {
                     ticket,
                 };
                 boat.ask(connection, call);
+            }
+            Action::Refresh(refresh) => {
+                let Some(device) = session.device().cloned() else {
+                    return;
+                };
+                let refresh = RefreshToken {
+                    user,
+                    session: id,
+                    platform,
+                    device,
+                    token: refresh.token,
+                    issued_at,
+                    ticket,
+                };
+                boat.refresh(connection, refresh);
             }
             Action::Leave => {
                 boat.session_ended();

@@ -35,6 +35,8 @@ impl Again for v1::ReassertRequest {
 
 // What these do a second time changes nothing.
 impl Again for v1::ConnectRequest {}
+impl Again for v1::RefreshRequest {}
+impl Again for v1::ResumeTicketsRequest {}
 impl Again for v1::DisconnectRequest {}
 impl Again for v1::ReceiptsRequest {}
 impl Again for v1::MailPageRequest {}

@@ -143,7 +143,7 @@ impl Client {
     /// What the connection ends with; frames before it are skipped.
     pub(super) async fn closing(&mut self) -> Option<Code> {
         while let Some(frame) = self.next().await {
-            if let ServerFrame::Closing(refusal) = frame {
+            if let ServerFrame::Closing { refusal, .. } = frame {
                 return Some(refusal.code);
             }
         }
@@ -199,6 +199,7 @@ pub(super) fn hello(user: i64) -> Hello {
         device: DeviceId::new("phone").expect("short"),
         platform: Platform::Ios,
         marker: None,
+        resume: None,
     }
 }
 

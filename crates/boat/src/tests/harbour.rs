@@ -219,6 +219,44 @@ impl StationService for PeerService {
         Ok(Response::new(v1::ReassertResponse { results }))
     }
 
+    /// A token like those of sign-ins, good until the time that is its number.
+    async fn refresh(
+        &self,
+        request: Request<v1::RefreshRequest>,
+    ) -> Result<Response<v1::RefreshResponse>, Status> {
+        self.0.up()?;
+        let request = request.into_inner();
+        self.0.show("refresh", request.ticket);
+        let until = (request.token.strip_prefix("until-")).and_then(|until| until.parse().ok());
+        let result = match until {
+            Some(expires_at) => Ok(api::station::Refreshment {
+                expires_at: protocol::Timestamp::from_millis(expires_at),
+                issued_at: protocol::Timestamp::from_millis(request.issued_at + 1),
+                ticket: (self.0.ticket.lock().as_ref().try_into().ok())
+                    .map(protocol::ticket::Ticket::from_bytes),
+            }),
+            None => Err(Refusal::new(Code::Unauthenticated, "no such token")),
+        };
+        Ok(Response::new(result.into()))
+    }
+
+    /// The session's number, over and over.
+    async fn resume_tickets(
+        &self,
+        request: Request<v1::ResumeTicketsRequest>,
+    ) -> Result<Response<v1::ResumeTicketsResponse>, Status> {
+        self.0.up()?;
+        self.0.pass().await;
+        let sessions = request.into_inner().sessions;
+        let ticket = |session: v1::ResumeSession| {
+            self.0.show("resume_tickets", session.ticket);
+            Bytes::from(session.session.to_be_bytes().repeat(6))
+        };
+        Ok(Response::new(v1::ResumeTicketsResponse {
+            tickets: sessions.into_iter().map(ticket).collect(),
+        }))
+    }
+
     async fn send_batch(
         &self,
         request: Request<v1::SendBatchRequest>,

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use api::v1::reassert_result::Outcome;
 use backend::discovery::{Registry, Role};
+use bytes::Bytes;
 use protocol::Code;
-use protocol::frame::{ClientFrame, ServerFrame};
+use protocol::frame::{ClientFrame, Hello, Refresh, ServerFrame};
+use protocol::ticket::{RESUME_TICKET_BYTES, ResumeTicket, TICKET_BYTES};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use super::client::send_of;
+use super::client::{hello, send_of};
 use super::eventually;
 use super::harbour::{Harbour, frame_of, settle};
 use crate::StartError;
@@ -39,7 +41,7 @@ async fn a_boat_leaves_in_order() {
     harbour.peer.permits.add_permits(1);
     assert!(matches!(busy.next().await, Some(ServerFrame::Accepted(_))));
     match busy.next().await {
-        Some(ServerFrame::Closing(refusal)) => {
+        Some(ServerFrame::Closing { refusal, .. }) => {
             assert_eq!(refusal.code, Code::Draining);
             // The time over which all come back: each takes a moment of its own.
             assert_eq!(refusal.retry_after, Some(Duration::from_millis(6)));
@@ -51,6 +53,94 @@ async fn a_boat_leaves_in_order() {
     assert_eq!(harbour.peer.disconnects.lock().len(), 2);
     let boats = harbour.registry.watch(Role::Boat).await.expect("watches");
     assert!(boats.borrow().is_empty());
+}
+
+// R18: the provider of tokens is asked for nobody who has to leave.
+#[tokio::test]
+async fn a_client_leaves_with_a_ticket_to_resume_with() {
+    let harbour = Harbour::open().await;
+    *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
+    let mut client = harbour.tcp().await;
+    let session = client.hello(1).await.session;
+    let mut early = harbour.tcp().await;
+    settle().await;
+    harbour.running.drain();
+    let Some(ServerFrame::Closing { refusal, resume }) = client.next().await else {
+        panic!("no closing");
+    };
+    assert_eq!(refusal.code, Code::Draining);
+    let expected = session.get().to_be_bytes().repeat(6);
+    let ticket = resume.expect("a ticket");
+    assert_eq!(ticket.as_bytes().as_slice(), expected);
+    let Some(ServerFrame::Closing { resume, .. }) = early.next().await else {
+        panic!("no closing");
+    };
+    assert_eq!(resume, None, "nobody knows it yet");
+}
+
+// Clients have their tokens: nobody waits long for a station.
+#[tokio::test(start_paused = true)]
+async fn a_boat_leaves_without_tickets_where_stations_are_silent() {
+    let harbour = Harbour::with(|config| config.drain_batch = 1).await;
+    *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
+    let mut clients = harbour.crew(1..=60).await;
+    harbour.peer.held.store(true, Ordering::Relaxed);
+    let began = Instant::now();
+    harbour.running.drain();
+    for client in &mut clients {
+        let Some(ServerFrame::Closing { refusal, resume }) = client.next().await else {
+            panic!("no closing");
+        };
+        assert_eq!((refusal.code, resume), (Code::Draining, None));
+    }
+    // Each lane is asked once.
+    let pace = 60 * harbour.running.boat.config.drain_pause;
+    assert!(began.elapsed() < Duration::from_secs(3) + pace);
+}
+
+// Threat 12: the proof goes to a station as it is.
+#[tokio::test]
+async fn a_client_resumes_with_its_ticket() {
+    let harbour = Harbour::open().await;
+    let ticket = ResumeTicket::from_bytes([9; RESUME_TICKET_BYTES]);
+    let mut client = harbour.tcp().await;
+    let hello = Hello {
+        resume: Some(ticket),
+        ..hello(1)
+    };
+    client.send(&ClientFrame::Hello(hello)).await;
+    let welcome = client.next().await;
+    assert!(matches!(welcome, Some(ServerFrame::Welcome(_))));
+    let connects = harbour.peer.connects.lock();
+    assert_eq!(connects[0].resume_ticket, ticket.as_bytes().as_slice());
+}
+
+#[tokio::test]
+async fn a_session_goes_on_with_a_new_token() {
+    let harbour = Harbour::open().await;
+    *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    *harbour.peer.ticket.lock() = Bytes::from_static(&[8; TICKET_BYTES]);
+    let until = harbour.running.boat.now() + Duration::from_millis(600);
+    let token = format!("until-{}", until.millis());
+    client.send(&ClientFrame::Refresh(Refresh { token })).await;
+    let refreshed = ServerFrame::Refreshed { expires_at: until };
+    assert_eq!(client.next().await, Some(refreshed));
+    client.send(&send_of(2, 1, "a")).await;
+    assert!(matches!(
+        client.next().await,
+        Some(ServerFrame::Accepted(_))
+    ));
+    let shown = std::mem::take(&mut *harbour.peer.shown.lock());
+    let ticket = |number| Bytes::copy_from_slice(&[number; TICKET_BYTES]);
+    assert!(shown.contains(&("refresh", ticket(7))));
+    assert!(shown.contains(&("send", ticket(8))), "of the new token");
+    assert_eq!(
+        client.closing().await,
+        Some(Code::TokenExpired),
+        "the new one"
+    );
 }
 
 #[tokio::test]

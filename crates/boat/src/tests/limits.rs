@@ -87,7 +87,7 @@ async fn sign_ins_wait_for_a_place_and_those_who_are_there_notice_nothing() {
     neighbour.expect_page().await;
     assert_eq!(first.closing().await, Some(Code::DeadlineExceeded));
     let last = third.next().await;
-    let Some(ServerFrame::Closing(refusal)) = last else {
+    let Some(ServerFrame::Closing { refusal, .. }) = last else {
         panic!("{last:?}");
     };
     assert_eq!(refusal.code, Code::Unavailable);

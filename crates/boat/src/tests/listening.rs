@@ -370,7 +370,7 @@ async fn who_does_not_read_is_closed_as_slow() {
         match frame {
             ServerFrame::Message(_) => frames += 1,
             // If it still found its way.
-            ServerFrame::Closing(refusal) => assert_eq!(refusal.code, Code::Slow),
+            ServerFrame::Closing { refusal, .. } => assert_eq!(refusal.code, Code::Slow),
             other => panic!("{other:?}"),
         }
     }

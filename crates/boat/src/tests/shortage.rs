@@ -35,7 +35,7 @@ const ABOARD: i64 = 3;
 
 async fn is_refused(mut client: Client) {
     client.send(&ClientFrame::Hello(hello(7))).await;
-    let Some(ServerFrame::Closing(refusal)) = client.next().await else {
+    let Some(ServerFrame::Closing { refusal, .. }) = client.next().await else {
         panic!("no reason");
     };
     assert_eq!(refusal.code, Code::Full);
@@ -115,7 +115,7 @@ async fn where_memory_is_nearly_gone_those_who_read_least_are_closed_as_slow() {
     assert_eq!(counts.limit("memory"), 1);
     let last = loop {
         match heavy.next().await.expect("a reason comes last") {
-            ServerFrame::Closing(refusal) => break refusal,
+            ServerFrame::Closing { refusal, .. } => break refusal,
             ServerFrame::Message(_) => {}
             other => panic!("{other:?}"),
         }

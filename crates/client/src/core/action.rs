@@ -15,7 +15,10 @@ use super::saved::{Account, Change};
 /// Who this client is and how it behaves.
 #[derive(Clone)]
 pub struct Settings {
+    /// Empty where the driver is asked for the first one, too.
     pub token: String,
+    /// The driver answers `FetchToken`.
+    pub renews_token: bool,
     pub platform: Platform,
     pub device: DeviceId,
     /// False: shows messages, but neither keeps nor acknowledges that it has them.
@@ -28,6 +31,7 @@ impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
             .field("token", &protocol::Hidden::of(&self.token))
+            .field("renews_token", &self.renews_token)
             .field("platform", &self.platform)
             .field("device", &self.device)
             .field("acks", &self.acks)
@@ -53,6 +57,8 @@ pub enum CatchUp {
 pub enum Action {
     /// Open a connection; answer by `handle_connected` or `handle_disconnected`.
     Connect,
+    /// Get a new token; answer by `handle_token`. Never two at a time.
+    FetchToken,
     /// End the connection; answer by `handle_disconnected` with this refusal.
     Disconnect(Refusal),
     Transmit(ClientFrame),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use protocol::frame::{ClientFrame, Welcome};
 use protocol::{Code, Refusal, Timestamp};
 
+use super::credentials::Credentials;
 use super::{Action, Limits, Out, State};
 
 #[derive(Debug)]
@@ -23,6 +24,8 @@ pub(super) struct Link {
 #[derive(Debug)]
 enum Phase {
     Idle,
+    /// A token is to come first.
+    Fetching,
     Connecting,
     /// Hello is sent.
     Greeting {
@@ -69,17 +72,40 @@ impl Link {
         matches!(self.phase, Phase::Live(_))
     }
 
-    pub(super) fn start(&mut self, out: &mut Out) {
+    pub(super) fn start(&mut self, now: Timestamp, credentials: &mut Credentials, out: &mut Out) {
         if matches!(self.phase, Phase::Idle) {
-            self.connect(out);
+            self.connect(now, credentials, out);
         }
     }
 
-    fn connect(&mut self, out: &mut Out) {
-        self.phase = Phase::Connecting;
+    fn connect(&mut self, now: Timestamp, credentials: &mut Credentials, out: &mut Out) {
+        self.phase = Phase::Fetching;
         self.farewell = None;
         self.enter(State::Connecting, out);
-        out.push(Action::Connect);
+        if !credentials.fetch_if_needed(now, out) {
+            self.handle_token(out);
+        }
+    }
+
+    /// A token is at hand, or none is needed.
+    pub(super) fn handle_token(&mut self, out: &mut Out) {
+        if matches!(self.phase, Phase::Fetching) {
+            self.phase = Phase::Connecting;
+            out.push(Action::Connect);
+        }
+    }
+
+    pub(super) fn handle_no_token(
+        &mut self,
+        why: Refusal,
+        now: Timestamp,
+        jitter: u64,
+        limits: &Limits,
+        out: &mut Out,
+    ) {
+        if matches!(self.phase, Phase::Fetching) {
+            self.pause_or_end(why, now, jitter, limits, out);
+        }
     }
 
     pub(super) fn connected(&mut self, welcome_until: Timestamp) -> bool {
@@ -101,6 +127,7 @@ impl Link {
             }
             Phase::Greeting { .. } => {}
             Phase::Idle
+            | Phase::Fetching
             | Phase::Connecting
             | Phase::Leaving
             | Phase::Waiting { .. }
@@ -150,20 +177,22 @@ impl Link {
     pub(super) fn disconnected(
         &mut self,
         why: Refusal,
+        credentials: &mut Credentials,
         now: Timestamp,
         jitter: u64,
         limits: &Limits,
         out: &mut Out,
     ) {
         match &self.phase {
-            Phase::Idle | Phase::Waiting { .. } | Phase::Closed => return,
+            Phase::Idle | Phase::Fetching | Phase::Waiting { .. } | Phase::Closed => return,
             Phase::Live(live) if now.since(live.since) >= limits.stable => {
                 self.failures = 0;
                 self.replaced = 0;
             }
             Phase::Live(_) | Phase::Connecting | Phase::Greeting { .. } | Phase::Leaving => {}
         }
-        let mut why = self.farewell.take().unwrap_or(why);
+        let why = self.farewell.take().unwrap_or(why);
+        let mut why = credentials.handle_disconnected(why);
         if why.code == Code::Replaced {
             self.replaced += 1;
             if self.replaced > limits.replaced_max {
@@ -173,6 +202,17 @@ impl Link {
                 );
             }
         }
+        self.pause_or_end(why, now, jitter, limits, out);
+    }
+
+    fn pause_or_end(
+        &mut self,
+        why: Refusal,
+        now: Timestamp,
+        jitter: u64,
+        limits: &Limits,
+        out: &mut Out,
+    ) {
         if !why.code.retryable() {
             self.phase = Phase::Closed;
             self.enter(State::Closed(why), out);
@@ -192,16 +232,24 @@ impl Link {
                 // Who only sends does not notice a dead connection: it must be answered, too.
                 None => live.sent_at.min(live.heard_at) + live.heartbeat,
             }),
-            Phase::Idle | Phase::Connecting | Phase::Leaving | Phase::Closed => None,
+            Phase::Idle | Phase::Fetching | Phase::Connecting | Phase::Leaving | Phase::Closed => {
+                None
+            }
         }
     }
 
-    pub(super) fn timeout(&mut self, now: Timestamp, limits: &Limits, out: &mut Out) {
+    pub(super) fn timeout(
+        &mut self,
+        now: Timestamp,
+        credentials: &mut Credentials,
+        limits: &Limits,
+        out: &mut Out,
+    ) {
         if self.deadline(limits).is_none_or(|deadline| now < deadline) {
             return;
         }
         match &mut self.phase {
-            Phase::Waiting { .. } => self.connect(out),
+            Phase::Waiting { .. } => self.connect(now, credentials, out),
             Phase::Greeting { .. } => {
                 let why = Refusal::new(Code::HandshakeTimeout, "no welcome came");
                 self.leave(why, out);
@@ -216,7 +264,7 @@ impl Link {
                 self.nonce += 1;
                 out.transmit(ClientFrame::Ping { nonce: self.nonce });
             }
-            Phase::Idle | Phase::Connecting | Phase::Leaving | Phase::Closed => {}
+            Phase::Idle | Phase::Fetching | Phase::Connecting | Phase::Leaving | Phase::Closed => {}
         }
     }
 

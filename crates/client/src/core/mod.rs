@@ -15,6 +15,7 @@
 mod acks;
 mod action;
 mod changes;
+mod credentials;
 mod edges;
 mod hidden;
 mod limits;
@@ -44,6 +45,7 @@ pub use link::reconnect_pause;
 pub use saved::{Account, Change, Cursor, FollowedRow, Kept, OutboxRow, Saved};
 
 use acks::Acks;
+use credentials::Credentials;
 use edges::Edges;
 use link::Link;
 use list::List;
@@ -68,6 +70,7 @@ pub struct Core {
     other: Option<(Account, Timestamp)>,
     marker: Option<u64>,
     link: Link,
+    credentials: Credentials,
     outbox: Outbox,
     timeline: Timeline,
     questions: Questions,
@@ -106,6 +109,7 @@ impl Core {
             other: None,
             marker: saved.marker,
             link: Link::default(),
+            credentials: Credentials::new(settings.token.clone(), settings.renews_token),
             acks,
             questions: Questions::new(saved.list_version),
             edges: Edges::new(saved.loaded),
@@ -120,7 +124,26 @@ impl Core {
 
     /// Begins to connect. Without effect when it has begun already.
     pub fn start(&mut self) {
-        self.link.start(&mut self.out);
+        // Nothing of its proofs is timed yet.
+        let now = Timestamp::ZERO;
+        (self.link).start(now, &mut self.credentials, &mut self.out);
+    }
+
+    /// The answer to `FetchToken`. `jitter` is any random number.
+    pub fn handle_token(&mut self, token: Result<String, Refusal>, now: Timestamp, jitter: u64) {
+        let is_live = self.link.is_live();
+        match token {
+            Ok(token) => {
+                (self.credentials).handle_token(token, is_live, &mut self.out);
+                self.link.handle_token(&mut self.out);
+            }
+            Err(refusal) => {
+                self.credentials.handle_no_token(is_live, now);
+                let limits = &self.settings.limits;
+                (self.link).handle_no_token(refusal, now, jitter, limits, &mut self.out);
+            }
+        }
+        self.go_on(now);
     }
 
     /// The connection that `Connect` asked for is open.
@@ -128,12 +151,14 @@ impl Core {
         if !self.link.connected(now + self.settings.limits.welcome) {
             return;
         }
+        let (token, resume) = self.credentials.present(now);
         let hello = Hello {
             version: VERSION,
-            token: self.settings.token.clone(),
+            token,
             device: self.settings.device.clone(),
             platform: self.settings.platform,
             marker: self.marker,
+            resume,
         };
         self.out
             .transmit(protocol::frame::ClientFrame::Hello(hello));
@@ -146,7 +171,8 @@ impl Core {
         self.timeline.disconnected();
         self.questions.disconnected(&mut self.out);
         self.acks.disconnected();
-        (self.link).disconnected(why, now, jitter, &self.settings.limits, &mut self.out);
+        let (credentials, limits) = (&mut self.credentials, &self.settings.limits);
+        (self.link).disconnected(why, credentials, now, jitter, limits, &mut self.out);
     }
 
     /// A frame came.
@@ -156,7 +182,10 @@ impl Core {
         }
         match frame {
             ServerFrame::Welcome(welcome) => self.welcomed(welcome, now),
-            ServerFrame::Closing(refusal) => self.link.closing(refusal),
+            ServerFrame::Closing { refusal, resume } => {
+                self.credentials.handle_closing(resume, now);
+                self.link.closing(refusal);
+            }
             _ if !self.link.is_live() => {}
             ServerFrame::Accepted(accepted) => {
                 if let Some(me) = self.account.map(|account| account.user) {
@@ -197,10 +226,15 @@ impl Core {
                 }
             }
             ServerFrame::Resync => self.questions.list_again(),
-            ServerFrame::Error { request, refusal } => {
-                if let Some(request) = request
-                    && let Some(question) = self.questions.answered(request)
-                {
+            ServerFrame::Refreshed { expires_at } => {
+                self.credentials.handle_refreshed(expires_at, now);
+            }
+            ServerFrame::Error { request: None, .. } => self.credentials.handle_error(now),
+            ServerFrame::Error {
+                request: Some(request),
+                refusal,
+            } => {
+                if let Some(question) = self.questions.answered(request) {
                     self.not_answered(question, request, refusal, now);
                 }
             }
@@ -210,8 +244,10 @@ impl Core {
 
     /// A deadline of [`poll_timeout`](Self::poll_timeout) has come.
     pub fn handle_timeout(&mut self, now: Timestamp) {
-        self.link.timeout(now, &self.settings.limits, &mut self.out);
+        let (credentials, limits) = (&mut self.credentials, &self.settings.limits);
+        (self.link).timeout(now, credentials, limits, &mut self.out);
         if self.link.is_live() {
+            self.credentials.handle_timeout(now, &mut self.out);
             (self.outbox).timeout(now, &self.settings.limits, &mut self.out);
             self.acks.timeout(now);
             for conversation in self.outbox.sent.unplaced(now, &self.settings.limits) {
@@ -323,6 +359,7 @@ impl Core {
             self.outbox.deadline().filter(|_| live),
             self.questions.deadline().filter(|_| live),
             self.acks.deadline().filter(|_| live),
+            self.credentials.deadline().filter(|_| live),
         ]
         .into_iter()
         .flatten()
@@ -376,6 +413,7 @@ impl Core {
             return;
         }
         self.other = None;
+        self.credentials.handle_welcome(&welcome, now);
         if self.account.is_none() {
             self.account = Some(account);
             self.out.change(Change::Account(account));

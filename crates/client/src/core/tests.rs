@@ -1,5 +1,6 @@
 //! Each rule with values; then clients and sessions in random worlds.
 
+mod credentials;
 mod device;
 mod groups;
 mod hidden;

@@ -21,6 +21,7 @@ use super::connection::{Connection, lost};
 use super::events::Feed;
 use super::shelf::{Done, Shelf};
 use super::tls::Tls;
+use super::token::{Fetch, fetch};
 use super::{Address, ClientConfig, Command, ConversationList, Event, SendTicket};
 use crate::core::{Account, Action, Core, Reset, Saved, SendStatus, State};
 use crate::store::Store;
@@ -49,6 +50,7 @@ pub(super) struct Engine {
     /// The state of another account is to be used.
     switch_to: Option<Account>,
     dial: Option<Dial>,
+    fetch: Option<Fetch>,
     connection: Option<Connection>,
     /// Frames for the socket; bounded by the core's windows.
     outgoing: VecDeque<Bytes>,
@@ -69,6 +71,7 @@ enum Wake {
     Taken(bool),
     Command(Option<Command>),
     Dialed(Result<Connection, Refusal>),
+    Token(Result<String, Refusal>),
     Frame(Result<Bytes, Refusal>),
     Flushed(Result<(), Refusal>),
     Deadline,
@@ -100,6 +103,7 @@ impl Engine {
             epoch: 0,
             switch_to: None,
             dial: None,
+            fetch: None,
             connection: None,
             outgoing: VecDeque::new(),
             unflushed: false,
@@ -161,7 +165,8 @@ impl Engine {
             done = self.shelf.done() => Wake::Stored(done),
             changed = self.feed.taken.changed(), if self.events_open => Wake::Taken(changed.is_ok()),
             command = commands.recv(), if self.commands_open => Wake::Command(command),
-            dialed = dialed(&mut self.dial) => Wake::Dialed(dialed),
+            dialed = resolved(&mut self.dial) => Wake::Dialed(dialed),
+            token = resolved(&mut self.fetch) => Wake::Token(token),
             frame = next(incoming) => Wake::Frame(frame),
             flushed = flush(outgoing, &mut self.outgoing), if has_outgoing => Wake::Flushed(flushed),
             () = until(deadline) => Wake::Deadline,
@@ -185,6 +190,11 @@ impl Engine {
                 self.connection = Some(connection);
                 self.core.handle_connected(now);
             }
+            Wake::Token(token) => {
+                self.fetch = None;
+                let jitter = self.jitter.next_u64();
+                self.core.handle_token(token, now, jitter);
+            }
             Wake::Dialed(Err(why)) | Wake::Frame(Err(why)) | Wake::Flushed(Err(why)) => {
                 self.disconnected(why);
             }
@@ -205,6 +215,7 @@ impl Engine {
         {
             match action {
                 Action::Connect => self.dial = Some(self.dial()),
+                Action::FetchToken => self.fetch = Some(fetch(&self.config)),
                 Action::Disconnect(why) => self.disconnected(why),
                 Action::Transmit(frame) => {
                     self.outgoing.push_back(encode_client(&frame));
@@ -391,6 +402,7 @@ impl Engine {
     fn begin_anew(&mut self, saved: Saved) {
         self.switch_to = None;
         self.dial = None;
+        self.fetch = None;
         self.connection = None;
         self.outgoing.clear();
         self.unflushed = false;
@@ -423,9 +435,9 @@ impl Engine {
     }
 }
 
-async fn dialed(dial: &mut Option<Dial>) -> Result<Connection, Refusal> {
-    match dial {
-        Some(dial) => dial.await,
+async fn resolved<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
         None => std::future::pending().await,
     }
 }

@@ -28,6 +28,7 @@ mod shelf;
 mod tests;
 mod ticket;
 mod tls;
+mod token;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -55,6 +56,7 @@ pub use address::{Address, AddressError};
 pub use events::{Event, Events};
 pub use handlers::Handlers;
 pub use ticket::SendTicket;
+pub use token::TokenSource;
 
 use crate::core::{CatchUp, Limits, SendError, Settings, State};
 use crate::store::{self, Durability, Store, StoreError};
@@ -68,7 +70,11 @@ pub struct ClientConfig {
     /// Whom to trust, and with which cryptography, where the address asks for TLS. What it says of ALPN is replaced:
     /// `http/1.1` for `wss`, `packetboat.v1` for `tls`.
     pub tls: Option<Arc<rustls::ClientConfig>>,
+    /// May be empty where there is a `token_source`.
     pub token: String,
+    /// Asked for a new token after four fifths of the life of the one at hand, and where that has ended: the session goes
+    /// on with it. Without one the session ends with its token.
+    pub token_source: Option<Arc<dyn TokenSource>>,
     pub platform: Platform,
     pub device: DeviceId,
     /// Where cursors and outbox are kept.
@@ -94,6 +100,7 @@ impl fmt::Debug for ClientConfig {
             .field("url", &self.url)
             .field("tls", &self.tls.is_some())
             .field("token", &protocol::Hidden::of(&self.token))
+            .field("token_source", &self.token_source.is_some())
             .field("platform", &self.platform)
             .field("device", &self.device)
             .field("state", &self.state)
@@ -117,6 +124,7 @@ impl ClientConfig {
             url: url.into(),
             tls: None,
             token: token.into(),
+            token_source: None,
             platform,
             device,
             state: store::State::Memory,
@@ -133,6 +141,7 @@ impl ClientConfig {
     fn settings(&self) -> Settings {
         Settings {
             token: self.token.clone(),
+            renews_token: self.token_source.is_some(),
             platform: self.platform,
             device: self.device.clone(),
             acks: self.acks,

@@ -436,3 +436,35 @@ async fn older_messages_are_loaded_on_demand() {
     assert_eq!(seqs, [2, 1]);
     no_message(&mut events).await;
 }
+
+/// Tokens of user 1, as many as are asked for.
+struct Tokens(std::sync::atomic::AtomicUsize);
+
+#[async_trait::async_trait]
+impl TokenSource for Tokens {
+    async fn token(&self) -> Result<String, Refusal> {
+        self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        Ok("1".to_owned())
+    }
+}
+
+#[tokio::test]
+async fn the_application_is_asked_for_tokens() {
+    let boat = Boat::start().await;
+    boat.issue_for(Duration::from_millis(300));
+    let tokens = Arc::new(Tokens(0.into()));
+    let mut config = tcp(&boat, 1);
+    config.token = String::new();
+    config.token_source = Some(tokens.clone());
+    let (client, _events) = start(config).await;
+    let refreshed = async {
+        while boat.refreshes().is_empty() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    timeout(PATIENCE, refreshed).await.expect("refreshed");
+    assert_eq!(boat.refreshes(), ["1"]);
+    assert_eq!(tokens.0.load(std::sync::atomic::Ordering::Relaxed), 2);
+    assert_eq!(boat.hellos(), 1);
+    client.close().await;
+}

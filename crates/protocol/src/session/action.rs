@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::change::{Change, Changed, Marks, REACTION_BYTES_MAX};
-use crate::frame::{Ack, Hello, Send, ServerFrame, Summary, SyncAnswer, SyncRequest};
+use crate::frame::{Ack, Hello, Refresh, Send, ServerFrame, Summary, SyncAnswer, SyncRequest};
 use crate::mailbox::MailCursor;
 use crate::{MessageId, Placed, Refusal, Timestamp, UserId};
 
@@ -29,6 +29,8 @@ pub enum Action {
     RemoveMail { ids: Vec<MessageId> },
     /// Ask the station; answer by `handle_answer`.
     Sync(SyncRequest),
+    /// Have a station check the new token; answer by `handle_refreshed`.
+    Refresh(Refresh),
     /// Count it: the client has reached this bound. What it is told follows.
     Count(Bound),
     /// Write what was transmitted before, then end the connection with this code. At most once.
@@ -108,9 +110,10 @@ impl Outgoing {
                             }
                         },
                         ServerFrame::Refused { refusal, .. }
-                        | ServerFrame::Error { refusal, .. }
-                        | ServerFrame::Closing(refusal) => refusal.text.len(),
+                        | ServerFrame::Error { refusal, .. } => refusal.text.len(),
+                        ServerFrame::Closing { refusal, .. } => SMALL + refusal.text.len(),
                         ServerFrame::Welcome(_)
+                        | ServerFrame::Refreshed { .. }
                         | ServerFrame::Accepted(_)
                         | ServerFrame::Placed(_)
                         | ServerFrame::Listed(_)

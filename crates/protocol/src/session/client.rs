@@ -5,8 +5,9 @@ use std::time::Duration;
 use super::pushes::Acknowledged;
 use super::sends::Arrival;
 use super::{Action, Bound, Phase, Session, malformed, rate_limited};
-use crate::frame::{Ack, ClientFrame, Hello, Send, ServerFrame, SyncRequest, VERSION};
+use crate::frame::{Ack, ClientFrame, Hello, Refresh, Send, ServerFrame, SyncRequest, VERSION};
 use crate::receipt::ReceiptKind;
+use crate::ticket::REFRESH_PAUSE;
 use crate::{Code, Recipient, Refusal, SendId, Timestamp};
 
 impl Session {
@@ -30,6 +31,7 @@ impl Session {
             }
             ClientFrame::Ack(ack) => self.handle_ack(ack, now),
             ClientFrame::Sync(request) => self.handle_sync(request, now),
+            ClientFrame::Refresh(refresh) => self.handle_refresh(refresh, now),
             ClientFrame::Ping { .. } => {}
         }
     }
@@ -139,8 +141,8 @@ impl Session {
 
     /// What is wrong with a send in itself.
     fn refuse(&mut self, send: &Send) -> Option<Refusal> {
-        if let Phase::Draining(refusal) = &self.phase {
-            return Some(refusal.as_ref().clone());
+        if let Phase::Draining(farewell) = &self.phase {
+            return Some(farewell.refusal.clone());
         }
         if let Recipient::User(to) = send.to
             && Some(to) == self.user
@@ -183,9 +185,23 @@ impl Session {
         }
     }
 
+    fn handle_refresh(&mut self, refresh: Refresh, now: Timestamp) {
+        let refresh_from = Timestamp::from_millis(i64::from(self.refresh_from) * 1000);
+        if now < refresh_from {
+            let wait = refresh_from.since(now);
+            let refusal =
+                rate_limited("a token is refreshed once a minute".to_owned()).retry_after(wait);
+            let request = None;
+            return self.transmit(ServerFrame::Error { request, refusal }, now);
+        }
+        let next = (now + REFRESH_PAUSE).millis() / 1000;
+        self.refresh_from = u32::try_from(next).unwrap_or_default();
+        self.actions.push_back(Action::Refresh(refresh));
+    }
+
     fn handle_sync(&mut self, request: SyncRequest, now: Timestamp) {
         let refusal = match &self.phase {
-            Phase::Draining(refusal) => refusal.as_ref().clone(),
+            Phase::Draining(farewell) => farewell.refusal.clone(),
             _ if self.questions >= self.limits.questions_max => {
                 let max = self.limits.questions_max;
                 self.count(Bound::Questions);

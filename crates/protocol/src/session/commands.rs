@@ -5,8 +5,9 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::mail::MailDrain;
-use super::{Outcome, Outgoing, Phase, Push, Session};
+use super::{Farewell, Outcome, Outgoing, Phase, Push, Session};
 use crate::frame::ServerFrame;
+use crate::ticket::ResumeTicket;
 use crate::{Refusal, Timestamp};
 
 impl Session {
@@ -82,10 +83,13 @@ impl Session {
     }
 
     /// Ends it in order: nothing new is taken, sends under way get their answers and pushes their
-    /// acknowledgements, as long as their deadlines let them; then it closes with `refusal`.
-    pub fn drain(&mut self, refusal: Refusal, _now: Timestamp) {
+    /// acknowledgements, as long as their deadlines let them; then it closes with `refusal`, and with a ticket to resume
+    /// with elsewhere.
+    pub fn drain(&mut self, refusal: Refusal, resume: Option<ResumeTicket>, _now: Timestamp) {
         match self.phase {
-            Phase::Open => self.phase = Phase::Draining(Box::new(refusal)),
+            Phase::Open => {
+                self.phase = Phase::Draining(Box::new(Farewell { refusal, resume }));
+            }
             Phase::Opened | Phase::Admitting => self.end(refusal),
             Phase::Draining(_) | Phase::Closed { .. } => {}
         }

@@ -120,6 +120,24 @@ impl Session {
         self.transmit_any(answer, now);
     }
 
+    /// The answer to `Refresh`: the end of the new token, or why it is not taken.
+    pub fn handle_refreshed(&mut self, answer: Result<Timestamp, Refusal>, now: Timestamp) {
+        if !self.is_open() {
+            return;
+        }
+        let frame = match answer {
+            Ok(expires_at) => {
+                self.expires_at = expires_at;
+                ServerFrame::Refreshed { expires_at }
+            }
+            Err(refusal) => ServerFrame::Error {
+                request: None,
+                refusal,
+            },
+        };
+        self.transmit(frame, now);
+    }
+
     fn open(&mut self, admission: Admission, now: Timestamp) {
         self.phase = Phase::Open;
         self.user = Some(admission.user);
@@ -134,6 +152,7 @@ impl Session {
             cluster: admission.cluster,
             marker: admission.marker,
             recovered: admission.recovered,
+            expires_at: Some(admission.expires_at),
         };
         self.transmit(ServerFrame::Welcome(welcome), now);
         let early = self.pushes.as_mut().map(|pushes| pushes.take_early());

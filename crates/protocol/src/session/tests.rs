@@ -46,6 +46,7 @@ fn hello() -> Hello {
         device: DeviceId::new("phone").expect("short"),
         platform: Platform::Ios,
         marker: None,
+        resume: None,
     }
 }
 

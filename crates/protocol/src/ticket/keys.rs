@@ -12,6 +12,9 @@ pub const KEY_BYTES: usize = 32;
 /// Keys of a file: one that signs, and those whose tickets may still be about.
 pub const KEYS_MAX: usize = 16;
 
+/// Number of a key in its file.
+pub(super) type KeyId = u8;
+
 pub(super) type MacState = Hmac<Sha256>;
 
 /// A key, ready for use.

@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::DeviceId;
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -386,4 +387,170 @@ proptest! {
         prop_assert!(required().check(&any, at(secs.into())).is_err());
         prop_assert!(required().renew(&any, at(secs.into())).is_err());
     }
+}
+
+fn device(name: &str) -> DeviceId {
+    DeviceId::new(name).expect("short")
+}
+
+fn resume_ticket() -> ResumeTicket {
+    let offered = required().offer_resume(&claim(ticket()), &device("phone"), at(0));
+    offered.expect("no lie").expect("a key")
+}
+
+// Threat 12: wrong device, wrong platform, late, forged, of a key that is gone.
+#[test]
+fn a_client_resumes_on_its_own_device_within_two_minutes() {
+    let tickets = required();
+    let ticket = resume_ticket();
+    let resume =
+        |platform, of: &str, secs| tickets.resume(&ticket, platform, &device(of), at(secs));
+    assert_eq!(RESUME_LIFE, 120 * SECOND);
+    for secs in [0, 119] {
+        assert_eq!(
+            resume(Platform::Web, "phone", secs),
+            Ok(sign_in()),
+            "twice, too"
+        );
+    }
+    let late = resume(Platform::Web, "phone", 120);
+    assert_eq!(late, Err(TicketError::Expired));
+    for secs in [0, 100_000] {
+        let other = resume(Platform::Web, "laptop", secs);
+        assert_eq!(other, Err(TicketError::Forged));
+        let other = resume(Platform::Ios, "phone", secs);
+        assert_eq!(other, Err(TicketError::Forged));
+    }
+    for place in 0..RESUME_TICKET_BYTES {
+        let mut bytes = *ticket.as_bytes();
+        bytes[place] ^= 1;
+        let forged = ResumeTicket::from_bytes(bytes);
+        let resumed = tickets.resume(&forged, Platform::Web, &device("phone"), at(0));
+        let expected = match place {
+            0 => TicketError::UnknownKey(0),
+            _ => TicketError::Forged,
+        };
+        assert_eq!(resumed, Err(expected), "{place}");
+    }
+    let off = Tickets::off().resume(&ticket, Platform::Web, &device("phone"), at(0));
+    assert_eq!(off, Err(TicketError::UnknownKey(1)));
+}
+
+#[test]
+fn a_resume_ticket_ends_with_its_token() {
+    let short = SignIn {
+        ends_at: at(60),
+        ..sign_in()
+    };
+    let ticket = required().sign(&short, Some("boat-1"), at(0));
+    let offered = required().offer_resume(&claim(ticket), &device("phone"), at(0));
+    let ticket = offered.expect("no lie").expect("a key");
+    let resume = |secs| required().resume(&ticket, Platform::Web, &device("phone"), at(secs));
+    assert!(resume(59).is_ok());
+    assert_eq!(resume(60), Err(TicketError::Expired));
+}
+
+#[test]
+fn a_resume_ticket_is_offered_for_a_session_that_is_proved() {
+    let offer = |tickets: Tickets, claim: Claim<'_>, secs| {
+        let offered = tickets.offer_resume(&claim, &device("phone"), at(secs));
+        offered.map(|ticket| ticket.is_some())
+    };
+    let good = claim(ticket());
+    for tickets in [required(), lenient()] {
+        assert_eq!(offer(tickets, good, 0), Ok(true));
+    }
+    for tickets in [required(), lenient()] {
+        assert_eq!(offer(tickets, good, 900), Ok(false), "late");
+    }
+    for tickets in [required(), lenient(), Tickets::off()] {
+        assert_eq!(offer(tickets, claim(None), 0), Ok(false));
+    }
+    let other = Claim {
+        boat: Some("boat-2"),
+        ..good
+    };
+    assert_eq!(offer(required(), other, 0), Err(TicketError::Forged));
+}
+
+// One proof is not taken for the other.
+#[test]
+fn kinds_of_tickets_are_apart() {
+    let session = ticket().expect("a key");
+    let mut bytes = [0; RESUME_TICKET_BYTES];
+    bytes[..TICKET_BYTES].copy_from_slice(session.as_bytes());
+    let resumed = required().resume(
+        &ResumeTicket::from_bytes(bytes),
+        Platform::Web,
+        &device("phone"),
+        at(0),
+    );
+    assert_eq!(resumed, Err(TicketError::Forged));
+    let mut bytes = [0; TICKET_BYTES];
+    bytes.copy_from_slice(&resume_ticket().as_bytes()[..TICKET_BYTES]);
+    let checked = required().check(&claim(Some(Ticket::from_bytes(bytes))), at(0));
+    assert_eq!(checked, Err(TicketError::Forged));
+}
+
+#[test]
+fn a_client_falls_back_to_its_token_where_its_ticket_is_not_taken() {
+    let errors = [
+        TicketError::Missing,
+        TicketError::Forged,
+        TicketError::UnknownKey(1),
+        TicketError::Expired,
+    ];
+    for error in errors {
+        assert!(falls_back(error.resume_refusal().code), "{error:?}");
+    }
+    for code in [
+        Code::Full,
+        Code::Unavailable,
+        Code::Draining,
+        Code::Forbidden,
+    ] {
+        assert!(!falls_back(code));
+    }
+    // Late ones are no attack, and count as none.
+    assert_eq!(
+        TicketError::Expired.resume_refusal().code,
+        Code::TokenExpired
+    );
+    let forged = TicketError::Forged.resume_refusal();
+    assert_eq!(forged.code, Code::Unauthenticated);
+}
+
+#[test]
+fn a_token_is_refreshed_after_four_fifths_of_its_life_give_or_take_a_tenth() {
+    let refresh = |secs, jitter| refresh_in(secs * SECOND, jitter);
+    assert_eq!(refresh(3600, 0), 2592 * SECOND);
+    assert_eq!(refresh(3600, 576_000), 3168 * SECOND, "the latest");
+    assert_eq!(refresh(3600, 576_001), 2592 * SECOND);
+    assert_eq!(refresh(0, 7), Duration::ZERO);
+    assert!(refresh_in(Duration::MAX, u64::MAX) < Duration::MAX);
+    assert_eq!(REFRESH_PAUSE, 60 * SECOND);
+}
+
+#[test]
+fn a_session_goes_on_with_a_younger_token_of_its_user() {
+    let of = |number, secs: Option<i64>| TokenOf {
+        user: user(number),
+        issued_at: secs.map(at),
+    };
+    let check = |session, next| check_refresh(session, next).map_err(|refusal| refusal.code);
+    assert_eq!(check(of(1, Some(5)), of(1, Some(6))), Ok(()));
+    assert_eq!(
+        check(of(1, Some(5)), of(1, Some(5))),
+        Ok(()),
+        "the same again"
+    );
+    let older = check(of(1, Some(5)), of(1, Some(4)));
+    assert_eq!(older, Err(Code::InvalidArgument));
+    assert_eq!(
+        check(of(1, None), of(1, Some(4))),
+        Ok(()),
+        "an older station"
+    );
+    let other = check(of(1, Some(5)), of(2, Some(6)));
+    assert_eq!(other, Err(Code::Unauthenticated));
 }

@@ -17,9 +17,9 @@ use tokio_util::sync::CancellationToken;
 
 use super::operators::{Operator, Role};
 
-/// Of an assertion: one with hundreds of groups fits.
+/// Bytes of an assertion: one with hundreds of groups fits.
 const BYTES_MAX: usize = 12 * 1024;
-/// Of an operator's name, in the log of operations with each line.
+/// Bytes of an operator's name, which is in each line of the log of operations.
 const NAME_BYTES_MAX: usize = 256;
 /// Values of a claim that a refusal names.
 const NAMED_MAX: usize = 5;
@@ -202,7 +202,7 @@ impl Assertion {
     }
 }
 
-/// What somebody of these claims, which are proved, may do.
+/// Roles of somebody with these claims, which are proved.
 fn judge(config: &AssertionConfig, claims: &Map<String, Value>) -> Asserted {
     let claim = &config.name_claim;
     let Some(name) = find(claims, claim)

@@ -58,7 +58,7 @@ fn claims() -> Value {
     })
 }
 
-/// These claims with one of them changed; `null` takes it away.
+/// Claims with one of them changed; `null` takes it away.
 fn with(name: &str, value: Value) -> Value {
     let mut claims = claims();
     match value {

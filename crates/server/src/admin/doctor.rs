@@ -64,7 +64,7 @@ pub struct Parts {
     pub operators: Operators,
     /// Where there is one: it knows the dead letters, and writes down what is done.
     pub desk: Option<Arc<Desk>>,
-    /// Those of the admin port.
+    /// Certificates of the admin port.
     pub certificates: Option<Arc<Certificates>>,
 }
 

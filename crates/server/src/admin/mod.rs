@@ -84,7 +84,7 @@ pub struct Config {
 }
 
 impl Config {
-    /// Where the desk is, once it listens on `bound`.
+    /// Address of the desk, once it listens on `bound`.
     pub fn url(&self, bound: SocketAddr) -> String {
         let scheme = if self.tls.is_on() { "https" } else { "http" };
         format!("{scheme}://{bound}")

@@ -175,11 +175,11 @@ pub struct Operators {
     sign_ins: SignIns,
 }
 
-/// Who asks, by what a request shows.
+/// The operator behind a request, by what it shows.
 enum Shown {
     Nothing,
     Somebody(Asserted),
-    /// What signs nobody in, and a sentence for whoever sent it.
+    /// A refused sign-in, with a sentence for whoever sent it.
     Wrong(String, String),
 }
 
@@ -194,7 +194,7 @@ impl Operators {
         })
     }
 
-    /// Those of tokens, and those whom a proxy signs in, as the settings of the desk have them.
+    /// Operators with tokens, and those whom a proxy signs in, as the settings of the desk have them.
     ///
     /// # Errors
     /// As `load`, and keys of assertions that cannot be read.
@@ -272,7 +272,7 @@ impl Operators {
         self.tokens.read().len()
     }
 
-    /// Who sends these headers from there, and may look at all.
+    /// The operator who sends these headers from there, and may look at all.
     pub(super) async fn sign_in(
         &self,
         peer: IpAddr,
@@ -317,14 +317,14 @@ impl Operators {
                 "too many tokens of no operator came from your address: ask again in a minute\n";
             return Err((StatusCode::TOO_MANY_REQUESTS, text.to_owned()));
         }
-        // Who sends none asks what is needed, and guesses nothing.
+        // A request with none asks what is needed, and guesses nothing.
         if let Some(wrong) = wrong {
             self.sign_ins.refuse(peer, &wrong).await;
         }
         Err((StatusCode::UNAUTHORIZED, text))
     }
 
-    /// What is missing where a request shows nothing.
+    /// The proof that is missing where a request shows nothing.
     fn wanted(&self) -> String {
         let token =
             "send a token of admin.operators (--operator-token-file, or PACKETBOAT_ADMIN_TOKEN)";

@@ -85,7 +85,7 @@ pub(super) async fn serve(
     stop.run_until_cancelled(accepting).await;
 }
 
-/// What HTTP is spoken over; `None`: the handshake failed.
+/// The stream that HTTP is spoken over; `None`: the handshake failed.
 async fn secure(
     stream: TcpStream,
     tls: Option<&Handshakes>,

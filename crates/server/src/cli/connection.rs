@@ -4,13 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::{Context, Result, bail};
+use async_trait::async_trait;
 use backend::tls;
 use clap::Args;
 use client::core::State;
 use client::driver::Address;
 use client::store::{self, Durability};
-use client::{ClientConfig, Event, Events};
-use protocol::{DeviceId, Platform, UserId};
+use client::{ClientConfig, Event, Events, TokenSource};
+use protocol::{Code, DeviceId, Platform, Refusal, UserId};
 use secrecy::{ExposeSecret, SecretString};
 
 use super::token;
@@ -27,9 +28,54 @@ pub struct SignIn {
     url: String,
     #[command(flatten)]
     trust: Trust,
-    /// Default: one signed with the development key.
-    #[arg(long, env = "PACKETBOAT_TOKEN", hide_env_values = true)]
+    /// Default: one signed with the development key, and a new one before that ends.
+    #[arg(
+        long,
+        env = "PACKETBOAT_TOKEN",
+        hide_env_values = true,
+        conflicts_with = "token_file"
+    )]
     token: Option<SecretString>,
+    /// File with the token, read again before the one at hand ends.
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+}
+
+/// Tokens of a file, which somebody keeps fresh.
+struct TokenFile(PathBuf);
+
+#[async_trait]
+impl TokenSource for TokenFile {
+    async fn token(&self) -> std::result::Result<String, Refusal> {
+        let text = tokio::fs::read_to_string(&self.0).await;
+        let text = text.map_err(|error| {
+            let text = format!("--token-file {}: {error}", self.0.display());
+            Refusal::new(Code::Unavailable, text)
+        })?;
+        Ok(text.trim().to_owned())
+    }
+}
+
+/// Tokens signed here, with a secret of the settings.
+struct OwnTokens {
+    config: Option<PathBuf>,
+    user: UserId,
+    platform: Platform,
+}
+
+impl OwnTokens {
+    fn sign(&self) -> Result<String> {
+        let settings = Settings::load(self.config.as_deref())?;
+        token::sign(&settings, self.user, Some(self.platform), None, token::OWN)
+    }
+}
+
+#[async_trait]
+impl TokenSource for OwnTokens {
+    async fn token(&self) -> std::result::Result<String, Refusal> {
+        let signed = self.sign();
+        signed.map_err(|error| Refusal::new(Code::Unavailable, format!("{error:#}")))
+    }
 }
 
 /// Whose certificates count where the address asks for TLS.
@@ -98,25 +144,36 @@ pub(super) async fn attend(mut events: Events) {
 }
 
 impl SignIn {
-    pub(super) fn config(
+    /// A client of this user, with a token and, unless it was given one for good, with more of them later.
+    pub(super) fn client(
         &self,
-        token: String,
+        config: Option<&Path>,
         platform: Platform,
         device: DeviceId,
     ) -> Result<ClientConfig> {
-        let mut settings = ClientConfig::new(&self.url, token, platform, device);
-        settings.tls = self.trust.of(&self.url)?;
-        Ok(settings)
-    }
-
-    pub(super) fn token(&self, config: Option<&Path>, platform: Platform) -> Result<String> {
-        match &self.token {
-            Some(token) => Ok(token.expose_secret().to_owned()),
-            None => {
-                let settings = Settings::load(config)?;
-                token::sign(&settings, self.user, Some(platform), None, token::OWN)
-            }
-        }
+        let (token, source): (String, Option<Arc<dyn TokenSource>>) =
+            match (&self.token, &self.token_file) {
+                (Some(token), _) => (token.expose_secret().to_owned(), None),
+                (None, Some(file)) => {
+                    let text = std::fs::read_to_string(file);
+                    let text =
+                        text.with_context(|| format!("reading --token-file {}", file.display()))?;
+                    let source = Arc::new(TokenFile(file.clone()));
+                    (text.trim().to_owned(), Some(source))
+                }
+                (None, None) => {
+                    let own = OwnTokens {
+                        config: config.map(Path::to_owned),
+                        user: self.user,
+                        platform,
+                    };
+                    (own.sign()?, Some(Arc::new(own)))
+                }
+            };
+        let mut client = ClientConfig::new(&self.url, token, platform, device);
+        client.token_source = source;
+        client.tls = self.trust.of(&self.url)?;
+        Ok(client)
     }
 }
 
@@ -148,8 +205,7 @@ impl Device {
             self.platform,
             file_name(&self.device)
         );
-        let token = self.sign_in.token(config, self.platform)?;
-        let mut settings = (self.sign_in).config(token, self.platform, self.device.clone())?;
+        let mut settings = (self.sign_in).client(config, self.platform, self.device.clone())?;
         settings.state = store::State::Path(dir.join(file));
         settings.durability = Durability::Disk;
         Ok(settings)

@@ -79,7 +79,7 @@ impl Token {
     }
 }
 
-/// What shows who asks, and who is believed to be a desk.
+/// Proof of the operator, and roots of the desk's certificate.
 #[derive(Clone, Debug, Args)]
 pub struct Credentials {
     #[command(flatten)]

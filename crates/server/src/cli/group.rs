@@ -161,8 +161,7 @@ impl Who {
     /// As `send` does: a bot signs nobody out.
     async fn connect(&self, config: Option<&Path>) -> Result<Client> {
         let device = DeviceId::new(&format!("group-{}", uuid::Uuid::new_v4()))?;
-        let token = self.sign_in.token(config, Platform::Bot)?;
-        let mut settings = self.sign_in.config(token, Platform::Bot, device)?;
+        let mut settings = self.sign_in.client(config, Platform::Bot, device)?;
         settings.catch_up = CatchUp::Recent(0);
         let (client, events) = Client::connect(settings).await?;
         tokio::spawn(attend(events));

@@ -66,8 +66,7 @@ struct Line<'a> {
 impl Send {
     pub(super) async fn run(self, config: Option<&Path>) -> Result<ExitCode> {
         let device = DeviceId::new(&format!("send-{}", uuid::Uuid::new_v4()))?;
-        let token = self.sign_in.token(config, self.platform)?;
-        let mut settings = self.sign_in.config(token, self.platform, device)?;
+        let mut settings = self.sign_in.client(config, self.platform, device)?;
         settings.catch_up = CatchUp::Recent(0);
         let (client, events) = Client::connect(settings).await?;
         tokio::spawn(attend(events));

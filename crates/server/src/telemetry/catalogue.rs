@@ -144,10 +144,12 @@ const METRICS: &[Metric] = &[
     metric(Counter, "station_sends_total", "Sends, by result: accepted, or the code of the refusal"),
     metric(Counter, "station_sessions_displaced_total", "Sessions that another sign-in of the platform ended"),
     metric(Counter, "station_sessions_replaced_total", "Sessions that the same device replaced"),
+    metric(Counter, "station_sessions_resumed_total", "Sign-ins with the ticket of a boat that left, in place of a token"),
     metric(Counter, "station_store_failures_total", "Answers of stores that were failures or late, by seam"),
     metric(Counter, "station_ticket_keys_reloads_total", "Keys of session tickets that changed in their file, by result: reloaded or refused"),
     metric(Counter, "station_tickets_refused_total", "Tickets of sessions that were refused, by reason: forged, expired, missing or unknown_key"),
     metric(Counter, "station_token_key_reloads_total", "Keys of tokens that changed in their files or at their URL, by issuer and result: reloaded or refused; unanswered where a URL gave none"),
+    metric(Counter, "station_tokens_refreshed_total", "New tokens of sessions that live, by result: refreshed, or the code of the refusal"),
     metric(Counter, "station_tokens_revoked_total", "Sign-ins with a token that was revoked"),
     metric(Counter, "tls_reloads_total", "Certificates and passwords that changed in their files, by result: reloaded or refused"),
 ];

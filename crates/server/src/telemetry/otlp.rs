@@ -1,7 +1,7 @@
 //! To an OpenTelemetry collector, by OTLP over gRPC: spans as they end, and the numbers of `/metrics`.
 //!
 //! Spans go through the batch processor and the exporter of OpenTelemetry's own crates, numbers through its messages.
-//! Whoever records a span puts it into a bounded queue and goes on: a collector that is slow or away costs the
+//! The recorder of a span puts it into a bounded queue and goes on: a collector that is slow or away costs the
 //! spans that find no room, and nothing else.
 
 #[cfg(feature = "otlp")]

@@ -237,6 +237,7 @@ impl Suite {
             let channel = Connector::new(Config::default()).channel(Role::Station, &self.station);
             let mut client = StationServiceClient::new(channel);
             let answer = client.connect(ConnectRequest {
+                resume_ticket: Default::default(),
                 session: 77,
                 life: Some(v1::BoatLife {
                     boat: SHOWN.to_owned(),

@@ -1,6 +1,7 @@
 //! The four services as processes on the real parts. Needs `make real-up`; run by `make e2e`.
 
 mod identity;
+mod resuming;
 
 use std::collections::BTreeSet;
 

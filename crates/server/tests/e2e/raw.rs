@@ -63,6 +63,7 @@ pub fn hello_with(token: String) -> ClientFrame {
         device: DeviceId::new("raw").expect("short"),
         platform: Platform::Desktop,
         marker: None,
+        resume: None,
     })
 }
 
@@ -201,7 +202,7 @@ impl RawClient {
     /// The reason that the connection ends with; frames before it are skipped.
     pub fn closing(&mut self) -> Option<Code> {
         loop {
-            if let ServerFrame::Closing(refusal) = self.next()? {
+            if let ServerFrame::Closing { refusal, .. } = self.next()? {
                 return Some(refusal.code);
             }
         }

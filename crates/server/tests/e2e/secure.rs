@@ -58,7 +58,7 @@ fn a_boat_that_others_reach_speaks_tls_or_does_not_start() {
     );
 }
 
-/// What an operator is told who asks there.
+/// Answer to an operator who asks there.
 fn told(admin: &str, more: &[&str]) -> String {
     let mut audit = packetboat(&["audit", "--all", "--admin", admin]);
     let ended = run(audit.args(more));

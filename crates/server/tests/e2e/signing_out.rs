@@ -28,7 +28,7 @@ fn sign_in(all: &All, token: &str) -> Result<RawClient, Code> {
     client.send(&hello_with(token.to_owned()));
     match client.next() {
         Some(ServerFrame::Welcome(_)) => Ok(client),
-        Some(ServerFrame::Closing(refusal)) => Err(refusal.code),
+        Some(ServerFrame::Closing { refusal, .. }) => Err(refusal.code),
         other => panic!("{other:?}"),
     }
 }

@@ -65,7 +65,7 @@ fn sign_in(all: &All, token: String) -> Result<RawClient, Code> {
     client.send(&hello_with(token));
     match client.next() {
         Some(ServerFrame::Welcome(_)) => Ok(client),
-        Some(ServerFrame::Closing(refusal)) => Err(refusal.code),
+        Some(ServerFrame::Closing { refusal, .. }) => Err(refusal.code),
         other => panic!("{other:?}"),
     }
 }

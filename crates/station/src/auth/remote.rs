@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use api::transport::outside;
-use api::v1::authenticator_client::AuthenticatorClient;
+use api::v1::authenticator_service_client::AuthenticatorServiceClient;
 use api::v1::{AuthenticateRequest, AuthenticateResponse};
 use async_trait::async_trait;
 use backend::clock::{Clock, SystemClock, TimerClock};
@@ -31,7 +31,7 @@ use super::{Authenticator, Client, Identity, KeyError};
 const DEADLINE: Duration = Duration::from_secs(2);
 /// Sign-ins that wait for an answer; further ones are `unavailable` at once.
 const IN_FLIGHT_MAX: usize = 256;
-/// Of an answer, which has three numbers.
+/// Bytes of an answer, which has three numbers.
 const ANSWER_BYTES_MAX: usize = 4096;
 /// Characters of a refusal that clients are shown.
 const TEXT_MAX: usize = 256;
@@ -116,7 +116,7 @@ pub(super) struct Remote {
     tls: Option<Arc<ClientConfig>>,
     certificates: Option<Arc<Certificates>>,
     /// Made with the first call, as it needs a runtime.
-    client: OnceLock<AuthenticatorClient<Channel>>,
+    client: OnceLock<AuthenticatorServiceClient<Channel>>,
     places: Semaphore,
     circuit: Mutex<Circuit>,
     /// The clock of `circuit`, which never steps.
@@ -177,13 +177,14 @@ impl Remote {
         }
     }
 
-    fn client(&self) -> Result<AuthenticatorClient<Channel>, Status> {
+    fn client(&self) -> Result<AuthenticatorServiceClient<Channel>, Status> {
         if let Some(client) = self.client.get() {
             return Ok(client.clone());
         }
         let channel = outside(&self.uri, self.tls.clone(), DEADLINE)
             .map_err(|error| Status::internal(error.to_string()))?;
-        let client = AuthenticatorClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+        let client =
+            AuthenticatorServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
         Ok(self.client.get_or_init(|| client).clone())
     }
 
@@ -226,7 +227,7 @@ impl Remote {
         }
     }
 
-    /// What the service says, if it can be.
+    /// The service's answer, if it can be.
     fn check(
         &self,
         answer: AuthenticateResponse,
@@ -301,7 +302,7 @@ impl Authenticator for Remote {
     }
 }
 
-/// What a status refuses; nothing for one that is no word about the token.
+/// The refusal that a status stands for; nothing for one that is no word about the token.
 fn refusal_of(status: &Status) -> Option<Refusal> {
     let (code, text) = match status.code() {
         tonic::Code::Unauthenticated => (Code::Unauthenticated, "the token is not known"),

@@ -83,7 +83,7 @@ fn strict() -> Config {
 }
 
 impl World {
-    async fn revoke(&self, number: i64, before: i64) -> Result<Timestamp, Code> {
+    pub(super) async fn revoke(&self, number: i64, before: i64) -> Result<Timestamp, Code> {
         let request = v1::RevokeRequest {
             user: number,
             before,

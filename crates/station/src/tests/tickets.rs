@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use api::station::{
     Admission, Disconnect, MailAck, MailPageRequest, Reassert, ReassertOutcome, Reasserted,
-    SyncCall,
+    RefreshToken, Refreshment, ResumeSession, SyncCall,
 };
 use api::v1;
 use api::v1::station_service_client::StationServiceClient;
@@ -17,7 +17,7 @@ use protocol::frame::{SyncQuery, SyncRequest};
 use protocol::mailbox::ReassertAnswer;
 use protocol::presence::SessionKey;
 use protocol::receipt::ReceiptKind;
-use protocol::ticket::{KeyFile, LIFE, Ticket};
+use protocol::ticket::{KeyFile, LIFE, ResumeTicket, Ticket};
 use protocol::{Code, Platform, Refusal, Timestamp};
 use tempfile::TempDir;
 use tokio::time::sleep;
@@ -32,13 +32,13 @@ const SECOND: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_secs(11);
 
 /// A station that asks for tickets, and the file with their keys.
-struct Strict {
-    world: World,
+pub(super) struct Strict {
+    pub(super) world: World,
     keys: PathBuf,
     _dir: TempDir,
 }
 
-async fn strict() -> Strict {
+pub(super) async fn strict() -> Strict {
     with_keys(true).await
 }
 
@@ -62,24 +62,26 @@ async fn with_keys(required: bool) -> Strict {
 
 /// A session as its boat knows it.
 #[derive(Clone, Debug)]
-struct Held {
-    number: i64,
-    ticket: Option<Ticket>,
+pub(super) struct Held {
+    pub(super) number: i64,
+    pub(super) ticket: Option<Ticket>,
 }
 
 /// Calls that a boat makes for a session, and that show its ticket.
-const CALLS: [&str; 7] = [
+const CALLS: [&str; 9] = [
     "Disconnect",
     "MailAck",
     "MailPage",
     "Reassert",
     "Receipts",
+    "Refresh",
+    "ResumeTickets",
     "SendBatch",
     "Sync",
 ];
 
 impl Strict {
-    fn client(&self, boat: &str) -> Client {
+    pub(super) fn client(&self, boat: &str) -> Client {
         let world = &self.world;
         let connector = world.parts.connector.clone();
         let connector = connector.with_caller(Caller::new(Role::Boat, boat));
@@ -96,7 +98,7 @@ impl Strict {
         admitted.expect("admitted")
     }
 
-    async fn sign_in(&self, boat: &str, number: i64) -> Held {
+    pub(super) async fn sign_in(&self, boat: &str, number: i64) -> Held {
         let ticket = self.admit(boat, number).await.ticket;
         assert!(ticket.is_some());
         Held { number, ticket }
@@ -129,7 +131,7 @@ impl Strict {
         Ok(answers.answers.into_iter().map(code).collect())
     }
 
-    async fn reassert(&self, boat: &str, of: &Held) -> Result<Reasserted, Status> {
+    pub(super) async fn reassert(&self, boat: &str, of: &Held) -> Result<Reasserted, Status> {
         self.reassert_since(boat, of, None).await
     }
 
@@ -166,7 +168,12 @@ impl Strict {
     }
 
     /// Makes a call for a session. Answers the code of a refusal of this session alone.
-    async fn call(&self, name: &str, boat: &str, of: &Held) -> Result<Option<Code>, Status> {
+    pub(super) async fn call(
+        &self,
+        name: &str,
+        boat: &str,
+        of: &Held,
+    ) -> Result<Option<Code>, Status> {
         let mut client = self.client(boat);
         let (who, ticket) = (user(of.number), of.ticket);
         let alone = |answer: Result<(), Status>| match answer {
@@ -233,8 +240,48 @@ impl Strict {
                 let request = v1::DisconnectRequest::from(vec![gone]);
                 alone(client.disconnect(request).await.map(drop))
             }
+            "Refresh" => {
+                let token = self.world.token(of.number);
+                let refresh = refresh_of(of, Platform::Ios, token);
+                let answer = self.refresh(boat, &refresh).await;
+                alone(answer.map(drop))
+            }
+            "ResumeTickets" => {
+                let tickets = self.resume_tickets(boat, &[of]).await?;
+                Ok(tickets[0].is_none().then_some(Code::Unavailable))
+            }
             _ => panic!("{name} is no call for a session"),
         }
+    }
+
+    pub(super) async fn refresh(
+        &self,
+        boat: &str,
+        refresh: &RefreshToken,
+    ) -> Result<Result<Refreshment, Refusal>, Status> {
+        let request = v1::RefreshRequest::from(refresh);
+        let answer = self.client(boat).refresh(request).await?.into_inner();
+        Ok(answer.try_into().expect("whole"))
+    }
+
+    pub(super) async fn resume_tickets(
+        &self,
+        boat: &str,
+        held: &[&Held],
+    ) -> Result<Vec<Option<ResumeTicket>>, Status> {
+        let session = |of: &&Held| ResumeSession {
+            user: user(of.number),
+            session: session(of.number),
+            platform: Platform::Ios,
+            device: device(&format!("phone-{}", of.number)),
+            ticket: of.ticket,
+        };
+        let sessions = held.iter().map(session).map(v1::ResumeSession::from);
+        let request = v1::ResumeTicketsRequest {
+            sessions: sessions.collect(),
+        };
+        let answer = self.client(boat).resume_tickets(request).await?;
+        Ok(answer.into_inner().try_into().expect("whole"))
     }
 
     async fn call_of_one(&self, boat: &str, of: &Held) -> Result<(), Status> {
@@ -253,6 +300,18 @@ impl Strict {
 
     async fn is_online(&self, number: i64) -> bool {
         !self.world.online(&[number]).await[0].is_empty()
+    }
+}
+
+pub(super) fn refresh_of(of: &Held, platform: Platform, token: String) -> RefreshToken {
+    RefreshToken {
+        user: user(of.number),
+        session: session(of.number),
+        platform,
+        device: device(&format!("phone-{}", of.number)),
+        token,
+        issued_at: None,
+        ticket: of.ticket,
     }
 }
 
@@ -535,7 +594,9 @@ async fn while_tickets_are_not_required_only_a_lie_is_refused() {
         let answer = strict.call(call, "boat-1", &other).await;
         is_refused_as_lie(call, answer);
         let answer = strict.call(call, "boat-1", &unproved).await.expect(call);
-        assert_eq!(answer, None, "{call}");
+        // A session that is not proved is no ground for another proof.
+        let expected = (call == "ResumeTickets").then_some(Code::Unavailable);
+        assert_eq!(answer, expected, "{call}");
     }
 }
 

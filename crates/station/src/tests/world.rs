@@ -316,6 +316,7 @@ impl World {
             session: session(at),
             life: self.life.clone(),
             token: self.token(number),
+            resume: None,
             device: device(&format!("phone-{at}")),
             platform,
             peer: "192.0.2.1:4711".into(),

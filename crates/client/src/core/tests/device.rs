@@ -88,6 +88,23 @@ pub(super) fn summary(peer: i64, seq: u64) -> Summary {
     }
 }
 
+pub(super) const SERVER_AHEAD: Duration = Duration::from_secs(1000);
+
+fn welcome(cluster: u64, send_window: u32) -> Welcome {
+    Welcome {
+        session: SessionId::new(1).expect("positive"),
+        user: user(1),
+        server_time: START,
+        heartbeat: Duration::from_secs(30),
+        frame_bytes_max: 64 * 1024,
+        send_window,
+        cluster,
+        marker: 5,
+        recovered: true,
+        expires_at: None,
+    }
+}
+
 pub(super) struct Device {
     pub(super) core: Core,
     pub(super) saved: Saved,
@@ -116,6 +133,7 @@ impl Device {
     pub(super) fn with(catch_up: CatchUp, limits: Limits, saved: Saved) -> Device {
         let settings = Settings {
             token: "token".into(),
+            renews_token: false,
             platform: Platform::Ios,
             device: DeviceId::new("here").expect("short"),
             acks: true,
@@ -147,6 +165,20 @@ impl Device {
         device
     }
 
+    /// With somebody who has new tokens.
+    pub(super) fn renewing(token: &str) -> Device {
+        let settings = Settings {
+            token: token.into(),
+            renews_token: true,
+            platform: Platform::Ios,
+            device: DeviceId::new("here").expect("short"),
+            acks: true,
+            catch_up: CatchUp::Everything,
+            limits: Limits::default(),
+        };
+        Device::of(settings, Saved::default())
+    }
+
     /// Connected, welcomed and told an empty list.
     pub(super) fn ready() -> Device {
         let mut device = Device::new();
@@ -172,15 +204,30 @@ impl Device {
         self.core.handle_connected(self.now);
         self.drain();
         self.hear(ServerFrame::Welcome(Welcome {
-            session: SessionId::new(1).expect("positive"),
-            user: user(1),
             server_time: self.now,
-            heartbeat: Duration::from_secs(30),
-            frame_bytes_max: 64 * 1024,
-            send_window,
-            cluster,
-            marker: 5,
-            recovered: true,
+            ..welcome(cluster, send_window)
+        }));
+    }
+
+    /// Welcomed where the hello is sent already.
+    pub(super) fn sign_in_again(&mut self) {
+        let server_time = self.now;
+        self.hear(ServerFrame::Welcome(Welcome {
+            server_time,
+            ..welcome(7, 8)
+        }));
+    }
+
+    /// Welcomed to a session whose token lasts for so long.
+    pub(super) fn sign_in_for(&mut self, session: i64, life: Duration) {
+        self.core.handle_connected(self.now);
+        self.drain();
+        self.hear(ServerFrame::Welcome(Welcome {
+            session: SessionId::new(session).expect("positive"),
+            // Its clock is another one.
+            server_time: self.now + SERVER_AHEAD,
+            expires_at: Some(self.now + SERVER_AHEAD + life),
+            ..welcome(7, 8)
         }));
     }
 
@@ -390,6 +437,7 @@ impl Device {
                 }
                 action @ (Action::Receipt(_)
                 | Action::Reset(_)
+                | Action::FetchToken
                 | Action::Asked { .. }
                 | Action::Older { .. }) => self.told.push(action),
             }

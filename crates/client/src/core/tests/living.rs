@@ -19,6 +19,11 @@ fn hello_comes_first_and_carries_the_marker_of_the_last_welcome() {
     assert_eq!(hello(&device), Some(5));
 }
 
+fn closing_frame(refusal: Refusal) -> ServerFrame {
+    let resume = None;
+    ServerFrame::Closing { refusal, resume }
+}
+
 #[test]
 fn connects_again_after_a_random_pause_that_the_server_may_widen() {
     let mut device = Device::ready();
@@ -32,7 +37,7 @@ fn connects_again_after_a_random_pause_that_the_server_may_widen() {
     let closing = Refusal::new(Code::Draining, "leaving").retry_after(Duration::from_secs(9));
     for (jitter, pause) in [(9000, 9000), (9001, 0), (8000, 8000)] {
         let connects = device.connects;
-        device.hear(ServerFrame::Closing(closing.clone()));
+        device.hear(closing_frame(closing.clone()));
         device.lose(jitter);
         if pause > 0 {
             device.wait(pause - 1);
@@ -48,7 +53,7 @@ fn connects_again_after_a_random_pause_that_the_server_may_widen() {
 fn terminal_codes_end_it() {
     for code in [Code::Displaced, Code::Unauthenticated, Code::TokenExpired] {
         let mut device = Device::ready();
-        device.hear(ServerFrame::Closing(Refusal::new(code, "for good")));
+        device.hear(closing_frame(Refusal::new(code, "for good")));
         device.lose(1);
         device.wait(3_600_000);
         assert!(matches!(device.core.state(), State::Closed(why) if why.code == code));
@@ -63,7 +68,7 @@ fn who_did_too_much_waits_as_long_as_the_server_says() {
     for code in [Code::RateLimited, Code::TooManySessions] {
         let mut device = Device::ready();
         let refusal = Refusal::new(code, "later").retry_after(Duration::from_secs(60));
-        device.hear(ServerFrame::Closing(refusal));
+        device.hear(closing_frame(refusal));
         device.lose(0);
         device.wait(59_999);
         assert_eq!(device.connects, 1);
@@ -77,7 +82,7 @@ fn replaced(device: &mut Device) {
         Code::Replaced,
         "another connection of this device signed in",
     );
-    device.hear(ServerFrame::Closing(closing));
+    device.hear(closing_frame(closing));
     device.lose(0);
 }
 

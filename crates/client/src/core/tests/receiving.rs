@@ -649,6 +649,7 @@ fn another_installation_gets_nothing_of_what_is_kept() {
 fn without_acks_messages_are_shown_and_nothing_else() {
     let settings = Settings {
         token: "token".into(),
+        renews_token: false,
         platform: Platform::Ios,
         device: protocol::DeviceId::new("here").expect("short"),
         acks: false,

@@ -356,6 +356,7 @@ fn ids(placed: &[Placed]) -> Vec<MessageId> {
 fn begin(device: &DeviceId, platform: Platform, saved: Saved) -> Core {
     let settings = Settings {
         token: "token".into(),
+        renews_token: false,
         platform,
         device: device.clone(),
         acks: true,

@@ -42,6 +42,9 @@ struct Inside {
     mute: bool,
     acked: Vec<MessageId>,
     hellos: Vec<Hello>,
+    refreshes: Vec<String>,
+    /// Life of the tokens of new sessions.
+    token_life: Option<Duration>,
 }
 
 #[derive(Clone)]
@@ -201,7 +204,10 @@ impl Boat {
                     Some(Order::Close(code)) => {
                         // As a close frame, or as the last frame where there are none.
                         let refusal = Refusal::new(code, code.name());
-                        let last = encode_server(&ServerFrame::Closing(refusal));
+                        let last = encode_server(&ServerFrame::Closing {
+                            refusal,
+                            resume: None,
+                        });
                         close(code);
                         let _ = sink.send(last).await;
                         break;
@@ -234,6 +240,8 @@ impl Boat {
             cluster: inside.cluster,
             marker: 1,
             recovered: true,
+            expires_at: (inside.token_life)
+                .map(|life| Timestamp::from_millis(1_000_000 + inside.last as i64) + life),
         };
         inside.write(number, &ServerFrame::Welcome(welcome));
     }
@@ -316,6 +324,11 @@ impl Boat {
                 let server_time = now;
                 inside.write(number, &ServerFrame::Pong { nonce, server_time });
             }
+            ClientFrame::Refresh(refresh) => {
+                inside.refreshes.push(refresh.token);
+                let expires_at = Timestamp::MAX;
+                inside.write(number, &ServerFrame::Refreshed { expires_at });
+            }
             ClientFrame::GiveUp(_) | ClientFrame::Hello(_) => {}
         }
     }
@@ -356,6 +369,14 @@ impl Boat {
     /// Messages that were accepted, without repeats.
     pub(super) fn messages(&self) -> usize {
         self.lock().server.accepted.len()
+    }
+
+    pub(super) fn refreshes(&self) -> Vec<String> {
+        self.lock().refreshes.clone()
+    }
+
+    pub(super) fn issue_for(&self, life: Duration) {
+        self.lock().token_life = Some(life);
     }
 
     pub(super) fn hellos(&self) -> usize {

@@ -1,4 +1,6 @@
 use super::*;
+use crate::frame::Refresh;
+use crate::ticket::RESUME_TICKET_BYTES;
 
 #[test]
 fn pings_are_answered() {
@@ -166,7 +168,10 @@ fn a_displaced_session_is_told_why_and_leaves_once() {
     session.close(displaced.clone(), START);
     let expected = [
         Action::Leave,
-        Action::Transmit(Outgoing::Frame(ServerFrame::Closing(displaced.clone()))),
+        Action::Transmit(Outgoing::Frame(ServerFrame::Closing {
+            refusal: displaced.clone(),
+            resume: None,
+        })),
         Action::Close(displaced),
     ];
     assert_eq!(drained(&mut session), expected);
@@ -183,7 +188,8 @@ fn a_drain_finishes_what_is_under_way() {
     drained(&mut session);
     let leaving =
         Refusal::new(Code::Draining, "this boat leaves").retry_after(Duration::from_millis(700));
-    session.drain(leaving.clone(), START);
+    let resume = Some(ResumeTicket::from_bytes([7; RESUME_TICKET_BYTES]));
+    session.drain(leaving.clone(), resume, START);
     session.handle_frame(send_to(2, 2), START);
     session.push(push(2), START);
     let actions = drained(&mut session);
@@ -199,7 +205,95 @@ fn a_drain_finishes_what_is_under_way() {
     session.handle_frame(received(&[1]), START);
     let actions = drained(&mut session);
     assert!(actions.contains(&resolved(1, Outcome::Done)));
+    let refusal = leaving.clone();
+    let closing = ServerFrame::Closing { refusal, resume };
+    assert!(actions.contains(&Action::Transmit(Outgoing::Frame(closing))));
     assert_eq!(actions.last(), Some(&Action::Close(leaving)));
+}
+
+fn refresh() -> ClientFrame {
+    let token = "second".to_owned();
+    ClientFrame::Refresh(Refresh { token })
+}
+
+// Threat 3: who has a new token in time goes on, who has none ends with the old one.
+#[test]
+fn a_session_lives_as_long_as_its_newest_token() {
+    let mut session = opened_with(talkative());
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    session.handle_admitted(Ok(admission()), START);
+    let actions = drained(&mut session);
+    let [ServerFrame::Welcome(welcome)] = told(&actions)[..] else {
+        panic!("{actions:?}");
+    };
+    assert_eq!(welcome.expires_at, Some(after(3_600_000)));
+
+    session.handle_frame(refresh(), after(3_000_000));
+    let token = "second".to_owned();
+    let asked = Action::Refresh(Refresh { token });
+    assert_eq!(drained(&mut session), [asked]);
+    let expires_at = after(7_200_000);
+    session.handle_refreshed(Ok(expires_at), after(3_000_100));
+    let refreshed = ServerFrame::Refreshed { expires_at };
+    assert_eq!(told(&drained(&mut session)), [&refreshed]);
+    write_all(&mut session, after(3_000_100));
+    session.handle_timeout(after(7_199_999));
+    assert_eq!(drained(&mut session), []);
+    session.handle_timeout(expires_at);
+    assert_eq!(closed(&drained(&mut session)), Some(Code::TokenExpired));
+    session.handle_refreshed(Ok(after(9_000_000)), expires_at);
+    assert_eq!(drained(&mut session), [], "too late");
+}
+
+#[test]
+fn a_token_that_is_not_taken_changes_nothing() {
+    let mut session = opened_with(talkative());
+    session.handle_frame(ClientFrame::Hello(hello()), START);
+    session.handle_admitted(Ok(admission()), START);
+    session.handle_frame(refresh(), START);
+    drained(&mut session);
+    let refusal = Refusal::new(Code::Unauthenticated, "forged");
+    session.handle_refreshed(Err(refusal.clone()), START);
+    let request = None;
+    let error = ServerFrame::Error { request, refusal };
+    assert_eq!(told(&drained(&mut session)), [&error]);
+    write_all(&mut session, START);
+    session.handle_timeout(after(3_600_000));
+    assert_eq!(closed(&drained(&mut session)), Some(Code::TokenExpired));
+}
+
+#[test]
+fn a_token_is_refreshed_once_a_minute() {
+    let mut session = open();
+    let asks = |session: &mut Session, millis| {
+        session.handle_frame(refresh(), after(millis));
+        let actions = drained(session);
+        let asked = actions.iter().any(|it| matches!(it, Action::Refresh(_)));
+        let refused = told(&actions).iter().any(|frame| {
+            matches!(frame, ServerFrame::Error { refusal, .. } if refusal.code == Code::RateLimited)
+        });
+        assert_ne!(asked, refused);
+        asked
+    };
+    let asked = [0, 1, 59_999, 60_000].map(|millis| asks(&mut session, millis));
+    assert_eq!(asked, [true, false, false, true]);
+    let mut early = opened_with(Limits::default());
+    early.handle_frame(refresh(), START);
+    assert_eq!(closed(&drained(&mut early)), Some(Code::Malformed));
+}
+
+/// The client reads all that was said.
+fn write_all(session: &mut Session, now: Timestamp) {
+    let weight = session.outgoing();
+    session.handle_written(weight, now);
+}
+
+/// Silence ends nothing.
+fn talkative() -> Limits {
+    Limits {
+        heartbeat: Duration::from_secs(100_000),
+        ..Limits::default()
+    }
 }
 
 #[test]

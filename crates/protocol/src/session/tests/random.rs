@@ -182,7 +182,7 @@ impl World {
             }
             Event::Drain => self
                 .session
-                .drain(Refusal::new(Code::Draining, "leaving"), now),
+                .drain(Refusal::new(Code::Draining, "leaving"), None, now),
             Event::End => self.session.handle_closed(now),
         }
         self.perform();
@@ -252,7 +252,7 @@ impl World {
                         assert!(self.mail_ids.contains(&id) && self.acked_ids.contains(&id));
                     }
                 }
-                Action::Sync(_) | Action::Count(_) => {}
+                Action::Sync(_) | Action::Refresh(_) | Action::Count(_) => {}
                 Action::Close(_) => self.closes += 1,
                 Action::Leave => self.leaves += 1,
             }

@@ -83,6 +83,7 @@ impl Dialect {
             device,
             platform: Platform::Desktop,
             marker: None,
+            resume: None,
         })))
     }
 
@@ -167,7 +168,7 @@ fn hear_packetboat(bytes: Bytes, run: u64) -> Result<Heard> {
         },
         ServerFrame::Refused { refusal, .. }
         | ServerFrame::Error { refusal, .. }
-        | ServerFrame::Closing(refusal) => Heard::Refused(refusal.to_string()),
+        | ServerFrame::Closing { refusal, .. } => Heard::Refused(refusal.to_string()),
         ServerFrame::Placed(_)
         | ServerFrame::Changed { .. }
         | ServerFrame::Listed(_)
@@ -175,6 +176,7 @@ fn hear_packetboat(bytes: Bytes, run: u64) -> Result<Heard> {
         | ServerFrame::Receipts(_)
         | ServerFrame::Pong { .. }
         | ServerFrame::Page(_)
+        | ServerFrame::Refreshed { .. }
         | ServerFrame::Resync => Heard::Other,
     })
 }

@@ -44,7 +44,7 @@ const LOOK: Duration = Duration::from_secs(10);
 /// Of this process: it goes with the log, of which there is one, too.
 static RUNNING: OnceLock<Exporter> = OnceLock::new();
 
-/// What is beside the log from here on; `None` where no collector of spans is set.
+/// The exporter beside the log from here on; `None` where no collector of spans is set.
 pub(crate) fn start(config: &Config) -> Result<Option<trace::Collector>> {
     let Some(exporter) = Exporter::start(config)? else {
         return Ok(None);

@@ -177,7 +177,7 @@ struct Series {
 }
 
 impl Series {
-    /// There each bucket counts what is at or below its bound; here what is in it alone.
+    /// A bucket there counts all at or below its bound; here it counts its own alone.
     fn histogram(self, period: Period) -> HistogramDataPoint {
         let mut below = 0;
         let counts = self.bounds.iter().map(|&(_, upto)| {
@@ -240,7 +240,7 @@ mod tests {
 
     const PERIOD: Period = Period { since: 1, until: 2 };
 
-    /// What a recorder of ours renders.
+    /// Text that a recorder of ours renders.
     fn rendered(count: impl FnOnce()) -> String {
         let recorder = metrics_exporter_prometheus::PrometheusBuilder::new()
             .set_buckets_for_metric(

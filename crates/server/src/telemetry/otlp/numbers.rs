@@ -27,7 +27,7 @@ pub(super) struct Numbers {
     resource: WireResource,
     health: Health,
     timeout: Duration,
-    /// When counting began.
+    /// Begin of the counting.
     since: u64,
 }
 

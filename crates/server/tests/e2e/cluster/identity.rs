@@ -188,11 +188,13 @@ async fn strangers_have_no_connection_and_roles_no_foreign_call() {
 }
 
 /// The sum of a counter over the whole fleet.
-fn count(fleet: &Fleet, start: &str) -> u64 {
-    let metrics = fleet
-        .admins()
-        .into_iter()
-        .map(|admin| get(&admin, "/metrics").1);
+pub(super) fn count(fleet: &Fleet, start: &str) -> u64 {
+    count_at(&fleet.admins(), start)
+}
+
+/// The sum of a counter over these processes.
+pub(super) fn count_at(admins: &[String], start: &str) -> u64 {
+    let metrics = admins.iter().map(|admin| get(admin, "/metrics").1);
     let value = |line: &str| -> Option<u64> {
         let value = line.starts_with(start).then(|| line.rsplit(' ').next())??;
         value.parse().ok()

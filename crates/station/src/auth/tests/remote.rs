@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use api::v1::authenticator_server::{Authenticator as Service, AuthenticatorServer};
+use api::v1::authenticator_service_server::{
+    AuthenticatorService as Service, AuthenticatorServiceServer,
+};
 use api::v1::{AuthenticateRequest, AuthenticateResponse};
 use backend::clock::{Clock, SystemClock};
 use futures_util::future::join_all;
@@ -85,7 +87,7 @@ impl Platform7 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("bound");
         let server = tonic::transport::Server::builder()
-            .add_service(AuthenticatorServer::new(self.clone()))
+            .add_service(AuthenticatorServiceServer::new(self.clone()))
             .serve_with_incoming(TcpListenerStream::new(listener));
         tokio::spawn(server);
         address

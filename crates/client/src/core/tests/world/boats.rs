@@ -64,6 +64,8 @@ impl World {
                 session::Action::FetchMail { after, limit } => {
                     self.later(index, 30, Answer::Page(after, limit));
                 }
+                // Tokens of these clients last.
+                session::Action::Refresh(_) => {}
                 session::Action::Sync(request) => {
                     let slow = if self.chance(3) { 15_000 } else { 50 };
                     self.later(index, slow, Answer::Sync(request));

@@ -254,6 +254,7 @@ impl World {
                     let when = self.soon(100);
                     self.ends[at].dialing = Some(when);
                 }
+                Action::FetchToken => {}
                 Action::Disconnect(why) => {
                     if let Some(index) = self.ends[at].wire {
                         self.wires[index].silent = true;

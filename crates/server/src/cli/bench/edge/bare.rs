@@ -173,5 +173,6 @@ fn welcome(user: UserId) -> Result<Welcome> {
         cluster: 1 << 60,
         marker: 1 << 60,
         recovered: true,
+        expires_at: None,
     })
 }

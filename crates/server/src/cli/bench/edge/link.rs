@@ -109,7 +109,7 @@ impl Target {
             loop {
                 match link.next().await? {
                     ServerFrame::Welcome(_) => return Ok(link),
-                    ServerFrame::Closing(refusal) | ServerFrame::Error { refusal, .. } => {
+                    ServerFrame::Closing { refusal, .. } | ServerFrame::Error { refusal, .. } => {
                         return Err(Lost::Refused(refusal));
                     }
                     _ => {}
@@ -219,7 +219,7 @@ impl Link {
         let ping = api::codec::encode_client(&ClientFrame::Ping { nonce: 1 });
         loop {
             match timeout(PING_EVERY, self.next()).await {
-                Ok(Ok(ServerFrame::Closing(refusal))) => return Lost::Refused(refusal),
+                Ok(Ok(ServerFrame::Closing { refusal, .. })) => return Lost::Refused(refusal),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Lost::Failed(error),
                 Err(_) => {

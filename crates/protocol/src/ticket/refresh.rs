@@ -1,0 +1,50 @@
+//! Refresh of a token within a session: a new one, shown before the old one ends, takes its place.
+
+use std::time::Duration;
+
+use crate::{Code, Refusal, Timestamp, UserId};
+
+/// Pause between two refreshes of a session.
+pub const REFRESH_PAUSE: Duration = Duration::from_secs(60);
+
+/// Share of a token's remaining life after which a client refreshes it, in percent, and by how much of that it may differ.
+const REFRESH_AFTER: u64 = 80;
+const REFRESH_JITTER: u64 = 10;
+
+/// Time from now to the refresh of a token that lasts this long still. `jitter` is any random number.
+pub fn refresh_in(remaining: Duration, jitter: u64) -> Duration {
+    let millis = u64::try_from(remaining.as_millis()).unwrap_or(u64::MAX);
+    let middle = millis / 100 * REFRESH_AFTER;
+    let either_side = middle / 100 * REFRESH_JITTER;
+    let offset = match either_side {
+        0 => 0,
+        _ => jitter % (2 * either_side + 1),
+    };
+    Duration::from_millis(middle - either_side + offset)
+}
+
+/// User of a token, and its issue where it is known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenOf {
+    pub user: UserId,
+    pub issued_at: Option<Timestamp>,
+}
+
+/// May the session go on with the token `next`?
+///
+/// # Errors
+/// The token is another user's, or older than the one that the session has.
+pub fn check_refresh(session: TokenOf, next: TokenOf) -> Result<(), Refusal> {
+    if session.user != next.user {
+        let text = "the new token is another user's; connect again to sign in as somebody else";
+        return Err(Refusal::new(Code::Unauthenticated, text));
+    }
+    let is_older = session
+        .issued_at
+        .is_some_and(|issued_at| next.issued_at.is_some_and(|next| next < issued_at));
+    if is_older {
+        let text = "the new token is older than the one of this session; get a new one";
+        return Err(Refusal::new(Code::InvalidArgument, text));
+    }
+    Ok(())
+}

@@ -1,0 +1,125 @@
+//! Sessions that go on: with a new token, and at another boat without one.
+
+use api::station::{Connect, RefreshToken, Refreshment, ResumeSession};
+use metrics::counter;
+use protocol::access::Caller;
+use protocol::ticket::{ResumeTicket, SignIn, TicketError, TokenOf, check_refresh};
+use protocol::{Refusal, Timestamp};
+
+use crate::admission::Admissions;
+use crate::auth::Client;
+use crate::tickets::name_of;
+
+impl Admissions {
+    /// The proof that a client brings: a token, or the ticket of a boat that it had to leave, which costs no provider and
+    /// no signature.
+    pub(crate) async fn prove(&self, connect: &Connect, now: Timestamp) -> Result<SignIn, Refusal> {
+        let sign_in = match &connect.resume {
+            Some(ticket) => {
+                let resumed = self
+                    .tickets
+                    .resume(ticket, connect.platform, &connect.device);
+                SignIn {
+                    session: connect.session,
+                    ..resumed.map_err(TicketError::resume_refusal)?
+                }
+            }
+            None => {
+                let client = Client {
+                    platform: connect.platform,
+                    device: &connect.device,
+                    address: &connect.peer,
+                };
+                let proof = (self.authenticator).authenticate(&connect.token, &client, now);
+                let identity = proof.await?;
+                identity.permits(connect.platform, &connect.device)?;
+                SignIn {
+                    user: identity.user,
+                    session: connect.session,
+                    platform: connect.platform,
+                    issued_at: identity.issued_at,
+                    ends_at: identity.expires_at,
+                }
+            }
+        };
+        self.revocations.check(sign_in.user, sign_in.issued_at)?;
+        Ok(sign_in)
+    }
+
+    /// Checks the new token of a session whose ticket was good.
+    pub(crate) async fn refresh(
+        &self,
+        refresh: RefreshToken,
+        boat: Option<&Caller>,
+    ) -> Result<Refreshment, Refusal> {
+        let refreshed = self.check_token(&refresh, boat).await;
+        let result = match &refreshed {
+            Ok(_) => "refreshed",
+            Err(refusal) => refusal.code.name(),
+        };
+        counter!("station_tokens_refreshed_total", "result" => result).increment(1);
+        refreshed
+    }
+
+    async fn check_token(
+        &self,
+        refresh: &RefreshToken,
+        boat: Option<&Caller>,
+    ) -> Result<Refreshment, Refusal> {
+        let now = self.clock.now();
+        let client = Client {
+            platform: refresh.platform,
+            device: &refresh.device,
+            address: "",
+        };
+        let proof = (self.authenticator).authenticate(&refresh.token, &client, now);
+        let identity = proof.await?;
+        identity.permits(refresh.platform, &refresh.device)?;
+        let session = TokenOf {
+            user: refresh.user,
+            issued_at: refresh.issued_at,
+        };
+        let next = TokenOf {
+            user: identity.user,
+            issued_at: Some(identity.issued_at),
+        };
+        check_refresh(session, next)?;
+        self.revocations.check(identity.user, identity.issued_at)?;
+        let sign_in = SignIn {
+            user: identity.user,
+            session: refresh.session,
+            platform: refresh.platform,
+            issued_at: identity.issued_at,
+            ends_at: identity.expires_at,
+        };
+        Ok(Refreshment {
+            expires_at: identity.expires_at,
+            issued_at: identity.issued_at,
+            ticket: self.tickets.sign(&sign_in, name_of(boat)),
+        })
+    }
+
+    /// Tickets for clients that are about to leave their boat; one a session, in order.
+    ///
+    /// # Errors
+    /// None is good, and a session's ticket is forged.
+    pub(crate) fn resume_tickets(
+        &self,
+        sessions: &[ResumeSession],
+        boat: Option<&Caller>,
+    ) -> Result<Vec<Option<ResumeTicket>>, TicketError> {
+        let mut forged = None;
+        let offer = |session: &ResumeSession| {
+            let offered = self.tickets.offer_resume(session, &session.device, boat);
+            offered.unwrap_or_else(|error| {
+                forged = Some(error);
+                None
+            })
+        };
+        let tickets: Vec<_> = sessions.iter().map(offer).collect();
+        match forged.filter(|_| tickets.iter().all(Option::is_none)) {
+            Some(error) => Err(error),
+            None => Ok(tickets),
+        }
+    }
+}
