@@ -119,8 +119,8 @@ impl Credentials {
     pub(super) fn handle_disconnected(&mut self, why: Refusal) -> Refusal {
         (self.refresh_at, self.takes_refreshes) = (None, false);
         if std::mem::take(&mut self.is_refreshing) {
-            // Its answer is lost.
-            self.is_stale = true;
+            // The answer is lost, and may have been no: if the next hello's is, another token may still help.
+            self.is_untried = false;
         }
         if std::mem::take(&mut self.has_resumed) && falls_back(why.code) {
             self.resume = None;

@@ -232,6 +232,23 @@ fn a_token_that_is_refused_is_replaced_once() {
     assert_eq!(device.hello().token, "second");
 }
 
+// The token is as good as the one before, for all that is known, and its source may be away.
+#[test]
+fn a_refresh_whose_answer_is_lost_waits_for_no_source() {
+    let mut device = Device::renewing("token");
+    device.sign_in_for(1, HOUR);
+    device.live(3_600_000 * 9 / 10);
+    device.fetched(Ok("second"));
+    device.lose(0);
+    device.wait(0);
+    assert_eq!((device.fetches(), device.connects), (1, 2));
+    assert_eq!(device.hello().token, "second");
+    device.refused(Code::Unauthenticated);
+    assert_eq!(device.fetches(), 2);
+    device.fetched(Ok("third"));
+    assert_eq!(device.hello().token, "third");
+}
+
 // An older one takes the frame for garbage.
 #[test]
 fn a_boat_that_knows_of_no_refresh_gets_none() {
