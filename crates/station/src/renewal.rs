@@ -4,7 +4,7 @@ use api::station::{Connect, RefreshToken, Refreshment, ResumeSession};
 use metrics::counter;
 use protocol::access::Caller;
 use protocol::ticket::{ResumeTicket, SignIn, TicketError, TokenOf, check_refresh};
-use protocol::{Refusal, Timestamp};
+use protocol::{Refusal, SessionId, Timestamp};
 
 use crate::admission::Admissions;
 use crate::auth::Client;
@@ -30,20 +30,31 @@ impl Admissions {
                     device: &connect.device,
                     address: &connect.peer,
                 };
-                let proof = (self.authenticator).authenticate(&connect.token, &client, now);
-                let identity = proof.await?;
-                identity.permits(connect.platform, &connect.device)?;
-                SignIn {
-                    user: identity.user,
-                    session: connect.session,
-                    platform: connect.platform,
-                    issued_at: identity.issued_at,
-                    ends_at: identity.expires_at,
-                }
+                let token = &connect.token;
+                self.sign_in(token, &client, connect.session, now).await?
             }
         };
         self.revocations.check(sign_in.user, sign_in.issued_at)?;
         Ok(sign_in)
+    }
+
+    /// Sign-in that a token proves for a session of this client.
+    async fn sign_in(
+        &self,
+        token: &str,
+        client: &Client<'_>,
+        session: SessionId,
+        now: Timestamp,
+    ) -> Result<SignIn, Refusal> {
+        let identity = self.authenticator.authenticate(token, client, now).await?;
+        identity.permits(client.platform, client.device)?;
+        Ok(SignIn {
+            user: identity.user,
+            session,
+            platform: client.platform,
+            issued_at: identity.issued_at,
+            ends_at: identity.expires_at,
+        })
     }
 
     /// Checks the new token of a session whose ticket was good.
@@ -72,29 +83,21 @@ impl Admissions {
             device: &refresh.device,
             address: "",
         };
-        let proof = (self.authenticator).authenticate(&refresh.token, &client, now);
-        let identity = proof.await?;
-        identity.permits(refresh.platform, &refresh.device)?;
+        let token = &refresh.token;
+        let sign_in = self.sign_in(token, &client, refresh.session, now).await?;
         let session = TokenOf {
             user: refresh.user,
             issued_at: refresh.issued_at,
         };
         let next = TokenOf {
-            user: identity.user,
-            issued_at: Some(identity.issued_at),
+            user: sign_in.user,
+            issued_at: Some(sign_in.issued_at),
         };
         check_refresh(session, next)?;
-        self.revocations.check(identity.user, identity.issued_at)?;
-        let sign_in = SignIn {
-            user: identity.user,
-            session: refresh.session,
-            platform: refresh.platform,
-            issued_at: identity.issued_at,
-            ends_at: identity.expires_at,
-        };
+        self.revocations.check(sign_in.user, sign_in.issued_at)?;
         Ok(Refreshment {
-            expires_at: identity.expires_at,
-            issued_at: identity.issued_at,
+            expires_at: sign_in.ends_at,
+            issued_at: sign_in.issued_at,
             ticket: self.tickets.sign(&sign_in, name_of(boat)),
         })
     }

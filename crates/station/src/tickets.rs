@@ -108,7 +108,7 @@ impl TicketDoor {
             }
             None if is_one_process => {
                 // The next start has another one: tickets of this key are then of an unknown one, not forged.
-                let keys = KeyFile::new(entropy.next() as u8, random(entropy));
+                let keys = KeyFile::new(entropy.next() as u8, random_key(entropy));
                 (Tickets::new(&keys, false), None)
             }
             None => (Tickets::off(), None),
@@ -214,7 +214,8 @@ fn read(path: &PathBuf) -> Result<(KeyFile, [u8; 32]), TicketKeysError> {
     Ok((keys, digest([text.expose_secret()])))
 }
 
-fn random(entropy: &dyn Entropy) -> [u8; KEY_BYTES] {
+/// A new key.
+pub fn random_key(entropy: &dyn Entropy) -> [u8; KEY_BYTES] {
     let mut key = [0; KEY_BYTES];
     for part in key.chunks_mut(8) {
         part.copy_from_slice(&entropy.next().to_ne_bytes());

@@ -4,9 +4,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use backend::clock::{Entropy, SystemEntropy};
+use backend::clock::SystemEntropy;
 use clap::{Args, Subcommand};
-use protocol::ticket::{KEY_BYTES, KeyFile};
+use protocol::ticket::KeyFile;
+use station::tickets::random_key;
 
 use super::certs::write;
 
@@ -52,9 +53,9 @@ impl Keys {
 
 impl File {
     fn add(&self) -> Result<()> {
-        let key = random();
+        let key = random_key(&SystemEntropy);
         if !self.path.exists() {
-            let [id, ..] = random();
+            let [id, ..] = random_key(&SystemEntropy);
             self.save(&KeyFile::new(id, key))?;
             println!("{}: a key that signs", self.path.display());
             return Ok(());
@@ -109,14 +110,6 @@ impl File {
         let written = write(folder, &self.path, &keys.to_text(), false);
         written.with_context(|| format!("{} cannot be written", self.path.display()))
     }
-}
-
-fn random() -> [u8; KEY_BYTES] {
-    let mut key = [0; KEY_BYTES];
-    for part in key.chunks_mut(8) {
-        part.copy_from_slice(&SystemEntropy.next().to_ne_bytes());
-    }
-    key
 }
 
 #[cfg(test)]

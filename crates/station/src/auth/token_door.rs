@@ -7,7 +7,8 @@ use backend::clock::{Clock, Entropy};
 use protocol::{Refusal, Timestamp};
 
 use super::remote::Remote;
-use super::{Authenticator, Client, Config, Identity, KeyError, SignedTokens, unauthenticated};
+use super::tokens::check_size;
+use super::{Authenticator, Client, Config, Identity, KeyError, SignedTokens};
 
 /// The way of every token. One that names a known issuer is proved here, with that issuer's keys alone; the service is
 /// asked for all others.
@@ -59,12 +60,7 @@ impl Authenticator for TokenDoor {
         let Some(remote) = &self.remote else {
             return self.tokens.authenticate(token, client, now).await;
         };
-        if token.is_empty() {
-            return Err(unauthenticated("the token is missing"));
-        }
-        if token.len() > self.token_bytes_max {
-            return Err(unauthenticated("the token is too long"));
-        }
+        check_size(token, self.token_bytes_max)?;
         match self.tokens.knows(token) {
             true => self.tokens.authenticate(token, client, now).await,
             false => remote.authenticate(token, client, now).await,
