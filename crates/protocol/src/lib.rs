@@ -22,6 +22,7 @@ pub mod conversation;
 pub mod delivery;
 pub mod desk;
 pub mod doctor;
+pub mod drain;
 pub mod frame;
 pub mod group;
 pub mod hidden;

@@ -8,10 +8,11 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use protocol::drain::{BoatLoad, BoatState, Load};
 use protocol::{Incarnation, Timestamp};
 use tokio::time::{sleep, timeout};
 
-use super::{Instance, Registry, Role, Roster};
+use super::{Instance, Registration, Registry, Role, Roster};
 use crate::Kind;
 
 /// One installation that can crash. What it forgets by that is its own affair, within the promise.
@@ -50,6 +51,7 @@ where
     who_crashed_is_seen_to_go(make(8).await).await;
     a_number_that_was_lost_is_fenced(make(9).await).await;
     many_at_once_get_different_numbers(make(10).await).await;
+    loads_go_with_their_lease(make(11).await).await;
 }
 
 async fn until(
@@ -225,6 +227,57 @@ async fn a_number_that_was_lost_is_fenced(world: impl World) {
     let next = registry.lease_node().await.unwrap();
     drop(lost);
     next.reserve(Timestamp::from_millis(7_000)).await.unwrap();
+}
+
+async fn loads_go_with_their_lease(world: impl World) {
+    let load = |connections| BoatLoad {
+        state: BoatState::Open,
+        connections,
+        seats: 100,
+        accepts_per_second: 5000,
+        leaving: 1,
+        zone: Some("a".to_owned()),
+        url: Some("wss://b.example".to_owned()),
+    };
+    let registry = world.registry();
+    let register = |name| registry.register(Role::Boat, name, "http://b");
+    let (b, a) = (register("b").await.unwrap(), register("a").await.unwrap());
+    let _silent = register("c").await.unwrap();
+    let loads = || async { registry.loads().await.unwrap() };
+    assert_eq!(loads().await, []);
+    b.lease.publish(&load(1)).await.unwrap();
+    a.lease.publish(&load(2)).await.unwrap();
+    b.lease.publish(&load(3)).await.unwrap();
+    let of = |registration: &Registration, connections| Load {
+        life: registration.instance.life.clone(),
+        load: load(connections),
+    };
+    assert_eq!(loads().await, [of(&a, 2), of(&b, 3)]);
+    let only_b = [of(&b, 3)];
+    drop(a);
+    loads_become(&*registry, &only_b).await;
+    world.revoke(&b.instance).await;
+    loads_become(&*registry, &[]).await;
+    let refused = b.lease.publish(&load(4)).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Conflict, "its lease is over");
+    // A later life's load is its own.
+    let later = register("b").await.unwrap();
+    later.lease.publish(&load(5)).await.unwrap();
+    let refused = b.lease.publish(&load(6)).await.unwrap_err();
+    assert_eq!(refused.kind, Kind::Conflict);
+    drop(b);
+    assert_eq!(loads().await, [of(&later, 5)]);
+}
+
+async fn loads_become(registry: &dyn Registry, expected: &[Load]) {
+    let become_so = async {
+        while registry.loads().await.unwrap() != expected {
+            sleep(Duration::from_millis(50)).await;
+        }
+    };
+    timeout(SOON, become_so)
+        .await
+        .expect("a load goes with its lease");
 }
 
 async fn many_at_once_get_different_numbers(world: impl World) {

@@ -7,12 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
 use parking_lot::Mutex;
+use protocol::drain::{BoatLoad, Load};
 use protocol::presence::BoatLife;
 use protocol::{BoatId, Incarnation, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Instance, NodeLease, Registration, Registry, Role, Roster};
+use super::{Instance, Lease, NodeLease, Registration, Registry, Role, Roster};
 use crate::embedded::{Batch, Engine, Mark, Order, Table};
 use crate::{Error, Result};
 
@@ -35,7 +36,7 @@ struct Shared {
     engine: Engine,
     /// Held over reading and writing a number of the store, never over an await.
     numbers: Mutex<()>,
-    leases: Mutex<BTreeMap<(Role, String), Lease>>,
+    leases: Mutex<BTreeMap<(Role, String), Held>>,
     /// Told under the lock of `leases`, so that a roster never goes back.
     rosters: BTreeMap<Role, watch::Sender<Roster>>,
     /// Which leasing holds each number. Locked before `numbers`.
@@ -43,9 +44,10 @@ struct Shared {
     leasings: AtomicU64,
 }
 
-struct Lease {
+struct Held {
     instance: Instance,
     lost: CancellationToken,
+    load: Option<BoatLoad>,
 }
 
 impl EmbeddedRegistry {
@@ -131,7 +133,7 @@ impl Shared {
         true
     }
 
-    fn tell(&self, role: Role, leases: &BTreeMap<(Role, String), Lease>) {
+    fn tell(&self, role: Role, leases: &BTreeMap<(Role, String), Held>) {
         let roster: Vec<Instance> = leases
             .iter()
             .filter(|((of, _), _)| *of == role)
@@ -208,9 +210,10 @@ impl Registry for EmbeddedRegistry {
             address: address.to_owned(),
         };
         let lost = CancellationToken::new();
-        let lease = Lease {
+        let lease = Held {
             instance: instance.clone(),
             lost: lost.clone(),
+            load: None,
         };
         let mut leases = self.shared.leases.lock();
         let key = (role, name.to_owned());
@@ -230,7 +233,7 @@ impl Registry for EmbeddedRegistry {
         Ok(Registration {
             instance,
             lost,
-            guard: Box::new(Guard {
+            lease: Box::new(Guard {
                 shared: self.shared.clone(),
                 role,
                 name: name.to_owned(),
@@ -245,6 +248,17 @@ impl Registry for EmbeddedRegistry {
             .get(&role)
             .map(watch::Sender::subscribe)
             .ok_or_else(|| Error::conflict(SEAM, "no such role"))
+    }
+
+    async fn loads(&self) -> Result<Vec<Load>> {
+        let leases = self.shared.leases.lock();
+        let loads = leases.values().filter_map(|held| {
+            Some(Load {
+                life: held.instance.life.clone(),
+                load: held.load.clone()?,
+            })
+        });
+        Ok(loads.collect())
     }
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {
@@ -298,6 +312,18 @@ struct Guard {
     role: Role,
     name: String,
     incarnation: Incarnation,
+}
+
+#[async_trait]
+impl Lease for Guard {
+    async fn publish(&self, load: &BoatLoad) -> Result<()> {
+        let mut leases = self.shared.leases.lock();
+        let held = leases.get_mut(&(self.role, self.name.clone()));
+        let held = held.filter(|held| held.instance.life.incarnation == self.incarnation);
+        let held = held.ok_or_else(|| Error::conflict(SEAM, "the lease has ended"))?;
+        held.load = Some(load.clone());
+        Ok(())
+    }
 }
 
 impl Drop for Guard {

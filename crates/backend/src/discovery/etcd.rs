@@ -8,6 +8,7 @@ mod config;
 mod keeper;
 mod keys;
 mod known;
+mod loads;
 mod node;
 #[cfg(test)]
 mod tests;
@@ -18,6 +19,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use etcd_client::{Compare, CompareOp, PutOptions, Txn, TxnOp, TxnOpResponse};
+use protocol::drain::Load;
 use protocol::presence::BoatLife;
 use protocol::{BoatId, Incarnation};
 use tokio::runtime::Handle;
@@ -31,6 +33,7 @@ pub use self::config::EtcdConfig;
 use self::keeper::{Keeping, Mark, Patience, keep};
 use self::keys::Keys;
 use self::known::entry;
+use self::loads::{Leased, listed};
 use self::watchers::Watchers;
 use super::{Instance, NodeLease, Registration, Registry, Role, Roster};
 use crate::clock::{Clock, Entropy};
@@ -177,21 +180,31 @@ impl Registry for EtcdRegistry {
             Ok(vec![TxnOp::put(key.as_str(), value, Some(under_lease))])
         };
         let instance = instance(shared.raise(name, put_instance).await?);
-        let mark = Mark {
-            value: entry(&instance)?,
-            key,
-        };
+        let value = entry(&instance)?;
+        let registered = (key.clone(), value.clone());
         let lost = CancellationToken::new();
-        let kept = keep(held, mark, Patience::Ttl, lost.clone());
+        let kept = keep(held, Mark { key, value }, Patience::Ttl, lost.clone());
+        let lease = Leased {
+            kept,
+            incarnation: instance.life.incarnation,
+            instance: registered,
+            load: shared.keys.load(name),
+        };
         Ok(Registration {
             instance,
             lost,
-            guard: Box::new(kept),
+            lease: Box::new(lease),
         })
     }
 
     async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>> {
         self.shared.watchers.watch(role).await
+    }
+
+    async fn loads(&self) -> Result<Vec<Load>> {
+        let prefix = self.shared.keys.loads();
+        let answer = self.shared.keeping.calls.list(&prefix).await?;
+        Ok(listed(&prefix, &answer))
     }
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {

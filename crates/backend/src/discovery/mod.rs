@@ -1,4 +1,4 @@
-//! Who runs where: leases, incarnations, and the node numbers of message ids.
+//! Who runs where: leases, incarnations, loads of boats, and the node numbers of message ids.
 
 #[cfg(test)]
 pub(crate) mod contract;
@@ -9,6 +9,7 @@ pub mod etcd;
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use protocol::drain::{BoatLoad, Load};
 use protocol::presence::BoatLife;
 use protocol::{Incarnation, Timestamp};
 use tokio::sync::watch;
@@ -67,7 +68,15 @@ pub struct Registration {
     /// Cancelled when the lease is lost while this process still lives.
     pub lost: CancellationToken,
     /// Dropping it gives the lease up.
-    pub guard: Box<dyn std::any::Any + Send + Sync>,
+    pub lease: Box<dyn Lease>,
+}
+
+/// The lease of a registration.
+#[async_trait]
+pub trait Lease: Send + Sync {
+    /// Publishes the load of a boat in the place of the one before; it goes with the lease. `Conflict`: the lease has
+    /// ended, or the name is a later life's.
+    async fn publish(&self, load: &BoatLoad) -> Result<()>;
 }
 
 /// A node number for message ids, nobody else's while it is held.
@@ -93,6 +102,9 @@ pub trait Registry: Send + Sync {
 
     /// Changes as they are learned; the first value is the present list.
     async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>>;
+
+    /// Loads of the boats that are registered and have published one, in order of name. Read anew with each call.
+    async fn loads(&self) -> Result<Vec<Load>>;
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>>;
 

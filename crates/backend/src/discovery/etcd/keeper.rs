@@ -40,6 +40,12 @@ pub(super) struct Held {
     keeping: Keeping,
 }
 
+impl Held {
+    pub(super) fn calls(&self) -> &Calls {
+        &self.keeping.calls
+    }
+}
+
 impl Drop for Held {
     fn drop(&mut self) {
         let (calls, lease) = (self.keeping.calls.clone(), self.lease.id);

@@ -7,6 +7,7 @@ use super::super::Role;
 /// | key | under a lease | value |
 /// | --- | --- | --- |
 /// | `/instance/boat/<name>` | yes | address and incarnation, JSON |
+/// | `/load/<name>` | yes | room of a boat for clients, JSON |
 /// | `/incarnation/<name>` | no | the last one given under the name |
 /// | `/node/0007` | yes | who holds the number |
 /// | `/node-past/0007` | no | the last millisecond that its ids may bear, 20 digits |
@@ -36,6 +37,15 @@ impl Keys {
 
     pub(super) fn instance(&self, role: Role, name: &str) -> String {
         self.instances(role) + name
+    }
+
+    /// Below it are the loads of boats, each under its name.
+    pub(super) fn loads(&self) -> String {
+        format!("{}/load/", self.prefix)
+    }
+
+    pub(super) fn load(&self, name: &str) -> String {
+        self.loads() + name
     }
 
     pub(super) fn incarnation(&self, name: &str) -> String {

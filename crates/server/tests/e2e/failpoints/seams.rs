@@ -22,6 +22,7 @@ use backend::queue::{Consumer, NewRecord, Partition, Polled, Producer, Queue, Re
 use backend::timeline::Timeline;
 use protocol::change::{Altered, Arranged, ChangeRow, Changed};
 use protocol::conversation::{ConversationRow, Head, Listed};
+use protocol::drain::Load;
 use protocol::frame::HistoryRange;
 use protocol::history::{IdRange, Order, Place, PrivateRow, RowStatus, Version};
 use protocol::keys::Topic;
@@ -646,6 +647,10 @@ impl Registry for Watched<dyn Registry> {
 
     async fn watch(&self, role: Role) -> Result<watch::Receiver<Roster>> {
         self.inner.watch(role).await
+    }
+
+    async fn loads(&self) -> Result<Vec<Load>> {
+        self.inner.loads().await
     }
 
     async fn lease_node(&self) -> Result<Box<dyn NodeLease>> {

@@ -1,0 +1,79 @@
+//! Loads of boats: a key for each beside its registration, under the same lease. Nobody watches them, they are listed: a
+//! boat writes one every few seconds, and few want to know.
+
+use async_trait::async_trait;
+use etcd_client::{Compare, CompareOp, GetResponse, PutOptions, Txn, TxnOp};
+use protocol::drain::{BoatLoad, Load};
+use protocol::presence::BoatLife;
+use protocol::{BoatId, Incarnation};
+use serde::{Deserialize, Serialize};
+use tokio_util::task::AbortOnDropHandle;
+
+use super::super::Lease;
+use super::SEAM;
+use super::keeper::Held;
+use crate::{Error, Result};
+
+/// The value of a load's key; its name is in the key.
+#[derive(Serialize, Deserialize)]
+struct Entry {
+    incarnation: u64,
+    #[serde(flatten)]
+    load: BoatLoad,
+}
+
+/// A lease with the keys that a service writes under it.
+pub(super) struct Leased {
+    /// Dropped before the lease.
+    pub(super) kept: (AbortOnDropHandle<()>, Held),
+    pub(super) incarnation: Incarnation,
+    /// Key of the registration, with its value as long as this life holds the name.
+    pub(super) instance: (String, String),
+    /// Key of the load.
+    pub(super) load: String,
+}
+
+#[async_trait]
+impl Lease for Leased {
+    async fn publish(&self, load: &BoatLoad) -> Result<()> {
+        let entry = Entry {
+            incarnation: self.incarnation.0,
+            load: load.clone(),
+        };
+        let value = serde_json::to_string(&entry).map_err(|error| Error::corrupt(SEAM, error))?;
+        let (key, registered) = &self.instance;
+        let (_, held) = &self.kept;
+        // The lease is alive where its key is.
+        let is_mine = Compare::value(key.as_str(), CompareOp::Equal, registered.as_str());
+        let under_lease = PutOptions::new().with_lease(held.lease.id);
+        let put = TxnOp::put(self.load.as_str(), value, Some(under_lease));
+        let answer = held.calls().txn(Txn::new().when([is_mine]).and_then([put]));
+        match answer.await?.succeeded() {
+            true => Ok(()),
+            false => Err(Error::conflict(SEAM, "the lease has ended")),
+        }
+    }
+}
+
+/// Loads of a list, in order of name; what cannot be read is left out.
+pub(super) fn listed(prefix: &str, answer: &GetResponse) -> Vec<Load> {
+    let loads = answer.kvs().iter().filter_map(|kv| {
+        let key = String::from_utf8_lossy(kv.key());
+        let load = decode(prefix, &key, kv.value());
+        load.inspect_err(|why| tracing::warn!(%key, why, "a load in etcd cannot be read"))
+            .ok()
+    });
+    loads.collect()
+}
+
+fn decode(prefix: &str, key: &str, value: &[u8]) -> Result<Load, String> {
+    let name = key.strip_prefix(prefix).ok_or("not below its prefix")?;
+    let entry: Entry = serde_json::from_slice(value).map_err(|error| error.to_string())?;
+    Ok(Load {
+        life: BoatLife {
+            boat: BoatId::new(name).map_err(|error| error.to_string())?,
+            incarnation: Incarnation(entry.incarnation),
+        },
+        load: entry.load,
+    })
+}

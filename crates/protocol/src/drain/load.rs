@@ -1,0 +1,113 @@
+//! Loads of boats, as they publish them.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use crate::presence::BoatLife;
+
+/// Pause between two publications of a boat whose state stays the same.
+pub const PUBLISH_EVERY: Duration = Duration::from_secs(10);
+
+/// Room of one boat for clients.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BoatLoad {
+    #[serde(default)]
+    pub state: BoatState,
+    /// Sockets of clients, signed in or not.
+    pub connections: usize,
+    /// Sockets that it takes at most.
+    pub seats: usize,
+    /// Connections that it accepts in a second.
+    pub accepts_per_second: usize,
+    /// Clients that it sent away, and that the loads of others may not show yet.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub leaving: usize,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+    /// Address for clients.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub url: Option<String>,
+}
+
+/// Whether a boat takes clients.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum BoatState {
+    Open,
+    /// Short of memory or files, or without a lease.
+    Tight,
+    /// Leaves, or is emptied.
+    Draining,
+    /// Of a later version.
+    #[default]
+    #[serde(other)]
+    Unknown,
+}
+
+impl BoatState {
+    pub const fn name(self) -> &'static str {
+        match self {
+            BoatState::Open => "open",
+            BoatState::Tight => "tight",
+            BoatState::Draining => "draining",
+            BoatState::Unknown => "unknown",
+        }
+    }
+}
+
+impl BoatLoad {
+    /// Clients that it would take now.
+    pub const fn free(&self) -> usize {
+        match self.state {
+            BoatState::Open => self.seats.saturating_sub(self.connections),
+            BoatState::Tight | BoatState::Draining | BoatState::Unknown => 0,
+        }
+    }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "as serde calls it")]
+fn is_zero(count: &usize) -> bool {
+    *count == 0
+}
+
+/// A load with the life that published it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Load {
+    pub life: BoatLife,
+    pub load: BoatLoad,
+}
+
+/// Room of all boats but one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Room {
+    /// Boats that do not drain.
+    pub boats: usize,
+    /// Free seats.
+    pub free: usize,
+    pub accepts_per_second: usize,
+    /// Boats that drain.
+    pub draining: usize,
+    /// Clients that these have sent away, and that `free` may not show yet.
+    pub leaving: usize,
+}
+
+impl Room {
+    /// Room beside `life`. Earlier lives of the same boat count as itself.
+    pub fn beside(life: &BoatLife, loads: &[Load]) -> Room {
+        let mut room = Room::default();
+        for Load { load, .. } in loads.iter().filter(|it| it.life.boat != life.boat) {
+            if load.state == BoatState::Draining {
+                room.draining += 1;
+                room.leaving = room.leaving.saturating_add(load.leaving);
+                continue;
+            }
+            room.boats += 1;
+            room.free = room.free.saturating_add(load.free());
+            if load.free() > 0 {
+                room.accepts_per_second += load.accepts_per_second;
+            }
+        }
+        room
+    }
+}
