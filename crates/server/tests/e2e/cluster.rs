@@ -1,5 +1,6 @@
 //! The four services as processes on the real parts. Needs `make real-up`; run by `make e2e`.
 
+mod draining;
 mod identity;
 mod resuming;
 

@@ -13,6 +13,7 @@ mod dead_letters;
 mod deployment;
 mod doctor;
 mod door;
+mod draining;
 mod failpoints;
 mod files;
 mod garbage;
