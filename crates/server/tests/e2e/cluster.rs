@@ -3,6 +3,7 @@
 mod draining;
 mod identity;
 mod resuming;
+mod revoking;
 
 use std::collections::BTreeSet;
 

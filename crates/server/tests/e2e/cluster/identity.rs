@@ -23,7 +23,7 @@ use crate::process::{Process, packetboat, run};
 use crate::real::eventually;
 
 /// Calls as the service whose certificate is `NAME.crt` in the fleet's folder, or as nobody.
-fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector {
+pub(super) fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector {
     let connector = Connector::new(Config::default());
     let Some((role, name)) = service else {
         return connector;
