@@ -5,6 +5,8 @@ mod identity;
 mod resuming;
 mod revoking;
 
+pub use self::identity::count_at;
+
 use std::collections::BTreeSet;
 
 use serde_json::Value;

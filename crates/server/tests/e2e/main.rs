@@ -50,4 +50,6 @@ mod page;
 #[cfg(feature = "cluster")]
 mod real;
 #[cfg(feature = "cluster")]
+mod rolling;
+#[cfg(feature = "cluster")]
 mod secured;
