@@ -5,12 +5,13 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
+use api::boat::DrainOrder;
 use api::station::{Connect, MailPageRequest, RefreshToken, SyncCall};
 use api::trace::Spans;
 use backend::clock::{Clock, Entropy, TimerClock};
 use backend::discovery::Registry;
 use parking_lot::{Mutex, RwLock};
-use protocol::drain::{BoatLoad, BoatState, Drain};
+use protocol::drain::{BoatLoad, BoatState, Drain, ROOM_AGE_MAX, Room};
 use protocol::frame::Hello;
 use protocol::presence::{BoatLife, Restoration};
 use protocol::proxy::TrustedNetworks;
@@ -19,6 +20,8 @@ use protocol::{Code, Refusal, SessionId, Timestamp};
 use rustls::ServerConfig;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::Config;
@@ -29,7 +32,6 @@ use crate::connection::Connection;
 use crate::connection_limit::ConnectionLimit;
 use crate::connection_loop::ConnectionLoops;
 use crate::connections::Connections;
-use crate::drain::DrainOrder;
 use crate::lanes::Lanes;
 use crate::metrics::Metrics;
 use crate::pace::Pace;
@@ -73,7 +75,11 @@ pub(crate) struct Boat {
     pub(crate) revocations: RevokedUsers,
     phase: watch::Sender<Phase>,
     /// The last order of an operator.
-    pub(crate) drain_orders: watch::Sender<Option<DrainOrder>>,
+    pub(crate) drain_orders: watch::Sender<DrainOrder>,
+    /// Cancelled when the boat leaves for good.
+    leaving: CancellationToken,
+    /// Room beside this boat, as discovery said last.
+    room: Mutex<Option<(Instant, Room)>>,
     pub(crate) drain: Mutex<Drain>,
     /// Clients would go, and no other boat has room.
     waits: AtomicBool,
@@ -96,7 +102,9 @@ pub(crate) struct Boat {
 pub(crate) enum Phase {
     Serving,
     /// Not ready, for balancers to see; clients that come all the same are served.
-    Notice,
+    Notice {
+        until: Instant,
+    },
     /// Clients are sent away, or all have gone.
     Draining,
 }
@@ -152,8 +160,10 @@ impl Boat {
             urgent: UrgentAssertions::default(),
             revocations: RevokedUsers::default(),
             phase: watch::Sender::new(Phase::Serving),
-            drain_orders: watch::Sender::new(None),
-            drain: Mutex::new(Drain::new(config.drain_bounds(config.drain_pace))),
+            drain_orders: watch::Sender::new(DrainOrder::Cancel),
+            leaving: CancellationToken::new(),
+            room: Mutex::new(None),
+            drain: Mutex::new(Drain::new(config.drain_spread)),
             waits: AtomicBool::new(false),
             abandoned: AtomicBool::new(false),
             sessions: AtomicUsize::new(0),
@@ -218,12 +228,17 @@ impl Boat {
         self.phase() == Phase::Draining
     }
 
-    /// Waits until the clients go.
-    pub(crate) async fn draining(&self) {
-        let mut phases = self.phase.subscribe();
-        if phases.wait_for(|it| *it == Phase::Draining).await.is_err() {
-            std::future::pending::<()>().await;
-        }
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.leaving.is_cancelled()
+    }
+
+    /// Waits until the boat leaves for good.
+    pub(crate) async fn leaving(&self) {
+        self.leaving.cancelled().await;
+    }
+
+    pub(crate) fn begin_leaving(&self) {
+        self.leaving.cancel();
     }
 
     pub(crate) fn set_phase(&self, phase: Phase) {
@@ -240,6 +255,16 @@ impl Boat {
         self.metrics.drain_waits.set(f64::from(u8::from(waits)));
     }
 
+    /// Room of other boats, for as long as a reading counts.
+    pub(crate) fn room(&self) -> Option<Room> {
+        let known = *self.room.lock();
+        known.and_then(|(at, room)| (at.elapsed() < ROOM_AGE_MAX).then_some(room))
+    }
+
+    pub(crate) fn set_room(&self, room: Room) {
+        *self.room.lock() = Some((Instant::now(), room));
+    }
+
     pub(crate) fn waits(&self) -> bool {
         self.waits.load(Ordering::Relaxed)
     }
@@ -248,7 +273,7 @@ impl Boat {
     pub(crate) fn load(&self) -> BoatLoad {
         BoatLoad {
             state: match self.phase() {
-                Phase::Notice | Phase::Draining => BoatState::Draining,
+                Phase::Notice { .. } | Phase::Draining => BoatState::Draining,
                 Phase::Serving if *self.ready.borrow() => BoatState::Open,
                 Phase::Serving => BoatState::Tight,
             },

@@ -193,6 +193,8 @@ pub struct Config {
     /// Clients that are sent away in a second at most when the boat leaves; fewer where other boats have little room,
     /// more where the deadline comes near.
     pub drain_pace: NonZeroU32,
+    /// Clients that all boats which drain at a time send away in a second at most: sign-ins that the stations take.
+    pub drain_pace_cluster: NonZeroU32,
     /// Pause between a boat that is not ready any more and its first client that goes: time for balancers that ask
     /// `/readyz`, and for other boats that drain.
     #[serde(with = "humantime_serde")]
@@ -294,6 +296,7 @@ impl Default for Config {
             reconnect_percent: 10,
             drain_batch: 256,
             drain_pace: count(2000),
+            drain_pace_cluster: count(10_000),
             drain_notice: Duration::ZERO,
             drain_spread: Duration::from_secs(10),
             drain_deadline: Duration::from_secs(60),
@@ -337,7 +340,7 @@ impl Config {
     pub(crate) fn drain_bounds(&self, pace: NonZeroU32) -> DrainBounds {
         DrainBounds {
             pace,
-            spread: self.drain_spread,
+            pace_cluster: self.drain_pace_cluster,
             batch: (self.drain_batch).clamp(1, self.batch_items_max.max(1)),
         }
     }

@@ -92,7 +92,7 @@ impl ConnectionDriver {
         match &peer.refusal {
             Some(refusal) => connection.update(|session| session.close(refusal.clone(), now)),
             None if boat.is_draining() => {
-                connection.update(|session| session.close(leaving(), now));
+                connection.update(|session| session.close(leaving(boat), now));
             }
             None if boat.is_short_of(Shortage::Memory) => {
                 connection.update(|session| session.close(memory::refusal(boat), now));
@@ -253,8 +253,8 @@ impl ConnectionDriver {
                 boat.sources.resolve(token, outcome);
             }
             Action::Admit(_) if boat.is_draining() => {
-                state.session.close(leaving(), now);
-                state.session.handle_admitted(Err(leaving()), now);
+                state.session.close(leaving(boat), now);
+                state.session.handle_admitted(Err(leaving(boat)), now);
             }
             Action::Admit(hello) => {
                 if let Some(peer) = &self.peer {
@@ -490,9 +490,7 @@ fn refuse_frame(session: &mut Session, refusal: Refusal, boat: &Boat, now: Times
 }
 
 /// The refusal of a client that comes while the boat leaves.
-fn leaving() -> Refusal {
-    Refusal::new(
-        Code::Draining,
-        "this boat leaves; connect again to reach another",
-    )
+fn leaving(boat: &Boat) -> Refusal {
+    let text = "this boat leaves; connect again to reach another";
+    Refusal::new(Code::Draining, text).retry_after(boat.config.drain_spread)
 }

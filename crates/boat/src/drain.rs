@@ -8,9 +8,11 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use api::boat::DrainOrder;
 use api::station::ResumeSession;
-use parking_lot::Mutex;
-use protocol::drain::{DrainFacts, DrainStep, ROOM_AGE_MAX, ROOM_EVERY, Room, time_to_send};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
+use protocol::drain::{DrainFacts, DrainStep, ROOM_EVERY, Room, time_to_send};
 use protocol::ticket::ResumeTicket;
 use protocol::{Code, Refusal, SessionId};
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
@@ -25,50 +27,42 @@ const LOOK_AGAIN: Duration = Duration::from_millis(5);
 const SPREAD_EACH: Duration = Duration::from_millis(2);
 /// For tickets to resume with: clients have their tokens without them.
 const TICKETS_WITHIN: Duration = Duration::from_millis(500);
+/// Batches that wait for theirs at a time.
+const TICKETS_TOGETHER: usize = 16;
 /// Between two warnings that no other boat has room.
 const WARN_EVERY: Duration = Duration::from_secs(30);
-
-/// An operator's order to empty the boat.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DrainOrder {
-    /// Clients a second at most, in place of the setting.
-    pub(crate) pace: Option<NonZeroU32>,
-}
 
 /// Follows the orders of operators, until dropped. Without a deadline: whoever ordered it can see that it waits.
 pub(crate) async fn obey(boat: &Boat) -> Infallible {
     let mut orders = boat.drain_orders.subscribe();
     loop {
         let order = *orders.borrow_and_update();
-        match order {
-            None if boat.phase() != Phase::Serving => {
-                info!("clients are taken again");
-                boat.set_phase(Phase::Serving);
-            }
-            None => {}
-            Some(order) => {
-                let emptying = async {
-                    announce(boat).await;
-                    let pace = order.pace.unwrap_or(boat.config.drain_pace);
-                    send_everybody_away(boat, pace, None).await;
-                    pending::<()>().await;
-                };
-                tokio::select! {
-                    () = emptying => {}
-                    _ = orders.changed() => {}
+        let obeying = async {
+            match order {
+                DrainOrder::Cancel => {
+                    if boat.phase() != Phase::Serving {
+                        info!("clients are taken again");
+                        boat.set_phase(Phase::Serving);
+                    }
                 }
-                boat.set_waits(false);
-                continue;
+                DrainOrder::Drain { pace } => {
+                    announce(boat).await;
+                    let pace = pace.unwrap_or(boat.config.drain_pace);
+                    send_everybody_away(boat, pace, None).await;
+                }
             }
-        }
-        if orders.changed().await.is_err() {
             pending::<()>().await;
+        };
+        tokio::select! {
+            () = obeying => {}
+            _ = orders.changed() => {}
         }
     }
 }
 
 /// Empties the boat and has everything signed off, within its deadline; listeners stay open until all are sent away.
 pub(crate) async fn leave(boat: &Boat, listeners: impl Sized) {
+    boat.begin_leaving();
     let end = Instant::now() + boat.config.drain_deadline;
     let finished = timeout_at(end, async {
         announce(boat).await;
@@ -95,10 +89,15 @@ pub(crate) async fn leave(boat: &Boat, listeners: impl Sized) {
 /// Not ready from here on; newcomers are refused once balancers had time to see that.
 async fn announce(boat: &Boat) {
     if boat.phase() == Phase::Serving {
-        boat.set_phase(Phase::Notice);
-        if boat.connections.len() > 0 {
-            sleep(boat.config.drain_notice).await;
-        }
+        let notice = match boat.connections.len() {
+            0 => Duration::ZERO,
+            _ => boat.config.drain_notice,
+        };
+        let until = Instant::now() + notice;
+        boat.set_phase(Phase::Notice { until });
+    }
+    if let Phase::Notice { until } = boat.phase() {
+        sleep_until(until).await;
     }
     boat.set_phase(Phase::Draining);
 }
@@ -114,9 +113,8 @@ async fn send_everybody_away(boat: &Boat, pace: NonZeroU32, until: Option<Instan
     send_away(boat, connections, &refusal, pace, until).await;
 }
 
-/// Has clients go elsewhere, at the pace at which the others have room for them, each with a ticket to resume with. The
-/// pause before a batch is also the time in which a station makes its tickets; a lane whose station did not is not asked
-/// again.
+/// Has clients go elsewhere, at the pace at which the others have room for them, each with a ticket to resume with where a
+/// station makes one.
 pub(crate) async fn send_away(
     boat: &Boat,
     connections: Vec<Arc<Connection>>,
@@ -127,67 +125,123 @@ pub(crate) async fn send_away(
     if connections.is_empty() {
         return;
     }
-    let others = OtherBoats::new(boat);
-    others.read().await;
+    let _waits = Waits(boat);
+    let left = until.map(|until| until.saturating_duration_since(Instant::now()));
+    // Discovery that is silent takes a part of the time, and no more.
+    let within = left.map_or(ROOM_EVERY, |left| ROOM_EVERY.min(left / 4));
+    let _ = timeout(within, read_room(boat)).await;
     tokio::select! {
-        () = send_by_room(boat, &others, connections, refusal, pace, until) => {}
-        never = others.follow() => match never {},
+        () = send_by_room(boat, connections, refusal, pace, until) => {}
+        never = follow_room(boat) => match never {},
     }
-    boat.set_waits(false);
+}
+
+/// Ends the waiting for room, however a drain ends.
+struct Waits<'a>(&'a Boat);
+
+impl Drop for Waits<'_> {
+    fn drop(&mut self) {
+        self.0.set_waits(false);
+    }
 }
 
 async fn send_by_room(
     boat: &Boat,
-    others: &OtherBoats<'_>,
     mut rest: Vec<Arc<Connection>>,
     refusal: &Refusal,
     pace: NonZeroU32,
     until: Option<Instant>,
 ) {
-    boat.drain.lock().set_bounds(boat.config.drain_bounds(pace));
-    let mut lanes: Vec<usize> = (0..boat.lanes.len()).collect();
-    let mut next = Instant::now();
+    let bounds = boat.config.drain_bounds(pace);
+    let mut lanes = TicketLanes::new(boat);
+    let mut under_way = FuturesUnordered::new();
     let mut warned: Option<Instant> = None;
-    let mut place = 0;
-    loop {
+    rest.retain(|connection| !connection.lock().session.is_ending());
+    while !rest.is_empty() {
         let facts = DrainFacts {
             clients: rest.len(),
-            room: others.room(),
+            room: boat.room(),
             left: until.map(|until| until.saturating_duration_since(Instant::now())),
         };
-        if rest.is_empty() {
-            return;
-        }
-        let step = boat.drain.lock().step(&facts, boat.now());
-        let (clients, pause) = match step {
-            DrainStep::Go { clients, pause } => (clients, pause),
+        let step = boat.drain.lock().step(&bounds, &facts, boat.now());
+        let pause = match step {
+            DrainStep::Go { clients, pause } => {
+                boat.set_waits(false);
+                let batch = take(&mut rest, clients);
+                let lane = lanes.next();
+                under_way.push(tell(boat, batch, lane, refusal));
+                pause
+            }
             DrainStep::Wait { pause } => {
                 boat.set_waits(true);
+                rest.retain(|connection| !connection.lock().session.is_ending());
                 if warned.is_none_or(|at| at.elapsed() >= WARN_EVERY) {
                     warned = Some(Instant::now());
                     let clients = rest.len();
                     warn!(clients, "no other boat has room: these clients wait aboard");
                 }
-                sleep(pause).await;
-                rest.retain(|connection| !connection.lock().session.is_closed());
-                continue;
+                pause
             }
         };
-        boat.set_waits(false);
-        let batch = take(&mut rest, clients);
-        let lane = lanes.get(place % lanes.len().max(1)).copied();
-        let (tickets, ()) = tokio::join!(resume_tickets(boat, lane, &batch), sleep_until(next));
-        if tickets.is_none() {
-            lanes.retain(|it| Some(*it) != lane);
+        if rest.is_empty() {
+            break;
         }
-        next = Instant::now() + pause;
-        place += 1;
-        let mut tickets = tickets.unwrap_or_default();
-        for connection in &batch {
-            let ticket = tickets.remove(&connection.id());
-            connection.update(|session| session.drain(refusal.clone(), ticket, boat.now()));
+        let next = Instant::now() + pause;
+        loop {
+            // Stations that are slow slow the pace down only where too many of their answers are out.
+            let is_full = under_way.len() >= TICKETS_TOGETHER;
+            tokio::select! {
+                Some(silent) = under_way.next() => lanes.remove(silent),
+                () = sleep_until(next), if !is_full => break,
+            }
         }
     }
+    while let Some(silent) = under_way.next().await {
+        lanes.remove(silent);
+    }
+}
+
+/// Lanes whose stations make tickets.
+struct TicketLanes {
+    lanes: Vec<usize>,
+    place: usize,
+}
+
+impl TicketLanes {
+    fn new(boat: &Boat) -> TicketLanes {
+        TicketLanes {
+            lanes: (0..boat.lanes.len()).collect(),
+            place: 0,
+        }
+    }
+
+    fn next(&mut self) -> Option<usize> {
+        self.place += 1;
+        let place = self.place % self.lanes.len().max(1);
+        self.lanes.get(place).copied()
+    }
+
+    /// One whose station made none is not asked again.
+    fn remove(&mut self, lane: Option<usize>) {
+        self.lanes.retain(|it| Some(*it) != lane);
+    }
+}
+
+/// Sends a batch away. Answers the lane where it got no tickets.
+async fn tell(
+    boat: &Boat,
+    batch: Vec<Arc<Connection>>,
+    lane: Option<usize>,
+    refusal: &Refusal,
+) -> Option<usize> {
+    let tickets = resume_tickets(boat, lane, &batch).await;
+    let silent = lane.filter(|_| tickets.is_none());
+    let mut tickets = tickets.unwrap_or_default();
+    for connection in &batch {
+        let ticket = tickets.remove(&connection.id());
+        connection.update(|session| session.drain(refusal.clone(), ticket, boat.now()));
+    }
+    silent
 }
 
 /// The next of those that are still there.
@@ -196,50 +250,25 @@ fn take(rest: &mut Vec<Arc<Connection>>, count: usize) -> Vec<Arc<Connection>> {
     while batch.len() < count
         && let Some(connection) = rest.pop()
     {
-        if !connection.lock().session.is_closed() {
+        if !connection.lock().session.is_ending() {
             batch.push(connection);
         }
     }
     batch
 }
 
-/// Room beside this boat, as discovery said last.
-struct OtherBoats<'a> {
-    boat: &'a Boat,
-    room: Mutex<Option<(Instant, Room)>>,
+async fn follow_room(boat: &Boat) -> Infallible {
+    loop {
+        sleep(ROOM_EVERY).await;
+        let _ = timeout(ROOM_EVERY, read_room(boat)).await;
+    }
 }
 
-impl<'a> OtherBoats<'a> {
-    fn new(boat: &'a Boat) -> OtherBoats<'a> {
-        OtherBoats {
-            boat,
-            room: Mutex::new(None),
-        }
-    }
-
-    fn room(&self) -> Option<Room> {
-        let known = *self.room.lock();
-        known.and_then(|(at, room)| (at.elapsed() < ROOM_AGE_MAX).then_some(room))
-    }
-
-    /// Reads once, for no longer than until the next time.
-    async fn read(&self) {
-        let Some(life) = self.boat.life() else { return };
-        match timeout(ROOM_EVERY, self.boat.registry.loads()).await {
-            Ok(Ok(loads)) => {
-                let room = Room::beside(&life, &loads);
-                *self.room.lock() = Some((Instant::now(), room));
-            }
-            Ok(Err(error)) => debug!(%error, source = %error.source, "room of others is not known"),
-            Err(_) => debug!("room of others is not known: discovery is silent"),
-        }
-    }
-
-    async fn follow(&self) -> Infallible {
-        loop {
-            sleep(ROOM_EVERY).await;
-            self.read().await;
-        }
+async fn read_room(boat: &Boat) {
+    let Some(life) = boat.life() else { return };
+    match boat.registry.loads().await {
+        Ok(loads) => boat.set_room(Room::beside(&life, &loads)),
+        Err(error) => debug!(%error, source = %error.source, "room of others is not known"),
     }
 }
 

@@ -218,7 +218,7 @@ pub(crate) async fn carry_leaves(boat: Arc<Boat>, lane: usize) {
         tokio::select! {
             _ = boat.sign_offs.take(batch.len()) => {}
             // A boat that leaves has a pace and a deadline of its own.
-            () = boat.draining() => {}
+            () = boat.leaving() => {}
         }
         match boat.stations.disconnect(lane, &batch).await {
             Ok(unanswered) => retry_part(&boat, leaves, batch, &unanswered).await,

@@ -36,6 +36,8 @@ const KEEPALIVE: Duration = Duration::from_secs(60);
 const UNSENT_BYTES_MAX: u32 = 16 * 1024;
 /// Between two looks at whether there are files again.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Time of a newcomer to hear that the boat drains.
+const REFUSED_WITHIN: Duration = Duration::from_secs(1);
 /// Connections that wait in the kernel until they are accepted.
 const BACKLOG: i32 = 4096;
 
@@ -47,7 +49,7 @@ pub(crate) struct Peer {
     pub(crate) refusal: Option<Refusal>,
     /// When its hello has come at the latest.
     pub(crate) until: Timestamp,
-    _room: Arc<Room>,
+    _room: Arc<ArrivalRoom>,
 }
 
 /// Hands a socket over to the loops.
@@ -71,11 +73,11 @@ struct Accepted {
     stream: TcpStream,
     address: SocketAddr,
     until: Instant,
-    room: Room,
+    room: ArrivalRoom,
 }
 
 /// A place among those who arrive; a boat that leaves waits for them.
-type Room = (OwnedSemaphorePermit, TaskTrackerToken);
+type ArrivalRoom = (OwnedSemaphorePermit, TaskTrackerToken);
 
 /// Accepts at a bounded rate, and no more than may arrive at a time.
 struct Acceptor {
@@ -124,7 +126,7 @@ impl Acceptor {
                     return Accepted {
                         stream,
                         address: canonical(address),
-                        until: Instant::now() + self.boat.config.arrival_timeout,
+                        until: Instant::now() + self.arrives_within(),
                         room,
                     };
                 }
@@ -141,6 +143,15 @@ impl Acceptor {
                 // Of one connection, which is gone.
                 Err(_) => {}
             }
+        }
+    }
+
+    /// Time of a newcomer. One that a boat only tells to go is not waited for.
+    fn arrives_within(&self) -> Duration {
+        let most = self.boat.config.arrival_timeout;
+        match self.boat.is_draining() {
+            true => most.min(REFUSED_WITHIN),
+            false => most,
         }
     }
 

@@ -69,7 +69,7 @@ async fn publish(boat: &Boat, held: &Registration) {
             sleep(PUBLISH_REST).await;
             let pause = match phase {
                 Phase::Serving => jittered(&*boat.entropy, PUBLISH_EVERY * 2 / 3),
-                Phase::Notice | Phase::Draining => ROOM_EVERY,
+                Phase::Notice { .. } | Phase::Draining => ROOM_EVERY,
             };
             tokio::select! {
                 () = sleep(pause.saturating_sub(PUBLISH_REST)) => {}
@@ -123,6 +123,10 @@ fn close_all(boat: &Boat) {
 
 /// A share of the clients goes as far as others have room, so that a boat that was away for others is not the fullest one.
 pub(crate) async fn spread(boat: &Boat) {
+    if boat.phase() != Phase::Serving {
+        // All of them go already.
+        return;
+    }
     let share = u64::from(boat.config.reconnect_percent);
     let mut connections = boat.connections.all();
     connections.retain(|_| boat.entropy.next() % 100 < share);

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use api::boat::{DeliverBatch, DrainCommand, DrainProgress, Notice, NoticeBatch, NoticeKind};
+use api::boat::{
+    DeliverBatch, DrainCommand, DrainOrder, DrainProgress, Notice, NoticeBatch, NoticeKind,
+};
 use api::status::from_refusal;
 use api::v1;
 use api::v1::boat_service_server::{BoatService, BoatServiceServer};
@@ -18,7 +20,6 @@ use tonic::{Request, Response, Status, Streaming};
 use tracing::warn;
 
 use crate::boat::{Boat, Phase, Shortage};
-use crate::drain::DrainOrder;
 use crate::sources::Source;
 
 /// Batches taken from a stream before its outcomes are looked after.
@@ -97,21 +98,24 @@ impl Boat {
             let text = "another boat is at this address by now; look again";
             return Err(Refusal::new(Code::NotFound, text));
         }
-        if let Some(order) = command.order {
-            self.drain_orders.send_replace(match order {
-                api::boat::DrainOrder::Drain { pace } => Some(DrainOrder { pace }),
-                api::boat::DrainOrder::Cancel => None,
-            });
+        let Some(order) = command.order else {
+            return Ok(());
+        };
+        if self.is_leaving() {
+            let text = "this boat ends (SIGTERM): it drains, and that cannot be cancelled";
+            return Err(Refusal::new(Code::Forbidden, text));
         }
+        // An order that is said again changes nothing.
+        (self.drain_orders).send_if_modified(|last| std::mem::replace(last, order) != order);
         Ok(())
     }
 
-    /// Progress once the order has begun to work; a boat that ends follows none.
-    async fn drain_progress(&self, order: Option<api::boat::DrainOrder>) -> DrainProgress {
+    /// Progress once the order has begun to work.
+    async fn drain_progress(&self, order: Option<DrainOrder>) -> DrainProgress {
         let begins = |phase: &Phase| match order {
             None => true,
-            Some(api::boat::DrainOrder::Drain { .. }) => *phase != Phase::Serving,
-            Some(api::boat::DrainOrder::Cancel) => *phase == Phase::Serving,
+            Some(DrainOrder::Drain { .. }) => *phase != Phase::Serving,
+            Some(DrainOrder::Cancel) => *phase == Phase::Serving,
         };
         let mut phases = self.phases();
         let _ = timeout(ORDER_WITHIN, phases.wait_for(begins)).await;

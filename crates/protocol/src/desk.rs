@@ -11,6 +11,7 @@ mod edit;
 mod task;
 
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -112,6 +113,9 @@ pub enum Act {
         boat: BoatId,
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         cancel: bool,
+        /// Clients a second; unset, as the boat's settings say.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pace: Option<NonZeroU32>,
     },
     /// An operator changed what a letter holds; the new bytes are in the log already.
     Edited(Edited),

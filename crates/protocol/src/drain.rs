@@ -18,8 +18,9 @@ use crate::Timestamp;
 
 /// Pause between two readings of the others' loads, and between two publications of a boat that drains.
 pub const ROOM_EVERY: Duration = Duration::from_secs(2);
-/// Time for which a reading counts where later ones fail; then room is not known.
-pub const ROOM_AGE_MAX: Duration = Duration::from_secs(30);
+/// Time for which a reading counts where later ones fail; then room is not known. Never longer than departures are
+/// remembered.
+pub const ROOM_AGE_MAX: Duration = Duration::from_secs(12);
 /// Share of a deadline in which the last clients settle: sends are answered, sessions signed off.
 const SETTLE_SHARE: u32 = 4;
 /// Longest such time.
@@ -35,8 +36,8 @@ const SECOND: Duration = Duration::from_secs(1);
 pub struct DrainBounds {
     /// Clients a second, however much room there is.
     pub pace: NonZeroU32,
-    /// Time within which a client that was sent away arrives elsewhere.
-    pub spread: Duration,
+    /// Clients a second of all boats that drain at a time.
+    pub pace_cluster: NonZeroU32,
     /// Clients of one batch.
     pub batch: usize,
 }
@@ -64,45 +65,46 @@ pub enum DrainStep {
 /// The drain of one boat. Times are of a timer that never steps.
 #[derive(Clone, Debug)]
 pub struct Drain {
-    bounds: DrainBounds,
+    /// Time within which a client that was sent away arrives elsewhere.
+    spread: Duration,
     /// Batches that the loads of others may not show yet.
     departures: VecDeque<(Timestamp, usize)>,
 }
 
 impl Drain {
-    pub fn new(bounds: DrainBounds) -> Drain {
+    pub fn new(spread: Duration) -> Drain {
         Drain {
-            bounds,
+            spread,
             departures: VecDeque::new(),
         }
     }
 
-    /// Another pace, for the same departures.
-    pub fn set_bounds(&mut self, bounds: DrainBounds) {
-        self.bounds = bounds;
-    }
-
     /// The next batch, which counts as sent.
     ///
-    /// The rate is the smallest of three: `pace`; free seats of others over the time until a departure shows in their
-    /// loads (`spread`, [`PUBLISH_EVERY`], [`ROOM_EVERY`]); connections that others accept. Boats that drain at a time
-    /// share the last two, and no more clients are under way than there are seats. Once `pace` only just meets the
-    /// deadline, the rest goes at the rate that meets it, room or not.
+    /// The rate is the smallest of these: `pace`; `pace_cluster`; free seats of others over the time until a departure
+    /// shows in their loads (`spread`, [`PUBLISH_EVERY`], [`ROOM_EVERY`]); connections that others accept. Boats that
+    /// drain at a time share all but the first, and no more clients are under way than there are seats. Once `pace` only
+    /// just meets the deadline, the rest goes at the rate that meets it, room or not.
     ///
-    /// Where no other boat stays, or discovery does not say, room bounds nothing: neither keeps a boat from leaving.
-    pub fn step(&mut self, facts: &DrainFacts, now: Timestamp) -> DrainStep {
-        let pace = SECOND / self.bounds.pace.get();
+    /// Where no other boat stays, room bounds nothing. Where discovery does not say, it bounds nothing either as long as
+    /// there is a deadline: a boat that has to leave does, and one that was only to be emptied waits.
+    pub fn step(&mut self, bounds: &DrainBounds, facts: &DrainFacts, now: Timestamp) -> DrainStep {
+        let pace = SECOND / bounds.pace.get();
         let needed = pace.saturating_mul(saturated(facts.clients));
         let spare = facts.left.map(|left| left.saturating_sub(needed));
         let longest = ROOM_EVERY.min(spare.unwrap_or(ROOM_EVERY));
-        let (each, most) = match (facts.left, self.by_room(facts.room, now)) {
+        let by_room = match facts.room {
+            None => facts.left.map(|_| (pace, usize::MAX)),
+            Some(room) => self.by_room(bounds, room, now),
+        };
+        let (each, most) = match (facts.left, by_room) {
             (Some(left), _) if left <= needed => (divided(left, facts.clients), usize::MAX),
             (_, Some((each, seats))) => (each.max(pace), seats),
             (_, None) => return DrainStep::Wait { pause: longest },
         };
         let together = BATCH_TIME.as_nanos() / each.as_nanos().max(1);
         let clients = usize::try_from(together).unwrap_or(usize::MAX);
-        let clients = (clients.clamp(1, self.bounds.batch.max(1)))
+        let clients = (clients.clamp(1, bounds.batch.max(1)))
             .min(facts.clients)
             .min(most);
         self.departures.push_back((now, clients));
@@ -127,19 +129,28 @@ impl Drain {
 
     /// Longest time until a departure shows in the loads of others.
     fn shows(&self) -> Duration {
-        self.bounds.spread + PUBLISH_EVERY + ROOM_EVERY
+        self.spread + PUBLISH_EVERY + ROOM_EVERY
     }
 
     /// Time for each client, and clients that may go; `None`: no room.
-    fn by_room(&mut self, room: Option<Room>, now: Timestamp) -> Option<(Duration, usize)> {
-        let Some(room) = room.filter(|room| room.boats > 0) else {
-            return Some((Duration::ZERO, usize::MAX));
-        };
+    fn by_room(
+        &mut self,
+        bounds: &DrainBounds,
+        room: Room,
+        now: Timestamp,
+    ) -> Option<(Duration, usize)> {
+        let sharing = room.draining + 1;
+        let shared = divided(SECOND, bounds.pace_cluster.get() as usize / sharing);
+        if room.boats == 0 {
+            return Some((shared, usize::MAX));
+        }
         let free = room.free - room.free / NEWCOMERS_SHARE;
-        let seats = free.saturating_sub(room.leaving) / (room.draining + 1);
+        // The last seat is everybody's: a boat that finds it taken comes second.
+        let seats = free.saturating_sub(room.leaving).div_ceil(sharing);
         let open = seats.saturating_sub(self.leaving(now));
-        let accepts = room.accepts_per_second / (room.draining + 1);
+        let accepts = room.accepts_per_second / sharing;
         let each = divided(self.shows(), seats).max(divided(SECOND, accepts));
+        let each = each.max(shared);
         (open > 0).then_some((each, open))
     }
 }
@@ -167,9 +178,10 @@ mod tests {
 
     const BOUNDS: DrainBounds = DrainBounds {
         pace: NonZeroU32::new(2000).unwrap(),
-        spread: Duration::from_secs(10),
+        pace_cluster: NonZeroU32::new(10_000).unwrap(),
         batch: 256,
     };
+    const SPREAD: Duration = Duration::from_secs(10);
     const START: Timestamp = Timestamp::from_millis(1_000_000);
 
     fn life(name: &str) -> BoatLife {
@@ -211,7 +223,7 @@ mod tests {
     }
 
     fn step(facts: DrainFacts) -> DrainStep {
-        Drain::new(BOUNDS).step(&facts, START)
+        Drain::new(SPREAD).step(&BOUNDS, &facts, START)
     }
 
     fn go(clients: usize, millis: u64) -> DrainStep {
@@ -224,7 +236,18 @@ mod tests {
     #[test]
     fn clients_go_as_fast_as_the_smallest_of_pace_seats_and_accepts() {
         let many = 100_000;
-        assert_eq!(step(facts(many, None, None)), go(100, 50), "2,000 a second");
+        let alone = Some(Room::default());
+        assert_eq!(
+            step(facts(many, alone, None)),
+            go(100, 50),
+            "2,000 a second"
+        );
+        let many_drain = Room {
+            draining: 19,
+            ..room(1_000_000).unwrap()
+        };
+        // The twentieth part of 10,000 a second.
+        assert_eq!(step(facts(many, Some(many_drain), None)), go(25, 50));
         assert_eq!(step(facts(many, room(1_000_000), None)), go(100, 50));
         // Four of five seats, in the 22 s until departures show.
         assert_eq!(step(facts(many, room(2_750), None)), go(5, 50));
@@ -251,9 +274,10 @@ mod tests {
         assert_eq!(step(facts(many, Some(taken), None)), go(1, 40));
         let faster = DrainBounds {
             pace: NonZeroU32::MAX,
+            pace_cluster: NonZeroU32::MAX,
             ..BOUNDS
         };
-        let batch = Drain::new(faster).step(&facts(many, None, None), START);
+        let batch = Drain::new(SPREAD).step(&faster, &facts(many, alone, None), START);
         let DrainStep::Go { clients, .. } = batch else {
             panic!("{batch:?}")
         };
@@ -297,8 +321,12 @@ mod tests {
         assert_eq!((alone.boats, alone.free, alone.draining), (0, 0, 1));
         assert_eq!(step(facts(1000, Some(alone), None)), go(100, 50));
         assert_eq!(step(facts(1000, Some(Room::default()), None)), go(100, 50));
-        let full = Room::beside(&me, &[load("b", BoatState::Open, 100, 100)]);
+        // Discovery is away: who has to leave does, who was to be emptied waits.
+        let second = Duration::from_secs(1);
+        assert_eq!(step(facts(1000, None, Some(second * 60))), go(100, 50));
         let wait = DrainStep::Wait { pause: ROOM_EVERY };
+        assert_eq!(step(facts(1000, None, None)), wait);
+        let full = Room::beside(&me, &[load("b", BoatState::Open, 100, 100)]);
         assert_eq!(step(facts(1000, Some(full), None)), wait);
     }
 
@@ -328,6 +356,24 @@ mod tests {
     }
 
     #[test]
+    fn a_boat_that_was_emptied_takes_no_share() {
+        let parked: Vec<Load> = (0..9)
+            .map(|number| load(&format!("p{number}"), BoatState::Draining, 0, 100))
+            .collect();
+        let open = load("b", BoatState::Open, 99, 100);
+        let loads = [parked, vec![open]].concat();
+        let room = Room::beside(&life("a"), &loads);
+        assert_eq!((room.draining, room.free), (0, 1));
+        assert_eq!(step(facts(1000, Some(room), None)), go(1, 2000));
+        // Two that share the last seat both try: neither waits for the other for ever.
+        let two = Room {
+            draining: 1,
+            ..room
+        };
+        assert_eq!(step(facts(1000, Some(two), None)), go(1, 2000));
+    }
+
+    #[test]
     fn a_later_versions_load_is_read_as_far_as_it_is_known() {
         let text =
             r#"{"state":"napping","connections":1,"seats":2,"accepts_per_second":3,"mood":4}"#;
@@ -343,12 +389,12 @@ mod tests {
             clients in 1_usize..5000,
             draining in 0_usize..4,
         ) {
-            let mut drain = Drain::new(BOUNDS);
+            let mut drain = Drain::new(SPREAD);
             let room = Room { draining, ..room(seats).unwrap() };
             let (mut now, mut left, mut sent) = (START, clients, 0);
-            let shows = START + BOUNDS.spread + PUBLISH_EVERY + ROOM_EVERY;
+            let shows = START + SPREAD + PUBLISH_EVERY + ROOM_EVERY;
             while left > 0 && now <= shows {
-                match drain.step(&facts(left, Some(room), None), now) {
+                match drain.step(&BOUNDS, &facts(left, Some(room), None), now) {
                     DrainStep::Go { clients, pause } => {
                         left -= clients;
                         sent += clients;
@@ -357,7 +403,7 @@ mod tests {
                     DrainStep::Wait { pause } => now = now + pause,
                 }
             }
-            prop_assert!(sent <= (seats - seats / 5) / (draining + 1));
+            prop_assert!(sent <= (seats - seats / 5).div_ceil(draining + 1));
         }
 
         /// A deadline is met, whatever the others have room for: all are sent away before the last share of it.
@@ -367,12 +413,12 @@ mod tests {
             clients in 1_usize..20_000,
             seconds in 4_u64..120,
         ) {
-            let mut drain = Drain::new(BOUNDS);
+            let mut drain = Drain::new(SPREAD);
             let (mut now, mut left) = (START, clients);
             let end = START + Duration::from_secs(seconds);
             while left > 0 && now <= end {
                 let facts = facts(left, free.and_then(room), Some(end.since(now)));
-                match drain.step(&facts, now) {
+                match drain.step(&BOUNDS, &facts, now) {
                     DrainStep::Go { clients, pause } => {
                         left -= clients;
                         now = now + pause.max(Duration::from_millis(1));

@@ -159,6 +159,11 @@ impl Session {
         matches!(self.phase, Phase::Open | Phase::Draining(_))
     }
 
+    /// Takes nothing new any more.
+    pub fn is_ending(&self) -> bool {
+        matches!(self.phase, Phase::Draining(_) | Phase::Closed { .. })
+    }
+
     pub fn is_closed(&self) -> bool {
         matches!(self.phase, Phase::Closed { .. })
     }

@@ -122,15 +122,13 @@ pub fn is_client_address(text: &str) -> bool {
     let Some((scheme, rest)) = text.split_once("://") else {
         return false;
     };
+    if text.contains(|letter: char| letter.is_whitespace() || letter.is_control()) {
+        return false;
+    }
     let host = rest.split('/').next().unwrap_or_default();
-    let port = host
-        .rsplit_once(':')
-        .map(|(_, port)| port.trim_end_matches(']'));
-    let has_port = port.is_some_and(|port| port.parse::<u16>().is_ok());
-    let is_plain = !text.contains(|letter: char| letter.is_whitespace() || letter.is_control());
     match scheme {
-        "ws" | "wss" => is_plain && !host.is_empty() && !host.starts_with(':'),
-        "tcp" | "tls" => is_plain && has_port && host == rest && !host.starts_with(':'),
+        "ws" | "wss" => is_address(host) || is_address(&format!("{host}:80")),
+        "tcp" | "tls" => is_address(rest),
         _ => false,
     }
 }
@@ -347,5 +345,32 @@ mod tests {
         assert!(is_http_address("https://boat:9110"));
         assert!(!is_http_address("10.0.0.7:9110"));
         assert!(!is_http_address("http://10.0.0.7"));
+    }
+
+    #[test]
+    fn addresses_of_boats_for_clients() {
+        for good in [
+            "wss://chat.example.com",
+            "wss://chat.example.com/ws",
+            "ws://127.0.0.1:9000",
+            "tls://[::1]:9001",
+            "tcp://boat-1:9001",
+        ] {
+            assert!(is_client_address(good), "{good}");
+        }
+        for bad in [
+            "chat.example.com",
+            "https://chat.example.com",
+            "wss://",
+            "wss://:9000",
+            "wss://host:99999",
+            "tls://host",
+            "tls://[::1]",
+            "tcp://host:9001/ws",
+            "wss://a b",
+            "wss://user@host",
+        ] {
+            assert!(!is_client_address(bad), "{bad}");
+        }
     }
 }

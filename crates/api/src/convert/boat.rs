@@ -154,6 +154,7 @@ impl From<&NoticeBatch> for v1::NoticeRequest {
 by_value! {
     DeliverBatch => v1::DeliverBatch,
     Delivery => v1::Delivery,
+    DrainCommand => v1::DrainRequest,
     Notice => v1::Notice,
     NoticeBatch => v1::NoticeRequest,
 }
@@ -194,19 +195,21 @@ impl From<&DrainCommand> for v1::DrainRequest {
     }
 }
 
-impl From<v1::DrainResponse> for DrainProgress {
-    fn from(wire: v1::DrainResponse) -> Self {
+impl TryFrom<v1::DrainResponse> for DrainProgress {
+    type Error = Refusal;
+
+    fn try_from(wire: v1::DrainResponse) -> Result<Self, Refusal> {
         let state = match wire.state() {
             WireState::Unspecified => BoatState::Unknown,
             WireState::Open => BoatState::Open,
             WireState::Tight => BoatState::Tight,
             WireState::Draining => BoatState::Draining,
         };
-        DrainProgress {
+        Ok(DrainProgress {
             state,
             connections: wire.connections,
             waits: wire.waits,
-        }
+        })
     }
 }
 

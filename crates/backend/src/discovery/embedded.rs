@@ -13,7 +13,7 @@ use protocol::{BoatId, Incarnation, Timestamp};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::{Instance, Lease, NodeLease, Registration, Registry, Role, Roster};
+use super::{Instance, LeaseGuard, NodeLease, Registration, Registry, Role, Roster};
 use crate::embedded::{Batch, Engine, Mark, Order, Table};
 use crate::{Error, Result};
 
@@ -315,7 +315,7 @@ struct Guard {
 }
 
 #[async_trait]
-impl Lease for Guard {
+impl LeaseGuard for Guard {
     async fn publish(&self, load: &BoatLoad) -> Result<()> {
         let mut leases = self.shared.leases.lock();
         let held = leases.get_mut(&(self.role, self.name.clone()));

@@ -33,7 +33,7 @@ pub use self::config::EtcdConfig;
 use self::keeper::{Keeping, Mark, Patience, keep};
 use self::keys::Keys;
 use self::known::entry;
-use self::loads::{Leased, listed};
+use self::loads::{EtcdLease, listed};
 use self::watchers::Watchers;
 use super::{Instance, NodeLease, Registration, Registry, Role, Roster};
 use crate::clock::{Clock, Entropy};
@@ -184,7 +184,7 @@ impl Registry for EtcdRegistry {
         let registered = (key.clone(), value.clone());
         let lost = CancellationToken::new();
         let kept = keep(held, Mark { key, value }, Patience::Ttl, lost.clone());
-        let lease = Leased {
+        let lease = EtcdLease {
             kept,
             incarnation: instance.life.incarnation,
             instance: registered,

@@ -68,12 +68,12 @@ pub struct Registration {
     /// Cancelled when the lease is lost while this process still lives.
     pub lost: CancellationToken,
     /// Dropping it gives the lease up.
-    pub lease: Box<dyn Lease>,
+    pub lease: Box<dyn LeaseGuard>,
 }
 
 /// The lease of a registration.
 #[async_trait]
-pub trait Lease: Send + Sync {
+pub trait LeaseGuard: Send + Sync {
     /// Publishes the load of a boat in the place of the one before; it goes with the lease. `Conflict`: the lease has
     /// ended, or the name is a later life's.
     async fn publish(&self, load: &BoatLoad) -> Result<()>;

@@ -6,8 +6,11 @@ use api::v1::drain_request::Order;
 use api::v1::drain_response::State;
 use api::v1::{DrainRequest, DrainResponse};
 use backend::discovery::{Registration, Registry, Role};
+use bytes::Bytes;
 use protocol::Code;
 use protocol::drain::{BoatLoad, BoatState};
+use protocol::frame::ServerFrame;
+use protocol::ticket::TICKET_BYTES;
 use tokio::time::Instant;
 
 use super::eventually;
@@ -210,4 +213,82 @@ async fn a_boat_publishes_its_load() {
     assert_eq!(gone.load.leaving, 3, "others may not count them yet");
     tokio::time::sleep(Duration::from_secs(60)).await;
     load(&|load| load.leaving == 0).await;
+}
+
+// Tickets are asked for in several batches at a time: a station that takes its time costs nobody the last word.
+#[tokio::test(start_paused = true)]
+async fn a_station_that_is_slow_does_not_slow_a_drain_down() {
+    let harbour = Harbour::with(|config| {
+        config.drain_deadline = Duration::from_secs(8);
+        config.drain_batch = 1;
+    })
+    .await;
+    *harbour.peer.ticket.lock() = Bytes::from_static(&[7; TICKET_BYTES]);
+    let mut clients = harbour.crew(1..=100).await;
+    *harbour.peer.pause.lock() = Duration::from_millis(300);
+    let began = Instant::now();
+    harbour.running.drain();
+    for client in &mut clients {
+        let Some(ServerFrame::Closing { resume, .. }) = client.next().await else {
+            panic!("no closing");
+        };
+        assert!(resume.is_some());
+    }
+    // One after the other would take half a minute.
+    assert!(
+        began.elapsed() < Duration::from_secs(4),
+        "{:?}",
+        began.elapsed()
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_order_said_twice_neither_shortens_the_notice_nor_begins_anew() {
+    let harbour = Harbour::with(|config| config.drain_notice = Duration::from_secs(5)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    let began = Instant::now();
+    for _ in 0..3 {
+        drain(&harbour, Order::Drain, 0).await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+    }
+    // Nor does the end of its process.
+    harbour.running.drain();
+    assert_eq!(client.closing().await, Some(Code::Draining));
+    let took = began.elapsed().as_millis();
+    assert!((5000..5200).contains(&took), "{took}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_boat_that_ends_takes_no_orders() {
+    let harbour = Harbour::with(|config| config.drain_notice = Duration::from_secs(5)).await;
+    let mut client = harbour.tcp().await;
+    client.hello(1).await;
+    harbour.running.drain();
+    settle().await;
+    let asked = drain(&harbour, Order::Unspecified, 0).await;
+    assert_eq!(asked.state(), State::Draining);
+    let cancel = DrainRequest {
+        life: Some(harbour.life()),
+        order: Order::Cancel.into(),
+        pace: 0,
+    };
+    let refused = harbour.carrier().drain(cancel).await.expect_err("it ends");
+    assert_eq!(api::status::to_refusal(&refused).code, Code::Forbidden);
+    assert_eq!(client.closing().await, Some(Code::Draining));
+}
+
+// A lease that comes back sends a share of the clients away: not beside a drain, and not at a pace of its own.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_comes_back_changes_no_drain() {
+    let harbour = Harbour::with(|config| config.reconnect_percent = 100).await;
+    let mut clients = harbour.crew(1..=20).await;
+    let began = Instant::now();
+    drain(&harbour, Order::Drain, 2).await;
+    assert!(harbour.registry.revoke(Role::Boat, "boat-1"));
+    for client in &mut clients {
+        assert_eq!(client.closing().await, Some(Code::Draining));
+    }
+    let took = began.elapsed().as_millis();
+    assert!((9000..10_500).contains(&took), "{took}");
 }

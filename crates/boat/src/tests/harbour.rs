@@ -67,6 +67,8 @@ pub(super) struct Peer {
     /// Calls that waited for a permit so far.
     pub(super) waited: AtomicUsize,
     pub(super) permits: Semaphore,
+    /// Time for tickets to resume with.
+    pub(super) pause: Mutex<Duration>,
     /// While set, questions wait for a permit.
     pub(super) questions_held: AtomicBool,
     /// Sends are taken, and their answer is lost.
@@ -102,6 +104,7 @@ impl Peer {
             held: AtomicBool::new(false),
             waited: AtomicUsize::new(0),
             permits: Semaphore::new(0),
+            pause: Mutex::default(),
             questions_held: AtomicBool::new(false),
             mute: AtomicBool::new(false),
             degraded: AtomicBool::new(false),
@@ -247,6 +250,8 @@ impl StationService for PeerService {
     ) -> Result<Response<v1::ResumeTicketsResponse>, Status> {
         self.0.up()?;
         self.0.pass().await;
+        let pause = *self.0.pause.lock();
+        tokio::time::sleep(pause).await;
         let sessions = request.into_inner().sessions;
         let ticket = |session: v1::ResumeSession| {
             self.0.show("resume_tickets", session.ticket);

@@ -1,5 +1,6 @@
 //! What operators ask for: tasks, and what they did.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use backend::Error;
@@ -260,9 +261,15 @@ impl DeadLetters {
     }
 
     /// Writes down that a boat is emptied, or takes clients again, before it is asked to.
-    pub async fn drained(&self, by: &str, boat: &BoatId, cancel: bool) -> Result<()> {
+    pub async fn drained(
+        &self,
+        by: &str,
+        boat: &BoatId,
+        cancel: bool,
+        pace: Option<NonZeroU32>,
+    ) -> Result<()> {
         let boat = boat.clone();
-        let drained = vec![Act::Drained { boat, cancel }];
+        let drained = vec![Act::Drained { boat, cancel, pace }];
         self.say(by, drained).await.map(drop)
     }
 

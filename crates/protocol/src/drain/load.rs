@@ -86,7 +86,7 @@ pub struct Room {
     /// Free seats.
     pub free: usize,
     pub accepts_per_second: usize,
-    /// Boats that drain.
+    /// Boats that drain, and are not empty yet.
     pub draining: usize,
     /// Clients that these have sent away, and that `free` may not show yet.
     pub leaving: usize,
@@ -98,7 +98,7 @@ impl Room {
         let mut room = Room::default();
         for Load { load, .. } in loads.iter().filter(|it| it.life.boat != life.boat) {
             if load.state == BoatState::Draining {
-                room.draining += 1;
+                room.draining += usize::from(load.connections > 0);
                 room.leaving = room.leaving.saturating_add(load.leaving);
                 continue;
             }

@@ -103,7 +103,8 @@ pub(super) async fn drain(
     };
     let boat = desk.boats.named(&name).await?;
     // A request that breaks off leaves an entry without its order, and never the other way round.
-    let written = (desk.letters).drained(&operator.name, &boat.life.boat, question.cancel);
+    let DrainQuestion { cancel, pace } = question;
+    let written = (desk.letters).drained(&operator.name, &boat.life.boat, cancel, pace);
     match timeout(LOG_WITHIN, written).await {
         Ok(written) => written.map_err(|error| failed(error.into()))?,
         Err(_) => {
@@ -171,7 +172,7 @@ impl Boats {
                 return Err(refused(away(text)));
             }
         };
-        let progress = DrainProgress::from(answer);
+        let progress = DrainProgress::try_from(answer).map_err(refused)?;
         Ok(BoatProgress {
             name: boat.life.boat.to_string(),
             state: progress.state.name().to_owned(),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use comfy_table::{Table, presets};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 use super::Output;
 use super::desk::Desk;
@@ -16,6 +16,8 @@ use crate::admin::drain::{BoatProgress, BoatRow, DrainQuestion};
 
 /// Pause between two questions of `--wait`.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
+/// Time in which answers may fail.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 #[derive(Debug, Args)]
 #[command(after_help = "Examples:
@@ -63,8 +65,7 @@ impl Drain {
             if shown.as_ref() != Some(&progress) {
                 eprintln!("{}", words(&progress));
             }
-            sleep(ASK_AGAIN).await;
-            let asked: BoatProgress = self.desk.get(&path, &()).await?;
+            let asked = self.ask_again(&path).await?;
             shown = Some(std::mem::replace(&mut progress, asked));
             if progress.state != "draining" {
                 bail!(
@@ -78,6 +79,20 @@ impl Drain {
             Output::Table => println!("{}", words(&progress)),
         }
         Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl Drain {
+    /// Progress a moment later. Whoever waits for hours does not give up because of one answer that failed.
+    async fn ask_again(&self, path: &str) -> Result<BoatProgress> {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            sleep(ASK_AGAIN).await;
+            match self.desk.get(path, &()).await {
+                Err(error) if Instant::now() < end => eprintln!("{error:#}; asking again"),
+                answer => return answer,
+            }
+        }
     }
 }
 

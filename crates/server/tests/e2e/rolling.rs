@@ -5,9 +5,10 @@ mod balancer;
 mod crowd;
 
 use std::process::Command;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::cluster::count_at;
 use crate::fleet::Fleet;

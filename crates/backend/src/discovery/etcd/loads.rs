@@ -9,7 +9,7 @@ use protocol::{BoatId, Incarnation};
 use serde::{Deserialize, Serialize};
 use tokio_util::task::AbortOnDropHandle;
 
-use super::super::Lease;
+use super::super::LeaseGuard;
 use super::SEAM;
 use super::keeper::Held;
 use crate::{Error, Result};
@@ -22,9 +22,8 @@ struct Entry {
     load: BoatLoad,
 }
 
-/// A lease with the keys that a service writes under it.
-pub(super) struct Leased {
-    /// Dropped before the lease.
+/// A lease that is kept alive, with the keys that a service writes under it.
+pub(super) struct EtcdLease {
     pub(super) kept: (AbortOnDropHandle<()>, Held),
     pub(super) incarnation: Incarnation,
     /// Key of the registration, with its value as long as this life holds the name.
@@ -34,7 +33,7 @@ pub(super) struct Leased {
 }
 
 #[async_trait]
-impl Lease for Leased {
+impl LeaseGuard for EtcdLease {
     async fn publish(&self, load: &BoatLoad) -> Result<()> {
         let entry = Entry {
             incarnation: self.incarnation.0,

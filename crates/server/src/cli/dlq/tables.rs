@@ -257,11 +257,13 @@ fn act(act: &Act) -> String {
         Act::Repaired { user, what, why } => {
             format!("repairs user {user}: {}. {why}", what.join("; "))
         }
-        Act::Drained {
-            boat,
-            cancel: false,
-        } => format!("empties {boat}"),
-        Act::Drained { boat, cancel: true } => format!("lets {boat} take clients again"),
+        Act::Drained { boat, cancel, pace } => {
+            let pace = pace.map_or_else(String::new, |pace| format!(", {pace} clients a second"));
+            match cancel {
+                false => format!("empties {boat}{pace}"),
+                true => format!("lets {boat} take clients again"),
+            }
+        }
         Act::SignedOut {
             user,
             platform,

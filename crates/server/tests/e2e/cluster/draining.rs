@@ -1,11 +1,12 @@
 //! Boats of a fleet that are emptied, by the room that the others have.
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use protocol::Code;
 use protocol::frame::{ClientFrame, ServerFrame};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use crate::fleet::Fleet;
 use crate::process::{SOON, run};
@@ -73,7 +74,7 @@ fn a_boat_sends_away_as_many_as_the_other_has_seats_for() {
     sleep(Duration::from_secs(5));
     assert!(clients.iter_mut().all(is_aboard));
     assert_eq!((clients.len(), theirs.len()), (7, SEATS));
-    assert_eq!(aboard(&fleet), [7, 20]);
+    until_aboard(&fleet, [7, 20]);
     drop(theirs);
     // There is room now.
     let drained = drain(&fleet, &["boat-1", "--wait"]);

@@ -1,7 +1,7 @@
 //! A user is revoked while connected: the session is gone and the token refused within a minute, whatever was lost meanwhile.
 
 use std::thread::sleep;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use api::transport::Connector;
 use api::v1::RevokeRequest;
@@ -9,6 +9,7 @@ use api::v1::station_service_client::StationServiceClient;
 use protocol::Code;
 use protocol::access::Role;
 use protocol::frame::ServerFrame;
+use tokio::time::Instant;
 
 use super::identity::caller;
 use crate::fleet::Fleet;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use client::core::{Origin, State};
 use client::{Client, ClientConfig, Event, Events};
@@ -14,7 +14,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader, stdin};
 use tokio::sync::Semaphore;
-use tokio::time::{interval, timeout};
+use tokio::time::{Instant, interval, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::balancer::balance;
