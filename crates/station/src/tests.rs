@@ -15,6 +15,7 @@ mod renewal;
 mod revocations;
 mod sends;
 mod sessions;
+mod strangers;
 mod sync;
 mod tickets;
 mod world;
