@@ -3,6 +3,7 @@
 mod bad_input;
 mod changes;
 mod copies;
+mod costs;
 mod counted;
 mod groups;
 mod limits;
