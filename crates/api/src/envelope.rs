@@ -68,7 +68,7 @@ pub fn changed(schema: &str, before: &Bytes, after: &Bytes) -> Vec<String> {
 }
 
 /// All that proto/ says, as a `FileDescriptorSet`.
-pub(crate) const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
+pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
 /// All that proto/ says.
 pub(crate) fn descriptors() -> Option<&'static DescriptorPool> {

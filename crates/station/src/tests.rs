@@ -3,6 +3,7 @@
 mod bad_input;
 mod changes;
 mod copies;
+mod costs;
 mod counted;
 mod groups;
 mod limits;
@@ -15,6 +16,7 @@ mod renewal;
 mod revocations;
 mod sends;
 mod sessions;
+mod strangers;
 mod sync;
 mod tickets;
 mod world;

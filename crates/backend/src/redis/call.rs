@@ -53,6 +53,7 @@ impl Call {
     }
 
     pub(crate) fn key(mut self, key: String) -> Call {
+        debug_assert_eq!(slots::of_key(&key), self.slot, "{key} lies elsewhere");
         self.keys.push(key);
         self
     }
@@ -64,6 +65,11 @@ impl Call {
     pub(crate) fn bytes(mut self, arg: impl Into<Bytes>) -> Call {
         self.args.push(arg.into());
         self
+    }
+
+    #[cfg(test)]
+    pub(crate) fn keys(&self) -> &[String] {
+        &self.keys
     }
 
     /// About how much it takes on the wire.

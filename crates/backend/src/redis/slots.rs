@@ -14,7 +14,6 @@ pub(crate) fn of_bucket(bucket: u16) -> u16 {
 }
 
 /// The slot of any key, as the cluster's specification says it.
-#[cfg(test)]
 pub(crate) fn of_key(key: &str) -> u16 {
     let tag = key.split_once('{').and_then(|(_, rest)| {
         let (tag, _) = rest.split_once('}')?;
@@ -22,3 +21,28 @@ pub(crate) fn of_key(key: &str) -> u16 {
     });
     of_tag(tag.unwrap_or(key))
 }
+
+/// The tag of a key of ours, behind `prefix`.
+///
+/// # Panics
+/// A key that holds anything but its prefix, one tag, and what numbers and our own names are written with.
+#[cfg(test)]
+pub(crate) fn tag_of_ours<'a>(prefix: &str, key: &'a str) -> &'a str {
+    let behind = key
+        .strip_prefix(prefix)
+        .and_then(|rest| rest.strip_prefix("/{"));
+    let parts = behind.and_then(|rest| rest.split_once("}/"));
+    let (tag, rest) = parts.unwrap_or_else(|| panic!("{key:?} has no tag"));
+    let is_ours =
+        |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || "-:/".contains(sign);
+    assert!(
+        !tag.is_empty() && tag.chars().all(|sign| sign.is_ascii_alphanumeric()),
+        "{key:?}"
+    );
+    assert!(!rest.is_empty() && rest.chars().all(is_ours), "{key:?}");
+    tag
+}
+
+/// Prefixes that the settings accept.
+#[cfg(test)]
+pub(crate) const PREFIXES: &str = "[A-Za-z0-9._:-]{1,20}";

@@ -22,6 +22,8 @@ pub(crate) mod messages;
 pub mod schema;
 mod session;
 mod statement;
+#[cfg(test)]
+mod statement_tests;
 pub(crate) mod write_time;
 
 pub use self::config::{ConsistencyLevel, Replication, ScyllaConfig, ScyllaTlsConfig};

@@ -21,7 +21,7 @@ use crate::phase::Phases;
 use crate::settings::Settings;
 
 const HOST: &str = "127.0.0.1:9190";
-const TOKEN: &str = "Bearer a-token-of-some-length";
+const TOKEN: &str = "Bearer a-token-of-some-ann";
 
 /// A key and its value.
 type Pair = (Bytes, Bytes);
@@ -30,12 +30,19 @@ type Pair = (Bytes, Bytes);
 struct Port {
     router: Router,
     engine: Engine,
+    operators: Operators,
+    configs: Vec<OperatorConfig>,
     _token: tempfile::TempDir,
 }
 
 impl Port {
     /// With three letters, and an operator who may do everything. Nothing works in the background.
     async fn new() -> Port {
+        Port::of(&[("ann", &Role::ALL)]).await
+    }
+
+    /// With these operators: the token of ann is `a-token-of-some-ann`.
+    async fn of(names: &[(&str, &[Role])]) -> Port {
         let engine = Engine::memory();
         let (clock, entropy) = (Arc::new(SystemClock), Arc::new(SystemEntropy));
         let seams = Seams::over(engine.clone(), &embedded::Config::default(), clock, entropy);
@@ -45,13 +52,18 @@ impl Port {
             published.expect("published");
         }
         let dir = tempfile::tempdir().expect("a directory");
-        let token_file = dir.path().join("ann");
-        std::fs::write(&token_file, "a-token-of-some-length\n").expect("written");
-        let operators = Operators::load(&[OperatorConfig {
-            name: "ann".to_owned(),
-            token_file,
-            roles: Role::ALL.to_vec(),
-        }]);
+        let configs: Vec<OperatorConfig> = (names.iter())
+            .map(|(name, roles)| {
+                let token_file = dir.path().join(name);
+                std::fs::write(&token_file, format!("a-token-of-some-{name}\n")).expect("written");
+                OperatorConfig {
+                    name: (*name).to_owned(),
+                    token_file,
+                    roles: roles.to_vec(),
+                }
+            })
+            .collect();
+        let operators = Operators::load(&configs);
         let operators = operators.expect("an operator");
         let desk = Desk::new(&seams, &station::Config::default(), operators.clone());
         let desk = Arc::new(desk);
@@ -61,7 +73,7 @@ impl Port {
             stores: doctor::Stores::Memory,
             access: Access::from(&seams),
             phases: Phases::default(),
-            operators,
+            operators: operators.clone(),
             desk: Some(desk.clone()),
             certificates: None,
         });
@@ -75,8 +87,18 @@ impl Port {
         Port {
             router: routes(&Config::default(), bound, parts),
             engine,
+            operators,
+            configs,
             _token: dir,
         }
+    }
+
+    /// An operator who was one until now.
+    fn remove(&mut self, name: &str) {
+        self.configs.retain(|config| config.name != name);
+        self.operators
+            .renew(&self.configs)
+            .expect("others are left");
     }
 
     /// Every path that the router knows, from its own table.
@@ -104,6 +126,16 @@ impl Port {
     }
 
     async fn answer(&mut self, method: &Method, path: &str, more: &[(&str, &str)]) -> Response {
+        self.answer_to(method, path, more, Body::from("{}")).await
+    }
+
+    async fn answer_to(
+        &mut self,
+        method: &Method,
+        path: &str,
+        more: &[(&str, &str)],
+        body: Body,
+    ) -> Response {
         let mut request = Request::builder()
             .method(method)
             .uri(path)
@@ -111,7 +143,7 @@ impl Port {
         for (name, value) in more {
             request = request.header(*name, *value);
         }
-        let mut request = request.body(Body::from("{}")).expect("a request");
+        let mut request = request.body(body).expect("a request");
         let peer: SocketAddr = "127.0.0.1:40000".parse().expect("an address");
         request.extensions_mut().insert(ConnectInfo(peer));
         self.router.call(request).await.expect("infallible")
@@ -305,4 +337,298 @@ async fn who_guesses_tokens_is_counted_slowed_and_then_not_heard() {
     advance(Duration::from_secs(46)).await;
     let (status, _) = port.call(&Method::GET, "/api/v1/me", &[wrong]).await;
     assert_eq!(status, StatusCode::UNAUTHORIZED, "a minute is over");
+}
+
+/// Right that a route wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Needs {
+    /// Nobody signs in: probes, metrics, and the console's own files.
+    Nothing,
+    View,
+    /// A role beside `view`.
+    More,
+}
+
+/// Every route of the desk that answers, with a body that it takes.
+const ROUTES: [(&str, &str, Needs, &str); 35] = [
+    ("GET", "/", Needs::Nothing, ""),
+    ("GET", "/{*path}", Needs::Nothing, ""),
+    ("GET", "/livez", Needs::Nothing, ""),
+    ("GET", "/metrics", Needs::Nothing, ""),
+    ("GET", "/readyz", Needs::Nothing, ""),
+    ("GET", "/api/v1/audit", Needs::View, ""),
+    ("GET", "/api/v1/audit/verify", Needs::View, ""),
+    ("GET", "/api/v1/boats", Needs::View, ""),
+    ("GET", "/api/v1/boats/{boat}", Needs::View, ""),
+    ("POST", "/api/v1/boats/{boat}/drain", Needs::More, "{}"),
+    ("GET", "/api/v1/dead-letters", Needs::View, ""),
+    ("POST", "/api/v1/dead-letters/count", Needs::View, IDS),
+    ("POST", "/api/v1/dead-letters/export", Needs::More, WHY),
+    ("POST", "/api/v1/dead-letters/import", Needs::More, WHY),
+    ("GET", "/api/v1/dead-letters/log", Needs::View, ""),
+    ("POST", "/api/v1/dead-letters/plan", Needs::View, IDS),
+    ("POST", "/api/v1/dead-letters/redrive", Needs::More, IDS),
+    ("GET", "/api/v1/dead-letters/stats", Needs::View, ""),
+    ("GET", "/api/v1/dead-letters/tasks", Needs::View, ""),
+    ("POST", "/api/v1/dead-letters/tasks", Needs::More, DISCARD),
+    ("GET", "/api/v1/dead-letters/tasks/{id}", Needs::View, ""),
+    (
+        "POST",
+        "/api/v1/dead-letters/tasks/{id}/cancel",
+        Needs::More,
+        "{}",
+    ),
+    (
+        "POST",
+        "/api/v1/dead-letters/tasks/{id}/pause",
+        Needs::More,
+        WHY,
+    ),
+    (
+        "POST",
+        "/api/v1/dead-letters/tasks/{id}/resume",
+        Needs::More,
+        "{}",
+    ),
+    ("GET", "/api/v1/dead-letters/{id}", Needs::View, ""),
+    ("POST", "/api/v1/dead-letters/{id}/edit", Needs::More, EDIT),
+    (
+        "POST",
+        "/api/v1/dead-letters/{id}/envelope",
+        Needs::More,
+        WHY,
+    ),
+    ("POST", "/api/v1/dead-letters/{id}/read", Needs::More, WHY),
+    ("GET", "/api/v1/me", Needs::View, ""),
+    ("GET", "/api/v1/trace/{id}", Needs::View, ""),
+    ("GET", "/api/v1/doctor", Needs::View, ""),
+    ("GET", "/api/v1/doctor/clock", Needs::View, ""),
+    ("GET", "/api/v1/doctor/user/{user}", Needs::View, ""),
+    (
+        "POST",
+        "/api/v1/doctor/user/{user}/repair",
+        Needs::More,
+        WHY,
+    ),
+    ("POST", "/api/v1/users/{user}/kick", Needs::More, KICK),
+];
+/// Calls of the desk over gRPC, each with a message in JSON.
+const DESK_CALLS: [(&str, Needs, &str); 14] = [
+    ("BeginTask", Needs::More, BEGIN_TASK),
+    ("CancelTask", Needs::More, TASK_OF),
+    ("CountLetters", Needs::View, "{}"),
+    ("CountSelection", Needs::View, SELECTION),
+    ("EditLetter", Needs::More, EDIT_LETTER),
+    ("GetEnvelope", Needs::More, LETTER),
+    ("ListLetters", Needs::View, "{}"),
+    ("ListTasks", Needs::View, "{}"),
+    ("PauseTask", Needs::More, TASK_OF),
+    ("PlanRedrive", Needs::View, SELECTION),
+    ("ResumeTask", Needs::More, TASK_OF),
+    ("ShowLetter", Needs::More, BODY),
+    ("Trace", Needs::View, r#"{"name": "1"}"#),
+    ("WatchTask", Needs::View, TASK_OF),
+];
+const GRPC: &str = "/packetboat.v1.DeskService/{*call}";
+/// Task that [`filled`] names.
+const TASK_OF: &str = r#"{"task": "t1790000000000-0000002a"}"#;
+const BEGIN_TASK: &str =
+    r#"{"work": "DESK_WORK_DISCARD", "selection": {"ids": ["message-0-0"]}, "why": "curious"}"#;
+const SELECTION: &str = r#"{"selection": {"ids": ["message-0-0"]}}"#;
+const EDIT_LETTER: &str =
+    r#"{"id": "message-0-0", "base": "0123456789abcdef", "why": "curious", "envelope": "{}"}"#;
+const LETTER: &str = r#"{"id": "message-0-0", "why": "curious"}"#;
+const BODY: &str = r#"{"id": "message-0-0", "body": true, "why": "curious"}"#;
+const WHY: &str = r#"{"why": "curious"}"#;
+const KICK: &str = r#"{"reason": "curious", "revoke": true}"#;
+const IDS: &str = r#"{"ids": ["message-0-0"]}"#;
+const DISCARD: &str =
+    r#"{"work": "discard", "selection": {"ids": ["message-0-0"]}, "why": "curious"}"#;
+const EDIT: &str = r#"{"base": "0123456789abcdef", "why": "curious", "envelope": "{}"}"#;
+
+/// Somebody at the desk, by what they send.
+const ASKERS: [(&str, Option<&str>); 5] = [
+    ("nobody", None),
+    ("a token of no operator", Some("Bearer a-token-of-some-eve")),
+    ("an operator of before", Some("Bearer a-token-of-some-bob")),
+    (
+        "an operator who may not look",
+        Some("Bearer a-token-of-some-dan"),
+    ),
+    (
+        "an operator who may look",
+        Some("Bearer a-token-of-some-vic"),
+    ),
+];
+
+/// Codes of HTTP and gRPC that an asker is refused with; `None` where they are heard.
+fn refusal_of(asker: &str, needs: Needs) -> Option<(StatusCode, &'static str)> {
+    match (asker, needs) {
+        (_, Needs::Nothing) | ("an operator who may look", Needs::View) => None,
+        ("an operator who may look" | "an operator who may not look", _) => {
+            Some((StatusCode::FORBIDDEN, "7"))
+        }
+        _ => Some((StatusCode::UNAUTHORIZED, "16")),
+    }
+}
+
+/// A desk with operators of several rights, a letter, and a task that nobody works on.
+async fn staffed() -> Port {
+    let every_other = [
+        Role::ViewBody,
+        Role::Redrive,
+        Role::Discard,
+        Role::Repair,
+        Role::Import,
+        Role::Edit,
+        Role::SignOut,
+        Role::Drain,
+    ];
+    let names: [(&str, &[Role]); 4] = [
+        ("ann", &Role::ALL),
+        ("bob", &Role::ALL),
+        ("dan", &every_other),
+        ("vic", &[Role::View]),
+    ];
+    let mut port = Port::of(&names).await;
+    port.remove("bob");
+    let task = DISCARD.replacen('{', r#"{"task": "t1790000000000-0000002a", "#, 1);
+    let headers = [
+        ("authorization", TOKEN),
+        ("content-type", "application/json"),
+    ];
+    let path = "/api/v1/dead-letters/tasks";
+    let begun = port
+        .answer_to(&Method::POST, path, &headers, Body::from(task))
+        .await;
+    assert_eq!(begun.status(), StatusCode::OK);
+    port
+}
+
+// A route that is new, or a method of one, is in no row: say there what it needs.
+#[tokio::test]
+async fn every_route_of_the_desk_says_what_it_needs() {
+    let mut port = staffed().await;
+    let headers = [
+        ("authorization", TOKEN),
+        ("content-type", "application/json"),
+    ];
+    for path in port.paths() {
+        if path == GRPC {
+            continue;
+        }
+        for method in [
+            Method::GET,
+            Method::POST,
+            Method::PUT,
+            Method::PATCH,
+            Method::DELETE,
+        ] {
+            let (status, _) = port.call(&method, &filled(&path), &headers).await;
+            let is_row = ROUTES
+                .iter()
+                .any(|(of, at, ..)| *of == method.as_str() && *at == path);
+            assert_eq!(
+                status != StatusCode::METHOD_NOT_ALLOWED,
+                is_row,
+                "{method} {path}: {status}"
+            );
+        }
+    }
+    let paths = port.paths();
+    for (_, path, ..) in ROUTES {
+        assert!(
+            paths.iter().any(|known| known == path),
+            "{path} is no route"
+        );
+    }
+    let pool = prost_reflect::DescriptorPool::decode(api::envelope::DESCRIPTORS);
+    let pool = pool.expect("descriptors");
+    let desk = pool
+        .get_service_by_name("packetboat.v1.DeskService")
+        .expect("a service");
+    let mut calls: Vec<String> = desk.methods().map(|call| call.name().to_owned()).collect();
+    calls.sort();
+    assert_eq!(calls, DESK_CALLS.map(|(name, ..)| name));
+}
+
+// Threat 5, at the desk: no route and no call does anything for who may not, and no refusal is written or shows a letter.
+#[tokio::test(start_paused = true)]
+async fn no_route_of_the_desk_is_open_to_who_may_not() {
+    let mut port = staffed().await;
+    for (method, path, needs, body) in ROUTES {
+        let method = method.parse().expect("a method");
+        for (asker, token) in ASKERS {
+            // Guesses of an address are counted by the minute.
+            advance(Duration::from_secs(61)).await;
+            let mut headers = vec![("content-type", "application/json")];
+            headers.extend(token.map(|token| ("authorization", token)));
+            let before = port.state();
+            let body = Body::from(body);
+            let answer = port.answer_to(&method, &filled(path), &headers, body).await;
+            let status = answer.status();
+            match refusal_of(asker, needs) {
+                Some((expected, _)) => assert_eq!(status, expected, "{method} {path}: {asker}"),
+                None => assert!(
+                    ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status),
+                    "{method} {path}: {asker}: {status}"
+                ),
+            }
+            assert!(
+                before == port.state(),
+                "{method} {path} changed something for {asker}"
+            );
+        }
+        // The rights are what refused the others.
+        let headers = [
+            ("authorization", TOKEN),
+            ("content-type", "application/json"),
+        ];
+        let answer = port
+            .answer_to(&method, &filled(path), &headers, Body::from(body))
+            .await;
+        let status = answer.status();
+        assert!(
+            ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN].contains(&status),
+            "{method} {path}: {status}"
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_call_of_the_desk_is_open_to_who_may_not() {
+    let mut port = staffed().await;
+    for (call, needs, json) in DESK_CALLS {
+        let schema = format!("packetboat.v1.{call}Request");
+        let message = api::envelope::from_json(&schema, json).expect(call);
+        let mut body = vec![0];
+        body.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
+        body.extend_from_slice(&message);
+        let path = format!("/packetboat.v1.DeskService/{call}");
+        let everybody = ASKERS.into_iter().chain([("ann", Some(TOKEN))]);
+        for (asker, token) in everybody {
+            advance(Duration::from_secs(61)).await;
+            let mut headers = vec![("content-type", "application/grpc"), ("te", "trailers")];
+            headers.extend(token.map(|token| ("authorization", token)));
+            let before = port.state();
+            let body = Body::from(body.clone());
+            let answer = port.answer_to(&Method::POST, &path, &headers, body).await;
+            let status = answer.headers().get("grpc-status");
+            let status = status.map_or("0", |status| status.to_str().expect("a number"));
+            let expected = match asker {
+                "ann" => None,
+                asker => refusal_of(asker, needs),
+            };
+            match expected {
+                Some((_, expected)) => assert_eq!(status, expected, "{call}: {asker}"),
+                None => assert!(!["7", "16"].contains(&status), "{call}: {asker}: {status}"),
+            }
+            if asker != "ann" {
+                assert!(
+                    before == port.state(),
+                    "{call} changed something for {asker}"
+                );
+            }
+        }
+    }
 }

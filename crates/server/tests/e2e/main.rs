@@ -24,6 +24,7 @@ mod ports;
 mod process;
 mod raw;
 mod relay;
+mod rotation;
 mod secure;
 mod settings;
 mod signing_out;

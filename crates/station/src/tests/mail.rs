@@ -10,7 +10,7 @@ use protocol::ledger::Event;
 use protocol::mailbox::{Mail, MailCursor, RouteRequest};
 use protocol::message::Target;
 use protocol::presence::Denied;
-use protocol::{MessageId, Placed, Platform};
+use protocol::{MessageId, Placed, Platform, Recipient};
 use tonic::Status;
 
 use super::world::*;
@@ -19,10 +19,13 @@ use crate::Config;
 const PHONE: Platform = Platform::Ios;
 
 impl World {
-    /// Stores for user 2 as a carrier would.
-    async fn store(&self, placed: &Placed) {
+    /// Stores for the receiver as a carrier would.
+    pub(super) async fn store(&self, placed: &Placed) {
+        let Recipient::User(to) = placed.message.to else {
+            panic!("{:?} is no user", placed.message.to);
+        };
         let request = RouteRequest {
-            user: user(2),
+            user: to,
             platforms: vec![PHONE],
             forced: Vec::new(),
             mail: Some(Mail {

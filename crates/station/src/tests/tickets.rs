@@ -42,7 +42,7 @@ pub(super) async fn strict() -> Strict {
     with_keys(true).await
 }
 
-async fn with_keys(required: bool) -> Strict {
+pub(super) async fn with_keys(required: bool) -> Strict {
     let dir = tempfile::tempdir().expect("a folder");
     let keys = dir.path().join("keys");
     std::fs::write(&keys, KeyFile::new(1, [7; 32]).to_text()).expect("written");
@@ -68,7 +68,7 @@ pub(super) struct Held {
 }
 
 /// Calls that a boat makes for a session, and that show its ticket.
-const CALLS: [&str; 9] = [
+pub(super) const CALLS: [&str; 9] = [
     "Disconnect",
     "MailAck",
     "MailPage",
@@ -82,9 +82,17 @@ const CALLS: [&str; 9] = [
 
 impl Strict {
     pub(super) fn client(&self, boat: &str) -> Client {
+        self.client_of(Some(Caller::new(Role::Boat, boat)))
+    }
+
+    /// `None`: a caller that shows no certificate.
+    pub(super) fn client_of(&self, caller: Option<Caller>) -> Client {
         let world = &self.world;
         let connector = world.parts.connector.clone();
-        let connector = connector.with_caller(Caller::new(Role::Boat, boat));
+        let connector = match caller {
+            Some(caller) => connector.with_caller(caller),
+            None => connector,
+        };
         let address = &world.running.instance().address;
         StationServiceClient::new(connector.channel(Role::Station, address))
     }

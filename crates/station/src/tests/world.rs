@@ -95,6 +95,15 @@ pub(super) async fn world_with(config: Config) -> World {
 }
 
 pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
+    world_through(config, cache, Connector::default()).await
+}
+
+/// With this connector of the station.
+pub(super) async fn world_through(
+    config: Config,
+    cache: CacheConfig,
+    connector: Connector,
+) -> World {
     let engine = Engine::memory();
     let clock: Arc<dyn Clock> = Arc::new(TimerClock::starting_at(BEGIN));
     let entropy: Arc<dyn Entropy> = Arc::new(SeededEntropy::new(7));
@@ -109,7 +118,6 @@ pub(super) async fn world_keeping(config: Config, cache: CacheConfig) -> World {
         boxes_away: Mutex::default(),
         sign_offs: AtomicUsize::new(0),
     });
-    let connector = Connector::default();
     let boat = Arc::new(Noting::default());
     let routes = Routes::new(BoatServiceServer::new(Peer(boat.clone())));
     let served = connector.serve_in_process("boat-1", routes);

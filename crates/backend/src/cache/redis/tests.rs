@@ -1,3 +1,4 @@
+use proptest::prelude::*;
 use protocol::{GroupId, UserId};
 
 use super::*;
@@ -110,4 +111,18 @@ fn names_lie_beside_what_else_is_kept() {
     let name = key("msg", Owner::User(user));
     assert_eq!(name, format!("msg/{{b{bucket:04}}}/u:77/c"));
     assert_eq!(slots::of_key(&name), slots::of_bucket(bucket));
+}
+
+proptest! {
+    // Threat 20: no text of a stranger is in a key, and the tag is ours.
+    #[test]
+    fn a_copy_lies_in_the_slot_of_its_owner(prefix in slots::PREFIXES, number in 1..i64::MAX) {
+        let user = Owner::User(UserId::new(number).expect("positive"));
+        let group = Owner::Group(GroupId::new(number).expect("positive"));
+        for owner in [user, group] {
+            let key = key(&prefix, owner);
+            prop_assert_eq!(slots::tag_of_ours(&prefix, &key), tag(owner));
+            prop_assert_eq!(slots::of_key(&key), slots::of_tag(&tag(owner)));
+        }
+    }
 }

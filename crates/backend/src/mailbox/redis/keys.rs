@@ -85,10 +85,19 @@ pub(super) fn member(id: MessageId) -> String {
 
 #[cfg(test)]
 mod tests {
-    use proptest::prelude::*;
-    use protocol::{Platform, SendId};
+    use std::time::Duration;
 
+    use proptest::prelude::*;
+    use protocol::mailbox::{FirstSend, Mail, NewSession, RouteRequest};
+    use protocol::presence::{BoatLife, Denied, SessionKey};
+    use protocol::{
+        BoatId, ConversationId, DeviceId, Incarnation, Platform, SendId, SessionId, Timestamp,
+    };
+
+    use super::super::login::{self, Login};
+    use super::super::{mail, route, send, session};
     use super::*;
+    use crate::mailbox::MailboxConfig;
     use crate::redis::slots;
 
     proptest! {
@@ -114,6 +123,86 @@ mod tests {
             }
             for name in names {
                 prop_assert_eq!(slots::of_key(&name), slots::of_bucket(bucket), "{}", name);
+            }
+        }
+    }
+
+    /// Names that the doors accept, with whatever could look like a tag.
+    fn names() -> impl Strategy<Value = String> {
+        "[ -~]{1,32}".prop_filter("a name", |name| {
+            DeviceId::new(name).is_ok() && BoatId::new(name).is_ok()
+        })
+    }
+
+    proptest! {
+        // Threat 20: no text of a stranger is in a key, and the tag is ours, in every call of the mailbox.
+        #[test]
+        fn calls_name_keys_of_one_slot_with_numbers_alone(
+            prefix in slots::PREFIXES,
+            user in 1..i64::MAX,
+            numbers in (1..i64::MAX, 1..i64::MAX, any::<u64>(), any::<[u8; 16]>()),
+            (device, boat) in (names(), names()),
+            platform in proptest::sample::select(Platform::ALL.to_vec()),
+        ) {
+            let (id, session, incarnation, send_id) = numbers;
+            let keys = Keys::new(&prefix);
+            let user = UserId::new(user).expect("positive");
+            let id = MessageId::new(id).expect("positive");
+            let life = BoatLife {
+                boat: BoatId::new(&boat).expect("a name"),
+                incarnation: Incarnation(incarnation),
+            };
+            let key = SessionKey {
+                user,
+                session: SessionId::new(session).expect("positive"),
+                life: life.clone(),
+            };
+            let new = NewSession {
+                key: key.clone(),
+                platform,
+                device: DeviceId::new(&device).expect("a name"),
+            };
+            let (now, marker) = (Timestamp::from_millis(1_800_000_000_000), incarnation);
+            let login = Login { user, new: &new, now, marker };
+            let policies = MailboxConfig::default().policies().expect("fair settings");
+            let denied = [life];
+            let request = RouteRequest {
+                user,
+                platforms: Platform::ALL.to_vec(),
+                forced: Vec::new(),
+                mail: Some(Mail { id, accepted_at: now, body: device.clone().into() }),
+                denied: Denied::default(),
+                now,
+            };
+            let send = DedupeKey { from: user, send_id: SendId::from_bytes(send_id) };
+            let peer = UserId::new(1).expect("positive");
+            let first = FirstSend { id, conversation: ConversationId::System(peer) };
+            let keep = Duration::from_secs(1);
+            let target = Target { user, platform };
+            let policy = policies.of(platform);
+            let mut calls = vec![
+                login.connect(&keys, &policies, &denied),
+                login.reassert(&keys, &policies, &denied),
+                login::disconnect(&keys, &key),
+                session::ask(&keys, user),
+                route::call(&keys, &policies, &request, &denied),
+                mail::page(&keys, target, None, 9, 0, 9),
+                mail::set_received(&keys, user, id),
+                mail::received(&keys, user),
+                mail::trim(&keys, target, policy, now),
+                mail::waiting(&keys, target),
+                mail::find(&keys, target, id, 0, now),
+                send::begin(&keys, &send, first, keep),
+                send::done(&keys, &send, first, keep),
+            ];
+            calls.extend(mail::acknowledge(&keys, target, &[id], now));
+            let tag = format!("b{:04}", protocol::keys::bucket_of(user));
+            for call in calls {
+                prop_assert!(!call.keys().is_empty());
+                for key in call.keys() {
+                    prop_assert_eq!(slots::tag_of_ours(&prefix, key), &tag);
+                    prop_assert_eq!(slots::of_key(key), call.slot, "{}", key);
+                }
             }
         }
     }

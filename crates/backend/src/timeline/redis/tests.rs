@@ -193,3 +193,20 @@ fn calls_hold_many_small_or_few_large_messages() {
     assert_eq!(of(10, 128 << 10), [4, 4, 2]);
     assert_eq!(of(2, 2 << 20), [1, 1]);
 }
+
+proptest! {
+    // Threat 20: no text of a stranger is in a key, and the tag is ours.
+    #[test]
+    fn keys_of_a_group_lie_in_its_slot(
+        prefix in slots::PREFIXES,
+        group in 1..i64::MAX,
+        id in 1..i64::MAX,
+    ) {
+        let group = GroupId::new(group).expect("positive");
+        let id = MessageId::new(id).expect("positive");
+        for key in [timeline_key(&prefix, group), body_key(&prefix, group, id)] {
+            prop_assert_eq!(slots::tag_of_ours(&prefix, &key), tag(group));
+            prop_assert_eq!(slots::of_key(&key), slot_of(group));
+        }
+    }
+}

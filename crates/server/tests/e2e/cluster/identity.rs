@@ -21,6 +21,7 @@ use crate::door::get;
 use crate::fleet::Fleet;
 use crate::process::{Process, packetboat, run};
 use crate::real::eventually;
+use crate::rotation::runbook;
 
 /// Calls as the service whose certificate is `NAME.crt` in the fleet's folder, or as nobody.
 pub(super) fn caller(fleet: &Fleet, service: Option<(Role, &str)>) -> Connector {
@@ -229,16 +230,21 @@ fn certificates_and_roots_change_under_load() {
 
     let reloaded = "tls_reloads_total{result=\"reloaded\"}";
     let folder = fleet.identities();
-    let root = |verb: &str| {
-        let mut command = packetboat(&["certs", verb]);
-        run(command.arg(&folder)).ok();
-    };
     // All but the horns look at their files.
     let services = 6;
-    for (step, verb) in [(1, "root"), (2, "new"), (3, "retire")] {
+    let lines = runbook("A new root");
+    assert_eq!(lines.len(), 3, "{lines:?}");
+    for (step, line) in (1..).zip(lines) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let ["packetboat", "certs", verb, "identity"] = words[..] else {
+            panic!("{line:?} is no step");
+        };
         match verb {
+            // With the names of the fleet's members.
             "new" => fleet.certify(),
-            verb => root(verb),
+            verb => {
+                run(packetboat(&["certs", verb]).arg(&folder)).ok();
+            }
         }
         eventually("every service has the new files", || {
             talk(1);
@@ -248,12 +254,20 @@ fn certificates_and_roots_change_under_load() {
     }
     // Keys of tickets, which sessions have new ones of before the old key goes.
     let renewed = "station_ticket_keys_reloads_total{result=\"reloaded\"}";
-    for (step, verb) in [(1, "new"), (2, "promote"), (3, "retire")] {
-        if verb == "retire" {
-            talk(400);
+    let mut step = 0;
+    for line in runbook("New keys of tickets") {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            ["sleep", _] => {
+                talk(400);
+                continue;
+            }
+            ["packetboat", "keys", verb, "ticket.keys"] => {
+                run(packetboat(&["keys", verb]).arg(fleet.ticket_keys())).ok();
+            }
+            _ => panic!("{line:?} is no step"),
         }
-        let mut command = packetboat(&["keys", verb]);
-        run(command.arg(fleet.ticket_keys())).ok();
+        step += 1;
         eventually("both stations have the new keys", || {
             talk(1);
             (count(&fleet, renewed) >= step * 2).then_some(())

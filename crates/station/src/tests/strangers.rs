@@ -1,0 +1,1015 @@
+//! Others' objects: no call of a boat reads, writes or ends anything of a user whose session it does not hold, and none
+//! of a user reads or writes a conversation that they are not in. The rows are those of `proto/`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use api::station::{
+    Connect, Disconnect, MailAck, MailPageRequest, Reassert, ReassertOutcome, Reasserted,
+    RefreshToken, Refreshment, ResumeSession, SendItem, SyncCall,
+};
+use api::status::carries_refusal;
+use api::v1;
+use backend::embedded::{Order, Table};
+use bytes::Bytes;
+use proptest::prelude::*;
+use proptest::test_runner::RngSeed;
+use prost_reflect::{DescriptorPool, Kind, MessageDescriptor, MethodDescriptor};
+use protocol::access::{Caller, Role};
+use protocol::change::{ChangeKind, ChangeOf};
+use protocol::frame::{HistoryRange, Send, SyncQuery, SyncRequest};
+use protocol::presence::{Denied, SessionEntry};
+use protocol::receipt::ReceiptKind;
+use protocol::ticket::{ResumeTicket, TICKET_BYTES, Ticket};
+use protocol::{Code, ConversationId, Placed, Platform, Recipient, Refusal, Seq, Timestamp};
+use tokio::time::sleep;
+use tonic::body::Body;
+use tonic::codegen::{Service as _, http};
+use tonic::{Response, Status};
+
+use super::groups::{CLOSED, group, of};
+use super::receipts::receipt_of;
+use super::tickets::{CALLS, Strict, strict, with_keys};
+use super::world::*;
+
+/// Text of the victim's conversations, which stands in no answer to anybody else.
+const CANARY: &str = "canary-of-a-conversation";
+
+/// All that the stores have.
+#[derive(PartialEq, Eq)]
+struct State {
+    tables: BTreeMap<Table, Vec<(Bytes, Bytes)>>,
+    /// Sessions of the three users, in order.
+    sessions: Vec<Vec<SessionEntry>>,
+}
+
+/// Age from which on the station knows that a message was never placed.
+const PLACED: Duration = Duration::from_secs(660);
+
+/// Platform of all sessions but the second one of the thief.
+const PHONE: Platform = Platform::Ios;
+
+const THIEF_BOAT: &str = "boat-1";
+const VICTIM_BOAT: &str = "boat-2";
+
+/// Service of `proto/`, and where the calls of the row are attacked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Attack {
+    /// In the name of a session, with tickets of others: [`CALLS`].
+    Session,
+    /// With tokens and tickets that prove somebody else, or nothing.
+    Token,
+    /// By services of other roles.
+    Role,
+    /// At the desk, by others than its operators: `server`, admin/route_tests.rs.
+    Desk,
+    /// Somebody else's server: the station calls it.
+    Foreign,
+}
+
+use Role::{Backend, Boat, Carrier, Desk, Horn, Station};
+
+/// Every call of `proto/`, who may make it, and its attack.
+const ROWS: [(&str, &[Role], Attack); 34] = [
+    ("AuthenticatorService/Authenticate", &[], Attack::Foreign),
+    ("BoatService/Deliver", &[Carrier], Attack::Role),
+    ("BoatService/Drain", &[Station, Desk], Attack::Role),
+    ("BoatService/Notice", &[Carrier, Station], Attack::Role),
+    ("BoatService/Probe", &[Carrier, Station, Desk], Attack::Role),
+    ("DeskService/BeginTask", &[], Attack::Desk),
+    ("DeskService/CancelTask", &[], Attack::Desk),
+    ("DeskService/CountLetters", &[], Attack::Desk),
+    ("DeskService/CountSelection", &[], Attack::Desk),
+    ("DeskService/EditLetter", &[], Attack::Desk),
+    ("DeskService/GetEnvelope", &[], Attack::Desk),
+    ("DeskService/ListLetters", &[], Attack::Desk),
+    ("DeskService/ListTasks", &[], Attack::Desk),
+    ("DeskService/PauseTask", &[], Attack::Desk),
+    ("DeskService/PlanRedrive", &[], Attack::Desk),
+    ("DeskService/ResumeTask", &[], Attack::Desk),
+    ("DeskService/ShowLetter", &[], Attack::Desk),
+    ("DeskService/Trace", &[], Attack::Desk),
+    ("DeskService/WatchTask", &[], Attack::Desk),
+    ("StationService/Connect", &[Boat], Attack::Token),
+    ("StationService/Disconnect", &[Boat], Attack::Session),
+    (
+        "StationService/Kickout",
+        &[Station, Backend, Desk],
+        Attack::Role,
+    ),
+    ("StationService/MailAck", &[Boat], Attack::Session),
+    ("StationService/MailPage", &[Boat], Attack::Session),
+    (
+        "StationService/Online",
+        &[Station, Carrier, Horn, Backend, Desk],
+        Attack::Role,
+    ),
+    (
+        "StationService/OnlineMembers",
+        &[Station, Carrier, Horn, Backend, Desk],
+        Attack::Role,
+    ),
+    ("StationService/Reassert", &[Boat], Attack::Session),
+    ("StationService/Receipts", &[Boat], Attack::Session),
+    ("StationService/Refresh", &[Boat], Attack::Session),
+    ("StationService/ResumeTickets", &[Boat], Attack::Session),
+    (
+        "StationService/Revoke",
+        &[Station, Backend, Desk],
+        Attack::Role,
+    ),
+    ("StationService/Revoked", &[Boat], Attack::Role),
+    ("StationService/SendBatch", &[Boat], Attack::Session),
+    ("StationService/Sync", &[Boat], Attack::Session),
+];
+
+fn methods() -> Vec<MethodDescriptor> {
+    let pool = DescriptorPool::decode(api::envelope::DESCRIPTORS).expect("descriptors");
+    let methods = pool.services().flat_map(|service| {
+        let methods: Vec<_> = service.methods().collect();
+        methods
+    });
+    methods.collect()
+}
+
+fn path_of(method: &MethodDescriptor) -> String {
+    format!("{}/{}", method.parent_service().name(), method.name())
+}
+
+// A method that is new is in no row: say there how it is attacked.
+#[test]
+fn every_call_of_the_protocol_has_an_attack() {
+    let rows: BTreeSet<String> = ROWS.iter().map(|(path, ..)| (*path).to_owned()).collect();
+    assert_eq!(rows.len(), ROWS.len(), "a call twice");
+    assert_eq!(rows, methods().iter().map(path_of).collect());
+    let sessions = ROWS
+        .iter()
+        .filter(|(.., attack)| *attack == Attack::Session);
+    let sessions = sessions.filter_map(|(path, ..)| path.split_once('/'));
+    let sessions: Vec<&str> = sessions.map(|(_, call)| call).collect();
+    assert_eq!(sessions, CALLS);
+}
+
+/// Names of fields of a message and of those in it.
+fn fields(message: &MessageDescriptor, names: &mut BTreeSet<String>) {
+    for field in message.fields() {
+        let is_new = names.insert(format!("{}.{}", message.name(), field.name()));
+        if let Kind::Message(inner) = field.kind()
+            && is_new
+        {
+            fields(&inner, names);
+        }
+    }
+}
+
+// A call of boats that names a session has a place for its ticket.
+#[test]
+fn every_call_of_a_boat_for_a_session_bears_a_ticket() {
+    for method in methods() {
+        let path = path_of(&method);
+        let row = ROWS.iter().find(|(row, ..)| *row == path);
+        let (_, roles, attack) = row.expect("a row");
+        let mut names = BTreeSet::new();
+        fields(&method.input(), &mut names);
+        let is = |wanted: &[&str]| {
+            let name = |name: &String| {
+                name.rsplit_once('.')
+                    .is_some_and(|(_, n)| wanted.contains(&n))
+            };
+            names.iter().any(name)
+        };
+        let is_for_session = roles.contains(&Boat) && is(&["session", "user"]);
+        if is_for_session && *attack != Attack::Token {
+            assert!(is(&["ticket", "tickets"]), "{path}: {names:?}");
+            assert_eq!(*attack, Attack::Session, "{path}");
+        }
+    }
+}
+
+/// A session in whose name a call is made.
+#[derive(Clone)]
+struct Speaker {
+    user: i64,
+    session: i64,
+    platform: Platform,
+    ticket: Option<Ticket>,
+}
+
+/// Answer to a call, as far as it concerns its one item.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    /// `PERMISSION_DENIED`
+    Denied,
+    Refused(Code),
+    Done,
+}
+
+/// All bytes of an answer, and its verdict.
+struct Answer {
+    verdict: Verdict,
+    bytes: Vec<u8>,
+}
+
+impl Answer {
+    fn new<T: prost::Message>(
+        answer: Result<Response<T>, Status>,
+        refused: impl Fn(&T) -> Option<Code>,
+    ) -> Answer {
+        match answer {
+            Ok(answer) => {
+                let answer = answer.into_inner();
+                Answer {
+                    verdict: refused(&answer).map_or(Verdict::Done, Verdict::Refused),
+                    bytes: answer.encode_to_vec(),
+                }
+            }
+            Err(status) => Answer {
+                verdict: match (status.code(), carries_refusal(&status), code_of(&status)) {
+                    (_, true, Code::Forbidden) => Verdict::Refused(Code::Forbidden),
+                    (tonic::Code::PermissionDenied, ..) => Verdict::Denied,
+                    (.., code) => Verdict::Refused(code),
+                },
+                bytes: format!("{status:?}").into_bytes(),
+            },
+        }
+    }
+
+    fn names(&self, text: &[u8]) -> bool {
+        self.bytes.windows(text.len()).any(|part| part == text)
+    }
+}
+
+fn code(refusal: Option<v1::Refusal>) -> Option<Code> {
+    refusal.map(|refusal| Refusal::try_from(refusal).expect("whole").code)
+}
+
+/// An assertion ends its session alone; an end that is not proved is silently none.
+fn expected_of(call: &str, forgery: Verdict) -> Verdict {
+    match (call, forgery) {
+        ("Reassert", _) => Verdict::Refused(Code::Unavailable),
+        ("Disconnect" | "MailAck", Verdict::Refused(_)) => Verdict::Done,
+        (_, expected) => expected,
+    }
+}
+
+/// Numbers of a case: the thief, the victim, the victim's peer; a group of the latter two.
+#[derive(Clone, Copy, Debug)]
+struct Cast {
+    thief: i64,
+    victim: i64,
+    peer: i64,
+    group: i64,
+    /// Bit of a ticket.
+    bit: usize,
+}
+
+fn casts() -> impl Strategy<Value = Cast> {
+    let users = proptest::sample::subsequence((1..=60).collect::<Vec<i64>>(), 3);
+    let bits = 0..TICKET_BYTES * 8;
+    (users.prop_shuffle(), 1..=50i64, bits).prop_map(|(users, group, bit)| Cast {
+        thief: users[0],
+        victim: users[1],
+        peer: users[2],
+        group,
+        bit,
+    })
+}
+
+/// A station with the sessions of a thief and a victim, and the victim's conversations in its stores.
+struct Scene {
+    strict: Strict,
+    cast: Cast,
+    private: Placed,
+    /// The victim's own message to the peer.
+    own: Placed,
+    in_group: Placed,
+    thief: Speaker,
+    /// Another session of the thief.
+    second: Speaker,
+    victim: Speaker,
+}
+
+impl Scene {
+    async fn new(strict: Strict, cast: Cast) -> Scene {
+        let Cast {
+            thief,
+            victim,
+            peer,
+            ..
+        } = cast;
+        let world = &strict.world;
+        let private = world.place(peer, victim, 1, CANARY).await;
+        let own = world.place(victim, peer, 2, CANARY).await;
+        world.store(&private).await;
+        world.group_of(cast.group, CLOSED, &[victim, peer]).await;
+        let in_group = world.say(cast.group, victim, CANARY).await;
+        sleep(PLACED).await;
+        let (mine, second, others) = (
+            strict.sign_in(THIEF_BOAT, thief).await.ticket,
+            strict.ticket_on(THIEF_BOAT, thief, Platform::Web).await,
+            strict.sign_in(VICTIM_BOAT, victim).await.ticket,
+        );
+        settle().await;
+        let speaker = |user, session, platform, ticket| Speaker {
+            user,
+            session,
+            platform,
+            ticket,
+        };
+        Scene {
+            private,
+            own,
+            in_group,
+            thief: speaker(thief, thief, PHONE, mine),
+            second: speaker(thief, thief + 1000, Platform::Web, second),
+            victim: speaker(victim, victim, PHONE, others),
+            strict,
+            cast,
+        }
+    }
+
+    async fn state(&self) -> State {
+        let world = &self.strict.world;
+        let all = |table: &Table| {
+            let pairs = (world.engine).range(*table, .., Order::Forward, usize::MAX);
+            (*table, pairs.expect("readable"))
+        };
+        let users = [self.cast.thief, self.cast.victim, self.cast.peer].map(user);
+        let sessions = (world.parts.mailbox)
+            .sessions(&users, Denied::default())
+            .await;
+        State {
+            tables: Table::ALL.iter().map(all).collect(),
+            sessions: sessions
+                .into_iter()
+                .map(|of| of.expect("readable"))
+                .collect(),
+        }
+    }
+
+    /// Conversations that the thief is not in.
+    fn conversations(&self) -> [ConversationId; 2] {
+        [self.private.conversation, of(self.cast.group)]
+    }
+
+    /// A call in the name of a session, for what the victim has.
+    async fn call(&self, name: &str, caller: Option<Caller>, as_: &Speaker) -> Answer {
+        let world = &self.strict.world;
+        let mut client = self.strict.client_of(caller);
+        let (who, at) = (user(as_.user), session(as_.session));
+        let (platform, ticket) = (as_.platform, as_.ticket);
+        let phone = device(&format!("phone-{}", as_.session));
+        match name {
+            "SendBatch" => {
+                let words = send(self.cast.peer, 1, "forged");
+                self.send(&mut client, as_, words).await
+            }
+            "Receipts" => {
+                let placed = match as_.user == self.cast.victim {
+                    true => &self.private,
+                    false => &self.in_group,
+                };
+                self.acknowledge(&mut client, as_, placed).await
+            }
+            "MailPage" => {
+                let request = MailPageRequest {
+                    user: who,
+                    platform,
+                    after: None,
+                    limit: 9,
+                    session: Some(at),
+                    ticket,
+                };
+                let page = client.mail_page(v1::MailPageRequest::from(request)).await;
+                Answer::new(page, |_| None)
+            }
+            "MailAck" => {
+                let ack = MailAck {
+                    user: who,
+                    platform,
+                    session: at,
+                    ids: vec![self.private.message.id],
+                    ticket,
+                };
+                let request = v1::MailAckRequest {
+                    items: vec![(&ack).into()],
+                };
+                Answer::new(client.mail_ack(request).await, |_| None)
+            }
+            "Sync" => {
+                let query = SyncQuery::History {
+                    conversation: self.private.conversation,
+                    range: HistoryRange::Backward { before: None },
+                    limit: 9,
+                };
+                self.ask(&mut client, as_, query).await
+            }
+            "Reassert" => {
+                let session = Reassert {
+                    key: world.key(as_.user, as_.session),
+                    platform,
+                    device: phone,
+                    issued_at: None,
+                    ticket,
+                };
+                let request = v1::ReassertRequest {
+                    sessions: vec![(&session).into()],
+                };
+                Answer::new(client.reassert(request).await, |answer| {
+                    let result = answer.results[0].clone();
+                    let outcome = Reasserted::try_from(result).expect("known").outcome;
+                    (outcome == ReassertOutcome::Unproved).then_some(Code::Unavailable)
+                })
+            }
+            "Disconnect" => {
+                let key = world.key(as_.user, as_.session);
+                let request = v1::DisconnectRequest::from(vec![Disconnect { key, ticket }]);
+                Answer::new(client.disconnect(request).await, |_| None)
+            }
+            "Refresh" => {
+                let token = world.token(self.cast.victim);
+                self.refresh(&mut client, as_, token).await
+            }
+            "ResumeTickets" => {
+                let session = ResumeSession {
+                    user: who,
+                    session: at,
+                    platform,
+                    device: phone,
+                    ticket,
+                };
+                let request = v1::ResumeTicketsRequest {
+                    sessions: vec![session.into()],
+                };
+                Answer::new(client.resume_tickets(request).await, |answer| {
+                    answer.tickets[0].is_empty().then_some(Code::Unavailable)
+                })
+            }
+            _ => panic!("{name} is no call for a session"),
+        }
+    }
+
+    async fn send(&self, client: &mut Client, as_: &Speaker, words: Send) -> Answer {
+        let item = SendItem {
+            session: session(as_.session),
+            platform: as_.platform,
+            ticket: as_.ticket,
+            ..item(as_.user, words)
+        };
+        let request = v1::SendBatchRequest {
+            life: Some((&self.strict.world.life).into()),
+            items: vec![(&item).into()],
+        };
+        Answer::new(client.send_batch(request).await, |answer| {
+            code(answer.answers[0].refusal.clone())
+        })
+    }
+
+    async fn acknowledge(&self, client: &mut Client, as_: &Speaker, placed: &Placed) -> Answer {
+        let mut receipt = receipt_of(as_.user, ReceiptKind::Read, &[placed]);
+        receipt.session = session(as_.session);
+        receipt.ticket = as_.ticket;
+        let request = v1::ReceiptsRequest {
+            items: vec![(&receipt).into()],
+        };
+        let answer = client.receipts(request).await;
+        settle().await;
+        Answer::new(answer, |answer| {
+            let refused = answer.answers[0].refused.first();
+            code(refused.and_then(|one| one.refusal.clone()))
+        })
+    }
+
+    async fn ask(&self, client: &mut Client, as_: &Speaker, query: SyncQuery) -> Answer {
+        let call = SyncCall {
+            user: user(as_.user),
+            session: session(as_.session),
+            request: SyncRequest { request: 1, query },
+            ticket: as_.ticket,
+        };
+        Answer::new(client.sync(v1::SyncCall::from(&call)).await, |_| None)
+    }
+
+    async fn refresh(&self, client: &mut Client, as_: &Speaker, token: String) -> Answer {
+        let refresh = RefreshToken {
+            user: user(as_.user),
+            session: session(as_.session),
+            platform: as_.platform,
+            device: device(&format!("phone-{}", as_.session)),
+            token,
+            issued_at: None,
+            ticket: as_.ticket,
+        };
+        let answer = client.refresh(v1::RefreshRequest::from(&refresh)).await;
+        Answer::new(answer, |answer| {
+            let read: Result<Refreshment, Refusal> = answer.clone().try_into().expect("whole");
+            read.err().map(|refusal| refusal.code)
+        })
+    }
+
+    /// Names of proof that is not the caller's, each with the code that it is refused with.
+    fn forgeries(&self) -> Vec<(&'static str, Option<Caller>, Speaker, Verdict)> {
+        let (thief, victim) = (&self.thief, &self.victim);
+        let of_boat = |name| Some(Caller::new(Boat, name));
+        let with = |of: &Speaker, ticket| Speaker {
+            ticket,
+            ..of.clone()
+        };
+        let mut bytes = *victim.ticket.expect("a ticket").as_bytes();
+        bytes[self.cast.bit / 8] ^= 1 << (self.cast.bit % 8);
+        // Its first byte names the key.
+        let changed = match self.cast.bit / 8 {
+            0 => Verdict::Refused(Code::Unavailable),
+            _ => Verdict::Denied,
+        };
+        let mixed = Speaker {
+            session: thief.session,
+            ..with(victim, thief.ticket)
+        };
+        let of_session = Speaker {
+            session: victim.session,
+            ..thief.clone()
+        };
+        vec![
+            (
+                "the victim, by the thief's ticket",
+                of_boat(THIEF_BOAT),
+                with(victim, thief.ticket),
+                Verdict::Denied,
+            ),
+            (
+                "the victim, at another boat",
+                of_boat(THIEF_BOAT),
+                victim.clone(),
+                Verdict::Denied,
+            ),
+            (
+                "the victim, without a certificate",
+                None,
+                victim.clone(),
+                Verdict::Denied,
+            ),
+            (
+                "the victim, at a boat without a name",
+                Some(Caller {
+                    role: Boat,
+                    name: None,
+                }),
+                victim.clone(),
+                Verdict::Denied,
+            ),
+            (
+                "the victim, without a ticket",
+                of_boat(THIEF_BOAT),
+                with(victim, None),
+                Verdict::Refused(Code::Unavailable),
+            ),
+            (
+                "the victim, by a ticket with another bit",
+                of_boat(VICTIM_BOAT),
+                with(victim, Some(Ticket::from_bytes(bytes))),
+                changed,
+            ),
+            (
+                "the victim, in the thief's session",
+                of_boat(THIEF_BOAT),
+                mixed,
+                Verdict::Denied,
+            ),
+            (
+                "the thief, in the victim's session",
+                of_boat(THIEF_BOAT),
+                of_session,
+                Verdict::Denied,
+            ),
+            (
+                "the thief's second session, by the ticket of the first",
+                of_boat(THIEF_BOAT),
+                with(&self.second, thief.ticket),
+                Verdict::Denied,
+            ),
+        ]
+    }
+
+    /// Does nothing but attack: all that went through, or had another answer than it should.
+    async fn violations(&self) -> Vec<String> {
+        let mut violations = Vec::new();
+        for call in CALLS {
+            for (name, caller, speaker, expected) in self.forgeries() {
+                let expected = expected_of(call, expected);
+                let before = self.state().await;
+                let answer = self.call(call, caller, &speaker).await;
+                violations.extend(self.judge(call, name, &before, &answer, &[expected]).await);
+            }
+        }
+        violations
+    }
+
+    async fn judge(
+        &self,
+        call: &str,
+        name: &str,
+        before: &State,
+        answer: &Answer,
+        expected: &[Verdict],
+    ) -> Vec<String> {
+        let mut violations = Vec::new();
+        if !expected.contains(&answer.verdict) {
+            violations.push(format!("{call}: {name}: {:?}", answer.verdict));
+        }
+        if answer.names(CANARY.as_bytes()) {
+            violations.push(format!("{call}: {name}: a body of the victim's"));
+        }
+        let after = self.state().await;
+        if after.sessions != before.sessions {
+            violations.push(format!("{call}: {name}: sessions changed"));
+        }
+        for (table, pairs) in &before.tables {
+            if after.tables.get(table) != Some(pairs) {
+                violations.push(format!("{call}: {name}: {table:?} changed"));
+            }
+        }
+        let frames = self.strict.world.boat.frames();
+        if frames.iter().any(|(at, _)| *at == self.cast.victim) {
+            violations.push(format!("{call}: {name}: a frame to the victim"));
+        }
+        violations
+    }
+
+    /// In the thief's own name, for what is not the thief's.
+    async fn trespasses(&self) -> Vec<String> {
+        let mut violations = Vec::new();
+        let mut client = self.strict.client(THIEF_BOAT);
+        let thief = &self.thief;
+        let forbidden = || Verdict::Refused(Code::Forbidden);
+        let own_list = || vec![Verdict::Done];
+        let queries = self.conversations().into_iter().flat_map(|conversation| {
+            let range = HistoryRange::Backward { before: None };
+            let limit = 9;
+            let forward = HistoryRange::Forward { after: Seq(0) };
+            [
+                (
+                    SyncQuery::History {
+                        conversation,
+                        range,
+                        limit,
+                    },
+                    vec![forbidden()],
+                ),
+                (
+                    SyncQuery::History {
+                        conversation,
+                        range: forward,
+                        limit,
+                    },
+                    vec![forbidden()],
+                ),
+                (
+                    SyncQuery::Changes {
+                        conversation,
+                        after: 0,
+                        limit,
+                    },
+                    vec![forbidden()],
+                ),
+                // Rows and hidden messages are the asker's own, and there are none.
+                (
+                    SyncQuery::Row { conversation },
+                    vec![forbidden(), Verdict::Done],
+                ),
+                (
+                    SyncQuery::Hidden {
+                        conversation,
+                        after: 0,
+                        limit,
+                    },
+                    vec![forbidden(), Verdict::Done],
+                ),
+            ]
+        });
+        let in_group = group(self.cast.group);
+        let ids = [&self.private, &self.own, &self.in_group].map(|placed| placed.message.id);
+        let others = [
+            (
+                SyncQuery::Members {
+                    group: in_group,
+                    after: None,
+                    limit: 9,
+                },
+                vec![forbidden()],
+            ),
+            (
+                SyncQuery::Readers {
+                    group: in_group,
+                    seq: Seq(1),
+                },
+                vec![forbidden()],
+            ),
+            (
+                SyncQuery::CountSince {
+                    group: in_group,
+                    since: Timestamp::ZERO,
+                },
+                vec![forbidden()],
+            ),
+            (
+                SyncQuery::List {
+                    since: Timestamp::ZERO,
+                    after: Some(self.private.conversation),
+                },
+                vec![forbidden()],
+            ),
+            (
+                SyncQuery::List {
+                    since: Timestamp::ZERO,
+                    after: None,
+                },
+                own_list(),
+            ),
+            (SyncQuery::Unread { after: None }, own_list()),
+            (
+                SyncQuery::Missed {
+                    after: None,
+                    limit: 9,
+                },
+                own_list(),
+            ),
+            (SyncQuery::Status { ids: ids.to_vec() }, own_list()),
+        ];
+        for (query, expected) in queries.chain(others) {
+            let name = format!("{query:?}");
+            let before = self.state().await;
+            let answer = self.ask(&mut client, thief, query).await;
+            violations.extend(self.judge("Sync", &name, &before, &answer, &expected).await);
+        }
+        for placed in [&self.private, &self.own, &self.in_group] {
+            let before = self.state().await;
+            let answer = self.acknowledge(&mut client, thief, placed).await;
+            let expected = [forbidden(), Verdict::Refused(Code::NotFound)];
+            violations.extend(
+                self.judge("Receipts", "others'", &before, &answer, &expected)
+                    .await,
+            );
+        }
+        for (number, words) in self.words().into_iter().enumerate() {
+            let before = self.state().await;
+            let answer = self.send(&mut client, thief, words).await;
+            let expected = [forbidden(), Verdict::Refused(Code::NotFound)];
+            let name = format!("send {number}");
+            violations.extend(
+                self.judge("SendBatch", &name, &before, &answer, &expected)
+                    .await,
+            );
+        }
+        let before = self.state().await;
+        let caller = || Some(Caller::new(Boat, THIEF_BOAT));
+        let answer = self.call("MailPage", caller(), thief).await;
+        violations.extend(
+            self.judge("MailPage", "own", &before, &answer, &[Verdict::Done])
+                .await,
+        );
+        // Acknowledged is what waits for the asker: of that there is nothing.
+        let answer = self.call("MailAck", caller(), thief).await;
+        violations.extend(
+            self.judge("MailAck", "own", &before, &answer, &[Verdict::Done])
+                .await,
+        );
+        let token = self.strict.world.token(self.cast.victim);
+        let answer = self.refresh(&mut client, thief, token).await;
+        let expected = [Verdict::Refused(Code::Unauthenticated)];
+        violations.extend(
+            self.judge("Refresh", "others'", &before, &answer, &expected)
+                .await,
+        );
+        violations
+    }
+
+    /// Messages of the thief into a group of others, and changes of others' messages.
+    fn words(&self) -> Vec<Send> {
+        let to_group = Recipient::Group(group(self.cast.group));
+        let plain = Send {
+            to: to_group,
+            ..send(1, 11, "let me in")
+        };
+        let mut words = vec![plain];
+        let targets = [
+            (to_group, &self.in_group),
+            (Recipient::User(user(self.cast.victim)), &self.private),
+            (Recipient::User(user(self.cast.peer)), &self.own),
+        ];
+        for (to, placed) in targets {
+            for (kind, text) in [(ChangeKind::Recall, ""), (ChangeKind::Edit, "changed")] {
+                let mut change = send(1, 12 + words.len() as u8, text);
+                change.to = to;
+                change.content.change = Some(Box::new(ChangeOf {
+                    subject: Some(placed.message.id),
+                    kind,
+                }));
+                words.push(change);
+            }
+        }
+        words
+    }
+
+    /// Sign-ins by what proves somebody else.
+    async fn sign_ins(&self) -> Vec<String> {
+        let mut violations = Vec::new();
+        let world = &self.strict.world;
+        let resume = self.resume_ticket().await;
+        let mut bytes = *resume.as_bytes();
+        bytes[self.cast.bit / 8] ^= 1 << (self.cast.bit % 8);
+        let base = world.connect_of(self.cast.thief, PHONE, 3000);
+        let resumed = |ticket, of: i64, platform| Connect {
+            token: String::new(),
+            resume: Some(ticket),
+            device: device(&format!("phone-{of}")),
+            platform,
+            ..base.clone()
+        };
+        let (thief, victim) = (self.cast.thief, self.cast.victim);
+        let token = world.token(victim);
+        let cut = token.len() - 4;
+        let swapped = {
+            let own = world.token(thief);
+            let (_, signature) = own.rsplit_once('.').expect("three parts");
+            let (claims, _) = token.rsplit_once('.').expect("three parts");
+            format!("{claims}.{signature}")
+        };
+        let by_token = |token: String| Connect {
+            token,
+            ..base.clone()
+        };
+        let attacks = [
+            ("a ticket on another device", resumed(resume, thief, PHONE)),
+            (
+                "a ticket on another platform",
+                resumed(resume, victim, Platform::Web),
+            ),
+            (
+                "a ticket with another bit",
+                resumed(ResumeTicket::from_bytes(bytes), victim, PHONE),
+            ),
+            ("a token without its end", by_token(token[..cut].to_owned())),
+            (
+                "claims of the victim, signature of the thief",
+                by_token(swapped),
+            ),
+            ("no token", by_token(String::new())),
+        ];
+        for (name, connect) in attacks {
+            let before = self.state().await;
+            let request = v1::ConnectRequest::from(&connect);
+            let answer = self.strict.client(THIEF_BOAT).connect(request).await;
+            let answer = Answer::new(answer, |answer| match &answer.result {
+                Some(v1::connect_response::Result::Refusal(refusal)) => code(Some(refusal.clone())),
+                _ => None,
+            });
+            if matches!(
+                answer.verdict,
+                Verdict::Done | Verdict::Refused(Code::Unavailable)
+            ) {
+                violations.push(format!("Connect: {name}: {:?}", answer.verdict));
+            }
+            let any = std::slice::from_ref(&answer.verdict);
+            violations.extend(self.judge("Connect", name, &before, &answer, any).await);
+        }
+        violations
+    }
+    async fn resume_ticket(&self) -> ResumeTicket {
+        let victim = &self.victim;
+        let session = ResumeSession {
+            user: user(victim.user),
+            session: session(victim.session),
+            platform: victim.platform,
+            device: device(&format!("phone-{}", victim.session)),
+            ticket: victim.ticket,
+        };
+        let request = v1::ResumeTicketsRequest {
+            sessions: vec![session.into()],
+        };
+        let mut client = self.strict.client(VICTIM_BOAT);
+        let answer = client.resume_tickets(request).await.expect("answered");
+        let tickets: Vec<Option<ResumeTicket>> = answer.into_inner().try_into().expect("whole");
+        tickets[0].expect("a ticket")
+    }
+
+    /// Every call of services by every role, and what is not refused although it should be.
+    async fn foreign_roles(&self) -> Vec<String> {
+        let mut violations = Vec::new();
+        for (path, allowed, attack) in ROWS {
+            if matches!(attack, Attack::Desk | Attack::Foreign) {
+                continue;
+            }
+            for role in Role::ALL {
+                let before = self.state().await;
+                let status = self.call_empty(path, role).await;
+                let is_refused = status.code() == tonic::Code::PermissionDenied;
+                if is_refused == allowed.contains(&role) {
+                    violations.push(format!("{path} by {role}: {status:?}"));
+                }
+                if self.state().await != before {
+                    violations.push(format!("{path} by {role} changed something"));
+                }
+            }
+        }
+        violations
+    }
+
+    /// A call without a message, which no service does anything for.
+    async fn call_empty(&self, path: &str, role: Role) -> Status {
+        let world = &self.strict.world;
+        let connector = world.parts.connector.clone();
+        let connector = connector.with_caller(Caller::new(role, "anybody"));
+        let mut channel = match path.starts_with("Boat") {
+            true => connector.channel(Boat, "inproc:boat-1"),
+            false => connector.channel(Station, &world.running.instance().address),
+        };
+        let request = http::Request::post(format!("http://here/packetboat.v1.{path}"))
+            .header("content-type", "application/grpc")
+            .body(Body::empty())
+            .expect("a request");
+        match channel.call(request).await {
+            Ok(answer) => Status::from_header_map(answer.headers())
+                .unwrap_or_else(|| Status::ok("the call was heard")),
+            Err(status) => status,
+        }
+    }
+}
+
+impl Strict {
+    /// Ticket of a session with the number of its user, and a thousand.
+    async fn ticket_on(&self, boat: &str, number: i64, platform: Platform) -> Option<Ticket> {
+        let connect = self.world.connect_of(number, platform, number + 1000);
+        let request = v1::ConnectRequest::from(&connect);
+        let answer = self.client(boat).connect(request).await;
+        let admitted: Result<api::station::Admission, Refusal> =
+            (answer.expect("answered").into_inner().try_into()).expect("whole");
+        admitted.expect("admitted").ticket
+    }
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    let runtime = tokio::runtime::Builder::new_current_thread();
+    let runtime = { runtime }.enable_all().start_paused(true).build();
+    runtime.expect("a runtime")
+}
+
+fn seeded(cases: u32) -> ProptestConfig {
+    ProptestConfig {
+        rng_seed: RngSeed::Fixed(17),
+        failure_persistence: None,
+        ..ProptestConfig::with_cases(cases)
+    }
+}
+
+proptest! {
+    #![proptest_config(seeded(64))]
+
+    // Threat 5, I17: nobody reads, writes or ends anything of another by any call of the protocol.
+    #[test]
+    fn no_call_reads_or_changes_what_is_anothers(cast in casts()) {
+        let violations = runtime().block_on(async {
+            let scene = Scene::new(strict().await, cast).await;
+            let mut violations = scene.violations().await;
+            violations.extend(scene.trespasses().await);
+            violations.extend(scene.sign_ins().await);
+            violations.extend(scene.foreign_roles().await);
+            violations
+        });
+        prop_assert!(violations.is_empty(), "{cast:?}: {violations:#?}");
+    }
+}
+
+// The property is no empty one: a station that believes boats without tickets breaks it by every call for a session.
+#[test]
+fn a_station_that_asks_for_no_ticket_breaks_every_row() {
+    let cast = Cast {
+        thief: 1,
+        victim: 2,
+        peer: 3,
+        group: 1,
+        bit: 100,
+    };
+    for call in CALLS {
+        let violations = runtime().block_on(async {
+            let scene = Scene::new(with_keys(false).await, cast).await;
+            let mut violations = Vec::new();
+            for (name, caller, speaker, expected) in scene.forgeries() {
+                if speaker.ticket.is_none() {
+                    let before = scene.state().await;
+                    let answer = scene.call(call, caller, &speaker).await;
+                    violations = scene
+                        .judge(call, name, &before, &answer, &[expected_of(call, expected)])
+                        .await;
+                }
+            }
+            violations
+        });
+        // A session that is not proved is no ground for another proof.
+        assert_eq!(
+            violations.is_empty(),
+            call == "ResumeTickets",
+            "{call}: {violations:?}"
+        );
+    }
+}
