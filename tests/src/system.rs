@@ -88,7 +88,12 @@ impl Cluster {
 
     /// On a directory, as an earlier one may have left it.
     pub async fn on_disk(settings: Settings, dir: &Path) -> Cluster {
-        let seams = Seams::on_disk(dir, &settings.embedded).expect("stores on disk");
+        let seams = Seams::on_disk(
+            dir,
+            &settings.embedded,
+            settings.station.sessions.capacity(),
+        )
+        .expect("stores on disk");
         Box::pin(Cluster::over(settings, seams)).await
     }
 
