@@ -47,6 +47,42 @@ async fn a_second_sign_in_on_a_platform_ends_the_first_for_good() {
     cluster.stop().await;
 }
 
+// proves S1-20
+#[tokio::test]
+async fn three_browsers_stay_signed_in_and_the_fourth_ends_the_first() {
+    let mut settings = tests::settings();
+    settings.station.sessions.per_platform = [("web".to_owned(), 3)].into();
+    let cluster = Cluster::with(settings, |seams| seams).await;
+    let ada = cluster.device(1).ready().await;
+    let first = cluster.device_on(2, Platform::Web, "first").await;
+    let mut second = cluster.device_on(2, Platform::Web, "second").await;
+    let mut third = cluster.device_on(2, Platform::Web, "third").await;
+    // Another platform has one, as before.
+    let phone = cluster.device_on(2, Platform::Ios, "phone").await;
+    let mut other = cluster.device_on(2, Platform::Ios, "other").await;
+    assert_eq!(phone.ended().await, Code::Displaced);
+
+    first
+        .client
+        .ready()
+        .await
+        .expect("three stand side by side");
+    let mut fourth = cluster.device_on(2, Platform::Web, "fourth").await;
+    assert_eq!(first.ended().await, Code::Displaced);
+    ada.say(2, "who is there?").await;
+    for device in [&mut second, &mut third, &mut fourth, &mut other] {
+        assert_eq!(device.hear_texts(1).await, ["who is there?"]);
+    }
+    let refused = first
+        .client
+        .ready()
+        .await
+        .expect_err("it does not come back");
+    assert_eq!(refused.code, Code::Displaced);
+    cluster.assert_settled(1).await;
+    cluster.stop().await;
+}
+
 // However it ended: in order, without a word, displaced, or with the boat.
 // proves S1-34
 #[tokio::test]

@@ -78,7 +78,7 @@ const LIMITS: &[Limit] = &[
     boat("session_questions", "questions of a session without an answer", &["boat.session.questions_max"], Code::RateLimited),
     boat("session_outgoing_bytes", "bytes that wait for a client to read them", &["boat.session.outgoing_bytes_max"], Code::Slow),
     station("user_sign_ins", "sign-ins of a user", &["station.user_sign_ins_per_minute", "station.user_sign_ins_burst"], Code::RateLimited),
-    station("user_sessions", "sessions of a user: 16 bots, and one on each other platform", &[], Code::TooManySessions),
+    station("user_sessions", "bots of a user, 16; on another platform, one unless it is set otherwise, a sign-in beyond ends the oldest session", &["station.sessions.per_platform"], Code::TooManySessions),
     station("user_sends", "sends of a user's devices", &["station.user_sends_per_second", "station.user_sends_burst"], Code::RateLimited),
     station("bot_sends", "sends of a user's bots", &["station.bot_sends_per_second", "station.bot_sends_burst"], Code::RateLimited),
     station("private_sends", "sends to a conversation of two", &["station.private_sends_per_second", "station.private_sends_burst"], Code::RateLimited),
